@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from shadowrelay.model.replies import ConfigurationError
@@ -31,9 +31,11 @@ MEMORY_MIN_MB = 512  # Spark refuses less than 450 MiB, and some collectors repo
 UTF8_LOCALE = "C.UTF-8"
 # For little input, of which planning and compiling take more time than computing. The first flag alone makes the code cache too small for
 # Spark, which then fails unpredictably. The heap has the size at once that plans need, and so has the room for classes: else the JVM
-# collects garbage fifty times, and each time that it has loaded some thousand classes more.
-ONE_COMPILER = " -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
-QUICK_JVM = f"{ONE_COMPILER} -XX:+UseSerialGC -XX:NewRatio=1 -XX:MetaspaceSize=256m"
+# collects garbage fifty times, and each time that it has loaded some thousand classes more. G1, the default collector,
+# works beside the program all the time; the pauses of the others cost less.
+ONE_COMPILER = " -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:MetaspaceSize=256m"
+QUICK_JVM = f"{ONE_COMPILER} -XX:+UseSerialGC -XX:NewRatio=1"
+MEDIUM_JVM = f"{ONE_COMPILER} -XX:+UseParallelGC"
 QUICK_HEAP_MB = 1024
 IS_QUICK = "spark.shadowrelay.isQuick"  # our own
 QUICK_SQL = {
@@ -127,7 +129,7 @@ def spark_session(
     Shapes: `shuffle_partitions` None: four per core in local mode, Spark's default on a cluster. `options` override ours.
     `is_small`: for one report on at most some hundred thousand events, for which compiling takes most of the time: the JVM then
     compiles less, and Spark interprets its plans instead of generating Java, one partition each. `is_medium`: for one report on at most
-    some million events: only the JVM compiles less.
+    some million events: only the JVM is another one.
     `recording`: the file into which the JVM writes a class-data archive when it ends.
     Raises: SparkUnavailable, see `check_spark`.
     """
@@ -157,10 +159,8 @@ def spark_session(
         settings |= QUICK_SQL
     settings |= dict(options or {})
     jvm = f"-Dlog4j2.configurationFile={(Path(__file__).parent / 'log4j2.properties').as_uri()}"
-    if is_small:
-        jvm += f"{QUICK_JVM} -Xms{min(_megabytes(driver_memory), QUICK_HEAP_MB)}m"
-    elif is_medium:
-        jvm += ONE_COMPILER
+    if is_small or is_medium:
+        jvm += f"{QUICK_JVM if is_small else MEDIUM_JVM} -Xms{min(_megabytes(driver_memory), QUICK_HEAP_MB)}m"
     archive = None if recording else usable_archive(find_java() or "", spark_home())
     try:
         spark = _started(master, settings, f"{jvm}{_class_data(archive, recording)}")
@@ -169,7 +169,6 @@ def spark_session(
             raise
         archive.unlink(missing_ok=True)  # perhaps it is damaged: the JVM checks little of it
         spark = _started(master, settings, jvm)
-    _look_up_once(spark)
     if is_small:  # the JVM is not told of each column that is needed no more: there are thousands, and it ends soon
         spark.sparkContext._gateway.gateway_property.enable_memory_management = False  # type: ignore[union-attr]
     return spark
@@ -198,25 +197,6 @@ def spark_home() -> str:
     import pyspark
 
     return os.environ.get("SPARK_HOME") or os.path.dirname(pyspark.__file__)
-
-
-class _Remembering:
-    """A class of the JVM whose methods are looked up once: Py4J asks the JVM for a method each time that it is named."""
-
-    def __init__(self, java_class: Any) -> None:
-        self._java_class = java_class
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._java_class, name)
-        setattr(self, name, found)
-        return found
-
-
-def _look_up_once(spark: "SparkSession") -> None:
-    """Each column names a function of the JVM's `functions`, each list of columns `PythonUtils`."""
-    jvm: Any = spark.sparkContext._jvm
-    functions, utilities = _Remembering(jvm.functions), _Remembering(jvm.PythonUtils)
-    vars(jvm).update({"functions": functions, "org.apache.spark.sql.functions": functions, "PythonUtils": utilities})
 
 
 def is_quick(spark: "SparkSession") -> bool:

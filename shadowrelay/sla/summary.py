@@ -81,6 +81,7 @@ def figures_of(row: Line) -> dict[str, Any]:
         "shadows_orphaned": row["shadows_orphaned"],
         "shadows_kept": row["shadows_kept"],
         "shadows_taken_back": row["shadows_taken_back"],
+        "shadows_rerouted": row["shadows_rerouted"],
         "clock_skews": row["clock_skews"],
     }
 

@@ -31,7 +31,7 @@ SUMS = (
         "recipients_lost",
     ),
     *("messages_exposed", "recipients_duplicated", "recipients_duplicated_unexplained", "shadows_orphaned", "clock_skews"),
-    *("shadows_kept", "shadows_taken_back"),
+    *("shadows_kept", "shadows_taken_back", "shadows_rerouted"),
 )
 WAYS = ("shadow_server", "previous_hop", "next_hop")
 PERCENTILES = ("shadow_latency_ms", "discard_lag_ms", "delivery_latency_ms", "takeover_detection_ms", "takeover_silence_ms")

@@ -94,7 +94,7 @@ async def test_a_burnt_next_hop_is_replaced_by_another_route(tmp_path: Path) -> 
     overall = await asyncio.to_thread(reported, tmp_path, nodes)
     assert (1.0, 0, 0) == (overall["redundancy_ratio"], overall["recipients_lost"], overall["recipients_duplicated"])
     assert {"shadow_server": 0, "previous_hop": 2 * COUNT, "next_hop": COUNT} == overall["messages_redundant_by_way"]
-    assert (2 * COUNT, COUNT) == (overall["shadows_kept"], overall["shadows_taken_back"])
+    assert (2 * COUNT, COUNT, COUNT) == (overall["shadows_kept"], overall["shadows_taken_back"], overall["shadows_rerouted"])
     assert COUNT == overall["discard_lag_ms"]["count"]
 
 

@@ -29,7 +29,7 @@ COUNTS = (
     "messages_acknowledged", "messages_reconstructed", "messages_redundant", "messages_dsn", "messages_sent_again", "messages_done",
     "exposure_count", "messages_exposed", "discards_late", "promotions", "messages_promoted", "takeovers_late",
     "recipients_lost", "recipients_duplicated",
-    "recipients_duplicated_unexplained", "shadows_orphaned", "shadows_kept", "shadows_taken_back", "clock_skews",
+    "recipients_duplicated_unexplained", "shadows_orphaned", "shadows_kept", "shadows_taken_back", "shadows_rerouted", "clock_skews",
 )  # fmt: skip
 CAUSED = ("duplicates", "losses", "orphans", "exposures")
 SHORT = 3 * HOUR
@@ -193,7 +193,7 @@ class Oracle:
         self.is_short = bool(rows) and max((row.at for row in believed), default=0) - min(rows) <= SHORT
         self.instants: dict[str, list[int]] = defaultdict(list)  # of each server's rows
         self.copied: dict[tuple[str, str], list[int]] = defaultdict(list)  # (primary, shadow server): when copies arrived
-        self.outages: list[tuple[str, int, int]] | None = None
+        self.outages: list[tuple[str, int, int, int]] | None = None
         for row in logs.rows:
             self.instants[row.server].append(row.at)
             if row.event == "HARECEIVE" and row.format == "shadowrelay":
@@ -243,10 +243,9 @@ class Oracle:
             made = [row for row in found.those("HAREDIRECT") if row.server == found.server and row.at <= found.acknowledged_at]
             found.other = max((row.at, row.server_hostname) for row in made)[1] if made else receives[0].custom.get("ShadowAt")
         elif (copies or takeovers) and not found.those("RECEIVE") and not found.is_dsn and not self._is_refused_or_made_here(found):
-            first = min([*copies, *takeovers], key=lambda row: (row.at, row.server))
+            first = min([*copies, *takeovers], key=lambda row: (row.at, row.primary))
             found.is_acknowledged = found.is_reconstructed = True
-            found.acknowledged_at = first.at
-            found.server = first.client if first.event == "HARECEIVE" else first.reference
+            found.acknowledged_at, found.server = first.at, first.primary
             found.other = copies[0].server if copies else None
         known = [self.known_until(server) for server in (found.server, *(row.server for row in takeovers))]
         found.known_until = max((at for at in known if at is not None), default=None)
@@ -348,7 +347,7 @@ class Oracle:
 
     def _mark(self, message: Message) -> tuple[str, frozenset[str]] | None:
         """What a client that sends it again would write again; None: there is nothing to know it by, or a logged server sent it."""
-        held = min([*message.those("HARECEIVE"), *message.takeovers], key=lambda row: row.at, default=None)
+        held = min([*message.those("HARECEIVE"), *message.takeovers], key=lambda row: (row.at, row.primary), default=None)
         row = message.receive or held
         assert row is not None
         is_relayed = message.receive is not None and row.client in self.logs.logged
@@ -403,19 +402,21 @@ class Oracle:
         )
 
     def _why_late(self, since: int, until: int, *servers: str) -> str:
-        is_out = any(server in servers and begin <= until and end >= since for server, begin, end in self._all_outages())
+        is_out = any(server in servers and begin <= until and end >= since for server, begin, end, _ in self._all_outages())
         return "server lost or cut off" if is_out else "our own delay"
 
     def _why_slow(self, since: int, until: int, primary: str) -> str:
-        outages = [(self._boundary(server), begin, end) for server, begin, end in self._all_outages()]
-        is_out = any(place == self._boundary(primary) and begin <= until and end >= since for place, begin, end in outages)
-        return "server lost or cut off" if is_out else "our own delay"
+        for server, begin, end, taken in self._all_outages():
+            is_tried = begin <= until and since <= min(end, taken + self.heartbeat)
+            if is_tried and self._boundary(server) == self._boundary(primary):
+                return "server lost or cut off"
+        return "our own delay"
 
     def _boundary(self, server: str) -> str:
         return self.logs.places.get(server, ("", ""))[1]
 
-    def _all_outages(self) -> list[tuple[str, int, int]]:
-        """When each server that was taken over was out."""
+    def _all_outages(self) -> list[tuple[str, int, int, int]]:
+        """When each server that was taken over was out, and the last RESUBMIT."""
         if self.outages is None:
             self.outages = []
             for (new, old, reason, _), rows in self._taken().items():
@@ -424,7 +425,8 @@ class Oracle:
                 alive = [at for at in self.instants.get(old, ()) if since < at <= first]
                 is_cut = reason == "Silence" and max(alive, default=0) > since + self.heartbeat
                 ends = self.copied.get((old, new), []) + self.copied.get((new, old), []) if is_cut else self.instants.get(old, [])
-                self.outages.append((old, since, min([at for at in ends if at > first], default=self.now)))
+                back = min([at for at in ends if at > first], default=self.now)
+                self.outages.append((old, since, back, max(row.at for row in rows)))
         return self.outages
 
     def _taken(self) -> dict[tuple[str, str, str, int | None], list[Row]]:
@@ -541,7 +543,10 @@ class Oracle:
             is_discarded = bool(discards) and named >= message.addressed
             is_promoted = any(each.server == server for each in message.takeovers)
             is_kept = row.source == KEPT
-            self._add(*belongs, shadows_kept=is_kept, shadows_taken_back=is_kept and is_promoted)
+            sent_to = {each.server_hostname for each in message.those("SEND", "SENDEXTERNAL") if each.server == server and each.recipients}
+            is_taken_back = is_kept and is_promoted
+            self._add(*belongs, shadows_kept=is_kept, shadows_taken_back=is_taken_back)
+            self._add(*belongs, shadows_rerouted=is_taken_back and bool(sent_to - {row.client}))
             due = row.at + self.hold
             if not is_discarded and not is_promoted and self.time_is_up(due):
                 cause = "never told"

@@ -44,6 +44,11 @@ class Row:
     line: int
 
     @property
+    def primary(self) -> str:
+        """The primary server that a row about a copy names."""
+        return self.client if self.event == "HARECEIVE" else self.reference
+
+    @property
     def tells_delivery(self) -> bool:
         """HADISCARD `delivered`; Exchange does not say why, so any."""
         return self.event == "HADISCARD" and (self.context == "delivered" or self.format != "shadowrelay")

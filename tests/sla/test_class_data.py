@@ -98,7 +98,6 @@ def test_a_jvm_that_does_not_start_with_the_archive_is_started_without_it(tmp_pa
     monkeypatch.setattr(session, "check_spark", lambda: None)
     monkeypatch.setattr(session, "usable_archive", lambda java, spark: archive if archive.exists() else None)
     monkeypatch.setattr(session, "_started", started)
-    monkeypatch.setattr(session, "_look_up_once", lambda spark: None)
 
     assert "a session" == session.spark_session("local[1]")
     assert [True, False] == [f"-XX:SharedArchiveFile={archive}" in options for options in said]

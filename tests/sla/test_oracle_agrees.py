@@ -155,7 +155,7 @@ class Soup:
             written("RECEIVE", there, kept, reference=message, custom_data=custom)
             if choose.random() < 0.3:
                 resubmitted(here, kept, there)
-                written("SENDEXTERNAL", here, kept, server_hostname="mx.example")
+                written("SENDEXTERNAL", here, kept, server_hostname=choose.choice(("mx.example", there)))
             message = kept
         written("SEND", last, message, server_hostname="mx.example")
         for number, (here, there) in enumerate(itertools.pairwise(hops), 1):

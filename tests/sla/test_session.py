@@ -8,11 +8,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from shadowrelay.model.replies import ConfigurationError
-from shadowrelay.sla import ingest
+from shadowrelay.sla import ingest, session
 from shadowrelay.sla.session import (
     SparkUnavailable,
     check_spark,
@@ -134,6 +135,21 @@ def test_a_jvm_is_started_in_a_locale_that_can_name_any_file(monkeypatch, codese
     with utf8_locale():
         assert is_ours == ("LC_ALL" in os.environ)
     assert "LC_ALL" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("size", "collector"), [({"is_small": True}, "-XX:+UseSerialGC"), ({"is_medium": True}, "-XX:+UseParallelGC"), ({}, None)]
+)
+def test_the_jvm_of_a_brief_report_has_one_compiler_and_no_collector_that_works_beside_it(monkeypatch, size, collector):
+    said = []
+    monkeypatch.setattr(session, "check_spark", lambda: None)
+    monkeypatch.setattr(session, "usable_archive", lambda java, spark: None)
+    monkeypatch.setattr(session, "_started", lambda master, settings, jvm: said.append(jvm.split()) or mock.MagicMock())
+
+    session.spark_session("local[1]", driver_memory="800m", **size)
+
+    chosen = {option for option in said[0] if option.startswith(("-XX:TieredStop", "-XX:+Use", "-Xms"))}
+    assert ({"-XX:TieredStopAtLevel=1", collector, "-Xms800m"} if collector else set()) == chosen
 
 
 @pytest.mark.heavy

@@ -35,7 +35,7 @@ COUNTS = (
     "exposure_count", "messages_exposed", "exposure_us", "exposure_judged", "exposure_bad",
     "recipients", "recipients_lost", "recipients_duplicated", "recipients_duplicated_unexplained",
     "copies", "lag_count", "discards_late", "shadows_orphaned", "promotions", "takeovers_in_time", "takeovers_late", "clock_skews",
-    "shadows_kept", "shadows_taken_back",
+    "shadows_kept", "shadows_taken_back", "shadows_rerouted",
 )  # fmt: skip
 """Counts that are summed over cells."""
 
@@ -79,7 +79,7 @@ def _events(clock: Clock) -> dict[str, str]:
             SELECT {clock.cell("server", "server", "pair_server")}, kind, is_redundant, copies, way, shadow_us, ack_us, done_at,
                 {DELIVERY_US} AS delivery_us, recipients_count, exposure_count, exposure_us, exposure_max_us, lost, duplicated, unexplained
             FROM {{messages}} WHERE `at` IS NOT NULL""",
-        "copy": f"SELECT {clock.cell('`primary`', '`primary`', 'server')}, lag_us, is_kept, is_promoted FROM {{copies}}",
+        "copy": f"SELECT {clock.cell('`primary`', '`primary`', 'server')}, lag_us, is_kept, is_promoted, is_rerouted FROM {{copies}}",
         "promotion": f"""
             SELECT {clock.cell("new_primary", "old_primary", "new_primary")}, message, is_in_time, detection_us, silence_us
             FROM {{promotions}}""",
@@ -134,7 +134,8 @@ def _facts(within: Within) -> Iterator[str]:
     }
     yield _counts_of("message", conditions, numbers)
     lags = {"lag_count": "lag_us IS NOT NULL", "discards_late": f"lag_us > {within.lag_us}L", "clock_skews": "lag_us < 0L"}
-    kept = {"shadows_kept": "is_kept", "shadows_taken_back": "is_kept AND is_promoted"}
+    is_taken_back = "is_kept AND is_promoted"
+    kept = {"shadows_kept": "is_kept", "shadows_taken_back": is_taken_back, "shadows_rerouted": f"{is_taken_back} AND is_rerouted"}
     yield _counts_of("copy", {"copies": "true", **lags, **kept})
     skews = {"clock_skews": f"{_one('detection_us < 0L')} + {_one('silence_us < 0L')}"}
     yield _counts_of("promotion", {"takeovers_in_time": "is_in_time", "takeovers_late": "NOT is_in_time"}, skews)

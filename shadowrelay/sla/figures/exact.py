@@ -286,6 +286,7 @@ def copies(rows: DataFrame, lines: DataFrame) -> DataFrame:
         F.max(is_promotion()).alias("is_promoted"),
         F.max(is_expired_copy()).alias("is_expired"),
         F.min(F.when(is_event("HARECEIVE"), F.struct("at", "client_hostname", "source")))["source"].alias("first_source"),
+        F.collect_set(F.when(is_event("SEND", "SENDEXTERNAL") & ~has_no_recipients(), F.col("server_hostname"))).alias("sent_to"),
     )
     held = held.where(F.col("first").isNotNull())
     joined = held.join(lines.select("message", "kind", "recipients", "done_at"), on="message", how="inner")
@@ -293,6 +294,7 @@ def copies(rows: DataFrame, lines: DataFrame) -> DataFrame:
     return joined.select(
         "message", "server", "first.primary", "first.at",
         (F.col("has_discard") & is_for_all).alias("is_discarded"),
-        "is_promoted", "is_expired", (F.col("first_source") == KEPT).alias("is_kept"), F.col("told_at").alias("discarded_at"),
+        "is_promoted", "is_expired", (F.col("first_source") == KEPT).alias("is_kept"),
+        (F.size(F.array_remove("sent_to", F.col("first.primary"))) > 0).alias("is_rerouted"), F.col("told_at").alias("discarded_at"),
         F.when(F.col("kind") != RECONSTRUCTED, F.col("told_at") - F.col("done_at")).alias("lag_us"),
     )  # fmt: skip

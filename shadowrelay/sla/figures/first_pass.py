@@ -267,6 +267,6 @@ def _copies(held: DataFrame) -> DataFrame:
     return held.select(
         "message", F.col("pair_server").alias("server"), F.col("server").alias("primary"), F.col("held_at").alias("at"),
         F.lit(True).alias("is_discarded"), F.lit(False).alias("is_promoted"), F.lit(False).alias("is_expired"),
-        F.lit(False).alias("is_kept"), "discarded_at",
+        F.lit(False).alias("is_kept"), F.lit(False).alias("is_rerouted"), "discarded_at",
         (F.col("discarded_at") - F.col("sent_at")).alias("lag_us"),
     )  # fmt: skip

@@ -44,12 +44,17 @@ def _deliveries(found: Evidence, within_us: int) -> DataFrame:
 
 
 def _copies(found: Evidence, outages: DataFrame, places: DataFrame, within_us: int) -> DataFrame:
-    """Attempts may have gone to a server of the boundary that was out, before another one took the copy."""
+    """Attempts may have gone to a server of the boundary that was out, before another took the copy. After its takeover few do."""
     refused = found.lines.where("is_redirect_failed").select("message", F.lit(True).alias("is_refused"))
     late = found.messages.withColumn("slow_us", F.col("shadow_us")).where(F.col("slow_us") > within_us)
     joined = late.join(refused, on="message", how="left").join(places, on="server", how="left").crossJoin(outages)
     boundary = F.coalesce("boundary", F.lit(""))
-    was_out = F.exists("outages", lambda out: (out["boundary"] == boundary) & _do_overlap(out, F.col("at") - F.col("slow_us"), F.col("at")))
+    began_at = F.col("at") - F.col("slow_us")
+
+    def is_meant(outage: Column) -> Column:
+        return (outage["boundary"] == boundary) & _do_overlap(outage, began_at, F.col("at")) & (began_at <= outage["tried_until"])
+
+    was_out = F.exists("outages", is_meant)
     cause = F.when(F.col("is_refused"), NO_COPY_TAKEN).when(was_out, SERVER_LOST).otherwise(OWN)
     return _lines(joined, "shadow_latency", F.coalesce("pair_server", F.lit("")), cause)
 
@@ -75,13 +80,14 @@ def _lines(late: DataFrame, objective: str, other: Column, cause: Column) -> Dat
 
 def _outages(takeovers: DataFrame, places: DataFrame, *, heartbeat_us: int, now: int) -> DataFrame:
     """One line, with when each server that was taken over was out: until it returned or, if it had been running, until it was in touch
-    again. There are few takeovers."""
+    again; `tried_until`: until when servers sent it copies. There are few takeovers."""
     was_running = F.coalesce((F.col("reason") == SILENCE) & (F.col("seen_at") > F.col("silent_since") + heartbeat_us), F.lit(False))
     outage = F.struct(
         F.col("old_primary").alias("server"),
         F.coalesce("boundary", F.lit("")).alias("boundary"),
         F.coalesce("silent_since", "first_resubmit_at").alias("since"),
         F.coalesce(F.when(was_running, F.col("in_touch_at")).otherwise(F.col("returned_at")), F.lit(now)).alias("until"),
+        (F.col("last_resubmit_at") + heartbeat_us).alias("tried_until"),
     )
     placed = takeovers.join(places.withColumnRenamed("server", "old_primary"), on="old_primary", how="left")
     return placed.agg(F.collect_list(outage).alias("outages"))

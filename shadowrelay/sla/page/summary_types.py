@@ -46,6 +46,7 @@ class Figures(TypedDict):
     shadows_orphaned: int
     shadows_kept: int
     shadows_taken_back: int
+    shadows_rerouted: int
     clock_skews: int
 
 

@@ -165,6 +165,7 @@ def _redundancy(summary: Summary) -> Pane:
         *((_COPIES[number], count(messages)) for number, messages in by_copies.items() if has_several),
         *((_WAYS[way], count(messages)) for way, messages in overall["messages_redundant_by_way"].items() if way in _WAYS and messages),
         *((("Shadows kept, and taken back", f"{count(kept)}, {count(overall['shadows_taken_back'])}"),) if kept else ()),
+        *((("Of these, sent another way", count(overall["shadows_rerouted"])),) if overall["shadows_taken_back"] else ()),
         ("Reconstructed from copies", count(overall["messages_reconstructed"])),
     ]
     return _pane(summary, course, keys)

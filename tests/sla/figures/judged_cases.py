@@ -352,6 +352,10 @@ def slow(case: Case) -> None:
     case.send(1, "discarded late, a server was out")
     case.discard(122, "discarded late, a server was out")
     case.lives(800, "p")
+    case.lives(1_900, "q")  # and never again
+    case.promote(2_000, "of q", old="q", silent=1_900, detected=1_999)
+    case.held(2_120, "copy a heartbeat after a takeover", shadow_us=250_001)
+    case.held(2_121, "copy later after a takeover", shadow_us=250_001)
 
 
 def repeated(case: Case) -> None:
@@ -445,7 +449,8 @@ def nowhere(case: Case) -> None:
 
 
 def relayed(case: Case) -> None:
-    """An edge relays to a hub by TRACK and keeps the shadow; the second hub burns with its log, and the edge takes the message back."""
+    """An edge relays to a hub by TRACK and keeps the shadow; the second hub burns with its log, and the edge takes two messages back, one
+    to deliver it, and one to relay it to the second hub again."""
     kept = "shadow kept as relayed/{}"
     case.row("SEND", 1, "edge", "first", client="edge", peer="hub", source_context=kept.format("first-kept"))
     case.receive(2, "first", "edge", source_context="delayed: done", ack_us=2_000_000)
@@ -457,6 +462,11 @@ def relayed(case: Case) -> None:
     case.promote(700, "second-kept", "edge", "burnt")
     case.send(701, "second-kept", "edge")
     case.without_log.add("burnt")
+    case.receive(20, "third", "edge", replication="Disabled")
+    case.row("SEND", 21, "edge", "third", client="edge", peer="burnt", source_context=kept.format("third-kept"))
+    case.promote(702, "third-kept", "edge", "burnt")  # and relayed to the same server again, which is back
+    case.row("SEND", 703, "edge", "third-kept", client="edge", peer="burnt", source_context=kept.format("third-again"))
+    case.row("HADISCARD", 705, "edge", "third-again", (), client="burnt", peer="edge", source_context="delivered")
 
 
 _CASES: tuple[Callable[[Case], None], ...] = (

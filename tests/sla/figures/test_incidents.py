@@ -89,6 +89,8 @@ def test_each_slow_message_has_its_cause(judged):
         ("shadow_latency", "refused"): "a server took no copy",
         ("shadow_latency", "late copy"): "our own delay",
         ("shadow_latency", "copy of a lost server"): out,
+        ("shadow_latency", "copy a heartbeat after a takeover"): out,
+        ("shadow_latency", "copy later after a takeover"): "our own delay",
         ("discard_lag", "discarded late"): "our own delay",
         ("discard_lag", "discarded late, a server was out"): out,
     } == {(line["objective"], line["message"]): line["cause"] for line in judged.lines("slow", "slow")}

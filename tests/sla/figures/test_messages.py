@@ -177,9 +177,11 @@ def test_what_is_relayed_and_kept_is_redundant_by_its_own_way(judged):
     found = next(line for line in judged.summary["figures"] if (line["window"], line["name"]) == ("all", "relayed"))
     copies = {line["message"]: line for line in judged.lines("copies", "relayed")}
 
-    assert (4, 1, 3) == tuple(found[f"messages_{name}"] for name in ("acknowledged", "reconstructed", "redundant"))
-    assert {"shadow_server": 0, "previous_hop": 2, "next_hop": 1} == found["messages_redundant_by_way"]
-    assert (2, 1, 1) == (found["shadows_kept"], found["shadows_taken_back"], found["messages_promoted"])
+    assert (7, 3, 5) == tuple(found[f"messages_{name}"] for name in ("acknowledged", "reconstructed", "redundant"))
+    assert {"shadow_server": 0, "previous_hop": 4, "next_hop": 1} == found["messages_redundant_by_way"]
+    assert (4, 2, 1) == tuple(found[f"shadows_{name}"] for name in ("kept", "taken_back", "rerouted"))
+    assert 2 == found["messages_promoted"]
     assert {"count": 1, "p50": 2000, "p95": 2000, "max": 2000} == found["discard_lag_ms"]
-    assert {"first-kept": "hub", "second-kept": "burnt"} == {message: copy["primary"] for message, copy in copies.items()}
+    burnt = dict.fromkeys(("second-kept", "third-kept", "third-again"), "burnt")
+    assert {"first-kept": "hub", **burnt} == {message: copy["primary"] for message, copy in copies.items()}
     assert (0, 0, 0, 0) == tuple(found[name] for name in ("recipients_lost", "recipients_duplicated", "shadows_orphaned", "clock_skews"))
