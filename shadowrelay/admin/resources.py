@@ -92,6 +92,7 @@ class MessageSummary(BaseModel):
     suspended_since: datetime | None
     suspended_by: str
     promoted_from: str
+    relayed_from: str
     delivered_at: datetime | None
 
 
@@ -582,6 +583,7 @@ def _summary(stored: StoredMessage) -> dict[str, Any]:
         "suspended_since": None if stored.suspended is None else stored.suspended.since,
         "suspended_by": "" if stored.suspended is None else stored.suspended.by,
         "promoted_from": stored.promoted_from,
+        "relayed_from": envelope.relayed_from,
         "delivered_at": stored.delivered_at,
     }
 

@@ -94,8 +94,11 @@ def _filter_of_id(text: str) -> str:
 
 
 def resolved(answers: Sequence[Answer], text: str) -> str:
-    """The one network message id that nodes found for this text. Ends the command if there is none, or several."""
+    """The one network message id that nodes found for this text, the first of a message that was relayed by TRACK. Ends the command if
+    there is none, or several."""
     found = merged(answers)
+    ids = {row["message_id"] for row in found}
+    found = [row for row in found if row.get("relayed_from", "") not in ids]
     if not found:
         name_missing(answers)
         stop(f"no node knows a message {text}", ExitCode.FAILED)
@@ -148,6 +151,8 @@ def detail(row: Json) -> str:
         parts.append("not kept: it was refused, or another server has it")
     if row.get("promoted_from"):
         parts.append(f"taken over from {row['promoted_from']}")
+    if row.get("relayed_from"):
+        parts.append(f"relayed, was {row['relayed_from']}")
     if standing(row) == "done":
         parts.append("not delivered by this node: `messages trace` tells what became of it")
     return "; ".join(part for part in parts if part)

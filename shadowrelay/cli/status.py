@@ -69,7 +69,7 @@ def summary(answers: Sequence[Answer]) -> Json:
     else:
         sentence = f"New mail is redundant{' on the nodes that answered' if any(answer.error for answer in answers) else ''}"
     if uncopied and not (alone or disabled):
-        sentence += f"; {' and '.join(uncopied)} copies nothing: redundancy of its connectors"
+        sentence += f"; no copies are made on {' and '.join(uncopied)}, as redundancy of the receive connectors says"
     if silent:
         sentence += f"; {' and '.join(silent)} cannot be reached by every node"
     return {

@@ -73,6 +73,10 @@ def _about_failures(settings: Settings) -> Iterator[str]:
     transport = settings.transport
     if not (transport.shadow_redundancy_enabled and settings.shadow_candidates):
         return
+    if not settings.copies_wanted:
+        if any(connector.redundancy.tracks for connector in settings.receive_connectors):
+            yield "If this server is lost, peers take back what they relayed to it, after the heartbeats that their own settings say."
+        return
     span = format_duration(transport.shadow_resubmit_time_span)
     yield (
         f"If this server is silent for {span} (shadow_resubmit_time_span), its peers deliver its mail; if it returns with an empty "

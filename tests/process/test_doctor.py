@@ -97,8 +97,11 @@ async def test_the_next_hop_of_another_site_need_not_answer_here(tmp_path: Path)
         elsewhere = await pair.findings()
         pair.edit(EAST, 'site = "west"\nnext_hop', 'site = "east"\nnext_hop')
 
-        assert {} == elsewhere
-        assert ["next hop 127.0.0.1:1"] == list(await pair.findings())
+        here = await pair.findings()
+        # on a busy machine an answer may take so long that the peer's clock seems to be off
+        assert [[], ["next hop 127.0.0.1:1"]] == [
+            [name for name in found if not name.startswith("clock of ")] for found in (elsewhere, here)
+        ]
 
 
 async def test_its_questions_leave_no_trace_on_a_peer(tmp_path: Path) -> None:

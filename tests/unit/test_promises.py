@@ -40,6 +40,7 @@ CASES = (
     (TRANSPORT + "shadow_redundancy_enabled = false", "no copies are made. Mail on this server is lost with its disk"),
     (TRANSPORT + 'shadow_resubmit_time_span = "20m"', "If this server is silent for 20m"),
     (NODE, "After a cut of more than 3h recipients may get copied mail twice"),
+    (NODE + 'redundancy = "previous-hop"', "If this server is lost, peers take back what they relayed to it"),
     (TRANSPORT + 'delivery_without_lease = "defer"', "keeps copied mail until they answer"),
     (NODE, "At 127.0.0.1:2525 only peers are served"),
     (

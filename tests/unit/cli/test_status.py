@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -145,7 +146,7 @@ def test_watching_shows_it_again_until_interrupted(nodes: FakeNodes, monkeypatch
         if len(waited) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("shadowrelay.cli.status.time.sleep", interrupted_later)
+    monkeypatch.setattr("shadowrelay.cli.status.time", SimpleNamespace(sleep=interrupted_later))  # other threads of the tests sleep too
     result = run("--watch")
 
     assert (0, [2.0, 2.0]) == (result.exit_code, waited)

@@ -9,6 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from shadowrelay.admin import client as admin_client
+from shadowrelay.cli.cluster import Answer
+from shadowrelay.cli.find import resolved
 from shadowrelay.cli.main import app
 from shadowrelay.cli.trace import sentence, what
 
@@ -176,6 +178,14 @@ def test_an_id_that_fits_several_messages_or_none_is_an_error(nodes: list[str]) 
 
     assert (1, True) == (several.exit_code, "0193 fits 2 messages" in several.stderr)
     assert (1, "shadowrelay: no node that answered knows a message" in none.stderr) == (none.exit_code, True)
+
+
+def test_of_a_message_that_was_relayed_from_hop_to_hop_the_first_is_meant() -> None:
+    common = {"role": "delivered", "primary": "", "arrived_at": "2026-01-01T00:00:00Z", "subject": ""}
+    rows = [{**common, "message_id": message_id, "relayed_from": before} for message_id, before in (("c", "b"), ("b", "a"), ("a", ""))]
+
+    assert "a" == resolved([Answer(EAST, rows[:2]), Answer(WEST, rows[1:])], "<one@x>")
+    assert "b" == resolved([Answer(EAST, rows[:2])], "<one@x>"), "the first hop does not answer, or has forgotten it"
 
 
 OTHER = "11111111-6f1e-7c3a-9c57-0d1f2e3a4b5c"
