@@ -25,6 +25,7 @@ tries every cell.
 | `gave_up`               | raises  | P       | A         | H           | late   | late       | late      | late     |
 | `choosing_again`        | raises  | P       | A         | H           | late   | late       | late      | late     |
 | `refused`               | raises  | R       | raises    | raises      | raises | raises     | raises    | raises   |
+| `wanting`               | over    | P       | A         | H           | other  | other      | late      | late     |
 | `handing_over`          | raises  | A       | A         | A           | late   | late       | late      | late     |
 | `draining`              | raises  | H       | other     | other       | late   | late       | late      | late     |
 | `reminding`             | raises  | other   | other     | H           | other  | other      | other     | other    |
@@ -35,10 +36,13 @@ tries every cell.
 | `claimed_again`         | raises  | P       | A         | H           | late   | late       | late      | late     |
 | `answer_question`       | asked   | P S     | A S       | S H         | S      | asked      | asked     | asked    |
 | `hold`                  | S       | P D     | A D       | D H         | S D    | S D        | over      | S D      |
+| `relayed_again`         | asked   | P       | A         | H           | asked  | asked      | asked     | asked    |
 | `heard` delivered       | over    | P D     | A D       | D H         | S D    | U D        | over      | over     |
 | `heard` released        | over    | other   | other     | other       | R      | other      | over      | over     |
 | `heard` yours           | over    | other   | other     | other       | S      | other      | over      | over     |
 | `heard` promoted        | over    | asked   | asked     | asked       | asked  | other      | over      | over     |
+| `heard` forks           | over    | other   | other     | other       | asked  | other      | over      | over     |
+| `reconciled`            | over    | D       | D         | D           | S D R  | D          | over      | over     |
 | `followed`              | raises  | late    | late      | late        | S D    | late       | late      | late     |
 | `answered`              | raises  | late    | late      | late        | P S D  | late       | late      | late     |
 | `alone`                 | raises  | late    | late      | late        | P D    | late       | late      | late     |

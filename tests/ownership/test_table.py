@@ -1,5 +1,6 @@
 """The table of events in the head of `shadowrelay.ownership`: every cell is tried with many claims."""
 
+import inspect
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -16,10 +17,12 @@ from shadowrelay.model.ownership import (
     DiscardStatus,
     Role,
     StatusAnswer,
+    StatusQuestion,
     StatusState,
     Transition,
 )
 from shadowrelay.model.replies import IllegalTransition
+from shadowrelay.model.values import replace
 from shadowrelay.ownership import primary, shadow
 from shadowrelay.ownership.rules import Party
 
@@ -97,6 +100,9 @@ EVENTS: dict[str, Event] = {
     "gave_up": lambda claim: (lambda party=party: primary.gave_up(claim, party.server) for party in PARTIES),
     "choosing_again": lambda claim: (lambda party=party: primary.choosing_again(claim, ME, party.server) for party in PARTIES),
     "refused": lambda claim: iter((lambda: primary.refused(claim),)),
+    "wanting": lambda claim: (
+        lambda copies=copies: primary.wanting(None if claim is None else replace(claim, wanted=0), copies) for copies in (1, 2)
+    ),
     "handing_over": lambda claim: iter((lambda: primary.handing_over(claim),)),
     "draining": lambda claim: iter((lambda: primary.draining(claim),)),
     "reminding": lambda claim: iter((lambda: primary.reminding(claim),)),
@@ -122,10 +128,21 @@ EVENTS: dict[str, Event] = {
         for number in NUMBERS
         for done in DONE
     ),
+    "relayed_again": lambda claim: (lambda party=party: shadow.relayed_again(claim, party) for party in PARTIES),
     "heard delivered": heard(DiscardStatus.DELIVERED),
     "heard released": heard(DiscardStatus.RELEASED),
     "heard yours": heard(DiscardStatus.YOURS),
     "heard promoted": heard(DiscardStatus.PROMOTED),
+    "heard forks": heard(DiscardStatus.FORKS),
+    "reconciled": lambda claim: (
+        lambda party=party, number=number, answer=answer, is_sender=is_sender: shadow.reconciled(
+            claim, party, StatusQuestion(MessageId("m"), number), answer, from_sender=is_sender
+        )
+        for party in PARTIES
+        for number in NUMBERS[:2] + NUMBERS[3:4]
+        for answer in ANSWERS[::3]
+        for is_sender in (True, False)
+    ),
     "followed": lambda claim: (
         lambda party=party, answer=answer: shadow.followed(claim, party, answer) for party in PARTIES for answer in ANSWERS
     ),
@@ -177,3 +194,16 @@ def test_an_event_does_to_a_claim_what_its_cell_says(event: str, state: str) -> 
 
 def test_the_table_has_every_event_and_state() -> None:
     assert {(event, state) for event in EVENTS for state in STATES} == set(table())
+
+
+def test_every_event_stands_in_the_table() -> None:
+    """An event takes the claim as it may be, and returns a transition."""
+    found = set()
+    for module in (primary, shadow):
+        for name, function in vars(module).items():
+            if inspect.isfunction(function) and function.__module__ == module.__name__ and not name.startswith("_"):
+                first, *_ = inspect.signature(function).parameters.values()
+                if (first.annotation, inspect.signature(function).return_annotation) == (Claim | None, Transition):
+                    found.add(name)
+
+    assert found == {event.split()[0] for event in EVENTS}
