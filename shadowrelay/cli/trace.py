@@ -28,6 +28,7 @@ from shadowrelay.cli.output import (
     stop,
     visible,
 )
+from shadowrelay.protocol.tracking import KEPT_AS
 
 if TYPE_CHECKING:
     from shadowrelay.admin.client import NodeClient
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 SENT = ("SEND", "SENDEXTERNAL")
-KEPT_AS = "shadow kept as "  # source-context of SEND: relayed by TRACK
 IDS_MAX = 50  # of one message at several hops
 TAKEN_OVER = ("RESUBMIT", "REDUNDANCY")
 TAKEN_OVER_BECAUSE = {

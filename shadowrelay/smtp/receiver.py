@@ -23,6 +23,7 @@ from shadowrelay.model.ownership import CopyNumber
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, Reply, WireError
 from shadowrelay.model.values import dataclass
 from shadowrelay.protocol.addresses import parse_mail, parse_rcpt
+from shadowrelay.protocol.fields import ENVID
 from shadowrelay.protocol.xshadow import EnvelopeExtras
 from shadowrelay.smtp.client_session import reason_of
 from shadowrelay.smtp.connection import BoundedReading, Connection, report_every_unwritten_octet
@@ -117,7 +118,6 @@ class Transaction:
 
 
 _SIZE = re.compile(r"[0-9]{1,20}")  # RFC 1870
-_ENVID = re.compile(r"[!-<>-~]{1,100}")  # RFC 3461 4.4
 _NOTIFY = re.compile(r"NEVER|(?:SUCCESS|FAILURE|DELAY)(?:,(?:SUCCESS|FAILURE|DELAY)){0,2}", re.IGNORECASE)  # RFC 3461 4.1
 _ORCPT = re.compile(r"[A-Za-z0-9-]{1,64};[!-<>-~]{1,500}")  # RFC 3461 4.2
 _UTF8_ORCPT = re.compile(r"utf-8;", re.IGNORECASE)  # RFC 6533 3
@@ -156,7 +156,7 @@ def _take(transaction: Transaction, key: str, value: str) -> bool:
         return value.upper() in ("FULL", "HDRS")
     if key == "ENVID":
         transaction.envid = value
-        return _ENVID.fullmatch(value) is not None
+        return ENVID.fullmatch(value) is not None
     return True  # a subclass's own parameter: it parses the value itself
 
 

@@ -16,6 +16,7 @@ from shadowrelay.lab.topology import MACHINES
 from shadowrelay.lab.traffic import Arrival, Sent
 from shadowrelay.lab.verification import Verification
 from shadowrelay.model.tracking import Acknowledged, EventId, Replication, ResubmitReason, TrackingEvent
+from shadowrelay.protocol.tracking import DELAYED, KEPT_AS
 
 # ---- figures
 
@@ -155,10 +156,6 @@ def _not_resubmitted(evidence: Evidence) -> int:
 def _copied_twice(evidence: Evidence) -> int:
     """Messages that were acknowledged with copies on two servers."""
     return sum(row.custom("Copies").startswith("2/") for row in evidence.rows(EventId.RECEIVE))
-
-
-KEPT_AS = "shadow kept as "  # source-context of SEND: relayed by TRACK
-DELAYED = "delayed: "  # source-context of RECEIVE: the 250 waited
 
 
 def _kept(row: LoggedRow) -> str:

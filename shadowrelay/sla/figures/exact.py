@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from shadowrelay.protocol.tracking import DELAYED
 from shadowrelay.sla.figures.rows import (
     KEPT,
     OWN_FORMAT,
@@ -31,7 +32,6 @@ from shadowrelay.sla.figures.rows import (
 # ---- timelines
 
 WAYS = ("shadow_server", "previous_hop", "next_hop")
-DELAYED = "delayed: "  # in source-context of RECEIVE: why the 250 was given in the end
 _SHADOW_AT = "(?:^|;)S:ShadowAt=([^;]*)"  # in custom-data
 ACKNOWLEDGED, RECONSTRUCTED, DSN, REFUSED, UNKNOWN = "acknowledged", "reconstructed", "dsn", "refused", "unknown"
 COUNTED = (ACKNOWLEDGED, RECONSTRUCTED)

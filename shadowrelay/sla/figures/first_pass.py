@@ -22,7 +22,6 @@ RECEIVE, REDIRECT, HOLD, DISCARD, ODD = (1 << (12 * place) for place in range(5)
 COPIES_MAX = 3  # of a plain message
 COPY_SHAPE = REDIRECT | HOLD | DISCARD
 ODD_BROADCAST_MAX = 1_000_000  # messages: about 100 MB per executor. More are joined by sorting all events: slow, but bounded memory
-HEADLINE = ("message", "is_plain", "copies_count", "received_at", "sent_at", "shadow_us", "rows_count")
 COLUMNS = (
     "at", "event", "source", "message", "internet_message_id", "client_hostname", "server_hostname", "source_context",
     "recipient_count", "recipients_hash", "replication", "copies", "ack_us", "shadow_us", "format", "server",
@@ -202,18 +201,6 @@ def odd_events(events: DataFrame, seen: DataFrame, *, messages: int, odd: int) -
         return events
     wanted = seen.where(~F.col("is_plain")).select("message")
     return events.join(F.broadcast(wanted) if odd <= ODD_BROADCAST_MAX else wanted, on="message", how="left_semi")
-
-
-def headline_messages(seen: DataFrame, lines: DataFrame) -> DataFrame:
-    """kind, at, is_redundant, shadow_us and last_delivery_at of each message: enough for redundancy and latencies, but no other figure.
-
-    Shapes: `seen` has at least the columns HEADLINE; `lines` of the odd messages from `timelines`.
-    """
-    plain = seen.where(F.col("is_plain")).select(
-        F.lit(ACKNOWLEDGED).alias("kind"), F.col("received_at").alias("at"), F.lit(True).alias("is_redundant"), "shadow_us",
-        F.col("sent_at").alias("last_delivery_at"),
-    )  # fmt: skip
-    return plain.unionByName(lines.select(*plain.columns))
 
 
 def _has_several() -> Column:
