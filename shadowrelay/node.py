@@ -434,7 +434,7 @@ class Node:
 
     async def _let_peers_receive(self, seconds: float) -> None:
         try:
-            untold = await self._services.desk.all_told(seconds)
+            untold = await self._services.desk.wait_for_acknowledgements(seconds)
         except LedgerUnavailable as error:
             _log.warning("peers.untold", reason=error.reason)
         else:

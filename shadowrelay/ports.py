@@ -178,7 +178,7 @@ class Ledger(Protocol):
         """The first notifications, ascending, without those that wait for a side message's copy."""
         ...
 
-    async def has_untold(self, asker: ServerName, database: DatabaseId) -> bool:
+    async def has_unacknowledged(self, asker: ServerName, database: DatabaseId) -> bool:
         """Whether this asker, in this database, has unacknowledged notifications, besides forks. Does not count as a poll."""
         ...
 
@@ -312,11 +312,11 @@ class Ledger(Protocol):
         """Decided primary messages, not done, without a chosen copy, internal_id > after, ascending; an empty page is the end."""
         ...
 
-    async def unsaid(self, message_id: MessageId) -> Ordinals:
+    async def unreported(self, message_id: MessageId) -> Ordinals:
         """Recipients that are done but must not be reported to any peer yet, because their DSNs are on this disk only."""
         ...
 
-    async def unsaid_of(self, message_ids: Collection[MessageId]) -> Mapping[MessageId, Ordinals]:
+    async def unreported_of(self, message_ids: Collection[MessageId]) -> Mapping[MessageId, Ordinals]:
         """The same for many messages; only those that have any. Empty ordinals mean all recipients that are done."""
         ...
 

@@ -70,14 +70,14 @@ class CopyResult:
         reached = [*self.uncertain, *(party for party, _ in self.stored)]
         if after is None or not reached:
             return transition
-        unsaid = NO_ORDINALS
+        unreported = NO_ORDINALS
         if after.is_primary:
-            status, unsaid = DiscardStatus.DELIVERED, after.done - self.said
-            if not unsaid:
+            status, unreported = DiscardStatus.DELIVERED, after.done - self.said
+            if not unreported:
                 return transition
         else:
             status = DiscardStatus.DELIVERED if after.role is Role.DELIVERED else DiscardStatus.RELEASED
-        tell = tuple(Notification(party.server, party.database, status, unsaid) for party in reached)
+        tell = tuple(Notification(party.server, party.database, status, unreported) for party in reached)
         return Transition(claim, after, (*transition.tell, *tell), note=transition.note)
 
 

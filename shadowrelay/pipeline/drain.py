@@ -246,7 +246,7 @@ class DrainService:
             found[Obstacle.ATTEMPT, NO_SERVER] = max(attempts_count, found[Obstacle.ATTEMPT, NO_SERVER])
         await self._find_handed_over(_count(rows, QueueKind.HANDED_OVER), found)
         for server, state in context.peers.states.items():
-            if not context.redirect_to and await context.ledger.has_untold(server, state.database):
+            if not context.redirect_to and await context.ledger.has_unacknowledged(server, state.database):
                 found[Obstacle.UNTOLD if context.peers.is_back(server) else Obstacle.UNTOLD_AWAY, server] = 1
         self._waiting = tuple([Waiting(obstacle, server, count) for (obstacle, server), count in sorted(found.items())])
         if context.redirect_to:
@@ -292,7 +292,7 @@ class DrainService:
         elsewhere: dict[MessageId, ServerName] = {}
         again: dict[ServerName, list[MessageId]] = defaultdict(list)
         uncopied: list[MessageId] = []  # of connectors whose mail is not copied
-        unsaid = await context.ledger.unsaid_of([message.envelope.message_id for message in page if message.claim.done])
+        unreported = await context.ledger.unreported_of([message.envelope.message_id for message in page if message.claim.done])
         for message in page:
             message_id, claim = message.envelope.message_id, message.claim
             if context.redirect_to and self._is_suspended(message):
@@ -302,7 +302,7 @@ class DrainService:
             if obstacle is Obstacle.NO_COPY and chosen is not None and rules.heir(claim) is None:
                 again[chosen.server].append(message_id)
             server = NO_SERVER if chosen is None else chosen.server
-            if obstacle is None and message_id in unsaid:
+            if obstacle is None and message_id in unreported:
                 obstacle = Obstacle.NOTICE
             if obstacle is None:
                 wanted[message_id] = claim
@@ -446,7 +446,7 @@ class DrainService:
                 self._review.suspect(message_id, server)
                 if server not in forgetful:
                     database = self._context.peers.party(server).database
-                    forgetful[server] = not await self._context.ledger.has_untold(server, database)
+                    forgetful[server] = not await self._context.ledger.has_unacknowledged(server, database)
                 if forgetful[server]:
                     unheard.append(message_id)
             if unheard:

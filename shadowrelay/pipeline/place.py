@@ -284,7 +284,7 @@ class PlaceService:
             raise ContentCorrupt("its content is gone")
         content = await context.read_content(message.place)
         started = context.clock.awake()
-        said = message.claim.done and message.claim.done - await context.ledger.unsaid(message_id)
+        said = message.claim.done and message.claim.done - await context.ledger.unreported(message_id)
         result = await self._copier.copy(
             message.envelope, content, message.claim, plan, listed_count=0, is_client_waiting=False, copies=copies, said=said
         )

@@ -163,8 +163,8 @@ def attempt(
     if waited_for and not any(notification.status is DiscardStatus.DELIVERED for notification in transition.tell):
         # Nobody has a copy to be told of now. Whoever gets one, or asks, must not hear of these recipients before the side messages are
         # safe; nor of a message that is done.
-        unsaid = Notification(NO_SERVER, NO_DATABASE, DiscardStatus.DELIVERED, record.done)
-        told = replace(transition, tell=(*transition.tell, unsaid))
+        unreported = Notification(NO_SERVER, NO_DATABASE, DiscardStatus.DELIVERED, record.done)
+        told = replace(transition, tell=(*transition.tell, unreported))
     for row in waited_for:
         row.is_awaited = True
         work.changed(row)

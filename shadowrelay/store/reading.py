@@ -308,13 +308,13 @@ def discards_for(connection: Connection, asker: ServerName, database: DatabaseId
     return DiscardReply(tuple(events), remaining)
 
 
-def has_untold(connection: Connection, asker: ServerName, database: DatabaseId) -> bool:
+def has_unacknowledged(connection: Connection, asker: ServerName, database: DatabaseId) -> bool:
     """Also what waits for the copy of a DSN."""
     of_asker = {"asker": asker, "database": database}
     return any(connection.scalar(question, of_asker) is not None for question in (SELECT_UNTOLD, SELECT_UNSAID))
 
 
-def unsaid(connection: Connection, message_id: MessageId) -> Ordinals:
+def unreported(connection: Connection, message_id: MessageId) -> Ordinals:
     """Of a corrupt row nothing is known: the notification says it later."""
     found = NO_ORDINALS
     for ordinals in connection.scalars(select(_W.ordinals).where(_W.message_id == message_id, _SAYS_DELIVERED)):
@@ -323,7 +323,7 @@ def unsaid(connection: Connection, message_id: MessageId) -> Ordinals:
     return found
 
 
-def unsaid_of(connection: Connection, message_ids: Collection[MessageId]) -> dict[MessageId, Ordinals]:
+def unreported_of(connection: Connection, message_ids: Collection[MessageId]) -> dict[MessageId, Ordinals]:
     found: dict[MessageId, Ordinals] = {}
     statement = select(_W.message_id, _W.ordinals).where(_W.message_id.in_(message_ids), _SAYS_DELIVERED)
     for message_id, ordinals in connection.execute(statement).fetchall():
