@@ -1,7 +1,7 @@
 """`status`: is mail redundant now, and what does every node hold? docs/operations.md "Status".
 
-`summary` turns what the nodes said into one document; the command prints it. Each node answers for itself. What a silent node holds is
-told by the others.
+`summary` combines the nodes' answers into one document; the command prints it. Each node reports about itself; the messages that an
+unreachable node holds are reported by the others.
 """
 
 import time

@@ -1,7 +1,7 @@
-"""Settings that should be the same on all nodes of a boundary, and are told to peers to find out. docs/operations.md "Settings".
+"""Settings that should be the same on all nodes of a boundary; peers compare them. docs/operations.md "Settings that should be the same".
 
-Exchange has one value of each for its whole organization. Here every node has a file of its own, so that they may differ by mistake, or
-while a change is rolled out. Nothing is refused for that: the two nodes work together, but not as somebody expects.
+Exchange has one value of each for its whole organization. Here every node has a file of its own, so values may differ by mistake, or
+while a change is rolled out. Nothing is refused for that: the two nodes work together, but perhaps not as their operator expects.
 """
 
 from collections.abc import Mapping

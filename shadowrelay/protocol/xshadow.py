@@ -1,4 +1,4 @@
-"""Parse and format the verb XSHADOW, its EHLO keyword and its MAIL parameter. docs/protocol.md 4 to 7.
+"""Parses and formats the verb XSHADOW, its EHLO keyword and its MAIL parameter. docs/protocol.md 4 to 7.
 
 The parts: a node's identity (`hello`), a copy's number (`hold`), the envelope data that MAIL and RCPT do not carry
 (`envelope`), the end of a copy (`commit`), and the database position in every reply.

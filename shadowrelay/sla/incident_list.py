@@ -1,6 +1,6 @@
-"""What happened, as one list: when, who, what, and the sender and subject where a person must be told. docs/sla.md, 4.
+"""Lists what happened, in one list: when, which server, what, and sender and subject if a person must be informed. docs/sla.md, 4.
 
-Pure functions over the lists of summary.json. A network that was cut is one event: the servers behind it had not gone, although others took
+Pure functions over the lists of summary.json. A cut network is one event: the servers behind it were not lost, although others took
 their mail over.
 """
 

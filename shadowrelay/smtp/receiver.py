@@ -1,4 +1,4 @@
-"""Receive mail: the commands of RFC 5321 and of the extensions offered in EHLO, in strict order.
+"""Receives mail: the commands of RFC 5321 and of the extensions offered in EHLO, in strict order.
 
 Decides nothing about a message: the `Acceptor` does. Replies never echo client input. The grammar of a line is in `protocol.addresses`;
 the parameters of MAIL and RCPT known here, and their values, are those of the extensions that our EHLO reply offers. Values are kept

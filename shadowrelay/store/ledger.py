@@ -1,7 +1,7 @@
-"""The port `Ledger` over SQLite and content segments. Each method says in `ports.py` what it promises.
+"""Implements the port `Ledger` on SQLite and content segments. `ports.py` has the contract of each method.
 
-This class only carries promises to the writer and questions to the readers; what they do is in `promises`,
-`reading` and `queues`. It is as long as the port has methods, so over 300 lines.
+This class only passes transactions to the writer and queries to the readers; `promises`, `reading` and `queues` have their code. It has
+one method for each of the port's.
 """
 
 import asyncio

@@ -1,11 +1,11 @@
-"""What a ledger promises, as functions on a `Work`: about messages, about peers, and the removal of what is past its time.
+"""The transactions of the ledger, as functions on a `Work`: messages, peers, and the removal of expired rows. docs/design.md 3, 9.
 
-They run inside the transaction, on the event loop's thread or, when that takes long or failed there, on the writer's. Each decides
-everything first and changes the `Work` afterwards: a `decide` that raises must leave nothing behind. The memory of `KnownPeers`
+They run inside the transaction, on the event loop's thread or, if that takes long or failed there, on the writer's. Each decides
+everything first and changes the `Work` afterwards, so that a `decide` that raises leaves nothing behind. The memory of `KnownPeers`
 changes after the commit.
 
-A message is touched once more when its row may go. Its content goes with the whole segment, which needs no look at rows: nothing
-unfinished is in it, and nothing finished that Safety Net still keeps.
+Expiry reads a message once more, when its row may be deleted. Content is deleted by whole segments, without reading rows: a segment
+goes when no message in it is unfinished or kept in Safety Net.
 """
 
 from collections import Counter

@@ -1,10 +1,10 @@
-"""Questions to the database, as functions of a read-only `Connection`, and the connections for them. They never hold up the writer.
+"""The ledger's queries, as functions of a read-only `Connection`, and these connections. They never delay the writer. docs/design.md 9.
 
-Those on the road of a message, or of a poll, are text that is compiled at import; the others are expressions.
-A page of messages is read in the order of an index, from where the page before ended, so that each page costs the same.
+Queries for each message or poll are compiled to text at import; the others are expressions. A page of messages is read in the order of an
+index, from the end of the previous page, so that each page costs the same.
 
-The write-ahead log begins anew from its start only when everything in it was written back and nobody reads from it. Reads
-that overlap without end would keep it growing, so at `LOG_BYTES_MAX` the readers are held back for the moment that takes.
+SQLite resets the write-ahead log only when all of it was written back and no connection reads from it. Reads that overlap without end
+would let it grow, so at `LOG_BYTES_MAX` the readers wait until it is reset.
 """
 
 import asyncio

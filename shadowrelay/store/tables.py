@@ -1,11 +1,10 @@
-"""The schema of `queue.db`. `versions.py` has its version and the way there from older ones.
+"""The schema of `queue.db`. `versions.py` has its version and the upgrades from older ones. docs/architecture.md "On disk".
 
-A message has one row for its whole life: claim, bookkeeping, envelope, place of its content. `copies` in that row is
-the truth of a primary's list; `listing` is only the index by server. Counters that give ids live in the one row of
-`database`, raised in the transaction that uses them, so that an id is never given twice. `counter` has what each
-queue holds: see `counters.py`.
+A message has one row for its whole life: claim, bookkeeping, envelope, place of its content. The column `copies` is authoritative for a
+primary's list; `listing` is only its index by server. Counters that assign ids are in the one row of `database`, raised in the transaction
+that uses them, so that no id is assigned twice. `counter` has the size of each queue: see `counters.py`.
 
-Whoever changes the schema here also adds a revision in `migrations/versions` that makes the same of an older database, and raises
+A change of the schema here also needs a revision in `migrations/versions` that changes an older database likewise, and a higher
 `versions.VERSION`.
 """
 

@@ -1,10 +1,10 @@
-"""The writer: the only connection to `queue.db` that writes, and what it keeps in memory beside the file.
+"""The writer: the only connection that writes to `queue.db`, and the rows and peers it keeps in memory. docs/architecture.md "On disk".
 
-SQLite before 3.51.3 can lose committed pages when one connection checkpoints while another commits, so the writer is
-the only one that does either, and nobody uses `mmap_size`. What a pragma set is read back: some builds of SQLite, and
-some file systems, quietly do less than asked.
+SQLite before 3.51.3 can lose committed pages if one connection checkpoints while another commits, so the writer is the only
+connection that does either, and no connection uses `mmap_size`. Each pragma is read back after it was set: some builds of SQLite, and
+some file systems, silently do less.
 
-Because nobody else writes, what the writer wrote is what is there: the latest rows, the peers, and which deliveries may be recorded
+Because no other connection writes, the writer's memory is current: the latest rows, the peers, and which deliveries may be recorded
 need not be read again.
 """
 

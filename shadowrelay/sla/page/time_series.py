@@ -1,8 +1,8 @@
-"""Figures over time: redundancy, latencies, exposure, discard lag. Each plot has its table.
+"""The page's figures over time: redundancy, latencies, exposure, discard lag. Each plot has its table. docs/sla.md, 8.
 
-For each figure there is one plot by day and one by hour. The summary holds all days, and of hours the last 168. A period of up to a week is
+Each figure has one plot by day and one by hour. The summary holds all days, and the last 168 hours. A period of up to a week is
 drawn by hour only; a longer one by day, and its end by hour. A period of up to three hours is drawn by minute. Fewer than three points
-are no plot: the key figures say it all.
+are not drawn: the key figures show them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

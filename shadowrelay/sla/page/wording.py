@@ -1,4 +1,4 @@
-"""How numbers, instants and texts from logs read in the page. The templates call these functions by their names.
+"""Formats numbers, instants and texts from logs for the page. The templates call these functions by their names. docs/sla.md, 8.
 
 Numbers are rounded down, so 99.996 % never reads as 100 %. None is always a dash: there is no figure, which is not the same as zero.
 """
