@@ -93,7 +93,7 @@ def list_asker(claim: Claim, asker: Party) -> Claim:
     if entry is not None and entry.database in (NO_DATABASE, asker.database):
         if entry.choice is not Choice.DISMISSED:
             return claim
-        return replace(claim, copies=rules.swap(claim.copies, replace(entry, choice=Choice.RECALLED)))
+        return replace(claim, copies=rules.replace_copy(claim.copies, replace(entry, choice=Choice.RECALLED)))
     return rules.relisted(claim, asker.server, rules.listed_before_sending(claim, Copy(asker.server, asker.database)))
 
 
@@ -211,7 +211,7 @@ def yielded_to(answer: StatusAnswer, primary: Party, me: Party) -> ServerName:
 
 def followed(claim: Claim | None, peer: Party, answer: StatusAnswer) -> Transition:
     """The answer of `peer`, to which the primary of this copy has yielded. `peer` put this node on its list before it answered."""
-    claim = rules.known(claim)
+    claim = rules.require_claim(claim)
     if claim.role is not Role.SHADOW:
         return Transition(claim, claim)
     after = rules.with_done(claim, answer.done)
@@ -229,7 +229,7 @@ def answered(
 
     Shapes: `reachable` are all servers that must answer in this round; `wanted` is how many copies this node wants of its messages.
     """
-    claim = rules.known(claim)
+    claim = rules.require_claim(claim)
     if claim.role is not Role.SHADOW:
         return Transition(claim, claim, note=Note.YIELDED)
     after = rules.with_done(claim, answer.done)
@@ -268,7 +268,7 @@ def _list_holder(claim: Claim, holder: Party) -> Claim:
 
 def alone(claim: Claim | None, me: Party, reachable: Collection[ServerName], wanted: int = 1) -> Transition:
     """Promote without a further answer: every reachable node has answered, or no node is reachable."""
-    claim = rules.known(claim)
+    claim = rules.require_claim(claim)
     if claim.role is not Role.SHADOW or not rules.may_promote(claim, reachable):
         return Transition(claim, claim)
     if claim.is_done:
@@ -279,13 +279,13 @@ def alone(claim: Claim | None, me: Party, reachable: Collection[ServerName], wan
 def round_over(claim: Claim | None) -> Transition:
     """Drop the answers of an earlier round of questions before a new one begins: they may be hours old, and the primary server
     may have answered since."""
-    claim = rules.known(claim)
+    claim = rules.require_claim(claim)
     return Transition(claim, replace(claim, asked=rules.NOBODY) if claim.role is Role.SHADOW else claim, note=Note.LIVES)
 
 
 def dropped(claim: Claim | None) -> Transition:
     """An administrator removes a shadow message that cannot be read. STATUS answers `released`, as before."""
-    claim = rules.known(claim)
+    claim = rules.require_claim(claim)
     if claim.role is not Role.SET_ASIDE or claim.is_primary:
         return Transition(claim, claim)
     return Transition(claim, replace(claim, role=Role.RELEASED, asked=rules.NOBODY), note=Note.RELEASED)

@@ -41,7 +41,7 @@ class CopyResult:
 
     def known(self, claim: Claim | None) -> Claim:
         """The claim with its list as the attempts left it."""
-        known = primary.not_sent(claim, self.unsent) if self.unsent else rules.known(claim)
+        known = primary.not_sent(claim, self.unsent) if self.unsent else rules.require_claim(claim)
         for party in self.uncertain:
             known = primary.uncertain(known, party)
         for party, _ in self.stored:

@@ -331,7 +331,7 @@ class PlaceService:
             known = result.verdict(message_id, claim).after
             if known is None or not known.is_primary:
                 return Transition(claim, claim)
-            learnt = primary.settle(known, self._context.me, party, answer)
+            learnt = primary.apply_answer(known, self._context.me, party, answer)
             if learnt is None:
                 return Transition(claim, known)
             ends = learnt.after is None or not learnt.after.is_primary

@@ -91,8 +91,8 @@ def new_message_id() -> MessageId:
 
 @dataclass(slots=True)
 class Hold:
-    """The part of a transaction that only one between nodes has: a shadow copy, or (`trace`: our Received line) a message whose shadow
-    the peer keeps. After `has_failed`, every further line is answered 503. `began_awake`: when MAIL came, of `Clock.awake`."""
+    """The additional state of a transaction between nodes: a shadow copy, or (if `trace` has our Received line) a message whose shadow the
+    peer keeps. After `has_failed`, every further line is answered 503. `began_awake`: the arrival of MAIL, by `Clock.awake`."""
 
     message_id: MessageId
     number: CopyNumber
@@ -186,6 +186,9 @@ class Receiver(Connection):
     """A session with an ordinary client. docs/operations.md "Settings" has its limits."""
 
     is_extended = False
+    transaction: Transaction | None = None
+    was_mail_refused = False  # then the rest of the pipelined group is refused without counting as errors
+    _is_in_content = False
 
     # hello
 
@@ -289,9 +292,7 @@ class Receiver(Connection):
         """TLS is active and the earlier state is forgotten. For subclasses."""
         self.reset()
 
-    transaction: Transaction | None = None
-    was_mail_refused = False  # then the rest of the pipelined group is refused without counting as errors
-    _is_in_content = False
+    # the transaction
 
     def is_idle(self) -> bool:
         """Between transactions."""
@@ -460,7 +461,7 @@ class Receiver(Connection):
             connector=reception.connector.name,
             internet_message_id=facts.internet_message_id,
             subject=facts.subject,
-            date="" if facts.has_own_trace else facts.date,  # a loop is no message sent again: the hop count ends it, with a notice
+            date="" if facts.has_own_trace else facts.date,  # not detected as a duplicate: a loop is ended by the hop count, with a DSN
         )
         self._is_deciding = self._is_our_time = True  # no timeout ends a session between the final dot and its reply
         try:

@@ -1,4 +1,4 @@
-"""Implements the port `Ledger` on SQLite and content segments. `ports.py` has the contract of each method.
+"""Implements the port `Ledger` on SQLite and content segments; `ports.py` has the contract of each method. docs/design.md 3, 9.
 
 This class only passes transactions to the writer and queries to the readers; `promises`, `reading` and `queues` have their code. It has
 one method for each of the port's.
