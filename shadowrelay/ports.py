@@ -1,6 +1,6 @@
 """Interfaces between the rules and the outside world: clock, ledger, peers, delivery, logs, administration. docs/architecture.md.
 
-Every implementation of a port passes that port's contract suite (`tests/contract`). All ports are in this file, although it is long.
+`tests/contract` is the contract of `Ledger`. All ports are in this file, although it is long.
 
 Times: `now` is wall time (aware UTC), for logs and due dates. `awake` is seconds of CLOCK_BOOTTIME, which continues during
 suspend: leases are counted in it. `ran` counts only while this process was running: a shadow server counts silence in it, so
