@@ -112,6 +112,15 @@ def test_every_section_that_code_and_tests_cite_exists() -> None:
     assert [] == [name for name, text in texts.items() if OLD_REFERENCE.search(text)]
 
 
+def test_the_architecture_names_every_module_that_a_message_may_pass() -> None:
+    packages = [f"shadowrelay/{name}" for name in ("ownership", "pipeline", "protocol", "settings", "smtp", "store", "tracking")]
+    modules = [path for path in files_below(*packages, suffixes={".py"}) if path.name != "__init__.py" and "migrations" not in path.parts]
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+
+    assert len(modules) > 80
+    assert [] == [name for path in modules if f"`{(name := f'{path.parent.name}/{path.name}')}`" not in text]
+
+
 def law_of(path: Path) -> str | None:
     """What the first paragraph of a module's docstring cites."""
     found = LAW.search((ast.get_docstring(tree_of(path)) or "").partition("\n\n")[0])
