@@ -184,7 +184,7 @@ class Ledger(Protocol):
         ...
 
     def note_forks_offered(self, server: ServerName, is_offered: bool) -> None:
-        """Whether this server is told the forks of messages, in this process: from now on, and of what was queued for it before."""
+        """Whether forks of messages are reported to this server in this process, including reports that are queued already."""
         ...
 
     # delivery
@@ -494,7 +494,7 @@ class PeerLink(Protocol):
         ...
 
     async def announce(self) -> None:
-        """Say the hello again, because what it says of this node has changed."""
+        """Send the hello again, because its information about this node has changed."""
         ...
 
     async def discards(self, maximum: int, acknowledged: int) -> DiscardReply: ...
@@ -756,6 +756,6 @@ class AdminView(Protocol):
         ...
 
     def is_ready(self) -> tuple[bool, tuple[str, ...]]:
-        """Whether mail is accepted now, and if not, the reasons: starting, draining, high back pressure. Reasons of a node that is ready
-        say what it does not accept: it is degraded."""
+        """Whether mail is accepted now, and if not, the reasons: starting, draining, high back pressure. If it is ready and there are
+        reasons, it is degraded: they name what it does not accept."""
         ...

@@ -115,7 +115,7 @@ def _error_of(peer: Json) -> str:
 
 
 def _holding(row: Json, peer: Json) -> Json:
-    """What a node holds for a peer, and when it takes that over: `None` while the peer is heard, or was never heard."""
+    """The messages that a node holds for a peer, and when it takes them over: `None` while the peer answers, or if it never has."""
     oldest = [
         queue["oldest_at"]
         for queue in row["queues"]

@@ -10,8 +10,8 @@ reject_message_on_shadow_failure with redundancy enabled; Source: seed-000):
 | yes       | none   | no     | 250, logged as not redundant, copied later           |
 | yes       | none   | yes    | 451 4.4.0 after the unwinding is committed           |
 
-Where `redundancy` of the connector says that mail is not copied, the answer is that of a stored copy; with previous-hop and both the 250 of
-a message without a copy waits for its delivery (`pipeline.delayed`).
+If mail of the connector is not copied (`redundancy`), the answer is that of a stored copy. With previous-hop and both, the 250 of a message
+without a copy waits for its delivery (`pipeline.delayed`).
 
 "Stored" means: on as many servers as `shadow_copies` wants. In reject mode without so many candidates, nothing is stored.
 """

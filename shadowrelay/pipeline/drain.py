@@ -1,7 +1,7 @@
 """Empties this node before maintenance: refuses mail, lets work end, hands over what is left, waits for the peers. docs/design.md 6.11.
 
-The node drains from the commit that says so until `undrain`, also across restarts. One task does the steps; `undrain` cancels it. Each
-step is a transaction and can be repeated, so a process that dies in the middle goes on where it was.
+The node drains from the commit that records it until `undrain`, also across restarts. One task does the steps; `undrain` cancels it. Each
+step is a transaction and can be repeated, so after a crash the next process continues.
 
 Handing over promises nothing new: the message stays claimed, with its copy, until the server that took it over shows its higher claim.
 
@@ -61,7 +61,7 @@ class Doors:
 
 
 class DrainService:
-    """`begin` and `end` are drain and undrain; `view` says how far it is."""
+    """`begin` and `end` are drain and undrain; `view` reports the progress."""
 
     def __init__(self, context: Context, deliver: DeliverService, place: PlaceService, review: ReviewService) -> None:
         self._context = context
@@ -82,7 +82,7 @@ class DrainService:
 
     @property
     def is_wanted(self) -> bool:
-        """The node was told to drain, or to redirect its queues."""
+        """Whether the node was asked to drain, or to redirect its queues."""
         return self._context.ledger.draining_since is not None or bool(self._context.redirect_to)
 
     @property
@@ -185,7 +185,7 @@ class DrainService:
         self._task = self._context.tasks.keep(self._drain, "drain")
 
     def _announce(self) -> None:
-        """Tell every peer, until it has heard. A session that is opened meanwhile tells it too."""
+        """Notify each peer until it has answered. A session that is opened meanwhile also notifies it."""
         for task in self._announcing:
             task.cancel()
         self._announcing = [
@@ -266,13 +266,13 @@ class DrainService:
         self._stuck_since = clock.awake() if self._stuck_since is None else self._stuck_since
         if self._waiting and clock.awake() - self._stuck_since < REDIRECT_STUCK_SECONDS:
             return
-        async with self._changing:  # whoever has it now, to begin a drain or to undrain, cancels this
+        async with self._changing:  # a drain or undrain that holds it now cancels this task
             await self._context.ledger.record_draining(None)
             self._over()
             self._take_mail()
 
     def _say_what_is_in_the_way(self) -> None:
-        """Log an obstacle that needs somebody to act, once."""
+        """Log an obstacle that needs an operator, once."""
         stuck = tuple(waiting for waiting in self._waiting if waiting.obstacle.is_lasting)
         if [(one.obstacle, one.server) for one in stuck] != [(one.obstacle, one.server) for one in self._said]:
             self._said = stuck
@@ -406,7 +406,7 @@ class DrainService:
         return message.suspended is not None or any(queue in suspended for queue in queues)
 
     async def _reaches(self, server: ServerName) -> bool:
-        """What is said `yours` to a server that does not hear it waits for that server."""
+        """Whether the server answers now: a message handed over to an unreachable server would wait for it."""
         try:
             await self._context.links[server].greet()
         except PeerUnavailable as error:
@@ -421,7 +421,7 @@ class DrainService:
         )
 
     async def _find_handed_over(self, count: int, found: Obstacles) -> None:
-        """Which servers have not taken over yet. The first page says it; the rest is behind it."""
+        """Find the servers that have not taken over yet. The first page is enough; the following pages wait for the same servers."""
         page = await self._context.ledger.messages(HANDED_OVER_QUEUE, PAGE) if count else ()
         servers = Counter([_handed_to(message) for message in page])
         for server, share in servers.items():

@@ -48,7 +48,7 @@ class Outcome(Enum):
     OVER = "over"  # it has its chosen shadow servers now, or needs none from us
     NO_PEER = "no peer"  # no peer could be tried: it waits for the peers
     AGAIN = "again"  # tried without success
-    BLOCKED = "blocked"  # the peers that may be tried may not have it now: they are on its list, and must be heard first
+    BLOCKED = "blocked"  # the available peers are on its list, and must be reviewed before they get another copy
     LATER = "later"  # must not be tried yet
 
 

@@ -186,7 +186,7 @@ def _has_it(answer: StatusAnswer) -> bool:
 
 
 def _with_prefix(prefix: bytes, content: Content) -> Content:
-    """With the header lines of a message that was taken over. A content in a file goes without: the log says it, too."""
+    """The content with the trace header of a takeover. Content in a file is sent without: the tracking log has the same information."""
     if not prefix or content.data is None:
         return content
     data = prefix + content.data

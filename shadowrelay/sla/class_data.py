@@ -12,7 +12,9 @@ from pathlib import Path
 from time import time
 
 UNUSED_MAX = timedelta(days=30)  # then the next `sla prepare` deletes it: that JVM or Spark is probably gone
-QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"  # a JVM would say on standard output why it does without an archive
+QUIET = (
+    "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"  # otherwise a JVM prints on standard output why it does not use the archive
+)
 
 
 def archive_of(java: str, spark: str) -> Path | None:

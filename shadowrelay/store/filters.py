@@ -61,7 +61,7 @@ def needed(expression: Expression) -> ColumnElement[bool]:
 
 
 def id_prefix(expression: Expression) -> str:
-    """With what the id of every message begins that satisfies it; empty if it does not say."""
+    """The prefix that the id of every matching message has; empty if the filter implies none."""
     if isinstance(expression, Joined) and expression.is_and:
         return max(map(id_prefix, expression.parts), key=len)
     if not isinstance(expression, Comparison) or expression.name != "NetworkMessageId" or expression.operator not in POSITIVE:

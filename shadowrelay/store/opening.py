@@ -75,7 +75,7 @@ def open_store(opening: Opening) -> Committer:
         try:
             return _open(opening)
         except (exc.SQLAlchemyError, sqlite3.Error, OSError, LedgerUnavailable):
-            # It may be a quota: SQLite says of what it cannot write only that it cannot.
+            # It may be a quota: SQLite does not report why it cannot write.
             if not content.give_up_reserve(opening.directory, content.RESERVE_BYTES):
                 raise
             opening.notes.append(RESERVE_TAKEN)

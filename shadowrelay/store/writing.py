@@ -77,7 +77,7 @@ class WriterConnection:
             return 0
 
     def empty_log(self) -> bool:
-        """Write the log back and make it empty; False where somebody reads from it. Outside a transaction. Raises: sqlite3.Error."""
+        """Write the log back and make it empty; False if another connection reads from it. Outside a transaction. Raises: sqlite3.Error."""
         if self._cursor is None:
             return False
         self.wait_for_locks(False)
@@ -234,7 +234,7 @@ class MayBeDelivered:
     """Which keys of `delivered_to` have no row, so that the attempt on nearly every message need not look there.
 
     A bitmap with one bit for each key, and the one before it, because no key can be taken out. `knows_since`: every row since then
-    is in one of them; about the time before, it cannot say. The event loop reads while another thread may write.
+    is in one of them; earlier rows may be missing. The event loop reads while another thread may write.
     """
 
     def __init__(self, now: datetime, keys: Iterable[bytes] = (), knows_since: datetime = BEFORE_ALL) -> None:

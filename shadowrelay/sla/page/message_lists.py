@@ -87,7 +87,7 @@ def _event(row: TraceRow, first_at: str) -> Event:
 
 
 def meaning_of(row: TraceRow) -> str:
-    """What the event says in words; empty where we have none."""
+    """The event in words; empty if there are none."""
     match row["event"], row["source"]:
         case "RESUBMIT", "SAFETYNET":
             return "delivered once more on request"

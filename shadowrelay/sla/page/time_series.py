@@ -118,7 +118,7 @@ def _rows(course: Course, plot: Plot, lines: Sequence[Line], figures: Sequence[F
 
 
 def _description(course: Course, plot: Plot, known: Sequence[float]) -> str:
-    """What somebody who cannot see the plot should know of it."""
+    """A description for readers who cannot see the plot."""
     windows = f"{len(plot.starts)} windows from {plot.starts[0]:%Y-%m-%d %H:%M} to {plot.end:%Y-%m-%d %H:%M} UTC."
     if plot.bars:
         extremes = [f"Highest {course.spoken(max(known))}, {sum(1 for value in known if value)} windows above zero."]

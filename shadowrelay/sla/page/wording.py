@@ -45,7 +45,7 @@ def counted(number: int, singular: str, plural: str = "") -> str:
 
 
 def shown(number: int, total: int, where: str) -> str:
-    """What a cut list says of itself: `200 of 3,411 shown; all in tables/losses`."""
+    """The note under a shortened list: `200 of 3,411 shown; all in tables/losses`."""
     if number >= total:
         return f"{count(total)} in all"
     return f"{count(number)} of {count(total)} shown; all in {where}"
