@@ -41,14 +41,28 @@ _log = structlog.get_logger()
 
 
 class ReviewService:
-    """Reviews a set of messages. `deliver` receives the result of each, `place` those that need another copy."""
+    """Reviews a set of messages. `deliver` receives the result of each, `place` those that need another copy. What it remembers:
+
+    | messages              | contains                              | added by                    | removed by                         |
+    |-----------------------|---------------------------------------|-----------------------------|------------------------------------|
+    | `_wanted`             | to be reviewed                        | `request`; `run`            | `review_wanted`                    |
+    | `_batch`              | in review now                         | `review_wanted`             | `review_wanted`                    |
+    | `_later`, `_later_at` | to be reviewed again, and when        | `_again`                    | `run`, when due; `_ended`          |
+    | `_tries`              | reviews in a row without a result     | `_again`                    | `_conclude`; `_ended`              |
+    | `_suspects`           | servers to ask although leases run    | `suspect`; `request_server` | `_answered`; `_conclude`; `_ended` |
+    | **servers**           |                                       |                             |                                    |
+    | `_unanswered`         | last failed question since an answer  | `_note_unanswered`          | `_trust`                           |
+    | `_unanswered_since`   | first failed question since an answer | `_note_unanswered`          | `_question`, by an answer          |
+    | `_trusted_at`         | when one of these counts as answering | `reachable`                 | `_trust`; `_note_unanswered`       |
+    | `_waited_for`         | servers for which messages wait       | `_wait_for`; `run`          | `reachable`; `run`                 |
+    """
 
     def __init__(self, context: Context, deliver: DeliverService, place: PlaceService) -> None:
         self._context = context
         self._deliver = deliver
         self._place = place
         self._wanted: set[MessageId] = set()
-        self._later: list[tuple[float, MessageId]] = []  # a heap by `Clock.awake`: reviews to repeat, because another node must act first
+        self._later: list[tuple[float, MessageId]] = []  # a heap by `Clock.awake`
         self._later_at: dict[MessageId, float] = {}  # the valid time of each message in `_later`; other entries there are stale
         self._batch: frozenset[MessageId] = frozenset()  # in review now
         self._tries: dict[MessageId, int] = {}  # unfinished reviews of each message
@@ -56,7 +70,7 @@ class ReviewService:
         self._unanswered_since: dict[ServerName, float] = {}  # of the first failed question since the last answer
         self._logged_unanswering: set[ServerName] = set()
         self._trusted_at: dict[ServerName, float] = {}  # of `_unanswered`: when all messages that wait for it proceed
-        self._suspects: dict[MessageId, set[ServerName]] = defaultdict(set)  # servers to ask although their leases run
+        self._suspects: dict[MessageId, set[ServerName]] = defaultdict(set)
         self._requested_servers: set[ServerName] = set()  # for which `request_server` runs
         self._waited_for: set[ServerName] = set()
         self._waited_for_longer: set[ServerName] = set()  # by messages of an older copy of the database: for a span, not a heartbeat
