@@ -28,6 +28,7 @@ if __name__ == "__main__":
 Answer = dict[str, Any]
 PERCENTS = (50, 95, 99)
 RUNS = ("duckdb", "question", "report")
+OF_PLAIN_MESSAGES = ("message", "is_plain", "copies_count", "received_at", "sent_at", "shadow_us", "rows_count")
 
 # One pass over all rows, and a second over the few messages that nobody received. Repeats need no pass of their own: minima and maxima
 # do not mind them. Own logs only, as generated.
@@ -89,8 +90,8 @@ def ask_spark(spark: Any, warehouse: Path, work: Path) -> Answer:
     from pyspark.sql import functions as F
 
     from shadowrelay.sla.figures.counting import DELIVERY_US, METRICS, percentiles
-    from shadowrelay.sla.figures.exact import RECONSTRUCTED, is_counted, timelines
-    from shadowrelay.sla.figures.first_pass import HEADLINE, first_pass, headline_messages, odd_events, seen_counts, server_names
+    from shadowrelay.sla.figures.exact import ACKNOWLEDGED, RECONSTRUCTED, is_counted, timelines
+    from shadowrelay.sla.figures.first_pass import first_pass, odd_events, seen_counts, server_names
     from shadowrelay.sla.figures.rows import exact_rows
     from shadowrelay.sla.report import Store
     from shadowrelay.sla.sites import read_servers
@@ -100,10 +101,14 @@ def ask_spark(spark: Any, warehouse: Path, work: Path) -> Answer:
     try:
         events = read_events(spark, str(warehouse))
         servers = spark.createDataFrame([(name,) for name in read_servers(str(warehouse))], "server string")
-        seen = store.keep({"seen": lambda: first_pass(events, server_names(servers)).select(*HEADLINE)})["seen"]
+        seen = store.keep({"seen": lambda: first_pass(events, server_names(servers)).select(*OF_PLAIN_MESSAGES)})["seen"]
         counts = seen_counts(seen).collect()[0]
         lines = timelines(exact_rows(odd_events(events, seen, messages=counts["messages"], odd=counts["odd"]), []), {})
-        messages = headline_messages(seen, lines).where(is_counted())
+        plain = seen.where(F.col("is_plain")).select(
+            F.lit(ACKNOWLEDGED).alias("kind"), F.col("received_at").alias("at"), F.lit(True).alias("is_redundant"), "shadow_us",
+            F.col("sent_at").alias("last_delivery_at"),
+        )  # fmt: skip
+        messages = plain.unionByName(lines.select(*plain.columns)).where(is_counted())
         times = F.explode(
             F.array(
                 F.struct(F.lit(METRICS.index("shadow_latency")).alias("metric"), F.col("shadow_us").alias("us")),

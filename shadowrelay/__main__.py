@@ -1,4 +1,4 @@
-"""`python -m shadowrelay` is the command `shadowrelay`."""
+"""Runs the command `shadowrelay` as `python -m shadowrelay`. docs/operations.md "Commands"."""
 
 from shadowrelay.cli.main import app
 

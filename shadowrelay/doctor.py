@@ -1,4 +1,4 @@
-"""`shadowrelay doctor`: tries what a node's configuration relies on, and says what is wrong and what to do. docs/operations.md "Doctor".
+"""`shadowrelay doctor`: tries what a node's configuration relies on, and reports errors with their remedy. docs/operations.md "Doctor".
 
 Everything is tried as the node itself does it: the same resolver, the same TLS contexts, the same EHLO. It never says XSHADOW HELLO to a
 peer, because a second process with the node's name and another database would look like a node whose disk was lost.
@@ -269,7 +269,7 @@ def _is_here(address: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """At the clock of another node. Units: seconds of this machine's clock, and how long that node says that it has run."""
+    """A look at the clock of another node. Units: seconds of this machine's clock, and the uptime that the node reports."""
 
     asked_at: float
     answered_at: float
@@ -292,7 +292,7 @@ def _clock(settings: Settings, peer: Peer) -> list[Finding]:
             first = look()
             time.sleep(LOOKS_APART_SECONDS)
             return [judged_rate(subject, first, look())]
-    except ConfigurationError:  # said with the running node
+    except ConfigurationError:  # reported by the check of the running node
         return []
     except NodeError as error:
         return [Finding(Level.WARNING, subject, f"not compared: {error}", "start that node, or correct admin in [[peers]]")]

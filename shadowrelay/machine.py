@@ -1,7 +1,7 @@
-"""What the operating system says about the space on disks and about memory. Linux: statvfs, /proc, and control groups.
+"""Reads free disk space and memory from the operating system: statvfs, /proc, control groups (Linux). docs/operations.md "Back pressure".
 
-Implements the port `Machine`. No call blocks for longer than a look into a file of the kernel; a network file system that does not answer
-would, and is not supported for `data_directory`. Where a file is missing (another system), there is no reading.
+Implements the port `Machine`. No call takes longer than reading a file of the kernel, except on a network file system that does not
+answer; such a file system is not supported for `data_directory`. Where a file is missing (another system), there is no reading.
 """
 
 import ctypes

@@ -90,8 +90,8 @@ class Node:
         self.is_started = self._is_to_stop = self._is_reload_wanted = self._are_descriptors_scarce = False
 
     async def start(self) -> None:
-        """Open everything, in the order in which a failure does least harm: files, then sockets, then services. If the peers say that the
-        queue database is an older copy, nothing is delivered: `close` this node, and start another one.
+        """Open everything, in the order in which a failure does least harm: files, then sockets, then services. If the peers report
+        that the queue database is an older copy, nothing is delivered: `close` this node, and start another one.
 
         Raises: ConfigurationError for problems that an operator can fix.
         """
@@ -434,7 +434,7 @@ class Node:
 
     async def _let_peers_receive(self, seconds: float) -> None:
         try:
-            untold = await self._services.desk.all_told(seconds)
+            untold = await self._services.desk.wait_for_acknowledgements(seconds)
         except LedgerUnavailable as error:
             _log.warning("peers.untold", reason=error.reason)
         else:

@@ -1,9 +1,10 @@
-"""Ports: interfaces between the rules and the outside world: clock, ledger, peers, delivery, logs, metrics, administration.
+"""Interfaces between the rules and the outside world: clock, ledger, peers, delivery, logs, administration. docs/architecture.md.
 
-Every implementation of a port passes that port's contract suite (`tests/contract`). docs/architecture.md describes the packages.
+`tests/contract` is the contract of `Ledger`. All ports are in this file, although it is long.
+
 Times: `now` is wall time (aware UTC), for logs and due dates. `awake` is seconds of CLOCK_BOOTTIME, which continues during
 suspend: leases are counted in it. `ran` counts only while this process was running: a shadow server counts silence in it, so
-that a node that was suspended does not conclude that all others died. All ports are in this file, although it is long.
+that a node that was suspended does not conclude that all others died.
 """
 
 from asyncio import Future
@@ -178,12 +179,12 @@ class Ledger(Protocol):
         """The first notifications, ascending, without those that wait for a side message's copy."""
         ...
 
-    async def has_untold(self, asker: ServerName, database: DatabaseId) -> bool:
+    async def has_unacknowledged(self, asker: ServerName, database: DatabaseId) -> bool:
         """Whether this asker, in this database, has unacknowledged notifications, besides forks. Does not count as a poll."""
         ...
 
     def note_forks_offered(self, server: ServerName, is_offered: bool) -> None:
-        """Whether this server is told the forks of messages, in this process: from now on, and of what was queued for it before."""
+        """Whether forks of messages are reported to this server in this process, including reports that are queued already."""
         ...
 
     # delivery
@@ -312,11 +313,11 @@ class Ledger(Protocol):
         """Decided primary messages, not done, without a chosen copy, internal_id > after, ascending; an empty page is the end."""
         ...
 
-    async def unsaid(self, message_id: MessageId) -> Ordinals:
+    async def unreported(self, message_id: MessageId) -> Ordinals:
         """Recipients that are done but must not be reported to any peer yet, because their DSNs are on this disk only."""
         ...
 
-    async def unsaid_of(self, message_ids: Collection[MessageId]) -> Mapping[MessageId, Ordinals]:
+    async def unreported_of(self, message_ids: Collection[MessageId]) -> Mapping[MessageId, Ordinals]:
         """The same for many messages; only those that have any. Empty ordinals mean all recipients that are done."""
         ...
 
@@ -493,7 +494,7 @@ class PeerLink(Protocol):
         ...
 
     async def announce(self) -> None:
-        """Say the hello again, because what it says of this node has changed."""
+        """Send the hello again, because its information about this node has changed."""
         ...
 
     async def discards(self, maximum: int, acknowledged: int) -> DiscardReply: ...
@@ -755,6 +756,6 @@ class AdminView(Protocol):
         ...
 
     def is_ready(self) -> tuple[bool, tuple[str, ...]]:
-        """Whether mail is accepted now, and if not, the reasons: starting, draining, high back pressure. Reasons of a node that is ready
-        say what it does not accept: it is degraded."""
+        """Whether mail is accepted now, and if not, the reasons: starting, draining, high back pressure. If it is ready and there are
+        reasons, it is degraded: they name what it does not accept."""
         ...

@@ -1,4 +1,4 @@
-"""Signals that end a command: handlers for SIGTERM, SIGINT and SIGHUP that last as long as a block.
+"""Handlers for SIGTERM, SIGINT and SIGHUP that last as long as a block, for commands. docs/operations.md "Signals".
 
 Python delivers signals to the main thread only. On another thread these blocks change nothing. A node has its own handlers in its event
 loop (`node`).

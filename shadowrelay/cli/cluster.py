@@ -1,7 +1,7 @@
-"""Asks all nodes at once, each by its own API: `messages find`, `messages trace`, `status`. docs/operations.md "All nodes at once".
+"""Queries all nodes at once, each by its own API: `messages find`, `messages trace`, `status`. docs/operations.md "All nodes at once".
 
-The nodes are this one and the peers whose `admin` the configuration names, or those of `--node`. One that does not answer is named as
-missing, on standard error or in the document; only if none answers is that a failure.
+The nodes are this one and the peers whose `admin` the configuration names, or those of `--node`. A node that does not answer is reported,
+on standard error or in the document; only if none answers does the command fail.
 """
 
 import os
@@ -26,7 +26,7 @@ NOT_CONFIGURED = 'add its API to [[peers]], like admin = "https://mx.example:802
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one node said, or why it said nothing. Shapes: `name` is that of the configuration where it did not answer, else its own."""
+    """The answer of one node, or why there is none. Shapes: `name` is the node's own; without an answer, that of the configuration."""
 
     name: str
     said: Any = None
@@ -36,7 +36,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """Clients of nodes by what they are called until they say their names; `unasked`: peers without a URL."""
+    """Clients of nodes, by the names of the configuration until the nodes report their own; `unasked`: peers without a URL."""
 
     clients: tuple[tuple[str, "NodeClient"], ...]
     unasked: tuple[str, ...] = ()
@@ -93,7 +93,7 @@ def asked_nodes(node: str | None, token_file: Path | None, config: Path | None) 
 
 
 def missing(answers: Sequence[Answer]) -> list[Json]:
-    """The nodes that said nothing, for a document."""
+    """The nodes that did not answer, for a document."""
     return [{"node": answer.name, "error": answer.error} for answer in answers if answer.error]
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 0.5
 PATIENCE_SECONDS = 120.0  # without progress. Source: dsc
-STUCK_SECONDS = 15.0  # without progress while everything that is left needs somebody to act
+STUCK_SECONDS = 15.0  # without progress while all remaining obstacles need an operator
 MOVING = ("step", "sessions_count", "attempts_count", "undelivered_count", "handed_over_count", "waits_for")
 
 MOVES = ("draining", "redirecting")

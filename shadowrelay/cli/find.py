@@ -1,4 +1,4 @@
-"""`messages find`: which messages all nodes know that satisfy some options, newest first. docs/operations.md "Find a message"."""
+"""`messages find`: searches all nodes for messages that match the options, newest first. docs/operations.md "Find a message"."""
 
 import re
 from collections.abc import Sequence

@@ -458,7 +458,7 @@ def _is_tried(row: dict[str, Any]) -> bool:
 
 
 def _only_one(what: str, *given: object) -> None:
-    """One way to say which, and no command for everything by mistake."""
+    """Require exactly one selection, so that no command applies to everything by mistake."""
     if sum(map(bool, given)) != 1:
         raise typer.BadParameter("say in one way which: by name, or by an option", param_hint=what)
 
@@ -546,7 +546,7 @@ def sentences_about(message: dict[str, Any]) -> list[str]:
 
 
 def _delivered(message: dict[str, Any], done: str) -> str:
-    """By whom, and when; of a message that another server delivered: when it said so."""
+    """By which server, and when; for another server, the time at which this node learned of it."""
     at = f" at {clock(message['delivered_at'])} UTC" if message.get("delivered_at") else ""
     if message["primary"] and message["origin"] == "shadow":
         return f"Delivered by {message['primary']}, for which this server held a copy; it said so{at}."

@@ -23,13 +23,14 @@ from rich.console import Console
 
 from shadowrelay.cli.output import AsJson, ExitCode, counted, instants, print_json, print_sentences, print_table, stop, visible
 from shadowrelay.model.replies import ConfigurationError, ShadowrelayError
+from shadowrelay.protocol.tracking import KEPT_AS
 from shadowrelay.settings.texts import parse_duration
 from shadowrelay.signals import exit_with, handled
 
 LOCAL = "local[*]"
 IDS_MAX = 50  # of one message at several hops
 _ID = "([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"
-_OTHER_ID = re.compile(f"shadow kept as {_ID}|{_ID} ·.*S:ShadowAt=")
+_OTHER_ID = re.compile(f"{KEPT_AS}{_ID}|{_ID} ·.*S:ShadowAt=")
 PATTERN = frozenset("{}[]*?\\")
 
 

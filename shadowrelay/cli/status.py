@@ -1,7 +1,7 @@
 """`status`: is mail redundant now, and what does every node hold? docs/operations.md "Status".
 
-`summary` turns what the nodes said into one document; the command prints it. Each node answers for itself. What a silent node holds is
-told by the others.
+`summary` combines the nodes' answers into one document; the command prints it. Each node reports about itself; the messages that an
+unreachable node holds are reported by the others.
 """
 
 import time
@@ -115,7 +115,7 @@ def _error_of(peer: Json) -> str:
 
 
 def _holding(row: Json, peer: Json) -> Json:
-    """What a node holds for a peer, and when it takes that over: `None` while the peer is heard, or was never heard."""
+    """The messages that a node holds for a peer, and when it takes them over: `None` while the peer answers, or if it never has."""
     oldest = [
         queue["oldest_at"]
         for queue in row["queues"]

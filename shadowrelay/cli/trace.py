@@ -1,7 +1,7 @@
 """`messages trace`: the story of one message, from the tracking logs of all nodes. docs/operations.md "Trace a message".
 
-`story` and `sentence` are functions of what the nodes said: rows of their logs, each with the node that wrote it, and their rows of the
-message. Neither Java nor Spark is needed; `sla trace` does the same for logs that were shipped.
+`story` and `sentence` are functions of the nodes' answers: rows of their logs, each with the node that wrote it, and the state of the
+message there. Neither Java nor Spark is needed; `sla trace` does the same for logs that were shipped.
 """
 
 import json
@@ -28,6 +28,7 @@ from shadowrelay.cli.output import (
     stop,
     visible,
 )
+from shadowrelay.protocol.tracking import KEPT_AS
 
 if TYPE_CHECKING:
     from shadowrelay.admin.client import NodeClient
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 SENT = ("SEND", "SENDEXTERNAL")
-KEPT_AS = "shadow kept as "  # source-context of SEND: relayed by TRACK
 IDS_MAX = 50  # of one message at several hops
 TAKEN_OVER = ("RESUBMIT", "REDUNDANCY")
 TAKEN_OVER_BECAUSE = {

@@ -6,7 +6,7 @@ that the lab itself made, and narrowly: a duplicate that no fault clearly explai
 The rules for causes compare two arrivals of one message for one recipient: `first` by server X, `later` by server Y (possibly the same).
 X was entitled to deliver; the question is why Y did not know of that.
 
-Whoever has read the tracking logs may pass `record_of`: what X says there of an arrival.
+A caller that has read the tracking logs may pass `record_of`: X's own record of an arrival.
 """
 
 from collections import defaultdict
@@ -99,7 +99,7 @@ class Times:
 
 
 class Outcome(StrEnum):
-    """What the server that delivered a message says of it in its tracking log."""
+    """The record of a delivery in the tracking log of the server that made it."""
 
     UNKNOWN = "nothing, or nobody has looked"
     RECORDED = "delivered: it did not die before its record"

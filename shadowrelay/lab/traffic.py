@@ -224,7 +224,6 @@ class Sink:
     def __init__(self, host: str = "127.0.0.1", network: str = "127.0.0.0/8", port: int = 0) -> None:
         self.arrivals: list[Arrival] = []
         self.is_deferring = False
-        self.deferred_count = 0
         self.decide: Callable[[Envelope], Reply | None] = lambda envelope: None
         self._spool = tempfile.TemporaryDirectory(prefix="shadowrelay-sink-")
         values = {"name": "sink", "listen": f"{host}:{port}", "relay_from": [network], "max_sessions_per_address": 5000}
@@ -253,7 +252,6 @@ class Sink:
         """See `ports.Acceptor`."""
         refusal = DEFERRED if self.is_deferring else self.decide(envelope)
         if refusal is not None:
-            self.deferred_count += 1
             return refusal
         data = content.data if content.data is not None else content.path.read_bytes() if content.path is not None else b""
         at = time.time()

@@ -55,7 +55,7 @@ class Obstacle(StrEnum):
 
     @property
     def is_lasting(self) -> bool:
-        """It does not pass by itself: somebody or some other server must act."""
+        """It does not end by itself: an operator or another server must act."""
         return self in _LASTING
 
 

@@ -1,4 +1,4 @@
-"""Explains pydantic's errors in the words of an operator, for configuration, command line and API alike."""
+"""Explains pydantic's errors to operators, for configuration, command line and API alike. docs/design.md 7."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -28,10 +28,10 @@ class Incarnation:
 
 @dataclass(frozen=True, slots=True)
 class PeerIdentity:
-    """The arguments of XSHADOW. `seen` is what the speaker has seen of the listener's database `seen_of`; `former` is the id that the
-    speaker's database had before it was found to be an older copy. `is_draining`: do not place copies on the speaker, nor hand
-    messages over to it. `track`: after how long a silence the speaker takes back what it relayed by TRACK; None if it does not say so, and
-    then it is the span. `common`: names and values, as on the wire, of further settings that should be the same on all nodes."""
+    """The arguments of XSHADOW. `seen` is what the sender has seen of the receiver's database `seen_of`; `former` is the id of the sender's
+    database before it was found to be an older copy. `is_draining`: do not place copies on the sender, nor hand messages over to it.
+    `track`: the silence after which the sender takes back what it relayed by TRACK; None if it is not sent, and then it is the span.
+    `common`: names and values, as on the wire, of further settings that should be the same on all nodes."""
 
     server: ServerName
     boundary: BoundaryName

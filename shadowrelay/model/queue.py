@@ -95,8 +95,8 @@ class ReportedFork:
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """A message as the ledger stores it now. `delivered_at`: the last of `deliveries`; of a message that another server delivered, when
-    that one said so."""
+    """A message as the ledger stores it now. `delivered_at`: the last of `deliveries`; for a message that another server delivered,
+    when that server reported it."""
 
     internal_id: int
     envelope: Envelope
@@ -298,7 +298,7 @@ class PeerView:
     held_by_count: int  # this node's unfinished messages of which it may hold a copy
     is_forgotten: bool = False
     refusal: str = ""  # its reply to the last refused copy, while the breaker is refusing
-    is_draining: bool = False  # it said so: it takes no copies, and hands its messages over
+    is_draining: bool = False  # it reports that it drains: it takes no copies, and hands its messages over
     conflict: str = ""  # why this node refuses it: its name or database id belongs to another node
     differs: str = ""  # its settings that should be this node's, but are not
     last_error: str = ""  # why it gave no session or no answer; empty while it answers

@@ -56,7 +56,7 @@ class Acknowledged(StrEnum):
 
     DONE = "done"  # every recipient is done here
     COPIED = "copied"  # a shadow server has a copy
-    HANDED_OVER = "handed over"  # another server has taken it over, or was told to
+    HANDED_OVER = "handed over"  # another server has taken it over, or was sent `yours`
     REMOVED = "removed"  # by an administrator
     BEST_EFFORT = "best effort"  # the time was over: until it is relayed, the message is on this disk only
     STOPPING = "stopping"  # this node stops taking mail: likewise

@@ -1,8 +1,8 @@
-"""`dataclass` and `replace` for frequently created values: each is a `msgspec.Struct`, written as a dataclass.
+"""`dataclass` and `replace` for frequently created values, as structs of msgspec. docs/performance.md "Changes in cost".
 
-Each redundant message creates about sixty values. What a dataclass does in Python for each (`__init__`, `__eq__`, `__hash__`, `replace`) a
-Struct does in C, and a frozen value is frozen at run time, too. mypy sees dataclasses. A class without slots, which may have what a Struct
-has no room for, stays a dataclass; `dataclasses.replace` is for these. Measured: docs/performance.md "Changes in cost".
+Each redundant message creates about sixty values. A `msgspec.Struct` does in C what a dataclass does in Python for each (`__init__`,
+`__eq__`, `__hash__`, `replace`), and a frozen value is frozen at run time, too. mypy sees dataclasses. A class without slots, which may
+have attributes that a Struct cannot have, stays a dataclass; `dataclasses.replace` is for these.
 """
 
 import dataclasses

@@ -29,15 +29,15 @@ def first_claim(me: Party, recipients_count: int, firsts: Sequence[Party] = (), 
 
 
 def wanting(claim: Claim | None, copies: int) -> Transition:
-    """A message that was accepted without a wish for copies wants so many after all."""
+    """A message that was accepted with no copies wanted wants this many from now on."""
     if claim is None or not claim.is_primary or claim.wanted:
         return Transition(claim, claim)
     return Transition(claim, replace(claim, wanted=copies))
 
 
 def relayed_claim(me: Party, previous: Party, rank: CopyNumber, recipients_count: int, wanted: int) -> Claim:
-    """The claim of a node that takes a message by `TRACK` from `previous`, which keeps it as the shadow: that copy is the chosen one from
-    the first moment on. Of `rank` ownership and placement count: the number has the database of the node that is now responsible.
+    """The claim of a node that takes a message by `TRACK` from `previous`, which keeps the shadow: that copy is chosen from the start. The
+    number has the ownership and placement of `rank`, and the database of this node, which is now responsible.
 
     Shapes: `wanted` is 0 if this node makes no copies of its own. docs/design.md 6.7.
     """
@@ -76,7 +76,7 @@ def placing(claim: Claim | None, me: Party, server: Party) -> Transition:
 
     Raises: IllegalTransition if a `released` to this server is in flight (`may_place_on` was true earlier).
     """
-    claim = rules.claimed(claim)
+    claim = rules.require_primary(claim)
     entry = claim.copy_on(server.server)
     if entry is not None and entry.choice.awaits_acknowledgement:
         raise IllegalTransition(f"{server.server} has not yet acknowledged that its copy was released")
@@ -87,7 +87,7 @@ def placing(claim: Claim | None, me: Party, server: Party) -> Transition:
 
 def not_sent(claim: Claim | None, servers: Iterable[ServerName]) -> Claim:
     """The claim without the entries of copies that were certainly not stored, on servers that hold no older one."""
-    claim = rules.known(claim)
+    claim = rules.require_claim(claim)
     for server in servers:
         claim = rules.without_server(claim, server)
     return claim
@@ -96,16 +96,16 @@ def not_sent(claim: Claim | None, servers: Iterable[ServerName]) -> Claim:
 def uncertain(claim: Claim | None, server: Party) -> Claim:
     """The claim after a copy was sent to `server` and not confirmed. If the list has another database of that server, the copy may
     be in either, so the entry covers both; otherwise the database that has the copy would never be notified."""
-    claim = rules.known(claim)
+    claim = rules.require_claim(claim)
     entry = claim.copy_on(server.server)
     if entry is None or entry.database in (NO_DATABASE, server.database):
         return claim
-    return replace(claim, copies=rules.swap(claim.copies, replace(entry, database=NO_DATABASE)))
+    return replace(claim, copies=rules.replace_copy(claim.copies, replace(entry, database=NO_DATABASE)))
 
 
 def placed(claim: Claim | None, number: CopyNumber, server: Party) -> Transition:
     """`server` has confirmed the copy with `number`. A late confirmation of an older number chooses no server."""
-    claim = rules.known(claim)
+    claim = rules.require_claim(claim)
     entry = claim.copy_on(server.server)
     if not claim.is_primary or entry is None or entry.choice.awaits_acknowledgement:
         return Transition(claim, claim)
@@ -120,28 +120,30 @@ def released_acknowledged(claim: Claim | None, server: Party, lease_runs: bool) 
     Shapes: `lease_runs` at the moment of the acknowledgement. Without a lease the server may have promoted first, and our
     `released` had no effect there: it stays on the list, and is asked like any other server whose lease has ended.
     """
-    claim = rules.known(claim)
+    claim = rules.require_claim(claim)
     entry = claim.copy_on(server.server)
     if entry is None or not entry.choice.awaits_acknowledgement or entry.database not in (NO_DATABASE, server.database):
         return Transition(claim, claim)
     if not claim.is_primary or (lease_runs and entry.choice is Choice.DISMISSED):
         return Transition(claim, rules.without_server(claim, server.server), note=Note.DROPPED)
-    return Transition(claim, replace(claim, copies=rules.swap(claim.copies, replace(entry, choice=Choice.LISTED))), note=Note.REVIEW)
+    return Transition(
+        claim, replace(claim, copies=rules.replace_copy(claim.copies, replace(entry, choice=Choice.LISTED))), note=Note.REVIEW
+    )
 
 
 def gave_up(claim: Claim | None, server: ServerName) -> Transition:
     """The chosen server is unreachable for too long, or its database is new: stop waiting for it, so that another is chosen."""
-    claim = rules.known(claim)
+    claim = rules.require_claim(claim)
     entry = claim.copy_on(server)
     if not claim.is_primary or entry is None or entry.choice is not Choice.CHOSEN:
         return Transition(claim, claim)
-    return Transition(claim, replace(claim, copies=rules.swap(claim.copies, replace(entry, choice=Choice.LISTED))))
+    return Transition(claim, replace(claim, copies=rules.replace_copy(claim.copies, replace(entry, choice=Choice.LISTED))))
 
 
 def choosing_again(claim: Claim | None, me: Party, server: ServerName) -> Transition:
     """Before a server that still holds an older copy is asked under the next number: commit that number. Only this server is asked
     under it, so it is not chosen until it has answered; nor is another, if one copy is wanted."""
-    claim = rules.known(claim)
+    claim = rules.require_claim(claim)
     entry = claim.copy_on(server)
     if not claim.is_primary or entry is None or entry.choice not in (Choice.LISTED, Choice.CHOSEN):
         return Transition(claim, claim)
@@ -149,7 +151,7 @@ def choosing_again(claim: Claim | None, me: Party, server: ServerName) -> Transi
         return Transition(claim, claim)
     number = rules.number_after(claim, me)
     listed = replace(entry, choice=Choice.LISTED, placement=rules.placement_of(claim, number))
-    roomy = rules.with_room(replace(claim, copies=rules.swap(claim.copies, listed)))
+    roomy = rules.with_room(replace(claim, copies=rules.replace_copy(claim.copies, listed)))
     return Transition(claim, replace(roomy, number=number), note=Note.CHOOSE_AGAIN)
 
 
@@ -168,35 +170,35 @@ def question_number(claim: Claim, server: ServerName) -> CopyNumber:
 
 def refused(claim: Claim | None) -> Transition:
     """The client gets 451: give the message up on every server."""
-    claim = rules.claimed(claim)
-    copies, tell = rules.let_go(claim)
+    claim = rules.require_primary(claim)
+    copies, tell = rules.release_copies(claim)
     return Transition(claim, replace(claim, role=Role.RELEASED, copies=copies), tell)
 
 
 def handing_over(claim: Claim | None) -> Transition:
     """Send `yours` to the chosen shadow server that takes over first: this node cannot deliver. It keeps its copy and its list."""
-    claim = rules.known(claim)
+    claim = rules.require_claim(claim)
     chosen = rules.heir(claim)
     if not claim.is_primary or chosen is None or chosen.choice is Choice.HANDED_OVER:
         return Transition(claim, claim)
-    copies = rules.swap(claim.copies, replace(chosen, choice=Choice.HANDED_OVER))
+    copies = rules.replace_copy(claim.copies, replace(chosen, choice=Choice.HANDED_OVER))
     tell = (Notification(chosen.server, chosen.database, DiscardStatus.YOURS),)
     return Transition(claim, replace(claim, role=Role.SET_ASIDE, copies=copies), tell, note=Note.HANDED)
 
 
 def draining(claim: Claim | None) -> Transition:
     """This node drains: send `yours` for a message without fault, which is not set aside for that. Call it only between attempts."""
-    claim = rules.known(claim)
+    claim = rules.require_claim(claim)
     chosen = rules.heir(claim)
     if claim.role is not Role.PRIMARY or chosen is None or chosen.choice is Choice.HANDED_OVER:
         return Transition(claim, claim)
     handed = handing_over(claim)
-    return replace(handed, after=replace(rules.known(handed.after), role=Role.HANDED_OVER))
+    return replace(handed, after=replace(rules.require_claim(handed.after), role=Role.HANDED_OVER))
 
 
 def reminding(claim: Claim | None) -> Transition:
-    """Say `yours` again: the first may have been deleted unheard. A server that has heard it ignores the repetition."""
-    claim = rules.known(claim)
+    """Send `yours` again: the first may have been deleted before it was fetched. A server that has received it ignores the repetition."""
+    claim = rules.require_claim(claim)
     chosen = claim.chosen()
     if claim.role is not Role.HANDED_OVER or chosen is None or chosen.choice is not Choice.HANDED_OVER:
         return Transition(claim, claim)
@@ -206,7 +208,7 @@ def reminding(claim: Claim | None) -> Transition:
 def taken_back(claim: Claim | None) -> Transition:
     """An administrator puts a message that was set aside back into delivery. A message that was handed over stays set aside: the
     other server may have taken it over by now. The claim was kept all the time, so nothing else changes."""
-    claim = rules.known(claim)
+    claim = rules.require_claim(claim)
     chosen = claim.chosen()
     if claim.role is not Role.SET_ASIDE or not claim.is_primary or (chosen is not None and chosen.choice is Choice.HANDED_OVER):
         return Transition(claim, claim)
@@ -215,7 +217,7 @@ def taken_back(claim: Claim | None) -> Transition:
 
 def recorded(claim: Claim | None, done: Ordinals) -> Transition:
     """Attempts have ended for `done`: delivered, failed with their DSN, or expired. Notify every server on the list."""
-    claim = rules.known(claim)
+    claim = rules.require_claim(claim)
     news, done = done - claim.done, claim.done | done
     if len(done) >= claim.recipients_count:
         return rules.all_done(claim, claim, done)
@@ -225,9 +227,9 @@ def recorded(claim: Claim | None, done: Ordinals) -> Transition:
     return Transition(claim, after, rules.notify(claim.copies, DiscardStatus.DELIVERED, news) if news else ())
 
 
-def settle(claim: Claim, me: Party, peer: Party, answer: StatusAnswer) -> Transition | None:
-    """What a primary concludes from any node's answer; `None` if the answer neither ends nor delays the claim. Who says that everybody
-    has the message is its primary server from then on: it took the message over, and delivered it."""
+def apply_answer(claim: Claim, me: Party, peer: Party, answer: StatusAnswer) -> Transition | None:
+    """The effect of any node's answer on a primary's claim; `None` if the answer neither ends nor delays it. A node that answers that every
+    recipient is done is recorded as the primary server: it took the message over, and delivered it."""
     after = rules.with_done(claim, answer.done)
     if answer.state is StatusState.DELIVERED or after.is_done:
         return rules.all_done(claim, replace(after, done=rules.everyone(claim), primary=peer.server, database=peer.database))
@@ -238,9 +240,9 @@ def settle(claim: Claim, me: Party, peer: Party, answer: StatusAnswer) -> Transi
             return rules.become_shadow(claim, after, peer)
         return Transition(claim, after, note=Note.WAIT) if rules.ends_before(answer, claim) else None
     if answer.state is StatusState.SHADOW and answer.primary != me.server and rules.outranks(answer.number, claim.number):
-        if claim.wanted > 1:  # rule *keep*: yield to that primary itself, or to who takes over from it, so that this copy counts there
+        if claim.wanted > 1:  # rule *keep*: yield to that primary itself, or to its successor, so that this copy counts there
             return Transition(claim, after, note=Note.WAIT)
-        copies, tell = rules.let_go(claim)
+        copies, tell = rules.release_copies(claim)
         return Transition(claim, replace(after, role=Role.RELEASED, copies=copies), tell, note=Note.YIELDED)
     if answer.state is StatusState.SHADOW and answer.primary == me.server and answer.database != me.database:
         return Transition(claim, after, note=Note.WAIT)  # this database is an older copy: the peer promotes, then this node yields
@@ -249,7 +251,7 @@ def settle(claim: Claim, me: Party, peer: Party, answer: StatusAnswer) -> Transi
 
 def review(claim: Claim | None, me: Party, peer: Party, answer: StatusAnswer, lease_runs: bool) -> Transition:
     """A primary has the answer to STATUS of a server on its list."""
-    claim = rules.known(claim)
+    claim = rules.require_claim(claim)
     if not claim.is_primary:
         return Transition(claim, claim, note=Note.YIELDED)
     after = rules.with_done(claim, answer.done)
@@ -257,7 +259,7 @@ def review(claim: Claim | None, me: Party, peer: Party, answer: StatusAnswer, le
     holds = answer.state is StatusState.SHADOW and answer.primary == me.server and answer.database == me.database
     if holds and not after.is_done:
         return _meet_holder(claim, after, peer, answer, entry)
-    settled = settle(claim, me, peer, answer)
+    settled = apply_answer(claim, me, peer, answer)
     if settled is not None:
         return settled
     if entry is None:
@@ -272,7 +274,7 @@ def review(claim: Claim | None, me: Party, peer: Party, answer: StatusAnswer, le
 
 def nobody_claims_more(claim: Claim | None, server: ServerName) -> Transition:
     """Every node was asked about a message whose copy on `server` is gone, and none claims it: remove the server from the list."""
-    claim = rules.known(claim)
+    claim = rules.require_claim(claim)
     if not claim.is_primary:
         return Transition(claim, claim, note=Note.YIELDED)
     return Transition(claim, rules.without_server(claim, server), note=Note.DROPPED)
@@ -281,7 +283,7 @@ def nobody_claims_more(claim: Claim | None, server: ServerName) -> Transition:
 def claimed_again(claim: Claim | None, me: Party) -> Transition:
     """Rule *rolled back*: all nodes were asked about a claim from an older copy of this database, and none claims more. The claim gets a
     number of the new database. No server is chosen: those on the list may hold a copy, and are asked like after any start."""
-    claim = rules.known(claim)
+    claim = rules.require_claim(claim)
     if not rules.is_of_older_copy(claim, me):
         return Transition(claim, claim)
     free = rules.unchosen(claim)
@@ -306,7 +308,7 @@ def _meet_holder(claim: Claim, after: Claim, peer: Party, answer: StatusAnswer, 
     after = replace(after, copies=rules.with_database(after, peer, after.copies))
     if rules.may_release(after, peer.server):
         if answer.number is not None and answer.number.database == answer.database:
-            copies = rules.swap(after.copies, Copy(peer.server, peer.database, Choice.DISMISSED))
+            copies = rules.replace_copy(after.copies, Copy(peer.server, peer.database, Choice.DISMISSED))
             tell = (Notification(peer.server, peer.database, DiscardStatus.RELEASED),)
             return Transition(claim, replace(after, copies=copies), tell, note=Note.DISMISSED)
         if claim.role in rules.NOT_ATTEMPTED:

@@ -82,14 +82,16 @@ NOBODY: frozenset[ServerName] = frozenset()
 NOT_ATTEMPTED = (Role.SET_ASIDE, Role.HANDED_OVER)  # claimed, but no attempt starts and no copy is placed
 
 
-def known(claim: Claim | None) -> Claim:
+def require_claim(claim: Claim | None) -> Claim:
+    """The claim. Raises: IllegalTransition if there is no such message."""
     if claim is None:
         raise IllegalTransition("there is no such message")
     return claim
 
 
-def claimed(claim: Claim | None) -> Claim:
-    claim = known(claim)
+def require_primary(claim: Claim | None) -> Claim:
+    """The claim. Raises: IllegalTransition unless this node delivers the message."""
+    claim = require_claim(claim)
     if claim.role is not Role.PRIMARY:
         raise IllegalTransition(f"not the primary of this message, but {claim.role}")
     return claim
@@ -110,13 +112,14 @@ def notify(copies: Iterable[Copy], status: DiscardStatus, ordinals: Ordinals = N
     return tuple([Notification(copy.server, copy.database, status, ordinals) for copy in copies])
 
 
-def swap(copies: tuple[Copy, ...], new: Copy) -> tuple[Copy, ...]:
+def replace_copy(copies: tuple[Copy, ...], new: Copy) -> tuple[Copy, ...]:
+    """The list with `new` in place of the entry of the same server."""
     return tuple(new if copy.server == new.server else copy for copy in copies)
 
 
 def with_database(claim: Claim, peer: Party, copies: tuple[Copy, ...]) -> tuple[Copy, ...]:
     entry = claim.copy_on(peer.server)
-    return copies if entry is None else swap(copies, replace(entry, database=peer.database))
+    return copies if entry is None else replace_copy(copies, replace(entry, database=peer.database))
 
 
 def without_server(claim: Claim, server: ServerName) -> Claim:
@@ -150,7 +153,7 @@ def with_room(claim: Claim) -> Claim:
 
 
 def _kept(copies: Iterable[Copy], room: int) -> frozenset[ServerName]:
-    """The chosen servers that stay chosen: one that was told `yours`, then those with the highest numbers."""
+    """The chosen servers that stay chosen: one that was sent `yours` first, then those with the highest numbers."""
     chosen = [copy for copy in copies if copy.choice in (Choice.CHOSEN, Choice.HANDED_OVER)]
     chosen.sort(key=lambda copy: (copy.choice is Choice.HANDED_OVER, copy.placement), reverse=True)
     return frozenset([copy.server for copy in chosen[:room]])
@@ -169,7 +172,7 @@ def choose(before: Claim, claim: Claim, server: Party, number: CopyNumber, note:
 
 
 def placement_of(claim: Claim, number: CopyNumber) -> int:
-    """What the list says of a copy that gets this number."""
+    """The placement that the list records for a copy with this number."""
     return number.placement if claim.wanted > 1 else 0
 
 
@@ -187,7 +190,7 @@ def heir(claim: Claim) -> Copy | None:
     return chosen
 
 
-def let_go(claim: Claim, primary: ServerName = NO_SERVER) -> tuple[tuple[Copy, ...], tuple[Notification, ...]]:
+def release_copies(claim: Claim, primary: ServerName = NO_SERVER) -> tuple[tuple[Copy, ...], tuple[Notification, ...]]:
     """A primary's claim ends: notify every server that may hold a copy, except the new `primary`.
 
     Notified servers stay with the claim until they acknowledge: if this node became primary again before that, the old
@@ -201,9 +204,9 @@ def let_go(claim: Claim, primary: ServerName = NO_SERVER) -> tuple[tuple[Copy, .
 
 def left_to(claim: Claim, primary: ServerName) -> tuple[tuple[Copy, ...], tuple[Notification, ...]]:
     """Rule *keep*, second part: a claim ends because `primary` has a higher one. With this node, that one has two copies; if more are
-    wanted, the other servers on the list keep theirs. They are told `promoted`, and follow (docs/design.md 6.2 "Several copies")."""
+    wanted, the other servers on the list keep theirs. They are sent `promoted`, and follow (docs/design.md 6.2 "Several copies")."""
     if claim.wanted <= 1:
-        return let_go(claim, primary)
+        return release_copies(claim, primary)
     waiting = [copy for copy in claim.copies if copy.choice.awaits_acknowledgement]
     others = [copy for copy in claim.copies if not copy.choice.awaits_acknowledgement and copy.server != primary]
     return (*waiting, *(Copy(copy.server, copy.database) for copy in others)), notify(others, DiscardStatus.PROMOTED)
@@ -339,7 +342,7 @@ def is_of_older_copy(claim: Claim, me: Party) -> bool:
 
 def is_older_claim(answer: StatusAnswer, peer: Party) -> bool:
     """Rule *rolled back*, third part: `peer` claims the message, but as an older copy of its database has it. It delivers nothing before
-    all nodes were asked, so whoever holds the copy for it may promote, and it yields to that."""
+    all nodes were asked, so the server that holds the copy for it may promote, and it will yield to that server."""
     return answer.state is StatusState.PRIMARY and answer.number is not None and answer.number.database != peer.database
 
 

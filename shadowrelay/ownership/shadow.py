@@ -50,7 +50,7 @@ def answer_question(
     tell: tuple[Notification, ...] = ()
     note = Note.NOTHING
     if claim is not None and rules.is_of_older_copy(claim, me) and number.database == claim.number.database:
-        pass  # who holds a copy for it promotes, and then it yields: a question of that one ends it no more than it begins an attempt
+        pass  # the asker holds a copy for our former database: it will promote, and only then does this claim yield to it
     elif claim is not None and claim.is_primary:
         if rules.begins_again(number, claim):
             if not in_attempt:
@@ -93,7 +93,7 @@ def list_asker(claim: Claim, asker: Party) -> Claim:
     if entry is not None and entry.database in (NO_DATABASE, asker.database):
         if entry.choice is not Choice.DISMISSED:
             return claim
-        return replace(claim, copies=rules.swap(claim.copies, replace(entry, choice=Choice.RECALLED)))
+        return replace(claim, copies=rules.replace_copy(claim.copies, replace(entry, choice=Choice.RECALLED)))
     return rules.relisted(claim, asker.server, rules.listed_before_sending(claim, Copy(asker.server, asker.database)))
 
 
@@ -132,9 +132,9 @@ def kept_claim(next_hop: Party, rank: CopyNumber, recipients_count: int, done: O
 
 
 def relayed_again(claim: Claim | None, previous: Party) -> Transition:
-    """`previous` offers by `TRACK` what is here already: it lost our reply or its record of it, or took over from the server that had
-    relayed it. It keeps the shadow from this answer on, and may have said before that it has none: so it is put on the list.
-    docs/design.md 6.7."""
+    """`previous` offers by `TRACK` a message that is here already: it lost our reply or its record of it, or took over from the server that
+    had relayed it. It keeps the shadow from this answer on. It may have answered before that it has none, and have been taken off the
+    list, so it is put on the list again. docs/design.md 6.7."""
     after = list_asker(claim, previous) if claim is not None and claim.is_primary else claim
     return Transition(claim, after, answer=status_of(after), note=Note.SUPERSEDED)
 
@@ -190,8 +190,8 @@ def meaning(answer: StatusAnswer, *, from_sender: bool) -> DiscardStatus | None:
 
 def reconciled(claim: Claim | None, primary: Party, question: StatusQuestion, answer: StatusAnswer, *, from_sender: bool) -> Transition:
     """The answer of a shadow message's primary to a question about it. If the copy was replaced since the question, the answer
-    does not apply, except that a delivered message stays delivered. `released` is said of the present: it also ends a copy whose number
-    that primary did not assign, because this node yielded to it, and whose discard notifications are therefore not believed."""
+    does not apply, except that a delivered message stays delivered. The answer `released`, unlike the notification, also ends a copy
+    whose number that primary did not assign (this node yielded to it), because an answer describes the present."""
     status = meaning(answer, from_sender=from_sender)
     if claim is None or status is None:
         return Transition(claim, claim)
@@ -204,14 +204,14 @@ def reconciled(claim: Claim | None, primary: Party, question: StatusQuestion, an
 
 
 def yielded_to(answer: StatusAnswer, primary: Party, me: Party) -> ServerName:
-    """To whom the primary of a copy has yielded, by its answer about the message; `NO_SERVER` if to nobody else."""
+    """The server to which the primary of a copy has yielded, from its answer about the message; `NO_SERVER` if it has not."""
     is_other = answer.state is StatusState.SHADOW and answer.primary not in (primary.server, me.server)
     return answer.primary if is_other else NO_SERVER
 
 
 def followed(claim: Claim | None, peer: Party, answer: StatusAnswer) -> Transition:
-    """A shadow server whose primary yielded to `peer` has asked that one, which put it on its list before it answered."""
-    claim = rules.known(claim)
+    """The answer of `peer`, to which the primary of this copy has yielded. `peer` put this node on its list before it answered."""
+    claim = rules.require_claim(claim)
     if claim.role is not Role.SHADOW:
         return Transition(claim, claim)
     after = rules.with_done(claim, answer.done)
@@ -225,11 +225,11 @@ def followed(claim: Claim | None, peer: Party, answer: StatusAnswer) -> Transiti
 def answered(
     claim: Claim | None, me: Party, peer: Party, answer: StatusAnswer, reachable: Collection[ServerName], wanted: int = 1
 ) -> Transition:
-    """In its round of questions before a promotion, a shadow server has the answer of `peer`; with the last answer it promotes.
+    """The answer of `peer` in a shadow server's round of questions before a promotion. With the last answer it promotes.
 
     Shapes: `reachable` are all servers that must answer in this round; `wanted` is how many copies this node wants of its messages.
     """
-    claim = rules.known(claim)
+    claim = rules.require_claim(claim)
     if claim.role is not Role.SHADOW:
         return Transition(claim, claim, note=Note.YIELDED)
     after = rules.with_done(claim, answer.done)
@@ -251,7 +251,7 @@ def answered(
 
 
 def _counted(claim: Claim, after: Claim, me: Party, peer: Party, reachable: Collection[ServerName], wanted: int) -> Transition:
-    """`peer` has answered, and does not stand in the way."""
+    """The answer of `peer` does not prevent the promotion: count it, and promote if it was the last."""
     after = replace(after, asked=after.asked | {peer.server})
     if not rules.may_promote(after, reachable):
         return Transition(claim, after, note=Note.ASKED)
@@ -259,7 +259,7 @@ def _counted(claim: Claim, after: Claim, me: Party, peer: Party, reachable: Coll
 
 
 def _list_holder(claim: Claim, holder: Party) -> Claim:
-    """`holder` became our shadow server when we asked, though we are not the primary yet: it will be on our list from the promotion on."""
+    """`holder` became our shadow server when we asked it, before we are the primary: it must be on our list once we promote."""
     entry = claim.copy_on(holder.server)
     if entry is not None:
         return claim
@@ -268,7 +268,7 @@ def _list_holder(claim: Claim, holder: Party) -> Claim:
 
 def alone(claim: Claim | None, me: Party, reachable: Collection[ServerName], wanted: int = 1) -> Transition:
     """Promote without a further answer: every reachable node has answered, or no node is reachable."""
-    claim = rules.known(claim)
+    claim = rules.require_claim(claim)
     if claim.role is not Role.SHADOW or not rules.may_promote(claim, reachable):
         return Transition(claim, claim)
     if claim.is_done:
@@ -279,13 +279,13 @@ def alone(claim: Claim | None, me: Party, reachable: Collection[ServerName], wan
 def round_over(claim: Claim | None) -> Transition:
     """Drop the answers of an earlier round of questions before a new one begins: they may be hours old, and the primary server
     may have answered since."""
-    claim = rules.known(claim)
+    claim = rules.require_claim(claim)
     return Transition(claim, replace(claim, asked=rules.NOBODY) if claim.role is Role.SHADOW else claim, note=Note.LIVES)
 
 
 def dropped(claim: Claim | None) -> Transition:
     """An administrator removes a shadow message that cannot be read. STATUS answers `released`, as before."""
-    claim = rules.known(claim)
+    claim = rules.require_claim(claim)
     if claim.role is not Role.SET_ASIDE or claim.is_primary:
         return Transition(claim, claim)
     return Transition(claim, replace(claim, role=Role.RELEASED, asked=rules.NOBODY), note=Note.RELEASED)

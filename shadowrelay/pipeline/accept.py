@@ -10,8 +10,8 @@ reject_message_on_shadow_failure with redundancy enabled; Source: seed-000):
 | yes       | none   | no     | 250, logged as not redundant, copied later           |
 | yes       | none   | yes    | 451 4.4.0 after the unwinding is committed           |
 
-Where `redundancy` of the connector says that mail is not copied, the answer is that of a stored copy; with previous-hop and both the 250 of
-a message without a copy waits for its delivery (`pipeline.delayed`).
+If mail of the connector is not copied (`redundancy`), the answer is that of a stored copy. With previous-hop and both, the 250 of a message
+without a copy waits for its delivery (`pipeline.delayed`).
 
 "Stored" means: on as many servers as `shadow_copies` wants. In reject mode without so many candidates, nothing is stored.
 """
@@ -54,7 +54,7 @@ RETRY_SECONDS = 1.0  # between attempts to commit an unwinding or a release
 
 
 class AcceptService:
-    """Implements port `Acceptor`."""
+    """Implements the port `Acceptor`."""
 
     def __init__(self, context: Context, copier: Copier, deliver: DeliverService, verdicts: Verdicts, place: PlaceService) -> None:
         self._context = context
@@ -88,7 +88,7 @@ class AcceptService:
         return answer
 
     async def _accept_delayed(self, envelope: Envelope, held: list[Content], delay: timedelta) -> Reply:
-        """`_accept`, and then wait, without the content: for the delivery of a message that has no copy. The row RECEIVE waits, too."""
+        """`_accept`, and then wait for the delivery of a message without a copy, not keeping its content. The RECEIVE row waits, too."""
         context, message_id = self._context, envelope.message_id
         started = context.clock.awake()
         accepted: list[tuple[StoredMessage, TrackingEvent]] = []
@@ -118,7 +118,7 @@ class AcceptService:
         return reply
 
     async def _promoted_by_copy(self, message_id: MessageId, delay: timedelta) -> Acknowledged:
-        """shadow_redundancy_promotion: the message gets a copy after all, if it is asked for and a peer takes it within shadow_timeout."""
+        """shadow_redundancy_promotion: place a copy after all, if that is configured and a peer stores it within shadow_timeout."""
         context = self._context
         if not (context.is_enabled and context.settings.shadow_candidates):
             return Acknowledged.BEST_EFFORT
@@ -137,7 +137,7 @@ class AcceptService:
             self._place.want(message_id)
 
     async def _accept(self, envelope: Envelope, content: Content, late: list[tuple[StoredMessage, TrackingEvent]] | None = None) -> Reply:
-        """`late`: the acknowledgement is delayed, and its row RECEIVE goes there."""
+        """`late`: receives the RECEIVE row if the acknowledgement is delayed."""
         context, message_id = self._context, envelope.message_id
         started = context.clock.awake()
         transport = context.settings.transport
@@ -195,7 +195,7 @@ class AcceptService:
             reply = LOCAL_ERROR
         context.attempts.end(message_id)
         context.placements.discard(message_id)
-        context.leases.forget(message_id)  # a copy was perhaps stored, and nothing else ends this entry
+        context.leases.forget(message_id)  # a copy may have been stored, and nothing else ends this entry
         return reply
 
     async def _moved(self, stored: StoredMessage, claim: Claim) -> Content:
@@ -288,7 +288,7 @@ class AcceptService:
 
 
 def _pass_on(answer: "asyncio.Future[Reply]", task: "asyncio.Task[Reply]") -> None:
-    """Copy the task's result to the future that the caller awaits. Cheaper than `asyncio.shield`; the task's owner logs its failure."""
+    """Copy the task's result to the future that the caller awaits. Cheaper than `asyncio.shield`; the owner of the task logs failures."""
     if answer.done():  # the caller was cancelled
         return
     if task.cancelled():

@@ -170,7 +170,7 @@ class Services:
         self.review.reachable(server)
 
     def _remembered(self, identity: PeerIdentity) -> None:
-        """Also if it was heard in a session that was open before: only a new one is recorded otherwise."""
+        """The peer is no longer forgotten: record that, also if no new session was opened."""
         self._spawn(partial(self.context.ledger.record_peer, identity, self.context.now()), f"remember {identity.server}")
 
     def _returned(self, server: ServerName, seconds: float) -> None:

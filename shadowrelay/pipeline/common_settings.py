@@ -1,7 +1,7 @@
-"""Settings that should be the same on all nodes of a boundary, and are told to peers to find out. docs/operations.md "Settings".
+"""Settings that should be the same on all nodes of a boundary; peers compare them. docs/operations.md "Settings that should be the same".
 
-Exchange has one value of each for its whole organization. Here every node has a file of its own, so that they may differ by mistake, or
-while a change is rolled out. Nothing is refused for that: the two nodes work together, but not as somebody expects.
+Exchange has one value of each for its whole organization. Here every node has a file of its own, so values may differ by mistake, or
+while a change is rolled out. Nothing is refused for that: the two nodes work together, but perhaps not as their operator expects.
 """
 
 from collections.abc import Mapping
@@ -25,13 +25,13 @@ COMMON = (
 
 
 def common_settings(transport: Transport) -> tuple[tuple[str, str], ...]:
-    """What a node says of itself: names and values as written on the wire. Source: docs"""
+    """The settings that a node reports: names and values as written on the wire. Source: docs"""
     return tuple([(name, _on_wire(getattr(transport, name))) for name in COMMON])
 
 
 def differences(here: Transport, there: PeerIdentity) -> Mapping[str, tuple[str, str]]:
-    """The settings that differ: name to the values here and there, as written in a configuration. What the peer did not say does not
-    differ: it is of a version that does not tell that setting."""
+    """The settings that differ: name to the values here and there, as written in a configuration. A setting that the peer did
+    not report does not differ: the peer is of a version that does not report it."""
     said = {SPAN: format_span(there.span), **dict(there.common)}
     values = {name: getattr(here, name) for name in (SPAN, *COMMON)}
     return {
@@ -50,7 +50,7 @@ def _in_file(value: timedelta | int) -> str:
 
 
 def _as_in_file(value: timedelta | int, said: str) -> str:
-    """A peer's value of the same kind as ours; one that is of another kind is shown as it was said."""
+    """A peer's value, formatted like ours; one of another kind is shown as received."""
     if isinstance(value, timedelta):
         try:
             return format_duration(timedelta(seconds=float(said)))

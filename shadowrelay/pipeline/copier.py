@@ -26,7 +26,7 @@ from shadowrelay.settings.values import Settings
 
 @dataclass(slots=True)
 class CopyResult:
-    """The result of placing copies. `claim` is the claim last committed for it; `unsent` are servers on its list that certainly
+    """The result of placing copies. `claim` is the last committed claim; `unsent` are servers on its list that certainly
     stored nothing; `failures` are the reasons, in order."""
 
     claim: Claim
@@ -41,7 +41,7 @@ class CopyResult:
 
     def known(self, claim: Claim | None) -> Claim:
         """The claim with its list as the attempts left it."""
-        known = primary.not_sent(claim, self.unsent) if self.unsent else rules.known(claim)
+        known = primary.not_sent(claim, self.unsent) if self.unsent else rules.require_claim(claim)
         for party in self.uncertain:
             known = primary.uncertain(known, party)
         for party, _ in self.stored:
@@ -70,21 +70,21 @@ class CopyResult:
         reached = [*self.uncertain, *(party for party, _ in self.stored)]
         if after is None or not reached:
             return transition
-        unsaid = NO_ORDINALS
+        unreported = NO_ORDINALS
         if after.is_primary:
-            status, unsaid = DiscardStatus.DELIVERED, after.done - self.said
-            if not unsaid:
+            status, unreported = DiscardStatus.DELIVERED, after.done - self.said
+            if not unreported:
                 return transition
         else:
             status = DiscardStatus.DELIVERED if after.role is Role.DELIVERED else DiscardStatus.RELEASED
-        tell = tuple(Notification(party.server, party.database, status, unsaid) for party in reached)
+        tell = tuple(Notification(party.server, party.database, status, unreported) for party in reached)
         return Transition(claim, after, (*transition.tell, *tell), note=transition.note)
 
 
 @dataclass(slots=True)
 class Job:
-    """What the attempts on one message share, several of which may be in progress. `left` are the servers still to be tried; `still` is
-    the time without progress that is left to them."""
+    """The state that concurrent attempts on one message share. `left` are the servers still to be tried; `still` is the remaining time
+    without progress."""
 
     envelope: Envelope
     content: Content
@@ -98,7 +98,7 @@ class Job:
     busy: set[ServerName] = field(default_factory=set)  # being tried, or has stored it
 
     def next(self) -> ServerName | None:
-        """A server may be named several times, but gets one copy."""
+        """The next server to try. A server may be in the plan several times, but gets one copy."""
         while self.left:
             server = self.left.pop(0)
             if server not in self.busy:
@@ -121,7 +121,7 @@ class Copier:
         candidates: list[placement.Candidate] = []
         now = context.clock.awake()
         if claim is not None and rules.is_of_older_copy(claim, context.me):
-            return ()  # of an older copy of the database: other nodes are asked first
+            return ()  # from an older copy of the database: other nodes are asked first
         for peer in settings.shadow_candidates:
             state = context.peers.states.get(peer.name)
             if state is None:
@@ -164,9 +164,9 @@ class Copier:
         started: float | None = None,
         said: Ordinals = NO_ORDINALS,
     ) -> Awaitable[CopyResult]:
-        """Place so many `copies` at the same time, trying the servers of `plan`, for as long as `placement.time_for` allows from `started`
-        (`Clock.awake`; default: now). `listed_count`: so many of the first servers are on the list already. `said`: done recipients that
-        the copies may record; `outcome` notifies of the others.
+        """Place this number of `copies` at the same time, trying the servers of `plan`, for as long as `placement.time_for` allows from
+        `started` (`Clock.awake`; default: now). `listed_count`: how many of the first servers are on the list already. `said`: done
+        recipients that the copies may record; `outcome` notifies of the others.
 
         It stops if a further server cannot be listed: the claim ended meanwhile, or the ledger is unavailable.
         """
@@ -193,7 +193,7 @@ class Copier:
         return job.result
 
     async def _one(self, job: Job, first: ServerName | None) -> CopyResult:
-        """Place one copy: try `first`, which is listed already, then servers that are left, until one has stored it."""
+        """Place one copy: try `first`, which is listed already, then the remaining servers, until one has stored it."""
         context, result = self._context, job.result
         while result.superseded is None:
             server = first or job.next()
@@ -217,13 +217,13 @@ class Copier:
                 assert entry is not None
                 number = rules.copy_number(result.claim, entry)
             else:
-                if not context.peers.may_try(server):  # it failed, or refused, since the plan was made; or is on trial with another copy
+                if not context.peers.may_try(server):  # since the plan was made it failed or refused, or another copy is its trial
                     result.failures.append(f"{server}: left alone for now")
                     continue
                 party = context.peers.party(server)
                 was_listed = result.claim.copy_on(server) is not None and server not in result.unsent
                 job.busy.add(server)
-                # What another attempt on this message tries again just now stays on the list.
+                # A server that another attempt on this message is trying again stays on the list.
                 unsent = tuple([other for other in result.unsent if other not in job.busy])
                 try:
                     claim = await self._list(job.envelope.message_id, party, unsent)

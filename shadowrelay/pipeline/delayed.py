@@ -1,9 +1,9 @@
-"""Delayed acknowledgement: the 250 waits until the message is out of this server's hands, at most so long. docs/design.md 6.7.
+"""Delayed acknowledgement: the 250 waits until the message is safe elsewhere, up to a limit. docs/design.md 6.7.
 
-A client that cannot keep a shadow itself, on a connector whose mail is not copied, is protected by its own queue: as long as it has no
-250, it keeps the message. It gets its 250 when every recipient is done here (delivered, or relayed to a next hop that this node keeps the
-shadow of, or returned), when a copy exists, or when the time is over. The message was committed before the wait began, so whatever ends the
-wait, the answer is 250. A waiter is an entry here and a task: no content, no attempt, no lease.
+A client that cannot keep a shadow itself, on a connector whose mail is not copied, is protected by its own queue: it keeps the message
+until it has its 250. It gets that when every recipient is done here (delivered, returned, or relayed to a next hop whose shadow this node
+keeps), when a copy exists, or when the time is over. The message is committed before the wait begins, so the answer is 250 whatever ends
+the wait. A waiter is an entry here and a task: no content, no attempt, no lease.
 """
 
 import asyncio

@@ -52,7 +52,21 @@ _log = structlog.get_logger()
 
 
 class DeliverService:
-    """All delivery queues of the node."""
+    """All delivery queues of the node. What it remembers of messages, besides the queues in memory (`NextHopQueues`):
+
+    | attribute             | contains                           | added by                 | removed by                            |
+    |-----------------------|------------------------------------|--------------------------|---------------------------------------|
+    | `_fresh`              | messages to be read and examined   | `_look_at`, `placed`     | `_look_at_fresh`; put back on failure |
+    | `_in_hand`            | recipients of each loaded fork     | `_load`                  | `_unload`                             |
+    | `_in_review`          | loaded forks that lack a lease     | `_work`                  | `_after_review`                       |
+    | `_cleared`            | reviewed: may be attempted         | `cleared`, by the review | `_after_review`; put back on failure  |
+    | `_blocked`            | reviewed: wait for a server        | `blocked`, by the review | `_after_review`; put back on failure  |
+    | `_woken`              | servers whose messages are to wake | `wake_server`            | `_wake_some`, page by page            |
+    | `_loaded_since_start` | earlier messages with a LOAD row   | `_track_load`            | `_done`                               |
+
+    A recipient is in at most one entry of `_in_hand`, so that two attempts never deliver to it at the same time. `_cleared` and
+    `_blocked` contain only messages in `_in_review`, each in at most one of the two.
+    """
 
     def __init__(
         self,
@@ -74,14 +88,14 @@ class DeliverService:
         self._event = asyncio.Event()
         self._queues = queues = NextHopQueues(context, self._event.set, self._without_room)
         self._enqueuer = Enqueuer(context, forks, verdicts, queues, want_copy)
-        self._loaded_since_start: set[int] = set()  # internal ids of earlier messages that have had their LOAD
+        self._loaded_since_start: set[int] = set()  # internal ids
         self._outcomes = Outcomes(context, verdicts, queues.note_due, self.committed, self._done)
-        self._fresh: dict[MessageId, None] = {}  # new in the ledger, or just placed: to be examined
-        self._in_hand: dict[MessageId, dict[str, Ordinals]] = {}  # of the loaded forks, by next hop
-        self._in_review: dict[MessageId, dict[str, bool]] = {}  # by next hop: is it only aging?
-        self._cleared: dict[MessageId, frozenset[ServerName]] = {}  # reviewed: the leases of these are waived
-        self._blocked: dict[MessageId, tuple[ServerName, float]] = {}  # reviewed: waits for this server, at most this many seconds
-        self._woken: dict[ServerName, int] = {}  # how many of the messages that wait for each to wake
+        self._fresh: dict[MessageId, None] = {}
+        self._in_hand: dict[MessageId, dict[str, Ordinals]] = {}  # by next hop
+        self._in_review: dict[MessageId, dict[str, bool]] = {}  # by next hop: whether it is only `_age`d
+        self._cleared: dict[MessageId, frozenset[ServerName]] = {}  # servers whose leases are waived
+        self._blocked: dict[MessageId, tuple[ServerName, float]] = {}  # the server, and seconds to wait at most
+        self._woken: dict[ServerName, int] = {}  # how many messages to wake
         self._is_submission_wanted = True
         self._are_queues_known = False  # those of the ledger
         self._submission_at = 0.0
@@ -109,7 +123,7 @@ class DeliverService:
         self._event.set()
 
     def committed(self, message_id: MessageId) -> None:
-        """A message for which no client waits is in the ledger, a DSN or one from Safety Net: it is copied and delivered."""
+        """A message without a waiting client was committed (a DSN, or one from Safety Net): copy and deliver it."""
         self._want_copy(message_id)
         self._look_at(message_id)
 
@@ -129,7 +143,7 @@ class DeliverService:
             self.wake_server(WAITS_FOR_COPY)
 
     def placed(self, message_id: MessageId) -> None:
-        """The message has a copy now: the ledger has made due whatever waited for it."""
+        """The message has a copy now. The ledger has made its forks due that waited for the copy."""
         self._context.delayed.end(message_id, Acknowledged.COPIED)
         if self._context.settings.transport.reject_message_on_shadow_failure:
             self._fresh[message_id] = None
@@ -249,7 +263,7 @@ class DeliverService:
         return not self._queues.running_count
 
     def undrained(self) -> None:
-        """Deliver again after a drain: look at everything, because what changed meanwhile was not followed."""
+        """Deliver again after a drain: read everything anew, because changes during the drain were not followed."""
         self._are_queues_known = False
         self.wake()
 
@@ -698,7 +712,7 @@ class DeliverService:
         return False
 
     async def _age(self, now: datetime) -> None:
-        """Notify senders of late and expired messages that cannot be attempted now: next hop unreachable, or turn not come."""
+        """Notify senders of late and expired messages that cannot be attempted now: the next hop is unreachable, or others come first."""
         context = self._context
         grace = context.settings.send.queue_glitch_retry_interval
         context.attempts.reading()

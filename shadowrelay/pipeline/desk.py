@@ -1,4 +1,4 @@
-"""Serves the requests of peers: hold a copy, discard notifications, STATUS. Implements port `PeerDesk`. docs/protocol.md."""
+"""Answers the requests of peers: hello, HOLD, TRACK, XQDISCARD, STATUS. Implements the port `PeerDesk`. docs/protocol.md 5, 6, 9, 10."""
 
 import asyncio
 import contextlib
@@ -29,8 +29,8 @@ HELD = Reply(250, "2.0.0", "Held")
 NUMBER_USED_UP = Reply(501, "5.5.4", "The copy's number leaves no room for a promotion")
 LOOK_SECONDS = 0.05
 RECORD_AGAIN_SECONDS = 1.0
-NOT_ASKED = Reply(451, "4.7.1", "This server does not hold copies for you: send_xshadow is off here")  # RFC 3463 X.7.1
-OF_BEFORE = Reply(451, "4.3.0", "This session is of a process that has ended")
+NOT_POLLED = Reply(451, "4.7.1", "This server does not hold copies for you: send_xshadow is off here")  # RFC 3463 X.7.1
+PROCESS_ENDED = Reply(451, "4.3.0", "This session is of a process that has ended")
 
 _log = structlog.get_logger()
 
@@ -42,8 +42,8 @@ class PeerDesk:
         self._context = context
         self._is_older_copy = is_older_copy
         self._track = track
-        self._told: dict[Party, int] = {}  # highest sequence that this process has sent to each peer
-        self._forgotten: dict[Party, int] = {}  # up to which each has acknowledged them, in a commit
+        self._sent: dict[Party, int] = {}  # highest sequence that this process has sent to each peer
+        self._acknowledged: dict[Party, int] = {}  # highest sequence that each has acknowledged, in a commit
         self._unrecorded: dict[ServerName, tuple[PeerIdentity, datetime]] = {}  # the latest identity, and when it was received
         self._recording: set[ServerName] = set()  # whose identity is being recorded in the background
 
@@ -77,8 +77,8 @@ class PeerDesk:
         return Reply(550, "5.7.1", f"Refused: {reason}") if reason else self._is_older_copy(identity)
 
     async def greeted(self, identity: PeerIdentity) -> PeerIdentity:
-        """A peer identified itself: record that, and check whether its database changed. Returns what to answer, with what was seen of
-        its database before this."""
+        """A peer identified itself: record that, and check whether its database changed. Returns our identity for the answer; it contains
+        what this node had seen of the peer's database before this session."""
         context = self._context
         answer = self.own_identity(identity.server, identity.database)
         context.leases.learn_span(identity.server, identity.span, identity.track)
@@ -134,15 +134,15 @@ class PeerDesk:
         self._context.leases.proved(server, database, answered_awake)
 
     async def hold(self, peer: PeerIdentity, offer: CopyOffer) -> Reply:
-        """Store a shadow copy; its 250 is the promise."""
+        """Store a shadow copy. The reply 250 promises that it is on the disk."""
         context = self._context
         if peer.server not in context.peers:  # this node never polls it, so it could neither discard nor correctly promote its copies
             _log.warning("copy.refused", peer=peer.server, reason="this node does not place copies on it, nor ask it")
-            return NOT_ASKED
+            return NOT_POLLED
         party = Party(peer.server, peer.database)
-        if self._is_of_before(peer):  # its copies were reconciled when it restarted; nothing would ever end this one
+        if self._is_of_ended_process(peer):  # copies of that process were reconciled when the peer restarted: nothing would end this one
             _log.info("copy.refused", peer=peer.server, reason="the network kept it until its server had been started again")
-            return OF_BEFORE
+            return PROCESS_ENDED
         count = len(offer.envelope.recipients)
         now = context.now()
         keep_until = delivery_rules.shadow_keep_until(now, context.settings.transport)
@@ -150,7 +150,7 @@ class PeerDesk:
         message = NewMessage(offer.envelope, offered, Origin.SHADOW, None, keep_until)
 
         def decide(message_id: MessageId, claim: Claim | None) -> Transition:
-            if self._is_of_before(peer):  # the peer restarted while the content was written
+            if self._is_of_ended_process(peer):  # the peer restarted while the content was written
                 return Transition(claim, claim, note=Note.REFUSED)
             transition = shadow.hold(claim, context.me, party, offer.number, count, offer.done)
             self._note_listed(message_id, party, transition)
@@ -162,7 +162,7 @@ class PeerDesk:
             return error.reply
         self._note_listed(message.envelope.message_id, party, transition)  # again, after the commit
         if transition.note == Note.REFUSED:
-            return OF_BEFORE if self._is_of_before(peer) else NUMBER_USED_UP
+            return PROCESS_ENDED if self._is_of_ended_process(peer) else NUMBER_USED_UP
         if transition.note == Note.SUPERSEDED and transition.answer is not None:
             return await self._superseded(message.envelope.message_id, transition, transition.answer)
         context.tracking.write(
@@ -171,12 +171,12 @@ class PeerDesk:
         return HELD
 
     async def _superseded(self, message_id: MessageId, transition: Transition, answer: StatusAnswer) -> Reply:
-        for unsaid in (await self._context.ledger.unsaid_of([message_id])).values():
-            answer = _without(answer, unsaid, transition.after)
+        for unreported in (await self._context.ledger.unreported_of([message_id])).values():
+            answer = _without_unreported(answer, unreported, transition.after)
         return Reply(554, "5.5.0", format_superseded(answer))
 
     async def track(self, peer: PeerIdentity, offer: CopyOffer, began_awake: float) -> Reply:
-        """Take over a message that the peer has relayed and keeps as the shadow, or say what became of it here."""
+        """Take a message that the peer relays and keeps the shadow of. If it is here already, the reply reports its status."""
         reply = await self._track.take(peer, offer, began_awake)
         if reply is not None:
             return reply
@@ -194,7 +194,8 @@ class PeerDesk:
         self._note_listed(message_id, party, transition)  # again, after the commit
         return await self._superseded(message_id, transition, transition.answer or StatusAnswer(StatusState.UNKNOWN))
 
-    def _is_of_before(self, peer: PeerIdentity) -> bool:
+    def _is_of_ended_process(self, peer: PeerIdentity) -> bool:
+        """The session began before the peer restarted."""
         state = self._context.peers.states[peer.server]
         return state.database == peer.database and peer.incarnation < state.incarnation
 
@@ -202,39 +203,39 @@ class PeerDesk:
         """The notifications for `peer`. An acknowledgement counts only for those that this process has sent."""
         context = self._context
         party = Party(peer.server, peer.database)
-        told = self._told.get(party, 0)
-        if acknowledged is not None and (acknowledged := min(acknowledged, told)) > self._forgotten.get(party, 0):
-            await context.ledger.forget_acknowledged(peer.server, peer.database, acknowledged, partial(self._acknowledged, party))
-            self._forgotten[party] = max(acknowledged, self._forgotten.get(party, 0))  # no later notification has a lower sequence
+        sent = self._sent.get(party, 0)
+        if acknowledged is not None and (acknowledged := min(acknowledged, sent)) > self._acknowledged.get(party, 0):
+            await context.ledger.forget_acknowledged(peer.server, peer.database, acknowledged, partial(self._apply_acknowledged, party))
+            self._acknowledged[party] = max(acknowledged, self._acknowledged.get(party, 0))  # no later notification has a lower sequence
         reply = await context.ledger.discards_for(peer.server, peer.database, maximum)
         if reply.events:
-            # The reply ends the shadow copy: from then on our log is the only evidence.
+            # The peer discards its copies when it receives this reply; from then on our tracking log is the only evidence.
             await context.tracking.sync()
-            self._told[party] = max(told, reply.events[-1].sequence)
+            self._sent[party] = max(sent, reply.events[-1].sequence)
         return reply
 
-    async def all_told(self, seconds: float) -> frozenset[ServerName]:
-        """Wait at most `seconds` until every peer that answers has acknowledged its notifications: messages whose notifications do
-        not arrive before this node stops are delivered again after the span. Returns the peers that have not."""
+    async def wait_for_acknowledgements(self, seconds: float) -> frozenset[ServerName]:
+        """Wait at most `seconds` until every peer that answers has acknowledged its notifications. Messages whose notifications do not
+        arrive before this node stops are delivered again after the span. Returns the peers that have not acknowledged."""
         context = self._context
         deadline = context.clock.awake() + seconds
-        while untold := await self._untold():
+        while waiting := await self._with_unacknowledged():
             if context.clock.awake() >= deadline:
                 break
             await asyncio.sleep(LOOK_SECONDS)
-        return untold
+        return waiting
 
-    async def _untold(self) -> frozenset[ServerName]:
+    async def _with_unacknowledged(self) -> frozenset[ServerName]:
         context = self._context
         waiting = set()
         for server, state in context.peers.states.items():
             answers = state.unreachable_since is None and state.heard_awake is not None
-            if answers and await context.ledger.has_untold(server, state.database):
+            if answers and await context.ledger.has_unacknowledged(server, state.database):
                 waiting.add(server)
         return frozenset(waiting)
 
-    def _acknowledged(self, party: Party, message_id: MessageId, claim: Claim | None) -> Transition:
-        """The peer acknowledged our `released`; in time, if the lease still runs."""
+    def _apply_acknowledged(self, party: Party, message_id: MessageId, claim: Claim | None) -> Transition:
+        """The peer acknowledged our `released`. It leaves the list only if its lease still runs: otherwise it may have promoted before."""
         if claim is None:
             return Transition(None, None)
         entry = claim.copy_on(party.server)
@@ -262,11 +263,11 @@ class PeerDesk:
                     note=transition.note,
                     role=transition.after and transition.after.role,
                 )
-        said = {message_id: transition.answer or StatusAnswer(StatusState.UNKNOWN) for message_id, transition in answers.items()}
-        done = [message_id for message_id, answer in said.items() if answer.done]
-        for message_id, unsaid in (await context.ledger.unsaid_of(done) if done else {}).items():
-            said[message_id] = _without(said[message_id], unsaid, answers[message_id].after)
-        return tuple(said[question.message_id] for question in questions)
+        reported = {message_id: transition.answer or StatusAnswer(StatusState.UNKNOWN) for message_id, transition in answers.items()}
+        done = [message_id for message_id, answer in reported.items() if answer.done]
+        for message_id, unreported in (await context.ledger.unreported_of(done) if done else {}).items():
+            reported[message_id] = _without_unreported(reported[message_id], unreported, answers[message_id].after)
+        return tuple(reported[question.message_id] for question in questions)
 
     def _answer(self, message_id: MessageId, claim: Claim | None, asker: Party, number: CopyNumber) -> Transition:
         context = self._context
@@ -282,8 +283,8 @@ class PeerDesk:
         return transition
 
     def _note_listed(self, message_id: MessageId, asker: Party, transition: Transition) -> None:
-        """The peer that asked is on our list now. It may not receive our answer, so an attempt that began earlier must not end
-        without a lease on it either."""
+        """If the question put the peer on our list, an attempt that runs must not end without a lease on it: the peer may not receive our
+        answer. Called in the transaction and after its commit, because an attempt may begin between the two."""
         before, after = transition.before, transition.after
         if before is None or after is None or not after.is_primary:
             return
@@ -293,9 +294,9 @@ class PeerDesk:
             self._context.leases.without(message_id, asker.server)
 
 
-def _without(answer: StatusAnswer, unsaid: Ordinals, claim: Claim | None) -> StatusAnswer:
-    """I3: answers, too, omit recipients whose DSN is not yet safe. Until then the message is not done."""
-    left = answer.done - unsaid if unsaid else NO_ORDINALS
+def _without_unreported(answer: StatusAnswer, unreported: Ordinals, claim: Claim | None) -> StatusAnswer:
+    """I3: answers, like notifications, omit recipients whose DSN has no second copy yet. Until then the message is not reported done."""
+    left = answer.done - unreported if unreported else NO_ORDINALS
     if answer.state is not StatusState.DELIVERED or claim is None:
         return replace(answer, done=left)
     return StatusAnswer(StatusState.PRIMARY, claim.number, done=left)

@@ -1,7 +1,7 @@
 """Empties this node before maintenance: refuses mail, lets work end, hands over what is left, waits for the peers. docs/design.md 6.11.
 
-The node drains from the commit that says so until `undrain`, also across restarts. One task does the steps; `undrain` cancels it. Each
-step is a transaction and can be repeated, so a process that dies in the middle goes on where it was.
+The node drains from the commit that records it until `undrain`, also across restarts. One task does the steps; `undrain` cancels it. Each
+step is a transaction and can be repeated, so after a crash the next process continues.
 
 Handing over promises nothing new: the message stays claimed, with its copy, until the server that took it over shows its higher claim.
 
@@ -31,12 +31,12 @@ from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.place import PlaceService
 from shadowrelay.pipeline.review import ReviewService
 
-GRACE_SECONDS = 30.0  # for sessions, then for attempts; what takes longer is waited for, but no longer alone
+GRACE_SECONDS = 30.0  # for sessions, then for attempts; after that the next step begins, and longer ones are waited for meanwhile
 PAGE = 400
 LOOK_SECONDS_MIN = 0.2
-REDIRECT_STUCK_SECONDS = 60.0  # mail is refused meanwhile, so a target that is away must not go on for longer
+REDIRECT_STUCK_SECONDS = 60.0  # mail is refused meanwhile, so an unreachable target must not prolong it
 WITHOUT_COPY = frozenset({Obstacle.NO_COPY, Obstacle.NOT_ON_TARGET, Obstacle.DRAINING})
-LOOK_SHARE = 10  # a look at a long queue that cannot be handed over takes at most this part of the time
+LOOK_SHARE = 10  # reading a long queue that cannot be handed over takes at most one part in this of the time
 HANDED_OVER_QUEUE = "HandedOver"
 UNDELIVERED = (QueueKind.SUBMISSION, QueueKind.DELIVERY)
 SIDES = (Origin.DSN, Origin.JOURNAL)
@@ -52,8 +52,8 @@ async def _nothing_to_close(seconds: float) -> None:
 
 @dataclass(slots=True)
 class Doors:
-    """The receive connectors of the node. `close` refuses mail at once, and gives open transactions so many seconds; `waited_for` counts
-    those that are left."""
+    """The receive connectors of the node. `close` refuses mail at once, and gives open transactions this many seconds; `waited_for` counts
+    the remaining ones."""
 
     close: Callable[[float], Awaitable[None]] = _nothing_to_close
     open: Callable[[], None] = lambda: None
@@ -61,7 +61,7 @@ class Doors:
 
 
 class DrainService:
-    """`begin` and `end` are drain and undrain; `view` says how far it is."""
+    """`begin` and `end` are drain and undrain; `view` reports the progress."""
 
     def __init__(self, context: Context, deliver: DeliverService, place: PlaceService, review: ReviewService) -> None:
         self._context = context
@@ -82,7 +82,7 @@ class DrainService:
 
     @property
     def is_wanted(self) -> bool:
-        """The node was told to drain, or to redirect its queues."""
+        """Whether the node was asked to drain, or to redirect its queues."""
         return self._context.ledger.draining_since is not None or bool(self._context.redirect_to)
 
     @property
@@ -95,13 +95,13 @@ class DrainService:
         return DrainState.INACTIVE if self._step is DrainStep.INACTIVE else DrainState.DRAINING
 
     def resume(self) -> None:
-        """At the start of the node: go on if it was draining when it ended."""
+        """At the start of the node: continue a drain that was not over when it stopped."""
         if self.is_wanted:
             _log.warning("drain.resumed", since=str(self._context.ledger.draining_since))
             self._start()
 
     async def begin(self) -> None:
-        """Drain. Returns when it is recorded and mail is refused; the rest goes on by itself. Raises: LedgerUnavailable."""
+        """Drain. Returns when it is recorded and mail is refused; the other steps follow in the background. Raises: LedgerUnavailable."""
         await self._context.tasks.whole(self._begin(), "drain")
 
     async def end(self) -> bool:
@@ -139,7 +139,7 @@ class DrainService:
                     raise RequestRefused(f"{server} is not a peer of this node that may hold copies")
             if not [server for server in targets if await self._reaches(server)]:
                 raise RequestRefused("no target answers, or those that do drain")
-            await context.ledger.record_draining(None)  # a commit, so that peers can tell this state from the one before
+            await context.ledger.record_draining(None)  # a commit, so that peers can distinguish this state from the earlier one
             context.redirect_to = frozenset(targets)
             self._redirected_to, self._moved_count, self._left_count, self._stuck_since = targets, 0, 0, None
             _log.warning("redirect.began", to=list(targets))
@@ -165,7 +165,7 @@ class DrainService:
             await asyncio.wait([task])
 
     def _over(self) -> None:
-        """The redirect has ended, whatever is left."""
+        """The redirect has ended, even if messages remain."""
         self._left_count = sum(waiting.count for waiting in self._waiting if waiting.obstacle not in NOT_LEFT)
         _log.warning("redirect.ended", to=list(self._redirected_to), moved=self._moved_count, left=self._left_count)
         self._context.redirect_to = frozenset()
@@ -185,7 +185,7 @@ class DrainService:
         self._task = self._context.tasks.keep(self._drain, "drain")
 
     def _announce(self) -> None:
-        """Tell every peer, until it has heard. A session that is opened meanwhile tells it too."""
+        """Notify each peer until it has answered. A session that is opened meanwhile also notifies it."""
         for task in self._announcing:
             task.cancel()
         self._announcing = [
@@ -230,7 +230,7 @@ class DrainService:
                 _log.info("drain.step", step=step.value)
 
     async def _look(self) -> None:
-        """One round: hand over what can be, and find out what is waited for."""
+        """One round: hand over what is possible, and find the obstacles."""
         context = self._context
         found: Obstacles = Counter()
         if sessions_count := self.doors.waited_for():
@@ -246,7 +246,7 @@ class DrainService:
             found[Obstacle.ATTEMPT, NO_SERVER] = max(attempts_count, found[Obstacle.ATTEMPT, NO_SERVER])
         await self._find_handed_over(_count(rows, QueueKind.HANDED_OVER), found)
         for server, state in context.peers.states.items():
-            if not context.redirect_to and await context.ledger.has_untold(server, state.database):
+            if not context.redirect_to and await context.ledger.has_unacknowledged(server, state.database):
                 found[Obstacle.UNTOLD if context.peers.is_back(server) else Obstacle.UNTOLD_AWAY, server] = 1
         self._waiting = tuple([Waiting(obstacle, server, count) for (obstacle, server), count in sorted(found.items())])
         if context.redirect_to:
@@ -258,7 +258,7 @@ class DrainService:
         self._say_what_is_in_the_way()
 
     async def _look_at_redirect(self) -> None:
-        """It is over when the targets have everything, or if nothing that is left passes by itself for a while."""
+        """End a redirect when the targets have everything, or when for a while every obstacle has been a lasting one."""
         clock = self._context.clock
         if self._waiting and not all(waiting.obstacle.is_lasting for waiting in self._waiting):
             self._stuck_since = None
@@ -266,13 +266,13 @@ class DrainService:
         self._stuck_since = clock.awake() if self._stuck_since is None else self._stuck_since
         if self._waiting and clock.awake() - self._stuck_since < REDIRECT_STUCK_SECONDS:
             return
-        async with self._changing:  # whoever has it now, to begin a drain or to undrain, cancels this
+        async with self._changing:  # a drain or undrain that holds it now cancels this task
             await self._context.ledger.record_draining(None)
             self._over()
             self._take_mail()
 
     def _say_what_is_in_the_way(self) -> None:
-        """Log an obstacle that needs somebody to act, once."""
+        """Log an obstacle that needs an operator, once."""
         stuck = tuple(waiting for waiting in self._waiting if waiting.obstacle.is_lasting)
         if [(one.obstacle, one.server) for one in stuck] != [(one.obstacle, one.server) for one in self._said]:
             self._said = stuck
@@ -292,7 +292,7 @@ class DrainService:
         elsewhere: dict[MessageId, ServerName] = {}
         again: dict[ServerName, list[MessageId]] = defaultdict(list)
         uncopied: list[MessageId] = []  # of connectors whose mail is not copied
-        unsaid = await context.ledger.unsaid_of([message.envelope.message_id for message in page if message.claim.done])
+        unreported = await context.ledger.unreported_of([message.envelope.message_id for message in page if message.claim.done])
         for message in page:
             message_id, claim = message.envelope.message_id, message.claim
             if context.redirect_to and self._is_suspended(message):
@@ -302,7 +302,7 @@ class DrainService:
             if obstacle is Obstacle.NO_COPY and chosen is not None and rules.heir(claim) is None:
                 again[chosen.server].append(message_id)
             server = NO_SERVER if chosen is None else chosen.server
-            if obstacle is None and message_id in unsaid:
+            if obstacle is None and message_id in unreported:
                 obstacle = Obstacle.NOTICE
             if obstacle is None:
                 wanted[message_id] = claim
@@ -328,7 +328,7 @@ class DrainService:
             self._report(wanted, transitions, found)
 
     def _decide(self, wanted: Mapping[MessageId, Claim], message_id: MessageId, claim: Claim | None) -> Transition:
-        """Nothing has changed since it was read, and no attempt runs nor can begin: the other server may deliver right after this."""
+        """Whether nothing has changed since the read, and no attempt runs or can begin: the other server may deliver right after this."""
         known = wanted[message_id]
         if claim is None or not self.is_wanted or (claim.role, claim.done, claim.copies) != (known.role, known.done, known.copies):
             return Transition(claim, claim, note=Note.WAIT)
@@ -381,11 +381,11 @@ class DrainService:
             return Obstacle.AWAY
         if chosen.database != state.database:  # it is being asked what it holds
             return Obstacle.NO_COPY
-        # The original of a notice waits for all copies of it. Once it is taken over, this node hears only of its end.
+        # The original of a DSN waits for all copies of the DSN. Once the DSN is taken over, this node only learns of its end.
         return Obstacle.NO_COPY if self._is_side_lacking_a_copy(message) else None
 
     def _is_side_lacking_a_copy(self, message: StoredMessage) -> bool:
-        """It lacks one, and a server without one takes it."""
+        """Whether the message lacks a copy, and a server without one takes it."""
         claim, peers = message.claim, self._context.peers
         if message.origin not in SIDES or not claim.missing_count:
             return False
@@ -393,20 +393,20 @@ class DrainService:
         return any(peers.may_try(server) and not state.is_draining for server, state in without)
 
     def _on_no_target(self, message: StoredMessage) -> Obstacle:
-        """It gets a copy on a target. One that has an older copy is asked about it first, and that copy is chosen again."""
+        """Place a copy on a target. A target with an older copy is asked about it first, and that copy is chosen again."""
         for server in self._context.redirect_to:
             if message.claim.copy_on(server) is not None:
                 self._review.suspect(message.envelope.message_id, server)
         return Obstacle.NOT_ON_TARGET if self._is_any_other_available(NO_SERVER) else Obstacle.NO_TARGET
 
     def _is_suspended(self, message: StoredMessage) -> bool:
-        """An administrator suspended it, or a queue that it is in: it is not active, and stays."""
+        """Whether an administrator suspended the message, or one of its queues: then it is not active, and stays."""
         suspended = self._context.ledger.suspended_queues()
         queues = [retry.next_hop for retry in message.retries] or [SUBMISSION]
         return message.suspended is not None or any(queue in suspended for queue in queues)
 
     async def _reaches(self, server: ServerName) -> bool:
-        """What is said `yours` to a server that does not hear it waits for that server."""
+        """Whether the server answers now: a message handed over to an unreachable server would wait for it."""
         try:
             await self._context.links[server].greet()
         except PeerUnavailable as error:
@@ -421,7 +421,7 @@ class DrainService:
         )
 
     async def _find_handed_over(self, count: int, found: Obstacles) -> None:
-        """Which servers have not taken over yet. The first page says it; the rest is behind it."""
+        """Find the servers that have not taken over yet. The first page is enough; the following pages wait for the same servers."""
         page = await self._context.ledger.messages(HANDED_OVER_QUEUE, PAGE) if count else ()
         servers = Counter([_handed_to(message) for message in page])
         for server, share in servers.items():
@@ -432,25 +432,25 @@ class DrainService:
             found[Obstacle.TAKEOVER if is_here else Obstacle.TAKEOVER_AWAY, server] = share + max(behind, 0)
 
     async def ask_again(self) -> None:
-        """Ask those to whom messages were handed over, drained or not: `promoted` may have been lost with a disk, or `yours` may have
-        been deleted because that server was away for too long. Raises: LedgerUnavailable."""
+        """Ask the servers to which messages were handed over, also after the drain: `promoted` may have been lost with a disk, or `yours`
+        may have been deleted because the server was away for too long. Raises: LedgerUnavailable."""
         after = 0
-        forgetful: dict[ServerName, bool] = {}  # nothing is left that it would still hear
+        has_no_notification: dict[ServerName, bool] = {}  # whether no notification for it is left
         while page := await self._context.ledger.messages(HANDED_OVER_QUEUE, PAGE, after):
             after = page[-1].internal_id
-            unheard: list[MessageId] = []
+            to_remind: list[MessageId] = []
             for message in page:
                 message_id, server = message.envelope.message_id, _handed_to(message)
                 if message.claim.role is not Role.HANDED_OVER or not self._context.peers.is_back(server):
                     continue
                 self._review.suspect(message_id, server)
-                if server not in forgetful:
+                if server not in has_no_notification:
                     database = self._context.peers.party(server).database
-                    forgetful[server] = not await self._context.ledger.has_untold(server, database)
-                if forgetful[server]:
-                    unheard.append(message_id)
-            if unheard:
-                await self._context.ledger.transition(unheard, _said_again)
+                    has_no_notification[server] = not await self._context.ledger.has_unacknowledged(server, database)
+                if has_no_notification[server]:
+                    to_remind.append(message_id)
+            if to_remind:
+                await self._context.ledger.transition(to_remind, _reminded)
 
     async def view(self) -> DrainView:
         """See `ports.AdminView`."""
@@ -480,7 +480,7 @@ def _count(rows: Sequence[QueueRow], *kinds: QueueKind) -> int:
     return sum(row.count for row in rows if row.kind in kinds)
 
 
-def _said_again(_: MessageId, claim: Claim | None) -> Transition:
+def _reminded(_: MessageId, claim: Claim | None) -> Transition:
     return Transition(None, None) if claim is None else primary.reminding(claim)
 
 

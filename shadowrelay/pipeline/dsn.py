@@ -19,7 +19,7 @@ from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, BodyType, Envelope, Ordinals, Recipient
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.values import dataclass
-from shadowrelay.protocol.fields import format_ordinals
+from shadowrelay.protocol.fields import decode_xtext, format_ordinals
 
 NAME_OCTETS_MAX = 255  # RFC 5321 4.5.3.1.2
 
@@ -75,7 +75,6 @@ _NOT_PLAIN = re.compile(r"[^ -~]|[\\+=]")
 _NOT_PLAIN_UNITEXT = re.compile(r"[\\+=]")
 _EMBEDDED = re.compile(r"\\x\{([0-9A-Fa-f]{2,6})\}")  # RFC 6533 3, EmbeddedUnicodeChar
 _LONG_LINE = re.compile(rb"^([^\r\n]{%d})[^\r\n]+" % LINE_OCTETS_MAX, re.MULTILINE)  # anchored: linear
-_ENCODED = re.compile(rb"\+([0-9A-F]{2})")
 
 
 def clean(text: str) -> str:
@@ -143,7 +142,7 @@ def _character(found: re.Match[str]) -> str:
 
 def from_xtext(text: str) -> str:
     """Decode xtext; lenient, because the result is only displayed."""
-    octets = _ENCODED.sub(lambda found: bytes((int(found[1], 16),)), text.encode("utf-8", "replace"))
+    octets = decode_xtext(text.encode("utf-8", "replace"))
     return clean(octets.decode("utf-8", "replace"))[:ADDRESS_CHARACTERS_MAX]
 
 

@@ -1,9 +1,9 @@
-"""Has the copies of a primary server that yielded follow to the server to which it did. docs/design.md 6.2 "Several copies".
+"""Moves copies to a new primary server after their old one yielded to it. docs/design.md 6.2 "Several copies".
 
-Where several copies are wanted, a primary server that yields releases none of the others: together with its own they are what the new
-primary server needs. It tells their servers `promoted`. Each asks it to whom it has yielded, and asks that one, which lists it before it
-answers. Nothing is copied. A question that was not answered is repeated; if this node restarts meanwhile, its next reconciliation
-finds the message (`promote.ReconcileService`).
+Where several copies are wanted, a primary server that yields releases none of the others: the new primary server needs them. It sends
+`promoted` to their servers. Each of these asks it to which server it yielded, and asks that server, which lists it before it answers.
+Nothing is copied. An unanswered question is repeated; if this node restarts meanwhile, its next reconciliation finds the message
+(`promote.ReconcileService`).
 """
 
 import asyncio

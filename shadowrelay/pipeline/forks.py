@@ -99,7 +99,7 @@ class TransactionResult:
 
 
 class SameInProgress(Exception):
-    """Another attempt delivers the same message, as a client sent it twice: wait for its outcome."""
+    """Another attempt is delivering the same message, which a client sent twice: wait for its outcome."""
 
 
 class Forks:
@@ -112,7 +112,7 @@ class Forks:
         self._notices = Notices(context)
         self._journaling = Journaling(context)
         self._chance = random.Random()
-        self._in_progress: set[bytes] = set()  # keys of what is being delivered: `delivery_rules.keys_of`
+        self._in_progress: set[bytes] = set()  # keys of the deliveries that run: `delivery_rules.keys_of`
         self.configure(context.settings)
 
     def configure(self, settings: Settings) -> None:
@@ -124,7 +124,7 @@ class Forks:
         return self._router.destination(address)
 
     def resubmitted_to(self, address: str) -> Destination:
-        """`destination_of` for Safety Net: what goes to a peer by TRACK counts as outside, because that server owns what it took."""
+        """`destination_of` for Safety Net: a peer that takes mail by TRACK counts as outside: that server can resubmit it itself."""
         destination = self.destination_of(address)
         return replace(destination, inside_boundary=False) if self._relay.is_to_peer(destination) else destination
 
@@ -216,7 +216,7 @@ class Forks:
         rest = fork.ordinals - ended
         waiting = replace(attempt.retry or self.queued(stored, fork, now), ordinals=rest, attempts_next_at=now) if rest else None
         context.metrics.attempt("duplicate")
-        for first, ordinals in firsts.items():  # before the commit, as in `_track`: a row too many explains more than one too few
+        for first, ordinals in firsts.items():  # before the commit, as in `_track`: an extra row is better than a missing one
             at = context.now()
             context.tracking.write(tracking.duplicate(context.me.server, stored, at=at, ordinals=frozenset(ordinals), first=first))
             _log.info("delivery.duplicate", message_id=stored.envelope.message_id, delivered_as=first, recipients=len(ordinals))
@@ -344,8 +344,8 @@ class Forks:
         """Log the replies of the next hop before they are committed: they are facts, even if the commit fails."""
         context, stored, destination = self._context, attempt.stored, attempt.fork.destination
         me, now, key, server, elapsed = context.me.server, context.now(), destination.key, result.server, result.elapsed
-        said = result.result
-        replies = said if isinstance(said, Mapping) else dict.fromkeys(sorted(result.ordinals), said.reply)
+        answer = result.result
+        replies = answer if isinstance(answer, Mapping) else dict.fromkeys(sorted(result.ordinals), answer.reply)
         if outcome.delivered:
             is_whole = len(outcome.delivered) == len(replies)
             done = replies if is_whole else {ordinal: replies[ordinal] for ordinal in sorted(outcome.delivered)}
@@ -375,7 +375,7 @@ class Forks:
         self, attempt: ForkAttempt, outcome: AttemptOutcome, result: TransactionResult | None, keys: Mapping[int, bytes] = NO_KEYS
     ) -> AttemptRecord:
         """The record to commit: the ordinals that ended, the rest of the fork, and the DSNs to the sender. Without a result nothing
-        was attempted, and the sender hears nothing."""
+        was attempted, and the sender gets no DSN."""
         transport = self._context.settings.transport
         now = self._context.now()
         relayed = None if result is None else result.relayed
@@ -396,7 +396,7 @@ class Forks:
             sides,
             delivery_rules.safety_net_until(now, transport),
             delivery_rules.remember_until(now, transport),
-            # What was only relayed may have to be delivered from here after all.
+            # Recipients that were only relayed are not recorded as delivered: the message may be taken back and delivered from here.
             tuple(map(keys.__getitem__, outcome.delivered)) if keys and relayed is None else (),
             sent=outcome.delivered,
             is_inside=attempt.fork.destination.inside_boundary,
@@ -491,9 +491,11 @@ class Verdicts:
 
 
 class Outcomes:
-    """`note_due` is called with the queue and due time of each fork that waits, `on_side` with the id of each side message that was
-    committed with an outcome, `on_done` with the id and the internal id of each message that is
-    done."""
+    """Records the outcomes of attempts, and blocks all deliveries while the ledger cannot record one.
+
+    `note_due` is called with the queue and due time of each fork that waits, `on_side` with the id of each side message that was
+    committed with an outcome, `on_done` with the id and the internal id of each message that is done.
+    """
 
     def __init__(
         self,

@@ -56,12 +56,12 @@ class HeartbeatService:
         self._relay = relay
         self._acknowledged: dict[tuple[ServerName, str, int], int] = {}
         self._held: dict[ServerName, int] = {}
-        self._repeating: set[ServerName] = set()  # its last reply repeated acknowledged events
-        self._unacknowledged: set[ServerName] = set()  # its last reply had events: the next question acknowledges them
+        self._repeating: set[ServerName] = set()  # servers whose last reply repeated acknowledged events
+        self._unacknowledged: set[ServerName] = set()  # servers whose last reply had events: the next question acknowledges them
         self._asking = {server: asyncio.Lock() for server in context.peers.states}
 
     def held(self) -> Mapping[str, int]:
-        """Shadow messages by primary server, as they were counted last."""
+        """Shadow messages by primary server, as last counted."""
         return {str(server): count for server, count in self._held.items()}
 
     def start(self) -> None:
@@ -106,7 +106,7 @@ class HeartbeatService:
                 continue
 
     async def _is_wanted(self, server: ServerName) -> bool:
-        """Always with redundancy enabled; else only while something is left from before."""
+        """Whether to poll: always with redundancy enabled; otherwise only while messages are left from before."""
         context = self._context
         return context.is_enabled or bool(self._held.get(server)) or bool(await context.ledger.primaries_listed_on(server, 1))
 

@@ -246,7 +246,7 @@ class Leases:
 
     def suffices(self, message_id: MessageId, copy: Copy) -> bool:
         """Whether the lease runs long enough for a final dot, because an attempt that could not end would only be repeated; and,
-        if `delivery_without_lease` is `defer`, whether the server was heard recently."""
+        if `delivery_without_lease` is `defer`, whether the server has proved receipt recently."""
         if not rules.may_end_data(self.left(message_id, copy), self.reply_allowance):
             return False
         return self._proof_age_max is None or self._is_recent(message_id, copy.server, self._proof_age_max)

@@ -1,12 +1,12 @@
-"""What administrators do with single messages: suspend, resume, resubmit, release, remove, export.
+"""Requests of administrators about single messages: suspend, resume, resubmit, release, remove, export. docs/design.md 6.9, 6.12.
 
-docs/operations.md "Queues and messages by hand" describes it. Each request is checked twice: on the message as read, so that a refusal
-states the reason, and again in the transaction. The commit and what follows it in memory are one task of the node, which ends even if the
-administrator does not wait for the answer.
+docs/operations.md "Queues and messages by hand" describes the commands. Each request is checked twice: on the message as read, so that a
+refusal states the reason, and again in the transaction. The commit and the changes in memory after it are one task of the node, which
+completes even if the administrator does not wait for the answer.
 
-A message that is delivered in the usual way may be removed only as it may expire: with the leases of the servers on its list, or where
-`delivery_without_lease` waives them, and while no attempt runs. Otherwise another server could deliver what its sender is told was
-removed.
+A message that is delivered normally may be removed only under the conditions of its expiry: with the leases of the servers on its list, or
+where `delivery_without_lease` waives them, and while no attempt runs. Otherwise another server could deliver a message whose sender was
+notified of its removal.
 """
 
 import asyncio

@@ -88,8 +88,8 @@ class PeerState:
     last_error: str = ""  # why it gave no session or no answer; empty while it answers
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     is_draining: bool = False
-    is_forgotten: bool = False  # by an administrator, until it is heard
-    position: int = 0  # at which it said so, or not
+    is_forgotten: bool = False  # by an administrator, until it contacts this node
+    position: int = 0  # of its database when it reported whether it drains
     identity: PeerIdentity | None = None  # the latest
     differs: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # `common_settings.differences`
 
@@ -113,7 +113,7 @@ class PeerBook:
         self.on_new_database: list[Callable[[ServerName, DatabaseId, DatabaseId], None]] = []
         self.on_new_incarnation: list[Callable[[ServerName], None]] = []
         self.on_return: list[Callable[[ServerName, float], None]] = []
-        self.on_remembered: list[Callable[[PeerIdentity], None]] = []  # a forgotten one was heard
+        self.on_remembered: list[Callable[[PeerIdentity], None]] = []  # a forgotten peer contacted this node
         self.on_available: list[Callable[[ServerName], None]] = []  # copies may be sent to it again
         self._trials_count = 0
 
@@ -178,7 +178,7 @@ class PeerBook:
                 tell_incarnation(identity.server)
 
     def compare(self, settings: Settings) -> None:
-        """Which of their settings are not ours, now that we heard from a peer, or have other settings. Another boundary has its own."""
+        """Compare the peers' settings with ours, after a peer's hello or a reload. Another boundary may have other settings."""
         transport = settings.transport
         for server, state in self.states.items():
             if state.identity is None or state.identity.boundary != settings.server.boundary:
@@ -195,7 +195,7 @@ class PeerBook:
         return sum(bool(state.differs) for state in self.states.values())
 
     def _drains(self, state: PeerState, *, is_draining: bool) -> None:
-        """What it says of itself. A peer that drains needs to be asked for its notifications soon."""
+        """Note whether the peer reports that it drains. A draining peer has to be polled soon."""
         was_draining, state.is_draining = state.is_draining, is_draining
         if is_draining:
             if not was_draining:
@@ -225,7 +225,7 @@ class PeerBook:
                 tell(server, seconds)
 
     def is_available(self, server: ServerName) -> bool:
-        """Whether mail may be relayed to this peer: it was heard, answers and does not drain."""
+        """Whether mail may be relayed to this peer: it has contacted this node, answers and does not drain."""
         state = self.states.get(server)
         return state is not None and state.unreachable_since is None and state.heard_awake is not None and not state.is_draining
 
@@ -341,7 +341,7 @@ class PeerBook:
         return state is not None and state.unreachable_since is None and not state.is_forgotten
 
     def is_forgotten(self, server: ServerName) -> bool:
-        """An administrator said that it will not come back, and it was not heard since."""
+        """Whether an administrator declared that it will not return, and it has not contacted this node since."""
         state = self.states.get(server)
         return state is not None and state.is_forgotten
 
@@ -350,7 +350,7 @@ class PeerBook:
         return sum(state.is_forgotten for state in self.states.values())
 
     def drains(self, server: ServerName) -> bool:
-        """Whether it said so."""
+        """Whether it reports that it drains."""
         state = self.states.get(server)
         return state is not None and state.is_draining
 

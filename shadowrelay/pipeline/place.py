@@ -29,13 +29,13 @@ from shadowrelay.pipeline.copier import Copier, CopyResult
 from shadowrelay.pipeline.poison import set_aside_corrupt
 from shadowrelay.protocol import tracking
 
-AT_ONCE = 20  # copies in progress; the receivers of copies have clients of their own
+AT_ONCE = 20  # copies in progress; the servers that receive them have clients of their own
 LARGE_AT_ONCE = 4
-LARGE_IN_HAND_MAX = 2 * LARGE_AT_ONCE  # each may take an hour: the small ones must not wait behind them
+LARGE_IN_HAND_MAX = 2 * LARGE_AT_ONCE  # each may take an hour: small ones must not wait for them
 IN_HAND_MAX = 200  # messages whose turn it is, copies in progress included
 WAITING_MAX = 10_000  # messages that wait individually; the cursor finds the others
-LOOK_ANEW_SECONDS = 600.0  # without an event: a scan then finds what no event reported
-SETTLING_SECONDS = 1.0  # just accepted without a copy, and being delivered: a copy would come too late to matter
+LOOK_ANEW_SECONDS = 600.0  # then a scan finds messages that no event reported
+SETTLING_SECONDS = 1.0  # after acceptance without a copy: the message is probably being delivered, and a copy would come too late
 BLOCKED_SECONDS_MAX = 60.0
 LEDGER_AGAIN_SECONDS = 1.0
 
@@ -48,7 +48,7 @@ class Outcome(Enum):
     OVER = "over"  # it has its chosen shadow servers now, or needs none from us
     NO_PEER = "no peer"  # no peer could be tried: it waits for the peers
     AGAIN = "again"  # tried without success
-    BLOCKED = "blocked"  # the peers that may be tried may not have it now: they are on its list, and must be heard first
+    BLOCKED = "blocked"  # the available peers are on its list, and must be reviewed before they get another copy
     LATER = "later"  # must not be tried yet
 
 
@@ -81,7 +81,7 @@ class PlaceService:
         self._due: list[tuple[float, MessageId]] = []  # a heap; an entry counts if it is the one in `_waiting`
 
     def want(self, message_id: MessageId) -> None:
-        """This message lacks a copy. If it already waits, that is news only if its list blocked it."""
+        """This message lacks a copy. If it waits already, this changes something only if its list blocked it."""
         entry = self._waiting.get(message_id)
         if message_id in self._busy or (entry is not None and not entry.is_blocked):
             return
@@ -157,7 +157,7 @@ class PlaceService:
     async def _give_turns(self) -> None:
         await self._give_turns_to_due()
         while self._is_behind and len(self._waiting) < WAITING_MAX and (room := self._room()) > 0:
-            self._is_behind = False  # unless `wake` is called while we read
+            self._is_behind = False  # unless `wake` is called during the read
             after = self._after
             page = await self._context.ledger.unplaced(room, after=after)
             if page and self._after == after:
@@ -271,11 +271,11 @@ class PlaceService:
         return running and self._context.now() - message.envelope.arrived_at < fresh
 
     async def place(self, message: StoredMessage) -> Outcome:
-        """Place what is missing of the copies of one message whose turn it is."""
+        """Place the missing copies of one message whose turn it is."""
         context = self._context
         message_id = message.envelope.message_id
         if rules.is_of_older_copy(message.claim, context.me):
-            return Outcome.OVER  # the review wants it placed once all nodes were asked
+            return Outcome.OVER  # the review requests the placement after it has asked all nodes
         copies = message.claim.missing_count
         plan = self._copier.plan(message_id, message.claim, copies)
         if not plan:
@@ -284,7 +284,7 @@ class PlaceService:
             raise ContentCorrupt("its content is gone")
         content = await context.read_content(message.place)
         started = context.clock.awake()
-        said = message.claim.done and message.claim.done - await context.ledger.unsaid(message_id)
+        said = message.claim.done and message.claim.done - await context.ledger.unreported(message_id)
         result = await self._copier.copy(
             message.envelope, content, message.claim, plan, listed_count=0, is_client_waiting=False, copies=copies, said=said
         )
@@ -305,7 +305,7 @@ class PlaceService:
         return Outcome.OVER
 
     def _forget_leases_of_ended(self, message_id: MessageId, transition: Transition) -> None:
-        """The message was delivered, or given up, while its copy was on its way: the answer began a lease that nothing else ends."""
+        """The message was delivered or given up while its copy was in transit: the answer began a lease that nothing else ends."""
         if transition.after is None or not transition.after.is_primary:
             self._context.leases.forget(message_id)
 
@@ -314,7 +314,8 @@ class PlaceService:
         return any(peers.may_try(server) for server in peers.states)
 
     async def _set_aside(self, message: StoredMessage, reason: str) -> None:
-        """Not during an attempt, which has the content or detects the damage itself: a server answered `yours` promotes at once."""
+        """Hand the message over, but not during an attempt, which has the content or detects the damage itself: a server that receives
+        `yours` promotes at once."""
         message_id = message.envelope.message_id
         if self._context.attempts.begin(message_id):
             try:
@@ -323,7 +324,7 @@ class PlaceService:
                 self._context.attempts.end(message_id)
 
     async def _superseded(self, message_id: MessageId, result: CopyResult) -> None:
-        """The server has a higher claim, or knows the message delivered: its reply counts like an answer to STATUS."""
+        """The server has a higher claim, or knows that the message is delivered: its reply counts like an answer to STATUS."""
         assert result.superseded is not None
         party, answer = result.superseded
 
@@ -331,7 +332,7 @@ class PlaceService:
             known = result.verdict(message_id, claim).after
             if known is None or not known.is_primary:
                 return Transition(claim, claim)
-            learnt = primary.settle(known, self._context.me, party, answer)
+            learnt = primary.apply_answer(known, self._context.me, party, answer)
             if learnt is None:
                 return Transition(claim, known)
             ends = learnt.after is None or not learnt.after.is_primary

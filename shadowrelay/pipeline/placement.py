@@ -90,7 +90,7 @@ def after_refusal(breaker: Breaker, now: float, heartbeat_seconds: float, refuse
 
 
 def after_sign_of_life(breaker: Breaker) -> Breaker:
-    """It was heard, in either direction. A refusal stays in force."""
+    """There was a session, in either direction. A refusal stays in force."""
     return breaker if breaker.refused is not None else CLOSED
 
 

@@ -1,15 +1,16 @@
 """Promotes shadow messages when their primary server is lost, after asking all other nodes. docs/design.md 6.1, 6.2.
 
-`ReconcileService` asks a living primary server about the copies held for it, after it restarted and once a span (docs/protocol.md
-10, `unknown`); `ownership.shadow.meaning` interprets the answers. A crash may have come between the copy and the primary's own
-commit, or an older copy of its database was restored. So `unknown` from a later incarnation of the same database means: take the
-message over, after asking all nodes. From the incarnation that sent the copy it means that the copy is not needed.
+`PromoteService` takes over the messages of a lost primary server. `ReconcileService` asks a running primary server about the copies held
+for it, after it restarted and once a span (docs/protocol.md 10, `unknown`); `ownership.shadow.meaning` interprets the answers. `unknown`
+from the incarnation that sent the copy means that the copy is not needed. From a later incarnation of the same database it means that the
+primary crashed before its own commit, or that an older copy of its database was restored: the message is taken over, after asking all
+nodes.
 
-What this node relayed by TRACK and keeps (`Claim.is_kept`) waits for its own span, and is taken back only if it can go another way: over
-another route, or to the primary server itself once that answers from a new database (docs/design.md 6.7). At the end of
+A message that this node relayed by TRACK and keeps (`Claim.is_kept`) has its own limit of silence, and is taken back only if it can go
+another way: over another route, or to the primary server itself once that answers from a new database (docs/design.md 6.7). At the end of
 message_expiration_timeout it is taken back to be returned to its sender.
 
-HADISCARD rows report shadow messages that are no longer needed, whichever node reported it and how.
+Each shadow message that is no longer needed gets a HADISCARD row, whichever way the node learned that.
 """
 
 import asyncio
@@ -42,7 +43,7 @@ ENDINGS = (DiscardStatus.DELIVERED, DiscardStatus.RELEASED)
 
 
 def discarded(events: Iterable[DiscardEvent], transitions: Iterable[Transition]) -> list[DiscardEvent]:
-    """The events that changed one of our shadow messages and report it done or not needed."""
+    """The events that ended one of our shadow messages, or some of its recipients, as done or not needed."""
     return [
         event
         for event, transition in zip(events, transitions, strict=True)
@@ -55,7 +56,7 @@ def discarded(events: Iterable[DiscardEvent], transitions: Iterable[Transition])
 
 
 async def track(context: Context, primary: ServerName, events: list[DiscardEvent]) -> None:
-    """Write one row each; after the commit, so that no row reports what did not happen. Raises: LedgerUnavailable."""
+    """Write a HADISCARD row for each event. Called after the commit, because the commit may fail. Raises: LedgerUnavailable."""
     if not events:
         return
     envelopes = await context.ledger.envelopes([event.message_id for event in events])
@@ -80,13 +81,13 @@ async def track(context: Context, primary: ServerName, events: list[DiscardEvent
 
 @dataclass(slots=True)
 class Reachable:
-    """The nodes that a takeover asks, and what the lost primary last showed when it began."""
+    """The nodes that a takeover asks, and the last known incarnation of the lost primary when it began."""
 
     parties: dict[ServerName, Party]
     primary_incarnation: Incarnation | None
 
 
-Tell = Callable[[Sequence[StoredMessage]], None]
+OnPromoted = Callable[[Sequence[StoredMessage]], None]
 PAGE = 400  # docs/protocol.md 14: questions in one XQDISCARD STATUS BDAT
 
 _log = structlog.get_logger()
@@ -103,7 +104,7 @@ class PromoteService:
         self._event = asyncio.Event()
         self._corrupt: dict[MessageId, str] = {}  # logged once: why
         self._unreadable: set[MessageId] = set()  # logged once, until readable again
-        self._without_route: dict[Party, float] = {}  # when to look again for another route, of `Clock.awake`
+        self._without_route: dict[Party, float] = {}  # `Clock.awake` at which to look again for another route
         self._started_ran = context.clock.ran()
 
     def wake(self) -> None:
@@ -152,10 +153,12 @@ class PromoteService:
         is_silent = self._silence(primary.server) >= limit
         return ResubmitReason.SILENCE if is_silent else None
 
-    def _servers_to_hear(self, claim: Claim, reachable: Reachable) -> frozenset[ServerName]:
-        """The servers that this round has to hear. Called in the transaction that would promote: a primary heard since the round
-        began may count a lease from our answer to it, so nothing is taken over from it without its own answer. One that was started
-        since then, perhaps on an older copy of its database, may have notified others of deliveries after they answered."""
+    def _servers_that_must_answer(self, claim: Claim, reachable: Reachable) -> frozenset[ServerName]:
+        """The servers that must have answered before this claim is promoted. Called in the transaction that would promote.
+
+        They include the primary server if it contacted this node since the round began: it may count a lease from our answer to it. They
+        also include it if it restarted since then: it may have notified others of deliveries after they had answered us.
+        """
         is_lost = claim.handed or self._loss(Party(claim.primary, claim.database), kept=claim.is_kept) is not None
         is_same = self._context.peers.whole_incarnation(claim.primary) == reachable.primary_incarnation
         servers = frozenset(reachable.parties)
@@ -164,20 +167,20 @@ class PromoteService:
     def _silence(self, primary: ServerName) -> float:
         if primary in self._context.peers:
             return self._context.peers.silence(primary)
-        return self._context.clock.ran() - self._started_ran  # no longer a peer: it cannot be heard
+        return self._context.clock.ran() - self._started_ran  # no longer a peer: it does not contact this node
 
     def _may_take_back(self, message: StoredMessage) -> bool:
         """Whether a message that was relayed by TRACK can go another way, or its time is over."""
         context, primary = self._context, message.claim.primary
         if context.peers.is_available(primary):
-            return True  # it lost the message, and takes it again
+            return True  # it answers, but has lost the message or hands it over: it can be relayed there again
         timeout = context.settings.transport.message_expiration_timeout
         if delivery_rules.is_expired(message.envelope.arrived_at + context.clock_ahead(), context.now(), timeout):
             return True
         return self._deliver.has_other_route(message, primary)
 
     def _note_without_route(self, primary: Party, count: int) -> None:
-        """They stay shadow messages. A route may come with a reload, in DNS, or when a peer is back: look again in a heartbeat."""
+        """These messages stay shadow messages. A route may appear (reload, DNS, a returning peer): look again in a heartbeat."""
         if primary not in self._without_route:
             _log.warning("shadows.no_other_route", primary=primary.server, count=count)
         self._without_route[primary] = self._context.clock.awake() + self._context.heartbeat
@@ -190,7 +193,7 @@ class PromoteService:
         reachable = await self._reachable(group.primary, is_handover=is_handover)
         if self.reason(group, kept=kept) is not reason:
             return  # the primary answered; messages handed over nevertheless follow in the next check
-        if kept and not await self._any_goes(group, is_handover=is_handover):
+        if kept and not await self._any_may_be_taken_back(group, is_handover=is_handover):
             return
         _log.warning(
             "primary.lost",
@@ -201,7 +204,7 @@ class PromoteService:
             asking=sorted(reachable.parties),
         )
 
-        def tell(promoted: Sequence[StoredMessage]) -> None:
+        def on_promoted(promoted: Sequence[StoredMessage]) -> None:
             for message in promoted:
                 context.tracking.write(
                     tracking.resubmit(
@@ -235,12 +238,12 @@ class PromoteService:
                 going = [message for message in page if self._may_take_back(message)]
                 left_count += len(page) - len(going)
                 page = tuple(going)
-            await self._ask_and_promote(page, reachable, tell)
+            await self._ask_and_promote(page, reachable, on_promoted)
         if left_count:
             self._note_without_route(Party(group.primary, group.database), left_count)
 
-    async def _any_goes(self, group: ShadowGroup, *, is_handover: bool) -> bool:
-        """Whether any of what was relayed by TRACK can go another way; so that nobody is asked in vain."""
+    async def _any_may_be_taken_back(self, group: ShadowGroup, *, is_handover: bool) -> bool:
+        """Whether any message of this group that was relayed by TRACK can go another way. Otherwise no node needs to be asked."""
         after = 0
         while page := await self._context.ledger.shadows_of(group.primary, group.database, PAGE, after, handed_only=is_handover, kept=True):
             if any(map(self._may_take_back, page)):
@@ -268,11 +271,11 @@ class PromoteService:
         found = {party.server: party for party in parties if party is not None}
         return Reachable(found, context.peers.whole_incarnation(primary))
 
-    async def _ask_and_promote(self, page: Sequence[StoredMessage], reachable: Reachable, tell: Tell) -> None:
-        """Ask one round of questions about these messages; `tell` is called with those that are ours now."""
+    async def _ask_and_promote(self, page: Sequence[StoredMessage], reachable: Reachable, on_promoted: OnPromoted) -> None:
+        """Ask one round of questions about these messages; `on_promoted` is called with those that are ours now."""
         context = self._context
         by_id = {message.envelope.message_id: message for message in page if await self._is_whole(message)}
-        await self._make_way([message for message in page if message.envelope.message_id in self._corrupt], reachable)
+        await self._set_aside_damaged([message for message in page if message.envelope.message_id in self._corrupt], reachable)
         questions = [StatusQuestion(message_id, message.claim.number) for message_id, message in by_id.items()]
         promoted: set[MessageId] = set()
         is_first = True
@@ -283,9 +286,9 @@ class PromoteService:
                 context.peers.failed(server, error.reason)
                 del reachable.parties[server]
                 continue
-            said = dict(zip(by_id, answers, strict=True))
-            decide = self._round(party, said, reachable, is_first=is_first)
-            promoted |= await context.tasks.whole(self._promoted(by_id, list(said), decide, tell), "promote")
+            answer_to = dict(zip(by_id, answers, strict=True))
+            decide = self._round(party, answer_to, reachable, is_first=is_first)
+            promoted |= await context.tasks.whole(self._promoted(by_id, list(answer_to), decide, on_promoted), "promote")
             is_first = False
         rest = [message_id for message_id in by_id if message_id not in promoted]
         copies = context.settings.copies_wanted
@@ -294,26 +297,28 @@ class PromoteService:
             return (
                 Transition(None, None)
                 if claim is None
-                else shadow.alone(claim, context.me, self._servers_to_hear(claim, reachable), copies)
+                else shadow.alone(claim, context.me, self._servers_that_must_answer(claim, reachable), copies)
             )
 
-        await context.tasks.whole(self._promoted(by_id, rest, alone, tell), "promote")
+        await context.tasks.whole(self._promoted(by_id, rest, alone, on_promoted), "promote")
 
     async def _promoted(
-        self, by_id: Mapping[MessageId, StoredMessage], ids: Sequence[MessageId], decide: Decide, tell: Tell
+        self, by_id: Mapping[MessageId, StoredMessage], ids: Sequence[MessageId], decide: Decide, on_promoted: OnPromoted
     ) -> set[MessageId]:
         """Commit the decisions of `decide`, and report at once the messages that are ours, and those known to be delivered."""
         transitions = await self._context.ledger.transition(ids, decide)
         ours = _ours(ids, transitions)
         claims = {message_id: transition.after for message_id, transition in zip(ids, transitions, strict=True)}
         # With the claim as it is now: recipients may have been reported done since the page was read.
-        tell([replace(by_id[message_id], claim=claim) for message_id, claim in claims.items() if claim is not None and message_id in ours])
+        on_promoted(
+            [replace(by_id[message_id], claim=claim) for message_id, claim in claims.items() if claim is not None and message_id in ours]
+        )
         await self._track_ended(ids, transitions)
         return ours
 
     async def _is_whole(self, message: StoredMessage) -> bool:
-        """I5: the SHA-256 is checked before promotion. Without usable content a server does not take a message over: its
-        primary may return, and another server may hold a good copy."""
+        """I5: the SHA-256 is checked before promotion. A server does not take over a message whose content it cannot read: the primary may
+        return, and another server may hold a good copy."""
         message_id = message.envelope.message_id
         try:
             if message.place is None:
@@ -336,13 +341,13 @@ class PromoteService:
         self._corrupt.pop(message_id, None)
         return True
 
-    async def _make_way(self, damaged: Sequence[StoredMessage], reachable: Reachable) -> None:
-        """Set a damaged copy aside if another server has a copy, too: it may wait for this one, which has the higher number and will never
-        promote. The only copy stays as it is, because the primary may return."""
+    async def _set_aside_damaged(self, damaged: Sequence[StoredMessage], reachable: Reachable) -> None:
+        """Set damaged copies aside if another server has a copy, too: that server may wait for ours, which may have a higher number and
+        will never be promoted. A damaged copy that is the only one stays as it is, because the primary may return."""
         for server in tuple(reachable.parties):
             if not damaged:
                 return
-            # With placement 0: it begins nobody's round again.
+            # Placement 0, so that no asked node begins its round again.
             questions = [StatusQuestion(message.envelope.message_id, replace(message.claim.number, placement=0)) for message in damaged]
             try:
                 answers = await self._context.links[server].status(questions)
@@ -363,7 +368,7 @@ class PromoteService:
         state = self._context.peers.states.get(claim.primary)
         return state is not None and state.former == claim.database != NO_DATABASE
 
-    def _round(self, party: Party, said: Mapping[MessageId, StatusAnswer], reachable: Reachable, *, is_first: bool) -> Decide:
+    def _round(self, party: Party, answer_to: Mapping[MessageId, StatusAnswer], reachable: Reachable, *, is_first: bool) -> Decide:
         """The first answer begins a new round: the claim may still contain answers of an interrupted round, which may be hours
         old."""
         me, copies = self._context.me, self._context.settings.copies_wanted
@@ -372,13 +377,13 @@ class PromoteService:
             if claim is None or claim.role is not Role.SHADOW:
                 return Transition(claim, claim)
             before = shadow.round_over(claim).after if is_first else claim
-            to_hear = self._servers_to_hear(claim, reachable)
-            return replace(shadow.answered(before, me, party, said[message_id], to_hear, copies), before=claim)
+            must_answer = self._servers_that_must_answer(claim, reachable)
+            return replace(shadow.answered(before, me, party, answer_to[message_id], must_answer, copies), before=claim)
 
         return decide
 
     async def _track_ended(self, ids: Sequence[MessageId], transitions: Sequence[Transition]) -> None:
-        """Another node knew them delivered: they are no longer shadow messages."""
+        """Write the rows of messages that another node reported delivered: they are no longer shadow messages."""
         by_primary: dict[ServerName, list[DiscardEvent]] = defaultdict(list)
         for message_id, transition in zip(ids, transitions, strict=True):
             if transition.note == Note.DONE and transition.before is not None:
@@ -401,15 +406,15 @@ PAUSE_SECONDS_MAX = 1.0
 class ReconcileService:
     """Asks a restarted primary about every copy held for it, once per incarnation, and a living one once a span.
 
-    `_reconciled` has the incarnation of each primary with which the former was done since this process started. Each copy still
-    held for that primary was sent by this incarnation, or is known to it: a copy that an older one sent and this one does not
-    know is being taken over, and `PeerDesk.hold` refuses copies from an older one.
+    `_reconciled` has, for each primary, the incarnation that answered about all its copies since this process started. Each copy still
+    held for that primary was sent by this incarnation, or is known to it: a copy that an earlier incarnation sent and this one does not
+    know is being taken over, and `PeerDesk.hold` refuses copies from an earlier incarnation.
     """
 
     def __init__(self, context: Context, promote: PromoteService, has_yielded: Callable[[MessageId], None]) -> None:
         self._context = context
         self._promote = promote
-        self._has_yielded = has_yielded  # the primary server of this shadow message, to another one
+        self._has_yielded = has_yielded  # the primary server of this shadow message has yielded to another one
         self._running: set[ServerName] = set()
         self._reconciled: dict[ServerName, Incarnation] = {}
 
@@ -431,7 +436,8 @@ class ReconcileService:
         context = self._context
         while context.peers.whole_incarnation(server) == present:
             try:
-                await context.ledger.transition((), lambda _, claim: Transition(claim, claim))  # copies in progress are stored before it
+                # An empty transaction: copies that are being stored are committed before it.
+                await context.ledger.transition((), lambda _, claim: Transition(claim, claim))
                 await self._ask_all(Party(server, present.database))
                 self._reconciled[server] = present
                 return
@@ -492,7 +498,7 @@ class ReconcileService:
 
         async def settle() -> None:
             transitions = await context.ledger.transition([event.message_id for event in events], decide)
-            for event, transition in zip(events, transitions, strict=True):
+            for event, transition in zip(events, transitions, strict=True):  # again: see there
                 if not context.call_off_done(event.message_id, transition) and transition.changed:
                     context.attempts.changed(event.message_id)
             await track(context, party.server, discarded(events, transitions))

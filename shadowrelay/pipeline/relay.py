@@ -1,11 +1,12 @@
-"""Relays a message to a next hop that is a peer, and keeps it as the shadow (`TRACK`, the way of Exchange 2010). docs/design.md 6.7.
+"""Relays a message to a next hop that is a peer, and keeps its shadow (`TRACK`, as in Exchange 2010). docs/design.md 6.7.
 
-A node does not finish what it has relayed so. The fork becomes a message of its own, whose primary server is the next hop, and this node
-keeps it as that server's shadow message. From then on it is treated like any shadow message: the next hop reports what it has done, and
-when it is lost, the message is taken back (`pipeline.promote`). `pipeline.track` is the other end.
+The fork becomes a message of its own, whose primary server is the next hop, and this node keeps it as that server's shadow message. From
+then on it is treated like any shadow message: the next hop reports which recipients are done, and if that server is lost, the message is
+taken back (`pipeline.promote`). `pipeline.track` is the other end.
 
-The id of the fork's message is made of the id of the message, the next hop and the ordinals. So a node that lost the reply, or the record
-of it, offers the same message again, and hears that it is there. Nothing is relayed twice to one server.
+The id of the fork's message is computed from the id of the message, the next hop and the ordinals. A node that lost the reply, or its
+record of the reply, therefore offers the same id again, and the next hop answers that it has the message: nothing is relayed twice to
+one server.
 """
 
 import asyncio
@@ -38,18 +39,18 @@ from shadowrelay.pipeline.placement import LARGE_OCTETS
 from shadowrelay.ports import DeliveryJob, DeliveryReport
 from shadowrelay.settings.values import Settings
 
-FIRST_RANK = (1, 1)  # of what is relayed: its first primary server has one copy, that of the previous hop
+FIRST_RANK = (1, 1)  # of a relayed message: its first primary server has one copy, on the previous hop
 RELAY_SECONDS = 600.0  # for one message, whatever its size. RFC 5321 4.5.3.2.6
 STILL_SECONDS = 120.0  # without progress
-CANNOT_TRACK = frozenset((500, 501, 502, 503, 504, 530, 555))  # of TRACK itself, not of the message: it goes by plain SMTP
+CANNOT_TRACK = frozenset((500, 501, 502, 503, 504, 530, 555))  # they refuse TRACK, not the message: it is sent by plain SMTP
 
 _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Relayed:
-    """What came of relaying: the report, and the shadow message to keep, unless the next hop has delivered already. `content` if it is a
-    file."""
+    """The result of relaying: the report, and the shadow message to keep, unless the next hop has delivered already. `content` if it is
+    a file."""
 
     report: DeliveryReport
     kept: NewMessage | None
@@ -185,7 +186,7 @@ def _has_it(answer: StatusAnswer) -> bool:
 
 
 def _with_prefix(prefix: bytes, content: Content) -> Content:
-    """With the header lines of a message that was taken over. A content in a file goes without: the log says it, too."""
+    """The content with the trace header of a takeover. Content in a file is sent without: the tracking log has the same information."""
     if not prefix or content.data is None:
         return content
     data = prefix + content.data

@@ -1,8 +1,8 @@
 """Asks the servers on a message's list about it when a lease is missing, before the next attempt. docs/design.md 6.2.
 
-Leases do not survive the process, so after a start every unfinished message is reviewed when it is due; later, those whose shadow
-server was lost or returned. docs/design.md 6.2 "lease", "everybody", "meet". A message that cannot be settled while a server is
-unreachable goes back to delivery (`DeliverService.blocked`) and waits for that server in its queue, without further questions.
+The rules *lease*, *everybody* and *meet*. Leases do not survive the process, so after a start every unfinished message is reviewed when it
+is due; later, messages whose shadow server was lost or returned. A message that cannot be settled while a server is unreachable goes
+back to delivery (`DeliverService.blocked`) and waits for that server in its queue, without further questions.
 """
 
 import asyncio
@@ -28,38 +28,52 @@ from shadowrelay.protocol import tracking
 from shadowrelay.settings.values import WithoutLease
 
 NO_SERVERS: frozenset[ServerName] = frozenset()
-GONE = (Note.DROPPED, Note.EVERYBODY)  # the server holds no copy
-SILENT_SECONDS = 5.0  # a server that did not answer is not asked again for this long, unless it is heard
+GONE = (Note.DROPPED, Note.EVERYBODY)  # the server reports that it holds no copy
+SILENT_SECONDS = 5.0  # a server that did not answer is not asked again for this long, unless it contacts this node
 PAGE = 400  # docs/protocol.md 14: questions in one XQDISCARD STATUS BDAT
 DOUBLINGS_MAX = 10
-TRIES_AT_HAND = 2  # after that a message for which another node must act first waits in its queue, and frees its place
-TRUSTED_HEARTBEATS = 2  # without a failed question
+REVIEWS_BEFORE_WAITING = 2  # then a message for which another node must act first waits in its queue, and frees its place in memory
+TRUSTED_HEARTBEATS = 2  # without a failed question, until a server that polls but did not answer counts as answering
 CLOCK_GRAIN_SECONDS = 0.1
-LOOKED_AT_AGAIN_SECONDS = 1800.0  # in case the event that wakes it was missed
+REVIEW_AGAIN_SECONDS = 1800.0  # in case the event that wakes it was missed
 
 _log = structlog.get_logger()
 
 
 class ReviewService:
-    """Reviews a set of messages. `deliver` receives the result of each, `place` those that need another copy."""
+    """Reviews a set of messages. `deliver` receives the result of each, `place` those that need another copy. What it remembers:
+
+    | messages              | contains                              | added by                    | removed by                         |
+    |-----------------------|---------------------------------------|-----------------------------|------------------------------------|
+    | `_wanted`             | to be reviewed                        | `request`; `run`            | `review_wanted`                    |
+    | `_batch`              | in review now                         | `review_wanted`             | `review_wanted`                    |
+    | `_later`, `_later_at` | to be reviewed again, and when        | `_again`                    | `run`, when due; `_ended`          |
+    | `_tries`              | reviews in a row without a result     | `_again`                    | `_conclude`; `_ended`              |
+    | `_suspects`           | servers to ask although leases run    | `suspect`; `request_server` | `_answered`; `_conclude`; `_ended` |
+    | **servers**           |                                       |                             |                                    |
+    | `_unanswered`         | last failed question since an answer  | `_note_unanswered`          | `_trust`                           |
+    | `_unanswered_since`   | first failed question since an answer | `_note_unanswered`          | `_question`, by an answer          |
+    | `_trusted_at`         | when one of these counts as answering | `reachable`                 | `_trust`; `_note_unanswered`       |
+    | `_waited_for`         | servers for which messages wait       | `_wait_for`; `run`          | `reachable`; `run`                 |
+    """
 
     def __init__(self, context: Context, deliver: DeliverService, place: PlaceService) -> None:
         self._context = context
         self._deliver = deliver
         self._place = place
         self._wanted: set[MessageId] = set()
-        self._later: list[tuple[float, MessageId]] = []  # heap, `Clock.awake`: another node must act first
-        self._later_at: dict[MessageId, float] = {}  # of each message in it; other entries are stale
+        self._later: list[tuple[float, MessageId]] = []  # a heap by `Clock.awake`
+        self._later_at: dict[MessageId, float] = {}  # the valid time of each message in `_later`; other entries there are stale
         self._batch: frozenset[MessageId] = frozenset()  # in review now
-        self._tries: dict[MessageId, int] = {}  # of those
+        self._tries: dict[MessageId, int] = {}  # unfinished reviews of each message
         self._unanswered: dict[ServerName, float] = {}  # `Clock.awake` of the last failed question, if none was answered since
         self._unanswered_since: dict[ServerName, float] = {}  # of the first failed question since the last answer
-        self._said_unanswering: set[ServerName] = set()
-        self._trusted_at: dict[ServerName, float] = {}  # of those: when all messages that wait for it proceed, unless a question fails
-        self._suspects: dict[MessageId, set[ServerName]] = defaultdict(set)  # to be asked although the lease runs
-        self._asked_whole: set[ServerName] = set()  # `request_server` runs
+        self._logged_unanswering: set[ServerName] = set()
+        self._trusted_at: dict[ServerName, float] = {}  # of `_unanswered`: when all messages that wait for it proceed
+        self._suspects: dict[MessageId, set[ServerName]] = defaultdict(set)
+        self._requested_servers: set[ServerName] = set()  # for which `request_server` runs
         self._waited_for: set[ServerName] = set()
-        self._waited_for_longer: set[ServerName] = set()  # by messages of an older copy
+        self._waited_for_longer: set[ServerName] = set()  # by messages of an older copy of the database: for a span, not a heartbeat
         self._event = asyncio.Event()
 
     def request(self, message_id: MessageId) -> None:
@@ -73,8 +87,9 @@ class ReviewService:
         self.request(message_id)
 
     def reachable(self, server: ServerName) -> None:
-        """The server was heard again, or is forgotten: messages that wait for it proceed. A server that polls us may still answer
-        no questions: then one message tries, and the others follow after an answer, or when no question failed for a while."""
+        """The server contacted this node again, or was forgotten: messages that wait for it proceed. A server that polls may still not
+        answer questions. If its last question failed, one message tries first; the others follow after an answer, or after a while
+        without a failure."""
         self._waited_for.discard(server)
         self._waited_for_longer.discard(server)
         peers = self._context.peers
@@ -97,9 +112,9 @@ class ReviewService:
     async def request_server(self, server: ServerName) -> None:
         """Ask about everything that this server may hold for us, although leases run: it was away, or its database is new.
         Page by page; if it goes away again, its next return starts over."""
-        if server in self._asked_whole:
+        if server in self._requested_servers:
             return
-        self._asked_whole.add(server)
+        self._requested_servers.add(server)
         after = 0
         try:
             while page := await self._context.ledger.primaries_listed_on(server, PAGE, after):
@@ -110,7 +125,7 @@ class ReviewService:
                 if self._is_silent(server):
                     return
         finally:
-            self._asked_whole.discard(server)
+            self._requested_servers.discard(server)
 
     async def lost(self, server: ServerName) -> None:
         """The server was unreachable for two heartbeats: place its copies on another server too."""
@@ -194,7 +209,7 @@ class ReviewService:
                 older.append(message_id)
                 continue
             suspects = self._suspects.get(message_id, set())
-            # Including servers on no list any more, such as a forgotten peer that returned and has taken the message over.
+            # Suspects need not be on the list: a forgotten peer that returned may have taken the message over.
             suspects.intersection_update(context.links)
             for server in suspects | set(rules.without_lease(message.claim, self._suffices(message))):
                 by_server[server].append(message_id)
@@ -214,7 +229,7 @@ class ReviewService:
                 self._ended(message.envelope.message_id)
 
     def _ended(self, message_id: MessageId) -> None:
-        """The message is no longer ours. Delivery is informed too: it may become ours again, and must not be left waiting then."""
+        """The message is no longer ours. Delivery is informed too, because the message may become ours again and must not wait then."""
         self._suspects.pop(message_id, None)
         self._later_at.pop(message_id, None)
         self._tries.pop(message_id, None)
@@ -240,7 +255,7 @@ class ReviewService:
         blocking = frozenset(rules.without_lease(message.claim, self._suffices(message)))
         is_older = rules.is_of_older_copy(message.claim, self._context.me)
         if is_older:
-            blocking |= unreachable  # whoever could not be asked
+            blocking |= unreachable  # rule *rolled back*: all nodes must answer
         ended = blocking.issubset(rules.without_lease(message.claim, self._runs(message)))
         suspects = self._suspects.get(message_id, set())
         if is_settled and not blocking and not is_older:
@@ -256,15 +271,15 @@ class ReviewService:
                 self._again(message_id)
         else:
             pause = self._again(message_id)
-            if self._tries[message_id] > TRIES_AT_HAND:
+            if self._tries[message_id] > REVIEWS_BEFORE_WAITING:
                 self._deliver.blocked(message_id, NO_SERVER, pause)
         is_unanswered = bool(unreachable & suspects)  # handed over, and the old primary server does not answer
         if (is_settled or is_unanswered) and not is_older and message.claim.missing_count:
             self._place.want(message_id)
 
     def _wait_for(self, message: StoredMessage, away: set[ServerName]) -> None:
-        """Wait for one of these servers: its return, or the time when it need not be waited for, wakes the message. A lease that
-        still runs, but not long enough, may end before that."""
+        """Have the message wait for one of these servers. It wakes when the server returns, when `may_go_without` applies, or when a lease
+        that is too short for an attempt ends."""
         leases = self._context.leases
         message_id = message.envelope.message_id
         server = min(away)
@@ -272,13 +287,14 @@ class ReviewService:
         left = max((seconds for seconds in ends if seconds > 0), default=0.0)
         if rules.is_of_older_copy(message.claim, self._context.me):
             self._waited_for_longer.add(server)
-        elif server in self._context.peers and not (left and self.may_go_without((server,))):  # else only the lease is in the way
+        elif server in self._context.peers and not (left and self.may_go_without((server,))):  # otherwise only the lease is in the way
             self._waited_for.add(server)
-        self._deliver.blocked(message_id, server, left + CLOCK_GRAIN_SECONDS if left else LOOKED_AT_AGAIN_SECONDS)
+        self._deliver.blocked(message_id, server, left + CLOCK_GRAIN_SECONDS if left else REVIEW_AGAIN_SECONDS)
 
     def may_go_without(self, blocking: Iterable[ServerName], patience: float | None = None) -> bool:
-        """They are forgotten; or `delivery_without_lease = deliver`, once they were unreachable for `patience` seconds (a heartbeat), or
-        answered no question for a span: nodes that restart together must not consider each other lost."""
+        """Whether delivery need not wait for these servers: they are forgotten; or, with `delivery_without_lease = deliver`, each was
+        unreachable for `patience` seconds (default: a heartbeat, because nodes that restart together must not consider each other lost)
+        or answered no question for a span."""
         context = self._context
         seconds = context.heartbeat if patience is None else patience
         if context.settings.transport.delivery_without_lease is not WithoutLease.DELIVER:
@@ -301,7 +317,7 @@ class ReviewService:
         if again and not await self.choose_again(server, again):
             return None
         if gone:
-            await self._everybody(server, gone)
+            await self._ask_everybody(server, gone)
         return {message_id for message_id, transition in transitions.items() if transition.note == Note.WAIT}
 
     async def choose_again(self, server: ServerName, message_ids: Sequence[MessageId]) -> bool:
@@ -316,43 +332,43 @@ class ReviewService:
         }
         return not numbers or await self._question(server, list(numbers), lambda message_id, _: numbers[message_id]) is not None
 
-    async def _everybody(self, server: ServerName, gone: Mapping[MessageId, Claim]) -> None:
+    async def _ask_everybody(self, server: ServerName, gone: Mapping[MessageId, Claim]) -> None:
         """The copies on `server` are gone and its lease had ended: ask whether any other node has taken these over."""
-        unclaimed, unheard = await self._unclaimed(gone, (other for other in self._context.peers.states if other != server))
+        unclaimed, unanswered = await self._unclaimed(gone, (other for other in self._context.peers.states if other != server))
 
         def decide(message_id: MessageId, claim: Claim | None) -> Transition:
             return nobody_claims_more(claim, gone[message_id], server)
 
-        if not unheard:
+        if not unanswered:
             await self._context.ledger.transition(sorted(unclaimed), decide)
 
     async def _claim_again(self, message_ids: Sequence[MessageId]) -> set[ServerName]:
-        """Rule *rolled back*: messages of an older copy of this database. Ask all nodes, and claim again what none claims. Returns the
-        servers that must answer first: also where the heartbeat of one that is down is over, because it may alone know the end of what
-        this copy has unfinished."""
+        """Rule *rolled back*: messages of an older copy of this database. Ask all nodes, and claim again the messages that none claims.
+        Returns the servers that must answer first. A server that is down is waited for longer than usual, up to a span: it may be the
+        only one that knows that a message is finished."""
         me = self._context.me
-        unclaimed, unheard = await self._unclaimed(message_ids, self._context.peers.states, self._span)
-        if not unheard:
+        unclaimed, unanswered = await self._unclaimed(message_ids, self._context.peers.states, self._span)
+        if not unanswered:
             await self._context.ledger.transition(sorted(unclaimed), lambda _, claim: claimed_again(claim, me))
-        return unheard
+        return unanswered
 
     async def _unclaimed(
         self, message_ids: Iterable[MessageId], servers: Iterable[ServerName], patience: float | None = None
     ) -> tuple[set[MessageId], set[ServerName]]:
         """Which of these messages none of these servers claims, and the servers that did not answer and must be waited for."""
-        open_ids, unheard = set(message_ids), set()
+        open_ids, unanswered = set(message_ids), set()
         for server in servers:
             if not open_ids:
                 break
             transitions = await self._question(server, sorted(open_ids), partial(question_number, server))
             if transitions is None and not self._context.peers.is_forgotten(server):
                 if not self.may_go_without((server,), patience):
-                    unheard.add(server)
+                    unanswered.add(server)
                     continue
                 _log.warning("everybody.unheard", server=server, count=len(open_ids))
             settled = (Note.YIELDED, Note.DONE, Note.WAIT)
             open_ids -= {message_id for message_id, transition in (transitions or {}).items() if transition.note in settled}
-        return open_ids, unheard
+        return open_ids, unanswered
 
     async def _question(
         self, server: ServerName, message_ids: Sequence[MessageId], number: Callable[[MessageId, Claim], CopyNumber]
@@ -376,48 +392,48 @@ class ReviewService:
             self._note_unanswered(server, error.reason)
             return None
         self._unanswered_since.pop(server, None)
-        self._said_unanswering.discard(server)
+        self._logged_unanswering.discard(server)
         if server in self._unanswered:
             self._trust(server)
         assert link.identity is not None
         party = Party(server, link.identity.database)
-        said = dict(zip(messages, answers, strict=True))
+        answer_to = dict(zip(messages, answers, strict=True))
         runs = {
             message_id: (entry := message.claim.copy_on(server)) is not None and self._runs(message)(entry)
             for message_id, message in messages.items()
         }
 
         def decide(message_id: MessageId, claim: Claim | None) -> Transition:
-            transition = self._decide(message_id, claim, party, said[message_id], runs[message_id])
+            transition = self._decide(message_id, claim, party, answer_to[message_id], runs[message_id])
             is_old = message_id in placing or not is_same_copy(claim, messages[message_id].claim, server)
             return Transition(claim, claim, note=Note.WAIT) if is_old and transition.note in GONE else transition
 
-        transitions = await context.end_claims(list(said), decide)
-        outcome = dict(zip(said, transitions, strict=True))
+        transitions = await context.end_claims(list(answer_to), decide)
+        outcome = dict(zip(answer_to, transitions, strict=True))
         for message_id, transition in outcome.items():
             if transition.note == Note.CHOSEN:
                 self._deliver.placed(message_id)
                 if transition.before is not None and not transition.before.is_chosen(server):
                     self._track_chosen(messages[message_id], server, asked_at)
-        for message_id, answer in said.items():
+        for message_id, answer in answer_to.items():
             if holds_for(answer, context.me):  # our question reset its silence timer
                 context.leases.began(message_id, server, asked_at, is_confirmed=True)
         return outcome
 
     def _track_chosen(self, message: StoredMessage, server: ServerName, asked_at: float) -> None:
-        """Its copy there did not count, and does now, without one being sent."""
+        """HAREDIRECT: a copy that the server held already counts again. None was sent."""
         context = self._context
         elapsed = timedelta(seconds=context.clock.awake() - asked_at)
         context.tracking.write(tracking.haredirect(context.me.server, message, at=context.now(), server=server, elapsed=elapsed))
 
     def _note_unanswered(self, server: ServerName, reason: str) -> None:
-        """A server that polls us but answers no question for a span is logged once, and need not be waited for any longer."""
+        """A question failed. A server that polls but answers no question for a span is logged once, and not waited for any longer."""
         now = self._unanswered[server] = self._context.clock.awake()
         self._trusted_at.pop(server, None)
         self._unanswered_since.setdefault(server, now)
         _log.info("review.unanswered", server=server, reason=reason)
-        if self._is_unanswering(server) and server not in self._said_unanswering and self._context.peers.unreachable_for(server) < 1:
-            self._said_unanswering.add(server)
+        if self._is_unanswering(server) and server not in self._logged_unanswering and self._context.peers.unreachable_for(server) < 1:
+            self._logged_unanswering.add(server)
             _log.warning("peer.answers_no_questions", server=server, reason=reason)
 
     def _is_unanswering(self, server: ServerName) -> bool:
@@ -429,7 +445,7 @@ class ReviewService:
         return self._context.settings.transport.shadow_resubmit_time_span.total_seconds()
 
     def _is_silent(self, server: ServerName) -> bool:
-        """It recently did not answer, and was not heard since: each page of a long review would wait for it."""
+        """It recently did not answer, and has not contacted this node since. Without this, each page of a long review would wait for it."""
         failed_at = self._unanswered.get(server)
         if failed_at is None or self._context.clock.awake() - failed_at > min(self._context.heartbeat, SILENT_SECONDS):
             return False
@@ -447,11 +463,11 @@ class ReviewService:
         return transition
 
 
-# Questions and what their answers change: decisions of `shadowrelay.ownership` on claims that may be gone by now.
+# Decisions of `shadowrelay.ownership` about claims that may be gone by now; and the number of a question.
 
 
 def holds_for(answer: StatusAnswer, me: Party) -> bool:
-    """Whether it holds the copy for us. Not if it is promoting: a server answered `yours` does not wait for a lease to end."""
+    """Whether the server holds the copy for us. Not if it is promoting: a server that received `yours` does not wait for a lease to end."""
     is_ours = answer.state is StatusState.SHADOW and answer.primary == me.server and answer.database == me.database
     return is_ours and not answer.promoting
 

@@ -1,11 +1,11 @@
-"""Rule *rolled back*: recognises that this node's queue database is an older copy that was put back. docs/design.md 6.2 "Rolled back".
+"""Rule *rolled back*: detects that this node's queue database is an older copy that was put back. docs/design.md 6.2 "Rolled back".
 
-An older copy has messages as unfinished that were delivered or taken over since, and knows nothing of what was accepted since. It also
-gives numbers and sequences a second time. So the database gets a new id, and the node starts again under it: its peers take over what
-they hold for the old id, like after a destroyed disk, and this node asks all of them about every message in the copy before anything
-else is done with it.
+In an older copy, messages are unfinished that were delivered or taken over since, messages accepted since are missing, and numbers and
+sequences would be assigned a second time. So the database gets a new id, and the node starts again under it: its peers take over what
+they hold for the old id, as after a destroyed disk, and this node asks all of them about every message in the copy before it does anything
+else with it.
 
-Peers report in XSHADOW what they have seen of this database (`seen`, `seen-of`). A session that shows the copy is used for nothing else:
+Peers report in XSHADOW what they have seen of this database (`seen`, `seen-of`). A session that reveals the copy is used for nothing else:
 the peer would take the older copy for the present state.
 """
 

@@ -1,9 +1,9 @@
-"""Resubmits from Safety Net what requests name. docs/design.md 6.3.
+"""Resubmits messages from Safety Net for requests of administrators. docs/design.md 6.3.
 
-A request goes through its interval in pages, by the index of delivery times. Each message that it makes is committed together with its
-place in the interval, and is then copied and delivered like a DSN: in reject mode not before it has a copy. New mail comes first: a
-request waits for at most `UNFINISHED_MAX` of its messages, and rests as long as it works. A request is done when all of its messages
-are redundant.
+A request goes through its interval in pages, by the index of delivery times. Each message that it makes is committed together with the
+request's progress, and is then copied and delivered like a DSN: in reject mode not before it has a copy. New mail has priority: a
+request waits while `UNFINISHED_MAX` of its messages are unfinished, and pauses after each step for as long as the step took. A request is
+done when all of its messages are redundant.
 """
 
 import asyncio

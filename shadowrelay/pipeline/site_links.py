@@ -1,8 +1,8 @@
-"""The way of mail between sites: links with costs, hub sites where it stops, and the place where recipients part. docs/design.md 6.7.
+"""Routes mail between sites: links with costs, hub sites where mail stops, and where the recipients of a message part. docs/design.md 6.7.
 
-Mail takes the path of least cost, whatever answers at the moment: then of fewest hops, then of the lowest name, compared from the
-destination backwards. A part of such a path is such a path, too, so that all nodes with the same links agree, and no mail goes round.
-It goes straight to the servers of the last site, unless a hub site lies between. Source: seed-003, msd-lcr
+Mail takes the path of least cost, then of fewest hops, then of the lowest name, compared from the destination backwards. Whether a server
+answers plays no part. A part of such a path is such a path itself, so all nodes with the same links agree, and no mail loops. Mail goes
+straight to the servers of the last site, unless a hub site lies between. Source: seed-003, msd-lcr
 """
 
 import heapq

@@ -1,8 +1,8 @@
-"""Takes a message from a previous hop that keeps the shadow (`TRACK`, the way of Exchange 2010). docs/design.md 6.7, docs/protocol.md 6.
+"""Accepts a message from a previous hop that keeps its shadow (`TRACK`, as in Exchange 2010). docs/design.md 6.7, docs/protocol.md 6.
 
-It is a new primary message, accepted as if this node had just placed a copy of it on the previous hop: that server is the chosen one of
-its list, the lease on it counts from the arrival of MAIL, and it is told what is done like any shadow server. The other end is
-`pipeline.relay`.
+The message becomes a new primary message, as if this node had just placed a copy on the previous hop: that server is the chosen shadow
+server, its lease begins with the arrival of MAIL, and it receives discard notifications like any shadow server. `pipeline.relay` is the
+other end.
 """
 
 from datetime import timedelta
@@ -21,14 +21,14 @@ from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.place import PlaceService
 from shadowrelay.protocol import tracking
 
-# As for the parameter where it is unknown: the previous hop delivers the message without it, now and not when this is reconfigured.
-NOT_LINKED = Reply(555, "5.5.4", "This server takes no XSHADOW=TRACK of you: send_xshadow is off here")
+# The reply to an unknown parameter: the previous hop then delivers the message without TRACK at once, and does not wait.
+NOT_LINKED = Reply(555, "5.5.4", "This server takes no XSHADOW=TRACK from you: send_xshadow is off here")
 
 _log = structlog.get_logger()
 
 
 class TrackService:
-    """Behind `ports.PeerDesk.track`."""
+    """Implements `ports.PeerDesk.track`."""
 
     def __init__(self, context: Context, deliver: DeliverService, place: PlaceService) -> None:
         self._context = context
@@ -36,21 +36,21 @@ class TrackService:
         self._place = place
 
     async def take(self, peer: PeerIdentity, offer: CopyOffer, began_awake: float) -> Reply | None:
-        """Take over a message that `peer` keeps as the shadow; its 250 is the promise. None: it is here already. The node owns the work,
-        so it completes even if the session ends."""
+        """Accept a message whose shadow `peer` keeps. Returns the reply, or None if the message is here already. The node owns the task, so
+        it completes even if the session ends."""
         return await self._context.tasks.whole(self._take(peer, offer, began_awake), "track")
 
     async def _take(self, peer: PeerIdentity, offer: CopyOffer, began_awake: float) -> Reply | None:
         context, envelope, content = self._context, offer.envelope, offer.content
         message_id, transport = envelope.message_id, context.settings.transport
-        if peer.server not in context.peers:  # its notifications would never be fetched, nor ours heard
+        if peer.server not in context.peers:  # neither would ever poll the other for notifications
             return NOT_LINKED
         previous = Party(peer.server, peer.database)
         wanted = transport.shadow_copies if context.settings.is_copied(envelope.connector) else 0
         claim = primary.relayed_claim(context.me, previous, offer.number, len(envelope.recipients), wanted)
         now, started = context.now(), context.clock.awake()
         message = NewMessage(envelope, claim, Origin.CLIENT, now, delivery_rules.remember_until(now, transport))
-        if not context.attempts.begin(message_id):  # the first offer of it is still being taken
+        if not context.attempts.begin(message_id):  # an earlier offer of it is still being accepted
             return LOCAL_ERROR
         try:
             stored = await context.ledger.record_accepted(message, content, decided=True)

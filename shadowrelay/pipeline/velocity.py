@@ -1,6 +1,6 @@
-"""How fast queues drain: Exchange's Velocity, messages a second that left a queue less those that came, over the last minute.
+"""Measures how fast queues drain: Exchange's Velocity, departures less arrivals a second over the last minute. Source: msd-qp
 
-That difference is the change of the queue's depth, so depths are sampled instead of counting each message. Source: msd-qp
+That difference is the change of the queue's depth, so depths are sampled instead of counting each message.
 """
 
 import asyncio

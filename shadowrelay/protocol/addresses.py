@@ -1,4 +1,4 @@
-"""Parse and format MAIL and RCPT: paths of RFC 5321 4.1.2 and RFC 6531 3.3, and ESMTP parameters.
+"""Parses and formats MAIL and RCPT: paths of RFC 5321 4.1.2 and RFC 6531 3.3, and ESMTP parameters.
 
 Parsing is strict: no space after the colon, angle brackets required, no trailing dot and no underscore in a domain. Only spaces at
 the end of the line are accepted (RFC 5321 4.1.1). Control characters are always refused.

@@ -45,6 +45,7 @@ _SERVER = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?(?:\.[a-z0-9_](?:[
 
 _XTEXT = re.compile(r"(?:[!-*,-<>-~]|\+[0-9A-F]{2})*")
 _ENCODED = re.compile(rb"\+([0-9A-F]{2})")
+ENVID = re.compile(r"[!-<>-~]{1,100}")  # RFC 3461 4.4: at most 100 octets, xtext
 _NOT_PLAIN = re.compile(rb"[^!-*,-<>-~]")
 
 
@@ -73,11 +74,15 @@ def parse_xtext(text: str, what: str) -> str:
     """Inverse of `format_xtext`. Raises: WireError 501 5.5.4."""
     if _XTEXT.fullmatch(text) is None:
         raise bad_argument(f"Bad {what}")
-    octets = _ENCODED.sub(lambda found: bytes((int(found[1], 16),)), text.encode("ascii"))
     try:
-        return octets.decode("utf-8")
+        return decode_xtext(text.encode("ascii")).decode("utf-8")
     except UnicodeDecodeError:
         raise bad_argument(f"Bad {what}") from None
+
+
+def decode_xtext(octets: bytes) -> bytes:
+    """Replace each `+XX` by its octet; anything else stays as it is."""
+    return _ENCODED.sub(lambda found: bytes((int(found[1], 16),)), octets)
 
 
 def format_next_hop(next_hop: str) -> str:

@@ -1,8 +1,9 @@
-"""Filters of listings, with Exchange's property names and operators: `MessageCount -gt 10 -and NextHopDomain -like '*.example'`.
+"""Parses filters of listings, `MessageCount -gt 10 -and NextHopDomain -like '*.example'`, and matches them. docs/operations.md "Filters".
 
-A filter is parsed into a tree, which `matches` compares with values and `store.filters` compiles to SQL. Exchange joins comparisons with
-`-and` only; here `-or`, `-not` and parentheses join them too. PowerShell gives `-and` and `-or` the same rank, most other languages do
-not, so a filter that mixes them without parentheses is refused. Source: msd-qps, msd-qp, msd-mp
+Property names and operators are Exchange's. A filter is parsed into a tree, which `matches` compares with values and `store.filters`
+compiles to SQL. Exchange joins comparisons with `-and` only; here `-or`, `-not` and parentheses join them too. PowerShell gives `-and`
+and `-or` the same rank, most other languages do not, so a filter that mixes them without parentheses is refused. Source: msd-qps,
+msd-qp, msd-mp
 
 Names, operators and text are compared without regard to case. In the pattern of `-like`, `*` stands for any characters.
 """

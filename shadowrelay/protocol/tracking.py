@@ -32,6 +32,8 @@ CustomData = tuple[tuple[str, str], ...]
 
 NO_SUITABLE_SHADOW_SERVERS = "No suitable shadow servers"  # Exchange's wording: docs/sources.md "elastic"
 JOURNAL_REPORT = "JournalReport"
+KEPT_AS = "shadow kept as "  # source-context of SEND: relayed by TRACK, and the id of the kept shadow
+DELAYED = "delayed: "  # source-context of RECEIVE: the 250 waited, and what ended the wait
 EXPIRED = Reply(550, "4.4.7", "QUEUE.Expired; message expired")  # docs/sources.md "msd-mt"
 
 
@@ -94,7 +96,7 @@ def acknowledged_late(received: TrackingEvent, *, at: datetime, how: Acknowledge
         "Replication": Replication.SUCCESS if how.is_safe else Replication.FAILED,
         "AckElapsed": f"{ack_elapsed.total_seconds():.6f}",
     }
-    return replace(received, at=at, source_context=f"delayed: {how}", custom_data=tuple(said.items()))
+    return replace(received, at=at, source_context=f"{DELAYED}{how}", custom_data=tuple(said.items()))
 
 
 def hareceive(node: ServerName, envelope: Envelope, *, at: datetime, primary: ServerName, size: int, internal_id: int = 0) -> TrackingEvent:
@@ -157,7 +159,7 @@ def send(
     """Primary: `server` ("name [address]:port") accepted the recipients in `replies` (all of them positive). `kept`: this node relayed them
     as this message, and keeps it as the shadow of `server` (`TRACK`)."""
     event = EventId.SENDEXTERNAL if external else EventId.SEND
-    context = f"shadow kept as {kept}" if kept else ""
+    context = f"{KEPT_AS}{kept}" if kept else ""
     return _attempt(
         event, EventSource.SMTP, node, stored, at, server, replies, _size(stored) if size is None else size, elapsed, next_hop, context
     )

@@ -1,7 +1,8 @@
-"""Parse and format XQDISCARD, which fetches discard notifications, and XQDISCARD STATUS, which asks about messages.
+"""Parses and formats XQDISCARD (fetches discard notifications) and XQDISCARD STATUS (asks about messages). docs/protocol.md 9, 10.
 
-docs/protocol.md 9 and 10. A reply to XQDISCARD has a line `<sequence> <message-id> <status> [<ordinals> [<next hop>]]` for each event,
-then `remaining=<n> [position=<p>]`. Events that exceed the limits of a reply are counted in `remaining` and fetched next.
+A reply to XQDISCARD has a line `<sequence> <message-id> <status> [<ordinals> [<next hop>]]` for each event, then
+`remaining=<n> [position=<p>]`. Events that exceed the limits of a reply are counted in `remaining` and fetched next.
+
 Answers to STATUS are parsed in two places: its reply, and the text after `554 5.5.0 XSHADOW superseded`.
 """
 

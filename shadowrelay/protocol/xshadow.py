@@ -1,4 +1,4 @@
-"""Parse and format the verb XSHADOW, its EHLO keyword and its MAIL parameter. docs/protocol.md 4 to 7.
+"""Parses and formats the verb XSHADOW, its EHLO keyword and its MAIL parameter. docs/protocol.md 4 to 7.
 
 The parts: a node's identity (`hello`), a copy's number (`hold`), the envelope data that MAIL and RCPT do not carry
 (`envelope`), the end of a copy (`commit`), and the database position in every reply.
@@ -18,6 +18,7 @@ from shadowrelay.model.peers import PeerIdentity, Seen
 from shadowrelay.model.values import dataclass
 from shadowrelay.protocol.fields import (
     COUNTER_MAX,
+    ENVID,
     bad_argument,
     format_done,
     format_instant,
@@ -265,7 +266,6 @@ _TEXT_OCTETS_MAX: Mapping[str, int] = {
 }
 _ENVELOPE_KEYS = frozenset(("arrived", *_TEXT_OCTETS_MAX, "ret", "envid", "done"))
 _RET = re.compile(r"FULL|HDRS", re.IGNORECASE | re.ASCII)
-_ENVID = re.compile(r"[!-<>-~]{1,100}")  # RFC 3461 4.4: at most 100 octets, xtext
 
 _COMPACT = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"))
 
@@ -312,7 +312,7 @@ def parse_envelope(text: str) -> EnvelopeExtras:
         not {str}.issuperset(map(type, values.values()))
         or "arrived" not in values
         or (ret is not None and _RET.fullmatch(ret) is None)
-        or (envid is not None and _ENVID.fullmatch(envid) is None)
+        or (envid is not None and ENVID.fullmatch(envid) is None)
     ):
         raise bad_argument("Bad XSHADOW ENVELOPE")
     return EnvelopeExtras(

@@ -1,4 +1,4 @@
-"""Says in sentences what a configuration promises: what 250 means, what a failure costs, who may send, where mail goes."""
+"""Describes in sentences what a configuration promises: what 250 means, what a failure costs, who may send. docs/design.md 7."""
 
 from collections.abc import Iterator, Sequence
 

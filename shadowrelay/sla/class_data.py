@@ -1,7 +1,7 @@
-"""The class-data archive: Spark's classes as a JVM has them in memory, so that the next JVM neither loads nor verifies each one.
+"""Finds the class-data archive: a file with Spark's classes, which a JVM maps instead of loading them. docs/sla.md "Make a report".
 
 `sla prepare` makes it (`preparation`), for one JVM and one installation of Spark, and every later session of that user maps it if it is
-there. The JVM compares it with its own version and with each jar, and does without it if anything differs.
+there. The JVM compares it with its own version and with each jar, and ignores it if anything differs.
 """
 
 import os
@@ -12,7 +12,9 @@ from pathlib import Path
 from time import time
 
 UNUSED_MAX = timedelta(days=30)  # then the next `sla prepare` deletes it: that JVM or Spark is probably gone
-QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"  # a JVM would say on standard output why it does without an archive
+QUIET = (
+    "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"  # otherwise a JVM prints on standard output why it does not use the archive
+)
 
 
 def archive_of(java: str, spark: str) -> Path | None:

@@ -1,6 +1,6 @@
-"""What happened, as one list: when, who, what, and the sender and subject where a person must be told. docs/sla.md, 4.
+"""Lists what happened, in one list: when, which server, what, and sender and subject if a person must be informed. docs/sla.md, 4.
 
-Pure functions over the lists of summary.json. A network that was cut is one event: the servers behind it had not gone, although others took
+Pure functions over the lists of summary.json. A cut network is one event: the servers behind it were not lost, although others took
 their mail over.
 """
 
@@ -23,7 +23,7 @@ NAMED_MAX = 3  # servers, recipients; more are counted
 
 
 def incidents(summary: Line) -> list[dict[str, Any]]:
-    """`incidents` of summary.json. Those of which a person must be told come first, then the others; each part in order of time.
+    """`incidents` of summary.json. Those about which a person must be informed come first, then the others; each part in order of time.
 
     Shapes: `summary` has all other lists, `cuts`, `overall`, `objectives`, `causes` and `slow_causes`.
     """
@@ -72,7 +72,7 @@ def _unexplained(duplicates: Sequence[Line]) -> list[dict[str, Any]]:
 
 
 def _told(kind: str, lines: Sequence[Line], at: str | None, who: str, what: str, **more: Any) -> dict[str, Any]:
-    """One message, of which several recipients may have to be told."""
+    """One message, about which several recipients may have to be informed."""
     recipients = [line["recipient"] for line in lines]
     others = len(recipients) - NAMED_MAX
     said = ", ".join(recipients[:NAMED_MAX]) + (f" and {counted(others, 'other')}" if others > 0 else "")

@@ -1,11 +1,12 @@
 """Reads logs into a warehouse, each file once: `sla ingest`, and the temporary warehouse of a report from logs. docs/sla.md, 1.
 
-A log is new if the table `files` does not have it with the size that is listed: it was never read, or has grown, or could not be read.
-New logs are landed in batches, `ingest-000000` and so on. What a killed batch has left is no batch for readers; the next run deletes it,
-and its logs are still new. So the warehouse itself is all that is remembered between two runs.
+A log is new if the table `files` does not have it with its present size: it was never read, has grown, or could not be read.
+New logs are landed in batches, `ingest-000000` and so on. Readers ignore the rest of a batch that was killed; the next run deletes it,
+and its logs are still new. So nothing but the warehouse is kept between two runs.
+
 A log that grew is read again as a whole. Its earlier rows are then repeats, which every reader of events tolerates.
 
-Spark's workers read much. Little is read in this process, and then no JVM is started, unless small files are to be merged.
+Spark's workers read large inputs. Small ones are read in this process, without a JVM, unless small files are to be merged.
 """
 
 import os

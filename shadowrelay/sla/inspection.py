@@ -1,7 +1,7 @@
-"""Holds the rows in `events` and `quarantine` against `files`, so that a damaged warehouse is noticed, not reported as if it were whole.
+"""Compares the rows in `events` and `quarantine` with the table `files`, to detect a damaged warehouse. docs/sla.md, 1, "Damage".
 
-docs/sla.md, 1, "Damage". Without Spark: only footers of Parquet files are read. A file of events is named after its log (`Source.key`), so
-what is missing can be named, and `read_again` takes it from the log.
+Works without Spark: only footers of Parquet files are read. A file of events is named after its log (`Source.key`), so missing logs can be
+named, and `read_again` reads them again.
 """
 
 from collections import Counter

@@ -1,6 +1,6 @@
-"""Which logs there are: `<logs>/<server>/MSGTRK*.LOG`, below a directory or a URL of any store that fsspec knows. docs/sla.md, section 1.
+"""Lists the logs: `<logs>/<server>/MSGTRK*.LOG`, in a directory or at a URL of any store that fsspec supports. docs/sla.md, section 1.
 
-Spark does not list and does not open them, so logs in a store need no jar of Hadoop. What cannot be read is said before the job begins.
+Spark does not list and does not open them, so logs in a store need no jar of Hadoop. Unreadable files are reported before the job begins.
 """
 
 import os

@@ -22,7 +22,7 @@ from pyspark.sql.types import LongType, StructType
 
 from shadowrelay.sla.figures.counting import HOUR_US, MINUTE_US, Clock, Within, cells, figures, histogram
 from shadowrelay.sla.figures.evidence import Evidence, Rules, evidence, within
-from shadowrelay.sla.figures.first_pass import BEARING, first_pass, odd_events, seen_counts, server_names, several_copies
+from shadowrelay.sla.figures.first_pass import RESENT_KEYS, first_pass, odd_events, seen_counts, server_names, several_copies
 from shadowrelay.sla.figures.slow import slow
 from shadowrelay.sla.incident_list import cuts, incidents, with_cuts
 from shadowrelay.sla.inspection import inspect
@@ -229,7 +229,7 @@ def _make(
         sites = frame_of(spark, SITES, [(name, site.site, site.boundary) for name, site in inputs.sites.items()])
         limits = _within(promise)
         frames: dict[str, Callable[[], DataFrame]] = {
-            "messages": lambda: found.messages.drop(*BEARING),
+            "messages": lambda: found.messages.drop(*RESENT_KEYS),
             "copies": lambda: found.copies,
             "slow": lambda: slow(found, everything.takeovers, sites, within=limits, now=judged_at),
             "quarantine": lambda: quarantined_once(read_quarantine(spark, warehouse)),

@@ -169,7 +169,7 @@ def spark_session(
             raise
         archive.unlink(missing_ok=True)  # perhaps it is damaged: the JVM checks little of it
         spark = _started(master, settings, jvm)
-    if is_small:  # the JVM is not told of each column that is needed no more: there are thousands, and it ends soon
+    if is_small:  # no call to the JVM for each column that is no longer used: there are thousands, and the JVM ends soon
         spark.sparkContext._gateway.gateway_property.enable_memory_management = False  # type: ignore[union-attr]
     return spark
 

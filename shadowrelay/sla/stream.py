@@ -1,8 +1,8 @@
 """The logs of `sla watch`: Spark's stream of files into the warehouse. docs/sla.md, 7.
 
-Spark's checkpoint records which files belong to which batch, and a batch that was killed is repeated. It does not record what `sla ingest`
-has read, so a batch leaves out the logs that `files` has, nor that a file grew after it was read: that is for `read_again`.
-Hadoop lists the files, so there are limits that `sla ingest` does not have: `require_streamable`.
+Spark's checkpoint records which files belong to which batch, and a batch that was killed is repeated. The checkpoint does not know what
+`sla ingest` has read, so a batch leaves out the logs that `files` has. Nor does it know that a file grew after it was read: `read_again`
+handles that. Hadoop lists the files, so there are limits that `sla ingest` does not have: `require_streamable`.
 """
 
 import time

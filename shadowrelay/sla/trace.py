@@ -1,6 +1,6 @@
-"""`sla trace` without Spark: every row about one message, from few logs or a small warehouse. A JVM takes longer to start than this reads.
+"""`sla trace` without Spark: every row about one message, from few logs or a small warehouse. docs/sla.md "Make a report".
 
-The rows are those of `summary.trace`, which reads any amount, in the same form.
+Starting a JVM would take longer than this reads. The rows are those of `summary.trace`, which reads any amount, in the same form.
 """
 
 from collections import defaultdict

@@ -120,7 +120,6 @@ _ARROW = {
     _TEXT: pa.string(), _LONG: pa.int64(), IntegerType(): pa.int32(), _INSTANT: UTC_INSTANT, DateType(): pa.date32(),
     _LIST: pa.list_(pa.string()),
 }  # fmt: skip
-LOGS = _struct(("server", _TEXT), ("file", _TEXT))
 
 
 def frame_of(spark: "SparkSession", schema: StructType, rows: Iterable[Sequence[Any]] = ()) -> "DataFrame":

@@ -1,4 +1,4 @@
-"""Open client sessions. RFC 5321 4.5.3.2, RFC 7435.
+"""Opens client sessions: connection, greeting, EHLO, STARTTLS. RFC 5321 4.5.3.2, RFC 7435.
 
 aiosmtplib does the connection, greeting, EHLO and STARTTLS; then its transport is taken over. It is given a connected socket and no
 timeout, because its wait_for leaks sockets when cancelled. Instead `asyncio.timeout` bounds everything, and an opening that fails or

@@ -59,8 +59,8 @@ from shadowrelay.smtp.limits import (
 
 aiosmtpd_log.setLevel(logging.WARNING)  # it logs each connection, in a format other than ours
 
-KNOWN_ELSEWHERE = frozenset({"AUTH", "ATRN", "BURL", "ETRN", "EXPN", "SAML", "SEND", "SOML", "TURN"})
-HELD_BACK_LOOK_SECONDS = 1.0  # how often is looked whether a client that is kept waiting has given up
+VERBS_NOT_IMPLEMENTED = frozenset({"AUTH", "ATRN", "BURL", "ETRN", "EXPN", "SAML", "SEND", "SOML", "TURN"})
+HELD_BACK_LOOK_SECONDS = 1.0  # how often a client that is kept waiting is checked for having given up
 HTTP_VERBS = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "POST", "PUT"})  # from a browser made to connect to us
 PROTOCOL_ERROR_CODES = frozenset({500, 501, 502, 503, 504, 530, 555})
 
@@ -147,7 +147,7 @@ class Connection(SMTP):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.commands = {name[5:]: getattr(cls, name) for name in dir(cls) if name.startswith("smtp_")}
-        for name in KNOWN_ELSEWHERE:
+        for name in VERBS_NOT_IMPLEMENTED:
             cls.commands.pop(name, None)
 
     def __init__(self, reception: Reception, loop: asyncio.AbstractEventLoop, sessions: dict["Connection", None]) -> None:
@@ -528,7 +528,7 @@ class Connection(SMTP):
         if name in HTTP_VERBS:
             self.hang_up(NO_SMTP_CLIENT, "HTTP")
         else:
-            self.refuse(NOT_IMPLEMENTED if name in KNOWN_ELSEWHERE else UNKNOWN_COMMAND)
+            self.refuse(NOT_IMPLEMENTED if name in VERBS_NOT_IMPLEMENTED else UNKNOWN_COMMAND)
 
     def heard(self, name: str) -> None:
         """A peer sent a command; of those that arrived together, this is the first, or it starts an exchange. For subclasses."""

@@ -1,4 +1,4 @@
-"""Read and write message content: DATA in blocks, checks, dot-stuffing, hashing, spooling. RFC 5321 4.1.1.4, 4.5.2.
+"""Reads and writes message content: DATA in blocks, checks, dot-stuffing, hashing, spooling. RFC 5321 4.1.1.4, 4.5.2.
 
 The rules here:
 

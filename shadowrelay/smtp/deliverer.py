@@ -1,10 +1,10 @@
-"""Deliver to next hops: SMTP transactions over pooled sessions. Implements `ports.Deliverer`.
+"""Delivers to next hops: SMTP transactions over pooled sessions. Implements `ports.Deliverer`. RFC 5321 4.1.1, 4.5.3.2; RFC 2920.
 
-Source: RFC 5321 4.1.1, 4.5.3.2; RFC 2920 (pipelining). The rules here:
+The rules here:
 
 - Use only extensions that the next hop offers. Change the content by dot-stuffing only. Send the final dot only if `may_end_data`
   returns True. A reply that makes no sense ends the session as a transient failure.
-- Try the next server only while no server has been spoken to; replace a kept session once if it turns out stale before its
+- Try the next server only while no server has received a command; replace a kept session once if it turns out stale before its
   first reply; repeat nothing after the final dot.
 - Read content only when a session is open. Each step that writes it runs in `with work.handling()`; no step that waits does.
 

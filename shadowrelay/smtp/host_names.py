@@ -1,4 +1,4 @@
-"""Look up names in DNS, and connect to the hosts named in the configuration: peers, and next hops of routes. RFC 2308, 6761, 8767.
+"""Looks up names in DNS, and connects to the hosts of the configuration: peers and next hops of routes. RFC 2308, 6761, 8767.
 
 Each question is asked once and its answer cached. Look-ups of the same name and type are shared: later callers wait for the same
 answer, and cancelling a caller does not cancel the look-up. The number of concurrent look-ups is limited, with a separate limit for

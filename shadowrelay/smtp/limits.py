@@ -77,7 +77,7 @@ HOLD_HAS_FAILED = Reply(503, "5.5.1", "The shadow copy has failed already")
 BDAT_WANTED = Reply(503, "5.5.1", "The content of a shadow copy comes by BDAT")
 HOLD_IS_INCOMPLETE = Reply(503, "5.5.1", "A shadow copy needs recipients and XSHADOW ENVELOPE")
 BAD_CHUNK = Reply(501, "5.5.4", "Syntax: BDAT <size>; closing connection")
-NOT_WHAT_WAS_SENT = Reply(451, "4.5.0", "Size or SHA-256 differs from what was received")
+CONTENT_MISMATCH = Reply(451, "4.5.0", "Size or SHA-256 differs from what was received")
 HOLD_NOT_OFFERED = Reply(452, "4.3.1", "No shadow copies are taken now")
 ENVELOPE_OK = Reply(250, "2.0.0", "Envelope OK")
 

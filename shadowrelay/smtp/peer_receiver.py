@@ -1,8 +1,8 @@
-"""Commands of peers besides mail: XSHADOW, BDAT for copies, XQDISCARD; and the right to use them. docs/protocol.md 5 to 10, 16.
+"""Handles the commands of peers: XSHADOW, BDAT, XQDISCARD; and decides which clients may use them. docs/protocol.md 5 to 10, 16.
 
 The rules here:
 
-- A session without the right neither sees nor can use any of this (docs/design.md 6.6).
+- A session without the right is not offered the extension and cannot use it (docs/design.md 6.6).
 - `proved` is reported only for commands that start a new exchange, because a peer starts one only after it has read all
   replies to the previous one. Other lines of a pipelined group may have been written before our reply was read.
 - A copy's transaction fails as a whole. Its lines are pipelined: those after the first failure are answered 503, one reply
@@ -44,6 +44,7 @@ from shadowrelay.smtp.data import ContentSink, RelayedSink, beginning_of, header
 from shadowrelay.smtp.limits import (
     AUTHENTICATION_NEEDED,
     BAD_CHUNK,
+    CONTENT_MISMATCH,
     ENVELOPE_OK,
     EXCHANGE_STARTS,
     HELLO_FIRST,
@@ -56,7 +57,6 @@ from shadowrelay.smtp.limits import (
     MESSAGE_TOO_BIG,
     NO_HOLD,
     NOT_IMPLEMENTED,
-    NOT_WHAT_WAS_SENT,
     NOT_YOUR_NAME,
     OTHER_BOUNDARY,
     READ_AHEAD_OCTETS,
@@ -84,13 +84,13 @@ class PeerReceiver(Receiver):
         self._proved_names = names_in_certificate(session.getpeercert()) & self.reception.peers.keys()
 
     def may_use_xshadow(self) -> bool:
-        """This client may use the extension."""
+        """Whether this client may use the extension."""
         if not self.reception.connector.accept_xshadow:
             return False
         return bool(self._proved_names) or self.reception.rights.is_externally_secured(self.account.address)
 
     def refusal_at_greeting(self) -> Reply | None:
-        """A peer is greeted while no mail is taken, and so is whoever may still prove that it is one."""
+        """While no mail is accepted, peers are greeted nevertheless, and clients that may still prove by TLS that they are peers."""
         refusal = super().refusal_at_greeting()
         is_for_all = refusal is not None and refusal is not self.reception.closed_with
         may_prove = self.reception.connector.accept_xshadow and self.reception.tls_context is not None
@@ -116,7 +116,7 @@ class PeerReceiver(Receiver):
         return lines
 
     def _offers_track(self) -> bool:
-        """This connector takes mail whose shadow the previous hop keeps, now."""
+        """Whether this connector now accepts mail whose shadow the previous hop keeps."""
         return self.reception.connector.redundancy.tracks and self.reception.desk.offers_track()
 
     # proof of life
@@ -138,7 +138,7 @@ class PeerReceiver(Receiver):
 
     # identity
 
-    async def meet(self, argument: str) -> None:
+    async def _hello(self, argument: str) -> None:
         """XSHADOW server=…: check and record the peer's identity, answer with ours."""
         if not self.may_use_xshadow():
             raise self.refusal_of_right()
@@ -194,12 +194,10 @@ class PeerReceiver(Receiver):
         self.reset()
         super().connection_lost(error)
 
-    # identity
-
     def smtp_XSHADOW(self, argument: str) -> Awaitable[None]:
         form, rest = parse_form(argument)
         if form is XshadowForm.HELLO:
-            return self.meet(rest)
+            return self._hello(rest)
         return self._take_envelope(rest) if form is XshadowForm.ENVELOPE else self._commit(rest)
 
     # a copy
@@ -239,7 +237,7 @@ class PeerReceiver(Receiver):
         return None if KEYWORD in parameters else await super().refusal_under_pressure(parameters)
 
     def is_inside(self) -> bool:
-        """A peer is one of ours."""
+        """A peer counts as inside."""
         return self.identity is not None or super().is_inside()
 
     def _live_hold(self) -> Hold:
@@ -329,7 +327,7 @@ class PeerReceiver(Receiver):
         sink = hold.sink
         sent = (sink.received_size, sink.received_sha256) if isinstance(sink, RelayedSink) else (content.size, content.sha256)
         if (size, sha256) != sent:
-            raise WireError(NOT_WHAT_WAS_SENT)
+            raise WireError(CONTENT_MISMATCH)
         envelope = hold.extras.envelope(
             hold.message_id, transaction.sender, tuple(transaction.recipients), transaction.body, smtputf8=transaction.smtputf8
         )
@@ -338,7 +336,7 @@ class PeerReceiver(Receiver):
         return CopyOffer(hold.number, envelope, hold.extras.done, content)
 
     def _relayed(self, envelope: Envelope, content: Content, trace_size: int) -> Envelope:
-        """Of a message that the peer relays: it came to this connector. Raises: WireError 554 if it has come by too often. RFC 5321 6.3."""
+        """The envelope of a message that the peer relays, as received here. Raises: WireError 554 after too many hops. RFC 5321 6.3."""
         reception = self.reception
         try:
             facts = header_facts(beginning_of(content, trace_size), reception.name)

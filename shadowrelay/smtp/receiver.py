@@ -1,4 +1,4 @@
-"""Receive mail: the commands of RFC 5321 and of the extensions offered in EHLO, in strict order.
+"""Receives mail: the commands of RFC 5321 and of the extensions offered in EHLO, in strict order.
 
 Decides nothing about a message: the `Acceptor` does. Replies never echo client input. The grammar of a line is in `protocol.addresses`;
 the parameters of MAIL and RCPT known here, and their values, are those of the extensions that our EHLO reply offers. Values are kept
@@ -23,6 +23,7 @@ from shadowrelay.model.ownership import CopyNumber
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, Reply, WireError
 from shadowrelay.model.values import dataclass
 from shadowrelay.protocol.addresses import parse_mail, parse_rcpt
+from shadowrelay.protocol.fields import ENVID
 from shadowrelay.protocol.xshadow import EnvelopeExtras
 from shadowrelay.smtp.client_session import reason_of
 from shadowrelay.smtp.connection import BoundedReading, Connection, report_every_unwritten_octet
@@ -90,8 +91,8 @@ def new_message_id() -> MessageId:
 
 @dataclass(slots=True)
 class Hold:
-    """The part of a transaction that only one between nodes has: a shadow copy, or (`trace`: our Received line) a message whose shadow
-    the peer keeps. After `has_failed`, every further line is answered 503. `began_awake`: when MAIL came, of `Clock.awake`."""
+    """The additional state of a transaction between nodes: a shadow copy, or (if `trace` has our Received line) a message whose shadow the
+    peer keeps. After `has_failed`, every further line is answered 503. `began_awake`: the arrival of MAIL, by `Clock.awake`."""
 
     message_id: MessageId
     number: CopyNumber
@@ -117,7 +118,6 @@ class Transaction:
 
 
 _SIZE = re.compile(r"[0-9]{1,20}")  # RFC 1870
-_ENVID = re.compile(r"[!-<>-~]{1,100}")  # RFC 3461 4.4
 _NOTIFY = re.compile(r"NEVER|(?:SUCCESS|FAILURE|DELAY)(?:,(?:SUCCESS|FAILURE|DELAY)){0,2}", re.IGNORECASE)  # RFC 3461 4.1
 _ORCPT = re.compile(r"[A-Za-z0-9-]{1,64};[!-<>-~]{1,500}")  # RFC 3461 4.2
 _UTF8_ORCPT = re.compile(r"utf-8;", re.IGNORECASE)  # RFC 6533 3
@@ -156,7 +156,7 @@ def _take(transaction: Transaction, key: str, value: str) -> bool:
         return value.upper() in ("FULL", "HDRS")
     if key == "ENVID":
         transaction.envid = value
-        return _ENVID.fullmatch(value) is not None
+        return ENVID.fullmatch(value) is not None
     return True  # a subclass's own parameter: it parses the value itself
 
 
@@ -186,6 +186,9 @@ class Receiver(Connection):
     """A session with an ordinary client. docs/operations.md "Settings" has its limits."""
 
     is_extended = False
+    transaction: Transaction | None = None
+    was_mail_refused = False  # then the rest of the pipelined group is refused without counting as errors
+    _is_in_content = False
 
     # hello
 
@@ -289,9 +292,7 @@ class Receiver(Connection):
         """TLS is active and the earlier state is forgotten. For subclasses."""
         self.reset()
 
-    transaction: Transaction | None = None
-    was_mail_refused = False  # then the rest of the pipelined group is refused without counting as errors
-    _is_in_content = False
+    # the transaction
 
     def is_idle(self) -> bool:
         """Between transactions."""
@@ -460,7 +461,7 @@ class Receiver(Connection):
             connector=reception.connector.name,
             internet_message_id=facts.internet_message_id,
             subject=facts.subject,
-            date="" if facts.has_own_trace else facts.date,  # a loop is no message sent again: the hop count ends it, with a notice
+            date="" if facts.has_own_trace else facts.date,  # not detected as a duplicate: a loop is ended by the hop count, with a DSN
         )
         self._is_deciding = self._is_our_time = True  # no timeout ends a session between the final dot and its reply
         try:

@@ -1,4 +1,4 @@
-"""Find the mail servers of a domain. MX, implicit MX, null MX: RFC 5321 5.1, RFC 7505.
+"""Finds the mail servers of a domain. MX, implicit MX, null MX: RFC 5321 5.1, RFC 7505.
 
 `Lookups` queries and caches; this module turns answers into hosts or delivery errors. A negative answer is a permanent error, no answer
 is a transient one.

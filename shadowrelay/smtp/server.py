@@ -207,8 +207,8 @@ class ReceiverServer:
             await self._cut(lambda: [session for session in waited_for if not session.gone.done()])
 
     async def refuse_mail(self, seconds: float) -> None:
-        """Accept no more mail until `take_mail`, and listen all the time to say so: idle sessions end with 421 now, the others
-        after their transaction. After `seconds` those are closed whose content is not complete."""
+        """Accept no mail until `take_mail`, but keep listening, so that clients get a reply: idle sessions end with 421 now, the others
+        after their transaction. After `seconds`, sessions with incomplete content are closed."""
         self.reception.closed_with = NOT_ACTIVE
         for session in tuple(self._sessions):
             session.end_when_idle()

@@ -1,11 +1,11 @@
-"""Group commit: the promises that wait at one moment are one transaction with one sync, yet each stands for itself.
+"""Group commit: promises that wait at the same moment share one transaction and one sync. docs/architecture.md "On disk".
 
-First all of them together, without savepoints: nearly always that succeeds. When SQLite refuses something, all is
-rolled back and each is done again under a savepoint of its own; when even that transaction does not hold (a full disk
-takes the savepoints with it), each in a transaction of its own.
+A promise is one call of the ledger. Each succeeds or fails by itself. First all of a batch run together, without savepoints, which nearly
+always succeeds. If SQLite refuses something, all is rolled back and each runs again under a savepoint of its own. If that transaction fails
+too (a full disk also ends the savepoints), each runs in a transaction of its own.
 
-`Committer.prepare` does what needs the processor and `finish` what waits for the disk; it knows neither threads nor the event loop.
-`ThreadedWriter` does the first on the loop and the second on a thread of its own; `InlineWriter` does both at the call, for a
+`Committer.prepare` does the work of the processor and `finish` waits for the disk; neither knows about threads or the event loop.
+`ThreadedWriter` prepares on the event loop and finishes on a thread of its own. `InlineWriter` does both at the call, for a
 deterministic simulation.
 """
 
@@ -27,16 +27,16 @@ from shadowrelay.store import errors
 from shadowrelay.store.work import Work, flush, write_database_row
 from shadowrelay.store.writing import WriterConnection, WriterState
 
-FAILURES_IN_A_ROW_MAX = 3  # then the rest of a batch fails the same way: a lock alone takes five seconds to find out
+FAILURES_IN_A_ROW_MAX = 3  # then the rest of a batch fails without a try: each lock takes five seconds to time out
 
 
 class NotOpen(Exception):
-    """Opening the database may take long."""
+    """The database is not open. Opening may take long, so it is not done on the event loop."""
 
 
 @dataclass(slots=True)
 class Promise:
-    """One call of the ledger. `wants` are the messages whose rows it will look at. One of result and error is set."""
+    """One call of the ledger. `wants`: the messages whose rows it reads. Afterwards either `result` or `error` is set."""
 
     run: Callable[[Work], Any]
     wants: Sequence[MessageId] = ()
@@ -73,7 +73,7 @@ class Committer:
                 self.finish(promises, prepared)
 
     def try_prepare(self, promises: Sequence[Promise]) -> Prepared | None:
-        """`prepare` that waits for nothing. Raises: what is in the way; then `commit_after` that does it all anew."""
+        """`prepare` without waiting for locks. Raises: any error; the caller then calls `commit_after`, which starts over."""
         if not self.connection.is_open:
             raise NotOpen
         self.connection.wait_for_locks(False)
@@ -88,14 +88,14 @@ class Committer:
             self._each(promises, failure)
 
     def finish(self, promises: Sequence[Promise], prepared: Prepared) -> None:
-        """Never raises, as `commit`."""
+        """Bring a prepared transaction to the disk. Never raises, like `commit`."""
         try:
             self._to_disk(prepared)
         except Exception as error:
             self._each(promises, error)
 
     def _each(self, promises: Sequence[Promise], error: BaseException) -> None:
-        """Together they failed: find out who can be kept."""
+        """The promises failed together: run each by itself."""
         failure = self._after_failure(error)
         if len(promises) == 1:
             promises[0].error = failure
@@ -116,9 +116,9 @@ class Committer:
         return errors.unavailable(error) if errors.is_of_the_store(error) else error
 
     def prepare(self, promises: Sequence[Promise]) -> Prepared | None:
-        """Run them and write all that they change but the content; None when nothing has to reach the disk.
+        """Run the promises and write all their changes except the content. None if nothing has to reach the disk.
 
-        Raises: whatever is in the way; nothing is left then but an open connection, of which `end_transaction` judges.
+        Raises: any error. Everything is rolled back then; the caller has to check the connection by `end_transaction`.
         """
         transaction = self.connection.get().begin()
         work = Work(self.connection, self.state)
@@ -148,7 +148,7 @@ class Committer:
         return is_empty
 
     def _to_disk(self, prepared: Prepared) -> None:
-        """Content first: what a row names must be there."""
+        """Content first, because committed rows refer to it."""
         try:
             self.state.contents.sync()
             prepared.transaction.commit()
@@ -159,7 +159,7 @@ class Committer:
 
     def _give_up(self, work: Work, transaction: RootTransaction) -> None:
         self._rolled_back([work])
-        with suppress(exc.SQLAlchemyError, sqlite3.Error):  # the error that led here is the one to tell of
+        with suppress(exc.SQLAlchemyError, sqlite3.Error):  # the original error is the one to report
             transaction.rollback()
 
     @staticmethod
@@ -169,7 +169,7 @@ class Committer:
             promise.result, promise.error = promise.run(work), None
         except Exception as error:
             if errors.is_of_the_store(error) or work.changes_count != changes_count:
-                raise  # it may have left half of itself behind
+                raise  # its changes may be incomplete
             promise.error = error
 
     def _under_savepoints(self, promises: Sequence[Promise]) -> None:
@@ -215,7 +215,7 @@ class Committer:
                 reply, reason = LOCAL_ERROR, f"not tried: {failure}"
                 if isinstance(failure, LedgerUnavailable):
                     reply, reason = failure.reply, failure.reason
-                promise.error = LedgerUnavailable(reply, reason)  # to each its own: an exception is raised once
+                promise.error = LedgerUnavailable(reply, reason)  # an instance for each: an exception object is raised once
                 continue
             try:
                 prepared = self.prepare((promise,))
@@ -239,7 +239,7 @@ class Committer:
         state.log_bytes = self.connection.log_bytes()
         for work in works:
             for message_id, row in work.rows.items():
-                if row is None:  # an earlier savepoint of this transaction may have made it
+                if row is None:  # an earlier savepoint of this transaction may have created it
                     state.rows.drop(message_id)
                 else:
                     state.rows.put(row)
@@ -251,7 +251,7 @@ class Committer:
                 state.contents.unlink_large(number)
 
 
-BATCH_MAX = 64  # promises in one transaction: a few milliseconds of the event loop; more do not make the sync cheaper
+BATCH_MAX = 64  # promises in one transaction: a few milliseconds of the event loop; more would not make the sync cheaper
 LIGHT_ROWS_MAX = 400  # an XQDISCARD at its largest; a promise that wants more rows is heavy
 WAITING_MAX = 50_000  # promises; sessions are bounded long before
 
@@ -267,7 +267,7 @@ class Writer(Protocol):
 
     @property
     def waiting_count(self) -> int:
-        """Promises that are in no transaction yet."""
+        """The number of promises that are in no transaction yet."""
         ...
 
     async def close(self) -> None: ...
@@ -276,9 +276,9 @@ class Writer(Protocol):
 class ThreadedWriter:
     """Promises are run on the event loop's thread; one dedicated thread waits for the disk.
 
-    Both would fight for the interpreter's lock if they ran promises at the same time, so the connection goes to and fro:
-    the loop prepares a transaction, the thread brings it to the disk, and what was promised meanwhile is the next one.
-    What may take long, and what failed, is done on the thread altogether. A cancelled waiter changes nothing.
+    They take turns with the connection, because they would compete for the interpreter's lock if both ran promises: the loop
+    prepares a transaction, the thread brings it to the disk, and promises that arrive meanwhile form the next transaction.
+    Heavy and failed promises run on the thread entirely. Cancelling a waiter does not cancel its promise.
     """
 
     def __init__(self, opening: Callable[[], Committer], closing: Callable[[Committer], None]) -> None:
@@ -293,7 +293,7 @@ class ThreadedWriter:
         self._is_closed = False
         self.after_commit: Callable[[], None] | None = None  # on the loop
         self._ended: asyncio.Future[None] = self._loop.create_future()
-        # A daemon: were `close` never called, the process could still end; what is committed is committed.
+        # A daemon, so that the process can end even if `close` is never called.
         self._thread = threading.Thread(target=self._work, name="ledger writer", daemon=True)
         self._opened: asyncio.Future[Committer] = self._loop.create_future()
 
@@ -312,7 +312,7 @@ class ThreadedWriter:
         self._waiting.append(Promise(run, wants, waiter=future, is_heavy=is_heavy or len(wants) > LIGHT_ROWS_MAX))
         if not self._is_busy:
             self._is_busy = True
-            self._loop.call_soon(self._begin)  # with what else is promised in this turn of the loop
+            self._loop.call_soon(self._begin)  # together with other promises of this iteration of the loop
         return future
 
     @property
@@ -320,7 +320,7 @@ class ThreadedWriter:
         return len(self._waiting)
 
     def between(self, call: Callable[[Committer], Any]) -> "asyncio.Future[Any]":
-        """Run `call` on the writer's thread, between two transactions and before what waits."""
+        """Run `call` on the writer's thread, between two transactions and before the waiting promises."""
         promise = Promise(lambda _: None, waiter=self._loop.create_future())
 
         def run() -> None:
@@ -334,7 +334,7 @@ class ThreadedWriter:
         return cast("asyncio.Future[Any]", promise.waiter)
 
     async def close(self) -> None:
-        """What was promised before is still done."""
+        """Promises that were submitted before are still done."""
         if not self._is_closed:
             self._is_closed = True
             if not self._is_busy:
@@ -372,7 +372,7 @@ class ThreadedWriter:
             self._jobs.put((batch, partial(committer.finish, batch, prepared)))
 
     def _finished(self, batch: Sequence[Promise]) -> None:
-        """On the loop. Who waited goes on first: what they promise next is in the next transaction."""
+        """On the loop. Waiters continue first, so that their next promises are in the next transaction."""
         settle(batch)
         self._loop.call_soon(self._begin)
         if self.after_commit is not None:
@@ -392,7 +392,7 @@ class ThreadedWriter:
             try:
                 run()
             except BaseException as error:
-                # A mistake of ours in there must not end the thread that all promises depend on.
+                # A bug must not end the thread that all promises depend on.
                 for promise in batch:
                     promise.error = LedgerUnavailable(LOCAL_ERROR, repr(error))
             self._call(self._finished, batch)
@@ -400,7 +400,7 @@ class ThreadedWriter:
         self._call(_resolve, self._ended, None)
 
     def _call(self, function: Callable[..., None], *arguments: Any) -> None:
-        with suppress(RuntimeError):  # the loop is gone, and with it everybody who waited
+        with suppress(RuntimeError):  # the loop is closed, so there are no waiters
             self._loop.call_soon_threadsafe(function, *arguments)
 
 
@@ -430,19 +430,19 @@ class InlineWriter:
             self._closing(self._committer)
 
     def abandon(self) -> None:
-        """As if the process had died."""
+        """End as if the process had died."""
         self._is_closed = True
         self._committer.connection.close()
 
 
 def settle(promises: Sequence[Promise]) -> None:
-    """On the loop: tell everybody who still waits."""
+    """On the loop: pass results and errors to the waiters that are not cancelled."""
     for promise in promises:
         future = promise.waiter
         if future.done():
             continue
         if isinstance(promise.error, StopIteration):
-            future.set_exception(RuntimeError("decide raised StopIteration"))  # a future refuses that one
+            future.set_exception(RuntimeError("decide raised StopIteration"))  # a future cannot hold StopIteration
         elif promise.error is not None:
             future.set_exception(promise.error)
         else:

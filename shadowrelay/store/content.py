@@ -1,29 +1,28 @@
-"""The files beside `queue.db`: the bytes of messages, a reserve of room, and the marks of what is being handled.
+"""The files beside `queue.db`: content of messages, the disk reserve, the marks for poison. docs/architecture.md "On disk", "Poison".
 
-**Contents** are written once, in the order of arrival, and never read back only to be deleted.
-Those up to 1 MiB go into segments, `content/<n>.segment`. A segment is a generation: it ends at 64 MB or after an
-hour, and is unlinked as a whole when no message needs anything in it. Larger contents come as a spooled file, which
-is linked to `content/large/<n>` and synced beside the writer, so that 36 MB hold up nobody's promise. What was appended by a
-transaction that failed stays as a gap that nobody refers to.
+**Content** is written once, in the order of arrival, and never read just to be deleted. Content of up to 1 MiB goes into segments,
+`content/<n>.segment`. A segment ends at 64 MB or after an hour, and is unlinked as a whole when no message needs anything in it. Larger
+content arrives as a spooled file, which is linked to `content/large/<n>` and synced outside the writer's thread, so that 36 MB do not delay
+other promises. The bytes that a failed transaction appended stay as an unused gap.
 
-Only the writer appends, syncs and unlinks; anybody may read. The places are in the database, so a file that no row
-names is an orphan (a crash came between the two) and goes when the store is opened.
+Only the writer appends, syncs and unlinks; any thread may read. The database has the places, so a file that no row names is an orphan
+of a crash, and is deleted when the store is opened.
 
-**The reserve** is a file of `RESERVE_BYTES`. To open the database SQLite needs a little room, for the index of its log and for the
-commit that says that it was opened; on a full disk it could not even be read. The file is given up when the database is opened without
-room, and made again when there is enough. What it frees is used for outcomes; mail is refused meanwhile.
+**The reserve** is a file of `RESERVE_BYTES`. To open the database SQLite needs a little space, for the index of its log and for the
+commit that records the opening; on a full disk it could not even be read. The file is deleted when the database is opened without
+space, and made again when there is enough. The freed space is used for outcomes; mail is refused meanwhile.
 
-**The marks** say whose content is being handled at this moment, so that a message that kills the node is found out (docs/design.md 6.9).
-A message is marked only while its content is parsed or written out, and never while it waits for anything: the mark is set
-and cleared again before the event loop runs on. So the mark that a dead process left names the message that it died on.
+**The marks** record whose content is being handled at this moment, so that a message that kills the node can be identified
+(docs/design.md 6.9). A message is marked only while its content is parsed or written out, never while it waits: the mark is set and
+cleared before the event loop continues. So the mark that a dead process left names the message that it was handling.
 
-This must outlive the process but not the power, so it is a small file written in place and never synced: what a dead
-process wrote is still in the kernel. A commit for each attempt would cost as much as the attempt. Two deaths count for
-nothing, and the first slot of the file, its header, tells them apart:
+The marks must survive the process but not a power loss, so they are in a small file that is written in place and never synced: the kernel
+keeps the writes of a dead process. A commit for each attempt would cost as much as the attempt. Two kinds of death are not
+counted; the first slot of the file, its header, distinguishes them:
 
-* a death after the process was asked to stop: somebody lost patience and killed it, whatever it was doing;
-* a death of the machine, known by another boot id. What an unsynced file says after a loss of power may be minutes old or half
-  written, so it must not blame anybody. The price: a message that takes the whole machine down is not found out here.
+* a death after the process was asked to stop: an operator killed it, whatever it was handling;
+* a death of the machine, recognised by another boot id. After a power loss an unsynced file may be minutes old or half written, so it
+  proves nothing. The price: a message that takes the whole machine down is not identified.
 """
 
 import asyncio

@@ -1,10 +1,10 @@
-"""How much is in each queue: rows of `counter`, changed in the very transaction that changes the queue.
+"""Counts the messages and octets of each queue in rows of `counter`, in the transactions that change it. docs/architecture.md "On disk".
 
-A listing reads these few rows and no message. Each row of `message` counts under at most one key, each row of `retry`, `shadow_fork`,
-`listing` and `discard` under one; `RECOUNT` says the same from the tables themselves, for tests and benchmarks.
+A listing reads these few rows and no message. Each row of `message` counts under at most one key; each row of `retry`, `shadow_fork`,
+`listing` and `discard` under exactly one. `RECOUNT` computes the same from the tables themselves, for tests and benchmarks.
 
-A message in Safety Net counts under the minute in which its `keep_until` falls, until that minute is over. So nothing
-has to be counted down when it leaves: the sum simply begins later. The key stays until the last of its rows is gone.
+A message in Safety Net counts under the minute of its `keep_until`, until that minute is over. No counter is decreased when it leaves: the
+sum begins at a later minute. The key stays until the last of its rows is deleted.
 """
 
 from collections.abc import Iterable, Mapping

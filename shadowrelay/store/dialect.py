@@ -1,10 +1,10 @@
-"""SQL for SQLite from SQLAlchemy's expressions: index hints, joins in a fixed order, and text that is compiled once.
+"""SQL for SQLite from SQLAlchemy's expressions: index hints, fixed join orders, text compiled once. docs/architecture.md "The packages".
 
-Listings, queue views and housekeeping run their expressions through SQLAlchemy. What runs for every message is compiled to text at
-import and given to the driver as it is, because SQLAlchemy's bookkeeping for one statement costs more than SQLite's work.
+Listings, queue views and housekeeping run their expressions through SQLAlchemy. Statements that run for every message are compiled to text
+at import and passed to the driver, because SQLAlchemy's bookkeeping for one statement costs more than SQLite's work.
 
-The plans matter: a queue may hold a million messages. SQLite uses a partial index only where the statement repeats the index's
-condition word for word, so such a condition is written with `constant` and never with a parameter. Without statistics the planner
+The plans matter: a queue may hold a million messages. SQLite uses a partial index only if the statement repeats the index's
+condition literally, so such a condition is written with `constant` and never with a parameter. Without statistics the planner
 may still prefer another index or another order of tables; `through` and `CrossJoin` decide that here.
 """
 

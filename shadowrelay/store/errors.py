@@ -61,7 +61,7 @@ def sqlite_code(error: BaseException) -> int | None:
 
 
 def reply_to(error: BaseException) -> Reply:
-    """What a client is told when its promise met this error. Unknown means transient."""
+    """The reply to a client whose promise failed with this error. Unknown means transient."""
     for kind, reply in BY_CLASS:
         if isinstance(error, kind):
             if reply is not None:

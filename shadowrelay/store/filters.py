@@ -1,10 +1,10 @@
-"""Filters of messages as SQL: what `protocol.filters` parses, over the columns of `message` and the forks of each message.
+"""Compiles filters of messages to SQL: the trees of `protocol.filters`, over messages and their forks. docs/operations.md "Filters".
 
-No index helps a filter. So it is asked about a bounded part of a queue, in the queue's own order: see `queues.filtered`. Every comparison
-is true or false, never NULL, so that `-not` turns it around. SQLite compares text without regard to case in ASCII only.
+No index helps a filter, so it is applied to a bounded part of a queue, in the queue's own order: see `queues.filtered`. Every comparison
+is true or false, never NULL, so that `-not` inverts it. SQLite ignores case in ASCII only.
 
-A search over all messages (`queues.searched`) asks first for what is `needed`: texts that must stand anywhere in the envelope, which is
-quicker than to take every envelope apart.
+A search over all messages (`queues.searched`) first tests the `needed` texts, which must be somewhere in the envelope: that is faster
+than parsing every envelope.
 """
 
 import json
@@ -61,7 +61,7 @@ def needed(expression: Expression) -> ColumnElement[bool]:
 
 
 def id_prefix(expression: Expression) -> str:
-    """With what the id of every message begins that satisfies it; empty if it does not say."""
+    """The prefix that the id of every matching message has; empty if the filter implies none."""
     if isinstance(expression, Joined) and expression.is_and:
         return max(map(id_prefix, expression.parts), key=len)
     if not isinstance(expression, Comparison) or expression.name != "NetworkMessageId" or expression.operator not in POSITIVE:

@@ -1,7 +1,7 @@
-"""The port `Ledger` over SQLite and content segments. Each method says in `ports.py` what it promises.
+"""Implements the port `Ledger` on SQLite and content segments; `ports.py` has the contract of each method. docs/design.md 3, 9.
 
-This class only carries promises to the writer and questions to the readers; what they do is in `promises`,
-`reading` and `queues`. It is as long as the port has methods, so over 300 lines.
+This class only passes transactions to the writer and queries to the readers; `promises`, `reading` and `queues` have their code. It has
+one method for each of the port's.
 """
 
 import asyncio
@@ -240,8 +240,8 @@ class SqliteLedger:
         question = partial(reading.discards_for, asker=asker, database=database, maximum=maximum, with_forks=with_forks)
         return await self._readers.ask(question)
 
-    async def has_untold(self, asker: ServerName, database: DatabaseId) -> bool:
-        return await self._readers.ask(partial(reading.has_untold, asker=asker, database=database))
+    async def has_unacknowledged(self, asker: ServerName, database: DatabaseId) -> bool:
+        return await self._readers.ask(partial(reading.has_unacknowledged, asker=asker, database=database))
 
     def note_forks_offered(self, server: ServerName, is_offered: bool) -> None:
         if is_offered:
@@ -375,11 +375,11 @@ class SqliteLedger:
                 return wanted
             after = found[-1].internal_id
 
-    async def unsaid(self, message_id: MessageId) -> Ordinals:
-        return await self._readers.ask(partial(reading.unsaid, message_id=message_id))
+    async def unreported(self, message_id: MessageId) -> Ordinals:
+        return await self._readers.ask(partial(reading.unreported, message_id=message_id))
 
-    async def unsaid_of(self, message_ids: Collection[MessageId]) -> Mapping[MessageId, Ordinals]:
-        return await self._readers.ask(partial(reading.unsaid_of, message_ids=message_ids))
+    async def unreported_of(self, message_ids: Collection[MessageId]) -> Mapping[MessageId, Ordinals]:
+        return await self._readers.ask(partial(reading.unreported_of, message_ids=message_ids))
 
     async def primaries_listed_on(self, server: ServerName, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
         return await self._find(reading.listed_on(server, after, limit))

@@ -1,7 +1,7 @@
-"""Opening the store: every start takes this path, after a crash as after a clean end.
+"""Opens the store. Every start takes this path, after a crash as after a clean end. docs/architecture.md "On disk".
 
-What is found damaged is put aside under a name with the time, never deleted; an empty database takes its place, with
-a new id, so that the shadow servers of what was in it promote. Notes for the operator log say so.
+A damaged file is renamed with the time, never deleted. An empty database takes its place, with a new id, so that the shadow servers of
+its messages promote. Notes for the operator log report that.
 """
 
 import fcntl
@@ -75,7 +75,7 @@ def open_store(opening: Opening) -> Committer:
         try:
             return _open(opening)
         except (exc.SQLAlchemyError, sqlite3.Error, OSError, LedgerUnavailable):
-            # It may be a quota: SQLite says of what it cannot write only that it cannot.
+            # It may be a quota: SQLite does not report why it cannot write.
             if not content.give_up_reserve(opening.directory, content.RESERVE_BYTES):
                 raise
             opening.notes.append(RESERVE_TAKEN)

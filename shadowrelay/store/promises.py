@@ -1,11 +1,11 @@
-"""What a ledger promises, as functions on a `Work`: about messages, about peers, and the removal of what is past its time.
+"""The transactions of the ledger, as functions on a `Work`: messages, peers, and the removal of expired rows. docs/design.md 3, 9.
 
-They run inside the transaction, on the event loop's thread or, when that takes long or failed there, on the writer's. Each decides
-everything first and changes the `Work` afterwards: a `decide` that raises must leave nothing behind. The memory of `KnownPeers`
+They run inside the transaction, on the event loop's thread or, if that takes long or failed there, on the writer's. Each decides
+everything first and changes the `Work` afterwards, so that a `decide` that raises leaves nothing behind. The memory of `KnownPeers`
 changes after the commit.
 
-A message is touched once more when its row may go. Its content goes with the whole segment, which needs no look at rows: nothing
-unfinished is in it, and nothing finished that Safety Net still keeps.
+Expiry reads a message once more, when its row may be deleted. Content is deleted by whole segments, without reading rows: a segment
+goes when no message in it is unfinished or kept in Safety Net.
 """
 
 from collections import Counter
@@ -161,10 +161,10 @@ def attempt(
     waited_for = [row for row in sides if not row.is_safe] if sides else []
     told = transition
     if waited_for and not any(notification.status is DiscardStatus.DELIVERED for notification in transition.tell):
-        # Nobody has a copy to be told of now. Whoever gets one, or asks, must not hear of these recipients before the side messages are
-        # safe; nor of a message that is done.
-        unsaid = Notification(NO_SERVER, NO_DATABASE, DiscardStatus.DELIVERED, record.done)
-        told = replace(transition, tell=(*transition.tell, unsaid))
+        # No server has to be notified now. But a server that gets a copy, or asks, must not learn of these recipients, or that the
+        # message is done, before the side messages are safe.
+        unreported = Notification(NO_SERVER, NO_DATABASE, DiscardStatus.DELIVERED, record.done)
+        told = replace(transition, tell=(*transition.tell, unreported))
     for row in waited_for:
         row.is_awaited = True
         work.changed(row)
@@ -419,7 +419,7 @@ V = TypeVar("V")
 UPSERT_PEER = upsert(tables.PEER, lambda new: {column.name: column for column in list(new)[1:]})
 UPSERT_PEER_DATABASE = upsert(tables.PEER_DATABASE, lambda new: {column.name: column for column in list(new)[1:]})
 AT_ONCE_MAX = 1_000  # rows in one transaction
-# Nobody is told it, but what it says is not safe yet: the next server that gets a copy must not hear it either.
+# It is sent to no server any more, but its content is not safe yet: the next server that gets a copy must not learn it either.
 UNADDRESS_WAITING = update(tables.WAITING).values(asker="", asker_database="")
 
 
@@ -433,8 +433,8 @@ def peer_heard(work: Work, identity: PeerIdentity, heard_at: datetime) -> None:
             _remember_former(work, before)
         work.execute_many(UPSERT_PEER_DATABASE, [(row.database, row.server, 0, 0, 0)])
         _forget_former(work, row.database)
-        # What was to be told to its old queue has nobody who could need it any more. Where that is much, housekeeping removes it
-        # in steps (`forget_unasked`); nobody is told of it meanwhile.
+        # No server needs the notifications for its old database any more. If there are many, housekeeping deletes them in steps
+        # (`forget_unasked`); they are not sent meanwhile.
         present = (row.database, NO_DATABASE)
         if _discards_count(work, row.server) <= AT_ONCE_MAX:
             work.delete_discards(and_(_D.asker == row.server, _D.asker_database.not_in(present)))
@@ -454,7 +454,7 @@ def peer_heard(work: Work, identity: PeerIdentity, heard_at: datetime) -> None:
 
 
 def _remember_former(work: Work, row: PeerRow) -> None:
-    """The server has another database now. If the former one comes back as it was at some earlier time, the server must be told."""
+    """The server has another database now. If an older copy of the former one is put back, the server must be notified."""
     former, database = work.state.peers.former, row.database
     before = former.get(database)
     work.execute_many(UPSERT_PEER_DATABASE, [(database, row.server, row.incarnation, row.began, row.position)])
@@ -583,7 +583,7 @@ _EXPIRES_AT, _SEGMENT = tables.MESSAGE.c.expires_at, tables.SEGMENT.c
 SELECT_EXPIRED = compiled(  # the messages with which `expire` has something to do
     select(tables.MESSAGE.c.message_id).where(_EXPIRES_AT <= bindparam("at")).order_by(_EXPIRES_AT).limit(bindparam("limit"))
 )
-SELECT_FREE_SEGMENTS = compiled(  # as the counts say; there is one row a generation of 64 MB or an hour: few, read in their order
+SELECT_FREE_SEGMENTS = compiled(  # by their counts; a row for each segment of 64 MB or an hour, so there are few
     select(_SEGMENT.segment)
     .where(_SEGMENT.pinned_count <= constant(0), _SEGMENT.keep_until <= bindparam("at"))
     .order_by(_SEGMENT.segment)
@@ -631,8 +631,8 @@ def expire(work: Work, now: datetime, limit: int) -> ExpiryStep:
 
 
 def _free_segments(work: Work, at: int) -> None:
-    """The counts say which; the index of unfinished messages is asked once more before anything is unlinked. No row of what
-    Safety Net lets go is read."""
+    """Unlink segments that no message needs, by their counts; the index of unfinished messages is checked once more before that. No rows of
+    expired messages are read."""
     for (segment,) in work.select(SELECT_FREE_SEGMENTS, (at,)):
         if segment == work.state.contents.current_segment or segment in work.segments:
             continue

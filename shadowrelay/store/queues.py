@@ -1,11 +1,11 @@
-"""The queues as an operator sees them: how much is in each, since when, and the messages of one, page by page.
+"""The queues as an operator sees them: size and oldest message of each, and its messages page by page. docs/architecture.md "On disk".
 
-A listing reads counters, and for each queue the one row that is the oldest. The oldest is the one that this database has had for the
-longest time (the lowest internal id; in Safety Net the first that leaves): its arrival is told, and one that came here late, with an
-earlier arrival, is told of when it is the first.
+A listing reads counters, and one row for each queue: the oldest. The oldest message is the one that has been in this database for the
+longest time (the lowest internal id; in Safety Net, the first that leaves). Its arrival is shown. A message that came here late, with an
+earlier arrival, is shown only once it is the oldest in this sense.
 
-Pages are in the order of the internal id; in Safety Net of the time at which a message leaves, then of the internal id; or the other way
-round, newest first. A search looks at every row there is, newest first: a million of them in a second.
+Pages are in the order of the internal id; in Safety Net in the order of the time at which a message leaves, then of the internal id; or
+reversed, newest first. A search reads every row, newest first: a million of them in a second.
 """
 
 import json

@@ -1,10 +1,10 @@
-"""Questions to the database, as functions of a read-only `Connection`, and the connections for them. They never hold up the writer.
+"""The ledger's queries, as functions of a read-only `Connection`, and these connections. They never delay the writer. docs/design.md 9.
 
-Those on the road of a message, or of a poll, are text that is compiled at import; the others are expressions.
-A page of messages is read in the order of an index, from where the page before ended, so that each page costs the same.
+Queries for each message or poll are compiled to text at import; the others are expressions. A page of messages is read in the order of an
+index, from the end of the previous page, so that each page costs the same.
 
-The write-ahead log begins anew from its start only when everything in it was written back and nobody reads from it. Reads
-that overlap without end would keep it growing, so at `LOG_BYTES_MAX` the readers are held back for the moment that takes.
+SQLite resets the write-ahead log only when all of it was written back and no connection reads from it. Reads that overlap without end
+would let it grow, so at `LOG_BYTES_MAX` the readers wait until it is reset.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ SELECT_NEXT_DUE = compiled(
 SELECT_UNPLACED = compiled(  # primary messages without a copy
     through(tables.UNPLACED, tables.MESSAGE).where(_M.internal_id > bindparam("after")).order_by(_M.internal_id).limit(bindparam("limit"))
 )
-SELECT_NOTICES = compiled(  # messages whose sender is to be told something by now
+SELECT_NOTICES = compiled(  # messages with a delay notice or an expiry due
     by_way_of(tables.NOTICES, select(tables.MESSAGE).select_from(_RETRIES))
     .where(_R.notice_at <= bindparam("now"))
     .order_by(_R.notice_at)
@@ -277,7 +277,7 @@ def copies_of(connection: Connection, primary: ServerName, database: DatabaseId,
 
 
 def shadow_groups(connection: Connection) -> tuple[ShadowGroup, ...]:
-    """Which there are, says the index, with a look for each: mail is taken over by it. How many, say the counters."""
+    """The groups come from the index, one look-up for each, because takeovers depend on them; their sizes come from the counters."""
     counts = {(name, number): count for name, number, count, _ in counters.of_kind(connection, counters.SHADOW)}
     found: list[ShadowGroup] = []
     for server in connection.scalars(SELECT_GROUP_SERVERS).all():
@@ -303,19 +303,19 @@ def discards_for(connection: Connection, asker: ServerName, database: DatabaseId
     for sequence, message_id, status, ordinals, next_hop in many:
         try:
             events.append(DiscardEvent(sequence, MessageId(message_id), STATUSES[status], rows.decode_ordinals(ordinals), next_hop))
-        except (ValueError, KeyError):  # a corrupt row says nothing; STATUS answers for it
+        except (ValueError, KeyError):  # a corrupt row is skipped; STATUS will answer instead
             continue
     return DiscardReply(tuple(events), remaining)
 
 
-def has_untold(connection: Connection, asker: ServerName, database: DatabaseId) -> bool:
-    """Also what waits for the copy of a DSN."""
+def has_unacknowledged(connection: Connection, asker: ServerName, database: DatabaseId) -> bool:
+    """Includes notifications that wait for the copy of a DSN."""
     of_asker = {"asker": asker, "database": database}
     return any(connection.scalar(question, of_asker) is not None for question in (SELECT_UNTOLD, SELECT_UNSAID))
 
 
-def unsaid(connection: Connection, message_id: MessageId) -> Ordinals:
-    """Of a corrupt row nothing is known: the notification says it later."""
+def unreported(connection: Connection, message_id: MessageId) -> Ordinals:
+    """A corrupt row is skipped: the notification will report its recipients later."""
     found = NO_ORDINALS
     for ordinals in connection.scalars(select(_W.ordinals).where(_W.message_id == message_id, _SAYS_DELIVERED)):
         with suppress(ValueError):
@@ -323,7 +323,7 @@ def unsaid(connection: Connection, message_id: MessageId) -> Ordinals:
     return found
 
 
-def unsaid_of(connection: Connection, message_ids: Collection[MessageId]) -> dict[MessageId, Ordinals]:
+def unreported_of(connection: Connection, message_ids: Collection[MessageId]) -> dict[MessageId, Ordinals]:
     found: dict[MessageId, Ordinals] = {}
     statement = select(_W.message_id, _W.ordinals).where(_W.message_id.in_(message_ids), _SAYS_DELIVERED)
     for message_id, ordinals in connection.execute(statement).fetchall():

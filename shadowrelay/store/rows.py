@@ -1,10 +1,10 @@
-"""Rows of `message` and `retry` in memory, and the way between them, the values of the model and the texts of columns.
+"""Rows of `message` and `retry` in memory, and their conversion to values and columns. docs/architecture.md "On disk".
 
-Columns are compact and readable in the sqlite3 shell; every `decode_…` of a text raises ValueError on nonsense. Instants are whole
+Columns are compact and readable in the sqlite3 shell; every `decode_…` of a text raises ValueError for an invalid one. Instants are whole
 microseconds since 1970 in UTC, so that comparing integers is comparing instants.
 
-A row of `message` whose columns make no sense becomes a claim that is SET_ASIDE, with what could still be read: the shadow server
-may be told `yours`, and nothing is delivered from it. The rows of `retry` are the forks that wait in the delivery queues.
+A row of `message` with invalid columns becomes a claim that is SET_ASIDE, with all that could be read: the shadow server may be sent
+`yours`, and nothing is delivered from it. The rows of `retry` are the forks that wait in the delivery queues.
 """
 
 import json

@@ -1,11 +1,10 @@
-"""The schema of `queue.db`. `versions.py` has its version and the way there from older ones.
+"""The schema of `queue.db`. `versions.py` has its version and the upgrades from older ones. docs/architecture.md "On disk".
 
-A message has one row for its whole life: claim, bookkeeping, envelope, place of its content. `copies` in that row is
-the truth of a primary's list; `listing` is only the index by server. Counters that give ids live in the one row of
-`database`, raised in the transaction that uses them, so that an id is never given twice. `counter` has what each
-queue holds: see `counters.py`.
+A message has one row for its whole life: claim, bookkeeping, envelope, place of its content. The column `copies` is authoritative for a
+primary's list; `listing` is only its index by server. Counters that assign ids are in the one row of `database`, raised in the transaction
+that uses them, so that no id is assigned twice. `counter` has the size of each queue: see `counters.py`.
 
-Whoever changes the schema here also adds a revision in `migrations/versions` that makes the same of an older database, and raises
+A change of the schema here also needs a revision in `migrations/versions` that changes an older database likewise, and a higher
 `versions.VERSION`.
 """
 
@@ -78,7 +77,7 @@ MESSAGE = Table(
     Column("sha256", BLOB),
     Column("suspended_at", Integer),  # an administrator lets nobody attempt it since then
     Column("suspended_by", Text, nullable=False, server_default=""),
-    Column("delivered_at", Integer),  # the last delivery of this node; of one delivered by another server: when that said so
+    Column("delivered_at", Integer),  # the last delivery of this node; if another server delivered it: when that was reported
     Column("deliveries", Text, nullable=False, server_default=""),  # see `rows.encode_delivery`
     Column("forks_count", Integer, nullable=False, server_default="0"),  # rows of `shadow_fork`
     Column("copies_wanted", Integer, nullable=False, server_default="1"),
@@ -146,7 +145,7 @@ RETRY = Table(  # the delivery queues: a row for each fork that waits in one
     Column("last_reply", Text, nullable=False),
     Column("delay_notified", Integer, nullable=False),
     Column("waits_for", Text, nullable=False, server_default=""),  # the server whose lease or answer it waits for
-    Column("notice_at", Integer),  # when its sender is to be told that it is late, or that it has expired
+    Column("notice_at", Integer),  # when its delay notice or its expiry is due
     sqlite_with_rowid=False,
 )
 BY_NEXT_HOP = Index("retry_next_hop", RETRY.c.next_hop, RETRY.c.message)

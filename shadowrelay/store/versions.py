@@ -1,11 +1,11 @@
-"""Which version of the schema a `queue.db` has, and the way from an older one to this program's. Forward only.
+"""Finds the schema version of a `queue.db`, and upgrades it to this program's. Forward only. docs/architecture.md "On disk".
 
 Alembic's table `alembic_version` names the revision, `0001`, `0002` …; its scripts are in `migrations`. `PRAGMA user_version` has the
-same number, because programs from before Alembic look at nothing else: if it stayed behind, such a program would open a newer
+same number, because programs from before Alembic read nothing else: with an old number there, such a program would open a newer
 database, and write to tables that it does not know. A database that such a program made has no `alembic_version` yet and gets it here.
 
 Everything happens in the caller's transaction, in which SQLite's DDL takes part: after a crash the database has its old version and its
-old rows. A new database is made from `METADATA` at once. Alembic is imported only where there is a revision to run: that takes longer
+old rows. A new database is made from `METADATA` directly. Alembic is imported only if there is a revision to run: the import takes longer
 than the rest of an opening.
 """
 

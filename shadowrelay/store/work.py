@@ -1,12 +1,12 @@
-"""Everything that one transaction is going to write, collected first and written as few statements.
+"""Collects the changes of one transaction, and writes them in few statements. docs/architecture.md "On disk".
 
-Several promises on one message see each other's effect on its row, and only the last state is written: an acceptance
-and its verdict in one commit are one INSERT. A promise decides all that it decides before it changes anything here,
-so that a `decide` that raises leaves nothing behind; `changes_count` lets the writer check that.
+Promises on one message see each other's effect on its row, and only the last state is written: an acceptance and its verdict in one
+commit are one INSERT. A promise makes all its decisions before it changes anything here, so that a `decide` that raises leaves nothing
+behind; `changes_count` lets the writer check that.
 
-`flush` writes it. A statement is compiled once, at import, and run by the driver once a row, which costs SQLite's work and
-little more. Order: rows that go before rows that come (a message held anew has the same id), rows before what refers to them, the
-released notifications after those that were queued to wait, the counters last.
+`flush` writes. A statement is compiled once, at import, and the driver runs it for each row, which costs little more than SQLite's work.
+The order: deleted rows before new ones (a message that is held again has the same id), rows before the rows that refer to them, waiting
+notifications before those that are released, counters last.
 """
 
 import json
@@ -42,7 +42,7 @@ SELECT_SHADOW_FORKS = compiled(select(_F.queue, _F.ordinals).where(_F.message ==
 SELECT_SHADOW_FORKS_GONE = compiled(
     select(_F.message, _F.queue).select_from(CrossJoin(_WANTED, tables.SHADOW_FORK, _F.message == _WANTED.c.value))
 )
-SELECT_AWAITED = compiled(  # few rows: notices that found no second server yet
+SELECT_AWAITED = compiled(  # few rows: DSNs that have no second copy yet
     select(_W.side, _W.more_sides).where(_W.message_id == bindparam("message_id"))
 )
 SELECT_WAITING = compiled(
@@ -126,16 +126,16 @@ class Work:
         self.deleted: list[int] = []
         self.listing_gone: list[tuple[str, int]] = []
         self.listing_new: list[tuple[str, int]] = []
-        self.retries: dict[int, dict[str, ForkRetry]] = {}  # by internal id: what its rows shall be
-        self.retries_gone: list[int] = []  # which had some before
+        self.retries: dict[int, dict[str, ForkRetry]] = {}  # by internal id: the new rows of `retry`
+        self.retries_gone: list[int] = []  # messages that had rows before
         self.retries_octets: dict[int, int] = {}
-        self.retries_found: dict[int, dict[str, ForkRetry]] = {}  # as they are in the file
-        self.forks_new: dict[MessageId, None] = {}  # primary messages whose shadow servers are to be told their forks
-        self.forks_old: list[MessageId] = []  # whose unheard forks are out of date
-        self.shadow_forks: dict[int, dict[str, Ordinals]] = {}  # by internal id: what its rows in `shadow_fork` shall be, by queue
-        self.shadow_forks_gone: list[int] = []  # which had some before
+        self.retries_found: dict[int, dict[str, ForkRetry]] = {}  # rows as they are in the file
+        self.forks_new: dict[MessageId, None] = {}  # primary messages whose forks are to be reported to their shadow servers
+        self.forks_old: list[MessageId] = []  # messages whose queued reports of forks are out of date
+        self.shadow_forks: dict[int, dict[str, Ordinals]] = {}  # by internal id: the new rows of `shadow_fork`, by queue
+        self.shadow_forks_gone: list[int] = []  # messages that had rows before
         self.shadow_forks_octets: dict[int, int] = {}
-        self.counts: list[tuple[counters.Key, int, int]] = []  # changes of `counter`: so many more messages and octets in that queue
+        self.counts: list[tuple[counters.Key, int, int]] = []  # changes of `counter`: key, messages, octets
         self.delivered: list[tuple[bytes, int, MessageId]] = []  # rows of `delivered_to`
         self.discards: list[tuple[Any, ...]] = []
         self.waiting: list[tuple[Any, ...]] = []
@@ -148,7 +148,7 @@ class Work:
 
     # reading
     def preload(self, message_ids: Iterable[MessageId]) -> None:
-        """Have these rows, in at most one query. An unknown id is remembered as unknown."""
+        """Load these rows, in at most one query. An unknown id is remembered as unknown."""
         wanted = []
         for message_id in message_ids:
             if message_id in self.rows:
@@ -181,7 +181,7 @@ class Work:
         return self.state.contents.append(content, self.now) if place is None else place
 
     def insert(self, message: NewMessage, place: ContentPlace, *, is_decided: bool) -> Row:
-        """Raises: LedgerUnavailable when that id is there; found by the INSERT at the latest."""
+        """Add a row. Raises: LedgerUnavailable if the id exists already. If its row was not loaded, the INSERT fails."""
         message_id = message.envelope.message_id
         if self.rows.get(message_id) is not None:
             raise LedgerUnavailable(LOCAL_ERROR, f"{message_id} is there already")
@@ -199,7 +199,7 @@ class Work:
         return row
 
     def apply(self, message_id: MessageId, transition: Transition, *, keep_until: int | None = None, remember_until: int = 0) -> Row | None:
-        """Make the row what `after` says; `keep_until` and `remember_until` are for a claim that turns DELIVERED."""
+        """Change the row to the claim `after`. `keep_until` and `remember_until` are for a claim that becomes DELIVERED."""
         row, after = self.rows[message_id], transition.after
         if after == (None if row is None else row.claim):
             return row
@@ -241,7 +241,7 @@ class Work:
             self.replace_retries(row, due)
 
     def _insert_knowledge(self, message_id: MessageId, claim: Claim) -> Row:
-        """What a node knows of a message that it never had: only that it is over."""
+        """The row of a message that this node never stored, and only knows to be finished."""
         if claim.role in TO_BE_DELIVERED:
             raise IllegalTransition(f"{message_id}: {claim.role} without an envelope")
         self.state.internal_id += 1
@@ -257,7 +257,7 @@ class Work:
         role = row.claim.role
         had_content, has_content = before.role in TO_BE_DELIVERED, role in TO_BE_DELIVERED
         row.due_at = self.now_microseconds if role is Role.PRIMARY else None
-        row.suspended_at, row.suspended_by = None, ""  # what another server delivers, or an administrator releases, is not
+        row.suspended_at, row.suspended_by = None, ""  # a change of role ends a suspension
         if role is Role.PRIMARY:
             row.is_decided = True
             row.set_aside_reason = ""
@@ -268,11 +268,11 @@ class Work:
             row.remember_until = max(row.remember_until, row.keep_until)
         elif role is Role.DELIVERED:
             row.is_shadow_side = before.role is Role.SHADOW
-            if row.is_shadow_side or (row.claim.primary and row.delivered_at is None):  # as another server said
+            if row.is_shadow_side or (row.claim.primary and row.delivered_at is None):  # another server reported it
                 row.delivered_at = self.now_microseconds
             row.keep_until = keep_until
             row.remember_until = max(row.remember_until, remember_until, keep_until)
-            if row.is_shadow_side and before.is_kept:  # of what was relayed by TRACK, Safety Net has the message that was relayed
+            if row.is_shadow_side and before.is_kept:  # Safety Net has the message that was relayed, not the kept shadow
                 row.is_shadow_side, row.delivered_at, row.keep_until = False, None, 0
         if role is not Role.PRIMARY and row.retries_count:
             self.replace_retries(row, {})
@@ -291,7 +291,7 @@ class Work:
         row.place = None
 
     def delete(self, row: Row) -> None:
-        """The row and everything that hangs on it."""
+        """Delete the row and everything that belongs to it."""
         self.changes_count += 1
         if row.claim.role in TO_BE_DELIVERED:
             self._pin(row, -1, 0)
@@ -326,10 +326,10 @@ class Work:
         return present
 
     def replace_retries(self, row: Row, retries: Mapping[str, ForkRetry]) -> None:
-        """These forks wait in queues from now on, and no others of the message."""
+        """From now on exactly these forks of the message wait in queues."""
         if not retries and not row.retries_count:
             return
-        # Whoever gives them may have read the message before it was suspended or resumed.
+        # The caller may have read the message before it was suspended or resumed.
         if row.suspended_at is not None:
             retries = {key: replace(retry, waits_for=SUSPENDED, attempts_next_at=NEVER) for key, retry in retries.items()}
         elif any(retry.waits_for == SUSPENDED for retry in retries.values()):
@@ -355,8 +355,8 @@ class Work:
 
     # the forks of shadow messages
     def note_fork(self, row: Row, next_hop: str, ordinals: Ordinals) -> None:
-        """Its primary server reported a fork: these recipients belong to it, and to no other. Information only, so that nothing depends
-        on it, and what makes no sense is ignored."""
+        """Its primary server reported a fork: these recipients belong to it, and to no other. Only listings read this, so invalid
+        reports are ignored."""
         claim = row.claim
         if claim.role is not Role.SHADOW:
             return
@@ -388,7 +388,7 @@ class Work:
             return {}
         present = {}
         for queue, ordinals in self.select(SELECT_SHADOW_FORKS, (row.internal_id,)):
-            with suppress(ValueError):  # a row that makes no sense goes with the next change
+            with suppress(ValueError):  # an invalid row is deleted with the next change
                 present[queue] = rows.decode_ordinals(ordinals)
         return present
 
@@ -407,7 +407,7 @@ class Work:
             self.dirty[row.message_id] = None
 
     def changed(self, row: Row) -> None:
-        """Something in the row beside the claim was changed."""
+        """A field of the row other than the claim was changed."""
         self._mark(row)
 
     def _list(self, row: Row) -> None:
@@ -444,8 +444,8 @@ class Work:
 
     # notifications
     def tell(self, message_id: MessageId, transition: Transition, sides: Sequence[MessageId] = ()) -> None:
-        """Queue the discard notifications; with `sides` each waits for all of them. One that says `delivered` waits for what
-        earlier ones still wait for too: it must not overtake them."""
+        """Queue the discard notifications. With `sides`, each waits for all of these side messages. A `delivered` also waits for the side
+        messages that earlier notifications still wait for: it must not overtake them."""
         if not transition.tell:
             return
         self.changes_count += 1
@@ -460,7 +460,7 @@ class Work:
                 self.discards.append((self.state.sequence, *columns, ""))
 
     def delete_discards(self, condition: ColumnElement[bool]) -> None:
-        """Notifications that were committed before, and what they count for. They should not be many."""
+        """Delete notifications that were committed earlier, and count them down. They should be few."""
         self.changes_count += 1
         grouped = select(_D.asker, _D.asker_database, func.count()).where(condition).group_by(_D.asker, _D.asker_database)
         for asker, database, count in self.connection.execute(grouped).fetchall():
@@ -487,7 +487,7 @@ class Work:
 
 
 def flush(work: Work) -> None:
-    """Everything but the database row. Raises: whatever SQLAlchemy or sqlite3 raise; then nothing may be committed."""
+    """Write everything but the database row. Raises: any error of SQLAlchemy or sqlite3; then nothing may be committed."""
     if work.deleted:
         work.execute_many(DELETE_MESSAGE, [(internal_id,) for internal_id in work.deleted])
     if work.new:
@@ -534,7 +534,7 @@ def _insert(work: Work) -> None:
 
 
 def _count(work: Work, row: Row) -> None:
-    """From the queue in which it was to that in which it is."""
+    """Count the message in its present queue, and no longer in its former one."""
     before, after = row.counted, row.to_be_counted()
     if before == after:
         return
@@ -546,7 +546,7 @@ def _count(work: Work, row: Row) -> None:
 
 
 def _count_retries(work: Work) -> None:
-    """Before they are written: the rows that go are asked for by which queues they are in."""
+    """Called before they are written, because the queues of deleted rows are read from the table."""
     if work.retries_gone:
         for internal_id, next_hop in work.select(SELECT_RETRIES_GONE, (json.dumps(list(set(work.retries_gone))),)):
             work.counts.append(((counters.DELIVERY, next_hop, 0), -1, -work.retries_octets[internal_id]))
@@ -567,7 +567,7 @@ def _write_counters(work: Work) -> None:
 
 
 def _update(work: Work) -> None:
-    """Where only the list changed, SQLite need not look at the indexes, nor write their pages."""
+    """If only the list changed, a shorter UPDATE spares SQLite the indexes and their pages."""
     lists, others = [], []
     for message_id in work.dirty:
         row = work.rows[message_id]
@@ -575,7 +575,7 @@ def _update(work: Work) -> None:
             continue
         beside = row.beside()
         is_beside_same = beside == row.written
-        # Of `LISTED` only the number of retries has a say in where a message counts.
+        # Of the columns `LISTED`, only the number of retries affects the queue in which a message counts.
         if not is_beside_same or bool(row.retries_count) is not (row.counted is None):
             _count(work, row)
         if is_beside_same:
@@ -591,7 +591,7 @@ def _update(work: Work) -> None:
 
 def _write_lists(work: Work) -> None:
     if work.listing_new and work.listing_gone:
-        # An entry may have come and gone within this transaction, or gone and come: what is left of it counts.
+        # An entry may have been added and removed within this transaction, or the reverse: only the net change is written.
         left = Counter(work.listing_new)
         left.subtract(work.listing_gone)
         work.listing_new = [entry for entry, count in left.items() if count > 0]
@@ -623,7 +623,7 @@ def _write_shadow_forks(work: Work) -> None:
 
 
 def _tell_forks(work: Work) -> None:
-    """To each shadow server that understands it, in place of what it has not heard yet."""
+    """Queue the forks for each shadow server that understands them, replacing reports that it has not fetched yet."""
     if work.forks_old:
         for asker, database in work.select(DELETE_FORKS, (json.dumps(work.forks_old),)):
             work.counts.append(((counters.DISCARD, f"{asker} {database}", 0), -1, 0))
@@ -642,7 +642,7 @@ def _tell_forks(work: Work) -> None:
 
 
 def write_retries(work: Work) -> None:
-    """The delivery queues, so that a statement on them sees what this transaction has changed, and may change it further."""
+    """Write the delivery queues before a statement that reads or changes them."""
     work.retries_found.clear()
     if not work.retries:
         return
@@ -663,7 +663,7 @@ def _release_sides(work: Work) -> None:
 
 
 def _release(work: Work, waiting_id: int, more_sides: list[str], columns: list[Any]) -> None:
-    """A waiting notification moves to its next side message, or gets its sequence now: ascending in what is heard."""
+    """A waiting notification moves to its next side message, or gets its sequence now, so that peers see ascending sequences."""
     while more_sides:
         following = more_sides.pop(0)
         row = work.row(MessageId(following))
@@ -679,7 +679,7 @@ def _release(work: Work, waiting_id: int, more_sides: list[str], columns: list[A
 
 
 def write_database_row(work: Work, position: int) -> None:
-    """The counters and the position of this commit, and who asked lately."""
+    """The counters and the position of this commit, and the peers that polled recently."""
     state = work.state
     work.execute_many(UPDATE_DATABASE, [(position, state.internal_id, state.sequence)])
     peers = state.peers

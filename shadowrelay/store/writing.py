@@ -1,10 +1,10 @@
-"""The writer: the only connection to `queue.db` that writes, and what it keeps in memory beside the file.
+"""The writer: the only connection that writes to `queue.db`, and the rows and peers it keeps in memory. docs/architecture.md "On disk".
 
-SQLite before 3.51.3 can lose committed pages when one connection checkpoints while another commits, so the writer is
-the only one that does either, and nobody uses `mmap_size`. What a pragma set is read back: some builds of SQLite, and
-some file systems, quietly do less than asked.
+SQLite before 3.51.3 can lose committed pages if one connection checkpoints while another commits, so the writer is the only
+connection that does either, and no connection uses `mmap_size`. Each pragma is read back after it was set: some builds of SQLite, and
+some file systems, silently do less.
 
-Because nobody else writes, what the writer wrote is what is there: the latest rows, the peers, and which deliveries may be recorded
+Because no other connection writes, the writer's memory is current: the latest rows, the peers, and which deliveries may be recorded
 need not be read again.
 """
 
@@ -77,7 +77,7 @@ class WriterConnection:
             return 0
 
     def empty_log(self) -> bool:
-        """Write the log back and make it empty; False where somebody reads from it. Outside a transaction. Raises: sqlite3.Error."""
+        """Write the log back and make it empty; False if another connection reads from it. Outside a transaction. Raises: sqlite3.Error."""
         if self._cursor is None:
             return False
         self.wait_for_locks(False)
@@ -234,7 +234,7 @@ class MayBeDelivered:
     """Which keys of `delivered_to` have no row, so that the attempt on nearly every message need not look there.
 
     A bitmap with one bit for each key, and the one before it, because no key can be taken out. `knows_since`: every row since then
-    is in one of them; about the time before, it cannot say. The event loop reads while another thread may write.
+    is in one of them; earlier rows may be missing. The event loop reads while another thread may write.
     """
 
     def __init__(self, now: datetime, keys: Iterable[bytes] = (), knows_since: datetime = BEFORE_ALL) -> None:

@@ -76,7 +76,7 @@ async def test_forks_queued_for_a_server_that_offers_it_no_longer_are_not_told_a
     ledger.note_forks_offered(THERE, True)
     stored = await accept(ledger, recipients_count=3)
     await ledger.record_queued(stored.envelope.message_id, TWO_FORKS)
-    is_untold = await ledger.has_untold(THERE, THEIR_DATABASE)
+    is_untold = await ledger.has_unacknowledged(THERE, THEIR_DATABASE)
 
     ledger.note_forks_offered(THERE, False)
     await ledger.record_attempt(an_attempt(stored.envelope.message_id, next_hop="a:25"), some_done(1))

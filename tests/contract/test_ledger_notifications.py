@@ -49,17 +49,17 @@ async def test_discards_come_in_order_and_stay_until_acknowledged(ledger: Ledger
 
 
 async def test_what_is_untold_is_what_its_asker_has_not_acknowledged(ledger: Ledger) -> None:
-    before = await ledger.has_untold(THERE, THEIR_DATABASE)
+    before = await ledger.has_unacknowledged(THERE, THEIR_DATABASE)
     stored = await accept(ledger)
     await ledger.record_attempt(an_attempt(stored.envelope.message_id), all_done)
 
-    assert (False, True) == (before, await ledger.has_untold(THERE, THEIR_DATABASE))
-    assert not await ledger.has_untold(THERE, NEW_DATABASE)
-    assert not await ledger.has_untold(OTHER, THEIR_DATABASE)
+    assert (False, True) == (before, await ledger.has_unacknowledged(THERE, THEIR_DATABASE))
+    assert not await ledger.has_unacknowledged(THERE, NEW_DATABASE)
+    assert not await ledger.has_unacknowledged(OTHER, THEIR_DATABASE)
     reply = await ledger.discards_for(THERE, THEIR_DATABASE, 9)
-    assert await ledger.has_untold(THERE, THEIR_DATABASE)
+    assert await ledger.has_unacknowledged(THERE, THEIR_DATABASE)
     await ledger.forget_acknowledged(THERE, THEIR_DATABASE, reply.events[-1].sequence, nothing)
-    assert not await ledger.has_untold(THERE, THEIR_DATABASE)
+    assert not await ledger.has_unacknowledged(THERE, THEIR_DATABASE)
 
 
 async def test_what_waits_for_the_copy_of_a_dsn_is_untold_too(ledger: Ledger) -> None:
@@ -68,8 +68,8 @@ async def test_what_waits_for_the_copy_of_a_dsn_is_untold_too(ledger: Ledger) ->
     await ledger.record_attempt(an_attempt(stored.envelope.message_id, sides=(a_side(),)), all_done)
 
     assert () == (await ledger.discards_for(THERE, THEIR_DATABASE, 9)).events
-    assert await ledger.has_untold(THERE, THEIR_DATABASE)
-    assert not await ledger.has_untold(OTHER, THEIR_DATABASE)
+    assert await ledger.has_unacknowledged(THERE, THEIR_DATABASE)
+    assert not await ledger.has_unacknowledged(OTHER, THEIR_DATABASE)
 
 
 async def test_discards_are_for_one_asker_in_one_database(ledger: Ledger) -> None:
@@ -187,16 +187,16 @@ async def test_what_failed_while_nobody_had_a_copy_is_not_said_before_its_dsn_is
     message_id, side = stored.envelope.message_id, a_side()
     await ledger.record_attempt(an_attempt(message_id, sides=(side,)), some_done(1))
 
-    before = await ledger.unsaid(message_id)
-    assert {message_id: frozenset({1})} == await ledger.unsaid_of([message_id, side.message.envelope.message_id])
+    before = await ledger.unreported(message_id)
+    assert {message_id: frozenset({1})} == await ledger.unreported_of([message_id, side.message.envelope.message_id])
     copies = (Copy(THERE, THEIR_DATABASE, Choice.CHOSEN),)
     await ledger.transition([message_id], lambda _, claim: Transition(claim, replace(claim, copies=copies)))  # type: ignore[type-var]
     await ledger.record_attempt(an_attempt(message_id, frozenset({2})), some_done(2))
     while_waiting = await ledger.discards_for(THERE, THEIR_DATABASE, 9)
     await ledger.transition([side.message.envelope.message_id], lambda _, claim: Transition(claim, replace(claim, copies=copies)))  # type: ignore[type-var]
 
-    assert (frozenset({1}), (), frozenset()) == (before, while_waiting.events, await ledger.unsaid(message_id))
-    assert {} == await ledger.unsaid_of([message_id])
+    assert (frozenset({1}), (), frozenset()) == (before, while_waiting.events, await ledger.unreported(message_id))
+    assert {} == await ledger.unreported_of([message_id])
     assert [frozenset({2})] == [event.ordinals for event in (await ledger.discards_for(THERE, THEIR_DATABASE, 9)).events]
     assert () == (await ledger.discards_for(NO_SERVER, NO_DATABASE, 9)).events
 
@@ -215,10 +215,10 @@ async def test_a_message_that_is_done_while_nobody_had_a_copy_is_not_said_before
         return Transition(claim, replace(claim, role=role, done=frozenset({1}), primary=THERE, database=THEIR_DATABASE), tell)
 
     await ledger.record_attempt(an_attempt(message_id, sides=(side,)), done)
-    before = await ledger.unsaid_of([message_id])
+    before = await ledger.unreported_of([message_id])
     await ledger.record_attempt(an_attempt(side.message.envelope.message_id), all_done)
 
-    assert ({message_id: frozenset({1})}, {}) == (before, await ledger.unsaid_of([message_id]))
+    assert ({message_id: frozenset({1})}, {}) == (before, await ledger.unreported_of([message_id]))
     released = (await ledger.discards_for(OTHER, NEW_DATABASE, 9)).events
     assert [notification.status for notification in tell] == [event.status for event in released]
 
@@ -235,10 +235,10 @@ async def test_what_waits_for_its_dsn_waits_on_when_its_asker_is_lost(ledger: Le
     else:
         await ledger.record_peer(an_identity(database=NEW_DATABASE), NOW)
 
-    assert frozenset({1}) == await ledger.unsaid(message_id)
+    assert frozenset({1}) == await ledger.unreported(message_id)
     copies = (Copy(OTHER, NEW_DATABASE, Choice.CHOSEN),)
     await ledger.transition([side.message.envelope.message_id], lambda _, claim: Transition(claim, replace(claim, copies=copies)))  # type: ignore[type-var]
-    assert frozenset() == await ledger.unsaid(message_id)
+    assert frozenset() == await ledger.unreported(message_id)
     assert () == (await ledger.discards_for(THERE, NEW_DATABASE, 9)).events
 
 

@@ -164,7 +164,7 @@ class Events:
             heard: Transition | None = primary.placed(listed.after, number, theirs)
         else:
             assert offer.answer is not None
-            heard = primary.settle(listed.after, mine, theirs, offer.answer)
+            heard = primary.apply_answer(listed.after, mine, theirs, offer.answer)
         before = self._after(listed)
         return before, self._after(offer), before if heard is None else self._after(heard)
 

@@ -476,7 +476,7 @@ async def test_yours_that_was_deleted_unheard_is_said_again(tmp_path: Path) -> N
         await _at_commit(net)
         await net.kill(WEST)
         await net.nodes[EAST].ledger.real.forget_unasked(net.nodes[EAST].clock.now() + timedelta(days=9))
-        assert not await net.nodes[EAST].ledger.real.has_untold(WEST, net.nodes[EAST].context.peers.party(WEST).database)
+        assert not await net.nodes[EAST].ledger.real.has_unacknowledged(WEST, net.nodes[EAST].context.peers.party(WEST).database)
         await asyncio.sleep(2 * SPAN)
 
         await net.start(WEST)

@@ -599,7 +599,7 @@ async def test_the_last_discard_is_acknowledged_in_the_next_poll_although_nothin
         await east.accept()
         await until(west.in_role(east.last, Role.DELIVERED), 5)
 
-        assert frozenset() == await east.services.desk.all_told(2)
+        assert frozenset() == await east.services.desk.wait_for_acknowledgements(2)
 
 
 @in_virtual_time
@@ -611,8 +611,8 @@ async def test_waiting_until_all_is_told_ends_with_its_time_and_waits_for_nobody
         await until(east.in_role(east.last, Role.DELIVERED), 5)
 
         began = east.clock.awake()
-        assert {WEST} == await east.services.desk.all_told(3)
+        assert {WEST} == await east.services.desk.wait_for_acknowledgements(3)
         assert 3 <= east.clock.awake() - began < 3.1
         net.isolate(EAST)
         await asyncio.sleep(2 * HEARTBEAT)
-        assert frozenset() == await east.services.desk.all_told(3)
+        assert frozenset() == await east.services.desk.wait_for_acknowledgements(3)

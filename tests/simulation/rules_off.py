@@ -57,7 +57,7 @@ def _double(length: Callable[..., float]) -> Callable[..., float]:
 
 
 def _all_done(recorded: Callable[[Claim | None, Ordinals], Transition]) -> Callable[..., Transition]:
-    return lambda claim, done: recorded(claim, rules.everyone(rules.known(claim)))
+    return lambda claim, done: recorded(claim, rules.everyone(rules.require_claim(claim)))
 
 
 def _tells_nobody(refused: Callable[[Claim | None], Transition]) -> Callable[..., Transition]:

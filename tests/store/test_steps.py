@@ -33,7 +33,7 @@ QUESTIONS: dict[str, Ask] = {
     "who is waited for": lambda ledger, other: ledger.waited_for(),
     "unplaced": lambda ledger, other: ledger.unplaced(PAGE),
     "discards": lambda ledger, other: ledger.discards_for(other.name, other.database, PAGE),  # type: ignore[arg-type]
-    "untold": lambda ledger, other: ledger.has_untold(other.name, other.database),  # type: ignore[arg-type]
+    "untold": lambda ledger, other: ledger.has_unacknowledged(other.name, other.database),  # type: ignore[arg-type]
     "queues": lambda ledger, other: ledger.queues(),
     "page of a delivery queue": lambda ledger, other: ledger.messages(f"{OWN_NAME}\\{NEXT_HOPS[0]}", PAGE),
     "page of a shadow queue": lambda ledger, other: ledger.messages(f"{OWN_NAME}\\Shadow\\1", PAGE),

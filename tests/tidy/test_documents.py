@@ -1,5 +1,6 @@
 """References to documents resolve, in Markdown and in code; and no line of prose is wider than a screen."""
 
+import ast
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tidy.house import ROOT, files_below, relative
+from tests.tidy.house import ROOT, files_below, relative, tree_of
 
 PAGES = files_below(".", suffixes={".md"})
 CITING = files_below("shadowrelay", "tests", "benchmarks", "lab", "configs", "docker-compose.yml", "Dockerfile", "Makefile")
@@ -25,6 +26,7 @@ CITATION = re.compile(
 )
 DESIGN_SOURCE = re.compile(rf"[Ss]ource: (?:[^\n]*, )?design (?P<section>{NUMBER})")
 OLD_REFERENCE = re.compile(r"\b(DESIGN|STYLE) [0-9]")
+LAW = re.compile(r"RFC [0-9]{3,5}|docs/[a-z]+\.md|(?:README|CONTRIBUTING)\.md|Source: [a-z]")
 MODULE = re.compile(r"`(?:shadowrelay/)?((?:[a-z_]+/)+[a-z_]+\.py)`")
 
 
@@ -110,6 +112,28 @@ def test_every_section_that_code_and_tests_cite_exists() -> None:
     assert [] == [name for name, text in texts.items() if OLD_REFERENCE.search(text)]
 
 
+def test_the_architecture_names_every_module_that_a_message_may_pass() -> None:
+    packages = [f"shadowrelay/{name}" for name in ("ownership", "pipeline", "protocol", "settings", "smtp", "store", "tracking")]
+    modules = [path for path in files_below(*packages, suffixes={".py"}) if path.name != "__init__.py" and "migrations" not in path.parts]
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+
+    assert len(modules) > 80
+    assert [] == [name for path in modules if f"`{(name := f'{path.parent.name}/{path.name}')}`" not in text]
+
+
+def law_of(path: Path) -> str | None:
+    """What the first paragraph of a module's docstring cites."""
+    found = LAW.search((ast.get_docstring(tree_of(path)) or "").partition("\n\n")[0])
+    return found and found[0]
+
+
+def test_every_module_names_the_law_that_it_obeys_in_its_first_lines() -> None:
+    modules = files_below("shadowrelay", suffixes={".py"})
+
+    assert len(modules) > 150
+    assert [] == [relative(path) for path in modules if law_of(path) is None]
+
+
 def test_the_checks_see_what_is_broken(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"# One: two\n[a](#one-two) [b](#two) [c](absent.md)\n```\n[d](no.md)\n```\n{'x' * 161}\n", encoding="utf-8")
@@ -120,3 +144,9 @@ def test_the_checks_see_what_is_broken(tmp_path: Path) -> None:
     assert ["docs/design.md 66.6"] == list(broken_citations("# docs/design.md 66.6"))
     assert ["docs/absent.md"] == list(broken_citations("docs/absent.md"))
     assert ["Source: design 77"] == list(broken_citations("Source: design 77."))
+
+    bare, lawful = tmp_path / "bare.py", tmp_path / "lawful.py"
+    bare.write_text('"""Reads text.\n\ndocs/design.md 6.2 explains why.\n"""\n', encoding="utf-8")
+    lawful.write_text('"""Reads text. RFC 5321 4.2."""\n', encoding="utf-8")
+
+    assert (None, "RFC 5321") == (law_of(bare), law_of(lawful))

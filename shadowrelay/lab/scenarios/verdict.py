@@ -1,7 +1,7 @@
 """Judges a scenario: its figures, the invariants, and the effects that only its fault can produce. Pure. docs/lab.md "Scenarios".
 
-`figures` counts the evidence. `findings` checks the invariants (docs/design.md 3) that are visible from outside a cluster, and names
-what violates each. I6 (everything is bounded) is tested in tests/smtp and tests/process instead, because it needs floods and not faults.
+`figures` counts the evidence. `findings` checks the invariants (docs/design.md 3) that can be checked from outside a cluster, and lists
+the violations of each. I6 (everything is bounded) needs floods and not faults, and is tested in tests/smtp and tests/process.
 I2 and I3 compare rows of different nodes, which is possible because all containers of a machine share its clock.
 """
 
@@ -16,6 +16,7 @@ from shadowrelay.lab.topology import MACHINES
 from shadowrelay.lab.traffic import Arrival, Sent
 from shadowrelay.lab.verification import Verification
 from shadowrelay.model.tracking import Acknowledged, EventId, Replication, ResubmitReason, TrackingEvent
+from shadowrelay.protocol.tracking import DELAYED, KEPT_AS
 
 # ---- figures
 
@@ -92,7 +93,7 @@ def _copies_in_own_site(evidence: Evidence) -> int:
     return sum(SITES.get(row.server) == SITES.get(row.event.server_hostname) for row in evidence.rows(EventId.HAREDIRECT))
 
 
-def _alone(evidence: Evidence) -> int:
+def _without_copy(evidence: Evidence) -> int:
     return sum(row.custom("Replication") != Replication.SUCCESS.value for row in evidence.rows(EventId.RECEIVE))
 
 
@@ -146,7 +147,7 @@ def _resubmissions(evidence: Evidence) -> Counter[tuple[str, str]]:
 
 
 def _not_resubmitted(evidence: Evidence) -> int:
-    """What a lost node delivered inside the boundary, and nobody delivered again."""
+    """Deliveries of a lost node inside the boundary that no other node repeated."""
     rows = [row for row in evidence.rows(EventId.SEND) if row.server in evidence.stopped]
     delivered = {(row.event.network_message_id, recipient.lower()) for row in rows for recipient in row.event.recipients}
     return len(delivered - _resubmissions(evidence).keys())
@@ -157,18 +158,14 @@ def _copied_twice(evidence: Evidence) -> int:
     return sum(row.custom("Copies").startswith("2/") for row in evidence.rows(EventId.RECEIVE))
 
 
-KEPT_AS = "shadow kept as "  # source-context of SEND: relayed by TRACK
-DELAYED = "delayed: "  # source-context of RECEIVE: the 250 waited
-
-
 def _kept(row: LoggedRow) -> str:
-    """The id of the shadow that a row SEND says is kept, empty if none is."""
+    """The id of the kept shadow that a SEND row names, empty if none."""
     context = row.event.source_context
     return context.removeprefix(KEPT_AS) if context.startswith(KEPT_AS) else ""
 
 
-def _keepings(evidence: Evidence) -> dict[str, list[LoggedRow]]:
-    """By the id of a kept shadow, the rows that say so: one for each time that it was relayed."""
+def _kept_shadows(evidence: Evidence) -> dict[str, list[LoggedRow]]:
+    """The SEND rows of each kept shadow, by its id: one row for each time that it was relayed."""
     found: dict[str, list[LoggedRow]] = defaultdict(list)
     for row in evidence.rows(EventId.SEND, EventId.SENDEXTERNAL):
         if kept := _kept(row):
@@ -178,21 +175,21 @@ def _keepings(evidence: Evidence) -> dict[str, list[LoggedRow]]:
 
 def _taken_back(evidence: Evidence) -> set[str]:
     """The ids of kept shadows that a server took back from their next hop."""
-    kept = _keepings(evidence)
+    kept = _kept_shadows(evidence)
     return {row.event.network_message_id for row in _resubmitted(evidence) if row.event.network_message_id in kept}
 
 
 def _taken_back_seconds(evidence: Evidence) -> float:
-    """The longest time from a next hop's last answer until what it had was taken back."""
+    """The longest time from a next hop's last answer until its messages were taken back."""
     taken = _taken_back(evidence)
     rows = [row for row in _resubmitted(evidence) if row.event.network_message_id in taken and row.custom("SilentSince")]
     times = [row.event.at.timestamp() - datetime.fromisoformat(row.custom("SilentSince")).timestamp() for row in rows]
     return round(max(times, default=0.0), 1)
 
 
-def _went_another_way(evidence: Evidence) -> int:
-    """Messages taken back, and then relayed to another next hop than the one that had them, or delivered."""
-    kept = _keepings(evidence)
+def _rerouted(evidence: Evidence) -> int:
+    """Messages taken back, and then relayed or delivered to a next hop other than the first."""
+    kept = _kept_shadows(evidence)
     first = {network_id: kept[network_id][0] for network_id in _taken_back(evidence)}
     later = (row for row in evidence.rows(EventId.SEND, EventId.SENDEXTERNAL) if row.event.network_message_id in first)
     return len(
@@ -237,7 +234,7 @@ FIGURES: dict[str, tuple[str, Callable[[Evidence], float]]] = {
     "copies_failed": ("messages for which no copy could be made (HAREDIRECTFAIL)", lambda seen: len(seen.rows(EventId.HAREDIRECTFAIL))),
     "copies_in_own_site": ("copies made in the primary's own site, not the other one", _copies_in_own_site),
     "placed_again": ("messages whose copy was made again on another server", lambda seen: placed_again(seen.rows(EventId.HAREDIRECT))),
-    "acknowledged_alone": ("messages acknowledged without a second copy", _alone),
+    "acknowledged_alone": ("messages acknowledged without a second copy", _without_copy),
     "heartbeats_failed": ("heartbeats that failed (operator logs: peer.silent)", lambda seen: seen.words.get("peer.silent", 0)),
     "deferred": ("deferred delivery attempts (DEFER)", lambda seen: len(seen.rows(EventId.DEFER))),
     "resumed": ("messages that a node accepted, and delivered after it was restarted", _resumed),
@@ -261,10 +258,10 @@ FIGURES: dict[str, tuple[str, Callable[[Evidence], float]]] = {
     ),
     "not_resubmitted": ("deliveries of a lost node inside the boundary that nobody resubmitted", _not_resubmitted),
     "waiting": ("messages held by shadow servers before the remedy", lambda seen: seen.waiting),
-    "kept": ("messages relayed by TRACK, whose shadow the previous hop kept", lambda seen: len(_keepings(seen))),
+    "kept": ("messages relayed by TRACK, whose shadow the previous hop kept", lambda seen: len(_kept_shadows(seen))),
     "taken_back": ("of these, taken back from the next hop (RESUBMIT)", lambda seen: len(_taken_back(seen))),
     "taken_back_seconds": ("longest time from a next hop's last answer until this, seconds", _taken_back_seconds),
-    "another_way": ("of these, then sent to another next hop", _went_another_way),
+    "another_way": ("of these, then sent to another next hop", _rerouted),
 }
 
 
@@ -299,15 +296,15 @@ def _lost(evidence: Evidence) -> list[str]:
 
 
 def acknowledged_too_early(evidence: Evidence) -> list[str]:
-    """I2: RECEIVE as redundant, but no server had logged its copy by then. What was relayed here by TRACK has its copy on the previous hop;
-    a 250 that waited for the delivery needs none. Servers that were stopped may have lost their last rows."""
+    """I2: RECEIVE as redundant, but no server had logged its copy by then. The copy of a message relayed here by TRACK is on the previous
+    hop; a 250 that waited for the delivery needs no copy. Servers that were stopped may have lost their last rows."""
     stored: dict[str, list[LoggedRow]] = defaultdict(list)
     for row in evidence.rows(EventId.HARECEIVE):
         stored[row.event.network_message_id].append(row)
     placed: dict[tuple[str, str], set[str]] = defaultdict(set)
     for row in evidence.rows(EventId.HAREDIRECT):
         placed[row.server, row.event.network_message_id].add(row.event.server_hostname)
-    kept = {(row.server, network_id) for network_id, rows in _keepings(evidence).items() for row in rows}
+    kept = {(row.server, network_id) for network_id, rows in _kept_shadows(evidence).items() for row in rows}
     ended: dict[tuple[str, str], list[LoggedRow]] = defaultdict(list)
     for row in evidence.rows(*ENDS):
         ended[row.server, row.event.network_message_id].append(row)
@@ -343,8 +340,8 @@ def discarded_too_early(evidence: Evidence) -> list[str]:
 
 
 def unexplained_mail(evidence: Evidence) -> list[str]:
-    """I8: acknowledged mail without a beginning, or without an end for a recipient, in any tracking log. A message that was relayed by
-    TRACK has its end under another id, at the next hop or where it was taken back."""
+    """I8: acknowledged mail without a beginning, or without an end for a recipient, in any tracking log. The end of a message that was
+    relayed by TRACK has another id, at the next hop or where it was taken back."""
     began = {row.event.network_message_id for row in evidence.rows(*BEGINNINGS)}
     ends: dict[str, list[LoggedRow]] = defaultdict(list)
     for row in evidence.rows(*ENDS):

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from shadowrelay.protocol.tracking import DELAYED
 from shadowrelay.sla.figures.rows import (
     KEPT,
     OWN_FORMAT,
@@ -31,7 +32,6 @@ from shadowrelay.sla.figures.rows import (
 # ---- timelines
 
 WAYS = ("shadow_server", "previous_hop", "next_hop")
-DELAYED = "delayed: "  # in source-context of RECEIVE: why the 250 was given in the end
 _SHADOW_AT = "(?:^|;)S:ShadowAt=([^;]*)"  # in custom-data
 ACKNOWLEDGED, RECONSTRUCTED, DSN, REFUSED, UNKNOWN = "acknowledged", "reconstructed", "dsn", "refused", "unknown"
 COUNTED = (ACKNOWLEDGED, RECONSTRUCTED)
@@ -44,7 +44,8 @@ def is_counted() -> Column:
 
 
 def known_until(rows: DataFrame, log_ends: Mapping[str, int | None], *, now: int) -> dict[str, int]:
-    """Until when the logs tell what a server did: its last row. A server that was lost has nothing more to tell: until now.
+    """The instant up to which the logs are complete, for each server: its last row; for a server that was lost, now, because it will log
+    nothing more.
 
     Shapes: `rows` as from `exact_rows`; `log_ends`: last row of each server's log. A server without an entry is not known at all.
     """
@@ -77,7 +78,7 @@ def timelines(rows: DataFrame, known: Mapping[str, int]) -> DataFrame:
         "message", "internet_message_id", "kind", "at", "server",
         F.when(is_reconstructed, F.col("held.server")).otherwise(pair_server).alias("pair_server"),
         _is_redundant().alias("is_redundant"),
-        F.when(_is_redundant().isNotNull(), F.coalesce(_said_copies(), _is_redundant().cast("long"))).alias("copies"),
+        F.when(_is_redundant().isNotNull(), F.coalesce(_reported_copies(), _is_redundant().cast("long"))).alias("copies"),
         F.when(F.col("kind") == ACKNOWLEDGED, F.col("receive.shadow_us")).alias("shadow_us"),
         F.when(F.col("kind") == ACKNOWLEDGED, F.col("receive.ack_us")).alias("ack_us"),
         F.when(F.col("kind") == ACKNOWLEDGED, F.col("received_by")).otherwise(F.col("held_for")).alias("recipients"),
@@ -189,7 +190,7 @@ def _way(is_copied: Column) -> Column:
     return F.when(_is_redundant(), F.when(F.col("kind") == ACKNOWLEDGED, of_receive).otherwise(of_copies))
 
 
-def _said_copies() -> Column:
+def _reported_copies() -> Column:
     return F.when(F.col("kind") == ACKNOWLEDGED, F.col("receive.copies"))
 
 
@@ -208,7 +209,7 @@ def _exchange_notifications(rows: DataFrame) -> DataFrame:
 
 def recipients(rows: DataFrame, lines: DataFrame, *, now: int, is_final: bool, expiration_us: int) -> DataFrame:
     """One line for each recipient in a message's rows. `is_named`: an original recipient, or a replacement of one. `is_unknown`: its time
-    is up, but the message is not known until then.
+    is up, but the logs about the message end earlier.
 
     Shapes: `rows` from `exact_rows`, `lines` from `timelines`; `deliveries` are the two earliest, (at, server). Units: microseconds.
     """
@@ -216,7 +217,7 @@ def recipients(rows: DataFrame, lines: DataFrame, *, now: int, is_final: bool, e
     is_replaced = F.coalesce(F.array_contains("replaced", F.col("recipient")), F.lit(False))
     is_stepping_in = is_replacement() & ~is_replaced
     delivery = F.when(F.col("is_delivery"), F.struct("at", "server", "row_id"))
-    said = (
+    of_recipient = (
         rows.where(is_event("RECEIVE") | held | is_end() | is_told_delivered() | is_replacement())
         .withColumn("recipient", F.explode(F.array_union("recipients", F.coalesce("replaced", F.array().cast("array<string>")))))
         .groupBy("message", "recipient")
@@ -234,7 +235,7 @@ def recipients(rows: DataFrame, lines: DataFrame, *, now: int, is_final: bool, e
         "known_until",
     )  # fmt: skip
     is_named = F.when(F.col("kind") == ACKNOWLEDGED, F.col("is_received")).otherwise(F.col("is_held"))
-    joined = said.join(of_message, on="message", how="inner").withColumns({"end_at": _end_at(), "is_named": is_named})
+    joined = of_recipient.join(of_message, on="message", how="inner").withColumns({"end_at": _end_at(), "is_named": is_named})
     due_at = F.col("acknowledged_at") + expiration_us
     is_open = is_counted() & F.col("is_named") & F.col("end_at").isNull()
     is_up = F.lit(is_final) | F.coalesce(due_at <= F.col("known_until"), F.lit(False))

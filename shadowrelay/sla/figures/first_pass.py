@@ -22,15 +22,14 @@ RECEIVE, REDIRECT, HOLD, DISCARD, ODD = (1 << (12 * place) for place in range(5)
 COPIES_MAX = 3  # of a plain message
 COPY_SHAPE = REDIRECT | HOLD | DISCARD
 ODD_BROADCAST_MAX = 1_000_000  # messages: about 100 MB per executor. More are joined by sorting all events: slow, but bounded memory
-HEADLINE = ("message", "is_plain", "copies_count", "received_at", "sent_at", "shadow_us", "rows_count")
 COLUMNS = (
     "at", "event", "source", "message", "internet_message_id", "client_hostname", "server_hostname", "source_context",
     "recipient_count", "recipients_hash", "replication", "copies", "ack_us", "shadow_us", "format", "server",
 )  # fmt: skip
 
 
-BEARING = ("id_high", "id_low", "addressed", "client_hash")
-"""Columns that show whether a client sent a message again: hashes of internet message id, recipients and client name."""
+RESENT_KEYS = ("id_high", "id_low", "addressed", "client_hash")
+"""Columns that are equal if a client sent the same message again: hashes of internet message id, recipients and client name."""
 
 
 def first_pass(events: DataFrame, names: DataFrame) -> DataFrame:
@@ -108,7 +107,7 @@ def _kind() -> Column:
     has_each_once = F.col("recipients_hash").isNotNull()
     return (
         F.when(~is_own(), ODD)
-        .when(~has_each_once, ODD)  # a sum of hashes says nothing of it
+        .when(~has_each_once, ODD)  # a sum of hashes cannot show that
         .when(is_event("RECEIVE", "SEND", "SENDEXTERNAL") & (F.col("source_context") != ""), ODD)  # delayed, or relayed and kept
         .when(is_event("SEND", "SENDEXTERNAL") & (size > 0), 0)
         .when(is_event("HAREDIRECT"), REDIRECT)
@@ -121,7 +120,7 @@ def _kind() -> Column:
 
 
 _REDIRECTED_TO, _DISCARDED_BY, _DISCARDED_FOR = 1, 2, 3
-"""Marks: a sum of hashes with different marks is that of several lists, each of which is the one that is expected."""
+"""Marks that are hashed with a name, so that one sum of hashes compares several lists of names."""
 
 
 def _mark(mark: int, name: str) -> Column:
@@ -133,7 +132,7 @@ def _primary_hash(hashed: Column) -> Column:
 
 
 def _primaries() -> Column:
-    """Summed over a message, this is known if all rows about its copies agree on the primary server."""
+    """To be summed over a message: the sum shows whether all rows about its copies agree on the primary server."""
     return (
         F.when(F.col("kind") == REDIRECT, _primary_hash(F.xxhash64("server")))
         .when(F.col("kind") == HOLD, _primary_hash(F.xxhash64("client_hostname")))
@@ -142,7 +141,7 @@ def _primaries() -> Column:
 
 
 def _shadows() -> Column:
-    """Summed over a message, this is 0 if the rows name the same shadow servers: those with the copy, told of, and that discarded it."""
+    """To be summed over a message: 0 if HARECEIVE, HAREDIRECT and HADISCARD rows name the same shadow servers."""
     return (
         F.when(F.col("kind") == HOLD, _mark(_REDIRECTED_TO, "server") + _mark(_DISCARDED_BY, "server"))
         .when(F.col("kind") == REDIRECT, -_mark(_REDIRECTED_TO, "server_hostname"))
@@ -172,12 +171,12 @@ def _is_plain() -> Column:
     agree = (F.col("primaries") == 2 * count * _primary_hash(F.col("server_hash"))) & (F.col("shadows") == 0)
     is_in_time = F.col("redirected_at") <= F.col("received_at")
     is_known = F.col("server").isNotNull() & F.col("pair_server").isNotNull()
-    is_plain = is_whole & is_delivered_once & is_forked_once & is_discarded_once & is_in_time & is_known & agree & _are_different()
+    is_plain = is_whole & is_delivered_once & is_forked_once & is_discarded_once & is_in_time & is_known & agree & _are_distinct()
     return F.coalesce(is_plain, F.lit(False))
 
 
-def _are_different() -> Column:
-    """Whether up to three shadow servers are different ones, from the least and greatest of their hashes and the XOR of all."""
+def _are_distinct() -> Column:
+    """Whether up to three shadow servers are distinct, from the least and the greatest of their hashes and the XOR of all."""
     least, greatest, mixed = F.col("least_shadow"), F.col("shadow_hash"), F.col("mixed_shadows")
     are_two = least != greatest
     are_three = are_two & (mixed != least) & (mixed != greatest)
@@ -202,18 +201,6 @@ def odd_events(events: DataFrame, seen: DataFrame, *, messages: int, odd: int) -
         return events
     wanted = seen.where(~F.col("is_plain")).select("message")
     return events.join(F.broadcast(wanted) if odd <= ODD_BROADCAST_MAX else wanted, on="message", how="left_semi")
-
-
-def headline_messages(seen: DataFrame, lines: DataFrame) -> DataFrame:
-    """kind, at, is_redundant, shadow_us and last_delivery_at of each message: enough for redundancy and latencies, but no other figure.
-
-    Shapes: `seen` has at least the columns HEADLINE; `lines` of the odd messages from `timelines`.
-    """
-    plain = seen.where(F.col("is_plain")).select(
-        F.lit(ACKNOWLEDGED).alias("kind"), F.col("received_at").alias("at"), F.lit(True).alias("is_redundant"), "shadow_us",
-        F.col("sent_at").alias("last_delivery_at"),
-    )  # fmt: skip
-    return plain.unionByName(lines.select(*plain.columns))
 
 
 def _has_several() -> Column:
@@ -249,7 +236,7 @@ def plain_messages(seen: DataFrame, several: DataFrame | None) -> DataFrame:
         F.lit(True).alias("is_redundant"), "copies", F.lit("shadow_server").alias("way"), "shadow_us", "ack_us",
         F.col("sent_at").alias("done_at"), F.col("sent_at").alias("last_delivery_at"), "recipients_count",
         none.alias("exposure_count"), none.alias("exposure_us"), none.alias("exposure_max_us"),
-        none.alias("lost"), none.alias("duplicated"), none.alias("unexplained"), *BEARING,
+        none.alias("lost"), none.alias("duplicated"), none.alias("unexplained"), *RESENT_KEYS,
     )  # fmt: skip
 
 

@@ -143,11 +143,6 @@ def orphans(
     return left.select("message", "server", "primary", "at", cause.alias("cause"))
 
 
-def without_unknown(table: DataFrame) -> DataFrame:
-    """Losses or orphans that are some."""
-    return table.where(F.col("cause") != LOG_ENDS)
-
-
 # ---- exposures
 
 NO_COPY, HOLDER_LOST = "no copy at acknowledgement", "holder lost"

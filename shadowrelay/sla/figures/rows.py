@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from shadowrelay.protocol.tracking import KEPT_AS
+
 OWN_FORMAT = "shadowrelay"
 COLUMNS = (
     "row_id", "at", "event", "source", "message", "internet_message_id", "client_hostname", "server_hostname", "source_context",
@@ -67,12 +69,11 @@ ENDING = ("DROP", "BADMAIL", "MODERATORREJECT", "MODERATIONEXPIRE", "MODERATORSA
 
 KEPT = "TRACK"
 """The source of rows HARECEIVE that `exact_rows` adds for kept copies."""
-_KEPT_AS = "shadow kept as "
 
 
 def is_relayed_and_kept() -> Column:
     """SEND by `TRACK`: this server keeps the shadow of the message that source-context names."""
-    return is_event("SEND", "SENDEXTERNAL") & F.col("source_context").startswith(_KEPT_AS) & is_own()
+    return is_event("SEND", "SENDEXTERNAL") & F.col("source_context").startswith(KEPT_AS) & is_own()
 
 
 def is_replacement() -> Column:
@@ -138,7 +139,7 @@ def _with_kept_copies(events: DataFrame) -> DataFrame:
     said = {
         "event": F.lit("HARECEIVE"),
         "source": F.lit(KEPT),
-        "message": F.substring_index("source_context", _KEPT_AS, -1),
+        "message": F.substring_index("source_context", KEPT_AS, -1),
         "client_hostname": F.col("server_hostname"),
         "row_id": F.concat("row_id", F.lit(" kept")),
         "custom_data": F.lit(""),

@@ -1,6 +1,6 @@
-"""What weakens the figures: evidence that was not read, clocks that were wrong, and directories whose names do not match any server.
+"""The page's cautions: evidence that was not read, wrong clocks, directories whose names do not match any server. docs/sla.md, 8.
 
-The headline names the unread evidence; the others are cautions. docs/sla.md, 8.
+The headline names the unread evidence; the others are cautions.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
-"""The page as a whole: the templates, and the values that they show.
+"""Renders the page: the templates, and the values that they show. docs/sla.md, 8.
 
 The page has one style, one script and a policy that forbids everything else. A page that `sla watch` keeps up to date reloads itself and
-says when it was made, what came late and what fails. docs/sla.md, 7.
+shows when it was made, what came late and what fails (docs/sla.md, 7).
 """
 
 from base64 import b64encode

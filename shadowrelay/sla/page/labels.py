@@ -1,6 +1,6 @@
-"""The page's short texts: names of objectives and figures, meanings of causes and events, footnotes.
+"""The page's short texts: names of objectives and figures, meanings of causes and events, footnotes. docs/sla.md has the definitions.
 
-The definitions proper stand in docs/sla.md; these are their short form. A name that has no entry here is shown as it is.
+A name that has no entry here is shown as it is.
 """
 
 OBJECTIVES = {

@@ -1,4 +1,4 @@
-"""Single messages: how often each cause was found, and the traces, which are everything that all logs say of a message, in order."""
+"""The page's lists of single messages: the count of each cause, and traces with all rows about a message. docs/sla.md, 8."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -87,7 +87,7 @@ def _event(row: TraceRow, first_at: str) -> Event:
 
 
 def meaning_of(row: TraceRow) -> str:
-    """What the event says in words; empty where we have none."""
+    """The event in words; empty if there are none."""
     match row["event"], row["source"]:
         case "RESUBMIT", "SAFETYNET":
             return "delivered once more on request"

@@ -1,7 +1,7 @@
-"""The geometry of a small plot: where its lines, bars and labels are. `plot.html.jinja` draws them as SVG.
+"""Computes the geometry of a small plot: where its lines, bars and labels are. `plot.html.jinja` draws it as SVG. docs/sla.md, 8.
 
-A plot is two axes (functions from a value to 0…1) and what is drawn between them. It takes any number of points; a single one is a dash as
-long as its window. Windows without a figure are gaps, never zero.
+A plot has two axes (functions from a value to 0…1), and lines or bars between them. It takes any number of points; a single one becomes a
+dash as long as its window. Windows without a figure are gaps, never zero.
 
 Vertical axes have the units that people use: nines for a ratio near one, decades for times, and linear steps for sums.
 """

@@ -1,7 +1,7 @@
-"""Which server keeps copies for which, and which took over from which.
+"""The page's tables of servers: which server keeps copies for which, and which took over from which. docs/sla.md, 8.
 
-The heat map has the pairs of servers; tables have the figures of each server, site and boundary. Each takeover is a line of time, and all
-of them are on one logarithmic scale, as a takeover lasts seconds or hours: server lost, promoted, delivered, returned.
+The heat map has the pairs of servers; tables have the figures of each server, site and boundary. Each takeover is a time line, and all
+are on one logarithmic scale, because a takeover lasts seconds or hours: server lost, promoted, delivered, returned.
 """
 
 import math

@@ -1,8 +1,8 @@
-"""Figures over time: redundancy, latencies, exposure, discard lag. Each plot has its table.
+"""The page's figures over time: redundancy, latencies, exposure, discard lag. Each plot has its table. docs/sla.md, 8.
 
-For each figure there is one plot by day and one by hour. The summary holds all days, and of hours the last 168. A period of up to a week is
+Each figure has one plot by day and one by hour. The summary holds all days, and the last 168 hours. A period of up to a week is
 drawn by hour only; a longer one by day, and its end by hour. A period of up to three hours is drawn by minute. Fewer than three points
-are no plot: the key figures say it all.
+are not drawn: the key figures show them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -118,7 +118,7 @@ def _rows(course: Course, plot: Plot, lines: Sequence[Line], figures: Sequence[F
 
 
 def _description(course: Course, plot: Plot, known: Sequence[float]) -> str:
-    """What somebody who cannot see the plot should know of it."""
+    """A description for readers who cannot see the plot."""
     windows = f"{len(plot.starts)} windows from {plot.starts[0]:%Y-%m-%d %H:%M} to {plot.end:%Y-%m-%d %H:%M} UTC."
     if plot.bars:
         extremes = [f"Highest {course.spoken(max(known))}, {sum(1 for value in known if value)} windows above zero."]

@@ -1,6 +1,6 @@
-"""The verdicts: the headline, what was promised and whether it was kept, and what is left of the error budgets.
+"""The page's verdicts: the headline, each objective and whether it was met, and the rest of the error budgets. docs/sla.md, 8.
 
-Safety is judged apart from speed: mail that was slow was never in danger. Only a missed safety target is red.
+Safety is judged apart from speed, because slow mail was never in danger. Only a missed safety target is red.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""How numbers, instants and texts from logs read in the page. The templates call these functions by their names.
+"""Formats numbers, instants and texts from logs for the page. The templates call these functions by their names. docs/sla.md, 8.
 
 Numbers are rounded down, so 99.996 % never reads as 100 %. None is always a dash: there is no figure, which is not the same as zero.
 """
@@ -45,7 +45,7 @@ def counted(number: int, singular: str, plural: str = "") -> str:
 
 
 def shown(number: int, total: int, where: str) -> str:
-    """What a cut list says of itself: `200 of 3,411 shown; all in tables/losses`."""
+    """The note under a shortened list: `200 of 3,411 shown; all in tables/losses`."""
     if number >= total:
         return f"{count(total)} in all"
     return f"{count(number)} of {count(total)} shown; all in {where}"

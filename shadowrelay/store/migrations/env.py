@@ -1,4 +1,4 @@
-"""Alembic runs this for each upgrade, on the connection of `versions.migrate` and inside its transaction.
+"""Alembic runs this for each upgrade, on the connection of `versions.migrate` and inside its transaction. docs/architecture.md "On disk".
 
 Alembic's own template would open another connection, commit after each revision of an SQLite database, and configure logging.
 """

@@ -40,7 +40,7 @@ def a_primary(number: CopyNumber) -> StatusAnswer:
 
 
 def test_a_message_that_another_server_delivered_is_over_has_its_name_and_the_list_is_told() -> None:
-    transition = primary.settle(claim(entry(TWO)), ME, ONE, DELIVERED)
+    transition = primary.apply_answer(claim(entry(TWO)), ME, ONE, DELIVERED)
 
     assert transition is not None
     by_one = replace(claim(role=Role.DELIVERED), done=frozenset({1}), primary=ONE.server, database=ONE.database)
@@ -49,7 +49,7 @@ def test_a_message_that_another_server_delivered_is_over_has_its_name_and_the_li
 
 
 def test_a_primary_yields_to_a_higher_one_goes_below_its_own_numbers_and_lets_the_others_go() -> None:
-    transition = primary.settle(claim(entry(ONE, Choice.CHOSEN), entry(TWO)), ME, ONE, a_primary(HIGHER))
+    transition = primary.apply_answer(claim(entry(ONE, Choice.CHOSEN), entry(TWO)), ME, ONE, a_primary(HIGHER))
     after = Claim(
         Role.SHADOW, replace(NUMBER, placement=0), 1, primary=ONE.server, database=ONE.database, copies=(entry(TWO, Choice.DISMISSED),)
     )
@@ -59,7 +59,7 @@ def test_a_primary_yields_to_a_higher_one_goes_below_its_own_numbers_and_lets_th
 
 
 def test_the_higher_of_two_primaries_waits_for_the_lower_to_end() -> None:
-    transition = primary.settle(claim(), ME, ONE, a_primary(LOWER))
+    transition = primary.apply_answer(claim(), ME, ONE, a_primary(LOWER))
 
     assert transition is not None
     assert (Note.WAIT, False) == (transition.note, transition.changed)
@@ -68,12 +68,12 @@ def test_the_higher_of_two_primaries_waits_for_the_lower_to_end() -> None:
 def test_without_the_rule_meet_the_higher_primary_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rules, "ends_before", lambda answer, claim: False)
 
-    assert primary.settle(claim(), ME, ONE, a_primary(LOWER)) is None
+    assert primary.apply_answer(claim(), ME, ONE, a_primary(LOWER)) is None
 
 
 def test_a_primary_yields_to_the_primary_of_a_higher_copy() -> None:
     answer = StatusAnswer(StatusState.SHADOW, HIGHER, TWO.server, TWO.database)
-    transition = primary.settle(claim(entry(ONE)), ME, ONE, answer)
+    transition = primary.apply_answer(claim(entry(ONE)), ME, ONE, answer)
 
     assert transition is not None
     assert claim(entry(ONE, Choice.DISMISSED), role=Role.RELEASED) == transition.after
@@ -81,7 +81,7 @@ def test_a_primary_yields_to_the_primary_of_a_higher_copy() -> None:
 
 
 def test_a_copy_of_an_older_database_of_ours_will_promote_first() -> None:
-    transition = primary.settle(claim(), ME, ONE, replace(holds(LOWER), database=DatabaseId("old")))
+    transition = primary.apply_answer(claim(), ME, ONE, replace(holds(LOWER), database=DatabaseId("old")))
 
     assert transition is not None
     assert Note.WAIT == transition.note
@@ -92,7 +92,7 @@ def test_a_copy_of_an_older_database_of_ours_will_promote_first() -> None:
     [UNKNOWN, StatusAnswer(StatusState.RELEASED, HIGHER), StatusAnswer(StatusState.SHADOW, LOWER, TWO.server, TWO.database), holds(LOWER)],
 )
 def test_nobody_yields_to_a_lower_number_or_because_a_copy_was_released(answer: StatusAnswer) -> None:
-    assert primary.settle(claim(), ME, ONE, answer) is None
+    assert primary.apply_answer(claim(), ME, ONE, answer) is None
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
-"""The first schema, where the chain of revisions begins.
+"""Creates the first schema. docs/architecture.md "On disk".
 
-No revision uses `tables.py`: that is the newest schema, and a revision makes what its own version had.
+No revision uses `tables.py`, which has the newest schema: a revision makes the schema of its own version.
 """
 
 from alembic import op

@@ -1,4 +1,4 @@
-"""Delivery queues: `retry` says which server a fork waits for, and is read by next hop and time. Counters of all queues."""
+"""Adds delivery queues to `retry`, with the server that a fork waits for, and counters of all queues. docs/architecture.md "On disk"."""
 
 from alembic import op
 from sqlalchemy import Column, Integer, Text, text

@@ -1,7 +1,8 @@
-"""What recognises an older copy of a database that was put back: its own incarnations, and what was seen of peers' former databases. An
-index for what peers wait to be told. Drain: whether this node drains, and messages that were handed over for that. Suspended messages and
-queues. Recorded deliveries, by which a message that is sent again is recognised. Deliveries are kept with their message, and requests to
-resubmit from Safety Net: what was delivered before has no `delivered_at` and is not resubmitted, because nothing says whether it left the
+"""Adds detection of older copies, drain, suspension, duplicates, and requests to resubmit. docs/design.md 6.2, 6.3, 6.5, 6.11, 6.12.
+
+An older copy of a database is recognised by its own incarnations, and by what was seen of peers' former databases. New index: the
+notifications that a peer has not acknowledged. Drain: whether this node drains, and messages handed over for that. Deliveries are
+kept with their message. Earlier deliveries have no `delivered_at` and are not resubmitted, because nothing shows whether they left the
 boundary.
 """
 

@@ -1,5 +1,7 @@
-"""Shadow queues by next hop: the forks that primary servers reported, and the notifications that report them. How many shadow copies a
-message wants: one, before that could be set."""
+"""Adds shadow queues by next hop, and the number of wanted copies of a message: one for all existing. docs/design.md 6.2, 9.
+
+The shadow queues have the forks that primary servers reported, and the notifications that report them.
+"""
 
 from alembic import op
 from sqlalchemy import Column, Integer, Text, text

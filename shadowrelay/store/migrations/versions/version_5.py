@@ -1,4 +1,4 @@
-"""Shadow messages of what this node relayed to a next hop that keeps their discard status (TRACK)."""
+"""Adds kept shadows: shadow messages of what this node relayed by TRACK. docs/design.md 6.7."""
 
 from alembic import op
 from sqlalchemy import Column, Integer, text
