@@ -35,6 +35,7 @@ tries every cell.
 | `claimed_again`         | raises  | P       | A         | H           | late   | late       | late      | late     |
 | `answer_question`       | asked   | P S     | A S       | S H         | S      | asked      | asked     | asked    |
 | `hold`                  | S       | P D     | A D       | D H         | S D    | S D        | over      | S D      |
+| `relayed_again`         | asked   | P       | A         | H           | asked  | asked      | asked     | asked    |
 | `heard` delivered       | over    | P D     | A D       | D H         | S D    | U D        | over      | over     |
 | `heard` released        | over    | other   | other     | other       | R      | other      | over      | over     |
 | `heard` yours           | over    | other   | other     | other       | S      | other      | over      | over     |

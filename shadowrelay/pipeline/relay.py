@@ -10,7 +10,7 @@ of it, offers the same message again, and hears that it is there. Nothing is rel
 
 import asyncio
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from uuid import UUID, uuid5
 
 import structlog
@@ -72,8 +72,10 @@ def relayed_envelope(envelope: Envelope, server: ServerName, ordinals: Ordinals)
 class RelayService:
     """The side of the previous hop."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, has_yielded: Callable[[MessageId], None]) -> None:
         self._context = context
+        self._has_yielded = has_yielded  # the next hop of this kept shadow, to another server
+        self._yielded: set[MessageId] = set()  # in flight, and so
         self._in_flight: dict[MessageId, asyncio.Future[None]] = {}
         self._servers: tuple[Settings, Mapping[HostPort, ServerName]] | None = None
 
@@ -157,7 +159,11 @@ class RelayService:
         report = DeliveryReport(name, dict.fromkeys(sorted(job.ordinals), reply))
         if said is not None and said.state is StatusState.DELIVERED:
             return Relayed(report, None, None)
-        claim = shadow.kept_claim(Party(server, answer.server_database), rank, count, NO_ORDINALS if said is None else said.done)
+        next_hop = Party(server, answer.server_database)
+        number = said.number if said is not None and said.state is StatusState.PRIMARY and said.number is not None else rank
+        claim = shadow.kept_claim(next_hop, number, count, NO_ORDINALS if said is None else said.done)
+        if said is not None and shadow.yielded_to(said, next_hop, context.me):
+            self._yielded.add(message_id)
         keep_until = delivery_rules.shadow_keep_until(context.now(), context.settings.transport)
         kept = NewMessage(envelope, claim, Origin.SHADOW, None, keep_until)
         return Relayed(report, kept, content if content.path is not None else None)
@@ -171,6 +177,9 @@ class RelayService:
         for message_id in in_flight:
             if (waiting := self._in_flight.pop(message_id, None)) is not None and not waiting.done():
                 waiting.set_result(None)
+            if message_id in self._yielded:
+                self._yielded.discard(message_id)
+                self._has_yielded(message_id)
 
     async def recorded(self, message_ids: Iterable[MessageId]) -> None:
         """Wait until the ledger has those of these messages that were relayed just now: the next hop may have delivered one before this

@@ -9,16 +9,18 @@ from typing import Any
 
 import pytest
 
-from shadowrelay.model.ids import MessageId, ServerName
+from shadowrelay.model.ids import DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import Content, Envelope, Recipient
-from shadowrelay.model.ownership import Claim, CopyNumber, Role
+from shadowrelay.model.ownership import Claim, CopyNumber, Role, StatusState
 from shadowrelay.model.peers import CopyOffer
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.resubmission import RequestState
 from shadowrelay.model.tracking import EventId
+from shadowrelay.model.values import replace
 from shadowrelay.pipeline.relay import relayed_id
+from shadowrelay.protocol.xqdiscard import parse_superseded
 from tests.kit.clock import until
-from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, WEST, Net, VirtualNode, in_virtual_time, message_id
+from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, message_id
 from tests.pipeline.test_safety_net import in_state, request_of, resubmit
 
 BUSY = Reply(451, "4.3.2", "not now")
@@ -390,6 +392,74 @@ async def test_what_came_back_as_a_copy_is_not_offered_a_second_time(tmp_path: P
         await until(edge.in_role(edge.last, Role.DELIVERED), 5 * HEARTBEAT)
 
         assert await net.nodes[HUB].role(relayed) is None
+
+
+@in_virtual_time
+async def test_a_second_server_that_relays_it_again_keeps_it_under_a_number_of_its_own(tmp_path: Path) -> None:
+    """Two shadows of one number would both be taken back when the hub is lost: neither would wait for the other."""
+    net = Net(tmp_path)
+    try:
+        hub = await net.start(HUB, [EDGE, NORTH], redundancy="previous-hop", peer={EDGE: {"boundary": "edge"}, NORTH: {"boundary": "edge"}})
+        edge = await net.start(EDGE, [HUB], boundary="edge", redundancy="previous-hop", routes=route_to(HUB))
+        await asyncio.sleep(1)
+        relayed = await a_relayed_message(net)
+        stored = await hub.message(relayed)
+        assert stored is not None
+        offer = CopyOffer(stored.claim.number, stored.envelope, frozenset(), Content(2, hashlib.sha256(b"x\n").digest(), b"x\n"))
+        await asyncio.sleep(2)  # no attempt runs
+        second = replace(edge.services.desk.own_identity(HUB), server=NORTH, database=DatabaseId("d" * 32))
+        reply = await hub.services.desk.track(second, offer, hub.clock.awake())
+        kept, taken = await claim_of(edge, relayed), await claim_of(hub, relayed)
+
+        answer = parse_superseded(reply.text)
+        assert kept is not None
+        assert taken is not None
+        assert (StatusState.PRIMARY, taken.number) == (answer.state, answer.number)
+        assert taken.number > kept.number
+        assert {EDGE, NORTH} == {copy.server for copy in taken.copies}
+    finally:
+        await net.close()
+
+
+@in_virtual_time
+async def test_offered_again_to_a_hub_that_has_yielded_it_is_known_to_the_server_that_took_it_over(tmp_path: Path) -> None:
+    net = Net(tmp_path)
+    try:
+        in_edge = {"peer": {EDGE: {"boundary": "edge"}}}
+        of_edge: dict[str, Any] = {"boundary": "edge", "redundancy": "previous-hop", "routes": route_to(HUB)}
+        hub = await net.start(HUB, [EDGE, OTHER_HUB], redundancy="both", **in_edge)
+        other = await net.start(OTHER_HUB, [HUB, EDGE], redundancy="both", **in_edge)
+        edge = await net.start(EDGE, [HUB, OTHER_HUB], **of_edge)
+        await asyncio.sleep(1)
+        net.sink.answer = lambda address: BUSY
+        edge.ledger.gates["record_attempt"] = asyncio.Event()
+        assert 250 == (await edge.accept()).code
+        relayed = relayed_id(edge.last, HUB, frozenset((1,)))
+        await until(hub.in_role(relayed, Role.PRIMARY), 5)
+        await net.kill(EDGE)
+        await until(other.in_role(relayed, Role.SHADOW), 10 * HEARTBEAT)
+        await net.kill(HUB)
+        await until(other.in_role(relayed, Role.PRIMARY), 2 * SPAN)
+        hub = await net.start(HUB, [EDGE, OTHER_HUB], redundancy="both", **in_edge)
+        await until(hub.in_role(relayed, Role.SHADOW), 10 * HEARTBEAT)
+        edge = await net.start(EDGE, [HUB, OTHER_HUB], is_idle=True, **of_edge)
+        gates = edge.ledger.gates
+        gates["submission"] = gates["due"] = asyncio.Event()
+        edge.services.start()
+        await asyncio.sleep(2 * HEARTBEAT)  # it has asked the hub about all copies
+        gates["due"].set()
+
+        async def is_listed() -> bool:
+            kept, taken = await claim_of(edge, relayed), await claim_of(other, relayed)
+            return kept is not None and taken is not None and kept.primary == OTHER_HUB and taken.copy_on(EDGE) is not None
+
+        await until(is_listed, SPAN / 2)  # long before it asks again
+        net.sink.answer = lambda address: OK
+        await until(edge.in_role(relayed, Role.DELIVERED), 10 * HEARTBEAT)
+
+        assert [OTHER_HUB] == [who for who, _, _ in net.sink.arrived]
+    finally:
+        await net.close()
 
 
 @in_virtual_time
