@@ -20,7 +20,7 @@ from shadowrelay.model.values import replace
 from shadowrelay.pipeline.relay import relayed_id
 from shadowrelay.protocol.xqdiscard import parse_superseded
 from tests.kit.clock import until
-from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, message_id
+from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, SOUTH, SPAN, WEST, Net, VirtualNode, in_virtual_time, make_settings, message_id
 from tests.pipeline.test_safety_net import in_state, request_of, resubmit
 
 BUSY = Reply(451, "4.3.2", "not now")
@@ -524,6 +524,76 @@ async def test_one_message_is_kept_for_one_next_hop_and_delivered_to_another(tmp
         )
     finally:
         await net.close()
+
+
+@in_virtual_time
+async def test_one_message_is_the_shadow_of_two_next_hops_and_still_primary_for_another_recipient(tmp_path: Path) -> None:
+    routes = [{**route_to(hub)[0], "recipients": [f"*@{name}.example"]} for hub, name in ((HUB, "a"), (OTHER_HUB, "b"))]
+    routes.append({"recipients": ["*"], "next_hop": "sink.example:25"})
+    async with an_edge(tmp_path, HUB, OTHER_HUB, routes=routes, connector={"max_acknowledgement_delay": "0s"}) as net:
+        edge = net.nodes[EDGE]
+        net.sink.answer = lambda address: BUSY
+        assert 250 == (await edge.accept("x@a.example", "x@b.example", "x@c.example")).code
+        at_hub, at_other = relayed_id(edge.last, HUB, frozenset((1,))), relayed_id(edge.last, OTHER_HUB, frozenset((2,)))
+        for relayed in (at_hub, at_other):
+            await until(edge.in_role(relayed, Role.SHADOW), 5)
+        original = await claim_of(edge, edge.last)
+
+        net.sink.answer = lambda address: OK if address == "x@a.example" else BUSY
+        await until(edge.in_role(at_hub, Role.DELIVERED), 5 * HEARTBEAT)
+        roles = await edge.role(at_other), await edge.role(edge.last)
+        net.sink.answer = lambda address: OK
+        for message_id in (at_other, edge.last):
+            await until(edge.in_role(message_id, Role.DELIVERED), 5 * HEARTBEAT)
+
+        assert original is not None
+        assert (Role.PRIMARY, {1, 2}) == (original.role, original.done)
+        assert (Role.SHADOW, Role.PRIMARY) == roles
+        assert [(HUB, "x@a.example"), (OTHER_HUB, "x@b.example"), (EDGE, "x@c.example")] == sorted(
+            ((who, address) for who, address, _ in net.sink.arrived), key=lambda one: one[1]
+        )
+
+
+@in_virtual_time
+async def test_a_copy_that_was_placed_before_the_250_is_discarded_when_the_next_hop_has_the_message(tmp_path: Path) -> None:
+    in_edge = {"boundary": "edge"}
+    net = Net(tmp_path)
+    try:
+        await net.start(HUB, [EDGE, SOUTH], redundancy="previous-hop", peer={EDGE: in_edge, SOUTH: in_edge})
+        partner = await net.start(SOUTH, [EDGE, HUB], redundancy="both", routes=route_to(HUB), peer={EDGE: in_edge}, **in_edge)
+        edge = await net.start(EDGE, [SOUTH, HUB], redundancy="both", routes=route_to(HUB), peer={SOUTH: in_edge}, **in_edge)
+        await asyncio.sleep(1)
+        net.sink.answer = lambda address: BUSY
+        edge.ledger.gates["record_attempt"] = gate = asyncio.Event()
+        assert 250 == (await edge.accept(connector="default")).code
+        copied = await partner.role(edge.last)
+        gate.set()
+        await until(partner.in_role(edge.last, Role.DELIVERED), 5 * HEARTBEAT)
+
+        assert Role.SHADOW is copied
+        assert Role.SHADOW is await edge.role(relayed_id(edge.last, HUB, frozenset((1,))))
+        assert [] == net.sink.arrived
+    finally:
+        await net.close()
+
+
+@in_virtual_time
+async def test_a_route_that_a_reload_brings_is_another_route_for_what_waits(tmp_path: Path) -> None:
+    async with an_edge(tmp_path, HUB) as net:
+        relayed = await a_relayed_message(net)
+        edge = net.nodes[EDGE]
+        await net.wipe(HUB)
+        net.sink.answer = lambda address: OK
+        await asyncio.sleep(3 * KEPT_SPAN)
+        role_meanwhile = await edge.role(relayed)
+
+        routes = [*route_to(HUB), {"recipients": ["*@corp.example"], "next_hop": "sink.example:25"}]
+        edge.context.settings = make_settings(EDGE, [HUB], tmp_path, boundary="edge", redundancy="previous-hop", routes=routes)
+        edge.services.deliver.reload()
+        await until(edge.in_role(relayed, Role.DELIVERED), 3 * HEARTBEAT)
+
+        assert Role.SHADOW is role_meanwhile
+        assert [EDGE] == [who for who, _, _ in net.sink.arrived]
 
 
 @in_virtual_time
