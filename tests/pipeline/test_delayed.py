@@ -13,9 +13,10 @@ from shadowrelay.model.drain import DrainState
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.replies import Reply
-from shadowrelay.model.tracking import EventId
+from shadowrelay.model.tracking import Acknowledged, EventId
+from shadowrelay.pipeline.delayed import Delayed
 from tests.kit.clock import until
-from tests.kit.nodes import EAST, HEARTBEAT, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, make_settings
+from tests.kit.nodes import EAST, HEARTBEAT, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, make_settings, message_id
 from tests.pipeline.test_track import EDGE, HUB, an_edge
 
 BUSY = Reply(451, "4.3.2", "not now")
@@ -407,16 +408,17 @@ async def test_a_message_of_several_forks_waits_for_the_last_of_them(tmp_path: P
 @pytest.mark.parametrize(("taken_after", "why"), [(7.0, "done"), (1000.0, "best effort")])
 async def test_what_is_returned_waits_for_its_dsn_which_is_on_this_disk_only(tmp_path: Path, taken_after: float, why: str) -> None:
     net = Net(tmp_path)
+    answers = {"user1@corp.example": lambda: REFUSED, "a@x.example": lambda: BUSY if now() < taken_after else OK}
     try:
         node = await a_node(net)
-        net.sink.answer = lambda address: REFUSED if address == "user1@corp.example" else BUSY if now() < taken_after else OK
+        net.sink.answer = lambda address: answers.get(address, lambda: OK)()
 
         reply = await node.accept("user1@corp.example", "user2@corp.example", connector="default")
         at = now()
 
         assert (250, {f"acknowledgement_delayed {why}"}) == (reply.code, counted(node))
         assert min(taken_after, DELAY) <= at < min(taken_after, DELAY) + 6
-        assert (["a@x.example", "user2@corp.example"] if why == "done" else []) == net.sink.addresses()
+        assert (["a@x.example", "user2@corp.example"] if why == "done" else ["user2@corp.example"]) == net.sink.addresses()
         assert 0 == len(node.context.delayed)
     finally:
         await net.close()
@@ -478,3 +480,17 @@ async def test_a_reload_changes_the_delay_of_what_comes_after_it(tmp_path: Path)
         await waiting
 
         assert (True, True) == (5 <= second < 6, DELAY <= now() - began < DELAY + 1)
+
+
+@in_virtual_time
+async def test_the_wait_for_what_is_returned_ends_when_its_dsn_is_set_aside() -> None:
+    delayed, message, dsn = Delayed(), message_id("message"), message_id("dsn")
+    delayed.expect(message)
+    delayed.caused(message, [dsn])
+    delayed.end(message, Acknowledged.DONE)
+    is_open = await delayed.wait(message, 1)
+    delayed.end(dsn, Acknowledged.SET_ASIDE)
+    how = await delayed.wait(message, 1)
+    delayed.forget(message)
+
+    assert (Acknowledged.BEST_EFFORT, Acknowledged.SET_ASIDE, 0) == (is_open, how, len(delayed))
