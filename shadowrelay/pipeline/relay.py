@@ -36,6 +36,7 @@ from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.placement import LARGE_OCTETS
 from shadowrelay.ports import DeliveryJob, DeliveryReport
+from shadowrelay.protocol import tracking
 from shadowrelay.settings.values import Settings
 
 FIRST_RANK = (1, 1)  # of what is relayed: its first primary server has one copy, that of the previous hop
@@ -155,9 +156,11 @@ class RelayService:
         said = answer.superseded
         if said is not None and not _has_it(said):
             raise TransientDeliveryError(Reply(451, "4.3.0", f"it was given up there: {said.state}"), server)
-        reply = Reply(250, "2.0.0", f"Queued for delivery there as {message_id}; the shadow stays here")
-        report = DeliveryReport(name, dict.fromkeys(sorted(job.ordinals), reply))
-        if said is not None and said.state is StatusState.DELIVERED:
+        is_done = said is not None and said.state is StatusState.DELIVERED
+        text = f"Delivered there as {message_id}" if is_done else f"Queued for delivery there as {message_id}; the shadow stays here"
+        report = DeliveryReport(name, dict.fromkeys(sorted(job.ordinals), Reply(250, "2.0.0", text)))
+        if is_done:
+            self._track_end(stored, envelope, server)
             return Relayed(report, None, None)
         next_hop = Party(server, answer.server_database)
         number = said.number if said is not None and said.state is StatusState.PRIMARY and said.number is not None else rank
@@ -167,6 +170,16 @@ class RelayService:
         keep_until = delivery_rules.shadow_keep_until(context.now(), context.settings.transport)
         kept = NewMessage(envelope, claim, Origin.SHADOW, None, keep_until)
         return Relayed(report, kept, content if content.path is not None else None)
+
+    def _track_end(self, stored: StoredMessage, envelope: Envelope, server: ServerName) -> None:
+        """An earlier process may have logged that the shadow stays here, and died before its commit."""
+        context = self._context
+        if stored.internal_id <= context.ledger.last_id_at_start:
+            context.tracking.write(
+                tracking.hadiscard(
+                    context.me.server, envelope.message_id, at=context.now(), primary=server, envelope=envelope, is_kept=True
+                )
+            )
 
     def _may_be_offered_again(self, stored: StoredMessage) -> bool:
         """Whether an attempt of before may have ended without its record."""

@@ -357,6 +357,28 @@ async def test_a_next_hop_tells_the_previous_one_that_died_before_its_record(tmp
 
 
 @in_virtual_time
+async def test_a_shadow_that_was_logged_and_not_committed_has_an_end_in_the_log(tmp_path: Path) -> None:
+    """Its SEND row was written before the commit: without an end it would be an orphan in the report."""
+    async with an_edge_that_died_before_its_record(tmp_path) as (net, relayed):
+        edge = net.nodes[EDGE]
+        net.sink.answer = lambda address: OK
+        await until(net.nodes[HUB].in_role(relayed, Role.DELIVERED), 5 * HEARTBEAT)
+        edge.services.start()
+        await until(edge.in_role(edge.last, Role.DELIVERED), 5 * HEARTBEAT)
+
+        (ended,) = edge.log.rows(EventId.HADISCARD)
+        (sent,) = edge.log.rows(EventId.SEND) + edge.log.rows(EventId.SENDEXTERNAL)
+        assert (relayed, edge.last, "delivered", HUB) == (
+            ended.network_message_id,
+            ended.reference,
+            ended.source_context,
+            ended.client_hostname,
+        )
+        assert ("", True) == (sent.source_context, "Delivered there as" in sent.recipient_statuses[0])
+        assert [HUB] == [who for who, _, _ in net.sink.arrived]
+
+
+@in_virtual_time
 async def test_what_the_next_hop_had_done_before_it_was_offered_again_is_not_taken_back(tmp_path: Path) -> None:
     routes = [{**route_to(HUB)[0], "next_hop": [f"{HUB}:2525", "sink.example:25"]}]
     async with an_edge_that_died_before_its_record(tmp_path, 2, routes=routes) as (net, relayed):
