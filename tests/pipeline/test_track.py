@@ -501,6 +501,43 @@ async def test_a_next_hop_that_delivers_before_the_relay_is_recorded_is_heard(tm
 
 
 @in_virtual_time
+@pytest.mark.parametrize("recipients", [1, 2])
+async def test_a_reply_that_does_not_come_holds_up_no_discard_notifications(tmp_path: Path, recipients: int) -> None:
+    """The next hop reports what it has done of a message before the 250 for it has come. Of several recipients one is not done."""
+    async with an_edge(tmp_path, HUB, connector={"max_acknowledgement_delay": "0s"}) as net:
+        edge, hub = net.nodes[EDGE], net.nodes[HUB]
+        real, reply_comes, taken = hub.services.desk.track, asyncio.Event(), []
+        net.sink.answer = lambda address: BUSY if address == "user2@corp.example" else OK
+
+        async def the_first_reply_is_late(*arguments: Any) -> Reply:
+            reply = await real(*arguments)
+            taken.append(reply)
+            if len(taken) == 1:
+                await reply_comes.wait()
+            return reply
+
+        hub.services.desk.track = the_first_reply_is_late
+        addresses = [f"user{number}@corp.example" for number in range(1, recipients + 1)]
+        assert 250 == (await edge.accept(*addresses)).code
+        first, late = edge.last, relayed_id(edge.last, HUB, frozenset(range(1, recipients + 1)))
+        await until(lambda: bool(net.sink.arrived), 5)
+        await asyncio.sleep(HEARTBEAT)
+        assert 250 == (await edge.accept("other@corp.example")).code
+        other = relayed_id(edge.last, HUB, frozenset((1,)))
+        await until(edge.in_role(other, Role.DELIVERED), 3 * HEARTBEAT)
+        role_meanwhile = await edge.role(first)
+        reply_comes.set()
+        await until(edge.in_role(first, Role.DELIVERED), 3 * HEARTBEAT)
+        kept = await claim_of(edge, late)
+        net.sink.answer = lambda address: OK
+        await until(edge.in_role(late, None if recipients == 1 else Role.DELIVERED), 5 * HEARTBEAT)
+
+        assert Role.PRIMARY is role_meanwhile
+        assert (None if recipients == 1 else {1}) == (None if kept is None else kept.done)
+        assert recipients + 1 == len(net.sink.arrived)
+
+
+@in_virtual_time
 async def test_a_chain_of_three_lets_the_first_go_when_the_second_has_handed_on(tmp_path: Path) -> None:
     net = Net(tmp_path)
     try:
