@@ -21,6 +21,7 @@ from shadowrelay.pipeline.relay import relayed_id
 from shadowrelay.protocol.xqdiscard import parse_superseded
 from tests.kit.clock import until
 from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, SOUTH, SPAN, WEST, Net, VirtualNode, in_virtual_time, make_settings, message_id
+from tests.pipeline.test_poison import die_while_handling
 from tests.pipeline.test_safety_net import in_state, request_of, resubmit
 
 BUSY = Reply(451, "4.3.2", "not now")
@@ -738,3 +739,22 @@ async def test_what_was_relayed_stays_out_of_safety_net_so_nothing_of_it_is_resu
 
         assert 0 == (await request_of(edge, number)).resubmitted_count
         assert 1 == len(net.sink.arrived)
+
+
+@in_virtual_time
+async def test_what_kills_the_next_hop_stays_there_and_is_not_relayed_to_it_again_and_again(tmp_path: Path) -> None:
+    again = {"redundancy": "previous-hop", "peer": {EDGE: {"boundary": "edge"}}}
+    async with an_edge(tmp_path, HUB) as net:
+        relayed = await a_relayed_message(net)
+        net.sink.answer = lambda address: OK
+        for _ in range(3):
+            await die_while_handling(net, HUB)
+            await net.start(HUB, [EDGE], **again)
+        hub, edge = net.nodes[HUB], net.nodes[EDGE]
+        await until(hub.in_role(relayed, Role.SET_ASIDE), 60)
+        attempts_count = net.sink.attempts_count
+        await asyncio.sleep(10 * KEPT_SPAN)
+
+        assert attempts_count == net.sink.attempts_count
+        assert (Role.SET_ASIDE, Role.SHADOW) == (await hub.role(relayed), await edge.role(relayed))
+        assert [] == net.sink.arrived + edge.log.rows(EventId.RESUBMIT)
