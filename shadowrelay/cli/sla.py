@@ -308,9 +308,11 @@ def _at_all_hops(trace_one: Callable[[str], list[dict[str, Any]]], message_id: s
         asked.add(wanted[0])
         rows = trace_one(wanted.pop(0))
         found |= {repr(row): row for row in rows}
-        asked |= {row["message"] for row in rows}
-        said = [_OTHER_ID.search(row["text"]) for row in rows if row["event"] in ("SEND", "SENDEXTERNAL", "RECEIVE")]
-        wanted += [match[1] or match[2] for match in said if match and not {match[1] or match[2]} & {*asked, *wanted}]
+        said = [(row, _OTHER_ID.search(row["text"])) for row in rows if row["event"] in ("SEND", "SENDEXTERNAL", "RECEIVE")]
+        taken = {row["message"] for row, match in said if match and match[2]}  # perhaps found only because it names the one before
+        asked |= {row["message"] for row in rows} - taken
+        ids = [match[1] or match[2] for _, match in said if match]
+        wanted += [each for each in dict.fromkeys([*ids, *sorted(taken)]) if each not in asked and each not in wanted]
     return sorted(found.values(), key=lambda row: datetime.fromisoformat(row["at"]))
 
 

@@ -111,7 +111,9 @@ def _of(answers: Sequence[Answer]) -> tuple[list[Json], dict[str, Json]]:
 def _ids_at_other_hops(events: Sequence[Json]) -> list[str]:
     """Under which the next hops know what was relayed to them by TRACK, and under which the previous hops did."""
     kept = [row["context"].removeprefix(KEPT_AS) for row in events if row["event"] in SENT and row["context"].startswith(KEPT_AS)]
-    before = [row["reference"] for row in events if row["event"] == "RECEIVE" and "ShadowAt" in row["custom_data"]]
+    taken = [row for row in events if row["event"] == "RECEIVE" and "ShadowAt" in row["custom_data"]]
+    kept += [row["network_message_id"] for row in taken]  # the only row about it if its reply was lost
+    before = [row["reference"] for row in taken]
     before += [row["reference"] for row in events if row["event"] == "HADISCARD" and row["reference"]]
     return [each for each in dict.fromkeys([*kept, *before]) if each]
 
@@ -121,14 +123,15 @@ def sentence_of_hops(message_id: str, events: Sequence[Json], known: dict[str, d
     parts = [sentence(message_id, events, known[message_id], now)]
     told, wanted = {message_id}, [message_id]
     while wanted:
-        own = [row for row in events if row["network_message_id"] == wanted[0] and row["event"] in SENT]
-        del wanted[0]
-        for row in own:
-            kept = row["context"].removeprefix(KEPT_AS)
-            if row["context"].startswith(KEPT_AS) and kept in known and kept not in told:
+        before = wanted.pop(0)
+        own = [row for row in events if row["network_message_id"] == before and row["event"] in SENT]
+        hops = [(row["server"], row["context"].removeprefix(KEPT_AS)) for row in own if row["context"].startswith(KEPT_AS)]
+        taken = [row for row in events if row["event"] == "RECEIVE" and "ShadowAt" in row["custom_data"] and row["reference"] == before]
+        for server, kept in [*hops, *((row["node"], row["network_message_id"]) for row in taken)]:
+            if kept in known and kept not in told:
                 told.add(kept)
                 wanted.append(kept)
-                parts.append(f"At {row['server']} as {kept}: {sentence(kept, events, known[kept], now)}")
+                parts.append(f"At {server} as {kept}: {sentence(kept, events, known[kept], now)}")
     return ". ".join(parts)
 
 

@@ -20,6 +20,7 @@ from shadowrelay.model.ownership import (
 )
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import rules
+from shadowrelay.ownership.primary import choosing_again
 from shadowrelay.ownership.rules import Note, Party
 
 
@@ -123,20 +124,35 @@ def hold(claim: Claim | None, me: Party, primary: Party, number: CopyNumber, rec
     return Transition(claim, after, answer=status_of(claim), note=Note.SUPERSEDED)
 
 
-def kept_claim(next_hop: Party, rank: CopyNumber, recipients_count: int, done: Ordinals = NO_ORDINALS) -> Claim:
+def kept_claim(next_hop: Party, number: CopyNumber, recipients_count: int, done: Ordinals = NO_ORDINALS) -> Claim:
     """The claim of a node that relayed a message by `TRACK`: a shadow message for the next hop, which assigned itself the same number
-    (`primary.relayed_claim`). `done`: what the next hop has done before it was offered again. docs/design.md 6.7."""
-    number = CopyNumber(rank.ownership, rank.placement, next_hop.database)
+    (`primary.relayed_claim`) or, to what was offered again, another one with `done` (`relayed_again`). docs/design.md 6.7."""
+    number = replace(number, database=next_hop.database)
     claim = Claim(Role.SHADOW, number, recipients_count, primary=next_hop.server, database=next_hop.database, is_kept=True)
     return rules.with_done(claim, done) if done else claim
 
 
-def relayed_again(claim: Claim | None, previous: Party) -> Transition:
+def relayed_again(claim: Claim | None, me: Party, previous: Party) -> Transition:
     """`previous` offers by `TRACK` a message that is here already: it lost our reply or its record of it, or took over from the server that
     had relayed it. It keeps the shadow from this answer on. It may have answered before that it has none, and have been taken off the
-    list, so it is put on the list again. docs/design.md 6.7."""
-    after = list_asker(claim, previous) if claim is not None and claim.is_primary else claim
-    return Transition(claim, after, answer=status_of(after), note=Note.SUPERSEDED)
+    list, so it is put on the list again.
+
+    Rule *placement*: the server that relayed the message first may keep a shadow, too. So the answer contains the next number, and this
+    node asks for the copy under it before that copy counts. If no further number may be assigned now, the answer contains a number below
+    all that were assigned. docs/design.md 6.7.
+    """
+    if claim is None or not claim.is_primary:
+        return Transition(claim, claim, answer=status_of(claim), note=Note.SUPERSEDED)
+    after = list_asker(claim, previous)
+    number = replace(after.number, placement=0)
+    chosen = after.chosen()
+    is_handed_over = chosen is not None and chosen.choice is Choice.HANDED_OVER  # that server would wait for a higher number
+    if not is_handed_over and not rules.is_of_older_copy(after, me):
+        raised = choosing_again(after, me, previous.server)
+        if raised.note == Note.CHOOSE_AGAIN and raised.after is not None:
+            after = raised.after
+            number = after.number
+    return Transition(claim, after, answer=replace(status_of(after), number=number), note=Note.SUPERSEDED)
 
 
 def heard(claim: Claim | None, speaker: Party, event: DiscardEvent) -> Transition:

@@ -49,7 +49,7 @@ from shadowrelay.protocol import tracking
 
 _log = structlog.get_logger()
 
-WAIT_MAX = timedelta(minutes=4, seconds=30)  # for a delivery and a copy: clients give up after 5 minutes
+WAIT_SECONDS_MAX = 270.0  # for copies, delivery and promotion together: clients give up after 5 minutes
 RETRY_SECONDS = 1.0  # between attempts to commit an unwinding or a release
 
 
@@ -98,9 +98,10 @@ class AcceptService:
             if not reply.is_positive:
                 return reply
             began = context.clock.awake()
-            how = await context.delayed.wait(message_id, delay.total_seconds())
+            latest = started + WAIT_SECONDS_MAX
+            how = await context.delayed.wait(message_id, min(delay.total_seconds(), max(latest - began, 0.0)))
             if how is Acknowledged.BEST_EFFORT and context.settings.transport.shadow_redundancy_promotion:
-                how = await self._promoted_by_copy(message_id, delay)
+                how = await self._promoted_by_copy(message_id, latest)
         finally:
             context.delayed.forget(message_id)
         over, now = context.clock.awake(), context.now()
@@ -117,13 +118,15 @@ class AcceptService:
         context.metrics.acknowledged(Replication.SUCCESS if how.is_safe else Replication.FAILED)
         return reply
 
-    async def _promoted_by_copy(self, message_id: MessageId, delay: timedelta) -> Acknowledged:
-        """shadow_redundancy_promotion: place a copy after all, if that is configured and a peer stores it within shadow_timeout."""
+    async def _promoted_by_copy(self, message_id: MessageId, latest: float) -> Acknowledged:
+        """shadow_redundancy_promotion: place a copy after all, if that is configured and a peer stores it within shadow_timeout. `latest`:
+        the time of `Clock.awake` at which the client must have its 250."""
         context = self._context
-        if not (context.is_enabled and context.settings.shadow_candidates):
+        seconds = min(context.settings.transport.shadow_timeout.total_seconds(), latest - context.clock.awake())
+        if seconds <= 0 or not (context.is_enabled and context.settings.shadow_candidates):
             return Acknowledged.BEST_EFFORT
         context.tasks.spawn(self._want_copy(message_id), "promotion")  # a slow commit does not hold the 250
-        return await context.delayed.wait(message_id, min(context.settings.transport.shadow_timeout, WAIT_MAX - delay).total_seconds())
+        return await context.delayed.wait(message_id, seconds)
 
     async def _want_copy(self, message_id: MessageId) -> None:
         context = self._context

@@ -90,7 +90,7 @@ class Services:
         )
         copier = Copier(context, outside.chance)
         self.verdicts = Verdicts(context)
-        self.relay = RelayService(context)
+        self.relay = RelayService(context, lambda message_id: self.follow.want(message_id))  # created below, as others
         forks = Forks(context, outside.deliverer, self.relay)
         self.deliver = DeliverService(
             context,

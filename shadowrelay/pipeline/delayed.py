@@ -4,9 +4,12 @@ A client that cannot keep a shadow itself, on a connector whose mail is not copi
 until it has its 250. It gets that when every recipient is done here (delivered, returned, or relayed to a next hop whose shadow this node
 keeps), when a copy exists, or when the time is over. The message is committed before the wait begins, so the answer is 250 whatever ends
 the wait. A waiter is an entry here and a task: no content, no attempt, no lease.
+
+A DSN or a journal report that results from the message is on this disk only as well, so the wait continues until it is done or copied.
 """
 
 import asyncio
+from collections.abc import Iterable
 
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.tracking import Acknowledged
@@ -17,6 +20,9 @@ class Delayed:
 
     def __init__(self) -> None:
         self._waiting: dict[MessageId, asyncio.Future[Acknowledged]] = {}
+        self._sides: dict[MessageId, MessageId] = {}  # side message, not safe yet -> the message that it came of
+        self._sides_counts: dict[MessageId, int] = {}  # of each message that these came of
+        self._done: set[MessageId] = set()  # but for their side messages
         self._is_released = False
 
     def __len__(self) -> int:
@@ -37,12 +43,38 @@ class Delayed:
     def forget(self, message_id: MessageId) -> None:
         """Nobody waits for this message any more."""
         self._waiting.pop(message_id, None)
+        self._done.discard(message_id)
+        if self._sides_counts.pop(message_id, 0):
+            self._sides = {side: original for side, original in self._sides.items() if original != message_id}
+
+    def caused(self, message_id: MessageId, sides: Iterable[MessageId]) -> None:
+        """These side messages come of the message, in a commit that follows."""
+        if message_id in self._waiting:
+            for side in set(sides).difference(self._sides):
+                self._sides[side] = message_id
+                self._sides_counts[message_id] = self._sides_counts.get(message_id, 0) + 1
 
     def end(self, message_id: MessageId, how: Acknowledged) -> None:
         """What the message waited for has happened. Messages that nobody waits for are most."""
+        if self._sides:
+            original = self._sides.pop(message_id, None)
+            if original is not None:
+                self._side_ended(original, how)
+            elif how is Acknowledged.DONE and message_id in self._sides_counts:
+                self._done.add(message_id)
+                return
         waiting = self._waiting.get(message_id)
         if waiting is not None and not waiting.done():
             waiting.set_result(how)
+
+    def _side_ended(self, original: MessageId, how: Acknowledged) -> None:
+        left = self._sides_counts.pop(original, 0) - 1
+        if left > 0:
+            self._sides_counts[original] = left
+        if not how.is_safe:
+            self.end(original, how)
+        elif left <= 0 and original in self._done:
+            self.end(original, Acknowledged.DONE)
 
     def release(self, *, is_stopping: bool) -> None:
         """This node stops taking mail, or takes it again: while it is stopping, no acknowledgement waits."""

@@ -386,13 +386,14 @@ def reason_of(deaths_count: int) -> str:
     return f"the node {KILLED} {deaths_count} times while it handled this content"
 
 
-def is_handed_over(reason: str, *, is_promoted: bool) -> bool:
+def is_handed_over(reason: str, *, is_promoted: bool, is_relayed: bool = False) -> bool:
     """Whether a message set aside for `reason` is to be taken over by its shadow server.
 
     A corrupt one always: the shadow server has a good copy. A poison one only from the server that had it first: if the message
-    kills the second server too, it stays there, set aside. Otherwise it would circulate and kill every server in turn.
+    kills the second server too, it stays there, set aside. Otherwise it would circulate and kill every server in turn. `is_relayed`: it
+    came by TRACK, and who took it over would relay it to this server again, or to another one.
     """
-    return CORRUPT in reason or (KILLED in reason and not is_promoted)
+    return CORRUPT in reason or (KILLED in reason and not (is_promoted or is_relayed))
 
 
 def handed_to(claim: Claim) -> str:

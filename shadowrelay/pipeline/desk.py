@@ -180,15 +180,15 @@ class PeerDesk:
         reply = await self._track.take(peer, offer, began_awake)
         if reply is not None:
             return reply
-        message_id, party = offer.envelope.message_id, Party(peer.server, peer.database)
+        context, message_id, party = self._context, offer.envelope.message_id, Party(peer.server, peer.database)
 
         def decide(message_id: MessageId, claim: Claim | None) -> Transition:
-            transition = shadow.relayed_again(claim, party)
+            transition = shadow.relayed_again(claim, context.me, party)
             self._note_listed(message_id, party, transition)
             return transition
 
         try:
-            (transition,) = await self._context.ledger.transition((message_id,), decide)
+            (transition,) = await context.ledger.transition((message_id,), decide)
         except LedgerUnavailable as error:
             return error.reply
         self._note_listed(message_id, party, transition)  # again, after the commit

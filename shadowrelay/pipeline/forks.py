@@ -540,6 +540,8 @@ class Outcomes:
         joined, has_verdict = self._verdicts.joined(message_id, decide)
         for side in record.sides if not stored.is_promoted else ():  # promoted: all nodes are asked first, see `Notices`
             context.leases.inherit(side.message.envelope.message_id, message_id)
+        if record.sides:
+            context.delayed.caused(message_id, [side.message.envelope.message_id for side in record.sides])
         while True:
             try:
                 transition = await context.ledger.record_attempt(record, joined)

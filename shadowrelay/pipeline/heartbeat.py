@@ -162,7 +162,7 @@ class HeartbeatService:
 
     async def _apply(self, speaker: Party, incarnation: int, reply: DiscardReply) -> None:
         context = self._context
-        await self._relay.recorded([event.message_id for event in reply.events])
+        await self._relay.recorded(reply.events)
 
         def decide(event: DiscardEvent, claim: Claim | None) -> Transition:
             transition = shadow.heard(claim, speaker, event)

@@ -1,7 +1,7 @@
 """Sets aside unreadable and poison messages. docs/design.md 6.9. What administrators do with them is in `message_desk`.
 
 Both kinds are handed over. Of a corrupt message the shadow server has a good copy. A poison message may do no harm there, with
-another version or another route; if it kills that server too, it stays there, set aside (`delivery_rules.is_handed_over`).
+another version or another route; if it kills that server too, or came by TRACK, it stays set aside (`delivery_rules.is_handed_over`).
 Suspects are attempted one at a time, so that the next death has one cause.
 """
 
@@ -44,7 +44,7 @@ async def set_aside(context: Context, message: StoredMessage, reason: str) -> No
     Raises: LedgerUnavailable."""
     message_id = message.envelope.message_id
     _log.error("message.set_aside", message_id=message_id, reason=reason)
-    hands_over = delivery_rules.is_handed_over(reason, is_promoted=message.is_promoted)
+    hands_over = _hands_over(message, reason)
     await context.ledger.record_set_aside(message_id, reason, _handing_over if hands_over else None)
     context.attempts.changed(message_id)
     context.delayed.end(message_id, Acknowledged.SET_ASIDE)
@@ -70,7 +70,7 @@ class SetAside:
             count += len(page)
             arrived = min(message.envelope.arrived_at for message in page)
             oldest = arrived if oldest is None else min(oldest, arrived)
-            wanted = [found for found in page if delivery_rules.is_handed_over(found.set_aside_reason, is_promoted=found.is_promoted)]
+            wanted = [found for found in page if _hands_over(found, found.set_aside_reason)]
             for message in wanted:
                 if rules.heir(message.claim) is None:
                     for copy in message.claim.copies:
@@ -85,6 +85,10 @@ class SetAside:
             age = (context.now() - oldest).total_seconds()
             _log.warning("messages.set_aside", count=count, oldest_seconds=round(age), look="shadowrelay messages list --queue Poison")
         return handed_count
+
+
+def _hands_over(message: StoredMessage, reason: str) -> bool:
+    return delivery_rules.is_handed_over(reason, is_promoted=message.is_promoted, is_relayed=bool(message.envelope.relayed_from))
 
 
 def _can_be_handed_over(claim: Claim) -> bool:

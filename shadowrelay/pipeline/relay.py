@@ -11,14 +11,14 @@ one server.
 
 import asyncio
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from uuid import UUID, uuid5
 
 import structlog
 
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Content, Envelope, Ordinals
-from shadowrelay.model.ownership import CopyNumber, StatusAnswer, StatusState
+from shadowrelay.model.ownership import CopyNumber, DiscardEvent, DiscardStatus, StatusAnswer, StatusState
 from shadowrelay.model.peers import CopyOffer
 from shadowrelay.model.queue import NewMessage, Origin, StoredMessage
 from shadowrelay.model.replies import (
@@ -37,6 +37,7 @@ from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.placement import LARGE_OCTETS
 from shadowrelay.ports import DeliveryJob, DeliveryReport
+from shadowrelay.protocol import tracking
 from shadowrelay.settings.values import Settings
 
 FIRST_RANK = (1, 1)  # of a relayed message: its first primary server has one copy, on the previous hop
@@ -73,9 +74,12 @@ def relayed_envelope(envelope: Envelope, server: ServerName, ordinals: Ordinals)
 class RelayService:
     """The side of the previous hop."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, has_yielded: Callable[[MessageId], None]) -> None:
         self._context = context
+        self._has_yielded = has_yielded  # the next hop of this kept shadow, to another server
+        self._yielded: set[MessageId] = set()  # in flight, and so
         self._in_flight: dict[MessageId, asyncio.Future[None]] = {}
+        self._early: dict[MessageId, list[Ordinals]] = {}  # of those without an answer yet: what the next hop has reported; empty: all
         self._servers: tuple[Settings, Mapping[HostPort, ServerName]] | None = None
 
     def server_at(self, host: HostPort) -> ServerName | None:
@@ -150,18 +154,39 @@ class RelayService:
         in_flight.append(message_id)
         still = STILL_SECONDS if sent.size > LARGE_OCTETS else None
         offer = CopyOffer(rank, envelope, frozenset(), sent)
-        answer = await context.links[server].track(offer, context.clock.awake() + RELAY_SECONDS, still)
+        reported = self._early[message_id] = []
+        try:
+            answer = await context.links[server].track(offer, context.clock.awake() + RELAY_SECONDS, still)
+        finally:
+            del self._early[message_id]
         said = answer.superseded
         if said is not None and not _has_it(said):
             raise TransientDeliveryError(Reply(451, "4.3.0", f"it was given up there: {said.state}"), server)
-        reply = Reply(250, "2.0.0", f"Queued for delivery there as {message_id}; the shadow stays here")
-        report = DeliveryReport(name, dict.fromkeys(sorted(job.ordinals), reply))
-        if said is not None and said.state is StatusState.DELIVERED:
+        done = (NO_ORDINALS if said is None else said.done).union(*reported).intersection(range(1, count + 1))
+        is_done = (said is not None and said.state is StatusState.DELIVERED) or not all(reported) or len(done) >= count
+        text = f"Delivered there as {message_id}" if is_done else f"Queued for delivery there as {message_id}; the shadow stays here"
+        report = DeliveryReport(name, dict.fromkeys(sorted(job.ordinals), Reply(250, "2.0.0", text)))
+        if is_done:
+            self._track_end(stored, envelope, server)
             return Relayed(report, None, None)
-        claim = shadow.kept_claim(Party(server, answer.server_database), rank, count, NO_ORDINALS if said is None else said.done)
+        next_hop = Party(server, answer.server_database)
+        number = said.number if said is not None and said.state is StatusState.PRIMARY and said.number is not None else rank
+        claim = shadow.kept_claim(next_hop, number, count, done)
+        if said is not None and shadow.yielded_to(said, next_hop, context.me):
+            self._yielded.add(message_id)
         keep_until = delivery_rules.shadow_keep_until(context.now(), context.settings.transport)
         kept = NewMessage(envelope, claim, Origin.SHADOW, None, keep_until)
         return Relayed(report, kept, content if content.path is not None else None)
+
+    def _track_end(self, stored: StoredMessage, envelope: Envelope, server: ServerName) -> None:
+        """An earlier process may have logged that the shadow stays here, and died before its commit."""
+        context = self._context
+        if stored.internal_id <= context.ledger.last_id_at_start:
+            context.tracking.write(
+                tracking.hadiscard(
+                    context.me.server, envelope.message_id, at=context.now(), primary=server, envelope=envelope, is_kept=True
+                )
+            )
 
     def _may_be_offered_again(self, stored: StoredMessage) -> bool:
         """Whether an attempt of before may have ended without its record."""
@@ -172,12 +197,21 @@ class RelayService:
         for message_id in in_flight:
             if (waiting := self._in_flight.pop(message_id, None)) is not None and not waiting.done():
                 waiting.set_result(None)
+            if message_id in self._yielded:
+                self._yielded.discard(message_id)
+                self._has_yielded(message_id)
 
-    async def recorded(self, message_ids: Iterable[MessageId]) -> None:
-        """Wait until the ledger has those of these messages that were relayed just now: the next hop may have delivered one before this
-        node has recorded that it keeps it."""
-        for message_id in message_ids:
-            if (waiting := self._in_flight.get(message_id)) is not None:
+    async def recorded(self, events: Iterable[DiscardEvent]) -> None:
+        """Wait until the ledger has what was relayed just now: the next hop may have delivered one of these before this node has recorded
+        that it keeps it. Nobody waits for an answer that has not come; what was reported of it meanwhile counts when it does. If it does
+        not, the message is offered again, and the answer has that, too."""
+        for event in events:
+            early = self._early.get(event.message_id)
+            if early is not None and event.status is DiscardStatus.DELIVERED:
+                early.append(event.ordinals)
+            elif early is not None and event.status is DiscardStatus.FORKS:
+                continue  # information only
+            elif (waiting := self._in_flight.get(event.message_id)) is not None:
                 await asyncio.shield(waiting)
 
 

@@ -397,7 +397,8 @@ def trace(spark: "SparkSession", warehouse: str, message_id: str) -> list[dict[s
     bare = message_id.strip().removeprefix("<").removesuffix(">")
     is_it = F.col("message").isin(message_id, bare, f"<{bare}>") | F.col("internet_message_id").isin(message_id, bare, f"<{bare}>")
     is_about_it = is_side_message() & (F.col("original_message").isin(message_id) | F.col("reference").isin(bare, f"<{bare}>"))
-    rows = rows_of_trace(read_events(spark, warehouse).where(is_it | is_about_it), F.col("message"))
+    is_next_hop = (F.col("event") == "RECEIVE") & (F.col("source") == "SMTP") & F.col("reference").isin(message_id)  # relayed by TRACK
+    rows = rows_of_trace(read_events(spark, warehouse).where(is_it | is_about_it | is_next_hop), F.col("message"))
     return [
         {"message": row["message"], **traced_row(row.asDict(recursive=True))} for row in rows.orderBy("at_us", "server", "line").collect()
     ]

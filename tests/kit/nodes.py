@@ -453,13 +453,13 @@ async def nodes(directory: Path, *names: ServerName, **transport: Any) -> Any:
 
 
 def make_settings(name: ServerName, peers: Iterable[ServerName], directory: Path, **transport: Any) -> Settings:
-    """Short times; `send`, `routes`, `connector` and `boundary` (of the node itself) may be among the keywords."""
+    """Short times; `send`, `routes`, `connector`, `more_connectors` and `boundary` (of the node itself) may be among the keywords."""
     boundary = transport.pop("boundary", "example")
     send = transport.pop("send", {})
     routes = transport.pop("routes", [{"recipients": ["*"], "next_hop": "sink.example:25"}])
     peer = transport.pop("peer", {})
     redundancy = transport.pop("redundancy", "before-acknowledgement")
-    connector = transport.pop("connector", {})
+    connector, more_connectors = transport.pop("connector", {}), transport.pop("more_connectors", ())
     links, sites = transport.pop("site_links", ()), transport.pop("sites", ())
     times = {
         "shadow_resubmit_time_span": timedelta(seconds=SPAN),
@@ -473,7 +473,10 @@ def make_settings(name: ServerName, peers: Iterable[ServerName], directory: Path
         {
             "server": {"name": name, "site": SITES[name], "boundary": boundary, "data_directory": directory / name},
             "transport": {**times, **transport},
-            "receive_connectors": [{"name": "default", "listen": "127.0.0.1:2525", "redundancy": redundancy, **connector}],
+            "receive_connectors": [
+                {"name": "default", "listen": "127.0.0.1:2525", "redundancy": redundancy, **connector},
+                *more_connectors,
+            ],
             "peers": [
                 {"name": other, "site": SITES[other], "boundary": "example", "address": f"{other}:2525", **peer.get(other, {})}
                 for other in peers

@@ -193,11 +193,14 @@ class Events:
         if before is None:
             taken = self._after(Transition(None, primary.relayed_claim(theirs, mine, rank, 1, self.wanted)))
         else:
-            offered_again = shadow.relayed_again(before, mine)
+            offered_again = shadow.relayed_again(before, theirs, mine)
             taken = self._after(offered_again)
             assert offered_again.answer is not None
             if offered_again.answer.state is StatusState.DELIVERED:
                 return taken, After(me.claim, (), Note.DONE)
+            if offered_again.answer.state is StatusState.PRIMARY:
+                assert offered_again.answer.number is not None
+                rank = offered_again.answer.number
         return taken, self._after(Transition(None, shadow.kept_claim(theirs, rank, 1)))
 
     # shadow server

@@ -21,8 +21,10 @@ class Finding:
     wrong: dict[str, tuple[str, ...]] = field(default_factory=dict)  # twice, lost, stuck -> the trace
 
     def __str__(self) -> str:
-        late, crashes, disks, hands, restores, nodes, wanted, is_relayed = self.budget
-        world = f"{self.policy}, {nodes} nodes, {wanted} copies" + (", relayed" if is_relayed else "")
+        late, crashes, disks, hands, restores, nodes, wanted, is_relayed, is_relayed_twice = self.budget
+        world = (
+            f"{self.policy}, {nodes} nodes, {wanted} copies" + (", relayed" if is_relayed else "") + (" twice" if is_relayed_twice else "")
+        )
         faults = f"{late} late, {crashes} crashes or cuts, {disks} disks, {hands} handed over, {restores} put back"
         head = f"{world}: {faults}: {self.states_count} states"
         return "\n".join([f"{head}, {', '.join(self.wrong) or 'nothing wrong'}", *map(self.trace, self.wrong)])

@@ -131,10 +131,19 @@ LARGE_TWO = (
 )
 
 
-# Node 1 relays to node 0 by TRACK, and keeps the shadow; node 0 makes no copies, or one when it has lost node 1.
-SMALL_RELAYED, LARGE_RELAYED = (
-    tuple(Budget(*faults)._replace(wanted=wanted, is_relayed=True) for wanted in (0, 1) for faults in all_faults)
-    for all_faults in (((1, 0, 1), (0, 0, 1, 1), (1, 1, 0), (0, 1, 1), (1, 0, 0, 1)), ((0, 1, 0, 1), (0, 2, 0), (1, 1, 1)))
+def _relayed(*budgets: tuple[int, ...], is_twice: bool = False) -> tuple[Budget, ...]:
+    """Node 1 relays to node 0 by TRACK, and keeps the shadow; node 0 makes no copies, or one when it has lost node 1."""
+    world = {"is_relayed": True, "is_relayed_twice": is_twice}
+    return tuple(Budget(*faults)._replace(wanted=wanted, **world) for wanted in (0, 1) for faults in budgets)
+
+
+SMALL_RELAYED = (
+    *_relayed((1, 0, 1), (0, 0, 1, 1), (1, 1, 0), (0, 1, 1), (1, 0, 0, 1)),
+    *_relayed((0, 1, 0), (1, 0, 1), is_twice=True),
+)
+LARGE_RELAYED = (
+    *_relayed((0, 1, 0, 1), (0, 2, 0), (1, 1, 1)),
+    *_relayed((1, 1, 0), (0, 1, 1), (0, 0, 1, 1), is_twice=True),
 )
 
 

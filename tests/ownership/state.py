@@ -81,7 +81,7 @@ class State(NamedTuple):
 class Budget(NamedTuple):
     """How many faults may happen: late replies, crashes and cuts, destroyed disks, hand-overs, older copies of the database of node 0
     that are put back. And of which world: how many nodes, and how many copies they want; `is_relayed`: node 1 relays the message to node 0
-    by TRACK, and keeps the shadow."""
+    by TRACK, and keeps the shadow; `is_relayed_twice`: then node 2 does so too, because it has taken over what node 1 relayed."""
 
     late: int = 0
     crashes: int = 0
@@ -91,6 +91,7 @@ class Budget(NamedTuple):
     nodes: int = 3
     wanted: int = 1
     is_relayed: bool = False
+    is_relayed_twice: bool = False
 
 
 class Claims:

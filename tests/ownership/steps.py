@@ -46,6 +46,7 @@ class Steps:
         self.placements_max = PLACEMENTS_MAX + budget.wanted - 1
         self.events = Events(budget.wanted)
         self.is_relayed = budget.is_relayed
+        self.is_relayed_twice = budget.is_relayed_twice
 
     def of(self, s: State) -> Iterator[Step]:
         """Name and state after each step; names of faults begin with one of `FAULTS`."""
@@ -55,6 +56,8 @@ class Steps:
             return
         if self.is_relayed and s.client is Client.WAITS:
             yield from self._relay(s)
+        elif self.is_relayed_twice:
+            yield from self._relay_too(s)
         for n in self.nodes:
             mine = self.facts(s, n)
             if s.up[n]:
@@ -260,6 +263,19 @@ class Steps:
             yield f"late: {name}, not heard", sent._replace(late=s.late - 1)
         if s.crashes and sent != s:
             yield f"crash 1: {name}, not recorded", sent._replace(up=put(s.up, 1, False), crashes=s.crashes - 1)
+
+    def _relay_too(self, s: State) -> Iterator[Step]:
+        """Node 2 has taken over what node 1 has relayed to node 0, and offers it again."""
+        if s.claims[2] or s.generation[2] or not s.claims[0] or not self.reach(s, 2, 0):
+            return
+        taken, kept = self.events.relay(self.node(s, 2), self.node(s, 0))
+        sent = self.commit(s, 0, taken)
+        is_listed = sent.claims[0] != s.claims[0]
+        listed = sent._replace(leases=sent.leases | lease_bit(0, 2)) if is_listed else sent
+        if kept.claim:
+            yield "2: relays to 0, too", self.commit(listed, 2, kept)
+        if s.late and sent != s:
+            yield "late: 2: relays to 0, too, not heard", sent._replace(late=s.late - 1)
 
     def _review(self, s: State, n: int, t: int) -> Iterator[Step]:
         """Primary n asks a server on its list."""

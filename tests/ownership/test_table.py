@@ -128,7 +128,7 @@ EVENTS: dict[str, Event] = {
         for number in NUMBERS
         for done in DONE
     ),
-    "relayed_again": lambda claim: (lambda party=party: shadow.relayed_again(claim, party) for party in PARTIES),
+    "relayed_again": lambda claim: (lambda party=party: shadow.relayed_again(claim, ME, party) for party in PARTIES),
     "heard delivered": heard(DiscardStatus.DELIVERED),
     "heard released": heard(DiscardStatus.RELEASED),
     "heard yours": heard(DiscardStatus.YOURS),

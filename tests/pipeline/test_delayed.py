@@ -13,12 +13,14 @@ from shadowrelay.model.drain import DrainState
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.replies import Reply
-from shadowrelay.model.tracking import EventId
+from shadowrelay.model.tracking import Acknowledged, EventId
+from shadowrelay.pipeline.delayed import Delayed
 from tests.kit.clock import until
-from tests.kit.nodes import EAST, HEARTBEAT, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time
+from tests.kit.nodes import EAST, HEARTBEAT, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, make_settings, message_id
 from tests.pipeline.test_track import EDGE, HUB, an_edge
 
 BUSY = Reply(451, "4.3.2", "not now")
+REFUSED = Reply(550, "5.1.1", "no such user")
 DELAY = 30.0
 
 
@@ -362,3 +364,133 @@ async def test_the_250_by_best_effort_does_not_need_the_ledger(tmp_path: Path) -
         assert 0 == len(node.context.delayed)
     finally:
         await net.close()
+
+
+@in_virtual_time
+async def test_without_a_delay_the_250_is_given_at_once(tmp_path: Path) -> None:
+    net = Net(tmp_path)
+    try:
+        node = await a_node(net, connector={"max_acknowledgement_delay": "0s"})
+        net.sink.answer = lambda address: BUSY
+
+        reply = await node.accept(connector="default")
+        at = now()
+
+        assert (250, True, set()) == (reply.code, at < 1, counted(node))
+        (received,) = node.log.rows(EventId.RECEIVE)
+        assert "Disabled" == dict(received.custom_data)["Replication"]
+    finally:
+        await net.close()
+
+
+@in_virtual_time
+async def test_a_message_of_several_forks_waits_for_the_last_of_them(tmp_path: Path) -> None:
+    net = Net(tmp_path)
+    try:
+        routes = [{"recipients": [f"*@{name}.example"], "next_hop": f"{name}.example:25"} for name in ("a", "b", "c")]
+        node = await a_node(net, routes=routes)
+        net.sink.answer = lambda address: BUSY if address.endswith("@b.example") and now() < 12 else OK
+
+        waiting = asyncio.ensure_future(node.accept("x@a.example", "x@b.example", "x@c.example", connector="default"))
+        await asyncio.sleep(11)
+        before = net.sink.addresses(), waiting.done()
+        reply = await waiting
+
+        assert (["x@a.example", "x@c.example"], False) == before
+        assert (250, True) == (reply.code, 12 <= now() < DELAY)
+        assert ["x@a.example", "x@b.example", "x@c.example"] == net.sink.addresses()
+        assert {"acknowledgement_delayed done"} == counted(node)
+    finally:
+        await net.close()
+
+
+@in_virtual_time
+@pytest.mark.parametrize(("taken_after", "why"), [(7.0, "done"), (1000.0, "best effort")])
+async def test_what_is_returned_waits_for_its_dsn_which_is_on_this_disk_only(tmp_path: Path, taken_after: float, why: str) -> None:
+    net = Net(tmp_path)
+    answers = {"user1@corp.example": lambda: REFUSED, "a@x.example": lambda: BUSY if now() < taken_after else OK}
+    try:
+        node = await a_node(net)
+        net.sink.answer = lambda address: answers.get(address, lambda: OK)()
+
+        reply = await node.accept("user1@corp.example", "user2@corp.example", connector="default")
+        at = now()
+
+        assert (250, {f"acknowledgement_delayed {why}"}) == (reply.code, counted(node))
+        assert min(taken_after, DELAY) <= at < min(taken_after, DELAY) + 6
+        assert (["a@x.example", "user2@corp.example"] if why == "done" else ["user2@corp.example"]) == net.sink.addresses()
+        assert 0 == len(node.context.delayed)
+    finally:
+        await net.close()
+
+
+@in_virtual_time
+async def test_a_copy_of_the_dsn_ends_the_wait_for_what_is_returned(tmp_path: Path) -> None:
+    net = Net(tmp_path)
+    try:
+        await net.start(WEST, [EAST])
+        copying = {"name": "copying", "listen": "127.0.0.1:2526"}
+        node = await net.start(EAST, [WEST], redundancy="previous-hop", more_connectors=[copying])
+        await asyncio.sleep(1)
+        net.sink.answer = lambda address: REFUSED if address == "user1@corp.example" else BUSY
+
+        reply = await node.accept(connector="default")
+
+        assert (250, True, {"acknowledgement_delayed done"}) == (reply.code, now() < DELAY, counted(node))
+    finally:
+        await net.close()
+
+
+@in_virtual_time
+async def test_copying_the_delay_and_the_promotion_together_are_shorter_than_clients_wait(tmp_path: Path) -> None:
+    net = Net(tmp_path)
+    try:
+        await net.start(WEST, [EAST])
+        net.hold_fault = lambda primary, shadow: "slow"
+        node = await net.start(
+            EAST,
+            [WEST],
+            redundancy="both",
+            connector={"max_acknowledgement_delay": "4m"},
+            shadow_redundancy_promotion=True,
+            shadow_timeout=timedelta(seconds=60),
+        )
+        await asyncio.sleep(1)
+        net.sink.answer = lambda address: BUSY
+        began = now()
+
+        reply = await node.accept(connector="default")
+
+        assert (250, {"acknowledgement_delayed best effort"}) == (reply.code, counted(node))
+        assert 240 <= now() - began < 271
+    finally:
+        await net.close()
+
+
+@in_virtual_time
+async def test_a_reload_changes_the_delay_of_what_comes_after_it(tmp_path: Path) -> None:
+    async with a_client_waits(tmp_path) as (node, waiting):
+        began = now() - 2
+        shorter = {"redundancy": "previous-hop", "connector": {"max_acknowledgement_delay": "5s"}}
+        node.context.settings = make_settings(EAST, [], tmp_path, **shorter)
+        node.services.deliver.reload()
+        second_began = now()
+        await node.accept(connector="default")
+        second = now() - second_began
+        await waiting
+
+        assert (True, True) == (5 <= second < 6, DELAY <= now() - began < DELAY + 1)
+
+
+@in_virtual_time
+async def test_the_wait_for_what_is_returned_ends_when_its_dsn_is_set_aside() -> None:
+    delayed, message, dsn = Delayed(), message_id("message"), message_id("dsn")
+    delayed.expect(message)
+    delayed.caused(message, [dsn])
+    delayed.end(message, Acknowledged.DONE)
+    is_open = await delayed.wait(message, 1)
+    delayed.end(dsn, Acknowledged.SET_ASIDE)
+    how = await delayed.wait(message, 1)
+    delayed.forget(message)
+
+    assert (Acknowledged.BEST_EFFORT, Acknowledged.SET_ASIDE, 0) == (is_open, how, len(delayed))

@@ -9,16 +9,19 @@ from typing import Any
 
 import pytest
 
-from shadowrelay.model.ids import MessageId, ServerName
+from shadowrelay.model.ids import DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import Content, Envelope, Recipient
-from shadowrelay.model.ownership import Claim, CopyNumber, Role
+from shadowrelay.model.ownership import Claim, CopyNumber, Role, StatusState
 from shadowrelay.model.peers import CopyOffer
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.resubmission import RequestState
 from shadowrelay.model.tracking import EventId
+from shadowrelay.model.values import replace
 from shadowrelay.pipeline.relay import relayed_id
+from shadowrelay.protocol.xqdiscard import parse_superseded
 from tests.kit.clock import until
-from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, WEST, Net, VirtualNode, in_virtual_time, message_id
+from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, SOUTH, SPAN, WEST, Net, VirtualNode, in_virtual_time, make_settings, message_id
+from tests.pipeline.test_poison import die_while_handling
 from tests.pipeline.test_safety_net import in_state, request_of, resubmit
 
 BUSY = Reply(451, "4.3.2", "not now")
@@ -355,6 +358,28 @@ async def test_a_next_hop_tells_the_previous_one_that_died_before_its_record(tmp
 
 
 @in_virtual_time
+async def test_a_shadow_that_was_logged_and_not_committed_has_an_end_in_the_log(tmp_path: Path) -> None:
+    """Its SEND row was written before the commit: without an end it would be an orphan in the report."""
+    async with an_edge_that_died_before_its_record(tmp_path) as (net, relayed):
+        edge = net.nodes[EDGE]
+        net.sink.answer = lambda address: OK
+        await until(net.nodes[HUB].in_role(relayed, Role.DELIVERED), 5 * HEARTBEAT)
+        edge.services.start()
+        await until(edge.in_role(edge.last, Role.DELIVERED), 5 * HEARTBEAT)
+
+        (ended,) = edge.log.rows(EventId.HADISCARD)
+        (sent,) = edge.log.rows(EventId.SEND) + edge.log.rows(EventId.SENDEXTERNAL)
+        assert (relayed, edge.last, "delivered", HUB) == (
+            ended.network_message_id,
+            ended.reference,
+            ended.source_context,
+            ended.client_hostname,
+        )
+        assert ("", True) == (sent.source_context, "Delivered there as" in sent.recipient_statuses[0])
+        assert [HUB] == [who for who, _, _ in net.sink.arrived]
+
+
+@in_virtual_time
 async def test_what_the_next_hop_had_done_before_it_was_offered_again_is_not_taken_back(tmp_path: Path) -> None:
     routes = [{**route_to(HUB)[0], "next_hop": [f"{HUB}:2525", "sink.example:25"]}]
     async with an_edge_that_died_before_its_record(tmp_path, 2, routes=routes) as (net, relayed):
@@ -393,6 +418,74 @@ async def test_what_came_back_as_a_copy_is_not_offered_a_second_time(tmp_path: P
 
 
 @in_virtual_time
+async def test_a_second_server_that_relays_it_again_keeps_it_under_a_number_of_its_own(tmp_path: Path) -> None:
+    """Two shadows of one number would both be taken back when the hub is lost: neither would wait for the other."""
+    net = Net(tmp_path)
+    try:
+        hub = await net.start(HUB, [EDGE, NORTH], redundancy="previous-hop", peer={EDGE: {"boundary": "edge"}, NORTH: {"boundary": "edge"}})
+        edge = await net.start(EDGE, [HUB], boundary="edge", redundancy="previous-hop", routes=route_to(HUB))
+        await asyncio.sleep(1)
+        relayed = await a_relayed_message(net)
+        stored = await hub.message(relayed)
+        assert stored is not None
+        offer = CopyOffer(stored.claim.number, stored.envelope, frozenset(), Content(2, hashlib.sha256(b"x\n").digest(), b"x\n"))
+        await asyncio.sleep(2)  # no attempt runs
+        second = replace(edge.services.desk.own_identity(HUB), server=NORTH, database=DatabaseId("d" * 32))
+        reply = await hub.services.desk.track(second, offer, hub.clock.awake())
+        kept, taken = await claim_of(edge, relayed), await claim_of(hub, relayed)
+
+        answer = parse_superseded(reply.text)
+        assert kept is not None
+        assert taken is not None
+        assert (StatusState.PRIMARY, taken.number) == (answer.state, answer.number)
+        assert taken.number > kept.number
+        assert {EDGE, NORTH} == {copy.server for copy in taken.copies}
+    finally:
+        await net.close()
+
+
+@in_virtual_time
+async def test_offered_again_to_a_hub_that_has_yielded_it_is_known_to_the_server_that_took_it_over(tmp_path: Path) -> None:
+    net = Net(tmp_path)
+    try:
+        in_edge = {"peer": {EDGE: {"boundary": "edge"}}}
+        of_edge: dict[str, Any] = {"boundary": "edge", "redundancy": "previous-hop", "routes": route_to(HUB)}
+        hub = await net.start(HUB, [EDGE, OTHER_HUB], redundancy="both", **in_edge)
+        other = await net.start(OTHER_HUB, [HUB, EDGE], redundancy="both", **in_edge)
+        edge = await net.start(EDGE, [HUB, OTHER_HUB], **of_edge)
+        await asyncio.sleep(1)
+        net.sink.answer = lambda address: BUSY
+        edge.ledger.gates["record_attempt"] = asyncio.Event()
+        assert 250 == (await edge.accept()).code
+        relayed = relayed_id(edge.last, HUB, frozenset((1,)))
+        await until(hub.in_role(relayed, Role.PRIMARY), 5)
+        await net.kill(EDGE)
+        await until(other.in_role(relayed, Role.SHADOW), 10 * HEARTBEAT)
+        await net.kill(HUB)
+        await until(other.in_role(relayed, Role.PRIMARY), 2 * SPAN)
+        hub = await net.start(HUB, [EDGE, OTHER_HUB], redundancy="both", **in_edge)
+        await until(hub.in_role(relayed, Role.SHADOW), 10 * HEARTBEAT)
+        edge = await net.start(EDGE, [HUB, OTHER_HUB], is_idle=True, **of_edge)
+        gates = edge.ledger.gates
+        gates["submission"] = gates["due"] = asyncio.Event()
+        edge.services.start()
+        await asyncio.sleep(2 * HEARTBEAT)  # it has asked the hub about all copies
+        gates["due"].set()
+
+        async def is_listed() -> bool:
+            kept, taken = await claim_of(edge, relayed), await claim_of(other, relayed)
+            return kept is not None and taken is not None and kept.primary == OTHER_HUB and taken.copy_on(EDGE) is not None
+
+        await until(is_listed, SPAN / 2)  # long before it asks again
+        net.sink.answer = lambda address: OK
+        await until(edge.in_role(relayed, Role.DELIVERED), 10 * HEARTBEAT)
+
+        assert [OTHER_HUB] == [who for who, _, _ in net.sink.arrived]
+    finally:
+        await net.close()
+
+
+@in_virtual_time
 async def test_a_next_hop_that_delivers_before_the_relay_is_recorded_is_heard(tmp_path: Path) -> None:
     async with an_edge(tmp_path, HUB) as net:
         edge = net.nodes[EDGE]
@@ -406,6 +499,43 @@ async def test_a_next_hop_that_delivers_before_the_relay_is_recorded_is_heard(tm
 
         await until(edge.in_role(relayed, Role.DELIVERED), 2 * HEARTBEAT)
         assert [HUB] == [who for who, _, _ in net.sink.arrived]
+
+
+@in_virtual_time
+@pytest.mark.parametrize("recipients", [1, 2])
+async def test_a_reply_that_does_not_come_holds_up_no_discard_notifications(tmp_path: Path, recipients: int) -> None:
+    """The next hop reports what it has done of a message before the 250 for it has come. Of several recipients one is not done."""
+    async with an_edge(tmp_path, HUB, connector={"max_acknowledgement_delay": "0s"}) as net:
+        edge, hub = net.nodes[EDGE], net.nodes[HUB]
+        real, reply_comes, taken = hub.services.desk.track, asyncio.Event(), []
+        net.sink.answer = lambda address: BUSY if address == "user2@corp.example" else OK
+
+        async def the_first_reply_is_late(*arguments: Any) -> Reply:
+            reply = await real(*arguments)
+            taken.append(reply)
+            if len(taken) == 1:
+                await reply_comes.wait()
+            return reply
+
+        hub.services.desk.track = the_first_reply_is_late
+        addresses = [f"user{number}@corp.example" for number in range(1, recipients + 1)]
+        assert 250 == (await edge.accept(*addresses)).code
+        first, late = edge.last, relayed_id(edge.last, HUB, frozenset(range(1, recipients + 1)))
+        await until(lambda: bool(net.sink.arrived), 5)
+        await asyncio.sleep(HEARTBEAT)
+        assert 250 == (await edge.accept("other@corp.example")).code
+        other = relayed_id(edge.last, HUB, frozenset((1,)))
+        await until(edge.in_role(other, Role.DELIVERED), 3 * HEARTBEAT)
+        role_meanwhile = await edge.role(first)
+        reply_comes.set()
+        await until(edge.in_role(first, Role.DELIVERED), 3 * HEARTBEAT)
+        kept = await claim_of(edge, late)
+        net.sink.answer = lambda address: OK
+        await until(edge.in_role(late, None if recipients == 1 else Role.DELIVERED), 5 * HEARTBEAT)
+
+        assert Role.PRIMARY is role_meanwhile
+        assert (None if recipients == 1 else {1}) == (None if kept is None else kept.done)
+        assert recipients + 1 == len(net.sink.arrived)
 
 
 @in_virtual_time
@@ -454,6 +584,76 @@ async def test_one_message_is_kept_for_one_next_hop_and_delivered_to_another(tmp
         )
     finally:
         await net.close()
+
+
+@in_virtual_time
+async def test_one_message_is_the_shadow_of_two_next_hops_and_still_primary_for_another_recipient(tmp_path: Path) -> None:
+    routes = [{**route_to(hub)[0], "recipients": [f"*@{name}.example"]} for hub, name in ((HUB, "a"), (OTHER_HUB, "b"))]
+    routes.append({"recipients": ["*"], "next_hop": "sink.example:25"})
+    async with an_edge(tmp_path, HUB, OTHER_HUB, routes=routes, connector={"max_acknowledgement_delay": "0s"}) as net:
+        edge = net.nodes[EDGE]
+        net.sink.answer = lambda address: BUSY
+        assert 250 == (await edge.accept("x@a.example", "x@b.example", "x@c.example")).code
+        at_hub, at_other = relayed_id(edge.last, HUB, frozenset((1,))), relayed_id(edge.last, OTHER_HUB, frozenset((2,)))
+        for relayed in (at_hub, at_other):
+            await until(edge.in_role(relayed, Role.SHADOW), 5)
+        original = await claim_of(edge, edge.last)
+
+        net.sink.answer = lambda address: OK if address == "x@a.example" else BUSY
+        await until(edge.in_role(at_hub, Role.DELIVERED), 5 * HEARTBEAT)
+        roles = await edge.role(at_other), await edge.role(edge.last)
+        net.sink.answer = lambda address: OK
+        for message_id in (at_other, edge.last):
+            await until(edge.in_role(message_id, Role.DELIVERED), 5 * HEARTBEAT)
+
+        assert original is not None
+        assert (Role.PRIMARY, {1, 2}) == (original.role, original.done)
+        assert (Role.SHADOW, Role.PRIMARY) == roles
+        assert [(HUB, "x@a.example"), (OTHER_HUB, "x@b.example"), (EDGE, "x@c.example")] == sorted(
+            ((who, address) for who, address, _ in net.sink.arrived), key=lambda one: one[1]
+        )
+
+
+@in_virtual_time
+async def test_a_copy_that_was_placed_before_the_250_is_discarded_when_the_next_hop_has_the_message(tmp_path: Path) -> None:
+    in_edge = {"boundary": "edge"}
+    net = Net(tmp_path)
+    try:
+        await net.start(HUB, [EDGE, SOUTH], redundancy="previous-hop", peer={EDGE: in_edge, SOUTH: in_edge})
+        partner = await net.start(SOUTH, [EDGE, HUB], redundancy="both", routes=route_to(HUB), peer={EDGE: in_edge}, **in_edge)
+        edge = await net.start(EDGE, [SOUTH, HUB], redundancy="both", routes=route_to(HUB), peer={SOUTH: in_edge}, **in_edge)
+        await asyncio.sleep(1)
+        net.sink.answer = lambda address: BUSY
+        edge.ledger.gates["record_attempt"] = gate = asyncio.Event()
+        assert 250 == (await edge.accept(connector="default")).code
+        copied = await partner.role(edge.last)
+        gate.set()
+        await until(partner.in_role(edge.last, Role.DELIVERED), 5 * HEARTBEAT)
+
+        assert Role.SHADOW is copied
+        assert Role.SHADOW is await edge.role(relayed_id(edge.last, HUB, frozenset((1,))))
+        assert [] == net.sink.arrived
+    finally:
+        await net.close()
+
+
+@in_virtual_time
+async def test_a_route_that_a_reload_brings_is_another_route_for_what_waits(tmp_path: Path) -> None:
+    async with an_edge(tmp_path, HUB) as net:
+        relayed = await a_relayed_message(net)
+        edge = net.nodes[EDGE]
+        await net.wipe(HUB)
+        net.sink.answer = lambda address: OK
+        await asyncio.sleep(3 * KEPT_SPAN)
+        role_meanwhile = await edge.role(relayed)
+
+        routes = [*route_to(HUB), {"recipients": ["*@corp.example"], "next_hop": "sink.example:25"}]
+        edge.context.settings = make_settings(EDGE, [HUB], tmp_path, boundary="edge", redundancy="previous-hop", routes=routes)
+        edge.services.deliver.reload()
+        await until(edge.in_role(relayed, Role.DELIVERED), 3 * HEARTBEAT)
+
+        assert Role.SHADOW is role_meanwhile
+        assert [EDGE] == [who for who, _, _ in net.sink.arrived]
 
 
 @in_virtual_time
@@ -539,3 +739,22 @@ async def test_what_was_relayed_stays_out_of_safety_net_so_nothing_of_it_is_resu
 
         assert 0 == (await request_of(edge, number)).resubmitted_count
         assert 1 == len(net.sink.arrived)
+
+
+@in_virtual_time
+async def test_what_kills_the_next_hop_stays_there_and_is_not_relayed_to_it_again_and_again(tmp_path: Path) -> None:
+    again = {"redundancy": "previous-hop", "peer": {EDGE: {"boundary": "edge"}}}
+    async with an_edge(tmp_path, HUB) as net:
+        relayed = await a_relayed_message(net)
+        net.sink.answer = lambda address: OK
+        for _ in range(3):
+            await die_while_handling(net, HUB)
+            await net.start(HUB, [EDGE], **again)
+        hub, edge = net.nodes[HUB], net.nodes[EDGE]
+        await until(hub.in_role(relayed, Role.SET_ASIDE), 60)
+        attempts_count = net.sink.attempts_count
+        await asyncio.sleep(10 * KEPT_SPAN)
+
+        assert attempts_count == net.sink.attempts_count
+        assert (Role.SET_ASIDE, Role.SHADOW) == (await hub.role(relayed), await edge.role(relayed))
+        assert [] == net.sink.arrived + edge.log.rows(EventId.RESUBMIT)

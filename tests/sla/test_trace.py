@@ -60,3 +60,24 @@ def test_a_message_that_was_relayed_and_kept_is_followed_from_hop_to_hop(tmp_pat
 
     told = [(row["server"], row["event"]) for row in json.loads(result.stdout)]
     assert [(hop, event) for hop in hops for event in ("RECEIVE", "SEND")] == told
+
+
+def test_a_next_hop_that_took_it_and_whose_reply_was_lost_is_followed_too(tmp_path):
+    """Only its own log says so: RECEIVE names the id at the previous hop."""
+    first, taken = (f"{each}1111111-6f1e-7c3a-9c57-0d1f2e3a4b5c" for each in range(2))
+    shadow = {"reference": first, "custom_data": (("Replication", "Success"), ("ShadowAt", "edge"))}
+    logs = {
+        "edge": [an_event(first), an_event(first, EventId.DEFER, at=STARTED + timedelta(seconds=2))],
+        "hub": [
+            an_event(taken, at=STARTED + timedelta(seconds=1), **shadow),
+            an_event(taken, EventId.SEND, at=STARTED + timedelta(seconds=3), recipients=("a@x.example",)),
+        ],
+    }
+    for server, rows in logs.items():
+        (tmp_path / server).mkdir()
+        (tmp_path / server / "MSGTRK2026112112-1.LOG").write_bytes(a_log(rows))
+
+    result = CliRunner().invoke(app, ["sla", "trace", first, "--logs", str(tmp_path), "--json"])
+
+    told = [(row["server"], row["event"]) for row in json.loads(result.stdout)]
+    assert [("edge", "RECEIVE"), ("hub", "RECEIVE"), ("edge", "DEFER"), ("hub", "SEND")] == told

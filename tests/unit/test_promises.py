@@ -41,6 +41,21 @@ CASES = (
     (TRANSPORT + 'shadow_resubmit_time_span = "20m"', "If this server is silent for 20m"),
     (NODE, "After a cut of more than 3h recipients may get copied mail twice"),
     (NODE + 'redundancy = "previous-hop"', "If this server is lost, peers take back what they relayed to it"),
+    (NODE + 'redundancy = "none"', 'redundancy = "none" means: mail is not copied. It is lost with this server\'s disk'),
+    (
+        NODE + 'redundancy = "previous-hop"',
+        "is delivered or relayed, or after 30s, by best effort: until it is relayed, it is then lost with",
+    ),
+    (
+        NODE + 'redundancy = "previous-hop"\nmax_acknowledgement_delay = "0s"',
+        "mail is not copied, and until it is relayed it is lost with this server's disk",
+    ),
+    (NODE + 'redundancy = "both"', "A message without a copy is answered when it is delivered or relayed, or after 30s, by best effort"),
+    (NODE + 'redundancy = "both"', "A message is answered 250 when another server has a synced copy"),
+    (
+        NODE + ROUTE.format("*@a.example", "mx1.west.example:25") + 'redundancy = "previous-hop"',
+        "Mail for *@a.example stays here as a shadow until the next hop, if it is a peer, has handed it on. If that is silent for 3h",
+    ),
     (TRANSPORT + 'delivery_without_lease = "defer"', "keeps copied mail until they answer"),
     (NODE, "At 127.0.0.1:2525 only peers are served"),
     (

@@ -221,3 +221,24 @@ def test_a_message_is_followed_from_hop_to_hop(nodes: list[str], monkeypatch: py
     assert told in document["sentence"].replace("2026-11-23 ", "")
     assert f"relayed to mx1.west for bob@corp.example, shadow kept as {OTHER}" in result.stdout
     assert "its shadow is on mx1.east" in result.stdout
+
+
+class LostReply(Hops):
+    """The hub took it, and its reply was lost: only its RECEIVE says what it has, and the edge's log does not."""
+
+    def events(self, message_id: str) -> list[Row]:
+        late = row(EAST, "DEFER", 2, BOB, server=WEST, context="no reply to the final dot")
+        shadow = {"Replication": "Success", "ShadowAt": EAST}
+        taken = row(WEST, "RECEIVE", 1.5, BOB, client="c", network_message_id=OTHER, reference=ID, custom_data=shadow)
+        delivered = row(WEST, "SENDEXTERNAL", 3, BOB, network_message_id=OTHER)
+        events = [each for each in (received("Success", BOB), late, taken, delivered) if self.url.endswith(each["node"])]
+        named = [each for each in events if message_id in (each["network_message_id"], each["reference"])]
+        return [{name: value for name, value in each.items() if name != "node"} for each in named]
+
+
+def test_a_hop_whose_reply_was_lost_is_followed_too(nodes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_client, "NodeClient", LostReply)
+    document = json.loads(CliRunner().invoke(app, ["messages", "trace", ID, *nodes, "--json"]).stdout)
+
+    assert ["RECEIVE", "RECEIVE", "DEFER", "SENDEXTERNAL"] == [each["event"] for each in document["events"]]
+    assert f"At mx1.west as {OTHER}: Delivered by mx1.west" in document["sentence"]

@@ -46,6 +46,12 @@ def test_what_is_handed_over_goes_to_a_good_copy_or_to_one_more_server(reason: s
     assert is_handed_over is delivery_rules.is_handed_over(reason, is_promoted=is_promoted)
 
 
+def test_poison_that_came_by_track_stays_and_corrupt_content_goes_to_the_good_copy() -> None:
+    reasons = (delivery_rules.reason_of(3), "content is corrupt: SHA-256 differs")
+
+    assert [False, True] == [delivery_rules.is_handed_over(reason, is_promoted=False, is_relayed=True) for reason in reasons]
+
+
 @pytest.mark.parametrize(
     ("message", "release", "removal"),
     [
