@@ -26,7 +26,7 @@ from shadowrelay.settings import certificates, configuration, places
 from shadowrelay.settings.configuration import LoadedSettings
 from shadowrelay.settings.texts import rounded_size
 from shadowrelay.settings.values import Peer, Settings
-from shadowrelay.smtp.client import Opening, TlsUse, open_session
+from shadowrelay.smtp.client import ConnectOptions, TlsUse, open_session
 from shadowrelay.smtp.client_session import TLS_FAILED, SessionBroken
 from shadowrelay.smtp.host_names import HostNames, Lookups, NoAddress, name_server_failure
 from shadowrelay.smtp.tls import TlsContexts, opportunistic_context
@@ -39,7 +39,7 @@ LOOKS_APART_SECONDS = 3.0  # at a peer's clock: a per cent of this is longer tha
 RATE_TOLERANCE = 0.01  # docs/design.md 6.4: leases rely on it
 
 
-class Level(StrEnum):
+class Severity(StrEnum):
     """How bad it is."""
 
     OK = "ok"
@@ -51,7 +51,7 @@ class Level(StrEnum):
 class Finding:
     """Shapes: `subject` is what was tried, like "peer mx1.west.example". `remedy` is empty where nothing is to be done."""
 
-    level: Level
+    level: Severity
     subject: str
     text: str
     remedy: str = ""
@@ -76,7 +76,7 @@ async def examine(loaded: LoadedSettings) -> list[Finding]:
         found = await asyncio.gather(*trials)
     finally:
         await lookups.close()
-    doubts = [Finding(Level.WARNING, "configuration", text) for text in configuration.warnings(settings)]
+    doubts = [Finding(Severity.WARNING, "configuration", text) for text in configuration.warnings(settings)]
     return [*doubts, *(finding for findings in found for finding in findings)]
 
 
@@ -109,22 +109,24 @@ def _place(name: str, path: Path, *, is_synced: bool) -> Finding:
     subject = f"{name} {path}"
     if reason := places.why_not(path):
         remedy = f"let user {os.geteuid()} write there, run this as the node's user, or name another directory"
-        return Finding(Level.ERROR, subject, reason, remedy)
+        return Finding(Severity.ERROR, subject, reason, remedy)
     there = next(each for each in (path, *path.parents) if each.exists())
     disk = LinuxMachine().disk(there)
     text = f"{rounded_size(disk.free)} free of {rounded_size(disk.size)}"
     if there != path:
-        return Finding(Level.OK, subject, f"will be made in {there}; {text}")
+        return Finding(Severity.OK, subject, f"will be made in {there}; {text}")
     if not is_synced:
-        return Finding(Level.OK, subject, text)
+        return Finding(Severity.OK, subject, text)
     try:
         seconds = _sync_seconds(path)
     except OSError as exc:
-        return Finding(Level.ERROR, subject, f"nothing can be written there ({exc.strerror})", "make room, or repair the file system")
+        return Finding(Severity.ERROR, subject, f"nothing can be written there ({exc.strerror})", "make room, or repair the file system")
     text = f"{text}; a sync takes {seconds * 1000:.1f} ms"
     if seconds > SYNC_SECONDS_SLOW:
-        return Finding(Level.WARNING, subject, text, "each message waits for two: use a faster disk, or one with a protected write cache")
-    return Finding(Level.OK, subject, text)
+        return Finding(
+            Severity.WARNING, subject, text, "each message waits for two: use a faster disk, or one with a protected write cache"
+        )
+    return Finding(Severity.OK, subject, text)
 
 
 def _sync_seconds(directory: Path) -> float:
@@ -146,22 +148,25 @@ def _certificate(settings: Settings, contexts: TlsContexts | None) -> list[Findi
     if contexts is None:
         return [
             Finding(
-                Level.WARNING, subject, "there is no [tls]: peers are known by their address only", "shadowrelay init writes certificates"
+                Severity.WARNING,
+                subject,
+                "there is no [tls]: peers are known by their address only",
+                "shadowrelay init writes certificates",
             )
         ]
     ends = f"ends on {contexts.ends['certificate']:%Y-%m-%d}"
     reason = certificates.handshake_failure(contexts.asking, contexts.to_peers, settings.server.name)
     if reason:
         remedy = "have peer_authority sign a certificate with this name: docs/operations.md, Certificates; shadowrelay init --renew"
-        return [Finding(Level.ERROR, subject, f"a peer with the same peer_authority refuses it: {reason}", remedy)]
-    return [Finding(Level.OK, subject, f"{settings.server.name} by tls.peer_authority; {ends}")]
+        return [Finding(Severity.ERROR, subject, f"a peer with the same peer_authority refuses it: {reason}", remedy)]
+    return [Finding(Severity.OK, subject, f"{settings.server.name} by tls.peer_authority; {ends}")]
 
 
 async def _name_server(server: HostPort, name: str) -> list[Finding]:
     failure = await name_server_failure(server, name, TRIAL_SECONDS)
     if failure:
-        return [Finding(Level.ERROR, f"name server {server}", failure, "correct dns.nameservers, or start it")]
-    return [Finding(Level.OK, f"name server {server}", "answers")]
+        return [Finding(Severity.ERROR, f"name server {server}", failure, "correct dns.nameservers, or start it")]
+    return [Finding(Severity.OK, f"name server {server}", "answers")]
 
 
 # ---- other servers
@@ -176,7 +181,7 @@ async def _peer(settings: Settings, contexts: TlsContexts | None, peer: Peer, ho
     try:
         session = await open_session(peer.address, peer.name, opening)
     except SessionBroken as broken:
-        return [Finding(Level.ERROR, subject, broken.reply.text, _remedy_for_peer(broken.reply.text))]
+        return [Finding(Severity.ERROR, subject, broken.reply.text, _remedy_for_peer(broken.reply.text))]
     offer = session.extensions.get("xshadow")
     session.pipeline.abort()
     await session.pipeline.closed()
@@ -185,13 +190,15 @@ async def _peer(settings: Settings, contexts: TlsContexts | None, peer: Peer, ho
             "there: accept_xshadow on that connector, this node among its [[peers]], and a [tls] peer_authority that signed our "
             "certificate (without TLS: our address in externally_secured)"
         )
-        return [Finding(Level.ERROR, subject, "it does not offer XSHADOW to this node", remedy)]
+        return [Finding(Severity.ERROR, subject, "it does not offer XSHADOW to this node", remedy)]
     protected = "mutual TLS" if session.is_tls else "no TLS"
     if "HOLD" not in offer.upper().split():
         return [
-            Finding(Level.WARNING, subject, f"reached with {protected}; it takes no copies now", "see shadowrelay pressure and drain there")
+            Finding(
+                Severity.WARNING, subject, f"reached with {protected}; it takes no copies now", "see shadowrelay pressure and drain there"
+            )
         ]
-    return [Finding(Level.OK, subject, f"reached with {protected}; it takes copies")]
+    return [Finding(Severity.OK, subject, f"reached with {protected}; it takes copies")]
 
 
 def _remedy_for_peer(text: str) -> str:
@@ -224,19 +231,19 @@ async def _next_hop(settings: Settings, host: HostPort, hosts: HostNames) -> lis
         session = await open_session(host, host.host, opening)
     except SessionBroken as broken:
         remedy = "mail for it waits until it answers: start it, or correct next_hop in [[routes]]"
-        return [Finding(Level.ERROR, subject, str(broken.reply), remedy)]
+        return [Finding(Severity.ERROR, subject, str(broken.reply), remedy)]
     session.pipeline.abort()
     await session.pipeline.closed()
     text = f"answers, {'with' if session.is_tls else 'without'} TLS"
     size = session.extensions.get("size", "")
     if size.isdigit() and int(size):
         text += f", takes up to {rounded_size(int(size))}"
-    return [Finding(Level.OK, subject, text)]
+    return [Finding(Severity.OK, subject, text)]
 
 
-def _opening(settings: Settings, hosts: HostNames, tls: TlsUse, context: ssl.SSLContext | None) -> Opening:
+def _opening(settings: Settings, hosts: HostNames, tls: TlsUse, context: ssl.SSLContext | None) -> ConnectOptions:
     seconds = TRIAL_SECONDS
-    return Opening(settings.server.name, tls, context, hosts.dial, seconds, seconds, seconds)
+    return ConnectOptions(settings.server.name, tls, context, hosts.dial, seconds, seconds, seconds)
 
 
 async def _ourselves(settings: Settings, host: HostPort, hosts: HostNames, subject: str) -> Finding | None:
@@ -246,10 +253,10 @@ async def _ourselves(settings: Settings, host: HostPort, hosts: HostNames, subje
             addresses = await hosts.addresses(host.host)
     except (NoAddress, TimeoutError) as error:
         reason = str(error) or "no answer"
-        return Finding(Level.ERROR, subject, f"its name is not found: {reason}", "correct the name, DNS or the hosts file")
+        return Finding(Severity.ERROR, subject, f"its name is not found: {reason}", "correct the name, DNS or the hosts file")
     ours = [each.listen for each in settings.receive_connectors if each.listen.port == host.port]
     if any(_is_here(address) and any(listen.host in ("0.0.0.0", "::", address) for listen in ours) for address in addresses):
-        return Finding(Level.ERROR, subject, "that is this node itself: mail would go round in a circle", "correct the address")
+        return Finding(Severity.ERROR, subject, "that is this node itself: mail would go round in a circle", "correct the address")
     return None
 
 
@@ -295,7 +302,7 @@ def _clock(settings: Settings, peer: Peer) -> list[Finding]:
     except ConfigurationError:  # reported by the check of the running node
         return []
     except NodeError as error:
-        return [Finding(Level.WARNING, subject, f"not compared: {error}", "start that node, or correct admin in [[peers]]")]
+        return [Finding(Severity.WARNING, subject, f"not compared: {error}", "start that node, or correct admin in [[peers]]")]
 
 
 def judged_rate(subject: str, first: Look, second: Look) -> Finding:
@@ -306,11 +313,11 @@ def judged_rate(subject: str, first: Look, second: Look) -> Finding:
     if abs(gained) - doubt > ours * RATE_TOLERANCE:
         text = f"it runs {abs(gained) / ours:.1%} {'faster' if gained > 0 else 'slower'} than ours; leases need 1 %"
         return Finding(
-            Level.ERROR, subject, text, "try again, in case it was just set; else repair time synchronization, or that machine's clock"
+            Severity.ERROR, subject, text, "try again, in case it was just set; else repair time synchronization, or that machine's clock"
         )
     if doubt > ours * RATE_TOLERANCE:
-        return Finding(Level.WARNING, subject, "not compared: its answers took too long", "try again when both machines are less busy")
-    return Finding(Level.OK, subject, "it runs at the rate of ours, within 1 %")
+        return Finding(Severity.WARNING, subject, "not compared: its answers took too long", "try again when both machines are less busy")
+    return Finding(Severity.OK, subject, "it runs at the rate of ours, within 1 %")
 
 
 # ---- the node, if it runs
@@ -321,15 +328,15 @@ def _running_node(settings: Settings) -> list[Finding]:
     try:
         token = read_token(settings.admin.token_file)
     except ConfigurationError:
-        return [Finding(Level.WARNING, subject, f"not asked: {settings.admin.token_file} cannot be read", "run this as the node's user")]
+        return [Finding(Severity.WARNING, subject, f"not asked: {settings.admin.token_file} cannot be read", "run this as the node's user")]
     try:
         with NodeClient(f"http://{settings.admin.listen}", token) as client:
             readiness, peers = client.ready(), client.peers()
     except NodeError as error:
         if error.status:
-            return [Finding(Level.ERROR, subject, str(error), "another program or another node may listen there")]
-        return [Finding(Level.WARNING, subject, "it does not run", "start it: shadowrelay serve, or systemctl start shadowrelay")]
-    level = Level.ERROR if not readiness["is_ready"] else Level.WARNING if readiness["reasons"] else Level.OK
+            return [Finding(Severity.ERROR, subject, str(error), "another program or another node may listen there")]
+        return [Finding(Severity.WARNING, subject, "it does not run", "start it: shadowrelay serve, or systemctl start shadowrelay")]
+    level = Severity.ERROR if not readiness["is_ready"] else Severity.WARNING if readiness["reasons"] else Severity.OK
     text = "; ".join(readiness["reasons"]) or "it runs and accepts mail"
     return [Finding(level, subject, text), *(finding for peer in peers for finding in _known_of(peer))]
 
@@ -339,11 +346,11 @@ def _known_of(peer: Json) -> list[Finding]:
     subject = f"peer {peer['name']}, says the node"
     found: list[Finding] = []
     if peer["conflict"]:
-        found.append(Finding(Level.ERROR, subject, peer["conflict"], "give one of the two another name and an empty data directory"))
+        found.append(Finding(Severity.ERROR, subject, peer["conflict"], "give one of the two another name and an empty data directory"))
     if peer["differs"]:
-        found.append(Finding(Level.WARNING, subject, peer["differs"], "give both nodes the same value"))
+        found.append(Finding(Severity.WARNING, subject, peer["differs"], "give both nodes the same value"))
     if peer["refusal"]:
         found.append(
-            Finding(Level.WARNING, subject, f"it refused the last copy: {peer['refusal']}", "look at that node's disk and settings")
+            Finding(Severity.WARNING, subject, f"it refused the last copy: {peer['refusal']}", "look at that node's disk and settings")
         )
     return found

@@ -35,7 +35,7 @@ from shadowrelay.settings.configuration import LoadedSettings
 from shadowrelay.settings.reload import adopted
 from shadowrelay.settings.values import Peer
 from shadowrelay.smtp import client
-from shadowrelay.smtp.client import Dial, Opened, Opening, TlsUse
+from shadowrelay.smtp.client import ConnectOptions, Dial, Opened, TlsUse
 from shadowrelay.smtp.deliverer import SmtpDeliverer
 from shadowrelay.smtp.host_names import HostNames, Lookups
 from shadowrelay.smtp.limits import NOT_ACTIVE, Descriptors
@@ -191,7 +191,7 @@ class Node:
 
     def _make_deliverer(self) -> SmtpDeliverer:
         settings = self._settings
-        opening = Opening(settings.server.name, TlsUse.OPPORTUNISTIC, opportunistic_context(), dial=self._dial)
+        opening = ConnectOptions(settings.server.name, TlsUse.OPPORTUNISTIC, opportunistic_context(), dial=self._dial)
         resolver = DnsResolver((settings.server.name,), lookups=self._lookups)
         return SmtpDeliverer(
             opening,
@@ -208,13 +208,13 @@ class Node:
         return None
 
     def _link_to(self, peer: Peer, services: Services) -> SmtpPeerLink:
-        context, desk = services.context, services.desk
+        context, peer_requests = services.context, services.peer_requests
 
         def identified(identity: PeerIdentity) -> None:
-            self._tasks.spawn(desk.greeted(identity), f"greeted {identity.server}")
+            self._tasks.spawn(peer_requests.greeted(identity), f"greeted {identity.server}")
 
         events = LinkEvents(
-            own_identity=lambda: desk.own_identity(peer.name),
+            own_identity=lambda: peer_requests.own_identity(peer.name),
             conflict=lambda identity: context.peers.conflict(context.me, identity) or services.rolled_back.heard(identity),
             on_identity=identified,
             on_heard=context.peers.heard,
@@ -232,10 +232,10 @@ class Node:
         close_with(self._opened, link.close)
         return link
 
-    def _opening_to(self, peer: Peer) -> Opening:
+    def _opening_to(self, peer: Peer) -> ConnectOptions:
         if self._tls is None or not self._settings.peer_requires_tls(peer):
-            return Opening(self._settings.server.name, dial=self._dial_peer)
-        return Opening(self._settings.server.name, TlsUse.REQUIRED, self._tls.to_peers, dial=self._dial_peer)
+            return ConnectOptions(self._settings.server.name, dial=self._dial_peer)
+        return ConnectOptions(self._settings.server.name, TlsUse.REQUIRED, self._tls.to_peers, dial=self._dial_peer)
 
     async def _start_receiver(self) -> None:
         settings = self._settings
@@ -245,7 +245,7 @@ class Node:
                 settings,
                 connector,
                 acceptor=self._services.accept,
-                desk=self._services.desk,
+                peer_requests=self._services.peer_requests,
                 clock=self._clock,
                 spool_directory=self._ledger.spool_directory,
                 budget=self._budget,
@@ -434,7 +434,7 @@ class Node:
 
     async def _let_peers_receive(self, seconds: float) -> None:
         try:
-            untold = await self._services.desk.wait_for_acknowledgements(seconds)
+            untold = await self._services.peer_requests.wait_for_acknowledgements(seconds)
         except LedgerUnavailable as error:
             _log.warning("peers.untold", reason=error.reason)
         else:

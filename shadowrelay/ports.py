@@ -41,7 +41,7 @@ from shadowrelay.model.resubmission import Criteria, Progress, RequestState, Res
 from shadowrelay.model.routing import Destination
 from shadowrelay.model.tracking import Replication, TrackingEvent
 from shadowrelay.model.values import dataclass
-from shadowrelay.pipeline.delivery_rules import Step
+from shadowrelay.pipeline.delivery_rules import LadderStep
 from shadowrelay.pipeline.pressure_rules import Pressure
 from shadowrelay.protocol.filters import Expression
 from shadowrelay.settings.values import BackPressure
@@ -213,7 +213,7 @@ class Ledger(Protocol):
         """Make forks whose `waits_for` is this server due now, at most `limit`; returns how many in each queue."""
         ...
 
-    async def hasten(self, next_hop: str, step: Step | None, latest_at: datetime, limit: int) -> int:
+    async def hasten(self, next_hop: str, step: LadderStep | None, latest_at: datetime, limit: int) -> int:
         """Forks in this queue and at this step of the ladder that are due after `latest_at` become due then, at most `limit`;
         returns how many. Without a step: those that wait for a server or a copy."""
         ...
@@ -506,8 +506,8 @@ class PeerLink(Protocol):
     async def close(self) -> None: ...
 
 
-class PeerDesk(Protocol):
-    """Commands of authorised peers, called by the receiver once per SMTP command; implemented by `pipeline.desk`."""
+class PeerRequests(Protocol):
+    """Commands of authorised peers, called by the receiver once per SMTP command; implemented by `pipeline.peer_requests`."""
 
     @property
     def position(self) -> int:

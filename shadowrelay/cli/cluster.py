@@ -25,7 +25,7 @@ NOT_CONFIGURED = 'add its API to [[peers]], like admin = "https://mx.example:802
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class NodeAnswer:
     """The answer of one node, or why there is none. Shapes: `name` is the node's own; without an answer, that of the configuration."""
 
     name: str
@@ -41,23 +41,23 @@ class Nodes:
     clients: tuple[tuple[str, "NodeClient"], ...]
     unasked: tuple[str, ...] = ()
 
-    def ask(self, question: Callable[["NodeClient"], Any]) -> list[Answer]:
+    def ask(self, question: Callable[["NodeClient"], Any]) -> list[NodeAnswer]:
         """One answer for each, in order, of all at the same time. If none of them answers it, the command ends."""
         from shadowrelay.admin.client import NodeError
 
-        def asked(entry: tuple[str, "NodeClient"]) -> Answer:
+        def asked(entry: tuple[str, "NodeClient"]) -> NodeAnswer:
             name, client = entry
             try:
-                return Answer(client.node()["name"], question(client))
+                return NodeAnswer(client.node()["name"], question(client))
             except NodeError as exc:
-                return Answer(name, error=str(exc), status=exc.status)
+                return NodeAnswer(name, error=str(exc), status=exc.status)
 
         with ThreadPoolExecutor(len(self.clients)) as pool:
             answers = list(pool.map(asked, self.clients))
         if all(answer.error for answer in answers):
             was_refused = any(answer.status in (400, 401) for answer in answers)
             stop("\n".join(dict.fromkeys(answer.error for answer in answers)), ExitCode.USAGE if was_refused else ExitCode.UNREACHABLE)
-        return answers + [Answer(name, error=NOT_CONFIGURED) for name in self.unasked]
+        return answers + [NodeAnswer(name, error=NOT_CONFIGURED) for name in self.unasked]
 
 
 @contextmanager
@@ -92,12 +92,12 @@ def asked_nodes(node: str | None, token_file: Path | None, config: Path | None) 
         yield Nodes(tuple(clients), unasked)
 
 
-def missing(answers: Sequence[Answer]) -> list[Json]:
+def missing(answers: Sequence[NodeAnswer]) -> list[Json]:
     """The nodes that did not answer, for a document."""
     return [{"node": answer.name, "error": answer.error} for answer in answers if answer.error]
 
 
-def name_missing(answers: Sequence[Answer]) -> None:
+def name_missing(answers: Sequence[NodeAnswer]) -> None:
     """Say on standard error whose part is missing."""
     for answer in answers:
         if answer.error:

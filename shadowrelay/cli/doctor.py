@@ -16,12 +16,12 @@ def doctor(
 ) -> None:
     """Try what a node relies on, and name remedies. Directories, certificate, name servers, peers, next hops; exit code 1 if something is
     wrong."""
-    from shadowrelay.doctor import Level, examine  # imports SMTP, DNS and HTTP
+    from shadowrelay.doctor import Severity, examine  # imports SMTP, DNS and HTTP
 
     with configuration_errors():
         findings = asyncio.run(examine(configuration.load(config_file)))
-    errors_count = sum(finding.level is Level.ERROR for finding in findings)
-    warnings_count = sum(finding.level is Level.WARNING for finding in findings)
+    errors_count = sum(finding.level is Severity.ERROR for finding in findings)
+    warnings_count = sum(finding.level is Severity.WARNING for finding in findings)
     if as_json:
         names = ("level", "subject", "text", "remedy")
         print_json(

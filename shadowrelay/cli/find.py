@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from shadowrelay.cli.cluster import Answer, asked_nodes, missing, name_missing
+from shadowrelay.cli.cluster import NodeAnswer, asked_nodes, missing, name_missing
 from shadowrelay.cli.output import AsJson, Config, ExitCode, Node, TokenFile, age, print_json, print_table, stop, visible
 
 Json = dict[str, Any]
@@ -93,7 +93,7 @@ def _filter_of_id(text: str) -> str:
     return f"InternetMessageId -like {_pattern(text)}"
 
 
-def resolved(answers: Sequence[Answer], text: str) -> str:
+def resolved(answers: Sequence[NodeAnswer], text: str) -> str:
     """The one network message id that nodes found for this text, the first of a message that was relayed by TRACK. Ends the command if
     there is none, or several."""
     found = merged(answers)
@@ -116,7 +116,7 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def merged(answers: Sequence[Answer]) -> list[Json]:
+def merged(answers: Sequence[NodeAnswer]) -> list[Json]:
     """Each message once, newest first: the row that tells most, and `nodes`: which node is what to it."""
     by_id: dict[str, list[tuple[str, Json]]] = {}
     for answer in answers:

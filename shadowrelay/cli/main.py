@@ -112,7 +112,7 @@ def check(
     with configuration_errors():
         loaded = _checked(config_file, is_online=is_online)
     values = [(key, loaded.origins[key], _text(value)) for key, value in configuration.effective(loaded)]
-    shown = [row for row in values if with_defaults or row[1] != configuration.Origin.DEFAULT]
+    shown = [row for row in values if with_defaults or row[1] != configuration.ValueSource.DEFAULT]
     print_table(("Key", "From", "Value"), shown, "")
     if len(shown) < len(values):
         typer.echo(f"{len(values) - len(shown)} other settings have their defaults: --all shows them")
@@ -161,7 +161,7 @@ def _boundary_of(loaded: configuration.LoadedSettings) -> str:
     """Which servers of which sites hold copies for each other. Nobody may have meant that, if nobody named the boundary."""
     settings = loaded.settings
     sites = [f"{site} ({', '.join(servers)})" for site, servers in settings.servers_by_site.items()]
-    is_named = loaded.origins["server.boundary"] != configuration.Origin.DEFAULT
+    is_named = loaded.origins["server.boundary"] != configuration.ValueSource.DEFAULT
     how = "" if is_named else ", which the configuration does not name,"
     return f"boundary {settings.server.boundary}{how} spans {len(sites)} site{'' if len(sites) == 1 else 's'}: {', '.join(sites)}"
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shadowrelay.cli.cluster import Answer
+from shadowrelay.cli.cluster import NodeAnswer
 from shadowrelay.cli.find import MessageId, filter_of, print_messages, resolved
 from shadowrelay.cli.output import (
     AsJson,
@@ -208,7 +208,7 @@ def show_message(
     """Show everything about one message. Who delivers it, copies, retries, replies."""
     with asked_node(node, token_file, config) as client:
         if not MessageId.fullmatch(message_id):
-            message_id = resolved([Answer("", client.search(filter_of(message_id=message_id), 10))], message_id)
+            message_id = resolved([NodeAnswer("", client.search(filter_of(message_id=message_id), 10))], message_id)
         message = client.message(message_id)
     if as_json:
         print_json(message)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from shadowrelay.cli.cluster import Answer, asked_nodes, missing
+from shadowrelay.cli.cluster import NodeAnswer, asked_nodes, missing
 from shadowrelay.cli.output import AsJson, Config, ExitCode, Node, TokenFile, age, duration, print_json, print_table
 from shadowrelay.settings.texts import parse_duration
 from shadowrelay.settings.values import Redundancy
@@ -52,7 +52,7 @@ def _look(client: "NodeClient") -> Json:
     return {"node": client.node(), "ready": client.ready(), "queues": client.queues(), "peers": client.peers()}
 
 
-def summary(answers: Sequence[Answer]) -> Json:
+def summary(answers: Sequence[NodeAnswer]) -> Json:
     """One document: `is_redundant`, a `sentence` for it, the `nodes`, who `holds` copies for whom, and whose part is `missing`."""
     said = [answer.said for answer in answers if answer.said]
     takers = {row["node"]["name"]: (sum(map(_takes_copies, row["peers"])), *_wanted(row)) for row in said}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shadowrelay.cli.cluster import Answer, asked_nodes, missing, name_missing
+from shadowrelay.cli.cluster import NodeAnswer, asked_nodes, missing, name_missing
 from shadowrelay.cli.find import MessageId, filter_of, resolved
 from shadowrelay.cli.output import (
     AsJson,
@@ -101,7 +101,7 @@ def _known(client: "NodeClient", message_id: str) -> Json | None:
         return None
 
 
-def _of(answers: Sequence[Answer]) -> tuple[list[Json], dict[str, Json]]:
+def _of(answers: Sequence[NodeAnswer]) -> tuple[list[Json], dict[str, Json]]:
     """The rows of all logs in order, each with its node; and by node what it knows of the message."""
     events = [{"node": answer.name, **row} for answer in answers if answer.said for row in answer.said["events"]]
     messages = {answer.name: answer.said["message"] for answer in answers if answer.said and answer.said["message"]}

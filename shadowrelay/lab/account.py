@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from shadowrelay.lab.traffic import Answer, Arrival, Sent, Submission
+from shadowrelay.lab.traffic import Arrival, Sent, Submission, SubmissionResult
 
 # ---- causes
 
@@ -74,7 +74,7 @@ class Cause(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class FaultTimes:
     """Times from the nodes' configuration. Units: seconds."""
 
     span: float
@@ -98,7 +98,7 @@ class Times:
         return at
 
 
-class Outcome(StrEnum):
+class RecordState(StrEnum):
     """The record of a delivery in the tracking log of the server that made it."""
 
     UNKNOWN = "nothing, or nobody has looked"
@@ -107,19 +107,21 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class DeliveryRecord:
     """Units: `seconds` from the beginning of the attempt to the arrival; an attempt with much content may take long."""
 
-    outcome: Outcome = Outcome.UNKNOWN
+    outcome: RecordState = RecordState.UNKNOWN
     seconds: float = 0.0
 
 
-def unknown(arrival: Arrival) -> Record:
+def unknown(arrival: Arrival) -> DeliveryRecord:
     """Nobody has looked."""
-    return Record()
+    return DeliveryRecord()
 
 
-def cause_of(got: Sequence[Arrival], faults: Sequence[Fault], times: Times, record_of: Callable[[Arrival], Record] = unknown) -> Cause:
+def cause_of(
+    got: Sequence[Arrival], faults: Sequence[Fault], times: FaultTimes, record_of: Callable[[Arrival], DeliveryRecord] = unknown
+) -> Cause:
     """Why one message arrived more than once for a recipient: the cause of the first pair of arrivals, or NONE if any pair has no cause.
     Every pair counts, because a surviving record of any earlier delivery would have prevented the later one."""
     ordered = sorted(got, key=lambda arrival: arrival.at)
@@ -127,8 +129,8 @@ def cause_of(got: Sequence[Arrival], faults: Sequence[Fault], times: Times, reco
     return Cause.NONE if Cause.NONE in causes else causes[0]
 
 
-def _cause(first: Arrival, later: Arrival, faults: Sequence[Fault], times: Times, record: Record) -> Cause:
-    if record.outcome is Outcome.UNANSWERED or any(_died_before_record(first, later, fault, record) for fault in faults):
+def _cause(first: Arrival, later: Arrival, faults: Sequence[Fault], times: FaultTimes, record: DeliveryRecord) -> Cause:
+    if record.outcome is RecordState.UNANSWERED or any(_died_before_record(first, later, fault, record) for fault in faults):
         return Cause.DIED_BEFORE_RECORD
     heard_at = times.heard_at(first, faults, later.client_name)
     if any(_disk_destroyed(first, later, fault, heard_at) for fault in faults):
@@ -140,14 +142,14 @@ def _cause(first: Arrival, later: Arrival, faults: Sequence[Fault], times: Times
     return Cause.TWO_FAILED if _two_failed(first, later, faults, times) else Cause.NONE
 
 
-def _died_before_record(first: Arrival, later: Arrival, fault: Fault, record: Record) -> bool:
+def _died_before_record(first: Arrival, later: Arrival, fault: Fault, record: DeliveryRecord) -> bool:
     """X ended within the time that a record takes; or Y was stopped after it sent the final dot, and then resumed."""
     if not fault.stops_node:
         return False
     has_resumed = fault.kind is FaultKind.PAUSE and fault.node == later.client_name and fault.began_at <= first.at
     if has_resumed and abs(later.at - fault.ended_at) <= RECORD_SECONDS:
         return True
-    if record.outcome is Outcome.RECORDED:
+    if record.outcome is RecordState.RECORDED:
         return False
     if fault.node != first.client_name or later.at <= fault.began_at:
         return False
@@ -162,7 +164,7 @@ def _disk_destroyed(first: Arrival, later: Arrival, fault: Fault, heard_at: floa
     return first.at <= fault.began_at <= heard_at and fault.began_at < later.at
 
 
-def _destroyed_before_notified(first: Arrival, later: Arrival, faults: Sequence[Fault], times: Times, heard_at: float) -> bool:
+def _destroyed_before_notified(first: Arrival, later: Arrival, faults: Sequence[Fault], times: FaultTimes, heard_at: float) -> bool:
     """X's record was destroyed while the holder of the copy could not ask X, from the delivery on, because of one fault after
     another. Y may have taken over in several steps, and may be X."""
     server = first.client_name
@@ -172,7 +174,7 @@ def _destroyed_before_notified(first: Arrival, later: Arrival, faults: Sequence[
     return any(first.at <= destroyed_at < later.at and destroyed_at <= uninformed_until for destroyed_at in wipes)
 
 
-def _uninformed_until(server: str, holder: str, faults: Sequence[Fault], times: Times, since: float) -> float:
+def _uninformed_until(server: str, holder: str, faults: Sequence[Fault], times: FaultTimes, since: float) -> float:
     """Until when `holder` cannot have learned what `server` knows at `since`."""
     until = since
     for fault in sorted(faults, key=lambda fault: fault.began_at):
@@ -182,7 +184,7 @@ def _uninformed_until(server: str, holder: str, faults: Sequence[Fault], times: 
     return until
 
 
-def _cut_off(first: Arrival, later: Arrival, faults: Sequence[Fault], times: Times, heard_at: float, began_at: float) -> bool:
+def _cut_off(first: Arrival, later: Arrival, faults: Sequence[Fault], times: FaultTimes, heard_at: float, began_at: float) -> bool:
     """Y could not learn of X's delivery, and promoted after the span: the two were apart for longer than the span when the attempt
     of X began."""
     if first.client_name == later.client_name:
@@ -196,7 +198,7 @@ def _cut_off(first: Arrival, later: Arrival, faults: Sequence[Fault], times: Tim
     )
 
 
-def _apart(server: str, other: str, faults: Sequence[Fault], times: Times) -> list[tuple[float, float]]:
+def _apart(server: str, other: str, faults: Sequence[Fault], times: FaultTimes) -> list[tuple[float, float]]:
     """When `other` could not ask `server`, whose disk was intact. A moment between two faults in which it did not come to that is none."""
     found: list[tuple[float, float]] = []
     for fault in sorted(faults, key=lambda fault: fault.began_at):
@@ -210,7 +212,7 @@ def _apart(server: str, other: str, faults: Sequence[Fault], times: Times) -> li
     return found
 
 
-def _two_failed(first: Arrival, later: Arrival, faults: Sequence[Fault], times: Times) -> bool:
+def _two_failed(first: Arrival, later: Arrival, faults: Sequence[Fault], times: FaultTimes) -> bool:
     """X could not be asked when Y took over, because it had failed too. Of two faults on different nodes, close in time, one is on X
     (or cuts it from Y) after X delivered, and both began before Y's delivery."""
     window = times.span + times.heartbeat
@@ -229,26 +231,26 @@ def _two_failed(first: Arrival, later: Arrival, faults: Sequence[Fault], times: 
     return False
 
 
-def explains_repetition(one: Sent, firsts: Mapping[str, Arrival], faults: Sequence[Fault], times: Times) -> bool:
+def explains_repetition(one: Sent, firsts: Mapping[str, Arrival], faults: Sequence[Fault], times: FaultTimes) -> bool:
     """Cause (e): the client sent the message again after it got no reply; or it got 451 from a server that a fault kept from sending
     `released` to its shadow server, which then delivered its copy.
 
     Shapes: `firsts` has the first arrival of each network id. Each surplus id needs a try that explains it.
     """
-    acknowledged = {submission.network_id for submission in one.tries if submission.answer is Answer.ACKNOWLEDGED}
+    acknowledged = {submission.network_id for submission in one.tries if submission.answer is SubmissionResult.ACKNOWLEDGED}
     unmatched = [arrival for network_id, arrival in firsts.items() if network_id not in acknowledged]
     if len(acknowledged) > 1:
         return False  # a client does not send an acknowledged message again
     explanations = 0
     for submission in one.tries:
-        if submission.answer is Answer.NOTHING:
+        if submission.answer is SubmissionResult.NOTHING:
             explanations += 1
-        elif submission.answer is Answer.REFUSED:
+        elif submission.answer is SubmissionResult.REFUSED:
             explanations += any(_kept_from_releasing(submission, arrival, fault, times) for fault in faults for arrival in unmatched)
     return len(unmatched) <= explanations
 
 
-def _kept_from_releasing(refused: Submission, arrival: Arrival, fault: Fault, times: Times) -> bool:
+def _kept_from_releasing(refused: Submission, arrival: Arrival, fault: Fault, times: FaultTimes) -> bool:
     """The fault lasted at least until the refusal, and began before the shadow server delivered."""
     if fault.stops_node and fault.node != refused.node:
         return False  # a shadow server that was down fetches `released` when it is back, before it promotes
@@ -296,7 +298,9 @@ class Account:
 def reached(one: Sent, acknowledged: Submission, got: Iterable[Arrival]) -> set[str]:
     """Recipients that have this message: under the id that was acknowledged, or under another one if the client had tried before without
     an answer. The relay does not deliver what it recognises as sent again. docs/design.md 6.5."""
-    is_sent_again = any(submission.answer is not Answer.ACKNOWLEDGED and submission.at <= acknowledged.at for submission in one.tries)
+    is_sent_again = any(
+        submission.answer is not SubmissionResult.ACKNOWLEDGED and submission.at <= acknowledged.at for submission in one.tries
+    )
     return {
         arrival.recipient
         for arrival in got
@@ -313,7 +317,7 @@ def has_all_arrived(sent: Iterable[Sent], arrivals: Iterable[Arrival]) -> bool:
         set(one.recipients) <= reached(one, submission, by_message[one.internet_message_id])
         for one in sent
         for submission in one.tries
-        if submission.answer is Answer.ACKNOWLEDGED
+        if submission.answer is SubmissionResult.ACKNOWLEDGED
     )
 
 
@@ -321,8 +325,8 @@ def account(
     sent: Iterable[Sent],
     arrivals: Iterable[Arrival],
     faults: Sequence[Fault],
-    times: Times,
-    record_of: Callable[[Arrival], Record] = unknown,
+    times: FaultTimes,
+    record_of: Callable[[Arrival], DeliveryRecord] = unknown,
 ) -> Account:
     """Compare acknowledged messages with arrivals."""
     result = Account()
@@ -342,7 +346,7 @@ def account(
 
 def _count_acknowledged(result: Account, one: Sent, got: Sequence[Arrival]) -> None:
     for submission in one.tries:
-        if submission.answer is not Answer.ACKNOWLEDGED:
+        if submission.answer is not SubmissionResult.ACKNOWLEDGED:
             continue
         result.accepted += 1
         mine = [arrival for arrival in got if arrival.network_id == submission.network_id]
@@ -356,7 +360,12 @@ def _count_acknowledged(result: Account, one: Sent, got: Sequence[Arrival]) -> N
 
 
 def _count_duplicates(
-    result: Account, one: Sent, got: Sequence[Arrival], faults: Sequence[Fault], times: Times, record_of: Callable[[Arrival], Record]
+    result: Account,
+    one: Sent,
+    got: Sequence[Arrival],
+    faults: Sequence[Fault],
+    times: FaultTimes,
+    record_of: Callable[[Arrival], DeliveryRecord],
 ) -> None:
     by_recipient: dict[tuple[str, str], list[Arrival]] = defaultdict(list)
     for arrival in got:

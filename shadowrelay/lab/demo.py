@@ -15,14 +15,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from shadowrelay.lab.account import Account, Fault, FaultKind, Times, account, has_all_arrived
+from shadowrelay.lab.account import Account, Fault, FaultKind, FaultTimes, account, has_all_arrived
 from shadowrelay.lab.cluster import Cluster, NodeProcess, Place, instant, rows
 from shadowrelay.lab.sla_report import Report, contradictions, make_report
 from shadowrelay.lab.traffic import Load, Sink
 from shadowrelay.tracking import operator_log
 
 PLACES = (Place("mx1.east.example", "east"), Place("mx2.east.example", "east"), Place("mx1.west.example", "west"))
-TIMES = Times(span=8.0, heartbeat=1.0, poll=0.25)  # of lab.cluster.SHORT_TIMES
+TIMES = FaultTimes(span=8.0, heartbeat=1.0, poll=0.25)  # of lab.cluster.SHORT_TIMES
 RATE = 60.0  # messages a second
 TAKEN_OVER_MIN = 50
 SETTLE_SECONDS_MAX = 30.0
@@ -30,7 +30,7 @@ EVIDENCE = Path(".demo")  # in the working directory: shipped tracking logs, and
 
 
 @dataclass(slots=True)
-class Takeover:
+class DemoTakeover:
     """A lost server, and when its last message was taken over (from the tracking logs of the others)."""
 
     node: str
@@ -61,7 +61,7 @@ class _Demo:
         self.directory = directory
         self.as_json = as_json
         self.faults: list[Fault] = []
-        self.takeovers: list[Takeover] = []
+        self.takeovers: list[DemoTakeover] = []
 
     async def run(self) -> int:
         self._handle_signals()
@@ -142,7 +142,7 @@ class _Demo:
         tell(f"{victim.name} comes back empty")
         await victim.start()
         self.faults.append(Fault(FaultKind.WIPE, victim.name, victim.kills[-1], time.time()))
-        self.takeovers.append(Takeover(victim.name, killed_at))
+        self.takeovers.append(DemoTakeover(victim.name, killed_at))
         await asyncio.sleep(2 * TIMES.heartbeat)
         tell("the receiving server accepts mail again")
         sink.is_deferring = False
@@ -156,7 +156,7 @@ class _Demo:
         tell(f"{victim.name} is killed, and stays down for longer than {TIMES.span:g} s")
         await victim.kill()
         killed_at = time.time()
-        self.takeovers.append(Takeover(victim.name, killed_at))
+        self.takeovers.append(DemoTakeover(victim.name, killed_at))
         await asyncio.sleep(TIMES.span + 3 * TIMES.heartbeat)
         tell("the receiving server accepts mail again")
         sink.is_deferring = False

@@ -19,7 +19,7 @@ from typing import Any
 from shadowrelay.lab.engine import Engine, ask, until_healthy
 from shadowrelay.lab.fault_log import Change, Entry, in_force
 from shadowrelay.lab.state import State
-from shadowrelay.lab.topology import LINK, MACHINES, NODES, LabError, Machine, machine, machines_of, network_between, pairs, peers_on
+from shadowrelay.lab.topology import LINK, MACHINES, NODES, LabError, LabMachine, machine, machines_of, network_between, pairs, peers_on
 
 # ---- networks
 
@@ -36,11 +36,11 @@ class Links:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def cut(self, one: Machine, other: Machine) -> None:
+    def cut(self, one: LabMachine, other: LabMachine) -> None:
         """Drop all packets between two nodes."""
         self._run(one, cut(self._engine.addresses(other.network).values()))
 
-    def slow(self, one: Machine, network: str, peers: Sequence[Machine], rate: str) -> None:
+    def slow(self, one: LabMachine, network: str, peers: Sequence[LabMachine], rate: str) -> None:
         """Limit what a node sends to these peers on this network. Replaces an earlier limit on the network."""
         (interface,) = self._interfaces(one, [network])
         if set(peers) == set(peers_on(one, network)):
@@ -48,17 +48,17 @@ class Links:
         else:
             self._run(one, slow_toward(interface, rate, [self._engine.addresses(peer.network)[network] for peer in peers]))
 
-    def heal(self, one: Machine) -> None:
+    def heal(self, one: LabMachine) -> None:
         """Remove cuts and limits."""
         interfaces = self._interfaces(one, [LINK, one.site])
         self._run(one, [*heal(), *(command for interface in interfaces for command in unslow(interface))])
 
-    def _interfaces(self, one: Machine, networks: Sequence[str]) -> list[str]:
+    def _interfaces(self, one: LabMachine, networks: Sequence[str]) -> list[str]:
         addresses = self._engine.addresses(one.network)
         listing = self._engine.execute(one.network, "ip", "-oneline", "-family", "inet", "address").decode()
         return [interface_of(listing, addresses[name]) for name in networks]
 
-    def _run(self, one: Machine, commands: Sequence[Command]) -> None:
+    def _run(self, one: LabMachine, commands: Sequence[Command]) -> None:
         self._engine.execute(one.network, "sh", "-ec", "\n".join(" ".join(command) for command in commands))
 
 
@@ -246,7 +246,7 @@ class Disturbances:
             for one, number in numbers.items():
                 _wait(partial(self._is_resubmitted, one, number), f"request {number} of {one.short}")
 
-    def _is_resubmitted(self, one: Machine, number: int) -> bool:
+    def _is_resubmitted(self, one: LabMachine, number: int) -> bool:
         return bool(ask(self.engine, one.short, f"/api/v1/safety-net/requests/{number}")["state"] == "done")
 
     def configure(self, setting: str, place: str = "") -> None:
@@ -266,10 +266,10 @@ class Disturbances:
                     self.engine.docker("kill", "--signal", "HUP", self.engine.container(one.short))
                     _wait(partial(self._has_other_settings, one, before), f"the reload of {one.short}")
 
-    def _has_other_settings(self, one: Machine, before: object) -> bool:
+    def _has_other_settings(self, one: LabMachine, before: object) -> bool:
         return self._settings_of(one) != before
 
-    def _settings_of(self, one: Machine) -> object:
+    def _settings_of(self, one: LabMachine) -> object:
         return ask(self.engine, one.short, "/api/v1/node")["settings"]
 
     # ---- networks
@@ -289,7 +289,7 @@ class Disturbances:
 
         The rate applies to each node and network. Returns the nodes whose sending is limited.
         """
-        limits: dict[tuple[Machine, str], list[Machine]] = {}
+        limits: dict[tuple[LabMachine, str], list[LabMachine]] = {}
         for left, right in pairs(one, other) if other else []:
             limits.setdefault((left, network_between(left, right)), []).append(right)
             limits.setdefault((right, network_between(left, right)), []).append(left)
@@ -366,32 +366,32 @@ class Disturbances:
 
     # ---- helpers
 
-    def _known(self, node: str) -> Machine:
+    def _known(self, node: str) -> LabMachine:
         one = machine(node)
         self.engine.check()
         self.engine.container(one.short)
         return one
 
-    def _state(self, one: Machine) -> str:
+    def _state(self, one: LabMachine) -> str:
         return self.engine.states().get(one.short, "missing")
 
-    def _require_running(self, one: Machine) -> None:
+    def _require_running(self, one: LabMachine) -> None:
         state = self._state(one)
         if state not in RUNNING:
             raise LabError((PAUSED if state == "paused" else DEAD).format(node=one.short))
 
-    def _finished_at(self, one: Machine) -> float:
+    def _finished_at(self, one: LabMachine) -> float:
         text = str(self.engine.inspect(one.short)["State"]["FinishedAt"])
         return datetime.fromisoformat(text[:26].rstrip("Z") + "+00:00").timestamp()
 
-    def _empty(self, one: Machine) -> None:
+    def _empty(self, one: LabMachine) -> None:
         self.engine.execute(one.network, "find", QUEUE, "-mindepth", "1", "-delete")
         self._note(Change.FREE, one)  # this removed the filler, too
 
-    def _free_bytes(self, one: Machine) -> int:
+    def _free_bytes(self, one: LabMachine) -> int:
         return int(self.engine.execute(one.network, "df", "--block-size=1", "--output=avail", QUEUE).split()[-1])
 
-    def _note(self, what: Change, one: Machine, at: float = 0.0, other: Machine | None = None) -> None:
+    def _note(self, what: Change, one: LabMachine, at: float = 0.0, other: LabMachine | None = None) -> None:
         self._record(what, one.server, at, other.server if other else "")
 
     def _record(self, what: Change, node: str = "", at: float = 0.0, other: str = "") -> None:

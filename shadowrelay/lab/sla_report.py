@@ -19,12 +19,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from shadowrelay.lab.account import Account, Cause, Times
+from shadowrelay.lab.account import Account, Cause, FaultTimes
 from shadowrelay.lab.disturbance import Tell
 from shadowrelay.lab.engine import Engine
 from shadowrelay.lab.state import State
 from shadowrelay.lab.topology import MACHINES, LabError
-from shadowrelay.lab.traffic import Answer, Sent
+from shadowrelay.lab.traffic import Sent, SubmissionResult
 
 # ---- for the demo
 
@@ -42,7 +42,7 @@ class Report:
     is_possible: bool = True
 
 
-async def make_report(logs: Path, output: Path, times: Times) -> Report:
+async def make_report(logs: Path, output: Path, times: FaultTimes) -> Report:
     """Run `sla report` over shipped logs. `--final`: the nodes have ended, so there will be no more events."""
     objectives = await asyncio.to_thread(_write_objectives, output, times)
     process = await asyncio.create_subprocess_exec(
@@ -64,7 +64,7 @@ async def make_report(logs: Path, output: Path, times: Times) -> Report:
     return Report(output / "report.html", json.loads(said)["overall"])
 
 
-def _write_objectives(output: Path, times: Times) -> Path:
+def _write_objectives(output: Path, times: FaultTimes) -> Path:
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
     path = output / "objectives.toml"
@@ -79,7 +79,7 @@ def contradictions(overall: Mapping[str, Any], result: Account, sent: Sequence[S
     A message whose client got no reply may be acknowledged according to the logs. A server that died between the next hop's `250` and
     its own row (cause a) left a duplicate that no log shows. Each message of these loads names each recipient once.
     """
-    unanswered = sum(submission.answer is not Answer.ACKNOWLEDGED for one in sent for submission in one.tries)
+    unanswered = sum(submission.answer is not SubmissionResult.ACKNOWLEDGED for one in sent for submission in one.tries)
     own = [duplicate for duplicate in result.duplicates if duplicate.network_id]
     unlogged = sum(duplicate.cause is Cause.DIED_BEFORE_RECORD for duplicate in own)
     acknowledged = overall["messages_acknowledged"]

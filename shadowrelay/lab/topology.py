@@ -21,7 +21,7 @@ class WrongUse(LabError):
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class LabMachine:
     """One node: `short` is its service and name in commands, `server` its name in mail and logs."""
 
     short: str
@@ -38,15 +38,15 @@ class Machine:
 
 
 MACHINES = (
-    Machine("mx1.east", "east"),
-    Machine("mx2.east", "east"),
-    Machine("mx1.west", "west"),
-    Machine("mx2.west", "west"),
+    LabMachine("mx1.east", "east"),
+    LabMachine("mx2.east", "east"),
+    LabMachine("mx1.west", "west"),
+    LabMachine("mx2.west", "west"),
 )
 NODES = tuple(machine.short for machine in MACHINES)
 
 
-def machine(name: str) -> Machine:
+def machine(name: str) -> LabMachine:
     """The node "mx1.east" or "mx1.east.example". Raises: WrongUse, which lists the names."""
     wanted = name.lower().removesuffix(f".{DOMAIN}")
     for one in MACHINES:
@@ -55,14 +55,14 @@ def machine(name: str) -> Machine:
     raise WrongUse(f"there is no node {name}; the lab has {', '.join(NODES)}")
 
 
-def machines_of(name: str) -> tuple[Machine, ...]:
+def machines_of(name: str) -> tuple[LabMachine, ...]:
     """The nodes of a site, or the one node of that name. Raises: WrongUse."""
     if name.lower() in SITES:
         return tuple(one for one in MACHINES if one.site == name.lower())
     return (machine(name),)
 
 
-def pairs(one: str, other: str) -> list[tuple[Machine, Machine]]:
+def pairs(one: str, other: str) -> list[tuple[LabMachine, LabMachine]]:
     """Every pair of nodes between two places, each a site or a node. Raises: WrongUse."""
     found = [(left, right) for left, right in product(machines_of(one), machines_of(other)) if left != right]
     if not found or set(machines_of(one)) & set(machines_of(other)):
@@ -70,11 +70,11 @@ def pairs(one: str, other: str) -> list[tuple[Machine, Machine]]:
     return found
 
 
-def network_between(one: Machine, other: Machine) -> str:
+def network_between(one: LabMachine, other: LabMachine) -> str:
     """The network that connects two nodes: their site's, or the link between the sites."""
     return one.site if one.site == other.site else LINK
 
 
-def peers_on(one: Machine, network: str) -> list[Machine]:
+def peers_on(one: LabMachine, network: str) -> list[LabMachine]:
     """The nodes that a node reaches on this network."""
     return [other for other in MACHINES if other != one and network_between(one, other) == network]

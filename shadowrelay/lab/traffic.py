@@ -27,7 +27,7 @@ from shadowrelay.pipeline.context import SystemClock
 from shadowrelay.pipeline.pressure_rules import NO_PRESSURE
 from shadowrelay.ports import DeliveryJob
 from shadowrelay.settings.values import ReceiveConnector
-from shadowrelay.smtp.client import Opening
+from shadowrelay.smtp.client import ConnectOptions
 from shadowrelay.smtp.connection import Reception
 from shadowrelay.smtp.deliverer import Limits, SmtpDeliverer
 from shadowrelay.smtp.resolver import DnsResolver
@@ -39,7 +39,7 @@ RETRY_SECONDS = 0.2
 _QUEUED = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
-class Answer(Enum):
+class SubmissionResult(Enum):
     """The result of one submission for the client."""
 
     ACKNOWLEDGED = "acknowledged"
@@ -53,7 +53,7 @@ class Submission:
 
     at: float
     node: str
-    answer: Answer
+    answer: SubmissionResult
     network_id: str = ""
     began_at: float = 0.0
 
@@ -71,7 +71,7 @@ class Sent:
     @property
     def acknowledged_ids(self) -> list[str]:
         """Network message ids that a node acknowledged with 250."""
-        return [one.network_id for one in self.tries if one.answer is Answer.ACKNOWLEDGED]
+        return [one.network_id for one in self.tries if one.answer is SubmissionResult.ACKNOWLEDGED]
 
 
 def one_recipient(number: int) -> tuple[str, ...]:
@@ -105,7 +105,7 @@ class Load:
         self.on_acknowledged: Callable[[str], None] = lambda node: None
         self._is_stopped = False
         self._client = SmtpDeliverer(
-            Opening("client.example", connect_seconds=2.0, greeting_seconds=patience, command_seconds=patience),
+            ConnectOptions("client.example", connect_seconds=2.0, greeting_seconds=patience, command_seconds=patience),
             DnsResolver(("client.example",), (HostPort("127.0.0.1", 9),)),
             concurrency_per_destination=sessions,
             connection_inactivity_timeout=timedelta(seconds=30),
@@ -159,7 +159,7 @@ class Load:
             name, order = order[0], order[1:]
             submission = await self._submit(name, envelope, content)
             sent.tries.append(submission)
-            if submission.answer is Answer.ACKNOWLEDGED:
+            if submission.answer is SubmissionResult.ACKNOWLEDGED:
                 self.on_acknowledged(name)
                 return
             await asyncio.sleep(RETRY_SECONDS)
@@ -176,11 +176,11 @@ class Load:
             job = DeliveryJob(destination, envelope, envelope.ordinals, b"", read_content, lambda: True, lambda: math.inf)
             report = await self._client.deliver(job)
         except DeliveryError as error:
-            return Submission(time.time(), name, Answer.NOTHING if error.dot_sent_unanswered else Answer.REFUSED)
+            return Submission(time.time(), name, SubmissionResult.NOTHING if error.dot_sent_unanswered else SubmissionResult.REFUSED)
         found = _QUEUED.search(report.replies[1].text)
         if all(reply.is_positive for reply in report.replies.values()) and found is not None:
-            return Submission(time.time(), name, Answer.ACKNOWLEDGED, found.group(), began_at)
-        return Submission(time.time(), name, Answer.NOTHING if report.dot_sent_unanswered else Answer.REFUSED)
+            return Submission(time.time(), name, SubmissionResult.ACKNOWLEDGED, found.group(), began_at)
+        return Submission(time.time(), name, SubmissionResult.NOTHING if report.dot_sent_unanswered else SubmissionResult.REFUSED)
 
     def _content(self, sent: Sent) -> bytes:
         head = (
@@ -266,7 +266,7 @@ class Sink:
 
 
 class _NoPeers:
-    """A `PeerDesk` without peers."""
+    """A `PeerRequests` without peers."""
 
     position = 0
 

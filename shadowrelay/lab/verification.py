@@ -15,8 +15,8 @@ from datetime import datetime
 from email.parser import HeaderParser
 from email.utils import parsedate_to_datetime
 
-from shadowrelay.lab.account import Duplicate, Fault, Times, account
-from shadowrelay.lab.traffic import Answer, Arrival, Sent, Submission
+from shadowrelay.lab.account import Duplicate, Fault, FaultTimes, account
+from shadowrelay.lab.traffic import Arrival, Sent, Submission, SubmissionResult
 
 # ---- records of the receiving servers
 
@@ -82,12 +82,12 @@ def tries(lines: Iterable[str]) -> Tries:
 def _submission(at: float, text: str) -> Submission | None:
     sent = _SENT.search(text)
     if sent is not None:
-        return Submission(at, sent["node"], Answer.ACKNOWLEDGED, sent["id"])
+        return Submission(at, sent["node"], SubmissionResult.ACKNOWLEDGED, sent["id"])
     broken = _BROKEN.search(text)
     if broken is not None:
-        return Submission(at, broken["node"], Answer.NOTHING) if UNANSWERED in text else None
+        return Submission(at, broken["node"], SubmissionResult.NOTHING) if UNANSWERED in text else None
     refused = _REFUSED.search(text)
-    return Submission(at, refused["node"], Answer.REFUSED) if refused is not None else None
+    return Submission(at, refused["node"], SubmissionResult.REFUSED) if refused is not None else None
 
 
 def _is_same(before: list[Submission], one: Submission) -> bool:
@@ -104,7 +104,7 @@ def _instant(text: str) -> float:
 
 # ---- the comparison
 
-TIMES = Times(span=20.0, heartbeat=2.0, poll=1.0)  # as in lab/nodes/*.toml; a test compares
+TIMES = FaultTimes(span=20.0, heartbeat=2.0, poll=1.0)  # as in lab/nodes/*.toml; a test compares
 NOTICES_TO = "@client.example"  # DSNs return to this sender: they are not mail that it sent
 
 

@@ -192,7 +192,7 @@ class Notification:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """The result of an event: the claim before and after it, notifications to queue in the same commit, answer and note.
+    """The result of an event: the claim before and after it, notifications to queue in the same commit, answer and outcome.
 
     `before` is `None` where the node did not know the message; `after` equals `before` where nothing changed.
     """
@@ -201,7 +201,7 @@ class Transition:
     after: Claim | None
     tell: tuple[Notification, ...] = ()
     answer: StatusAnswer | None = None
-    note: str = ""
+    outcome: str = ""
 
     @property
     def changed(self) -> bool:

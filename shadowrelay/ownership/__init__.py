@@ -52,8 +52,8 @@ tries every cell.
 - *late*: the claim has ended or changed since the operation began. Other nodes were notified when it changed.
 - *over*: there is nothing left to end. A repeated or late notification or offer changes nothing.
 - *other*: the event concerns another role. A notification ends a copy, never this node's own claim nor a copy from another server.
-- *asked*: nothing changes but the answer: the status of the message, or the note to ask the server that took it over. A shadow server
-  has that note from its own primary, which has yielded.
+- *asked*: nothing changes but the answer: the status of the message, or the outcome that says to ask the server that took it over. A
+  shadow server gets that outcome from its own primary, which has yielded.
 - *raises*: `IllegalTransition`: there is no such message, or only its owner may do that. The claim has ended
   since the caller looked, or the caller has a bug.
 """

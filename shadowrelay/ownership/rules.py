@@ -44,7 +44,7 @@ from shadowrelay.model.replies import IllegalTransition
 from shadowrelay.model.values import dataclass, replace
 
 
-class Note(StrEnum):
+class Outcome(StrEnum):
     """Outcome of a transition for the service that requested it."""
 
     NOTHING = ""
@@ -71,7 +71,7 @@ class Note(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Party:
+class PeerDatabase:
     """A node together with its current database."""
 
     server: ServerName
@@ -117,7 +117,7 @@ def replace_copy(copies: tuple[Copy, ...], new: Copy) -> tuple[Copy, ...]:
     return tuple(new if copy.server == new.server else copy for copy in copies)
 
 
-def with_database(claim: Claim, peer: Party, copies: tuple[Copy, ...]) -> tuple[Copy, ...]:
+def with_database(claim: Claim, peer: PeerDatabase, copies: tuple[Copy, ...]) -> tuple[Copy, ...]:
     entry = claim.copy_on(peer.server)
     return copies if entry is None else replace_copy(copies, replace(entry, database=peer.database))
 
@@ -159,16 +159,16 @@ def _kept(copies: Iterable[Copy], room: int) -> frozenset[ServerName]:
     return frozenset([copy.server for copy in chosen[:room]])
 
 
-def choose(before: Claim, claim: Claim, server: Party, number: CopyNumber, note: Note) -> Transition:
+def choose(before: Claim, claim: Claim, server: PeerDatabase, number: CopyNumber, outcome: Outcome) -> Transition:
     """Make `server`, whose copy has this `number`, a chosen one. Of the others, `wanted - 1` stay chosen; the rest stay on the list until
     they have been asked what they hold."""
     chosen = Copy(server.server, server.database, Choice.CHOSEN, placement_of(claim, number))
     others = [copy for copy in claim.copies if copy.server != server.server]
     if not others:
-        return Transition(before, replace(claim, copies=(chosen,)), note=note)
+        return Transition(before, replace(claim, copies=(chosen,)), outcome=outcome)
     kept = _kept(others, claim.wanted - 1) if claim.wanted > 1 else NOBODY
     listed = [copy if copy.choice.awaits_acknowledgement or copy.server in kept else replace(copy, choice=Choice.LISTED) for copy in others]
-    return Transition(before, replace(claim, copies=(chosen, *listed)), note=note)
+    return Transition(before, replace(claim, copies=(chosen, *listed)), outcome=outcome)
 
 
 def placement_of(claim: Claim, number: CopyNumber) -> int:
@@ -212,7 +212,7 @@ def left_to(claim: Claim, primary: ServerName) -> tuple[tuple[Copy, ...], tuple[
     return (*waiting, *(Copy(copy.server, copy.database) for copy in others)), notify(others, DiscardStatus.PROMOTED)
 
 
-def become_shadow(before: Claim, claim: Claim, primary: Party) -> Transition:
+def become_shadow(before: Claim, claim: Claim, primary: PeerDatabase) -> Transition:
     """Yield to `primary`, keeping a number of our own, because no two copies may have the same. The new primary assigns another
     number when it chooses this copy."""
     copies, tell = left_to(before, primary.server)
@@ -220,7 +220,7 @@ def become_shadow(before: Claim, claim: Claim, primary: Party) -> Transition:
     after = replace(
         claim, role=Role.SHADOW, number=number, primary=primary.server, database=primary.database, asked=NOBODY, handed=False, copies=copies
     )
-    return Transition(before, after, tell, note=Note.YIELDED)
+    return Transition(before, after, tell, outcome=Outcome.YIELDED)
 
 
 def own_number(claim: Claim) -> CopyNumber:
@@ -234,7 +234,7 @@ def all_done(before: Claim, claim: Claim, done: Ordinals | None = None) -> Trans
     whose recipients this node delivered before it yielded, that includes its primary."""
     tell = notify(before.copies, DiscardStatus.DELIVERED)
     after = replace(claim, role=Role.DELIVERED, done=claim.done if done is None else done, asked=NOBODY, handed=False, copies=())
-    return Transition(before, after, tell, note=Note.DONE)
+    return Transition(before, after, tell, outcome=Outcome.DONE)
 
 
 def outranks(number: CopyNumber, other: CopyNumber) -> bool:
@@ -242,7 +242,7 @@ def outranks(number: CopyNumber, other: CopyNumber) -> bool:
     return number > other
 
 
-def number_after(claim: Claim, me: Party) -> CopyNumber:
+def number_after(claim: Claim, me: PeerDatabase) -> CopyNumber:
     """Rule *placement*: each placement or choice gets a higher number than the one before.
 
     Raises: IllegalTransition if the placements are used up.
@@ -270,7 +270,7 @@ def may_promote(claim: Claim, reachable: Collection[ServerName]) -> bool:
     return claim.asked.issuperset(reachable)
 
 
-def waits(answer: StatusAnswer, claim: Claim, me: Party) -> bool:
+def waits(answer: StatusAnswer, claim: Claim, me: PeerDatabase) -> bool:
     """Rule *ask*, second part: wait while another node holds a copy with a higher number, because that node promotes first. The same
     applies to a node to which this node, as its primary, sent `yours`, and to one that holds it for a former database of this node."""
     is_held_for_me = answer.primary == me.server and answer.database == me.database and not answer.promoting
@@ -333,14 +333,14 @@ def shows_older_copy(seen: Seen, identity: PeerIdentity) -> bool:
     return identity.incarnation < seen.incarnation or identity.began <= seen.position
 
 
-def is_of_older_copy(claim: Claim, me: Party) -> bool:
+def is_of_older_copy(claim: Claim, me: PeerDatabase) -> bool:
     """Rule *rolled back*, second part: before anything is done with this claim, all nodes are asked. A database that turns out to be
     an older copy gets a new id, and all numbers that a primary server assigns have the id of its database: so a claim under another
     id is from before that."""
     return claim.is_primary and claim.number.database != me.database
 
 
-def is_older_claim(answer: StatusAnswer, peer: Party) -> bool:
+def is_older_claim(answer: StatusAnswer, peer: PeerDatabase) -> bool:
     """Rule *rolled back*, third part: `peer` claims the message, but as an older copy of its database has it. It delivers nothing before
     all nodes were asked, so the server that holds the copy for it may promote, and it will yield to that server."""
     return answer.state is StatusState.PRIMARY and answer.number is not None and answer.number.database != peer.database

@@ -40,11 +40,11 @@ from shadowrelay.model.tracking import Acknowledged, Replication, TrackingEvent
 from shadowrelay.ownership import primary
 from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.context import Context
-from shadowrelay.pipeline.copier import Copier, CopyResult
+from shadowrelay.pipeline.copy_repair import CopyRepair
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.forks import Verdicts
-from shadowrelay.pipeline.place import PlaceService
 from shadowrelay.pipeline.pressure_rules import Pressure
+from shadowrelay.pipeline.shadow_copy import Copier, CopyResult
 from shadowrelay.protocol import tracking
 
 _log = structlog.get_logger()
@@ -56,12 +56,12 @@ RETRY_SECONDS = 1.0  # between attempts to commit an unwinding or a release
 class AcceptService:
     """Implements the port `Acceptor`."""
 
-    def __init__(self, context: Context, copier: Copier, deliver: DeliverService, verdicts: Verdicts, place: PlaceService) -> None:
+    def __init__(self, context: Context, copier: Copier, deliver: DeliverService, verdicts: Verdicts, copy_repair: CopyRepair) -> None:
         self._context = context
         self._verdicts = verdicts
         self._copier = copier
         self._deliver = deliver
-        self._place = place
+        self._copy_repair = copy_repair
 
     @property
     def pressure(self) -> Pressure:
@@ -137,7 +137,7 @@ class AcceptService:
             context.delayed.end(message_id, Acknowledged.BEST_EFFORT)
         else:
             context.attempts.changed(message_id)
-            self._place.want(message_id)
+            self._copy_repair.want(message_id)
 
     async def _accept(self, envelope: Envelope, content: Content, late: list[tuple[StoredMessage, TrackingEvent]] | None = None) -> Reply:
         """`late`: receives the RECEIVE row if the acknowledgement is delayed."""
@@ -255,7 +255,7 @@ class AcceptService:
         else:
             late.append((stored, received))
         if replication is Replication.FAILED:
-            self._place.want(stored.envelope.message_id)
+            self._copy_repair.want(stored.envelope.message_id)
         is_moving = result is None and content.path is not None  # the session's file is now in the store, and is read from there
         self._deliver.take_over(stored, None if is_moving else content)
         return queued_as(stored.envelope.message_id)

@@ -13,26 +13,26 @@ from shadowrelay.memory import ContentBudget
 from shadowrelay.model.ids import DatabaseId, ServerName
 from shadowrelay.model.peers import PeerIdentity
 from shadowrelay.model.replies import LedgerUnavailable
-from shadowrelay.ownership.rules import Party
+from shadowrelay.ownership.rules import PeerDatabase
 from shadowrelay.pipeline.accept import AcceptService
 from shadowrelay.pipeline.context import Context, Tasks
-from shadowrelay.pipeline.copier import Copier
+from shadowrelay.pipeline.copy_repair import CopyRepair
 from shadowrelay.pipeline.deliver import DeliverService
-from shadowrelay.pipeline.desk import PeerDesk
 from shadowrelay.pipeline.drain import DrainService
 from shadowrelay.pipeline.follow import FollowService
 from shadowrelay.pipeline.forks import Forks, Verdicts
 from shadowrelay.pipeline.heartbeat import HeartbeatService
 from shadowrelay.pipeline.leases import Attempts, Leases
 from shadowrelay.pipeline.message_desk import MessageDesk
+from shadowrelay.pipeline.peer_requests import PeerRequests
 from shadowrelay.pipeline.peerbook import PeerBook
-from shadowrelay.pipeline.place import PlaceService
 from shadowrelay.pipeline.pressure import PressureService
 from shadowrelay.pipeline.promote import PromoteService, ReconcileService
 from shadowrelay.pipeline.relay import RelayService
 from shadowrelay.pipeline.review import ReviewService
 from shadowrelay.pipeline.rolled_back import RolledBackService
 from shadowrelay.pipeline.safety_net import SafetyNetService
+from shadowrelay.pipeline.shadow_copy import Copier
 from shadowrelay.pipeline.sweep import SweepService
 from shadowrelay.pipeline.track import TrackService
 from shadowrelay.pipeline.view import View
@@ -75,7 +75,7 @@ class Services:
         links: dict[ServerName, PeerLink] = {}
         self.context = context = Context(
             settings=settings,
-            me=Party(settings.server.name, outside.ledger.identity.database),
+            me=PeerDatabase(settings.server.name, outside.ledger.identity.database),
             clock=clock,
             ledger=outside.ledger,
             links=links,
@@ -98,21 +98,21 @@ class Services:
             self.verdicts,
             request_review=lambda message_id: self.review.request(message_id),  # created below: they depend on each other
             note_parked=lambda server: self.review.parked(server),
-            want_copy=lambda message_id: self.place.want(message_id),
+            want_copy=lambda message_id: self.copy_repair.want(message_id),
         )
-        self.place = PlaceService(context, copier, self.deliver.placed)
-        self.accept = AcceptService(context, copier, self.deliver, self.verdicts, self.place)
-        self.review = ReviewService(context, self.deliver, self.place)
-        self.promote = PromoteService(context, self.deliver, self.place, self.review)
+        self.copy_repair = CopyRepair(context, copier, self.deliver.placed)
+        self.accept = AcceptService(context, copier, self.deliver, self.verdicts, self.copy_repair)
+        self.review = ReviewService(context, self.deliver, self.copy_repair)
+        self.promote = PromoteService(context, self.deliver, self.copy_repair, self.review)
         self.follow = FollowService(context)
         self.reconcile = ReconcileService(context, self.promote, self.follow.want)
         self.heartbeat = HeartbeatService(context, self.promote, self.review, self.follow, self.relay)
-        self.drain = DrainService(context, self.deliver, self.place, self.review)
+        self.drain = DrainService(context, self.deliver, self.copy_repair, self.review)
         self.sweep = SweepService(context, self.review, self.drain)
         self.rolled_back = RolledBackService(context, self.review)
-        self.desk = PeerDesk(context, self.rolled_back.refusal, TrackService(context, self.deliver, self.place))
+        self.peer_requests = PeerRequests(context, self.rolled_back.refusal, TrackService(context, self.deliver, self.copy_repair))
         self.pressure = PressureService(context, outside.machine)
-        self.messages = MessageDesk(context, self.deliver, self.review, self.place.wake)
+        self.messages = MessageDesk(context, self.deliver, self.review, self.copy_repair.wake)
         self.safety_net = SafetyNetService(context, self.deliver, forks.resubmitted_to, self.promote.is_lost)
         self.view = View(
             context,
@@ -120,7 +120,7 @@ class Services:
             self.rolled_back,
             self.drain,
             self.deliver,
-            self.place,
+            self.copy_repair,
             self.safety_net,
             context.now(),
             effective,
@@ -130,7 +130,7 @@ class Services:
         context.peers.on_new_incarnation.append(self._restarted)
         context.peers.on_return.append(self._returned)
         context.peers.on_remembered.append(self._remembered)
-        context.peers.on_available.append(lambda server: self.place.available())
+        context.peers.on_available.append(lambda server: self.copy_repair.available())
         for peer in settings.linked_peers:
             links[peer.name] = outside.link_to(peer, self)
 
@@ -139,7 +139,7 @@ class Services:
         tasks = self.context.tasks
         tasks.keep(self.deliver.run, "deliver scan")
         tasks.keep(self.verdicts.run, "verdicts")
-        tasks.keep(self.place.run, "placement")
+        tasks.keep(self.copy_repair.run, "placement")
         tasks.keep(self.review.run, "review")
         tasks.keep(self.sweep.run, "sweep")
         tasks.keep(self.sweep.clean_up, "duplicate cleanup")
@@ -155,7 +155,7 @@ class Services:
     def _database_changed(self, server: ServerName, before: DatabaseId, now: DatabaseId) -> None:
         _log.warning("peer.database_changed", server=server, before=before, database=now)
         self.promote.wake()
-        self.place.wake(0)
+        self.copy_repair.wake(0)
         self.review.reachable(server)
         self._spawn(partial(self.review.request_server, server), f"review {server}")
         self._spawn(partial(self.reconcile.primary_restarted, server), f"reconcile {server}")
@@ -166,7 +166,7 @@ class Services:
         self._spawn(partial(self.reconcile.primary_restarted, server), f"reconcile {server}")
 
     def _forgotten(self, server: ServerName) -> None:
-        self.place.wake(0)  # messages whose copies it held need new ones
+        self.copy_repair.wake(0)  # messages whose copies it held need new ones
         self.review.reachable(server)
 
     def _remembered(self, identity: PeerIdentity) -> None:
@@ -175,7 +175,7 @@ class Services:
 
     def _returned(self, server: ServerName, seconds: float) -> None:
         """Less than a heartbeat is no absence: no copy was given up, and no message can have been taken over."""
-        self.place.available()
+        self.copy_repair.available()
         self.review.reachable(server)
         self._spawn(partial(self.deliver.returned, server), f"queues to {server}")
         if seconds >= self.context.heartbeat:

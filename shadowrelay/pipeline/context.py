@@ -21,7 +21,7 @@ from shadowrelay.model.ownership import Claim, Role, Transition
 from shadowrelay.model.replies import LedgerUnavailable
 from shadowrelay.model.tracking import Acknowledged
 from shadowrelay.model.values import replace
-from shadowrelay.ownership.rules import Party
+from shadowrelay.ownership.rules import PeerDatabase
 from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.delayed import Delayed
 from shadowrelay.pipeline.leases import Attempts, Leases
@@ -135,7 +135,7 @@ class Context:
     """The node's shared parts. `settings` is replaced as a whole when the configuration is reloaded, `pressure` with each sample."""
 
     settings: Settings
-    me: Party
+    me: PeerDatabase
     clock: Clock
     ledger: Ledger
     links: Mapping[ServerName, PeerLink]

@@ -666,7 +666,7 @@ class DeliverService:
         """True: its leases must be reviewed first."""
         context = self._context
         course = delivery_rules.course_of(stored.deaths_count)
-        if course is delivery_rules.Course.SET_ASIDE:
+        if course is delivery_rules.DueAction.SET_ASIDE:
             await set_aside_poison(context, stored)
             return False
         if self._without_lease(stored, lease.excused):
@@ -694,7 +694,7 @@ class DeliverService:
                 last = queue.state.retry.last_reply if queue.state.retry is not None else "" if retry is None else retry.last_reply
                 await self._forks.age(attempt, reply_of(last) if last else NO_REPLY, record)
             else:
-                if course is delivery_rules.Course.GO:
+                if course is delivery_rules.DueAction.GO:
                     news = await self._forks.attempt(attempt, record)
                 else:
                     async with self._suspects.turn():

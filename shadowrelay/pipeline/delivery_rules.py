@@ -80,7 +80,7 @@ def attempts_next_at(failures_count: int, kind: FailureKind, now: datetime, send
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LadderStep:
     """After `failures_min` to `failures_max` failures of this kind, no wait is longer than `wait`."""
 
     kind: FailureKind
@@ -89,16 +89,16 @@ class Step:
     wait: timedelta
 
 
-def steps(send: Send) -> tuple[Step, ...]:
+def steps(send: Send) -> tuple[LadderStep, ...]:
     """The whole ladder. A fork due later than its step allows was scheduled by a clock that has since been set back."""
     last = max(send.queue_glitch_retry_count + send.transient_failure_retry_count, DOUBLINGS_MAX) + 2
-    found = [Step(FailureKind.QUEUED, 0, FAILURES_MAX, timedelta(0))]
+    found = [LadderStep(FailureKind.QUEUED, 0, FAILURES_MAX, timedelta(0))]
     for kind in (FailureKind.MESSAGE, FailureKind.CONNECTION, FailureKind.UNANSWERED):
         first = 0
         for count in range(1, last + 1):
             if count == last or _wait(count + 1, kind, send) != _wait(count, kind, send):
                 is_last = count == last
-                found.append(Step(kind, first, FAILURES_MAX if is_last else count, _wait(count, kind, send) * (1 + JITTER_MAX)))
+                found.append(LadderStep(kind, first, FAILURES_MAX if is_last else count, _wait(count, kind, send) * (1 + JITTER_MAX)))
                 first = count + 1
     return tuple(found)
 
@@ -366,7 +366,7 @@ CORRUPT_ROW = "corrupt row"
 KILLED = "died"  # part of the reason of every poison message, and of no other
 
 
-class Course(StrEnum):
+class DueAction(StrEnum):
     """What to do with a message that is due."""
 
     GO = "go"
@@ -374,11 +374,11 @@ class Course(StrEnum):
     SET_ASIDE = "set aside"
 
 
-def course_of(deaths_count: int) -> Course:
+def course_of(deaths_count: int) -> DueAction:
     """The poison rule of the module docstring."""
     if deaths_count >= POISON_DEATHS:
-        return Course.SET_ASIDE
-    return Course.ALONE if deaths_count >= SUSPECT_DEATHS else Course.GO
+        return DueAction.SET_ASIDE
+    return DueAction.ALONE if deaths_count >= SUSPECT_DEATHS else DueAction.GO
 
 
 def reason_of(deaths_count: int) -> str:

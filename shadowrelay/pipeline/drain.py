@@ -24,11 +24,11 @@ from shadowrelay.model.ownership import Choice, Claim, Role, Transition
 from shadowrelay.model.queue import SUBMISSION, Origin, QueueKind, QueueRow, StoredMessage
 from shadowrelay.model.replies import LedgerUnavailable, PeerUnavailable, RequestRefused
 from shadowrelay.ownership import primary, rules
-from shadowrelay.ownership.rules import Note
+from shadowrelay.ownership.rules import Outcome
 from shadowrelay.pipeline import review
 from shadowrelay.pipeline.context import Context
+from shadowrelay.pipeline.copy_repair import CopyRepair
 from shadowrelay.pipeline.deliver import DeliverService
-from shadowrelay.pipeline.place import PlaceService
 from shadowrelay.pipeline.review import ReviewService
 
 GRACE_SECONDS = 30.0  # for sessions, then for attempts; after that the next step begins, and longer ones are waited for meanwhile
@@ -63,7 +63,7 @@ class Doors:
 class DrainService:
     """`begin` and `end` are drain and undrain; `view` reports the progress."""
 
-    def __init__(self, context: Context, deliver: DeliverService, place: PlaceService, review: ReviewService) -> None:
+    def __init__(self, context: Context, deliver: DeliverService, place: CopyRepair, review: ReviewService) -> None:
         self._context = context
         self._deliver = deliver
         self._place = place
@@ -331,16 +331,16 @@ class DrainService:
         """Whether nothing has changed since the read, and no attempt runs or can begin: the other server may deliver right after this."""
         known = wanted[message_id]
         if claim is None or not self.is_wanted or (claim.role, claim.done, claim.copies) != (known.role, known.done, known.copies):
-            return Transition(claim, claim, note=Note.WAIT)
+            return Transition(claim, claim, outcome=Outcome.WAIT)
         transition = primary.draining(claim)
         if transition.changed and not self._context.attempts.end_claim(message_id):
-            return Transition(claim, claim, note=Note.WAIT)
+            return Transition(claim, claim, outcome=Outcome.WAIT)
         return transition
 
     def _report(self, wanted: Mapping[MessageId, Claim], transitions: Sequence[Transition], found: Obstacles) -> None:
         handed: Counter[ServerName] = Counter()
         for message_id, transition in zip(wanted, transitions, strict=True):
-            if transition.note == Note.HANDED:
+            if transition.outcome == Outcome.HANDED:
                 chosen = wanted[message_id].chosen()
                 assert chosen is not None
                 handed[chosen.server] += 1

@@ -17,7 +17,7 @@ from shadowrelay.model.ownership import Claim, DiscardEvent, DiscardStatus, Role
 from shadowrelay.model.queue import StoredMessage
 from shadowrelay.model.replies import LedgerUnavailable, PeerUnavailable
 from shadowrelay.ownership import shadow
-from shadowrelay.ownership.rules import Note, Party
+from shadowrelay.ownership.rules import Outcome, PeerDatabase
 from shadowrelay.pipeline import promote
 from shadowrelay.pipeline.context import Context
 
@@ -61,10 +61,10 @@ class FollowService:
 
     async def _follow(self, message_ids: Sequence[MessageId]) -> set[MessageId]:
         """Returns those for which there was no answer."""
-        held: dict[Party, list[StoredMessage]] = defaultdict(list)
+        held: dict[PeerDatabase, list[StoredMessage]] = defaultdict(list)
         for message in await self._context.ledger.load_many(message_ids):
             if message.claim.role is Role.SHADOW:
-                held[Party(message.claim.primary, message.claim.database)].append(message)
+                held[PeerDatabase(message.claim.primary, message.claim.database)].append(message)
         unanswered: set[MessageId] = set()
         moved: dict[ServerName, list[StoredMessage]] = defaultdict(list)
         for primary, messages in held.items():
@@ -84,7 +84,7 @@ class FollowService:
                 await self._context.tasks.whole(self._settle(party, messages, said), f"follow {other}")
         return unanswered
 
-    async def _ask(self, server: ServerName, messages: Sequence[StoredMessage]) -> tuple[Party, tuple[StatusAnswer, ...]] | None:
+    async def _ask(self, server: ServerName, messages: Sequence[StoredMessage]) -> tuple[PeerDatabase, tuple[StatusAnswer, ...]] | None:
         link = self._context.links.get(server)
         if link is None:
             return None
@@ -95,19 +95,19 @@ class FollowService:
             _log.info("following.unanswered", server=server, reason=error.reason)
             return None
         assert link.identity is not None
-        return Party(server, link.identity.database), answers
+        return PeerDatabase(server, link.identity.database), answers
 
-    async def _settle(self, party: Party, messages: Sequence[StoredMessage], answers: Sequence[StatusAnswer]) -> None:
+    async def _settle(self, party: PeerDatabase, messages: Sequence[StoredMessage], answers: Sequence[StatusAnswer]) -> None:
         said = {message.envelope.message_id: answer for message, answer in zip(messages, answers, strict=True)}
 
         def decide(message_id: MessageId, claim: Claim | None) -> Transition:
             return Transition(None, None) if claim is None else shadow.followed(claim, party, said[message_id])
 
         transitions = await self._context.end_claims(list(said), decide)
-        followed = sum(transition.note == Note.YIELDED for transition in transitions)
+        followed = sum(transition.outcome == Outcome.YIELDED for transition in transitions)
         if followed:
             _log.info("shadows.followed", server=party.server, count=followed)
         for transition, message in zip(transitions, messages, strict=True):
-            if transition.note == Note.DONE and transition.before is not None:
+            if transition.outcome == Outcome.DONE and transition.before is not None:
                 event = DiscardEvent(0, message.envelope.message_id, DiscardStatus.DELIVERED)
                 await promote.track(self._context, transition.before.primary, [event])

@@ -458,7 +458,7 @@ class Verdicts:
         def both(message_id: MessageId, claim: Claim | None) -> Transition:
             first = verdict(message_id, claim)
             second = decide(message_id, first.after)
-            return Transition(claim, second.after, (*first.tell, *second.tell), second.answer, second.note)
+            return Transition(claim, second.after, (*first.tell, *second.tell), second.answer, second.outcome)
 
         return both, True
 

@@ -18,7 +18,7 @@ from shadowrelay.model.peers import DiscardReply, PeerIdentity
 from shadowrelay.model.replies import LedgerUnavailable, PeerUnavailable
 from shadowrelay.model.tracking import Acknowledged
 from shadowrelay.ownership import shadow
-from shadowrelay.ownership.rules import Note, Party
+from shadowrelay.ownership.rules import Outcome, PeerDatabase
 from shadowrelay.pipeline import delivery_rules, promote
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.follow import FollowService
@@ -134,7 +134,7 @@ class HeartbeatService:
     async def _ask_on(self, link: Session, identity: PeerIdentity) -> None:
         context = self._context
         server = identity.server
-        party = Party(server, identity.database)
+        party = PeerDatabase(server, identity.database)
         key = (server, identity.database, identity.incarnation)
         while True:
             if key not in self._acknowledged:
@@ -160,7 +160,7 @@ class HeartbeatService:
             if not reply.remaining:
                 return
 
-    async def _apply(self, speaker: Party, incarnation: int, reply: DiscardReply) -> None:
+    async def _apply(self, speaker: PeerDatabase, incarnation: int, reply: DiscardReply) -> None:
         context = self._context
         await self._relay.recorded(reply.events)
 
@@ -175,13 +175,13 @@ class HeartbeatService:
         for event, transition in zip(reply.events, transitions, strict=True):
             if not context.call_off_done(event.message_id, transition) and transition.changed:
                 context.attempts.changed(event.message_id)
-            if transition.note == Note.REVIEW:
+            if transition.outcome == Outcome.REVIEW:
                 self._review.suspect(event.message_id, speaker.server)
-            elif transition.note == Note.FOLLOW:
+            elif transition.outcome == Outcome.FOLLOW:
                 self._follow.want(event.message_id)
-            elif transition.note == Note.HANDED:
+            elif transition.outcome == Outcome.HANDED:
                 self._promote.wake()
-            elif transition.note == Note.DONE:
+            elif transition.outcome == Outcome.DONE:
                 context.leases.forget(event.message_id)
                 context.delayed.end(event.message_id, Acknowledged.DONE)
         await promote.track(context, speaker.server, promote.discarded(reply.events, transitions))

@@ -15,7 +15,7 @@ from shadowrelay.model.ids import NO_DATABASE, DatabaseId, ServerName
 from shadowrelay.model.ownership import Copy
 from shadowrelay.model.peers import Incarnation, PeerIdentity
 from shadowrelay.model.queue import PeerRow
-from shadowrelay.ownership.rules import Party
+from shadowrelay.ownership.rules import PeerDatabase
 from shadowrelay.pipeline import common_settings
 from shadowrelay.pipeline import placement as circuit
 from shadowrelay.pipeline.placement import LARGE_OCTETS, TURN_OCTETS_MAX
@@ -94,8 +94,8 @@ class PeerState:
     differs: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # `common_settings.differences`
 
     @property
-    def party(self) -> Party:
-        return Party(self.peer.name, self.database)
+    def party(self) -> PeerDatabase:
+        return PeerDatabase(self.peer.name, self.database)
 
     @property
     def whole_incarnation(self) -> Incarnation:
@@ -126,10 +126,10 @@ class PeerBook:
     def __contains__(self, server: ServerName) -> bool:
         return server in self.states
 
-    def party(self, server: ServerName) -> Party:
+    def party(self, server: ServerName) -> PeerDatabase:
         """The peer in the database that it last reported."""
         state = self.states.get(server)
-        return Party(server, NO_DATABASE if state is None else state.database)
+        return PeerDatabase(server, NO_DATABASE if state is None else state.database)
 
     def entries(self) -> tuple[Copy, ...]:
         """The list of a message that any peer may have as well: those that answer."""
@@ -140,11 +140,11 @@ class PeerBook:
         state = self.states.get(server)
         return None if state is None else state.whole_incarnation
 
-    def conflict(self, me: Party, identity: PeerIdentity) -> str:
+    def conflict(self, me: PeerDatabase, identity: PeerIdentity) -> str:
         """Why this peer must be refused; empty if its identity is plausible. Logged once, and again when resolved."""
         server = identity.server
         known = [state.party for state in self.states.values()]
-        reason = contradiction(me, Party(server, identity.database), known)
+        reason = contradiction(me, PeerDatabase(server, identity.database), known)
         before = self.conflicts.get(server, "")
         if reason:
             self.conflicts[server] = reason
@@ -370,7 +370,7 @@ def _reason_of(state: PeerState) -> str:
     return state.breaker.reason or state.last_error or "it did not answer"
 
 
-def contradiction(me: Party, peer: Party, known: Iterable[Party]) -> str:
+def contradiction(me: PeerDatabase, peer: PeerDatabase, known: Iterable[PeerDatabase]) -> str:
     """Why a peer cannot be what it claims: no two nodes have the same name or the same queue. Empty if it can.
 
     A data directory copied to another machine, or a duplicate name, makes two nodes treat each other's messages as their own:

@@ -13,7 +13,7 @@ import structlog
 from shadowrelay.model.replies import LedgerUnavailable
 from shadowrelay.pipeline import pressure_rules
 from shadowrelay.pipeline.context import Context
-from shadowrelay.pipeline.pressure_rules import Level, Meter, Pressure, Reading, Resource
+from shadowrelay.pipeline.pressure_rules import Level, Meter, Pressure, Resource, Sample
 from shadowrelay.ports import Disk, Machine
 from shadowrelay.settings.values import BackPressure
 
@@ -46,7 +46,7 @@ class PressureService:
         if settings.enable_resource_monitoring:
             readings = dict(self._readings(settings))
             if (count := await self._submission_count()) is not None:
-                readings[Resource.SUBMISSION_QUEUE] = Reading(count)
+                readings[Resource.SUBMISSION_QUEUE] = Sample(count)
             after = pressure_rules.measured(before, readings, settings, context.now())
         else:
             after = pressure_rules.NO_PRESSURE
@@ -54,40 +54,40 @@ class PressureService:
         self._tell(before, after)
         self._relieve(before, after)
 
-    def _readings(self, settings: BackPressure) -> Iterator[tuple[Resource, Reading]]:
+    def _readings(self, settings: BackPressure) -> Iterator[tuple[Resource, Sample]]:
         context = self._context
-        yield Resource.USED_VERSION_BUCKETS, Reading(context.ledger.waiting_count)
-        yield Resource.CHECKPOINT_DEPTH, Reading(context.ledger.log_bytes / 1e6)
+        yield Resource.USED_VERSION_BUCKETS, Sample(context.ledger.waiting_count)
+        yield Resource.CHECKPOINT_DEPTH, Sample(context.ledger.log_bytes / 1e6)
         used, share = context.budget.arriving_share
-        yield Resource.CONTENT_MEMORY, Reading(100 * used / share, f"{_size(used)} of {_size(share)}")
+        yield Resource.CONTENT_MEMORY, Sample(100 * used / share, f"{_size(used)} of {_size(share)}")
         if self._machine is None:
             return
         yield from self._disks(self._machine, settings)
         if (private := self._machine.private_bytes()) is not None:
             limit = settings.private_bytes_limit or self._machine.memory_limit()
-            yield Resource.PRIVATE_BYTES, Reading(100 * private / limit, f"{_size(private)} of {_size(limit)}")
+            yield Resource.PRIVATE_BYTES, Sample(100 * private / limit, f"{_size(private)} of {_size(limit)}")
         if (memory := self._machine.system_memory()) is not None:
-            yield Resource.SYSTEM_MEMORY, Reading(100 * memory.used / memory.total, f"{_size(memory.used)} of {_size(memory.total)}")
+            yield Resource.SYSTEM_MEMORY, Sample(100 * memory.used / memory.total, f"{_size(memory.used)} of {_size(memory.total)}")
 
-    def _disks(self, machine: Machine, settings: BackPressure) -> Iterator[tuple[Resource, Reading]]:
+    def _disks(self, machine: Machine, settings: BackPressure) -> Iterator[tuple[Resource, Sample]]:
         data, tracking = self._context.settings.server.data_directory, self._context.settings.tracking.directory
         self._data_disk = None
         try:
             disk = machine.disk(data)
         except OSError as error:  # nothing can be stored
-            yield Resource.DATABASE_USED_SPACE, Reading(100.0, f"{data} cannot be read: {error.strerror or error}")
+            yield Resource.DATABASE_USED_SPACE, Sample(100.0, f"{data} cannot be read: {error.strerror or error}")
             return
         self._data_disk = disk
         yield Resource.DATABASE_USED_SPACE, _disk_reading(data, disk, settings.free_disk_space_min, settings.disk_size_max)
         try:
             other = machine.disk(tracking)
         except OSError as error:  # the tracking log itself tells of that, and mail does not wait for it
-            yield Resource.USED_DISK_SPACE, Reading(0.0, f"{tracking} cannot be read: {error.strerror or error}")
+            yield Resource.USED_DISK_SPACE, Sample(0.0, f"{tracking} cannot be read: {error.strerror or error}")
             return
         if other.device == disk.device:
-            yield Resource.USED_DISK_SPACE, Reading(0.0, f"{tracking} is on the file system of data_directory")
+            yield Resource.USED_DISK_SPACE, Sample(0.0, f"{tracking} is on the file system of data_directory")
         elif not other.size:  # some file systems of the network report none
-            yield Resource.USED_DISK_SPACE, Reading(0.0, f"the file system of {tracking} reports no size")
+            yield Resource.USED_DISK_SPACE, Sample(0.0, f"the file system of {tracking} reports no size")
         else:
             yield Resource.USED_DISK_SPACE, _disk_reading(tracking, other, 0, settings.disk_size_max)
 
@@ -156,9 +156,9 @@ class PressureService:
         return pressure_rules.free_below(percent, disk.size, settings.free_disk_space_min, settings.disk_size_max)
 
 
-def _disk_reading(directory: Path, disk: Disk, free_min: int, size_max: int) -> Reading:
+def _disk_reading(directory: Path, disk: Disk, free_min: int, size_max: int) -> Sample:
     use = pressure_rules.disk_use(disk.free, disk.size, free_min, size_max)
-    return Reading(use, f"{_size(disk.free)} of {_size(disk.size)} are free in {directory}")
+    return Sample(use, f"{_size(disk.free)} of {_size(disk.size)} are free in {directory}")
 
 
 def _size(count: int) -> str:

@@ -49,7 +49,7 @@ WITHOUT_REFUSAL = frozenset({Resource.SYSTEM_MEMORY})
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class Sample:
     """One sample: how much is used, in the resource's unit, and the numbers behind it for people."""
 
     use: float
@@ -62,7 +62,7 @@ class Meter:
     samples in a row were above normal."""
 
     resource: Resource
-    reading: Reading
+    reading: Sample
     measured: Level = Level.NORMAL
     level: Level = Level.NORMAL
     pressed_count: int = 0
@@ -116,7 +116,7 @@ def level_after(level: Level, use: float, thresholds: Transitions) -> Level:
     return Level.HIGH if level is Level.HIGH and use > thresholds.high_to_medium else Level.MEDIUM
 
 
-def measured(before: Pressure, readings: Mapping[Resource, Reading], settings: BackPressure, now: datetime) -> Pressure:
+def measured(before: Pressure, readings: Mapping[Resource, Sample], settings: BackPressure, now: datetime) -> Pressure:
     """The pressure after one more sample. A resource that could not be read keeps what it had."""
     meters = dict(before.meters)
     for resource, reading in readings.items():
@@ -127,7 +127,7 @@ def measured(before: Pressure, readings: Mapping[Resource, Reading], settings: B
     return Pressure(meters, level, seconds, tarpit_level, level is not Level.NORMAL or seconds > 0)
 
 
-def _meter_after(meter: Meter, reading: Reading, settings: BackPressure, now: datetime) -> Meter:
+def _meter_after(meter: Meter, reading: Sample, settings: BackPressure, now: datetime) -> Meter:
     found = level_after(meter.measured, reading.use, thresholds_of(meter.resource, settings))
     pressed_count = meter.pressed_count + 1 if found is not Level.NORMAL else 0
     level = found if pressed_count >= history_depth_of(meter.resource, settings) else Level.NORMAL

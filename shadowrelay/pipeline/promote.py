@@ -29,11 +29,11 @@ from shadowrelay.model.replies import ContentCorrupt, LedgerUnavailable, PeerUna
 from shadowrelay.model.tracking import ResubmitReason
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import shadow
-from shadowrelay.ownership.rules import Note, Party
+from shadowrelay.ownership.rules import Outcome, PeerDatabase
 from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.context import Context
+from shadowrelay.pipeline.copy_repair import CopyRepair
 from shadowrelay.pipeline.deliver import DeliverService
-from shadowrelay.pipeline.place import PlaceService
 from shadowrelay.pipeline.poison import set_aside_corrupt
 from shadowrelay.pipeline.review import ReviewService
 from shadowrelay.ports import Decide
@@ -83,7 +83,7 @@ async def track(context: Context, primary: ServerName, events: list[DiscardEvent
 class Reachable:
     """The nodes that a takeover asks, and the last known incarnation of the lost primary when it began."""
 
-    parties: dict[ServerName, Party]
+    parties: dict[ServerName, PeerDatabase]
     primary_incarnation: Incarnation | None
 
 
@@ -96,7 +96,7 @@ _log = structlog.get_logger()
 class PromoteService:
     """Watches the shadow queues for lost primaries."""
 
-    def __init__(self, context: Context, deliver: DeliverService, place: PlaceService, review: ReviewService) -> None:
+    def __init__(self, context: Context, deliver: DeliverService, place: CopyRepair, review: ReviewService) -> None:
         self._context = context
         self._deliver = deliver
         self._place = place
@@ -104,7 +104,7 @@ class PromoteService:
         self._event = asyncio.Event()
         self._corrupt: dict[MessageId, str] = {}  # logged once: why
         self._unreadable: set[MessageId] = set()  # logged once, until readable again
-        self._without_route: dict[Party, float] = {}  # `Clock.awake` at which to look again for another route
+        self._without_route: dict[PeerDatabase, float] = {}  # `Clock.awake` at which to look again for another route
         self._started_ran = context.clock.ran()
 
     def wake(self) -> None:
@@ -133,17 +133,17 @@ class PromoteService:
 
     def reason(self, group: ShadowGroup, *, kept: bool = False) -> ResubmitReason | None:
         """Why the messages of this group must be taken over now, or None. `kept`: those that were relayed by TRACK."""
-        primary = Party(group.primary, group.database)
+        primary = PeerDatabase(group.primary, group.database)
         if kept and self._context.clock.awake() < self._without_route.get(primary, 0.0):
             return None
         handover = ResubmitReason.HANDOVER if group.handed_count else None
         return self._loss(primary, kept=kept) or handover
 
-    def is_lost(self, primary: Party) -> bool:
+    def is_lost(self, primary: PeerDatabase) -> bool:
         """Whether this database of the server is gone, or the server was silent for the span."""
         return self._loss(primary) is not None
 
-    def _loss(self, primary: Party, *, kept: bool = False) -> ResubmitReason | None:
+    def _loss(self, primary: PeerDatabase, *, kept: bool = False) -> ResubmitReason | None:
         state = self._context.peers.states.get(primary.server)
         if state is not None and state.database not in (NO_DATABASE, primary.database):
             is_older_copy = state.former == primary.database
@@ -159,7 +159,7 @@ class PromoteService:
         They include the primary server if it contacted this node since the round began: it may count a lease from our answer to it. They
         also include it if it restarted since then: it may have notified others of deliveries after they had answered us.
         """
-        is_lost = claim.handed or self._loss(Party(claim.primary, claim.database), kept=claim.is_kept) is not None
+        is_lost = claim.handed or self._loss(PeerDatabase(claim.primary, claim.database), kept=claim.is_kept) is not None
         is_same = self._context.peers.whole_incarnation(claim.primary) == reachable.primary_incarnation
         servers = frozenset(reachable.parties)
         return servers if is_lost and is_same else servers | {claim.primary}
@@ -179,7 +179,7 @@ class PromoteService:
             return True
         return self._deliver.has_other_route(message, primary)
 
-    def _note_without_route(self, primary: Party, count: int) -> None:
+    def _note_without_route(self, primary: PeerDatabase, count: int) -> None:
         """These messages stay shadow messages. A route may appear (reload, DNS, a returning peer): look again in a heartbeat."""
         if primary not in self._without_route:
             _log.warning("shadows.no_other_route", primary=primary.server, count=count)
@@ -240,7 +240,7 @@ class PromoteService:
                 page = tuple(going)
             await self._ask_and_promote(page, reachable, on_promoted)
         if left_count:
-            self._note_without_route(Party(group.primary, group.database), left_count)
+            self._note_without_route(PeerDatabase(group.primary, group.database), left_count)
 
     async def _any_may_be_taken_back(self, group: ShadowGroup, *, is_handover: bool) -> bool:
         """Whether any message of this group that was relayed by TRACK can go another way. Otherwise no node needs to be asked."""
@@ -250,19 +250,19 @@ class PromoteService:
                 return True
             after = page[-1].internal_id
         if after:
-            self._note_without_route(Party(group.primary, group.database), group.kept_count)
+            self._note_without_route(PeerDatabase(group.primary, group.database), group.kept_count)
         return False
 
     async def _reachable(self, primary: ServerName, *, is_handover: bool) -> Reachable:
         context = self._context
 
-        async def greet(server: ServerName) -> Party | None:
+        async def greet(server: ServerName) -> PeerDatabase | None:
             try:
                 identity = await context.links[server].greet()
             except PeerUnavailable as error:
                 context.peers.failed(server, error.reason)
                 return None
-            return Party(server, identity.database)
+            return PeerDatabase(server, identity.database)
 
         servers = [
             server for server in context.peers.states if not (is_handover and server == primary) and not context.peers.is_forgotten(server)
@@ -368,7 +368,7 @@ class PromoteService:
         state = self._context.peers.states.get(claim.primary)
         return state is not None and state.former == claim.database != NO_DATABASE
 
-    def _round(self, party: Party, answer_to: Mapping[MessageId, StatusAnswer], reachable: Reachable, *, is_first: bool) -> Decide:
+    def _round(self, party: PeerDatabase, answer_to: Mapping[MessageId, StatusAnswer], reachable: Reachable, *, is_first: bool) -> Decide:
         """The first answer begins a new round: the claim may still contain answers of an interrupted round, which may be hours
         old."""
         me, copies = self._context.me, self._context.settings.copies_wanted
@@ -386,7 +386,7 @@ class PromoteService:
         """Write the rows of messages that another node reported delivered: they are no longer shadow messages."""
         by_primary: dict[ServerName, list[DiscardEvent]] = defaultdict(list)
         for message_id, transition in zip(ids, transitions, strict=True):
-            if transition.note == Note.DONE and transition.before is not None:
+            if transition.outcome == Outcome.DONE and transition.before is not None:
                 by_primary[transition.before.primary].append(DiscardEvent(0, message_id, DiscardStatus.DELIVERED))
         try:
             for primary, events in by_primary.items():
@@ -396,7 +396,7 @@ class PromoteService:
 
 
 def _ours(ids: Sequence[MessageId], transitions: Sequence[Transition]) -> set[MessageId]:
-    return {message_id for message_id, transition in zip(ids, transitions, strict=True) if transition.note == Note.PROMOTED}
+    return {message_id for message_id, transition in zip(ids, transitions, strict=True) if transition.outcome == Outcome.PROMOTED}
 
 
 AGAIN_SECONDS = 5.0
@@ -408,7 +408,7 @@ class ReconcileService:
 
     `_reconciled` has, for each primary, the incarnation that answered about all its copies since this process started. Each copy still
     held for that primary was sent by this incarnation, or is known to it: a copy that an earlier incarnation sent and this one does not
-    know is being taken over, and `PeerDesk.hold` refuses copies from an earlier incarnation.
+    know is being taken over, and `PeerRequests.hold` refuses copies from an earlier incarnation.
     """
 
     def __init__(self, context: Context, promote: PromoteService, has_yielded: Callable[[MessageId], None]) -> None:
@@ -438,7 +438,7 @@ class ReconcileService:
             try:
                 # An empty transaction: copies that are being stored are committed before it.
                 await context.ledger.transition((), lambda _, claim: Transition(claim, claim))
-                await self._ask_all(Party(server, present.database))
+                await self._ask_all(PeerDatabase(server, present.database))
                 self._reconciled[server] = present
                 return
             except (PeerUnavailable, LedgerUnavailable) as error:
@@ -453,17 +453,17 @@ class ReconcileService:
             await asyncio.sleep(context.settings.transport.shadow_resubmit_time_span.total_seconds())
             try:
                 for group in await context.ledger.shadow_groups():
-                    party = Party(group.primary, group.database)
+                    party = PeerDatabase(group.primary, group.database)
                     sender = self._reconciled.get(group.primary)
                     if sender is not None and self._is_present(party, sender) and group.primary not in self._running:
                         await self._ask_all(party, sender)
             except (PeerUnavailable, LedgerUnavailable) as error:
                 _log.info("reconciliation.put_off", reason=error.reason)
 
-    def _is_present(self, party: Party, incarnation: Incarnation) -> bool:
+    def _is_present(self, party: PeerDatabase, incarnation: Incarnation) -> bool:
         return party.database == incarnation.database and self._context.peers.whole_incarnation(party.server) == incarnation
 
-    async def _ask_all(self, party: Party, sender: Incarnation | None = None) -> None:
+    async def _ask_all(self, party: PeerDatabase, sender: Incarnation | None = None) -> None:
         """Leave half of the time to the mail: after a restart both servers ask about everything they hold. `sender`: the
         incarnation that sent all these copies, or knows them; `None` if an older one may have sent them."""
         clock = self._context.clock
@@ -475,7 +475,7 @@ class ReconcileService:
             await asyncio.sleep(min(clock.awake() - began, PAUSE_SECONDS_MAX))
             began = clock.awake()
 
-    async def _ask(self, party: Party, page: Sequence[HeldCopy], sender: Incarnation | None) -> None:
+    async def _ask(self, party: PeerDatabase, page: Sequence[HeldCopy], sender: Incarnation | None) -> None:
         context = self._context
         link = context.links[party.server]
         questions = {held.message_id: StatusQuestion(held.message_id, held.number) for held in page}

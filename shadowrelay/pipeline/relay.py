@@ -32,7 +32,7 @@ from shadowrelay.model.replies import (
 from shadowrelay.model.routing import Destination, HostPort
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.ownership import shadow
-from shadowrelay.ownership.rules import Party
+from shadowrelay.ownership.rules import PeerDatabase
 from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.placement import LARGE_OCTETS
@@ -169,7 +169,7 @@ class RelayService:
         if is_done:
             self._track_end(stored, envelope, server)
             return Relayed(report, None, None)
-        next_hop = Party(server, answer.server_database)
+        next_hop = PeerDatabase(server, answer.server_database)
         number = said.number if said is not None and said.state is StatusState.PRIMARY and said.number is not None else rank
         claim = shadow.kept_claim(next_hop, number, count, done)
         if said is not None and shadow.yielded_to(said, next_hop, context.me):

@@ -20,15 +20,15 @@ from shadowrelay.model.ownership import Claim, Copy, CopyNumber, StatusAnswer, S
 from shadowrelay.model.queue import StoredMessage
 from shadowrelay.model.replies import LedgerUnavailable, PeerUnavailable
 from shadowrelay.ownership import primary, rules
-from shadowrelay.ownership.rules import Note, Party
+from shadowrelay.ownership.rules import Outcome, PeerDatabase
 from shadowrelay.pipeline.context import Context
+from shadowrelay.pipeline.copy_repair import CopyRepair
 from shadowrelay.pipeline.deliver import DeliverService
-from shadowrelay.pipeline.place import PlaceService
 from shadowrelay.protocol import tracking
 from shadowrelay.settings.values import WithoutLease
 
 NO_SERVERS: frozenset[ServerName] = frozenset()
-GONE = (Note.DROPPED, Note.EVERYBODY)  # the server reports that it holds no copy
+GONE = (Outcome.DROPPED, Outcome.EVERYBODY)  # the server reports that it holds no copy
 SILENT_SECONDS = 5.0  # a server that did not answer is not asked again for this long, unless it contacts this node
 PAGE = 400  # docs/protocol.md 14: questions in one XQDISCARD STATUS BDAT
 DOUBLINGS_MAX = 10
@@ -57,7 +57,7 @@ class ReviewService:
     | `_waited_for`         | servers for which messages wait       | `_wait_for`; `run`          | `reachable`; `run`                 |
     """
 
-    def __init__(self, context: Context, deliver: DeliverService, place: PlaceService) -> None:
+    def __init__(self, context: Context, deliver: DeliverService, place: CopyRepair) -> None:
         self._context = context
         self._deliver = deliver
         self._place = place
@@ -312,13 +312,13 @@ class ReviewService:
         transitions = await self._question(server, message_ids, partial(question_number, server))
         if transitions is None:
             return None
-        again = [message_id for message_id, transition in transitions.items() if transition.note == Note.CHOOSE_AGAIN]
-        gone = {message_id: found.after for message_id, found in transitions.items() if found.note == Note.EVERYBODY and found.after}
+        again = [message_id for message_id, transition in transitions.items() if transition.outcome == Outcome.CHOOSE_AGAIN]
+        gone = {message_id: found.after for message_id, found in transitions.items() if found.outcome == Outcome.EVERYBODY and found.after}
         if again and not await self.choose_again(server, again):
             return None
         if gone:
             await self._ask_everybody(server, gone)
-        return {message_id for message_id, transition in transitions.items() if transition.note == Note.WAIT}
+        return {message_id for message_id, transition in transitions.items() if transition.outcome == Outcome.WAIT}
 
     async def choose_again(self, server: ServerName, message_ids: Sequence[MessageId]) -> bool:
         """Give the copies on this server the next numbers. The numbers were just committed for this server alone: a placement in progress
@@ -328,7 +328,7 @@ class ReviewService:
         numbers = {
             message_id: transition.after.number
             for message_id, transition in zip(message_ids, raised, strict=True)
-            if transition.note == Note.CHOOSE_AGAIN and transition.after is not None
+            if transition.outcome == Outcome.CHOOSE_AGAIN and transition.after is not None
         }
         return not numbers or await self._question(server, list(numbers), lambda message_id, _: numbers[message_id]) is not None
 
@@ -366,8 +366,8 @@ class ReviewService:
                     unanswered.add(server)
                     continue
                 _log.warning("everybody.unheard", server=server, count=len(open_ids))
-            settled = (Note.YIELDED, Note.DONE, Note.WAIT)
-            open_ids -= {message_id for message_id, transition in (transitions or {}).items() if transition.note in settled}
+            settled = (Outcome.YIELDED, Outcome.DONE, Outcome.WAIT)
+            open_ids -= {message_id for message_id, transition in (transitions or {}).items() if transition.outcome in settled}
         return open_ids, unanswered
 
     async def _question(
@@ -396,7 +396,7 @@ class ReviewService:
         if server in self._unanswered:
             self._trust(server)
         assert link.identity is not None
-        party = Party(server, link.identity.database)
+        party = PeerDatabase(server, link.identity.database)
         answer_to = dict(zip(messages, answers, strict=True))
         runs = {
             message_id: (entry := message.claim.copy_on(server)) is not None and self._runs(message)(entry)
@@ -406,12 +406,12 @@ class ReviewService:
         def decide(message_id: MessageId, claim: Claim | None) -> Transition:
             transition = self._decide(message_id, claim, party, answer_to[message_id], runs[message_id])
             is_old = message_id in placing or not is_same_copy(claim, messages[message_id].claim, server)
-            return Transition(claim, claim, note=Note.WAIT) if is_old and transition.note in GONE else transition
+            return Transition(claim, claim, outcome=Outcome.WAIT) if is_old and transition.outcome in GONE else transition
 
         transitions = await context.end_claims(list(answer_to), decide)
         outcome = dict(zip(answer_to, transitions, strict=True))
         for message_id, transition in outcome.items():
-            if transition.note == Note.CHOSEN:
+            if transition.outcome == Outcome.CHOSEN:
                 self._deliver.placed(message_id)
                 if transition.before is not None and not transition.before.is_chosen(server):
                     self._track_chosen(messages[message_id], server, asked_at)
@@ -452,21 +452,23 @@ class ReviewService:
         heard_at = self._context.peers.states[server].heard_awake if server in self._context.peers else None
         return heard_at is None or heard_at < failed_at
 
-    def _decide(self, message_id: MessageId, claim: Claim | None, party: Party, answer: StatusAnswer, lease_runs: bool) -> Transition:
+    def _decide(
+        self, message_id: MessageId, claim: Claim | None, party: PeerDatabase, answer: StatusAnswer, lease_runs: bool
+    ) -> Transition:
         context = self._context
         if claim is None:
             return Transition(None, None)
         transition = primary.review(claim, context.me, party, answer, lease_runs)
         ends = claim.is_primary and transition.after is not None and not transition.after.is_primary
         if ends and not context.attempts.end_claim(message_id):
-            return Transition(claim, claim, note=Note.WAIT)  # an attempt runs: claims end only between attempts
+            return Transition(claim, claim, outcome=Outcome.WAIT)  # an attempt runs: claims end only between attempts
         return transition
 
 
 # Decisions of `shadowrelay.ownership` about claims that may be gone by now; and the number of a question.
 
 
-def holds_for(answer: StatusAnswer, me: Party) -> bool:
+def holds_for(answer: StatusAnswer, me: PeerDatabase) -> bool:
     """Whether the server holds the copy for us. Not if it is promoting: a server that received `yours` does not wait for a lease to end."""
     is_ours = answer.state is StatusState.SHADOW and answer.primary == me.server and answer.database == me.database
     return is_ours and not answer.promoting
@@ -477,7 +479,7 @@ def gave_up(claim: Claim | None, server: ServerName) -> Transition:
     return Transition(None, None) if claim is None else primary.gave_up(claim, server)
 
 
-def choosing_again(claim: Claim | None, me: Party, server: ServerName) -> Transition:
+def choosing_again(claim: Claim | None, me: PeerDatabase, server: ServerName) -> Transition:
     """Assign the next number, before an older copy is chosen again."""
     return Transition(None, None) if claim is None else primary.choosing_again(claim, me, server)
 
@@ -489,7 +491,7 @@ def nobody_claims_more(claim: Claim | None, asked: Claim, server: ServerName) ->
     return primary.nobody_claims_more(claim, server)
 
 
-def claimed_again(claim: Claim | None, me: Party) -> Transition:
+def claimed_again(claim: Claim | None, me: PeerDatabase) -> Transition:
     """All nodes were asked about a message of an older copy of this database."""
     return Transition(None, None) if claim is None else primary.claimed_again(claim, me)
 

@@ -20,7 +20,7 @@ from shadowrelay.model.resubmission import Criteria, Progress, RequestState, Res
 from shadowrelay.model.routing import Destination
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import primary
-from shadowrelay.ownership.rules import Party
+from shadowrelay.ownership.rules import PeerDatabase
 from shadowrelay.pipeline import delivery_rules, dsn, safety_net_rules
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.deliver import DeliverService
@@ -44,7 +44,7 @@ class SafetyNetService:
         context: Context,
         deliver: DeliverService,
         destination: Callable[[str], Destination],
-        is_lost: Callable[[Party], bool],
+        is_lost: Callable[[PeerDatabase], bool],
     ) -> None:
         self._context = context
         self._deliver = deliver
@@ -182,7 +182,7 @@ class SafetyNetService:
             try:
                 selection = select(stored, request.criteria, self._destination, context.now())
                 is_found = bool(selection.ordinals or selection.outside)
-                if is_for_other and is_found and not self._is_lost(Party(stored.claim.primary, stored.claim.database)):
+                if is_for_other and is_found and not self._is_lost(PeerDatabase(stored.claim.primary, stored.claim.database)):
                     step = replace(step, elsewhere_count=step.elsewhere_count + 1)
                     continue
                 step = replace(step, outside_count=step.outside_count + len(selection.outside))

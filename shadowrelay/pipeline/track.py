@@ -14,11 +14,11 @@ from shadowrelay.model.queue import NewMessage, Origin
 from shadowrelay.model.replies import LOCAL_ERROR, LedgerUnavailable, Reply, queued_as
 from shadowrelay.model.tracking import Replication
 from shadowrelay.ownership import primary
-from shadowrelay.ownership.rules import Party
+from shadowrelay.ownership.rules import PeerDatabase
 from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.context import Context
+from shadowrelay.pipeline.copy_repair import CopyRepair
 from shadowrelay.pipeline.deliver import DeliverService
-from shadowrelay.pipeline.place import PlaceService
 from shadowrelay.protocol import tracking
 
 # The reply to an unknown parameter: the previous hop then delivers the message without TRACK at once, and does not wait.
@@ -28,12 +28,12 @@ _log = structlog.get_logger()
 
 
 class TrackService:
-    """Implements `ports.PeerDesk.track`."""
+    """Implements `ports.PeerRequests.track`."""
 
-    def __init__(self, context: Context, deliver: DeliverService, place: PlaceService) -> None:
+    def __init__(self, context: Context, deliver: DeliverService, copy_repair: CopyRepair) -> None:
         self._context = context
         self._deliver = deliver
-        self._place = place
+        self._copy_repair = copy_repair
 
     async def take(self, peer: PeerIdentity, offer: CopyOffer, began_awake: float) -> Reply | None:
         """Accept a message whose shadow `peer` keeps. Returns the reply, or None if the message is here already. The node owns the task, so
@@ -45,7 +45,7 @@ class TrackService:
         message_id, transport = envelope.message_id, context.settings.transport
         if peer.server not in context.peers:  # neither would ever poll the other for notifications
             return NOT_LINKED
-        previous = Party(peer.server, peer.database)
+        previous = PeerDatabase(peer.server, peer.database)
         wanted = transport.shadow_copies if context.settings.is_copied(envelope.connector) else 0
         claim = primary.relayed_claim(context.me, previous, offer.number, len(envelope.recipients), wanted)
         now, started = context.now(), context.clock.awake()
@@ -74,6 +74,6 @@ class TrackService:
         )  # fmt: skip
         context.metrics.acknowledged(Replication.SUCCESS)
         if stored.claim.missing_count:
-            self._place.want(message_id)
+            self._copy_repair.want(message_id)
         self._deliver.take_over(stored, None if content.path is not None else content)
         return queued_as(message_id)

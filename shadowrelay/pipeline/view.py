@@ -16,12 +16,12 @@ from shadowrelay.model.tracking import TrackingEvent
 from shadowrelay.model.values import replace
 from shadowrelay.pipeline import pressure_rules
 from shadowrelay.pipeline.context import Context
+from shadowrelay.pipeline.copy_repair import CopyRepair
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.drain import DrainService
 from shadowrelay.pipeline.message_desk import MessageDesk
 from shadowrelay.pipeline.next_hop_queue import NextHopQueue
 from shadowrelay.pipeline.peerbook import PeerState
-from shadowrelay.pipeline.place import PlaceService
 from shadowrelay.pipeline.pressure_rules import Level, Pressure
 from shadowrelay.pipeline.rolled_back import OLDER_COPY, RolledBackService
 from shadowrelay.pipeline.routing import is_smart_host
@@ -58,7 +58,7 @@ class View:
         rolled_back: RolledBackService,
         drain: DrainService,
         deliver: DeliverService,
-        place: PlaceService,
+        place: CopyRepair,
         safety_net: SafetyNetService,
         started_at: datetime,
         effective: Callable[[], dict[str, object]],

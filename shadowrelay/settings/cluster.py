@@ -1,6 +1,6 @@
 """Writes the files of a new cluster: `shadowrelay init`. docs/operations.md "Two nodes in ten minutes".
 
-What is planned is a value (`Cluster`), its texts are functions of it; `write` puts them into a directory. Nothing that exists is
+What is planned is a value (`ClusterPlan`), its texts are functions of it; `write` puts them into a directory. Nothing that exists is
 overwritten: a file that would be different now is written beside the old one, so that a node can be added to a running cluster.
 """
 
@@ -64,7 +64,7 @@ class PlannedNode:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class ClusterPlan:
     """Shapes: `is_on_one_machine`: two nodes have the same host, so each keeps its data beside its configuration and listens on its own
     address only. `is_in_containers`: Docker Compose runs each node, not systemd."""
 
@@ -85,7 +85,7 @@ def planned(
     relay_from: Sequence[str] = (),
     next_hops: Sequence[str] = (),
     is_in_containers: bool = False,
-) -> Cluster:
+) -> ClusterPlan:
     """Shapes: `nodes` are "name,site" or "name,site,host:port"; the port is 25 if it is missing, the host the name.
 
     Raises: ConfigurationError with every mistake, one a line, each with its option and the remedy.
@@ -126,7 +126,9 @@ def planned(
         PlannedNode(one.name, one.site, one.address, HostPort("127.0.0.1", ADMIN_PORT + (number if is_on_one_machine else 0)))
         for number, one in enumerate(found)
     ]
-    return Cluster(tuple(numbered), boundary, tuple(accepted), tuple(map(str, networks)), tuple(hops), is_on_one_machine, is_in_containers)
+    return ClusterPlan(
+        tuple(numbered), boundary, tuple(accepted), tuple(map(str, networks)), tuple(hops), is_on_one_machine, is_in_containers
+    )
 
 
 def _node(text: str) -> PlannedNode:
@@ -141,12 +143,12 @@ def _node(text: str) -> PlannedNode:
     return PlannedNode(name, site, where, HostPort("127.0.0.1", ADMIN_PORT))
 
 
-def node_toml(cluster: Cluster, node: PlannedNode) -> str:
+def node_toml(cluster: ClusterPlan, node: PlannedNode) -> str:
     """The configuration of one of its nodes."""
     return "\n".join(_lines(cluster, node)) + "\n"
 
 
-def _lines(cluster: Cluster, node: PlannedNode) -> Iterator[str]:
+def _lines(cluster: ClusterPlan, node: PlannedNode) -> Iterator[str]:
     where = {"data": "data", "tracking": "tracking"}
     if not cluster.is_on_one_machine:
         where = {"data": "/var/lib/shadowrelay/data", "tracking": "/var/log/shadowrelay/tracking"}
@@ -194,7 +196,7 @@ class Written:
     differing: tuple[Path, ...]
 
 
-def write(cluster: Cluster, directory: Path, *, is_renewal: bool = False) -> Written:
+def write(cluster: ClusterPlan, directory: Path, *, is_renewal: bool = False) -> Written:
     """Write what is missing: the authority, and in a directory for each node its configuration, certificate, key, token, and
     systemd unit or Compose file.
 
@@ -249,7 +251,7 @@ def write(cluster: Cluster, directory: Path, *, is_renewal: bool = False) -> Wri
     return Written(tuple(new), tuple(kept), tuple(differing))
 
 
-def _token(directory: Path, cluster: Cluster) -> bytes:
+def _token(directory: Path, cluster: ClusterPlan) -> bytes:
     """The same for all nodes, and for those that are added later."""
     for node in cluster.nodes:
         path = directory / node.name / "token"
@@ -258,7 +260,7 @@ def _token(directory: Path, cluster: Cluster) -> bytes:
     return f"{secrets.token_urlsafe(32)}\n".encode("ascii")
 
 
-def next_commands(cluster: Cluster, directory: Path) -> list[str]:
+def next_commands(cluster: ClusterPlan, directory: Path) -> list[str]:
     """What to type next, in order."""
     first = cluster.nodes[0]
     if cluster.is_on_one_machine:

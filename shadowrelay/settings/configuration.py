@@ -40,7 +40,7 @@ from shadowrelay.settings.texts import format_duration
 from shadowrelay.settings.values import Section, Settings
 from shadowrelay.settings.warnings import warnings
 
-__all__ = ["LoadedSettings", "Origin", "effective", "example", "load", "warnings"]
+__all__ = ["LoadedSettings", "ValueSource", "effective", "example", "load", "warnings"]
 
 AnySection = TypeVar("AnySection", bound=Section)
 Key = tuple[str | int, ...]
@@ -50,7 +50,7 @@ LISTS_OF_TABLES = ("receive_connectors", "peers", "routes", "site_links", "sites
 FILE_BYTES_MAX = 1024 * 1024  # a configuration is a few kB; more is the wrong file
 
 
-class Origin(StrEnum):
+class ValueSource(StrEnum):
     """Where a value came from."""
 
     DEFAULT = "default"
@@ -64,7 +64,7 @@ class LoadedSettings:
 
     path: Path
     settings: Settings
-    origins: Mapping[str, Origin]
+    origins: Mapping[str, ValueSource]
 
 
 def load(path: Path | str, environ: Mapping[str, str] | None = None) -> LoadedSettings:
@@ -87,7 +87,7 @@ def load(path: Path | str, environ: Mapping[str, str] | None = None) -> LoadedSe
     if environment.problems or problems:
         raise ConfigurationError("\n".join(environment.problems + problems))
     origins = {
-        format_key(key): Origin.ENVIRONMENT if environment.variable_of(key) else Origin.FILE if is_set else Origin.DEFAULT
+        format_key(key): ValueSource.ENVIRONMENT if environment.variable_of(key) else ValueSource.FILE if is_set else ValueSource.DEFAULT
         for key, _, is_set in _leaves(given)
     }
     return LoadedSettings(path, settings, origins)

@@ -74,7 +74,7 @@ async def dial(host: HostPort, refuses: Callable[[int], bool] = lambda number: F
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class ConnectOptions:
     """How to open sessions. Units: seconds."""
 
     own_name: str
@@ -97,7 +97,7 @@ class Opened:
     messages_count: int = 0  # messages sent in this session
 
 
-async def open_session(host: HostPort, name: str, opening: Opening) -> Opened:
+async def open_session(host: HostPort, name: str, opening: ConnectOptions) -> Opened:
     """Return a session after its last EHLO. `name` is the server's expected name: for TLS and in logs.
 
     Raises: SessionBroken; its reply is the server's own if the server refused.
@@ -116,7 +116,7 @@ class _TlsFailed(SessionBroken):
     """The session worked up to STARTTLS."""
 
 
-async def _open(host: HostPort, name: str, opening: Opening, tls: TlsUse) -> Opened:
+async def _open(host: HostPort, name: str, opening: ConnectOptions, tls: TlsUse) -> Opened:
     connection = await _connected(host, opening)
     client = aiosmtplib.SMTP(sock=connection, local_hostname=opening.own_name, timeout=None, start_tls=False)
     try:
@@ -136,7 +136,7 @@ async def _open(host: HostPort, name: str, opening: Opening, tls: TlsUse) -> Ope
         raise
 
 
-async def _connected(host: HostPort, opening: Opening) -> socket.socket:
+async def _connected(host: HostPort, opening: ConnectOptions) -> socket.socket:
     try:
         async with asyncio.timeout(opening.connect_seconds):
             return await opening.dial(host)
@@ -166,7 +166,7 @@ async def _bounded(seconds: float, late: Reply) -> AsyncIterator[None]:
         raise SessionBroken(late) from error
 
 
-async def _greet(client: aiosmtplib.SMTP, opening: Opening) -> None:
+async def _greet(client: aiosmtplib.SMTP, opening: ConnectOptions) -> None:
     async with _bounded(opening.command_seconds, TIMED_OUT):
         try:
             await client.ehlo()
@@ -176,7 +176,7 @@ async def _greet(client: aiosmtplib.SMTP, opening: Opening) -> None:
             await client.helo()
 
 
-async def _protect(client: aiosmtplib.SMTP, name: str, opening: Opening, tls: TlsUse) -> None:
+async def _protect(client: aiosmtplib.SMTP, name: str, opening: ConnectOptions, tls: TlsUse) -> None:
     if not client.supports_extension("starttls"):
         if tls is TlsUse.REQUIRED:
             raise SessionBroken(Reply(TLS_FAILED.code, TLS_FAILED.enhanced, "The server does not offer STARTTLS"))

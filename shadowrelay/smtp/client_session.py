@@ -141,7 +141,7 @@ QUIT_SECONDS_MAX = 2.0
 _tuple = tuple.__new__  # same as the NamedTuple's constructor, without a Python call
 
 
-class Answer(NamedTuple):
+class RawReply(NamedTuple):
     """A complete reply as received; `lines` without their codes, at least one."""
 
     code: int
@@ -165,7 +165,7 @@ class Pipeline(asyncio.Protocol):
         self._reply_octets = 0
         self._batch_octets = 0
         self._owed = 0
-        self._answers: deque[Answer] = deque()
+        self._answers: deque[RawReply] = deque()
         self._wanted = 0
         self._waiter: asyncio.Future[None] | None = None
         self._progress_at = 0.0
@@ -215,7 +215,7 @@ class Pipeline(asyncio.Protocol):
                 timer.cancel()
         self._check()
 
-    async def answers(self, count: int, seconds: float | None) -> list[Answer]:
+    async def answers(self, count: int, seconds: float | None) -> list[RawReply]:
         """The next replies, in order. `seconds` is the limit for each one; `None` if the caller limits the whole.
 
         Raises: SessionBroken, also if only some of them arrived (`taken` returns those).
@@ -243,7 +243,7 @@ class Pipeline(asyncio.Protocol):
             return came
         return [self._answers.popleft() for _ in range(count)]
 
-    async def answer(self, seconds: float | None) -> Answer:
+    async def answer(self, seconds: float | None) -> RawReply:
         """The next reply. Raises SessionBroken."""
         if self._answers:
             self._batch_octets = 0
@@ -254,7 +254,7 @@ class Pipeline(asyncio.Protocol):
         """Whether a negative reply is among the unread ones."""
         return any(answer.code >= 400 for answer in self._answers)
 
-    def taken(self) -> list[Answer]:
+    def taken(self) -> list[RawReply]:
         """Unread replies that arrived before the session broke."""
         rest = list(self._answers)
         self._answers.clear()
@@ -312,7 +312,7 @@ class Pipeline(asyncio.Protocol):
                 self._lines.append(words)
                 continue
             self._reply_octets = 0
-            answer = _tuple(Answer, (code, (*self._lines, words) if self._lines else (words,)))
+            answer = _tuple(RawReply, (code, (*self._lines, words) if self._lines else (words,)))
             self._lines.clear()
             if self._owed:
                 self._owed -= 1

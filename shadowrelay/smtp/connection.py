@@ -28,7 +28,7 @@ from aiosmtpd.smtp import log as aiosmtpd_log
 from shadowrelay.memory import ContentBudget
 from shadowrelay.model.ids import BoundaryName, ServerName
 from shadowrelay.model.replies import LOCAL_ERROR, LedgerUnavailable, Reply, WireError
-from shadowrelay.ports import Acceptor, Clock, PeerDesk
+from shadowrelay.ports import Acceptor, Clock, PeerRequests
 from shadowrelay.settings.values import Peer, ReceiveConnector, Route
 from shadowrelay.smtp.data import CommandReader
 from shadowrelay.smtp.limits import (
@@ -85,7 +85,7 @@ class Reception:
     connector: ReceiveConnector
     peers: Mapping[ServerName, Peer]
     acceptor: Acceptor
-    desk: PeerDesk
+    peer_requests: PeerRequests
     clock: Clock
     spool_directory: Path
     budget: ContentBudget = field(default_factory=ContentBudget)
@@ -121,7 +121,7 @@ class Reception:
 
 
 @dataclass(slots=True)
-class Account:
+class SessionLog:
     """The fields of a session's line in the operator log."""
 
     address: str
@@ -185,7 +185,7 @@ class Connection(SMTP):
         """Start the session."""
         peername = transport.get_extra_info("peername")
         self.own_reader.progress_at = self._began_at = self.loop.time()
-        self.account = Account(client_ip(peername), peername[1] if isinstance(peername, tuple) else 0, self._began_at)
+        self.account = SessionLog(client_ip(peername), peername[1] if isinstance(peername, tuple) else 0, self._began_at)
         address, connector = self.account.address, self.reception.connector
         is_trusted = self.reception.rights.is_externally_secured(address)  # several nodes may share one address
         of_address_max = connector.max_sessions if is_trusted else connector.max_sessions_per_address

@@ -31,8 +31,8 @@ from shadowrelay.model.routing import Destination, HostPort
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.ports import DeliveryJob, DeliveryReport
 from shadowrelay.protocol.addresses import format_mail, format_rcpt
-from shadowrelay.smtp.client import Opened, Opening, open_session
-from shadowrelay.smtp.client_session import BROKEN_REPLY, CONNECTION_FAILED, SERVICE_CLOSING, Answer, SessionBroken, SessionPool, failure
+from shadowrelay.smtp.client import ConnectOptions, Opened, open_session
+from shadowrelay.smtp.client_session import BROKEN_REPLY, CONNECTION_FAILED, SERVICE_CLOSING, RawReply, SessionBroken, SessionPool, failure
 from shadowrelay.smtp.data import DotStuffer, stuffed_with_end
 from shadowrelay.smtp.resolver import NO_USABLE_EXCHANGE, Exchange, MailResolver
 
@@ -60,7 +60,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class OutgoingMessage:
     """The message to deliver. `ordinals` ascending, not empty; `prefix` whole header lines or empty."""
 
     envelope: Envelope
@@ -88,11 +88,11 @@ class Unfinished(Exception):
 
 
 @dataclass(slots=True)
-class Transaction:
+class DeliveryTransaction:
     """State of one transaction; `replies` by ordinal is filled as replies arrive."""
 
     session: Opened
-    work: Work
+    work: OutgoingMessage
     replies: dict[int, Reply] = field(default_factory=dict)
     accepted: list[int] = field(default_factory=list)
     dot_sent: bool = False
@@ -168,7 +168,7 @@ class Transaction:
         pipeline.write(b"DATA\r\n", 1)
         return await self._may_follow(await pipeline.answer(limits.data))
 
-    async def _may_follow(self, data: Answer) -> bool:
+    async def _may_follow(self, data: RawReply) -> bool:
         if data.code == 354:
             return True
         if self._is_positive(data):
@@ -181,7 +181,7 @@ class Transaction:
             raise failure(data.reply, self.session.server)
         return False
 
-    def _note_early_refusals(self, answers: Sequence[Answer]) -> None:
+    def _note_early_refusals(self, answers: Sequence[RawReply]) -> None:
         """Record refusals that arrived before the server closed the connection, as some do after a 554."""
         if answers and answers[0].code >= 400 and answers[0].code != SERVICE_CLOSING:
             raise failure(answers[0].reply, self.session.server)
@@ -197,13 +197,13 @@ class Transaction:
         except SessionBroken:
             self.session.pipeline.abort()
 
-    def _note_recipient(self, ordinal: int, answer: Answer) -> None:
+    def _note_recipient(self, ordinal: int, answer: RawReply) -> None:
         if self._is_positive(answer):
             self.accepted.append(ordinal)
         else:
             self.replies[ordinal] = answer.reply
 
-    def _is_positive(self, answer: Answer) -> bool:
+    def _is_positive(self, answer: RawReply) -> bool:
         if 300 <= answer.code < 400:
             raise self._out_of_place(answer)
         if answer.code == SERVICE_CLOSING:
@@ -211,7 +211,7 @@ class Transaction:
             raise self._out_of_place(answer) if broken is None else broken.error()
         return answer.code < 300
 
-    def _out_of_place(self, answer: Answer) -> SessionBroken:
+    def _out_of_place(self, answer: RawReply) -> SessionBroken:
         self.session.pipeline.abort()
         return SessionBroken(BROKEN_REPLY._replace(text=f"{BROKEN_REPLY.text}: {answer.code} out of place"))
 
@@ -248,7 +248,7 @@ class Transaction:
             return True
         return data is None or not data[: data.find(b"\r\n\r\n")].isascii()
 
-    async def _content(self) -> Answer:
+    async def _content(self) -> RawReply:
         """Send the content and the dot, and return the reply."""
         work, pipeline, data = self.work, self.session.pipeline, self.work.content.data
         end = b"" if data is not None else await self._stream()
@@ -266,7 +266,7 @@ class Transaction:
             raise self._out_of_place(answer)
         return answer
 
-    async def _reply_while_leased(self, left: float) -> Answer:
+    async def _reply_while_leased(self, left: float) -> RawReply:
         """The reply to the dot: wait up to ten minutes (RFC 5321 4.5.3.2.6), but no longer than the leases last, which peers renew
         meanwhile: an unknown outcome must be recorded before another server may deliver. `left`: seconds that they last now."""
         self._lease_timer = asyncio.get_running_loop().call_later(max(left, 0.0), self._look_at_leases)
@@ -320,7 +320,7 @@ SKIPPED_SECONDS = 30.0  # skipped for so long if another host was tried: it cost
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class NextHopHost:
     """A server to try; `name` is its name in MX or route."""
 
     host: HostPort
@@ -347,19 +347,19 @@ class Hosts:
         self._shuffle = shuffle
         self._failures: dict[HostPort, Failure] = {}
 
-    def of_route(self, destination: Destination) -> list[Target]:
+    def of_route(self, destination: Destination) -> list[NextHopHost]:
         """The hosts of a route in the order of trying, recently failed ones last. No look-up."""
         targets = []
         for host in destination.hosts:
-            targets.append(Target(host, host.host))
+            targets.append(NextHopHost(host, host.host))
         if len(targets) > 1:
             targets.sort(key=lambda target: (self._failed_lately(target.host), self.is_skipped(target.host)))
         return targets
 
-    async def of_domain(self, destination: Destination) -> AsyncGenerator[Target, None]:
+    async def of_domain(self, destination: Destination) -> AsyncGenerator[NextHopHost, None]:
         """The exchanges of a domain in the order of trying, recently failed ones last. Raises DeliveryError, a transient
         one if no address is known because look-ups failed, or only servers that are avoided are left."""
-        late: list[Target] = []
+        late: list[NextHopHost] = []
         unanswered: Reply | None = None
         is_found = is_left_out = False
         avoided = await self._with_addresses(destination.avoided) if destination.avoided else destination.avoided
@@ -384,7 +384,7 @@ class Hosts:
                     is_left_out = True
                     continue
                 is_found = True
-                target = Target(host, exchange.host)
+                target = NextHopHost(host, exchange.host)
                 if self._failed_lately(host):
                     late.append(target)
                 else:
@@ -447,7 +447,7 @@ class SmtpDeliverer:
 
     def __init__(
         self,
-        opening: Opening,
+        opening: ConnectOptions,
         resolver: MailResolver,
         *,
         concurrency_per_destination: int,
@@ -524,7 +524,7 @@ class SmtpDeliverer:
             excess -= pool.end_idle(excess)
 
     async def _try(
-        self, pool: SessionPool[Opened], target: Target, job: DeliveryJob
+        self, pool: SessionPool[Opened], target: NextHopHost, job: DeliveryJob
     ) -> tuple[DeliveryReport | None, TransientDeliveryError | None]:
         """Run a transaction with this server, or return why no session could be opened, so that another server may be tried. If a kept
         session is stale (it broke before its first reply), open a new one, once."""
@@ -544,9 +544,11 @@ class SmtpDeliverer:
                 self._put_back(pool, key, session)
                 raise
             ordinals = tuple(sorted(job.ordinals))
-            work = Work(job.envelope, ordinals, content, job.prefix, job.may_end_data, self._limits, job.reply_seconds, job.handling)
+            work = OutgoingMessage(
+                job.envelope, ordinals, content, job.prefix, job.may_end_data, self._limits, job.reply_seconds, job.handling
+            )
             answers_before = session.pipeline.answers_count
-            transaction = Transaction(session, work)
+            transaction = DeliveryTransaction(session, work)
             try:
                 await transaction.run()
             except Unfinished as error:
@@ -570,7 +572,7 @@ class SmtpDeliverer:
             self._put_back(pool, key, session)
             return DeliveryReport(session.server, transaction.replies, passes_dsn="dsn" in session.extensions), None
 
-    async def _open(self, target: Target) -> Opened:
+    async def _open(self, target: NextHopHost) -> Opened:
         """Raises SessionBroken."""
         if (session := await self._to_peer(HostPort(target.name.rstrip(".").lower(), target.host.port))) is not None:
             self._hosts.reached(target.host)

@@ -58,7 +58,7 @@ CONFIGURATION_SECONDS = 1.0  # between checks whether /etc/resolv.conf has chang
 _log = structlog.get_logger()
 
 
-class Found(Enum):
+class AnswerKind(Enum):
     """The kind of an answer."""
 
     RECORDS = "records"
@@ -68,11 +68,11 @@ class Found(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class DnsAnswer:
     """`records` as texts: "10 mx.example." for MX, an address for A and AAAA. `since`, `until`: monotonic clock. `failures_count`:
     consecutive failures."""
 
-    found: Found
+    found: AnswerKind
     records: tuple[str, ...] = ()
     since: float = 0.0
     until: float = 0.0
@@ -87,9 +87,9 @@ class Freshness:
     records: float
     others: float
 
-    def of(self, answer: Answer) -> float:
+    def of(self, answer: DnsAnswer) -> float:
         """The maximum age for this kind of answer."""
-        return self.records if answer.found is Found.RECORDS else self.others
+        return self.records if answer.found is AnswerKind.RECORDS else self.others
 
 
 ANY_AGE = Freshness(TTL_SECONDS_MAX, TTL_SECONDS_MAX)
@@ -113,8 +113,8 @@ class Lookups:
         self._resolver: dns.asyncresolver.Resolver | None = None
         self._read: tuple[int, int, int] | None = None  # identifies the version of the file that was read
         self._look_again_at = 0.0
-        self._answers: OrderedDict[tuple[str, str], Answer] = OrderedDict()
-        self._running: dict[tuple[str, str, str], asyncio.Task[Answer]] = {}
+        self._answers: OrderedDict[tuple[str, str], DnsAnswer] = OrderedDict()
+        self._running: dict[tuple[str, str, str], asyncio.Task[DnsAnswer]] = {}
         self._slots = {"": asyncio.Semaphore(AT_ONCE), "failed": asyncio.Semaphore(AT_ONCE_FAILED)}
         self._late: dict[asyncio.Timeout, None] = {}  # oldest first
 
@@ -123,7 +123,7 @@ class Lookups:
         """Look-ups that run or wait for a slot."""
         return len(self._running)
 
-    def known(self, name: dns.name.Name, kind: str, freshness: Freshness) -> Answer | None:
+    def known(self, name: dns.name.Name, kind: str, freshness: Freshness) -> DnsAnswer | None:
         """The cached answer, if it is still valid."""
         key = (_text(name), kind)
         answer = self._answers.get(key)
@@ -133,7 +133,7 @@ class Lookups:
         self._answers.move_to_end(key)
         return answer
 
-    async def ask(self, name: dns.name.Name, kind: str, *, lane: str = "", freshness: Freshness = ANY_AGE) -> Answer:
+    async def ask(self, name: dns.name.Name, kind: str, *, lane: str = "", freshness: Freshness = ANY_AGE) -> DnsAnswer:
         """The answer for an absolute name. Never raises. A look-up with a `lane` needs no slot."""
         answer = self.known(name, kind, freshness)
         if answer is not None:
@@ -169,7 +169,7 @@ class Lookups:
             return names, 1 if resolver.ndots is None else resolver.ndots
         return (), 1
 
-    async def _look_up(self, name: dns.name.Name, kind: str, lane: str, freshness: Freshness) -> Answer:
+    async def _look_up(self, name: dns.name.Name, kind: str, lane: str, freshness: Freshness) -> DnsAnswer:
         key = (_text(name), kind)
         before = self._answers.get(key)
         failures_count = before.failures_count if before is not None else 0
@@ -216,7 +216,7 @@ class Lookups:
             if has_slot:
                 slot.release()
 
-    async def _question(self, name: dns.name.Name, kind: str, failures_count: int) -> Answer:
+    async def _question(self, name: dns.name.Name, kind: str, failures_count: int) -> DnsAnswer:
         """Send one query. The answer keeps only texts: no exception, and no frames that a traceback refers to."""
         try:
             response = (await self._ready().resolve(name, kind, raise_on_no_answer=False, search=False)).response
@@ -228,14 +228,14 @@ class Lookups:
         chain = response.resolve_chaining()
         if chain.answer is not None:
             texts = tuple(record.to_text() for record in chain.answer)
-            return Answer(Found.RECORDS, texts, now, now + min(max(chain.minimum_ttl, TTL_SECONDS_MIN), TTL_SECONDS_MAX))
-        found = Found.NO_SUCH_NAME if response.rcode() == dns.rcode.NXDOMAIN else Found.NO_RECORDS
-        return Answer(found, (), now, now + min(max(chain.minimum_ttl, NEGATIVE_SECONDS_MIN), NEGATIVE_SECONDS_MAX))
+            return DnsAnswer(AnswerKind.RECORDS, texts, now, now + min(max(chain.minimum_ttl, TTL_SECONDS_MIN), TTL_SECONDS_MAX))
+        found = AnswerKind.NO_SUCH_NAME if response.rcode() == dns.rcode.NXDOMAIN else AnswerKind.NO_RECORDS
+        return DnsAnswer(found, (), now, now + min(max(chain.minimum_ttl, NEGATIVE_SECONDS_MIN), NEGATIVE_SECONDS_MAX))
 
-    def _failed(self, reason: str, failures_count: int) -> Answer:
+    def _failed(self, reason: str, failures_count: int) -> DnsAnswer:
         pause = min(FAILED_SECONDS_FIRST * 2.0 ** min(failures_count, 10), FAILED_SECONDS_MAX)
         now = self._clock()
-        return Answer(Found.NOTHING, (), now, now + pause, reason[:REASON_CHARACTERS_MAX], failures_count + 1)
+        return DnsAnswer(AnswerKind.NOTHING, (), now, now + pause, reason[:REASON_CHARACTERS_MAX], failures_count + 1)
 
     # name servers
 
@@ -272,7 +272,7 @@ async def name_server_failure(server: HostPort, name: str, seconds: float) -> st
     """Why this name server does not answer a query for `name`; "" if it does, even if it does not know the name."""
     lookups = Lookups((server,), lifetime_seconds=seconds)
     answer = await lookups.ask(dns.name.from_text(name), "A")
-    return answer.reason if answer.found is Found.NOTHING else ""
+    return answer.reason if answer.found is AnswerKind.NOTHING else ""
 
 
 def _text(name: dns.name.Name) -> str:
@@ -479,10 +479,10 @@ async def both_families(
             question.cancel()  # no effect on a finished one, and ends no look-up
     answers = [question.result() for question in asked if question.done() and not question.cancelled()]
     found = tuple(chain.from_iterable(answer.records for answer in answers))
-    return found, "" if found else next((answer.reason for answer in answers if answer.found is Found.NOTHING), "")
+    return found, "" if found else next((answer.reason for answer in answers if answer.found is AnswerKind.NOTHING), "")
 
 
-async def _ask(lookups: Lookups, name: dns.name.Name, kind: str, lane: str, freshness: Freshness | None) -> Answer:
+async def _ask(lookups: Lookups, name: dns.name.Name, kind: str, lane: str, freshness: Freshness | None) -> DnsAnswer:
     return await (lookups.ask(name, kind, lane=lane) if freshness is None else lookups.ask(name, kind, lane=lane, freshness=freshness))
 
 

@@ -49,8 +49,8 @@ from shadowrelay.protocol.xshadow import (
     parse_hello,
     parse_position,
 )
-from shadowrelay.smtp.client import Opened, Opening, open_session
-from shadowrelay.smtp.client_session import ENHANCED, SERVICE_CLOSING, Answer, Pipeline, SessionBroken, SessionPool
+from shadowrelay.smtp.client import ConnectOptions, Opened, open_session
+from shadowrelay.smtp.client_session import ENHANCED, SERVICE_CLOSING, Pipeline, RawReply, SessionBroken, SessionPool
 from shadowrelay.smtp.deliverer import BLOCK_OCTETS, opened
 
 CHUNK_OCTETS = 64 * 1024  # each is answered, so that both sides see progress this often
@@ -95,7 +95,7 @@ class DiscardTurn:
             self.sequence = max(self.sequence, reply.events[-1].sequence)
 
 
-def text_of(answer: Answer) -> str:
+def text_of(answer: RawReply) -> str:
     """A one-line reply's text without its enhanced code, whole."""
     line = answer.lines[-1]
     found = ENHANCED.match(line)
@@ -269,7 +269,7 @@ class PeerSession:
                         return chunks_count
         return chunks_count
 
-    def _verdict(self, answers: Sequence[Answer], copy: CopyInFlight) -> StatusAnswer | None:
+    def _verdict(self, answers: Sequence[RawReply], copy: CopyInFlight) -> StatusAnswer | None:
         is_broken = False
         for answer in answers:
             if answer.code >= 300:
@@ -286,11 +286,11 @@ class PeerSession:
             self._position = position
         return None
 
-    def _refusal_in(self, answers: Sequence[Answer]) -> Answer | None:
+    def _refusal_in(self, answers: Sequence[RawReply]) -> RawReply | None:
         """The first negative reply, except 421: that means that the server closes, not that nothing is stored."""
         return next((answer for answer in answers if answer.code >= 400 and answer.code != SERVICE_CLOSING), None)
 
-    def _superseded(self, refusal: Answer, copy: CopyInFlight) -> StatusAnswer:
+    def _superseded(self, refusal: RawReply, copy: CopyInFlight) -> StatusAnswer:
         copy.sent = False
         text = text_of(refusal)
         if refusal.code == 554 and text.startswith(SUPERSEDED):
@@ -302,11 +302,11 @@ class PeerSession:
         self.pipeline.abort()
         raise PeerUnavailable(self._server, str(refusal.reply), said=refusal_scope(refusal.reply), reply=refusal.reply)
 
-    async def _ask(self, command: bytes) -> Answer:
+    async def _ask(self, command: bytes) -> RawReply:
         self.pipeline.write(command, 1)
         return await self.pipeline.answer(None)
 
-    def _check(self, answer: Answer) -> None:
+    def _check(self, answer: RawReply) -> None:
         if answer.code == SERVICE_CLOSING and self.pipeline.broken is not None:
             raise self.pipeline.broken.error()
         if answer.code >= 300:
@@ -361,7 +361,7 @@ class SmtpPeerLink:
         self,
         server: ServerName,
         address: HostPort,
-        opening: Opening,
+        opening: ConnectOptions,
         clock: Clock,
         events: LinkEvents,
         *,
@@ -484,7 +484,7 @@ class SmtpPeerLink:
         except (PeerUnavailable, SessionBroken, TimeoutError):
             return None  # the polls of the heartbeat log why
 
-    def renew(self, opening: Opening) -> None:
+    def renew(self, opening: ConnectOptions) -> None:
         """Use these options for new sessions; open sessions stay."""
         self._opening = opening
 

@@ -63,7 +63,7 @@ from shadowrelay.smtp.limits import (
     ROOM_FOR_COPY_SECONDS,
     XSHADOW_FIRST,
 )
-from shadowrelay.smtp.receiver import MAIL_PARAMETERS, Hold, Receiver, Transaction, new_message_id
+from shadowrelay.smtp.receiver import MAIL_PARAMETERS, Hold, MailTransaction, Receiver, new_message_id
 from shadowrelay.smtp.tls import names_in_certificate
 
 
@@ -112,12 +112,12 @@ class PeerReceiver(Receiver):
         """XSHADOW is shown only to sessions that may use it."""
         lines = super().extensions()
         if self.reception.is_advertised and self.may_use_xshadow():
-            lines.append(format_keyword(hold=self.reception.desk.offers_hold(), track=self._offers_track()))
+            lines.append(format_keyword(hold=self.reception.peer_requests.offers_hold(), track=self._offers_track()))
         return lines
 
     def _offers_track(self) -> bool:
         """Whether this connector now accepts mail whose shadow the previous hop keeps."""
-        return self.reception.connector.redundancy.tracks and self.reception.desk.offers_track()
+        return self.reception.connector.redundancy.tracks and self.reception.peer_requests.offers_track()
 
     # proof of life
 
@@ -127,9 +127,9 @@ class PeerReceiver(Receiver):
             return
         if self.heard_at != self.own_reader.progress_at:  # commands that arrived together count once
             self.heard_at = self.own_reader.progress_at
-            self.reception.desk.heard(identity.server, identity.database)
+            self.reception.peer_requests.heard(identity.server, identity.database)
         if self._answered_awake is not None and name in EXCHANGE_STARTS:
-            self.reception.desk.proved(identity.server, identity.database, self._answered_awake)
+            self.reception.peer_requests.proved(identity.server, identity.database, self._answered_awake)
 
     def writing(self) -> None:
         """Note the time that `proved` reports. Taken before the write, so that it is never later than the peer's reading."""
@@ -149,7 +149,7 @@ class PeerReceiver(Receiver):
         identity = parse_hello(argument)
         reception = self.reception
         is_named = identity.server in self._proved_names or reception.rights.is_externally_secured(self.account.address)
-        if identity.server == reception.name and (refusal := reception.desk.refusal(identity)) is not None:
+        if identity.server == reception.name and (refusal := reception.peer_requests.refusal(identity)) is not None:
             raise WireError(refusal)
         if identity.server not in reception.peers or not is_named:
             raise WireError(NOT_YOUR_NAME)
@@ -157,13 +157,13 @@ class PeerReceiver(Receiver):
             raise WireError(OTHER_BOUNDARY)
         if identity.boundary != reception.boundary and identity.server not in reception.linked:
             raise WireError(OTHER_BOUNDARY)
-        if (refusal := reception.desk.refusal(identity)) is not None:
+        if (refusal := reception.peer_requests.refusal(identity)) is not None:
             raise WireError(refusal)
-        answer = await reception.desk.greeted(identity)
+        answer = await reception.peer_requests.greeted(identity)
         self.identity = identity
         self._answered_awake = None  # earlier replies went to a session without this identity
         self.account.peer = identity.server
-        reception.desk.heard(identity.server, identity.database)
+        reception.peer_requests.heard(identity.server, identity.database)
         self.say(Reply(250, "2.0.0", format_hello(answer)))
 
     # failure of a copy
@@ -206,7 +206,7 @@ class PeerReceiver(Receiver):
         """The XSHADOW parameter is known only in sessions that may use it."""
         return PEER_MAIL_PARAMETERS if self.may_use_xshadow() else MAIL_PARAMETERS
 
-    def refusal_of_mail(self, transaction: Transaction, parameters: Mapping[str, str], size: int) -> Reply | None:
+    def refusal_of_mail(self, transaction: MailTransaction, parameters: Mapping[str, str], size: int) -> Reply | None:
         """A copy is exempt from the limits for other clients."""
         value = parameters.get(KEYWORD)
         if value is None:
@@ -217,8 +217,12 @@ class PeerReceiver(Receiver):
         if size > (reception.connector.max_message_size if is_tracked else HOLD_SIZE_MAX):
             return MESSAGE_TOO_BIG
         if is_tracked and not self._offers_track():
-            return TRACK_NOT_OFFERED if reception.desk.offers_track() or not reception.connector.redundancy.tracks else HOLD_NOT_OFFERED
-        if not is_tracked and (identity.boundary != reception.boundary or not reception.desk.offers_hold()):
+            return (
+                TRACK_NOT_OFFERED
+                if reception.peer_requests.offers_track() or not reception.connector.redundancy.tracks
+                else HOLD_NOT_OFFERED
+            )
+        if not is_tracked and (identity.boundary != reception.boundary or not reception.peer_requests.offers_hold()):
             return HOLD_NOT_OFFERED
         # Not named by the message id: an earlier copy of the same message may still be on its way into the ledger.
         path = f"{reception.spool}/{new_message_id()}.copy"
@@ -297,9 +301,9 @@ class PeerReceiver(Receiver):
         self._is_deciding = self._is_our_time = True  # as in `smtp_DATA`
         try:
             if hold.trace:
-                reply = await self.reception.desk.track(identity, offer, hold.began_awake)
+                reply = await self.reception.peer_requests.track(identity, offer, hold.began_awake)
             else:
-                reply = await self.reception.desk.hold(identity, offer)
+                reply = await self.reception.peer_requests.hold(identity, offer)
         except BaseException:
             hold.sink.discard()
             raise
@@ -314,7 +318,7 @@ class PeerReceiver(Receiver):
             hold.sink.discard()
         self._say_with_position(reply)
 
-    def _offer_of(self, transaction: Transaction, hold: Hold, argument: str) -> CopyOffer:
+    def _offer_of(self, transaction: MailTransaction, hold: Hold, argument: str) -> CopyOffer:
         if hold.has_failed:
             raise WireError(HOLD_HAS_FAILED)
         if hold.extras is None or not transaction.recipients:
@@ -357,7 +361,7 @@ class PeerReceiver(Receiver):
         if reply.text.startswith(SUPERSEDED):  # followed by the answer to STATUS only, without a position
             self.say(reply)
         else:
-            self._collect(f"{reply} {format_position(self.reception.desk.position)}\r\n".encode())
+            self._collect(f"{reply} {format_position(self.reception.peer_requests.position)}\r\n".encode())
 
     # XQDISCARD
 
@@ -366,14 +370,14 @@ class PeerReceiver(Receiver):
         block = b"" if announced is None else await self._read_block(int(announced[1]))
         identity = self.require_peer()
         query = parse_command(argument)
-        desk = self.reception.desk
+        peer_requests = self.reception.peer_requests
         if isinstance(query, DiscardQuery):
-            reply = await desk.discards(identity, query.maximum, query.acknowledged)
-            self.say_lines(250, "2.0.0", format_reply_lines(reply, self.reception.desk.position))
+            reply = await peer_requests.discards(identity, query.maximum, query.acknowledged)
+            self.say_lines(250, "2.0.0", format_reply_lines(reply, self.reception.peer_requests.position))
             return
         questions = query.questions if query.block_size is None else parse_question_block(block)
-        answers = await desk.status(identity, questions)
-        self.say_lines(250, "2.0.0", format_answer_lines(answers, self.reception.desk.position))
+        answers = await peer_requests.status(identity, questions)
+        self.say_lines(250, "2.0.0", format_answer_lines(answers, self.reception.peer_requests.position))
 
     async def _read_block(self, size: int) -> bytes:
         """Read the announced octets from any client; if they exceed the limit of a block, drop them."""

@@ -104,7 +104,7 @@ class Hold:
 
 
 @dataclass(slots=True)
-class Transaction:
+class MailTransaction:
     """From MAIL to the reply to its content."""
 
     sender: str
@@ -128,7 +128,7 @@ MAIL_PARAMETERS = frozenset({"SIZE", "BODY", "SMTPUTF8", "RET", "ENVID"})
 _RCPT_PARAMETERS = frozenset({"NOTIFY", "ORCPT"})
 
 
-def take_mail_parameters(transaction: Transaction, parameters: Mapping[str, str], known: frozenset[str]) -> int:
+def take_mail_parameters(transaction: MailTransaction, parameters: Mapping[str, str], known: frozenset[str]) -> int:
     """Store the parameters in the transaction. Returns the declared size, or 0.
 
     Raises: WireError 555 for a parameter that is not `known`, 501 for a bad value.
@@ -141,7 +141,7 @@ def take_mail_parameters(transaction: Transaction, parameters: Mapping[str, str]
     return int(parameters.get("SIZE", 0))
 
 
-def _take(transaction: Transaction, key: str, value: str) -> bool:
+def _take(transaction: MailTransaction, key: str, value: str) -> bool:
     if key == "SIZE":
         return _SIZE.fullmatch(value) is not None
     if key == "BODY":
@@ -186,7 +186,7 @@ class Receiver(Connection):
     """A session with an ordinary client. docs/operations.md "Settings" has its limits."""
 
     is_extended = False
-    transaction: Transaction | None = None
+    transaction: MailTransaction | None = None
     was_mail_refused = False  # then the rest of the pipelined group is refused without counting as errors
     _is_in_content = False
 
@@ -319,7 +319,7 @@ class Receiver(Connection):
             self.reset()  # the peer abandoned the failed copy without XSHADOW COMMIT
         self.was_mail_refused = True
         command = parse_mail(argument, lenient=self.reception.connector.lenient_addresses)
-        transaction = Transaction(command.address)
+        transaction = MailTransaction(command.address)
         if command.parameters:
             if not self.is_extended:
                 self.refuse(UNKNOWN_PARAMETER)
@@ -339,7 +339,7 @@ class Receiver(Connection):
         """The parameters of MAIL that this session may use."""
         return MAIL_PARAMETERS
 
-    def refusal_of_mail(self, transaction: Transaction, parameters: Mapping[str, str], size: int) -> Reply | None:
+    def refusal_of_mail(self, transaction: MailTransaction, parameters: Mapping[str, str], size: int) -> Reply | None:
         """Why a transaction with these parameters cannot begin; `size` 0 if not declared."""
         return MESSAGE_TOO_BIG if size > self.reception.connector.max_message_size else None
 
@@ -378,7 +378,7 @@ class Receiver(Connection):
         transaction.recipients.append(recipient)
         self.say(RECIPIENT_OK)
 
-    def _with_home(self, transaction: Transaction, address: str) -> str:
+    def _with_home(self, transaction: MailTransaction, address: str) -> str:
         """A bare `Postmaster` gets the domain where it can be delivered (RFC 5321 4.5.1); in a copy, its primary added it.
 
         Raises: WireError 550 if there is no such domain: if accepted, it would bounce to a sender that may be forged.
@@ -390,7 +390,7 @@ class Receiver(Connection):
             raise WireError(NO_POSTMASTER)
         return f"{address}@{home}"
 
-    def refusal_of_recipient(self, transaction: Transaction, recipient: Recipient) -> Reply | None:
+    def refusal_of_recipient(self, transaction: MailTransaction, recipient: Recipient) -> Reply | None:
         """Why this recipient is refused. A copy must have all original recipients, or it fails."""
         if (hold := transaction.hold) is not None:
             if hold.has_failed:
@@ -499,7 +499,7 @@ class Receiver(Connection):
         else:
             self.refuse(reply, is_error=False)
 
-    def _protocol(self, transaction: Transaction) -> str:
+    def _protocol(self, transaction: MailTransaction) -> str:
         if not self.is_extended:
             return "SMTP"
         return ("UTF8SMTP" if transaction.smtputf8 else "ESMTP") + ("S" if self.account.tls else "")

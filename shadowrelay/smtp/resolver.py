@@ -14,7 +14,7 @@ import dns.name
 from shadowrelay.model.replies import PermanentDeliveryError, Reply, TransientDeliveryError
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import dataclass
-from shadowrelay.smtp.host_names import LIFETIME_SECONDS, Found, Lookups, both_families
+from shadowrelay.smtp.host_names import LIFETIME_SECONDS, AnswerKind, Lookups, both_families
 
 EXCHANGES_MAX = 20  # of one domain; a hostile zone may list hundreds
 ADDRESSES_MAX = 8  # of one exchange
@@ -67,11 +67,11 @@ class DnsResolver:
         if literal:
             return (Exchange(0, literal),)
         answer = await self._lookups.ask(_absolute(domain), "MX")
-        if answer.found is Found.NO_SUCH_NAME:
+        if answer.found is AnswerKind.NO_SUCH_NAME:
             raise PermanentDeliveryError(NO_SUCH_DOMAIN, domain)
-        if answer.found is Found.NO_RECORDS:
+        if answer.found is AnswerKind.NO_RECORDS:
             return await self._implicit(domain)
-        if answer.found is Found.NOTHING:
+        if answer.found is AnswerKind.NOTHING:
             raise _unanswered(domain, answer.reason)
         found = [(int(preference), host.rstrip(".")) for preference, _, host in (text.partition(" ") for text in answer.records)]
         exchanges = sorted((Exchange(preference, host) for preference, host in found if host), key=_by_preference)

@@ -18,7 +18,7 @@ import structlog
 from shadowrelay.memory import ContentBudget
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.routing import HostPort
-from shadowrelay.ports import Acceptor, Clock, PeerDesk
+from shadowrelay.ports import Acceptor, Clock, PeerRequests
 from shadowrelay.settings.values import Peer, ReceiveConnector, Route, Settings
 from shadowrelay.smtp.connection import BoundedReading, Connection, Reception
 from shadowrelay.smtp.limits import NOT_ACTIVE, SHUTTING_DOWN, Descriptors
@@ -120,7 +120,7 @@ def reception_for(
     connector: ReceiveConnector,
     *,
     acceptor: Acceptor,
-    desk: PeerDesk,
+    peer_requests: PeerRequests,
     clock: Clock,
     spool_directory: Path,
     budget: ContentBudget,
@@ -135,7 +135,7 @@ def reception_for(
         connector=connector,
         peers=peers,
         acceptor=acceptor,
-        desk=desk,
+        peer_requests=peer_requests,
         clock=clock,
         spool_directory=spool_directory,
         budget=budget,

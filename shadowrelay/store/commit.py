@@ -24,7 +24,7 @@ from shadowrelay.model.ids import MessageId
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, LOCAL_ERROR, STORE_UNAVAILABLE, LedgerUnavailable
 from shadowrelay.model.values import dataclass
 from shadowrelay.store import errors
-from shadowrelay.store.work import Work, flush, write_database_row
+from shadowrelay.store.work import UnitOfWork, flush, write_database_row
 from shadowrelay.store.writing import WriterConnection, WriterState
 
 FAILURES_IN_A_ROW_MAX = 3  # then the rest of a batch fails without a try: each lock takes five seconds to time out
@@ -38,7 +38,7 @@ class NotOpen(Exception):
 class Promise:
     """One call of the ledger. `wants`: the messages whose rows it reads. Afterwards either `result` or `error` is set."""
 
-    run: Callable[[Work], Any]
+    run: Callable[[UnitOfWork], Any]
     wants: Sequence[MessageId] = ()
     result: Any = None
     error: BaseException | None = None
@@ -50,7 +50,7 @@ class Promise:
 class Prepared:
     """A transaction that only has to reach the disk."""
 
-    work: Work
+    work: UnitOfWork
     transaction: RootTransaction
 
 
@@ -121,7 +121,7 @@ class Committer:
         Raises: any error. Everything is rolled back then; the caller has to check the connection by `end_transaction`.
         """
         transaction = self.connection.get().begin()
-        work = Work(self.connection, self.state)
+        work = UnitOfWork(self.connection, self.state)
         try:
             if wanted := [message_id for promise in promises for message_id in promise.wants]:
                 work.preload(wanted)
@@ -157,13 +157,13 @@ class Committer:
             raise
         self._committed([prepared.work])
 
-    def _give_up(self, work: Work, transaction: RootTransaction) -> None:
+    def _give_up(self, work: UnitOfWork, transaction: RootTransaction) -> None:
         self._rolled_back([work])
         with suppress(exc.SQLAlchemyError, sqlite3.Error):  # the original error is the one to report
             transaction.rollback()
 
     @staticmethod
-    def _run(promise: Promise, work: Work) -> None:
+    def _run(promise: Promise, work: UnitOfWork) -> None:
         changes_count = work.changes_count
         try:
             promise.result, promise.error = promise.run(work), None
@@ -174,12 +174,12 @@ class Committer:
 
     def _under_savepoints(self, promises: Sequence[Promise]) -> None:
         connection = self.connection.get()
-        works: list[Work] = []
-        last: Work | None = None
+        works: list[UnitOfWork] = []
+        last: UnitOfWork | None = None
         with connection.begin() as transaction:
             try:
                 for promise in promises:
-                    last = Work(self.connection, self.state)
+                    last = UnitOfWork(self.connection, self.state)
                     if self._run_alone(promise, last, connection):
                         works.append(last)
                 if last is None or not works:
@@ -192,7 +192,7 @@ class Committer:
                 raise
         self._committed(works)
 
-    def _run_alone(self, promise: Promise, work: Work, connection: Connection) -> bool:
+    def _run_alone(self, promise: Promise, work: UnitOfWork, connection: Connection) -> bool:
         savepoint = connection.begin_nested()
         try:
             work.preload(promise.wants)
@@ -226,14 +226,14 @@ class Committer:
                 failure = promise.error = self._after_failure(error)
                 failures_count += 1
 
-    def _rolled_back(self, works: Sequence[Work]) -> None:
+    def _rolled_back(self, works: Sequence[UnitOfWork]) -> None:
         for work in reversed(works):
             for message_id in work.rows:
                 self.state.rows.drop(message_id)
             for undo in reversed(work.after_rollback):
                 undo()
 
-    def _committed(self, works: Sequence[Work]) -> None:
+    def _committed(self, works: Sequence[UnitOfWork]) -> None:
         state = self.state
         state.position += 1
         state.log_bytes = self.connection.log_bytes()
@@ -255,7 +255,7 @@ BATCH_MAX = 64  # promises in one transaction: a few milliseconds of the event l
 LIGHT_ROWS_MAX = 400  # an XQDISCARD at its largest; a promise that wants more rows is heavy
 WAITING_MAX = 50_000  # promises; sessions are bounded long before
 
-Run = Callable[[Work], Any]
+Run = Callable[[UnitOfWork], Any]
 
 
 class Writer(Protocol):

@@ -37,13 +37,13 @@ from shadowrelay.model.queue import (
 )
 from shadowrelay.model.replies import ContentCorrupt
 from shadowrelay.model.resubmission import Criteria, Progress, RequestState, ResubmitRequest, Resubmitted
-from shadowrelay.pipeline.delivery_rules import Step
+from shadowrelay.pipeline.delivery_rules import LadderStep
 from shadowrelay.ports import Decide
 from shadowrelay.protocol.filters import Expression
 from shadowrelay.store import content, counters, errors, filters, promises, queues, reading, resubmit_requests, rows
 from shadowrelay.store.commit import Committer, InlineWriter, ThreadedWriter, Writer
 from shadowrelay.store.content import ContentStore, LargeContents, WorkingFile, wrapped
-from shadowrelay.store.opening import DATABASE_NAME, Opening, abandon_store, close_store, open_store
+from shadowrelay.store.opening import DATABASE_NAME, StoreFiles, abandon_store, close_store, open_store
 from shadowrelay.store.reading import AsyncReaders, InlineReaders
 from shadowrelay.store.writing import WriterState
 
@@ -55,7 +55,7 @@ class SqliteLedger:
     """Made by `open`. Shapes: `notes` are sentences for the operator log about what was found at opening;
     `is_new` and `was_damaged` say that this database id is a new one, and why."""
 
-    def __init__(self, opening: Opening, committer: Committer, writer: Writer, readers: AsyncReaders | InlineReaders) -> None:
+    def __init__(self, opening: StoreFiles, committer: Committer, writer: Writer, readers: AsyncReaders | InlineReaders) -> None:
         self._opening = opening
         self.handling = opening.working.handling
         self.may_be_delivered = committer.state.may_be_delivered.has_any
@@ -89,7 +89,7 @@ class SqliteLedger:
 
         Raises: ConfigurationError (in use, newer version, no WAL there); LedgerUnavailable (disk full, no rights).
         """
-        opening = Opening(
+        opening = StoreFiles(
             directory,
             server,
             now,
@@ -279,7 +279,7 @@ class SqliteLedger:
         counts: dict[str, int] = await self._writer.submit(partial(promises.wake, server=server, limit=limit), is_heavy=True)
         return counts
 
-    async def hasten(self, next_hop: str, step: Step | None, latest_at: datetime, limit: int) -> int:
+    async def hasten(self, next_hop: str, step: LadderStep | None, latest_at: datetime, limit: int) -> int:
         run = partial(promises.hasten, next_hop=next_hop, step=step, latest_at=latest_at, limit=limit)
         count: int = await self._writer.submit(run, is_heavy=True)
         return count
@@ -332,7 +332,7 @@ class SqliteLedger:
     async def _find(self, statement: reading.Statement) -> tuple[StoredMessage, ...]:
         return await self._ask(partial(reading.found, statement=statement, contents=self._contents))
 
-    async def _ask(self, question: Callable[[Connection], reading.Found]) -> tuple[StoredMessage, ...]:
+    async def _ask(self, question: Callable[[Connection], reading.FoundMessages]) -> tuple[StoredMessage, ...]:
         """What could not be read is set aside in the file too; nobody waits for that."""
         found = await self._readers.ask(question)
         for message_id, reason in found.corrupt:
@@ -561,7 +561,7 @@ class SqliteLedger:
         now = self._state.now()
         next_after: int | None = None
 
-        def ask(connection: Connection) -> reading.Found:
+        def ask(connection: Connection) -> reading.FoundMessages:
             nonlocal next_after
             found, next_after = queues.filtered(
                 connection,
@@ -584,7 +584,7 @@ class SqliteLedger:
         condition = filters.condition(expression, self._state.now(), expiry, self._opening.server)
         wanted = and_(filters.needed(expression), condition)
 
-        def ask(connection: Connection) -> reading.Found:
+        def ask(connection: Connection) -> reading.FoundMessages:
             nonlocal next_after
             found, next_after = queues.searched(connection, wanted, filters.id_prefix(expression), limit, after, self._contents)
             return found

@@ -46,7 +46,7 @@ SELECT_NEWEST_DELIVERED = select(tables.DELIVERED_TO.c.key, _AT).order_by(_AT.de
 
 
 @dataclass(slots=True)
-class Opening:
+class StoreFiles:
     """What `open_store` needs and what it found. `notes` are for the operator log, in order."""
 
     directory: Path
@@ -63,7 +63,7 @@ class Opening:
     state: WriterState | None = None
 
 
-def open_store(opening: Opening) -> Committer:
+def open_store(opening: StoreFiles) -> Committer:
     """On the thread that is going to write.
 
     Raises: ConfigurationError (in use by another process, newer version, file system without WAL); LedgerUnavailable.
@@ -88,7 +88,7 @@ def open_store(opening: Opening) -> Committer:
         raise
 
 
-def _open(opening: Opening) -> Committer:
+def _open(opening: StoreFiles) -> Committer:
     connection = WriterConnection(opening.directory / DATABASE_NAME)
     try:
         try:
@@ -109,7 +109,7 @@ def _open(opening: Opening) -> Committer:
     return committer
 
 
-def _cannot_open(opening: Opening, error: LedgerUnavailable) -> LedgerUnavailable:
+def _cannot_open(opening: StoreFiles, error: LedgerUnavailable) -> LedgerUnavailable:
     """The same, with what an operator needs to know."""
     try:
         free = content.free_bytes(opening.directory)
@@ -122,7 +122,7 @@ def _cannot_open(opening: Opening, error: LedgerUnavailable) -> LedgerUnavailabl
     return LedgerUnavailable(INSUFFICIENT_RESOURCES, text)
 
 
-def close_store(opening: Opening, committer: Committer) -> None:
+def close_store(opening: StoreFiles, committer: Committer) -> None:
     """A clean end."""
     opening.contents.end_segment()
     committer.connection.close()
@@ -130,7 +130,7 @@ def close_store(opening: Opening, committer: Committer) -> None:
     close_lock(opening)
 
 
-def abandon_store(opening: Opening) -> None:
+def abandon_store(opening: StoreFiles) -> None:
     """As if the process had died."""
     opening.contents.end_segment()
     opening.working.close(is_clean=False)
@@ -162,13 +162,13 @@ def _lock(directory: Path) -> int:
     return descriptor
 
 
-def close_lock(opening: Opening) -> None:
+def close_lock(opening: StoreFiles) -> None:
     if opening.lock >= 0:
         os.close(opening.lock)
         opening.lock = -1
 
 
-def _put_aside(opening: Opening, error: Exception) -> None:
+def _put_aside(opening: StoreFiles, error: Exception) -> None:
     suffix = f".corrupt-{opening.now():%Y%m%dT%H%M%SZ}"
     for name in (DATABASE_NAME, f"{DATABASE_NAME}-wal", f"{DATABASE_NAME}-shm", "content"):
         path = opening.directory / name
@@ -178,7 +178,7 @@ def _put_aside(opening: Opening, error: Exception) -> None:
     opening.notes.append(f"queue.db is damaged ({error.__cause__ or error}): moved to queue.db{suffix}; an empty database takes its place")
 
 
-def _read_or_make(opening: Opening, writer: WriterConnection) -> WriterState:
+def _read_or_make(opening: StoreFiles, writer: WriterConnection) -> WriterState:
     connection = writer.get()
     with connection.begin():
         found = versions.migrate(connection)
@@ -196,7 +196,7 @@ def _read_or_make(opening: Opening, writer: WriterConnection) -> WriterState:
     return state
 
 
-def _open_incarnation(opening: Opening, connection: Connection) -> WriterState:
+def _open_incarnation(opening: StoreFiles, connection: Connection) -> WriterState:
     now = rows.encode_instant(opening.now())
     row = tables.DATABASE.c
     known = select(
@@ -276,7 +276,7 @@ def _known_peers(connection: Connection) -> KnownPeers:
     return known
 
 
-def _count_deaths(opening: Opening, committer: Committer) -> None:
+def _count_deaths(opening: StoreFiles, committer: Committer) -> None:
     """What the last process was handling when it died. Raises: what the commit failed with."""
     deaths = opening.working.open()
     ids = deaths.message_ids

@@ -1,7 +1,7 @@
-"""The transactions of the ledger, as functions on a `Work`: messages, peers, and the removal of expired rows. docs/design.md 3, 9.
+"""The transactions of the ledger, as functions on a `UnitOfWork`: messages, peers, and the removal of expired rows. docs/design.md 3, 9.
 
 They run inside the transaction, on the event loop's thread or, if that takes long or failed there, on the writer's. Each decides
-everything first and changes the `Work` afterwards, so that a `decide` that raises leaves nothing behind. The memory of `KnownPeers`
+everything first and changes the `UnitOfWork` afterwards, so that a `decide` that raises leaves nothing behind. The memory of `KnownPeers`
 changes after the commit.
 
 Expiry reads a message once more, when its row may be deleted. Content is deleted by whole segments, without reading rows: a segment
@@ -24,13 +24,13 @@ from shadowrelay.model.queue import SUSPENDED, AttemptRecord, ForkRetry, NewMess
 from shadowrelay.model.replies import LOCAL_ERROR, LedgerUnavailable, RequestRefused
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.ownership.primary import side_claim
-from shadowrelay.ownership.rules import Note, without_server
-from shadowrelay.pipeline.delivery_rules import Step
+from shadowrelay.ownership.rules import Outcome, without_server
+from shadowrelay.pipeline.delivery_rules import LadderStep
 from shadowrelay.ports import Decide
 from shadowrelay.store import counters, reading, rows, tables
 from shadowrelay.store.dialect import compiled, constant, through, upsert
 from shadowrelay.store.rows import LARGE, TO_BE_DELIVERED, Row
-from shadowrelay.store.work import Work, write_retries
+from shadowrelay.store.work import UnitOfWork, write_retries
 
 _R, _D, _W = tables.RETRY.c, tables.DISCARD.c, tables.WAITING.c
 UPSERT_ACKNOWLEDGED = upsert(tables.ACKNOWLEDGED, lambda new: {"sequence": func.max(tables.ACKNOWLEDGED.c.sequence, new.sequence)})
@@ -67,7 +67,7 @@ Placed = tuple[Content, ContentPlace | None]
 """A content and, where it is a file, its place already."""
 
 
-def accepted(work: Work, message: NewMessage, placed: Placed, decided: bool) -> StoredMessage:
+def accepted(work: UnitOfWork, message: NewMessage, placed: Placed, decided: bool) -> StoredMessage:
     if work.rows.get(message.envelope.message_id) is not None:
         raise LedgerUnavailable(LOCAL_ERROR, f"{message.envelope.message_id} is there already")
     content, place = placed
@@ -80,7 +80,7 @@ def accepted(work: Work, message: NewMessage, placed: Placed, decided: bool) -> 
     )  # fmt: skip
 
 
-def hold(work: Work, message: NewMessage, placed: Placed, decide: Decide) -> Transition:
+def hold(work: UnitOfWork, message: NewMessage, placed: Placed, decide: Decide) -> Transition:
     """Whether the content was kept: see `is_kept`."""
     message_id = message.envelope.message_id
     row = work.row(message_id)
@@ -104,7 +104,7 @@ def is_kept(transition: Transition) -> bool:
     return after is not None and after.role is Role.SHADOW and after != transition.before
 
 
-def transition_of(work: Work, message_ids: Sequence[MessageId], decide: Decide) -> tuple[Transition, ...]:
+def transition_of(work: UnitOfWork, message_ids: Sequence[MessageId], decide: Decide) -> tuple[Transition, ...]:
     work.preload(message_ids)
     claims: dict[MessageId, Claim | None] = {}
     transitions = []
@@ -119,7 +119,7 @@ def transition_of(work: Work, message_ids: Sequence[MessageId], decide: Decide) 
     return tuple(transitions)
 
 
-def verdict(work: Work, message_id: MessageId, decide: Decide) -> Transition:
+def verdict(work: UnitOfWork, message_id: MessageId, decide: Decide) -> Transition:
     transition = decide(message_id, work.claim(message_id))
     row = work.apply(message_id, transition)
     if row is not None and not row.is_decided:
@@ -130,7 +130,7 @@ def verdict(work: Work, message_id: MessageId, decide: Decide) -> Transition:
 
 
 def attempt(
-    work: Work, record: AttemptRecord, places: Sequence[ContentPlace | None], decide: Decide, has_survived: bool = False
+    work: UnitOfWork, record: AttemptRecord, places: Sequence[ContentPlace | None], decide: Decide, has_survived: bool = False
 ) -> Transition:
     """`has_survived`: the content was handled, and the process lives: what killed an earlier one was another message. `places`: of the
     side messages, and behind them of a shadow that is kept, if its content is a file of its own."""
@@ -172,7 +172,7 @@ def attempt(
     return transition
 
 
-def _requeue(work: Work, row: Row, record: AttemptRecord) -> None:
+def _requeue(work: UnitOfWork, row: Row, record: AttemptRecord) -> None:
     """What is left of this fork waits in its queue. A message has either no row in any queue, and all that is undone of it is
     Submission's, or one for each fork that is undone: one that is being attempted, too."""
     retries = dict(work.retries_of(row))
@@ -192,7 +192,7 @@ def _undone(retry: ForkRetry, done: Ordinals) -> ForkRetry:
     return replace(retry, ordinals=retry.ordinals - done) if retry.ordinals & done else retry
 
 
-def queued(work: Work, message_id: MessageId, retries: Sequence[ForkRetry], gone: Sequence[str], decide: Decide | None) -> None:
+def queued(work: UnitOfWork, message_id: MessageId, retries: Sequence[ForkRetry], gone: Sequence[str], decide: Decide | None) -> None:
     """These forks wait in their queues, and no longer in `gone`. `decide` is a verdict that was not recorded yet.
 
     Whoever asks for it read the message a while ago. A fork that has come into its queue since, or has been attempted, keeps its
@@ -221,7 +221,7 @@ def _waiting(present: ForkRetry, given: ForkRetry, now: datetime) -> ForkRetry:
     return replace(present, attempts_next_at=given.attempts_next_at, waits_for=given.waits_for, notice_at=given.notice_at)
 
 
-def wake(work: Work, server: ServerName, limit: int) -> dict[str, int]:
+def wake(work: UnitOfWork, server: ServerName, limit: int) -> dict[str, int]:
     """Forks that wait for this server are due now: how many, by next hop; at most `limit`."""
     write_retries(work)
     found = work.connection.scalars(WAKE, {"now": work.now_microseconds, "server": server, "limit": limit}).all()
@@ -233,7 +233,7 @@ def wake(work: Work, server: ServerName, limit: int) -> dict[str, int]:
     return counts
 
 
-def hasten(work: Work, next_hop: str, step: Step | None, latest_at: datetime, limit: int) -> int:
+def hasten(work: UnitOfWork, next_hop: str, step: LadderStep | None, latest_at: datetime, limit: int) -> int:
     """What waits in this queue, at this step of the ladder, beyond `latest_at` waits until then. At most `limit`. Without a step:
     what waits for a server or a copy."""
     write_retries(work)
@@ -249,7 +249,7 @@ def hasten(work: Work, next_hop: str, step: Step | None, latest_at: datetime, li
     return count
 
 
-def suspended(work: Work, message_id: MessageId, suspension: Suspension | None, forks: Sequence[ForkRetry]) -> tuple[str, ...]:
+def suspended(work: UnitOfWork, message_id: MessageId, suspension: Suspension | None, forks: Sequence[ForkRetry]) -> tuple[str, ...]:
     """Suspend a primary message, or resume it: then its forks are due now. `forks` are those of a message in no queue. The next hops
     whose queues have it. Raises: RequestRefused."""
     row = work.row(message_id)
@@ -267,7 +267,7 @@ def suspended(work: Work, message_id: MessageId, suspension: Suspension | None, 
     return tuple(retries)
 
 
-def resubmitted(work: Work, message_id: MessageId) -> tuple[str, ...]:
+def resubmitted(work: UnitOfWork, message_id: MessageId) -> tuple[str, ...]:
     """Forks that wait only for their time are due now."""
     row = work.row(message_id)
     if row is None or row.claim.role is not Role.PRIMARY:
@@ -282,7 +282,7 @@ def resubmitted(work: Work, message_id: MessageId) -> tuple[str, ...]:
     return tuple(due)
 
 
-def queue_suspended(work: Work, next_hop: str, suspension: Suspension | None) -> bool:
+def queue_suspended(work: UnitOfWork, next_hop: str, suspension: Suspension | None) -> bool:
     """Suspend a delivery queue, or resume it. False: it was already. Raises: RequestRefused."""
     known = work.state.suspended_queues
     before = known.get(next_hop)
@@ -301,7 +301,7 @@ def queue_suspended(work: Work, next_hop: str, suspension: Suspension | None) ->
     return True
 
 
-def _side(work: Work, side: SideMessage, place: ContentPlace | None, original: Claim | None) -> Row:
+def _side(work: UnitOfWork, side: SideMessage, place: ContentPlace | None, original: Claim | None) -> Row:
     """The same DSN or report has the same id on whichever server makes it, so it may be here already, and then is not made again."""
     message = side.message
     row = work.row(message.envelope.message_id)
@@ -314,7 +314,7 @@ def _side(work: Work, side: SideMessage, place: ContentPlace | None, original: C
     return row
 
 
-def _keep_shadow(work: Work, message: NewMessage, place: ContentPlace | None) -> None:
+def _keep_shadow(work: UnitOfWork, message: NewMessage, place: ContentPlace | None) -> None:
     """What was relayed by TRACK stays here as a shadow message, with the same octets."""
     if place is None:
         raise LedgerUnavailable(LOCAL_ERROR, f"{message.envelope.message_id}: the content of what was relayed is gone")
@@ -325,7 +325,7 @@ def _keep_shadow(work: Work, message: NewMessage, place: ContentPlace | None) ->
 
 
 def discards(
-    work: Work,
+    work: UnitOfWork,
     primary: ServerName,
     database: DatabaseId,
     incarnation: int,
@@ -346,7 +346,7 @@ def discards(
         if transition.changed:
             work.apply(event.message_id, transition, keep_until=kept)
             work.tell(event.message_id, transition)
-        elif transition.note == Note.FORKS and (row := work.row(event.message_id)) is not None:
+        elif transition.outcome == Outcome.FORKS and (row := work.row(event.message_id)) is not None:
             work.note_fork(row, event.next_hop, event.ordinals)
     if events:
         work.changes_count += 1
@@ -354,7 +354,7 @@ def discards(
     return tuple(transitions)
 
 
-def forget_acknowledged(work: Work, asker: ServerName, database: DatabaseId, sequence: int, decide: Decide) -> tuple[Transition, ...]:
+def forget_acknowledged(work: UnitOfWork, asker: ServerName, database: DatabaseId, sequence: int, decide: Decide) -> tuple[Transition, ...]:
     reached = work.select(SELECT_REACHED, (asker, database, sequence))
     ids = list(dict.fromkeys([MessageId(message_id) for message_id, status, _ in reached if status == DiscardStatus.RELEASED]))
     work.preload(ids)
@@ -368,7 +368,7 @@ def forget_acknowledged(work: Work, asker: ServerName, database: DatabaseId, seq
     return transitions
 
 
-def set_aside(work: Work, message_id: MessageId, reason: str, decide: Decide | None = None) -> None:
+def set_aside(work: UnitOfWork, message_id: MessageId, reason: str, decide: Decide | None = None) -> None:
     """`decide` may hand it over in the same commit."""
     row = work.row(message_id)
     if row is None or row.claim.role not in TO_BE_DELIVERED:
@@ -381,7 +381,7 @@ def set_aside(work: Work, message_id: MessageId, reason: str, decide: Decide | N
     work.tell(message_id, transition)
 
 
-def taken_back(work: Work, message_id: MessageId, decide: Decide) -> Transition:
+def taken_back(work: UnitOfWork, message_id: MessageId, decide: Decide) -> Transition:
     """A message that was set aside is delivered again, and suspected no more."""
     transition = decide(message_id, work.claim(message_id))
     if transition.changed and (row := work.apply(message_id, transition)) is not None:
@@ -391,7 +391,7 @@ def taken_back(work: Work, message_id: MessageId, decide: Decide) -> Transition:
     return transition
 
 
-def draining(work: Work, since: datetime | None) -> None:
+def draining(work: UnitOfWork, since: datetime | None) -> None:
     """`drain`, and with None `undrain`."""
     at = None if since is None else rows.encode_instant(since)
     work.connection.execute(update(tables.DATABASE).values(draining_since=at))  # it has one row
@@ -403,7 +403,7 @@ def draining(work: Work, since: datetime | None) -> None:
     work.after_commit.append(keep)
 
 
-def died(work: Work, message_ids: Sequence[MessageId]) -> None:
+def died(work: UnitOfWork, message_ids: Sequence[MessageId]) -> None:
     """The process died while it handled the content of these."""
     work.preload(message_ids)
     for message_id in message_ids:
@@ -423,7 +423,7 @@ AT_ONCE_MAX = 1_000  # rows in one transaction
 UNADDRESS_WAITING = update(tables.WAITING).values(asker="", asker_database="")
 
 
-def peer_heard(work: Work, identity: PeerIdentity, heard_at: datetime) -> None:
+def peer_heard(work: UnitOfWork, identity: PeerIdentity, heard_at: datetime) -> None:
     known = work.state.peers
     row = known.after(identity, rows.encode_instant(heard_at))
     before = known.rows.get(identity.server)
@@ -453,7 +453,7 @@ def peer_heard(work: Work, identity: PeerIdentity, heard_at: datetime) -> None:
     work.after_rollback.append(undo)
 
 
-def _remember_former(work: Work, row: PeerRow) -> None:
+def _remember_former(work: UnitOfWork, row: PeerRow) -> None:
     """The server has another database now. If an older copy of the former one is put back, the server must be notified."""
     former, database = work.state.peers.former, row.database
     before = former.get(database)
@@ -462,14 +462,14 @@ def _remember_former(work: Work, row: PeerRow) -> None:
     work.after_rollback.append(lambda: _put_back(former, database, before))
 
 
-def _forget_former(work: Work, database: DatabaseId) -> None:
+def _forget_former(work: UnitOfWork, database: DatabaseId) -> None:
     """It is the server's present database again."""
     former = work.state.peers.former
     before = former.pop(database, None)
     work.after_rollback.append(lambda: _put_back(former, database, before))
 
 
-def database_renamed(work: Work, database: DatabaseId) -> None:
+def database_renamed(work: UnitOfWork, database: DatabaseId) -> None:
     """This database is an older copy: it gets this id, and its claims are to be asked about. A process commits nothing after it."""
     state = work.state
     work.changes_count += 1
@@ -479,13 +479,13 @@ def database_renamed(work: Work, database: DatabaseId) -> None:
     work.execute_many(UPSERT_PEER_DATABASE, [(database, state.peers.server_of(state.identity.database), 0, 0, 0)])
 
 
-def older_claims_over(work: Work) -> None:
+def older_claims_over(work: UnitOfWork) -> None:
     """All claims of the older copy have been asked about."""
     work.changes_count += 1
     work.connection.execute(update(tables.DATABASE).values(older_until=0))
 
 
-def _note_replaced(work: Work, row: PeerRow) -> None:
+def _note_replaced(work: UnitOfWork, row: PeerRow) -> None:
     """Housekeeping removes notifications only for databases that are known to be replaced: so are now those that could not be
     recorded while the disk was full."""
     known = work.state.peers
@@ -498,7 +498,7 @@ def _note_replaced(work: Work, row: PeerRow) -> None:
             work.after_rollback.append(partial(_put_back, known.servers, database, None))
 
 
-def _discards_count(work: Work, server: ServerName) -> int:
+def _discards_count(work: UnitOfWork, server: ServerName) -> int:
     return sum(count for name, _, count, _ in counters.of_kind(work.connection, counters.DISCARD) if name.partition(" ")[0] == server)
 
 
@@ -509,7 +509,7 @@ def _put_back(values: dict[K, V], key: K, value: V | None) -> None:
         values[key] = value
 
 
-def _write(work: Work, row: PeerRow) -> None:
+def _write(work: UnitOfWork, row: PeerRow) -> None:
     work.changes_count += 1
     heard_at = None if row.heard_at is None else rows.encode_instant(row.heard_at)
     columns = (row.server, row.database, row.incarnation, row.began, row.position, heard_at, 1 if row.is_forgotten else 0)
@@ -521,7 +521,7 @@ def listed_on(server: ServerName, after: int) -> Select[Any]:
     return reading.listed_on(server, after, AT_ONCE_MAX).with_only_columns(tables.MESSAGE.c.message_id, tables.MESSAGE.c.internal_id)
 
 
-def peer_forgotten(work: Work, server: ServerName, after: int) -> int | None:
+def peer_forgotten(work: UnitOfWork, server: ServerName, after: int) -> int | None:
     """One step: off every list behind the message `after`, with its notifications; its databases stay known, so that it is
     recognised when it comes back. Behind which message the next step begins; None after the last."""
     known = work.state.peers
@@ -567,7 +567,7 @@ def old_deliveries(condition: ColumnElement[bool]) -> Select[Any]:
     return select(_T.key).where(condition).order_by(_T.delivered_at).limit(DELIVERED_PER_STEP)
 
 
-def forget_delivered(work: Work, window: timedelta) -> int:
+def forget_delivered(work: UnitOfWork, window: timedelta) -> int:
     """One step: deliveries longer ago than the window, and those recorded while the wall clock was ahead by more than that. How many."""
     work.state.may_be_delivered.turn_over(work.now, window)
     earliest, latest = rows.encode_instant(work.now - window), rows.encode_instant(work.now + window)
@@ -610,7 +610,7 @@ class ExpiryStep:
     has_more: bool
 
 
-def expire(work: Work, now: datetime, limit: int) -> ExpiryStep:
+def expire(work: UnitOfWork, now: datetime, limit: int) -> ExpiryStep:
     """One step of at most `limit` rows."""
     at = rows.encode_instant(now)
     ids = [MessageId(found) for (found,) in work.select(SELECT_EXPIRED, (at, limit))]
@@ -630,7 +630,7 @@ def expire(work: Work, now: datetime, limit: int) -> ExpiryStep:
     return ExpiryStep(gone, len(ids) >= limit)
 
 
-def _free_segments(work: Work, at: int) -> None:
+def _free_segments(work: UnitOfWork, at: int) -> None:
     """Unlink segments that no message needs, by their counts; the index of unfinished messages is checked once more before that. No rows of
     expired messages are read."""
     for (segment,) in work.select(SELECT_FREE_SEGMENTS, (at,)):
@@ -641,7 +641,7 @@ def _free_segments(work: Work, at: int) -> None:
             work.segments_gone.append(segment)
 
 
-def forget_unasked(work: Work, older_than: datetime) -> tuple[int, bool]:
+def forget_unasked(work: UnitOfWork, older_than: datetime) -> tuple[int, bool]:
     """One step: the oldest notifications of askers that have not asked since that instant; and those for a database that its
     server has replaced. How many, and whether there may be more.
 

@@ -21,7 +21,7 @@ from shadowrelay.model.queue import SUBMISSION, QueueKind, QueueRow, Suspension
 from shadowrelay.store import counters, rows, tables
 from shadowrelay.store.content import ContentStore
 from shadowrelay.store.dialect import CrossJoin, by_way_of, constant, through
-from shadowrelay.store.reading import NEVER_DUE, Found, fetch, found, in_order, page, shadows_of
+from shadowrelay.store.reading import NEVER_DUE, FoundMessages, fetch, found, in_order, page, shadows_of
 from shadowrelay.store.rows import shadow_queue
 
 SHADOW = "Shadow\\"
@@ -219,7 +219,7 @@ def messages(
     contents: ContentStore,
     *,
     newest: bool = False,
-) -> Found:
+) -> FoundMessages:
     """Of the queue with that identity; the server before the first backslash is not looked at, and may be missing. Empty: of all
     queues but Safety Net, where nothing waits. `UNDELIVERED` and `SHADOWS`: the two halves of that."""
     return _merged(connection, _pages(connection, queue, limit, after, now, numbers, newest=newest), limit, contents, newest=newest)
@@ -279,7 +279,7 @@ def filtered(
     contents: ContentStore,
     *,
     newest: bool = False,
-) -> tuple[Found, int | None]:
+) -> tuple[FoundMessages, int | None]:
     """The messages of a page that satisfy the condition, and after which one the next page begins, `None` after the last. The page ends
     after `limit` messages, or where `EXAMINED_MAX` were looked at, so that it may have few messages, or none."""
     pages = _pages(connection, queue, EXAMINED_MAX, after, now, numbers, newest=newest)
@@ -308,7 +308,7 @@ def by_message_id(prefix: str, wanted: ColumnElement[bool], after: int) -> Selec
 
 def searched(
     connection: Connection, wanted: ColumnElement[bool], prefix: str, limit: int, after: int, contents: ContentStore
-) -> tuple[Found, int | None]:
+) -> tuple[FoundMessages, int | None]:
     """Of all that this database has a row of, Safety Net and what is kept for answers included: the newest that are wanted, before internal
     id `after` (0: from the newest), and after which one the next page begins, `None` after the last. `prefix`: of their ids, or empty. A
     page may have few messages, or none: it ends after so many steps."""
@@ -335,14 +335,14 @@ def _internal_ids(connection: Connection, pages: Sequence[Select[Any]], *, newes
     return ids if len(pages) == 1 else sorted(ids, reverse=newest)
 
 
-def undelivered(connection: Connection, limit: int, after: int, contents: ContentStore) -> Found:
+def undelivered(connection: Connection, limit: int, after: int, contents: ContentStore) -> FoundMessages:
     """Primary messages, in Submission or in a delivery queue."""
     return _merged(connection, [page(DECIDED, after, limit), queued_page(after, limit)], limit, contents)
 
 
 def _merged(
     connection: Connection, statements: Sequence[Select[Any]], limit: int, contents: ContentStore, *, newest: bool = False
-) -> Found:
+) -> FoundMessages:
     """The first of what all of them find, by internal id. Where they are several, first the ids, then the rows of one page."""
     if len(statements) == 1:
         return found(connection, statements[0], contents)

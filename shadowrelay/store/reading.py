@@ -145,14 +145,14 @@ def shadows_of(primary: ServerName, database: DatabaseId, *, handed_only: bool =
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundMessages:
     """`corrupt` are the ones that were to be left out: id and reason."""
 
     messages: tuple[StoredMessage, ...]
     corrupt: tuple[tuple[MessageId, str], ...] = ()
 
 
-def decode_messages(connection: Connection, many: Iterable[Sequence[Any]], contents: ContentStore) -> Found:
+def decode_messages(connection: Connection, many: Iterable[Sequence[Any]], contents: ContentStore) -> FoundMessages:
     """A row that cannot be read becomes a message that is set aside, with an envelope that has only its recipients' number."""
     decoded, corrupt, retried, forked = [], [], [], []
     for columns in many:
@@ -183,7 +183,7 @@ def decode_messages(connection: Connection, many: Iterable[Sequence[Any]], conte
         retries = rows.decode_retries(fetch(connection, (SELECT_RETRIES, (json.dumps(retried),))))
     if forked:
         forks = rows.decode_forks(fetch(connection, (SELECT_SHADOW_FORKS, (json.dumps(forked),))))
-    return Found(
+    return FoundMessages(
         tuple(
             [
                 rows.stored_message(row, envelope, retries.get(row.internal_id, ()), forks.get(row.internal_id, ()))
@@ -201,14 +201,14 @@ def fetch(connection: Connection, statement: Statement) -> Sequence[Sequence[Any
     return connection.execute(statement).fetchall()
 
 
-def found(connection: Connection, statement: Statement, contents: ContentStore) -> Found:
+def found(connection: Connection, statement: Statement, contents: ContentStore) -> FoundMessages:
     return decode_messages(connection, fetch(connection, statement), contents)
 
 
-def load_many(connection: Connection, message_ids: Collection[MessageId], contents: ContentStore) -> Found:
+def load_many(connection: Connection, message_ids: Collection[MessageId], contents: ContentStore) -> FoundMessages:
     """Unknown ones are left out."""
     if not message_ids:
-        return Found(())
+        return FoundMessages(())
     return found(connection, (SELECT_MANY, (json.dumps(list(message_ids)),)), contents)
 
 

@@ -18,7 +18,7 @@ from shadowrelay.store import rows, tables
 from shadowrelay.store.dialect import through
 from shadowrelay.store.promises import Placed
 from shadowrelay.store.rows import stored_message
-from shadowrelay.store.work import Work
+from shadowrelay.store.work import UnitOfWork
 
 REQUESTS_MAX = 1_000
 INSTANT_MAX = 2**62
@@ -73,7 +73,7 @@ def _decoded(row: Sequence[Any]) -> ResubmitRequest:
 
 
 # promises
-def add(work: Work, criteria: Criteria) -> ResubmitRequest | None:
+def add(work: UnitOfWork, criteria: Criteria) -> ResubmitRequest | None:
     """None: there are too many."""
     if (work.connection.scalar(select(func.count()).select_from(tables.RESUBMIT_REQUEST)) or 0) >= REQUESTS_MAX:
         return None
@@ -93,7 +93,7 @@ def add(work: Work, criteria: Criteria) -> ResubmitRequest | None:
     return _decoded(work.connection.execute(insert(tables.RESUBMIT_REQUEST).values(values).returning(tables.RESUBMIT_REQUEST)).one())
 
 
-def change_state(work: Work, number: int, state: RequestState) -> ResubmitRequest | None:
+def change_state(work: UnitOfWork, number: int, state: RequestState) -> ResubmitRequest | None:
     """None: its present state does not allow that. A request is done when no message of it lacks a copy."""
     before = _of(work, number)
     if before is None or before.state not in BEFORE[state]:
@@ -107,7 +107,7 @@ def change_state(work: Work, number: int, state: RequestState) -> ResubmitReques
     return _of(work, number)
 
 
-def remove(work: Work, number: int) -> bool:
+def remove(work: UnitOfWork, number: int) -> bool:
     """Unless it is active. What it resubmitted stays."""
     before = _of(work, number)
     if before is None or before.state.is_active:
@@ -118,7 +118,9 @@ def remove(work: Work, number: int) -> bool:
     return True
 
 
-def progressed(work: Work, number: int, progress: Progress, message: NewMessage | None, placed: Placed | None) -> StoredMessage | None:
+def progressed(
+    work: UnitOfWork, number: int, progress: Progress, message: NewMessage | None, placed: Placed | None
+) -> StoredMessage | None:
     """The message as it was stored; None also where the request is not active any more, or has come further."""
     before = _of(work, number)
     at = rows.encode_instant(progress.examined_at)
@@ -148,7 +150,7 @@ def progressed(work: Work, number: int, progress: Progress, message: NewMessage 
     return made
 
 
-def settled(work: Work, number: int, redundant: Sequence[MessageId], finished: Sequence[MessageId]) -> None:
+def settled(work: UnitOfWork, number: int, redundant: Sequence[MessageId], finished: Sequence[MessageId]) -> None:
     """Some are redundant now; others are finished, and not waited for any longer."""
     work.changes_count += 1
     mine = (_U.number == number, _U.is_redundant == 0, _U.message_id.in_([*redundant, *finished]))
@@ -157,7 +159,7 @@ def settled(work: Work, number: int, redundant: Sequence[MessageId], finished: S
     _change(work, number, redundant_count=_Q.redundant_count + counted)
 
 
-def _of(work: Work, number: int) -> ResubmitRequest | None:
+def _of(work: UnitOfWork, number: int) -> ResubmitRequest | None:
     row = work.connection.execute(select(tables.RESUBMIT_REQUEST).where(_Q.number == number)).one_or_none()
     return None if row is None else _decoded(row)
 
@@ -166,6 +168,6 @@ def _place(request: ResubmitRequest) -> tuple[int, int]:
     return rows.encode_instant(request.examined_at), request.examined_id
 
 
-def _change(work: Work, number: int, **values: Any) -> None:
+def _change(work: UnitOfWork, number: int, **values: Any) -> None:
     work.changes_count += 1
     work.connection.execute(update(tables.RESUBMIT_REQUEST).where(_Q.number == number).values(values))

@@ -109,7 +109,7 @@ class SegmentChange:
         self.last_id = internal_id
 
 
-class Work:
+class UnitOfWork:
     """One transaction's changes; used by one thread at a time, between BEGIN and COMMIT."""
 
     def __init__(self, writer: WriterConnection, state: WriterState) -> None:
@@ -486,7 +486,7 @@ class Work:
             self._mark(row)
 
 
-def flush(work: Work) -> None:
+def flush(work: UnitOfWork) -> None:
     """Write everything but the database row. Raises: any error of SQLAlchemy or sqlite3; then nothing may be committed."""
     if work.deleted:
         work.execute_many(DELETE_MESSAGE, [(internal_id,) for internal_id in work.deleted])
@@ -520,7 +520,7 @@ def flush(work: Work) -> None:
         _write_counters(work)
 
 
-def _insert(work: Work) -> None:
+def _insert(work: UnitOfWork) -> None:
     fresh = []
     for message_id, envelope in work.new.items():
         if (row := work.rows[message_id]) is not None:
@@ -533,7 +533,7 @@ def _insert(work: Work) -> None:
     work.execute_many(INSERT_MESSAGE, fresh)
 
 
-def _count(work: Work, row: Row) -> None:
+def _count(work: UnitOfWork, row: Row) -> None:
     """Count the message in its present queue, and no longer in its former one."""
     before, after = row.counted, row.to_be_counted()
     if before == after:
@@ -545,7 +545,7 @@ def _count(work: Work, row: Row) -> None:
     row.counted = after
 
 
-def _count_retries(work: Work) -> None:
+def _count_retries(work: UnitOfWork) -> None:
     """Called before they are written, because the queues of deleted rows are read from the table."""
     if work.retries_gone:
         for internal_id, next_hop in work.select(SELECT_RETRIES_GONE, (json.dumps(list(set(work.retries_gone))),)):
@@ -555,7 +555,7 @@ def _count_retries(work: Work) -> None:
             work.counts.append(((counters.DELIVERY, next_hop, 0), 1, work.retries_octets[internal_id]))
 
 
-def _write_counters(work: Work) -> None:
+def _write_counters(work: UnitOfWork) -> None:
     sums: dict[counters.Key, list[int]] = {}
     for key, count, octets in work.counts:
         change = sums.setdefault(key, [0, 0])
@@ -566,7 +566,7 @@ def _write_counters(work: Work) -> None:
     work.execute_many(DELETE_COUNTER, [(kind, name, number) for kind, name, number, count, _ in changes if count < 0])
 
 
-def _update(work: Work) -> None:
+def _update(work: UnitOfWork) -> None:
     """If only the list changed, a shorter UPDATE spares SQLite the indexes and their pages."""
     lists, others = [], []
     for message_id in work.dirty:
@@ -589,7 +589,7 @@ def _update(work: Work) -> None:
         work.execute_many(UPDATE_MESSAGE, others)
 
 
-def _write_lists(work: Work) -> None:
+def _write_lists(work: UnitOfWork) -> None:
     if work.listing_new and work.listing_gone:
         # An entry may have been added and removed within this transaction, or the reverse: only the net change is written.
         left = Counter(work.listing_new)
@@ -606,7 +606,7 @@ def _write_lists(work: Work) -> None:
     write_retries(work)
 
 
-def _write_shadow_forks(work: Work) -> None:
+def _write_shadow_forks(work: UnitOfWork) -> None:
     """Like the delivery queues."""
     octets = work.shadow_forks_octets
     if work.shadow_forks_gone:
@@ -622,7 +622,7 @@ def _write_shadow_forks(work: Work) -> None:
         work.execute_many(INSERT_SHADOW_FORK, fresh)
 
 
-def _tell_forks(work: Work) -> None:
+def _tell_forks(work: UnitOfWork) -> None:
     """Queue the forks for each shadow server that understands them, replacing reports that it has not fetched yet."""
     if work.forks_old:
         for asker, database in work.select(DELETE_FORKS, (json.dumps(work.forks_old),)):
@@ -641,7 +641,7 @@ def _tell_forks(work: Work) -> None:
                 work.discards.append((work.state.sequence, *work.notification(message_id, about), next_hop))
 
 
-def write_retries(work: Work) -> None:
+def write_retries(work: UnitOfWork) -> None:
     """Write the delivery queues before a statement that reads or changes them."""
     work.retries_found.clear()
     if not work.retries:
@@ -653,7 +653,7 @@ def write_retries(work: Work) -> None:
     work.retries_gone, work.retries = [], {}
 
 
-def _release_sides(work: Work) -> None:
+def _release_sides(work: UnitOfWork) -> None:
     if work.waiting:
         work.execute_many(INSERT_WAITING, work.waiting)
     while work.sides_ready:
@@ -662,7 +662,7 @@ def _release_sides(work: Work) -> None:
             _release(work, waiting_id, more_sides.split(), columns)
 
 
-def _release(work: Work, waiting_id: int, more_sides: list[str], columns: list[Any]) -> None:
+def _release(work: UnitOfWork, waiting_id: int, more_sides: list[str], columns: list[Any]) -> None:
     """A waiting notification moves to its next side message, or gets its sequence now, so that peers see ascending sequences."""
     while more_sides:
         following = more_sides.pop(0)
@@ -678,7 +678,7 @@ def _release(work: Work, waiting_id: int, more_sides: list[str], columns: list[A
     work.discards.append((work.state.sequence, *columns, ""))
 
 
-def write_database_row(work: Work, position: int) -> None:
+def write_database_row(work: UnitOfWork, position: int) -> None:
     """The counters and the position of this commit, and the peers that polled recently."""
     state = work.state
     work.execute_many(UPDATE_DATABASE, [(position, state.internal_id, state.sequence)])

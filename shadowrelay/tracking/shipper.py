@@ -24,7 +24,16 @@ import structlog
 
 from shadowrelay.settings.texts import shown_target, without_secrets
 from shadowrelay.settings.values import Settings
-from shadowrelay.tracking.book import Book, Fingerprint, Manifest, Measured, Origin, measure, parse_manifest, shipped_name
+from shadowrelay.tracking.shipping_state import (
+    Book,
+    Fingerprint,
+    Measured,
+    ShippingManifest,
+    ShippingNode,
+    measure,
+    parse_manifest,
+    shipped_name,
+)
 from shadowrelay.tracking.target import MANIFEST, Attempt, Target, Threads, open_target
 from shadowrelay.tracking.writer import FileKey, FileTrackingLog, parse_name, tracking_files
 
@@ -318,7 +327,7 @@ class Shipper:
         self._target.clean()
         octets = self._target.read(MANIFEST)
         try:
-            theirs = parse_manifest(octets) if octets is not None else Manifest()
+            theirs = parse_manifest(octets) if octets is not None else ShippingManifest()
         except ValueError as exc:
             name = f"manifest.unreadable-{self._now():%Y%m%dT%H%M%S}.json"
             _log.error("shipping.manifest_unreadable", target=self._shown, kept_as=name, error=str(exc))
@@ -407,7 +416,7 @@ def _make_shipper(settings: Settings, now: Callable[[], datetime]) -> Shipper | 
     if not shipping.target:
         return None
     target = open_target(shipping.target, shipping.options, server.name)
-    origin = Origin(server.name, server.site, server.boundary)
+    origin = ShippingNode(server.name, server.site, server.boundary)
     return Shipper(
         tracking.directory,
         Book(tracking.directory, shipping.target, origin, max_age=tracking.max_age, now=now),

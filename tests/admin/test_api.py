@@ -9,7 +9,7 @@ from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import Content
 from shadowrelay.model.queue import Delivery, QueueKind, QueueRow, ReportedFork
 from shadowrelay.model.values import replace
-from shadowrelay.pipeline.pressure_rules import NO_PRESSURE, Reading, Resource, measured
+from shadowrelay.pipeline.pressure_rules import NO_PRESSURE, Resource, Sample, measured
 from shadowrelay.protocol.filters import Comparison, Operator
 from shadowrelay.settings.values import BackPressure
 from tests.admin.conftest import DATABASE, ENVELOPE, MX2, NOW, READ_ONLY_TOKEN, STORED, TOKEN, numbered
@@ -316,7 +316,7 @@ async def test_a_node_that_takes_a_part_of_the_mail_is_ready_and_degraded(http, 
 
 
 async def test_back_pressure_is_shown_with_use_level_thresholds_and_effect(http, node):
-    node.pressed = measured(NO_PRESSURE, {Resource.DATABASE_USED_SPACE: Reading(97.456, "1 of 50 GB")}, BackPressure(), NOW)
+    node.pressed = measured(NO_PRESSURE, {Resource.DATABASE_USED_SPACE: Sample(97.456, "1 of 50 GB")}, BackPressure(), NOW)
 
     document = (await http.get("/api/v1/pressure")).json()
 

@@ -8,7 +8,7 @@ from shadowrelay.model.message import Ordinals
 from shadowrelay.model.ownership import Choice, Claim, Copy, DiscardEvent, DiscardStatus, Role, Transition
 from shadowrelay.model.queue import NewMessage, Origin, QueueKind, ReportedFork, ShadowGroup
 from shadowrelay.model.values import replace
-from shadowrelay.ownership.rules import Note
+from shadowrelay.ownership.rules import Outcome
 from shadowrelay.ports import Ledger
 from tests.kit.ledger import (
     HELLO,
@@ -157,7 +157,7 @@ async def test_the_verdict_of_the_same_commit_says_who_is_told(ledger: Ledger) -
 
 
 def noted(_: DiscardEvent, before: Claim | None) -> Transition:
-    return Transition(before, before, note=Note.FORKS)
+    return Transition(before, before, outcome=Outcome.FORKS)
 
 
 async def hear(ledger: Ledger, message_id, *forks: tuple[str, set[int]], decide=noted) -> None:

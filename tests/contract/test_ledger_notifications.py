@@ -6,7 +6,7 @@ from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, DatabaseId
 from shadowrelay.model.ownership import Choice, Claim, Copy, DiscardEvent, DiscardStatus, Notification, Role, Transition
 from shadowrelay.model.values import replace
 from shadowrelay.ownership.primary import released_acknowledged
-from shadowrelay.ownership.rules import Party
+from shadowrelay.ownership.rules import PeerDatabase
 from shadowrelay.ports import Ledger
 from tests.kit.clock import Hands
 from tests.kit.ledger import (
@@ -107,7 +107,7 @@ async def test_a_released_that_was_heard_is_decided_on_and_forgotten(ledger: Led
     message_id, sequence = await dismiss(ledger)
 
     def decide(_, before):
-        return released_acknowledged(before, Party(THERE, THEIR_DATABASE), lease_runs=True)
+        return released_acknowledged(before, PeerDatabase(THERE, THEIR_DATABASE), lease_runs=True)
 
     (transition,) = await ledger.forget_acknowledged(THERE, THEIR_DATABASE, sequence, decide)
 

@@ -6,7 +6,7 @@ from shadowrelay.model.ids import NO_SERVER
 from shadowrelay.model.ownership import Choice, DiscardStatus, Notification, Role, Transition
 from shadowrelay.model.queue import WAITS_FOR_COPY, FailureKind
 from shadowrelay.ownership.primary import draining, taken_back
-from shadowrelay.pipeline.delivery_rules import Step
+from shadowrelay.pipeline.delivery_rules import LadderStep
 from shadowrelay.ports import Ledger
 from tests.kit.clock import Hands
 from tests.kit.ledger import (
@@ -218,7 +218,7 @@ async def test_a_copy_makes_due_what_waited_for_it(ledger: Ledger) -> None:
 
 
 async def test_a_wait_beyond_its_step_of_the_ladder_is_cut_short(ledger: Ledger) -> None:
-    step = Step(FailureKind.MESSAGE, 0, 1, 10 * SECOND)
+    step = LadderStep(FailureKind.MESSAGE, 0, 1, 10 * SECOND)
     at_that_step = {"kind": FailureKind.MESSAGE, "failures_count": 1}
     await queue(ledger, at=NOW + DAY, **at_that_step)
     await queue(ledger, at=NOW + SECOND, **at_that_step)

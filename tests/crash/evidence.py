@@ -8,9 +8,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from shadowrelay.lab.account import Outcome, Record
+from shadowrelay.lab.account import DeliveryRecord, RecordState
 from shadowrelay.lab.cluster import Cluster, instant, recipients, rows
-from shadowrelay.lab.traffic import Answer, Arrival, Sent
+from shadowrelay.lab.traffic import Arrival, Sent, SubmissionResult
 
 ENDS = {"SEND", "SENDEXTERNAL", "FAIL", "EXPIRE", "DUPLICATEDELIVER"}
 SHADOW_ENDS = {"HADISCARD", "RESUBMIT", "EXPIRE"}
@@ -65,7 +65,7 @@ def complaints(lines: Iterable[Line], sent: Iterable[Sent], kills: Mapping[str, 
     found: list[str] = []
     for one in sent:
         for submission in one.tries:
-            if submission.answer is Answer.ACKNOWLEDGED:
+            if submission.answer is SubmissionResult.ACKNOWLEDGED:
                 found += _acknowledged(one, submission.network_id, submission.node, by_id[submission.network_id])
     for message_id, mine in by_id.items():
         found += _shadows(message_id, mine, kills, wiped_at)
@@ -103,7 +103,7 @@ def _owed(held: Line, mine: list[Line], kills: list[float]) -> bool:
     return any(at <= killed <= at + BETWEEN_COMMIT_AND_ROW for killed in kills for at in news)
 
 
-def records(lines: Iterable[Line], arrivals: Sequence[Arrival]) -> Callable[[Arrival], Record]:
+def records(lines: Iterable[Line], arrivals: Sequence[Arrival]) -> Callable[[Arrival], DeliveryRecord]:
     """What the server that delivered this wrote about it before it delivered it again: SEND, after the commit; or that it had no reply."""
     found: dict[tuple[str, str, str], list[Line]] = defaultdict(list)
     for line in lines:
@@ -111,15 +111,15 @@ def records(lines: Iterable[Line], arrivals: Sequence[Arrival]) -> Callable[[Arr
             for recipient in line.recipients:
                 found[line.node, line.message_id, recipient].append(line)
 
-    def record_of(arrival: Arrival) -> Record:
+    def record_of(arrival: Arrival) -> DeliveryRecord:
         until = min((other.at for other in arrivals if _key(other) == _key(arrival) and other.at > arrival.at), default=float("inf"))
         rows = [line for line in found[_key(arrival)] if line.at < until]
         recorded = [line for line in rows if line.event != "DEFER" and line.at >= arrival.at - CLOCK_GRAIN]
         unanswered = [line for line in rows if line.event == "DEFER" and line.at >= arrival.at - GIVEN_UP_BEFORE]
-        for outcome, mine in ((Outcome.RECORDED, recorded), (Outcome.UNANSWERED, unanswered)):
+        for outcome, mine in ((RecordState.RECORDED, recorded), (RecordState.UNANSWERED, unanswered)):
             if mine:
-                return Record(outcome, max(0.0, arrival.at - (mine[0].at - mine[0].elapsed)))
-        return Record()
+                return DeliveryRecord(outcome, max(0.0, arrival.at - (mine[0].at - mine[0].elapsed)))
+        return DeliveryRecord()
 
     return record_of
 

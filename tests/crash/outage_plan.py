@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from shadowrelay.lab.account import RECORD_SECONDS, Times
+from shadowrelay.lab.account import RECORD_SECONDS, FaultTimes
 
 NODES = ("mx1.east.example", "mx2.east.example", "mx1.west.example", "mx2.west.example")
-TIMES = Times(span=4.0, heartbeat=1.0, poll=0.5)
+TIMES = FaultTimes(span=4.0, heartbeat=1.0, poll=0.5)
 COPIES = (1, 2)
 SMALL, LARGE = 2_048, 60_000  # octets; much more keeps a busy next hop from answering within a third of the span
 MESSAGES_BEFORE = 25  # acknowledged before something happens

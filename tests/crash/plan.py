@@ -7,10 +7,10 @@ import random
 from dataclasses import dataclass
 from enum import Enum
 
-from shadowrelay.lab.account import Times
+from shadowrelay.lab.account import FaultTimes
 
 NODES = ("mx1.east.example", "mx2.east.example", "mx1.west.example")
-TIMES = Times(span=5.0, heartbeat=1.0, poll=0.25)
+TIMES = FaultTimes(span=5.0, heartbeat=1.0, poll=0.25)
 
 
 class Disruption(Enum):

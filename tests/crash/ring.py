@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shadowrelay.lab.account import Account, Cause, Fault, Times, account, has_all_arrived
+from shadowrelay.lab.account import Account, Cause, Fault, FaultTimes, account, has_all_arrived
 from shadowrelay.lab.cluster import Cluster, Place
 from shadowrelay.lab.traffic import DEFERRED, Arrival, Load, Sent, Sink
 from shadowrelay.model.message import Envelope
@@ -142,7 +142,7 @@ async def _run_load(the_plan: Plan, trouble: Trouble, load: Load) -> None:
 
 
 async def settled(
-    cluster: Cluster, load: Load, arrivals: Callable[[], list[Arrival]], times: Times, is_quiet: Callable[[], bool] = lambda: True
+    cluster: Cluster, load: Load, arrivals: Callable[[], list[Arrival]], times: FaultTimes, is_quiet: Callable[[], bool] = lambda: True
 ) -> list[str]:
     """Wait until everything has arrived and nothing is queued or held any more: then nothing can arrive twice either. What is left.
 

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from shadowrelay.lab.traffic import Answer, Sent, Submission
+from shadowrelay.lab.traffic import Sent, Submission, SubmissionResult
 from tests.crash.evidence import Line, complaints
 
 EAST, WEST = "mx1.east.example", "mx1.west.example"
 ONE, TWO = "user1@corp.example", "user1@branch.example"
-SENT = Sent(1, "<1@client.example>", (ONE, TWO), "digest", [Submission(100.0, EAST, Answer.ACKNOWLEDGED, "id-1")])
+SENT = Sent(1, "<1@client.example>", (ONE, TWO), "digest", [Submission(100.0, EAST, SubmissionResult.ACKNOWLEDGED, "id-1")])
 HELD = Line(99.9, WEST, "HARECEIVE", "id-1", (ONE, TWO), "")
 RECEIVED = Line(100.0, EAST, "RECEIVE", "id-1", (ONE, TWO), "S:Replication=Success;S:AckElapsed=0.1")
 DELIVERED = Line(101.0, EAST, "SEND", "id-1", (ONE,), "")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from shadowrelay.lab.account import Cause, Outcome, Record
+from shadowrelay.lab.account import Cause, DeliveryRecord, RecordState
 from shadowrelay.lab.traffic import Arrival
 from shadowrelay.tracking import operator_log
 from tests.crash import outages
@@ -200,7 +200,7 @@ def an_arrival(at: float, node: str = EAST) -> Arrival:
     return Arrival(at, ONE, "id-1", "<1@client.example>", node, False, "digest")
 
 
-RECORDED, UNKNOWN, UNANSWERED = Outcome.RECORDED, Outcome.UNKNOWN, Outcome.UNANSWERED
+RECORDED, UNKNOWN, UNANSWERED = RecordState.RECORDED, RecordState.UNKNOWN, RecordState.UNANSWERED
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ RECORDED, UNKNOWN, UNANSWERED = Outcome.RECORDED, Outcome.UNKNOWN, Outcome.UNANS
         ([UNKNOWN, UNKNOWN, UNKNOWN], [a_line(99.0, "SEND"), a_line(100.1, "DEFER", status="451 4.3.2 Not now")]),
     ],
 )
-def test_a_record_of_a_delivery_was_written_before_the_same_server_delivered_again(expected: list[Outcome], lines: list[Line]) -> None:
+def test_a_record_of_a_delivery_was_written_before_the_same_server_delivered_again(expected: list[RecordState], lines: list[Line]) -> None:
     arrivals = [an_arrival(100.0), an_arrival(105.0), an_arrival(107.0, WEST)]
 
     assert expected == [record.outcome for record in map(records(lines, arrivals), arrivals)]
@@ -226,7 +226,7 @@ def test_a_record_of_a_delivery_was_written_before_the_same_server_delivered_aga
 def test_the_attempt_of_a_delivery_began_as_much_earlier_as_its_row_says() -> None:
     line = Line(104.0, EAST, "SEND", "id-1", (ONE,), "S:AttemptElapsed=5.5")
 
-    assert Record(RECORDED, 1.5) == records([line], [an_arrival(100.0)])(an_arrival(100.0))
+    assert DeliveryRecord(RECORDED, 1.5) == records([line], [an_arrival(100.0)])(an_arrival(100.0))
 
 
 def test_who_delivers_what_another_server_received_must_say_that_it_took_it_over() -> None:

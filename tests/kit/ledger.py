@@ -17,7 +17,7 @@ from shadowrelay.model.peers import PeerIdentity
 from shadowrelay.model.queue import AttemptRecord, FailureKind, ForkRetry, NewMessage, Origin, SideMessage, StoredMessage
 from shadowrelay.model.values import replace
 from shadowrelay.ownership.primary import released_acknowledged
-from shadowrelay.ownership.rules import Party
+from shadowrelay.ownership.rules import PeerDatabase
 from shadowrelay.ports import Ledger
 from shadowrelay.store import SqliteLedger, counters
 
@@ -226,7 +226,7 @@ def discarded(_: DiscardEvent, before: Claim | None) -> Transition:
 
 def released_heard(_: MessageId, before: Claim | None) -> Transition:
     """THERE has acknowledged `released`, and no lease runs: it may have promoted before."""
-    return released_acknowledged(before, Party(THERE, THEIR_DATABASE), lease_runs=False)
+    return released_acknowledged(before, PeerDatabase(THERE, THEIR_DATABASE), lease_runs=False)
 
 
 class Refused(Exception):

@@ -1,6 +1,6 @@
 """Whole service stacks of several nodes in one process and in virtual time, without sockets.
 
-Real services over real queue databases (inline, so without threads); a `FakeLink` drives the real `PeerDesk` of the other
+Real services over real queue databases (inline, so without threads); a `FakeLink` drives the real `PeerRequests` of the other
 node, over a `Net` in which servers can be killed, wiped, paused and cut off; a `FakeDeliverer` is the next hop. Nothing
 sleeps on real time: `in_virtual_time` runs a test on a loop whose clock jumps.
 """
@@ -219,7 +219,7 @@ class FakeDeliverer:
 
 
 class FakeLink:
-    """Port `PeerLink`: one session to the desk of the other node, as long as both processes live and can reach each other."""
+    """Port `PeerLink`: one session to the other node, as long as both processes live and can reach each other."""
 
     def __init__(self, net: "Net", node: "VirtualNode", server: ServerName) -> None:
         self._net, self._node, self._server = net, node, server
@@ -248,16 +248,16 @@ class FakeLink:
         if other is self._other:
             return other
         node = self._node
-        if refusal := other.services.desk.refusal(node.services.desk.own_identity(self._server)):
+        if refusal := other.services.peer_requests.refusal(node.services.peer_requests.own_identity(self._server)):
             raise PeerUnavailable(self._server, str(refusal))
-        if conflict := node.context.peers.conflict(node.context.me, other.services.desk.own_identity(node.name)):
+        if conflict := node.context.peers.conflict(node.context.me, other.services.peer_requests.own_identity(node.name)):
             raise PeerUnavailable(self._server, conflict)
-        self._identity = await other.services.desk.greeted(node.services.desk.own_identity(self._server))
+        self._identity = await other.services.peer_requests.greeted(node.services.peer_requests.own_identity(self._server))
         if reason := node.services.rolled_back.heard(self._identity):
             raise PeerUnavailable(self._server, reason)
         self._other, self._answered = other, None
-        await node.services.desk.greeted(self._identity)
-        node.context.peers.offered(self._server, other.services.desk.offers_hold())
+        await node.services.peer_requests.greeted(self._identity)
+        node.context.peers.offered(self._server, other.services.peer_requests.offers_hold())
         node.ledger.real.note_forks_offered(self._server, self._server not in self._net.without_forks)
         await node.services.heartbeat.opened(self)
         return other
@@ -265,10 +265,10 @@ class FakeLink:
     async def _ask(self, ask: Callable[["VirtualNode", PeerIdentity], Awaitable[Any]]) -> Any:
         other = await self._session()
         node = self._node
-        me = node.services.desk.own_identity(self._server)
-        other.services.desk.heard(me.server, me.database)
+        me = node.services.peer_requests.own_identity(self._server)
+        other.services.peer_requests.heard(me.server, me.database)
         if self._answered is not None:
-            other.services.desk.proved(me.server, me.database, self._answered)
+            other.services.peer_requests.proved(me.server, me.database, self._answered)
         try:
             answer = await ask(other, me)
         except LedgerUnavailable as error:
@@ -291,12 +291,12 @@ class FakeLink:
                 path.write_bytes(data)
                 content = Content(len(data), content.sha256, path=path)
             received = replace(offer, envelope=replace(offer.envelope, client_name=me.server, connector="default"), content=content)
-            return await other.services.desk.track(me, received, other.clock.awake())
+            return await other.services.peer_requests.track(me, received, other.clock.awake())
 
         began, is_sent = self._node.clock.awake(), False
         try:
             other = await self._session()
-            if not other.services.desk.offers_track() or not other.settings.tracks:
+            if not other.services.peer_requests.offers_track() or not other.settings.tracks:
                 raise PeerUnavailable(self._server, "does not offer TRACK now", said=PeerSaid.NO_SESSION)
             is_sent = True
             reply: Reply = await self._ask(take)
@@ -319,13 +319,13 @@ class FakeLink:
                     await asyncio.sleep(1000)
                 other = await self._session()
                 began = self._node.clock.awake()
-                if not other.services.desk.offers_hold():
+                if not other.services.peer_requests.offers_hold():
                     raise PeerUnavailable(self._server, "does not offer HOLD now", said=PeerSaid.NO_SESSION)
                 sent = True
                 if fault == "not stored":
                     await asyncio.sleep(1000)
                 received = other.received(offer)
-                reply: Reply = await self._ask(lambda other, me: other.services.desk.hold(me, received))
+                reply: Reply = await self._ask(lambda other, me: other.services.peer_requests.hold(me, received))
                 if fault == "reply late":
                     await asyncio.sleep(1000)
         except TimeoutError as error:
@@ -352,11 +352,11 @@ class FakeLink:
         await self.greet()
 
     async def discards(self, maximum: int, acknowledged: int) -> DiscardReply:
-        reply: DiscardReply = await self._ask(lambda other, me: other.services.desk.discards(me, maximum, acknowledged))
+        reply: DiscardReply = await self._ask(lambda other, me: other.services.peer_requests.discards(me, maximum, acknowledged))
         return reply
 
     async def status(self, questions: Sequence[StatusQuestion]) -> tuple[StatusAnswer, ...]:
-        answers: tuple[StatusAnswer, ...] = await self._ask(lambda other, me: other.services.desk.status(me, questions))
+        answers: tuple[StatusAnswer, ...] = await self._ask(lambda other, me: other.services.peer_requests.status(me, questions))
         return answers
 
     async def close(self) -> None:

@@ -93,7 +93,7 @@ class FakeAcceptor:
 
 
 @dataclass
-class FakeDesk:
+class FakePeerRequests:
     """Holds everything; `told` has what it was told, in order."""
 
     holds: list[tuple[CopyOffer, bytes]] = field(default_factory=list)
@@ -169,7 +169,7 @@ class Station:
 
     server: ReceiverServer
     acceptor: FakeAcceptor
-    desk: FakeDesk
+    peer_requests: FakePeerRequests
     clock: FixedClock
     spool: Path
     clients: list[Client] = field(default_factory=list)
@@ -228,7 +228,7 @@ async def receiving(
 ) -> AsyncIterator[Station]:
     """`connector` are settings of the receive connector, `unchecked` ones that the settings would not allow."""
     settings = settings_for(tls, transport, **connector)
-    acceptor, desk, clock = FakeAcceptor(), FakeDesk(), FixedClock()
+    acceptor, peer_requests, clock = FakeAcceptor(), FakePeerRequests(), FixedClock()
     found = settings.receive_connectors[0].model_copy(update=unchecked or {})
     contexts = None if settings.tls is None else TlsContexts.read(settings.tls)
     is_virtual = isinstance(asyncio.get_running_loop(), async_solipsism.EventLoop)
@@ -236,7 +236,7 @@ async def receiving(
         settings,
         found,
         acceptor=acceptor,
-        desk=desk,
+        peer_requests=peer_requests,
         clock=clock,
         spool_directory=spool,
         budget=budget or ContentBudget(),
@@ -245,7 +245,7 @@ async def receiving(
     )
     server = ReceiverServer(reception, VirtualListener.open if is_virtual else Listener.open)
     await server.start()
-    station = Station(server, acceptor, desk, clock, spool)
+    station = Station(server, acceptor, peer_requests, clock, spool)
     try:
         yield station
     finally:

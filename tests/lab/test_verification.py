@@ -4,11 +4,11 @@ import json
 from dataclasses import replace
 
 from shadowrelay.lab.account import Cause, Fault, FaultKind
-from shadowrelay.lab.traffic import Answer, Arrival, Sent, Submission
+from shadowrelay.lab.traffic import Arrival, Sent, Submission, SubmissionResult
 from shadowrelay.lab.verification import Injected, injected, sent_messages, since, verify
 
 EAST, WEST = "mx1.east.example", "mx1.west.example"
-SENT = Sent(1, "<1.b@client.example>", ("user1@corp.example",), "digest", [Submission(100.0, EAST, Answer.ACKNOWLEDGED, "id-1")])
+SENT = Sent(1, "<1.b@client.example>", ("user1@corp.example",), "digest", [Submission(100.0, EAST, SubmissionResult.ACKNOWLEDGED, "id-1")])
 ARRIVAL = Arrival(101.0, "user1@corp.example", "id-1", "<1.b@client.example>", EAST, False, "digest")
 GIVEN = Injected(1, "<1.b@client.example>", ("user1@corp.example",), "digest", "Q1", 99.0)
 
@@ -62,7 +62,7 @@ def test_what_was_resubmitted_on_request_is_neither_a_duplicate_nor_the_delivery
 
 
 def test_what_postfix_still_has_was_never_acknowledged() -> None:
-    refused = replace(SENT, tries=[Submission(100.0, EAST, Answer.REFUSED)])
+    refused = replace(SENT, tries=[Submission(100.0, EAST, SubmissionResult.REFUSED)])
     result = verify([refused], [], [], frozenset(), at_sender={SENT.internet_message_id})
 
     assert (0, 1, [], True) == (result.acknowledged, result.not_acknowledged, result.unaccounted, result.is_good)

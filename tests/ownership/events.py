@@ -11,7 +11,7 @@ from shadowrelay.model.ids import DatabaseId, MessageId
 from shadowrelay.model.message import NO_ORDINALS
 from shadowrelay.model.ownership import Choice, Claim, CopyNumber, DiscardEvent, DiscardStatus, Role, StatusState, Transition
 from shadowrelay.ownership import primary, rules, shadow
-from shadowrelay.ownership.rules import Note
+from shadowrelay.ownership.rules import Outcome
 from shadowrelay.pipeline.relay import FIRST_RANK
 from tests.ownership.state import SERVERS, WIDTH, Claims, owner, party
 
@@ -32,7 +32,7 @@ class After(NamedTuple):
 
     claim: int
     tell: tuple[Tell, ...]
-    note: str
+    outcome: str
     listed_asker: bool = False
     is_held_for_asker: bool = False
 
@@ -131,7 +131,7 @@ class Events:
 
     def _after(self, transition: Transition) -> After:
         tell = tuple(Tell(SERVERS.index(told.server), told.database, told.status) for told in transition.tell)
-        return After(self.claims.key(transition.after), tell, transition.note)
+        return After(self.claims.key(transition.after), tell, transition.outcome)
 
     def _answer(self, asked: Node, asker: Node, number_of: Claim, number=None) -> tuple[Transition, After]:
         """`asked` commits what the question does to it, and answers."""
@@ -160,7 +160,7 @@ class Events:
         assert listed.after is not None
         number = listed.after.number
         offer = shadow.hold(self.claims[server.claim], theirs, mine, number, 1, NO_ORDINALS)
-        if offer.note == Note.STORED:
+        if offer.outcome == Outcome.STORED:
             heard: Transition | None = primary.placed(listed.after, number, theirs)
         else:
             assert offer.answer is not None
@@ -197,7 +197,7 @@ class Events:
             taken = self._after(offered_again)
             assert offered_again.answer is not None
             if offered_again.answer.state is StatusState.DELIVERED:
-                return taken, After(me.claim, (), Note.DONE)
+                return taken, After(me.claim, (), Outcome.DONE)
             if offered_again.answer.state is StatusState.PRIMARY:
                 assert offered_again.answer.number is not None
                 rank = offered_again.answer.number

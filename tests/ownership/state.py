@@ -11,7 +11,7 @@ from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, DatabaseId, ServerName
 from shadowrelay.model.ownership import Claim, CopyNumber, DiscardStatus, Role
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import primary
-from shadowrelay.ownership.rules import Party
+from shadowrelay.ownership.rules import PeerDatabase
 
 SERVERS = tuple(ServerName(f"node-{node}") for node in range(4))
 WIDTH = len(SERVERS)  # of the masks and of `State.told`, however many nodes there are
@@ -122,8 +122,8 @@ def database(node: int, generation: int) -> DatabaseId:
     return DatabaseId(f"{node}{'abcdefgh'[generation]}")
 
 
-def party(node: int, generation: int) -> Party:
-    return Party(SERVERS[node], database(node, generation))
+def party(node: int, generation: int) -> PeerDatabase:
+    return PeerDatabase(SERVERS[node], database(node, generation))
 
 
 def owner(database_id: DatabaseId) -> ServerName:

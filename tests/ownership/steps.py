@@ -12,7 +12,7 @@ from typing import Any
 
 from shadowrelay.model.ownership import Choice, DiscardStatus, Role
 from shadowrelay.ownership import rules
-from shadowrelay.ownership.rules import Note
+from shadowrelay.ownership.rules import Outcome
 from tests.ownership.events import After, Events, Facts, Node, Tell
 from tests.ownership.state import (
     ALL,
@@ -33,7 +33,7 @@ from tests.ownership.state import (
 
 FAULTS = ("crash", "destroy", "cut", "late", "hands", "back up", "put back")
 Step = tuple[str, State]
-NOBODY_HIGHER = (Note.YIELDED, Note.DONE, Note.WAIT)
+NOBODY_HIGHER = (Outcome.YIELDED, Outcome.DONE, Outcome.WAIT)
 
 
 class Steps:
@@ -122,7 +122,7 @@ class Steps:
     def _asked(self, s: State, o: int, asker: int, after: After, heard: After | None) -> State:
         """Node o has answered: who was put on its list by that, or yields to it, has a lease only if it heard the answer."""
         leases = s.leases
-        if heard is not None and heard.note == Note.YIELDED:
+        if heard is not None and heard.outcome == Outcome.YIELDED:
             leases |= lease_bit(o, asker)
         elif after.listed_asker:
             leases = leases | lease_bit(o, asker) if heard else leases & ~lease_bit(o, asker)
@@ -197,10 +197,10 @@ class Steps:
                 continue
             asked, heard = self.events.review(me, self.node(s, t), False)
             after = self.commit(self._asked(s, t, n, asked, heard), n, heard)
-            if heard.note not in NOBODY_HIGHER:
+            if heard.outcome not in NOBODY_HIGHER:
                 after = after._replace(asked_older=s.asked_older | 1 << t)
             if after != s:
-                yield f"{n}: asks {t} about an older copy: {heard.note or 'nothing new'}", after
+                yield f"{n}: asks {t} about an older copy: {heard.outcome or 'nothing new'}", after
             if s.late:
                 yield (
                     f"late: {n} asks {t} about an older copy, does not hear the answer",
@@ -229,11 +229,11 @@ class Steps:
         if not self.events.may_place(me, server, self.lease(s, n, t)):
             return
         listed, offered, heard = self.events.place(me, server)
-        is_stored = offered.note == Note.STORED
+        is_stored = offered.outcome == Outcome.STORED
         name = f"{n}: places on {t}" + ("" if is_stored else ", superseded")
         began = s.leases | lease_bit(n, t)
         sent = self.commit(s, n, listed, began)
-        stored = self.commit(sent, t, offered, sent.leases | lease_bit(t, n) if heard.note == Note.YIELDED else None)
+        stored = self.commit(sent, t, offered, sent.leases | lease_bit(t, n) if heard.outcome == Outcome.YIELDED else None)
         if s.client is Client.WAITS and is_stored and s.crashes and n == 0 and len(mine.chosen) + 1 == self.events.wanted:
             # the 250 does not wait for the commit of the choice, only for that of the message and the copy
             answered = stored._replace(
@@ -281,13 +281,13 @@ class Steps:
         """Primary n asks a server on its list."""
         runs = self.lease(s, n, t)
         asked, heard = self.events.review(self.node(s, n), self.node(s, t), runs)
-        name = f"{n}: reviews {t}: {heard.note or 'nothing new'}"
+        name = f"{n}: reviews {t}: {heard.outcome or 'nothing new'}"
         said = self._asked(s, t, n, asked, heard)
         leases = said.leases | lease_bit(n, t) if asked.is_held_for_asker else said.leases
         after = self.commit(said, n, heard, leases)
-        if heard.note == Note.EVERYBODY:
+        if heard.outcome == Outcome.EVERYBODY:
             yield from self._everybody(after, n, t)
-        elif heard.note == Note.CHOOSE_AGAIN:
+        elif heard.outcome == Outcome.CHOOSE_AGAIN:
             yield from self._choose_again(after, n, t)
         else:
             yield name, after
@@ -330,8 +330,8 @@ class Steps:
             said = self._asked(s, other, n, asked, heard)
             leases = said.leases | lease_bit(n, other) if asked.is_held_for_asker else said.leases
             s = self.commit(said, n, heard, leases)
-            if heard.note in NOBODY_HIGHER:
-                yield f"{name}, {other} is asked: {heard.note}", s
+            if heard.outcome in NOBODY_HIGHER:
+                yield f"{name}, {other} is asked: {heard.outcome}", s
                 return
             name = f"{name}, {other} claims nothing more"
         yield name, self.commit(s, n, self.events.local("nobody_claims_more", s.claims[n], t))
@@ -360,23 +360,23 @@ class Steps:
         reachable = frozenset(o for o in others if self.reach(s, n, o))
         me = self.node(s, n)
         alone = self.events.alone(me, reachable)
-        if alone.note == Note.PROMOTED:
+        if alone.outcome == Outcome.PROMOTED:
             yield f"{n}: promotes", self._promoted(s, n, alone, mine, others)
         # A round may have begun when more could be reached than now: then this is not its last answer.
         rounds = [(o, hoped) for o in reachable for hoped in {reachable, frozenset(others)}]
         for o, hoped in rounds:
             asked, heard = self.events.answered(me, self.node(s, o), hoped)
-            if hoped != reachable and heard.note != Note.ASKED:
+            if hoped != reachable and heard.outcome != Outcome.ASKED:
                 continue
             said = self._asked(s, o, n, asked, heard)
-            if heard.note == Note.PROMOTED:
+            if heard.outcome == Outcome.PROMOTED:
                 yield f"{n}: asks {o}, promotes", self._promoted(said, n, heard, mine, others)
             else:
                 after = self.commit(said, n, heard)
-                if heard.note == Note.WAIT and self.facts(after, n).has_asked:
+                if heard.outcome == Outcome.WAIT and self.facts(after, n).has_asked:
                     after = after._replace(waited=after.waited | 1 << n)
                 if after != s:
-                    yield f"{n}: asks {o}: {heard.note}", after
+                    yield f"{n}: asks {o}: {heard.outcome}", after
             if s.late:
                 unheard = self._asked(s, o, n, asked, None)
                 if unheard != s:
@@ -394,7 +394,7 @@ class Steps:
             said = self._asked(self._asked(s, p, n, asked, heard), o, n, then_asked, heard)
             after = self.commit(said, n, heard)
             if after != s:
-                yield f"{n}: follows {p} to {o}: {heard.note or 'not now'}", after
+                yield f"{n}: follows {p} to {o}: {heard.outcome or 'not now'}", after
 
     def _promoted(self, s: State, n: int, after: After, mine: Facts, others: list[int]) -> State:
         """A documented cause if somebody who could object cannot be reached: a second server has failed, or the primary died after a
@@ -429,7 +429,7 @@ class Steps:
         for status in news:
             heard = self.events.hear(after.claims[n], self.node(s, p), status)
             after = self.commit(after, n, heard)
-            asks = heard.note == Note.REVIEW
+            asks = heard.outcome == Outcome.REVIEW
         after = after._replace(told=put(after.told, WIDTH * p + n, Told(told.statuses, len(told.statuses))))
         name = f"{n}: hears {', '.join(news)} from {p}"
         if s.late and DiscardStatus.RELEASED in told.statuses:
@@ -443,7 +443,7 @@ class Steps:
         told = s.told[WIDTH * p + n]
         s = s._replace(told=put(s.told, WIDTH * p + n, Told(told.statuses[told.heard :])))
         if DiscardStatus.RELEASED in told.statuses[: told.heard]:
-            return self.commit(s, p, After(self.events.acknowledge(s.claims[p], self.node(s, n), self.lease(s, p, n)), (), Note.NOTHING))
+            return self.commit(s, p, After(self.events.acknowledge(s.claims[p], self.node(s, n), self.lease(s, p, n)), (), Outcome.NOTHING))
         return s
 
     # what breaks

@@ -24,9 +24,9 @@ from shadowrelay.model.ownership import (
 from shadowrelay.model.replies import IllegalTransition
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import primary, shadow
-from shadowrelay.ownership.rules import Party
+from shadowrelay.ownership.rules import PeerDatabase
 
-ME, OWNER, OTHER = (Party(ServerName(f"mx{number}"), DatabaseId(str(number))) for number in range(3))
+ME, OWNER, OTHER = (PeerDatabase(ServerName(f"mx{number}"), DatabaseId(str(number))) for number in range(3))
 STATES = ("unknown", "primary", "set aside", "handed over", "shadow", "unreadable", "delivered", "released")
 LETTERS = {"P": "primary", "A": "set aside", "H": "handed over", "S": "shadow", "U": "unreadable", "D": "delivered", "R": "released"}
 REASONS = {"late", "over", "other", "asked"}

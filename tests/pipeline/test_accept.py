@@ -331,7 +331,7 @@ async def test_with_redundancy_switched_off_nothing_is_copied_nor_refused(tmp_pa
         await until(lambda: bool(net.sink.arrived))
         assert await net.nodes[WEST].message(east.last) is None
         assert 1 == east.log.counts["acknowledged Disabled"]
-        assert not east.services.desk.offers_hold()
+        assert not east.services.peer_requests.offers_hold()
 
 
 @in_virtual_time

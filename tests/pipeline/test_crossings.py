@@ -14,9 +14,9 @@ from shadowrelay.model.peers import CopyOffer
 from shadowrelay.model.queue import NewMessage, Origin, StoredMessage
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import primary
-from shadowrelay.ownership.rules import Party
+from shadowrelay.ownership.rules import PeerDatabase
+from shadowrelay.pipeline.copy_repair import RepairOutcome
 from shadowrelay.pipeline.leases import Attempts
-from shadowrelay.pipeline.place import Outcome
 from shadowrelay.ports import HoldAnswer
 from tests.kit.clock import until
 from tests.kit.ledger import NOW, a_content, a_message_id, an_envelope
@@ -46,7 +46,7 @@ def test_what_ended_during_a_read_waits_for_the_next() -> None:
     assert not attempts.begin(ONE)
 
 
-async def _stored(node: VirtualNode, content: Content, *, decided: bool, server: Party | None) -> StoredMessage:
+async def _stored(node: VirtualNode, content: Content, *, decided: bool, server: PeerDatabase | None) -> StoredMessage:
     claim = primary.first_claim(node.context.me, 1, () if server is None else (server,))
     message = NewMessage(an_envelope(message_id=a_message_id()), claim, Origin.CLIENT, NOW, NOW)
     return await node.ledger.record_accepted(message, content, decided=decided)
@@ -81,7 +81,7 @@ async def test_a_message_is_not_delivered_again_because_an_old_read_says_that_it
 @in_virtual_time
 async def test_an_answer_from_before_a_placement_takes_no_server_off_the_list(tmp_path: Path, is_placed_meanwhile: bool) -> None:
     async with one_node(tmp_path, reject_message_on_shadow_failure=False) as node:
-        there = Party(WEST, DATABASES[WEST])
+        there = PeerDatabase(WEST, DATABASES[WEST])
         stored = await _stored(node, a_content(), decided=True, server=there)
         message_id = stored.envelope.message_id
         me, ledger = node.context.me, node.ledger
@@ -131,7 +131,7 @@ async def test_a_copy_that_may_be_in_a_new_database_of_its_server_is_discarded_t
 @in_virtual_time
 async def test_a_server_that_holds_nothing_goes_off_the_list_when_nothing_is_on_its_way_to_it(tmp_path: Path) -> None:
     async with one_node(tmp_path, reject_message_on_shadow_failure=False) as node:
-        stored = await _stored(node, a_content(), decided=True, server=Party(WEST, DATABASES[WEST]))
+        stored = await _stored(node, a_content(), decided=True, server=PeerDatabase(WEST, DATABASES[WEST]))
         node.services.review.request(stored.envelope.message_id)
         await node.services.review.review_wanted()
 
@@ -155,4 +155,4 @@ async def test_a_server_that_supersedes_a_copy_stays_on_the_list_because_it_may_
 
         after = await node.ledger.load(stored.envelope.message_id)
         assert after is not None
-        assert (Outcome.AGAIN, [Choice.LISTED]) == (outcome, [copy.choice for copy in after.claim.copies])
+        assert (RepairOutcome.AGAIN, [Choice.LISTED]) == (outcome, [copy.choice for copy in after.claim.copies])

@@ -263,7 +263,7 @@ async def test_a_copy_that_arrives_after_the_delivery_is_discarded_too(tmp_path:
         east, west = net.nodes[EAST], net.nodes[WEST]
         net.hold_fault = lambda primary, shadow: "slow"
         holding, delivering = asyncio.Event(), asyncio.Event()
-        hold = west.services.desk.hold
+        hold = west.services.peer_requests.hold
 
         async def late(peer, offer):
             delivering.set()
@@ -274,7 +274,7 @@ async def test_a_copy_that_arrives_after_the_delivery_is_discarded_too(tmp_path:
             net.hold_fault = lambda primary, shadow: ""
             await delivering.wait()
 
-        west.services.desk.hold = late  # type: ignore[method-assign]
+        west.services.peer_requests.hold = late  # type: ignore[method-assign]
         net.sink.before_dot = wait
         await east.accept()
         await until(east.in_role(east.last, Role.DELIVERED), 20)

@@ -241,7 +241,7 @@ def watch_hand_overs(node: VirtualNode) -> None:
 
     async def transition(message_ids: Any, decide: Any) -> Any:
         done = await real(message_ids, decide)
-        if any(one.note == "handed" for one in done):
+        if any(one.outcome == "handed" for one in done):
             event.set()
         return done
 
@@ -261,7 +261,7 @@ async def test_a_killed_node_goes_on_with_its_drain_at_the_next_start(tmp_path: 
         await net.start(EAST)
 
         assert net.nodes[EAST].context.is_draining
-        assert not net.nodes[EAST].services.desk.offers_hold()
+        assert not net.nodes[EAST].services.peer_requests.offers_hold()
         await until(is_in(net, EAST, DrainState.INACTIVE), 60)
         assert {Role.SHADOW} == {await net.nodes[EAST].role(message_id) for message_id in ids}
         await until_delivered_once(net, 5)
@@ -420,11 +420,11 @@ async def test_peers_place_elsewhere_while_a_node_drains_and_on_it_again_afterwa
 @in_virtual_time
 async def test_a_hello_of_before_the_drain_that_arrives_late_does_not_end_it(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST) as net:
-        early = net.nodes[EAST].services.desk.own_identity(WEST)
+        early = net.nodes[EAST].services.peer_requests.own_identity(WEST)
         await net.nodes[EAST].services.drain.begin()
         await until(lambda: net.nodes[WEST].context.peers.drains(EAST), 2)
 
-        await net.nodes[WEST].services.desk.greeted(early)
+        await net.nodes[WEST].services.peer_requests.greeted(early)
 
         assert net.nodes[WEST].context.peers.drains(EAST)
 

@@ -135,7 +135,7 @@ async def test_it_stays_forgotten_over_restarts_and_its_return_is_noticed_record
 async def test_a_sign_of_life_in_a_session_that_was_open_before_counts_as_well(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST) as net:
         east = await without_west(net)
-        east.services.desk.heard(WEST, east.context.peers.party(WEST).database)
+        east.services.peer_requests.heard(WEST, east.context.peers.party(WEST).database)
         await asyncio.sleep(1)
 
         assert (False, False) == (await is_shown(east), await is_recorded(east))

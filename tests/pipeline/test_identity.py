@@ -8,29 +8,29 @@ import pytest
 
 from shadowrelay.model.ids import NO_DATABASE, DatabaseId, ServerName
 from shadowrelay.model.ownership import Role
-from shadowrelay.ownership.rules import Party
+from shadowrelay.ownership.rules import PeerDatabase
 from shadowrelay.pipeline.peerbook import contradiction
 from tests.kit.clock import until
 from tests.kit.nodes import EAST, NORTH, OK, WEST, Net, in_virtual_time, nodes
 
-ME = Party(ServerName("mx1.example"), DatabaseId("1"))
-PEER = Party(ServerName("mx2.example"), DatabaseId("2"))
-OTHER = Party(ServerName("mx3.example"), DatabaseId("3"))
+ME = PeerDatabase(ServerName("mx1.example"), DatabaseId("1"))
+PEER = PeerDatabase(ServerName("mx2.example"), DatabaseId("2"))
+OTHER = PeerDatabase(ServerName("mx3.example"), DatabaseId("3"))
 
 
 @pytest.mark.parametrize(
     ("peer", "said"),
     [
         (PEER, ""),
-        (Party(PEER.server, DatabaseId("4")), ""),  # a new database of its own
-        (Party(PEER.server, NO_DATABASE), ""),
-        (Party(ME.server, DatabaseId("4")), "calls itself mx1.example"),
-        (Party(ME.server, ME.database), "calls itself mx1.example"),
-        (Party(PEER.server, ME.database), "this node's queue"),
-        (Party(PEER.server, OTHER.database), "the queue of mx3.example"),
+        (PeerDatabase(PEER.server, DatabaseId("4")), ""),  # a new database of its own
+        (PeerDatabase(PEER.server, NO_DATABASE), ""),
+        (PeerDatabase(ME.server, DatabaseId("4")), "calls itself mx1.example"),
+        (PeerDatabase(ME.server, ME.database), "calls itself mx1.example"),
+        (PeerDatabase(PEER.server, ME.database), "this node's queue"),
+        (PeerDatabase(PEER.server, OTHER.database), "the queue of mx3.example"),
     ],
 )
-def test_a_peer_with_the_name_or_queue_of_another_node_is_in_conflict(peer: Party, said: str) -> None:
+def test_a_peer_with_the_name_or_queue_of_another_node_is_in_conflict(peer: PeerDatabase, said: str) -> None:
     reason = contradiction(ME, peer, [PEER, OTHER])
 
     assert bool(said) is bool(reason)

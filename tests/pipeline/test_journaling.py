@@ -206,12 +206,12 @@ async def test_a_reload_begins_and_ends_journaling(tmp_path: Path) -> None:
 def no_copies_of_sides(net: Net, original: Callable[[], MessageId]) -> None:
     """Peers take the original, and nothing else that east offers."""
     for node in net.nodes.values():
-        real = node.services.desk.hold
+        real = node.services.peer_requests.hold
 
         async def hold(peer: Any, offer: Any, real: Any = real) -> Reply:
             return await real(peer, offer) if offer.envelope.message_id == original() else BUSY
 
-        node.services.desk.hold = hold  # type: ignore[method-assign]
+        node.services.peer_requests.hold = hold  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("kind", ["report", "dsn"])
@@ -227,7 +227,9 @@ async def test_the_originals_copy_is_kept_until_what_it_caused_has_one(tmp_path:
         await until(east.in_role(east.last, Role.DELIVERED), 5)
         await asyncio.sleep(2 * HEARTBEAT)
         number = CopyNumber(1, 1, east.ledger.identity.database)
-        (told,) = await east.services.desk.status(west.services.desk.own_identity(EAST), [StatusQuestion(east.last, number)])
+        (told,) = await east.services.peer_requests.status(
+            west.services.peer_requests.own_identity(EAST), [StatusQuestion(east.last, number)]
+        )
         held = await west.role(east.last)
 
         await net.wipe(EAST)
@@ -247,16 +249,16 @@ async def test_status_keeps_to_itself_what_failed_while_nobody_had_a_copy(tmp_pa
         east, west = net.nodes[EAST], net.nodes[WEST]
         net.sink.answer = lambda address: BUSY if address in (JOURNAL, SENDER) else OK if kind == "report" else NO_USER
         for node in (east, west):
-            node.services.desk.offers_hold = lambda: False  # type: ignore[method-assign]
+            node.services.peer_requests.offers_hold = lambda: False  # type: ignore[method-assign]
         await east.accept("u@corp.example" if kind == "report" else "u@elsewhere.example")
         await until(east.in_role(east.last, Role.DELIVERED), 5)
         number = CopyNumber(1, 0, west.ledger.identity.database)
-        me = west.services.desk.own_identity(EAST)
+        me = west.services.peer_requests.own_identity(EAST)
 
-        (waiting,) = await east.services.desk.status(me, [StatusQuestion(east.last, number)])
+        (waiting,) = await east.services.peer_requests.status(me, [StatusQuestion(east.last, number)])
         net.sink.answer = lambda address: OK
         await until(lambda: is_over(net))
-        (told,) = await east.services.desk.status(me, [StatusQuestion(east.last, number)])
+        (told,) = await east.services.peer_requests.status(me, [StatusQuestion(east.last, number)])
 
         assert (StatusState.PRIMARY, frozenset()) == (waiting.state, waiting.done)
         assert (StatusState.DELIVERED, frozenset({1})) == (told.state, told.done)
@@ -335,7 +337,7 @@ async def test_whoever_took_a_message_over_asks_everybody_before_a_report_that_t
         net.cut = {frozenset((EAST, holder))}
         await net.start(EAST)
         await until(lambda: bool(reports(net)), 60)
-        net.nodes[third].services.desk.offers_hold = lambda: False  # the message's new copy goes to the other
+        net.nodes[third].services.peer_requests.offers_hold = lambda: False  # the message's new copy goes to the other
         net.heal()
         await until(net.nodes[holder].in_role(original, Role.PRIMARY), 60)
         await asyncio.sleep(2)  # it has a new copy, and a lease on that

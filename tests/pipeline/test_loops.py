@@ -14,8 +14,8 @@ from shadowrelay.model.peers import DiscardReply
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, LedgerUnavailable, Reply
 from shadowrelay.model.tracking import EventId
 from shadowrelay.pipeline.context import Tasks
+from shadowrelay.pipeline.copy_repair import RepairOutcome
 from shadowrelay.pipeline.leases import Attempts
-from shadowrelay.pipeline.place import Outcome
 from tests.kit.clock import until
 from tests.kit.nodes import EAST, HEARTBEAT, OK, SPAN, WEST, in_virtual_time, nodes
 
@@ -366,7 +366,7 @@ async def test_messages_that_cannot_be_placed_do_not_hide_those_behind_them(tmp_
         last = east.last
 
         async def only_the_last(message):
-            return await place(message) if message.envelope.message_id == last else Outcome.AGAIN
+            return await place(message) if message.envelope.message_id == last else RepairOutcome.AGAIN
 
         east.services.place.place = only_the_last  # type: ignore[method-assign]
         net.heal()
@@ -374,8 +374,8 @@ async def test_messages_that_cannot_be_placed_do_not_hide_those_behind_them(tmp_
         await until(west.in_role(last, Role.SHADOW), 30)
 
 
-async def _never(message) -> Outcome:
-    return Outcome.AGAIN
+async def _never(message) -> RepairOutcome:
+    return RepairOutcome.AGAIN
 
 
 # polling
@@ -501,7 +501,7 @@ async def test_discard_status_survives_a_crash_and_is_told_afterwards(tmp_path: 
 async def test_notifications_that_nobody_asks_for_are_deleted_in_the_end(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST, shadow_message_auto_discard_interval=timedelta(seconds=30)) as net:
         east, west = net.nodes[EAST], net.nodes[WEST]
-        me = west.services.desk.own_identity(EAST)
+        me = west.services.peer_requests.own_identity(EAST)
         net.sink.answer = lambda address: BUSY
         await east.accept()
         net.isolate(WEST)
@@ -599,7 +599,7 @@ async def test_the_last_discard_is_acknowledged_in_the_next_poll_although_nothin
         await east.accept()
         await until(west.in_role(east.last, Role.DELIVERED), 5)
 
-        assert frozenset() == await east.services.desk.wait_for_acknowledgements(2)
+        assert frozenset() == await east.services.peer_requests.wait_for_acknowledgements(2)
 
 
 @in_virtual_time
@@ -611,8 +611,8 @@ async def test_waiting_until_all_is_told_ends_with_its_time_and_waits_for_nobody
         await until(east.in_role(east.last, Role.DELIVERED), 5)
 
         began = east.clock.awake()
-        assert {WEST} == await east.services.desk.wait_for_acknowledgements(3)
+        assert {WEST} == await east.services.peer_requests.wait_for_acknowledgements(3)
         assert 3 <= east.clock.awake() - began < 3.1
         net.isolate(EAST)
         await asyncio.sleep(2 * HEARTBEAT)
-        assert frozenset() == await east.services.desk.wait_for_acknowledgements(3)
+        assert frozenset() == await east.services.peer_requests.wait_for_acknowledgements(3)

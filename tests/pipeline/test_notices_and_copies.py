@@ -20,7 +20,7 @@ SENDER = "a@x.example"
 def takes_no_copies(*servers: VirtualNode) -> None:
     """Too little room there, say: what they hold already they keep and discard as ever."""
     for server in servers:
-        server.services.desk.offers_hold = lambda: False
+        server.services.peer_requests.offers_hold = lambda: False
 
 
 @in_virtual_time
@@ -57,17 +57,17 @@ async def test_a_copy_that_is_placed_before_the_notice_does_not_say_that_its_rec
         takes_no_copies(first, second)
         await asyncio.sleep(1)
         await net.kill(first.name)
-        desk = second.services.desk
-        desk.offers_hold = lambda: True
-        hold = desk.hold
+        peer_requests = second.services.peer_requests
+        peer_requests.offers_hold = lambda: True
+        hold = peer_requests.hold
 
         async def only_the_original(peer, offer):
             return await hold(peer, offer) if offer.envelope.message_id == east.last else BUSY
 
-        desk.hold = only_the_original
+        peer_requests.hold = only_the_original
         await until(second.in_role(east.last, Role.SHADOW), 10 * HEARTBEAT)
         held = await second.message(east.last)
-        desk.hold = hold
+        peer_requests.hold = hold
 
         async def is_told() -> bool:
             later = await second.message(east.last)
@@ -99,7 +99,7 @@ async def test_a_notice_handed_over_with_one_of_two_copies_does_not_end_its_orig
         await net.wipe(EAST)
         await net.wipe(other)
         for name in holders:
-            net.nodes[name].services.desk.offers_hold = lambda: True
+            net.nodes[name].services.peer_requests.offers_hold = lambda: True
         net.sink.answer = lambda address: NO_USER if address != SENDER else OK
 
         await until(lambda: SENDER in net.sink.addresses(), 3 * SPAN)

@@ -107,12 +107,12 @@ async def test_status_does_not_say_what_waits_for_its_dsn(tmp_path: Path) -> Non
         await east.accept()
         await until(east.in_role(east.last, Role.DELIVERED), 5)
         number = CopyNumber(1, 1, east.ledger.identity.database)
-        me = west.services.desk.own_identity(EAST)
+        me = west.services.peer_requests.own_identity(EAST)
 
-        (waiting,) = await east.services.desk.status(me, [StatusQuestion(east.last, number)])
+        (waiting,) = await east.services.peer_requests.status(me, [StatusQuestion(east.last, number)])
         net.hold_fault = lambda primary, shadow: ""
         await until(west.in_role(east.last, Role.DELIVERED), 20)
-        (told,) = await east.services.desk.status(me, [StatusQuestion(east.last, number)])
+        (told,) = await east.services.peer_requests.status(me, [StatusQuestion(east.last, number)])
 
         assert (StatusState.PRIMARY, frozenset()) == (waiting.state, waiting.done)
         assert (StatusState.DELIVERED, frozenset({1})) == (told.state, told.done)

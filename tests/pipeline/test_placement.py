@@ -61,7 +61,7 @@ async def a_refusing_pair(net) -> tuple[VirtualNode, VirtualNode]:
     async def no_room(peer, offer):
         return INSUFFICIENT_RESOURCES
 
-    west.services.desk.hold = no_room
+    west.services.peer_requests.hold = no_room
     await asyncio.sleep(1)
     return east, west
 
@@ -128,7 +128,7 @@ async def test_a_peer_that_has_room_again_gets_everything_that_waits(tmp_path: P
             await east.accept()
         await asyncio.sleep(60)
 
-        del west.services.desk.hold
+        del west.services.peer_requests.hold
 
         async def all_held() -> bool:
             groups = await west.ledger.real.shadow_groups()
@@ -143,7 +143,7 @@ async def test_a_peer_that_offers_no_hold_is_known_from_any_session_and_sent_not
     async with nodes(tmp_path, EAST, WEST, shadow_heartbeat_frequency="2m", shadow_resubmit_time_span="1h") as net:
         await net.kill(WEST)
         west = await net.start(WEST)
-        west.services.desk.offers_hold = lambda: False
+        west.services.peer_requests.offers_hold = lambda: False
         east = net.nodes[EAST]
         net.sink.answer = lambda address: BUSY
         await east.context.links[WEST].greet()
@@ -292,11 +292,11 @@ async def test_a_queue_without_copies_is_read_once_from_end_to_end(tmp_path: Pat
             await east.accept()
         await net.kill(EAST)  # what was in memory is gone
         await net.start(WEST)
-        net.nodes[WEST].services.desk.offers_hold = lambda: False
+        net.nodes[WEST].services.peer_requests.offers_hold = lambda: False
         east = await net.start(EAST)
         reads = count_reads(east)
         west = net.nodes[WEST]
-        del west.services.desk.offers_hold
+        del west.services.peer_requests.offers_hold
 
         async def all_held() -> bool:
             return 250 == sum(group.count for group in await west.ledger.real.shadow_groups())

@@ -49,7 +49,11 @@ async def at(net: Net, percent: float, *names: Any) -> None:
 def refused(node: VirtualNode) -> tuple[bool, bool, bool]:
     """Mail from outside, mail from inside, copies."""
     accept = node.services.accept
-    return accept.refusal(is_inside=False) is not None, accept.refusal(is_inside=True) is not None, not node.services.desk.offers_hold()
+    return (
+        accept.refusal(is_inside=False) is not None,
+        accept.refusal(is_inside=True) is not None,
+        not node.services.peer_requests.offers_hold(),
+    )
 
 
 @in_virtual_time

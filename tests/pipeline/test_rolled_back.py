@@ -142,7 +142,7 @@ async def test_a_peer_that_cannot_be_reached_at_the_start_tells_it_later(tmp_pat
         east, west = await put_back(net), net.nodes[WEST]
         assert not east.services.rolled_back.found.is_set()
 
-        refusal = east.services.desk.refusal(west.services.desk.own_identity(EAST))
+        refusal = east.services.peer_requests.refusal(west.services.peer_requests.own_identity(EAST))
 
         assert refusal is not None
         assert 451 == refusal.code
@@ -156,12 +156,12 @@ async def test_what_a_peer_has_seen_of_a_former_database_says_nothing_about_the_
     """A node with an empty queue is not refused, nor are its peers, whatever they knew of the old queue."""
     async with nodes(tmp_path, EAST, WEST) as net:
         await asyncio.sleep(1)
-        old = net.nodes[WEST].services.desk.own_identity(EAST)
+        old = net.nodes[WEST].services.peer_requests.own_identity(EAST)
         await net.wipe(EAST)
         east = await net.start(EAST, introduced=True)
 
         assert old.seen is not None
-        assert east.services.desk.refusal(old) is None
+        assert east.services.peer_requests.refusal(old) is None
         await asyncio.sleep(2 * HEARTBEAT)
         assert not east.services.rolled_back.found.is_set()
         assert east.ledger.identity.database == net.nodes[WEST].context.peers.party(EAST).database

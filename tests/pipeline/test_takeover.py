@@ -215,12 +215,12 @@ async def test_a_claim_that_a_question_would_end_during_an_attempt_ends_after_it
         await east.accept()
         await asyncio.sleep(1)
         higher = CopyNumber(2, 0, west.ledger.identity.database)
-        me = west.services.desk.own_identity(EAST)
+        me = west.services.peer_requests.own_identity(EAST)
 
-        (during,) = await east.services.desk.status(me, [StatusQuestion(east.last, higher)])
+        (during,) = await east.services.peer_requests.status(me, [StatusQuestion(east.last, higher)])
         go_on.set()
         await until(east.in_role(east.last, Role.DELIVERED), 10)
-        (after,) = await east.services.desk.status(me, [StatusQuestion(east.last, higher)])
+        (after,) = await east.services.peer_requests.status(me, [StatusQuestion(east.last, higher)])
 
         assert (StatusState.PRIMARY, StatusState.DELIVERED) == (during.state, after.state)
 
@@ -231,7 +231,9 @@ async def test_a_claim_that_a_question_ended_is_not_attempted(tmp_path: Path) ->
         east, west = await a_waiting_message(net), net.nodes[WEST]
         higher = CopyNumber(2, 0, west.ledger.identity.database)
 
-        (answer,) = await east.services.desk.status(west.services.desk.own_identity(EAST), [StatusQuestion(east.last, higher)])
+        (answer,) = await east.services.peer_requests.status(
+            west.services.peer_requests.own_identity(EAST), [StatusQuestion(east.last, higher)]
+        )
         await asyncio.sleep(20)
 
         assert StatusState.SHADOW is answer.state
@@ -308,13 +310,13 @@ async def test_an_answer_of_a_primary_that_was_restarted_since_does_not_release_
         envelope = an_envelope(arrived_at=east.clock.now())
         await _place(east, west, envelope)
         link = west.context.links[EAST]
-        status, greeted, was_asked = link.status, west.services.desk.greeted, []
+        status, greeted, was_asked = link.status, west.services.peer_requests.greeted, []
 
         async def asked_of_the_next_process(questions):
             if not was_asked:
                 was_asked.append(questions)
                 await net.kill(EAST)
-                west.services.desk.greeted = noted_later
+                west.services.peer_requests.greeted = noted_later
                 await net.start(EAST)
             return await status(questions)
 
@@ -365,7 +367,7 @@ async def test_a_copy_that_was_still_being_written_when_its_primary_was_started_
     async with nodes(tmp_path, EAST, WEST) as net:
         east, west = net.nodes[EAST], net.nodes[WEST]
         await asyncio.sleep(1)
-        before = east.services.desk.own_identity(WEST)
+        before = east.services.peer_requests.own_identity(WEST)
         envelope = an_envelope(arrived_at=west.clock.now())
         record_hold = west.ledger.real.record_hold
 
@@ -377,7 +379,9 @@ async def test_a_copy_that_was_still_being_written_when_its_primary_was_started_
 
         west.ledger.real.record_hold = late
 
-        reply = await west.services.desk.hold(before, CopyOffer(CopyNumber(1, 1, before.database), envelope, NO_ORDINALS, a_content()))
+        reply = await west.services.peer_requests.hold(
+            before, CopyOffer(CopyNumber(1, 1, before.database), envelope, NO_ORDINALS, a_content())
+        )
 
         assert (451, None) == (reply.code, await west.role(envelope.message_id))
 
@@ -388,13 +392,15 @@ async def test_a_copy_that_the_network_kept_until_its_primary_had_been_started_a
     async with nodes(tmp_path, EAST, WEST) as net:
         east, west = net.nodes[EAST], net.nodes[WEST]
         await asyncio.sleep(1)
-        before = east.services.desk.own_identity(WEST)
+        before = east.services.peer_requests.own_identity(WEST)
         await net.kill(EAST)
         await net.start(EAST)
         await asyncio.sleep(2 * HEARTBEAT)
         envelope = an_envelope(arrived_at=west.clock.now())
 
-        reply = await west.services.desk.hold(before, CopyOffer(CopyNumber(1, 1, before.database), envelope, NO_ORDINALS, a_content()))
+        reply = await west.services.peer_requests.hold(
+            before, CopyOffer(CopyNumber(1, 1, before.database), envelope, NO_ORDINALS, a_content())
+        )
 
         assert (451, None) == (reply.code, await west.role(envelope.message_id))
 
@@ -403,7 +409,7 @@ async def _place(east: VirtualNode, west: VirtualNode, envelope) -> None:
     """A copy on WEST whose primary died before its own commit."""
     database: DatabaseId = east.ledger.identity.database
     offer = CopyOffer(CopyNumber(1, 1, database), envelope, NO_ORDINALS, a_content())
-    reply = await west.services.desk.hold(east.services.desk.own_identity(WEST), offer)
+    reply = await west.services.peer_requests.hold(east.services.peer_requests.own_identity(WEST), offer)
     assert 250 == reply.code
 
 

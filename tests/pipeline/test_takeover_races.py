@@ -72,7 +72,7 @@ async def test_an_attempt_does_not_end_its_data_without_a_lease_on_who_was_liste
         net.isolate(third.name)
         lower = CopyNumber(0, 1, third.ledger.identity.database)
 
-        await east.services.desk.status(third.services.desk.own_identity(EAST), [StatusQuestion(east.last, lower)])
+        await east.services.peer_requests.status(third.services.peer_requests.own_identity(EAST), [StatusQuestion(east.last, lower)])
         may_end.set()
         await asyncio.sleep(2 * HEARTBEAT)
         meanwhile = net.sink.addresses()
@@ -97,7 +97,7 @@ async def test_what_waits_for_a_session_is_not_delivered_without_a_lease_on_who_
         net.isolate(third.name)
         lower = CopyNumber(0, 1, third.ledger.identity.database)
 
-        await east.services.desk.status(third.services.desk.own_identity(EAST), [StatusQuestion(east.last, lower)])
+        await east.services.peer_requests.status(third.services.peer_requests.own_identity(EAST), [StatusQuestion(east.last, lower)])
         may_end.set()
         await asyncio.sleep(2 * HEARTBEAT)
         meanwhile = net.sink.addresses()

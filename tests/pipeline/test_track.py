@@ -266,7 +266,7 @@ async def test_a_large_content_stays_with_the_shadow_when_the_message_that_was_r
 async def test_a_lost_reply_makes_no_second_message(tmp_path: Path) -> None:
     async with an_edge(tmp_path, HUB) as net:
         edge, hub = net.nodes[EDGE], net.nodes[HUB]
-        real, calls = hub.services.desk.track, []
+        real, calls = hub.services.peer_requests.track, []
 
         async def reply_is_lost(*arguments: Any) -> Reply:
             reply = await real(*arguments)
@@ -275,7 +275,7 @@ async def test_a_lost_reply_makes_no_second_message(tmp_path: Path) -> None:
                 net.cut.add(frozenset((EDGE, HUB)))
             return reply
 
-        hub.services.desk.track = reply_is_lost
+        hub.services.peer_requests.track = reply_is_lost
         assert 250 == (await edge.accept()).code
         relayed = relayed_id(edge.last, HUB, frozenset((1,)))
         await until(lambda: len(calls) == 1, 5)
@@ -407,7 +407,7 @@ async def test_what_came_back_as_a_copy_is_not_offered_a_second_time(tmp_path: P
         assert stored is not None
         content = Content(2, hashlib.sha256(b"x\n").digest(), b"x\n")
         offer = CopyOffer(CopyNumber(1, 2, stored.claim.number.database), stored.envelope, frozenset(), content)
-        assert 250 == (await edge.services.desk.hold(hub.services.desk.own_identity(EDGE), offer)).code
+        assert 250 == (await edge.services.peer_requests.hold(hub.services.peer_requests.own_identity(EDGE), offer)).code
         await net.wipe(HUB)
         await net.start(HUB, [EDGE], redundancy="previous-hop", peer={EDGE: {"boundary": "edge"}})
         edge.services.start()
@@ -430,8 +430,8 @@ async def test_a_second_server_that_relays_it_again_keeps_it_under_a_number_of_i
         assert stored is not None
         offer = CopyOffer(stored.claim.number, stored.envelope, frozenset(), Content(2, hashlib.sha256(b"x\n").digest(), b"x\n"))
         await asyncio.sleep(2)  # no attempt runs
-        second = replace(edge.services.desk.own_identity(HUB), server=NORTH, database=DatabaseId("d" * 32))
-        reply = await hub.services.desk.track(second, offer, hub.clock.awake())
+        second = replace(edge.services.peer_requests.own_identity(HUB), server=NORTH, database=DatabaseId("d" * 32))
+        reply = await hub.services.peer_requests.track(second, offer, hub.clock.awake())
         kept, taken = await claim_of(edge, relayed), await claim_of(hub, relayed)
 
         answer = parse_superseded(reply.text)
@@ -507,7 +507,7 @@ async def test_a_reply_that_does_not_come_holds_up_no_discard_notifications(tmp_
     """The next hop reports what it has done of a message before the 250 for it has come. Of several recipients one is not done."""
     async with an_edge(tmp_path, HUB, connector={"max_acknowledgement_delay": "0s"}) as net:
         edge, hub = net.nodes[EDGE], net.nodes[HUB]
-        real, reply_comes, taken = hub.services.desk.track, asyncio.Event(), []
+        real, reply_comes, taken = hub.services.peer_requests.track, asyncio.Event(), []
         net.sink.answer = lambda address: BUSY if address == "user2@corp.example" else OK
 
         async def the_first_reply_is_late(*arguments: Any) -> Reply:
@@ -517,7 +517,7 @@ async def test_a_reply_that_does_not_come_holds_up_no_discard_notifications(tmp_
                 await reply_comes.wait()
             return reply
 
-        hub.services.desk.track = the_first_reply_is_late
+        hub.services.peer_requests.track = the_first_reply_is_late
         addresses = [f"user{number}@corp.example" for number in range(1, recipients + 1)]
         assert 250 == (await edge.accept(*addresses)).code
         first, late = edge.last, relayed_id(edge.last, HUB, frozenset(range(1, recipients + 1)))
@@ -679,7 +679,7 @@ async def test_a_hub_that_offers_no_track_now_is_passed_over_for_one_that_does(t
     async with an_edge(tmp_path, HUB, OTHER_HUB, connector={"max_acknowledgement_delay": "0s"}) as net:
         edge = net.nodes[EDGE]
         net.sink.answer = lambda address: BUSY
-        net.nodes[HUB].services.desk.offers_track = lambda: False  # as while it drains
+        net.nodes[HUB].services.peer_requests.offers_track = lambda: False  # as while it drains
 
         assert 250 == (await edge.accept()).code
         await until(edge.in_role(relayed_id(edge.last, OTHER_HUB, frozenset((1,))), Role.SHADOW), 5)

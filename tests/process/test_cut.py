@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from shadowrelay.lab.account import RECORD_SECONDS, Cause, Fault, FaultKind, Times, account
+from shadowrelay.lab.account import RECORD_SECONDS, Cause, Fault, FaultKind, FaultTimes, account
 from shadowrelay.lab.cluster import Cluster, NodeProcess, Place, Table
 from shadowrelay.lab.traffic import Arrival, Load, Sent, Sink
 from shadowrelay.model.message import Content, Envelope
@@ -31,7 +31,7 @@ from tests.kit.processes import held_by, wait_until_peers_know_each_other
 
 EAST, WEST = "mx1.east.example", "mx1.west.example"
 SPAN, HEARTBEAT, POLL = 8.0, 1.0, 0.2
-TIMES = Times(SPAN, HEARTBEAT, POLL)
+TIMES = FaultTimes(SPAN, HEARTBEAT, POLL)
 CUT_SECONDS = 2 * SPAN
 SLOW_SECONDS, SESSIONS = 0.4, 2  # the primary delivers five messages a second
 BEFORE_COUNT, BEFORE_RATE = 150, 20.0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shadowrelay.doctor import Finding, Level, Look, examine, judged_rate
+from shadowrelay.doctor import Finding, Look, Severity, examine, judged_rate
 from shadowrelay.lab.cluster import NodeProcess, Place, free_ports
 from shadowrelay.model.routing import HostPort
 from shadowrelay.settings import cluster, configuration
@@ -23,13 +23,13 @@ EAST, WEST = "mx1.east.example", "mx1.west.example"
 @pytest.mark.parametrize(
     ("seconds", "later", "level", "text"),
     [
-        (0.002, 3.002, Level.OK, "at the rate of ours"),
-        (0.002, 3.1, Level.ERROR, "3.3% faster than ours"),
-        (0.002, 2.9, Level.ERROR, "3.3% slower than ours"),
-        (0.2, 3.1, Level.WARNING, "its answers took too long"),
+        (0.002, 3.002, Severity.OK, "at the rate of ours"),
+        (0.002, 3.1, Severity.ERROR, "3.3% faster than ours"),
+        (0.002, 2.9, Severity.ERROR, "3.3% slower than ours"),
+        (0.2, 3.1, Severity.WARNING, "its answers took too long"),
     ],
 )
-def test_a_clock_of_another_rate_is_told_from_a_slow_answer(seconds: float, later: float, level: Level, text: str) -> None:
+def test_a_clock_of_another_rate_is_told_from_a_slow_answer(seconds: float, later: float, level: Severity, text: str) -> None:
     found = judged_rate("clock", Look(10, 10 + seconds, 100), Look(13, 13 + seconds, 100 + later))
 
     assert (level, True) == (found.level, text in found.text)
@@ -63,7 +63,7 @@ class Pair:
     async def findings(self, name: str = EAST) -> dict[str, Finding]:
         """Those that are not ok, by subject."""
         found = await examine(configuration.load(self.directory / name / "node.toml"))
-        return {one.subject: one for one in found if one.level is not Level.OK}
+        return {one.subject: one for one in found if one.level is not Severity.OK}
 
 
 @asynccontextmanager
@@ -176,7 +176,7 @@ async def test_a_peer_that_is_down_and_one_that_says_nothing(tmp_path: Path, mon
         hangs = (await pair.findings())[f"peer {WEST} at 127.0.0.1:{port}"]
 
     assert ("connection refused" in down.text, "start that node" in down.remedy) == (True, True)
-    assert Level.ERROR is hangs.level
+    assert Severity.ERROR is hangs.level
 
 
 async def test_names_and_name_servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,4 +199,4 @@ async def test_names_and_name_servers(tmp_path: Path, monkeypatch: pytest.Monkey
     assert ["node at"] == [subject[:7] for subject in known]
     assert [True, True] == ["this node itself" in own[subject].text for subject in (f"peer {WEST} at {itself}", f"next hop {itself}")]
     assert "its name is not found" in unknown[f"peer {WEST} at nowhere.example:{address.port}"].text
-    assert Level.ERROR is dead["name server 127.0.0.1:9"].level
+    assert Severity.ERROR is dead["name server 127.0.0.1:9"].level

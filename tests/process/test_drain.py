@@ -14,9 +14,9 @@ import structlog
 
 from shadowrelay.admin.client import NodeClient
 from shadowrelay.admin.token import read_token
-from shadowrelay.lab.account import Fault, FaultKind, Times, account
+from shadowrelay.lab.account import Fault, FaultKind, FaultTimes, account
 from shadowrelay.lab.cluster import Cluster, NodeProcess, Place, rows
-from shadowrelay.lab.traffic import DEFERRED, Answer, Load, Sink
+from shadowrelay.lab.traffic import DEFERRED, Load, Sink, SubmissionResult
 from shadowrelay.model.ids import ServerName
 from shadowrelay.pipeline.context import SystemClock
 from shadowrelay.smtp.limits import NOT_ACTIVE
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 NAMES = ("mx1.east.example", "mx1.west.example", "mx2.west.example")
 PLACES = tuple(Place(name, name.split(".")[1]) for name in NAMES)
-TIMES = Times(span=20.0, heartbeat=1.0, poll=0.25)
+TIMES = FaultTimes(span=20.0, heartbeat=1.0, poll=0.25)
 TRANSPORT = {"shadow_resubmit_time_span": f"{TIMES.span:g}s", "shadow_heartbeat_frequency": "1s", "discard_poll_interval": "250ms"}
 RETRIES = {"message_retry_interval": "4s"}  # long enough that something waits on every node when it is drained
 RATE, SHARE_DEFERRED = 12.0, 0.3
@@ -161,6 +161,6 @@ async def test_a_rolling_restart_under_load_loses_doubles_and_refuses_nothing(tm
     assert result.accepted > 100
     tries = Counter(len(sent.tries) for sent in load.sent if sent.acknowledged_ids)
     assert max(tries) <= len(NAMES), f"tries until a node took it: {tries}"
-    assert all(one.answer is not Answer.NOTHING for sent in load.sent for one in sent.tries) or is_killed
+    assert all(one.answer is not SubmissionResult.NOTHING for sent in load.sent for one in sent.tries) or is_killed
     handed_over = sum(row["event-id"] == "RESUBMIT" for node in cluster.nodes.values() for row in rows(node.tracking))
     assert handed_over, "a third is deferred, so something must have waited in each queue"

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from shadowrelay.lab.traffic import Answer
+from shadowrelay.lab.traffic import SubmissionResult
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.routing import HostPort
 from tests.kit.clients import Client, queued_id
@@ -20,7 +20,7 @@ ANSWER_SECONDS = 60.0
 class Try:
     at: float
     host: str
-    answer: Answer
+    answer: SubmissionResult
     message_id: str = ""
 
 
@@ -38,7 +38,7 @@ class Sent:
     @property
     def acknowledged(self) -> str:
         """Its network message id, or nothing."""
-        return next((one.message_id for one in self.tries if one.answer is Answer.ACKNOWLEDGED), "")
+        return next((one.message_id for one in self.tries if one.answer is SubmissionResult.ACKNOWLEDGED), "")
 
 
 class Clients:
@@ -85,13 +85,13 @@ class Clients:
             answer, message_id = await self._try(one, host)
             one.tries.append(Try(loop.time(), host, answer, message_id))
             self._note(f"client: message {one.number} to {host}: {answer.value} {message_id}")
-            if answer is Answer.ACKNOWLEDGED:
+            if answer is SubmissionResult.ACKNOWLEDGED:
                 self.on_acknowledged(host, MessageId(message_id))
-            if answer is Answer.ACKNOWLEDGED or self.is_giving_up:
+            if answer is SubmissionResult.ACKNOWLEDGED or self.is_giving_up:
                 return
             await asyncio.sleep(self._chance.uniform(0.5, 4.0) * (attempt + 1))
 
-    async def _try(self, one: Sent, host: str) -> tuple[Answer, str]:
+    async def _try(self, one: Sent, host: str) -> tuple[SubmissionResult, str]:
         connection = None
         try:
             async with asyncio.timeout(10.0):
@@ -100,7 +100,7 @@ class Clients:
         except (OSError, TimeoutError):
             if connection is not None:
                 connection.close()
-            return Answer.REFUSED, ""
+            return SubmissionResult.REFUSED, ""
         client = Client(reader, writer)
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
@@ -108,7 +108,7 @@ class Clients:
                 await client.ask("EHLO client.example")
                 text = await client.mail(one.recipients, one.content, one.sender)
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
-            return (Answer.NOTHING if client.has_sent_content else Answer.REFUSED), ""
+            return (SubmissionResult.NOTHING if client.has_sent_content else SubmissionResult.REFUSED), ""
         finally:
             writer.close()
-        return (Answer.ACKNOWLEDGED, queued_id(text)) if text[0] == "2" else (Answer.REFUSED, text)
+        return (SubmissionResult.ACKNOWLEDGED, queued_id(text)) if text[0] == "2" else (SubmissionResult.REFUSED, text)

@@ -18,7 +18,7 @@ from shadowrelay.store.commit import Committer, InlineWriter, Prepared, Promise,
 from shadowrelay.store.ledger import SqliteLedger
 from shadowrelay.store.reading import InlineReaders
 from shadowrelay.store.rows import Row
-from shadowrelay.store.work import Work
+from shadowrelay.store.work import UnitOfWork
 from tests.kit.quick import QuickConnection, quicken
 
 Watch = Callable[[Sequence[tuple[MessageId, Row | None]]], None]
@@ -47,7 +47,7 @@ class LaggingWriter(InlineWriter):
         self._waiting: list[Promise] = []
         self._is_busy = False
 
-    def submit(self, run: Callable[[Work], Any], wants: Sequence[MessageId] = (), **_: Any) -> "asyncio.Future[Any]":
+    def submit(self, run: Callable[[UnitOfWork], Any], wants: Sequence[MessageId] = (), **_: Any) -> "asyncio.Future[Any]":
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self._is_closed:
             future.set_exception(LedgerUnavailable(STORE_UNAVAILABLE, "closed"))
@@ -135,7 +135,7 @@ def make_lagging(ledger: SqliteLedger, disk: Disk, watch: Watch) -> None:
 def _watched(committer: Committer, watch: Watch) -> None:
     inner = committer._committed
 
-    def committed(works: Sequence[Work]) -> None:
+    def committed(works: Sequence[UnitOfWork]) -> None:
         rows = [(message_id, row) for work in works for message_id, row in work.rows.items()]
         inner(works)
         watch(rows)

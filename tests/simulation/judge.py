@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shadowrelay.lab.account import Cause, Fault, FaultKind, cause_of
-from shadowrelay.lab.traffic import Answer
 from shadowrelay.lab.traffic import Arrival as LabArrival
+from shadowrelay.lab.traffic import SubmissionResult
 from shadowrelay.model.ids import MessageId
 from tests.simulation.checks import ENDS
 from tests.simulation.sink import Arrival
@@ -85,15 +85,15 @@ def _sent_again(world: "World") -> list[str]:
     """Cause (e): the client heard nothing, or a 451 while trouble kept a server that had stored the copy from hearing `released`."""
     found = []
     for one in world.clients.sent:
-        acknowledged = {each.message_id for each in one.tries if each.answer is Answer.ACKNOWLEDGED}
+        acknowledged = {each.message_id for each in one.tries if each.answer is SubmissionResult.ACKNOWLEDGED}
         strange = {
             arrival.message_id: arrival.at
             for arrival in reversed(world.sink.arrivals)
             if arrival.number == one.number and arrival.message_id not in acknowledged
         }
         last = max(strange.values(), default=0.0)
-        excuses = sum(each.answer is Answer.NOTHING for each in one.tries)
-        refused = [each for each in one.tries if each.answer is Answer.REFUSED and each.message_id.startswith("451")]
+        excuses = sum(each.answer is SubmissionResult.NOTHING for each in one.tries)
+        refused = [each for each in one.tries if each.answer is SubmissionResult.REFUSED and each.message_id.startswith("451")]
         troubles = [(fault.began_at, fault.ended_at) for fault in world.faults]
         excuses += sum(any(began <= last and ended >= each.at - 5.0 for began, ended in troubles) for each in refused)
         if len(strange) > excuses:

@@ -23,7 +23,7 @@ from shadowrelay.protocol import tracking
 from shadowrelay.smtp import deliverer
 from shadowrelay.store import content, writing
 from shadowrelay.store.commit import Prepared, Promise, settle
-from shadowrelay.store.work import Work
+from shadowrelay.store.work import UnitOfWork
 from tests.ownership.ring import RULES as OWNERSHIP
 from tests.simulation.disk import LaggingWriter
 
@@ -69,7 +69,7 @@ def _as_deferred(send: Callable[..., TrackingEvent]) -> Callable[..., TrackingEv
 
 
 def _without_sides(tell: Callable[..., None]) -> Callable[..., None]:
-    def at_once(self: Work, message_id: MessageId, transition: Transition, sides: Any = ()) -> None:
+    def at_once(self: UnitOfWork, message_id: MessageId, transition: Transition, sides: Any = ()) -> None:
         tell(self, message_id, transition)
 
     return at_once
@@ -148,7 +148,7 @@ RULES: dict[str, Off] = {
     ),
     "notices": Off(
         "a recipient is not reported done while its DSN exists on one disk only",
-        ((Work, "tell", _without_sides(Work.tell)),),
+        ((UnitOfWork, "tell", _without_sides(UnitOfWork.tell)),),
         (30000,), "I1",
     ),
     "failures": Off(

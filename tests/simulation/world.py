@@ -22,7 +22,7 @@ from unittest import mock
 
 import structlog
 
-from shadowrelay.lab.account import Fault, FaultKind, Times
+from shadowrelay.lab.account import Fault, FaultKind, FaultTimes
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.ownership import Claim, Role
 from shadowrelay.settings.values import Settings
@@ -126,8 +126,8 @@ class World:
         self._undo: list[tuple[float, Callable[[], Awaitable[None]]]] = []  # due, what ends a fault
 
     @property
-    def times(self) -> Times:
-        return Times(self.shape.span, self.shape.heartbeat, self.shape.poll)
+    def times(self) -> FaultTimes:
+        return FaultTimes(self.shape.span, self.shape.heartbeat, self.shape.poll)
 
     def now(self) -> float:
         return self.loop.world_time()
@@ -204,7 +204,7 @@ class World:
     def _build(self, directory: Path) -> None:
         chance = self.chance
         self.network = Network(self.loop, random.Random(chance.getrandbits(64)))
-        self.checker = Checker(self.now, self.note, self._copies)
+        self.checker = Checker(self.now, self.outcome, self._copies)
         self.sink = Sink(random.Random(chance.getrandbits(64)), self.now)
         self.sink.on_dot, self.sink.on_arrival, self.sink.on_refusal = self.checker.dot, self.checker.arrival, self.checker.refusal
         self.network.serve(SINK_HOST, None, self.sink.factory)
@@ -215,7 +215,7 @@ class World:
         self.checker.machines = {machine.host: machine for machine in self.machines}
         self.processes = Machines(self.loop, self.network, self.checker, random.Random(chance.getrandbits(64)), self.power)
         hosts = [machine.host for machine in self.machines]
-        self.clients = Clients(self.network, hosts, random.Random(chance.getrandbits(64)), self.note)
+        self.clients = Clients(self.network, hosts, random.Random(chance.getrandbits(64)), self.outcome)
         self.clients.on_acknowledged = self.checker.acknowledged
         self._complaints: list[str] = []
         self.counts: Counter[str] = Counter()

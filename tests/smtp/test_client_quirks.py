@@ -14,7 +14,7 @@ import uvloop
 
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.routing import HostPort
-from shadowrelay.smtp.client import Opening, TlsUse, open_session
+from shadowrelay.smtp.client import ConnectOptions, TlsUse, open_session
 from shadowrelay.smtp.client_session import LIBRARY_ERRORS, SessionBroken, on_behalf, reply_from
 from tests.kit.clock import PATIENCE_SECONDS, until
 from tests.kit.smtp_servers import CLOSE, HANG, ScriptedServer, serving
@@ -108,7 +108,7 @@ def test_a_taken_over_session_carries_pipelined_commands_and_much_data_and_sees_
 
     async def talk() -> list[int]:
         async with serving(server):
-            opening = Opening("me.example", TlsUse.REQUIRED if is_tls else TlsUse.NEVER, client_tls if is_tls else None)
+            opening = ConnectOptions("me.example", TlsUse.REQUIRED if is_tls else TlsUse.NEVER, client_tls if is_tls else None)
             session = await open_session(HostPort("127.0.0.1", server.port), "hop.example", opening)
             pipeline = session.pipeline
             pipeline.write(b"NOOP\r\nNOOP\r\nBDAT %d\r\n" % len(block), 3)
@@ -140,7 +140,7 @@ async def test_a_server_that_takes_nothing_is_not_waited_for_for_ever():
 
     done = asyncio.Event()
     listener = await asyncio.start_server(keep_open, "127.0.0.1", 0)
-    session = await open_session(HostPort("127.0.0.1", listener.sockets[0].getsockname()[1]), "hop", Opening("me"))
+    session = await open_session(HostPort("127.0.0.1", listener.sockets[0].getsockname()[1]), "hop", ConnectOptions("me"))
     try:
         session.pipeline.write(b"x" * 20_000_000, 0)
         with pytest.raises(SessionBroken, match="Timed out"):
@@ -168,7 +168,7 @@ async def test_an_opening_that_fails_leaves_no_connection(script, enhanced):
     server = ScriptedServer(script)
     # short is only the wait for what never comes
     seconds = {verb: 0.2 if reply == HANG else PATIENCE_SECONDS for verb, reply in script.items()}
-    opening = Opening(
+    opening = ConnectOptions(
         "me.example",
         greeting_seconds=seconds.get("GREETING", PATIENCE_SECONDS),
         command_seconds=seconds.get("EHLO", PATIENCE_SECONDS),
@@ -184,7 +184,7 @@ async def test_an_opening_that_fails_leaves_no_connection(script, enhanced):
 async def test_an_old_server_is_greeted_with_helo():
     server = ScriptedServer({"EHLO": "502 5.5.1 no"})
     async with serving(server):
-        session = await open_session(HostPort("127.0.0.1", server.port), "hop", Opening("me.example"))
+        session = await open_session(HostPort("127.0.0.1", server.port), "hop", ConnectOptions("me.example"))
         session.pipeline.quit()
         await session.pipeline.closed()
 
@@ -198,7 +198,7 @@ async def test_extensions_heard_before_tls_are_forgotten():
         tls=server_tls,
     )
     async with serving(server):
-        session = await open_session(HostPort("127.0.0.1", server.port), "hop.example", Opening("me", TlsUse.REQUIRED, client_tls))
+        session = await open_session(HostPort("127.0.0.1", server.port), "hop.example", ConnectOptions("me", TlsUse.REQUIRED, client_tls))
         session.pipeline.quit()
         await session.pipeline.closed()
 
@@ -211,7 +211,7 @@ async def test_required_tls_is_never_done_without(name):
     server = ScriptedServer(tls=server_tls if name == "other.example" else None)
     async with serving(server):
         with pytest.raises(SessionBroken) as caught:
-            await open_session(HostPort("127.0.0.1", server.port), name, Opening("me", TlsUse.REQUIRED, client_tls))
+            await open_session(HostPort("127.0.0.1", server.port), name, ConnectOptions("me", TlsUse.REQUIRED, client_tls))
         await until(lambda: server.open_count == 0)
 
     assert "4.7.5" == caught.value.reply.enhanced
@@ -221,7 +221,7 @@ async def test_required_tls_is_never_done_without(name):
 @pytest.mark.parametrize("name", ["", "a b", "a\r\nb", "ä.example"])
 async def test_a_name_that_is_none_is_not_dialled(name):
     with pytest.raises(SessionBroken, match="no host name"):
-        await open_session(HostPort("127.0.0.1", 1), name, Opening("me"))
+        await open_session(HostPort("127.0.0.1", 1), name, ConnectOptions("me"))
 
 
 # errors

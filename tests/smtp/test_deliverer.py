@@ -19,8 +19,8 @@ from shadowrelay.model.replies import ContentCorrupt, LeaseTooShort, PermanentDe
 from shadowrelay.model.routing import Destination, HostPort
 from shadowrelay.model.values import replace
 from shadowrelay.ports import DeliveryJob, DeliveryReport
-from shadowrelay.smtp.client import Opening, TlsUse, dial
-from shadowrelay.smtp.deliverer import MESSAGES_PER_SESSION_MAX, SmtpDeliverer, Work
+from shadowrelay.smtp.client import ConnectOptions, TlsUse, dial
+from shadowrelay.smtp.deliverer import MESSAGES_PER_SESSION_MAX, OutgoingMessage, SmtpDeliverer
 from shadowrelay.smtp.host_names import HostNames, Lookups
 from shadowrelay.smtp.limits import Descriptors
 from shadowrelay.smtp.resolver import Exchange
@@ -76,7 +76,7 @@ async def a_deliverer(
 ) -> AsyncIterator[SmtpDeliverer]:
     use = TlsUse.NEVER if tls is None else TlsUse.OPPORTUNISTIC
     deliverer = SmtpDeliverer(
-        Opening("me.example", use, tls, dial=HostNames(Lookups()).dial, connect_seconds=connect_seconds),
+        ConnectOptions("me.example", use, tls, dial=HostNames(Lookups()).dial, connect_seconds=connect_seconds),
         zone or Zone((), {}),
         concurrency_per_destination=concurrency,
         connection_inactivity_timeout=timedelta(seconds=idle_seconds),
@@ -250,7 +250,7 @@ async def test_a_host_that_let_us_wait_in_vain_is_left_alone_where_there_is_anot
         raise ConnectionRefusedError
 
     deliverer = SmtpDeliverer(
-        Opening("me.example", dial=dial, connect_seconds=0.01),
+        ConnectOptions("me.example", dial=dial, connect_seconds=0.01),
         Zone((), {}),
         concurrency_per_destination=1,
         connection_inactivity_timeout=timedelta(seconds=1),
@@ -306,7 +306,7 @@ async def test_what_failed_is_not_kept_alive_by_the_failure_that_is_remembered()
         await asyncio.Event().wait()
 
     deliverer = SmtpDeliverer(
-        Opening("me.example", dial=dial, connect_seconds=0.01),
+        ConnectOptions("me.example", dial=dial, connect_seconds=0.01),
         Zone((), {}),
         concurrency_per_destination=1,
         connection_inactivity_timeout=timedelta(seconds=1),
@@ -316,7 +316,7 @@ async def test_what_failed_is_not_kept_alive_by_the_failure_that_is_remembered()
             await deliver(deliverer, route(HostPort("192.0.2.1")))
 
     gc.collect()
-    assert 0 == sum(isinstance(found, Work) for found in gc.get_objects())
+    assert 0 == sum(isinstance(found, OutgoingMessage) for found in gc.get_objects())
 
 
 async def test_content_is_let_go_with_its_delivery_and_not_only_by_the_garbage_collector():
@@ -327,7 +327,7 @@ async def test_content_is_let_go_with_its_delivery_and_not_only_by_the_garbage_c
     try:
         async with serving(server), a_deliverer() as deliverer:
             await deliverer.deliver(replace(a_job(route(at(server)), an_envelope(), content=content), reply_seconds=lambda: 30.0))
-            kept = [found for found in gc.get_objects() if isinstance(found, Work) and found.content is content]
+            kept = [found for found in gc.get_objects() if isinstance(found, OutgoingMessage) and found.content is content]
     finally:
         gc.enable()
 

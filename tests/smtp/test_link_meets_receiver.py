@@ -1,4 +1,4 @@
-"""Our own two sides against each other over a socket: what the peer link sends is what the receiver's desk gets."""
+"""Our own two sides against each other over a socket: what the peer link sends is what the port behind the receiver gets."""
 
 import contextlib
 import hashlib
@@ -21,7 +21,7 @@ from shadowrelay.pipeline.relay import CANNOT_TRACK
 from shadowrelay.pipeline.track import NOT_LINKED
 from shadowrelay.ports import DeliveryJob
 from shadowrelay.protocol.xqdiscard import format_superseded
-from shadowrelay.smtp.client import Opening
+from shadowrelay.smtp.client import ConnectOptions
 from shadowrelay.smtp.deliverer import SmtpDeliverer
 from shadowrelay.smtp.peer_link import LinkEvents, SessionLink, SmtpPeerLink
 from shadowrelay.smtp.resolver import DnsResolver
@@ -57,7 +57,7 @@ async def a_pair(
         link = SmtpPeerLink(
             ServerName("a.example"),
             station.server.address,
-            Opening("b.example"),
+            ConnectOptions("b.example"),
             FixedClock(),
             LinkEvents(own_identity=own_identity, on_open=poll),
             boundary=BoundaryName("default"),
@@ -90,7 +90,7 @@ async def test_a_node_that_drains_says_so_in_the_session_that_is_open_and_asks_o
         await link.announce()
         await link.discards(10, 0)
 
-        greetings = [told for told in station.desk.told if told[0] == "greeted"]
+        greetings = [told for told in station.peer_requests.told if told[0] == "greeted"]
         assert [("greeted", "b.example"), ("greeted", "b.example", "draining"), ("greeted", "b.example")] == greetings
         assert 1 == station.server.sessions_count
 
@@ -102,7 +102,7 @@ async def test_a_copy_arrives_whole_and_unchanged_again_and_again(tmp_path: Path
         answers = [await link.hold(offer, 1000.0) for _ in range(3)]
 
         assert [(None, OWN_DATABASE)] * 3 == [(answer.superseded, answer.server_database) for answer in answers]
-        for held, octets in station.desk.holds:
+        for held, octets in station.peer_requests.holds:
             assert (offer.number, ENVELOPE, offer.done, offer.content.sha256) == (
                 held.number,
                 held.envelope,
@@ -118,16 +118,16 @@ async def test_a_superseded_copy_and_a_refused_one_leave_the_next_one_unharmed(t
     answer = StatusAnswer(StatusState.SHADOW, CopyNumber(4, 1, OWN_DATABASE), ServerName("a.example"), OWN_DATABASE)
     async with a_pair(tmp_path) as (link, station):
         offer = an_offer(tmp_path, data)
-        station.desk.hold_reply = Reply(554, "5.5.0", format_superseded(answer))
+        station.peer_requests.hold_reply = Reply(554, "5.5.0", format_superseded(answer))
         first = await link.hold(offer, 1000.0)
-        station.desk.hold_reply = Reply(451, "4.3.0", "Local storage error, try again later")
+        station.peer_requests.hold_reply = Reply(451, "4.3.0", "Local storage error, try again later")
         with pytest.raises(PeerUnavailable, match="Local storage error") as second:
             await link.hold(offer, 1000.0)
-        station.desk.is_offering = False
+        station.peer_requests.is_offering = False
         with pytest.raises(PeerUnavailable, match=r"does not offer HOLD now|4\.3\.1") as third:
             await link.hold(offer, 1000.0)
-        station.desk.is_offering = True
-        station.desk.hold_reply = Reply(250, "2.0.0", "Held")
+        station.peer_requests.is_offering = True
+        station.peer_requests.hold_reply = Reply(250, "2.0.0", "Held")
         last = await link.hold(offer, 1000.0)
 
     assert (answer, None) == (first.superseded, last.superseded)
@@ -146,7 +146,7 @@ async def test_a_relayed_message_arrives_whole_and_under_a_line_of_its_own(tmp_p
         sessions_count = station.server.sessions_count
 
     assert [(None, OWN_DATABASE)] * 2 == [(answer.superseded, answer.server_database) for answer in answers]
-    for held, octets in station.desk.holds:
+    for held, octets in station.peer_requests.holds:
         said = held.envelope
         assert (offer.number, RELAYED.message_id, RELAYED.relayed_from) == (held.number, said.message_id, said.relayed_from)
         assert octets.startswith(b"Received: from b.example ")
@@ -160,10 +160,10 @@ async def test_a_next_hop_that_takes_no_track_of_us_says_so_behind_the_content(t
     known = StatusAnswer(StatusState.PRIMARY, CopyNumber(1, 1, OWN_DATABASE), done=frozenset({1}))
     async with a_pair(tmp_path, **TRACKS) as (link, station):
         offer = replace(an_offer(tmp_path, data), envelope=RELAYED, number=CopyNumber(1, 1, PEER_DATABASE), done=frozenset())
-        station.desk.hold_reply = NOT_LINKED
+        station.peer_requests.hold_reply = NOT_LINKED
         with pytest.raises(PeerUnavailable, match="takes no XSHADOW=TRACK") as refused:
             await link.track(offer, 1000.0)
-        station.desk.hold_reply = Reply(554, "5.5.0", format_superseded(known))
+        station.peer_requests.hold_reply = Reply(554, "5.5.0", format_superseded(known))
         again = await link.track(offer, 1000.0)
 
     assert (False, 555) == (refused.value.sent, refused.value.reply and refused.value.reply.code)
@@ -175,8 +175,8 @@ async def test_a_next_hop_that_takes_no_track_of_us_says_so_behind_the_content(t
 async def test_questions_are_answered_and_the_peer_learns_that_we_read_it(tmp_path: Path):
     events = tuple(DiscardEvent(number, ENVELOPE.message_id, DiscardStatus.DELIVERED, frozenset({1, 3})) for number in range(1, 300))
     async with a_pair(tmp_path) as (link, station):
-        station.desk.discard_reply = DiscardReply(events, 9)
-        station.desk.position = 77
+        station.peer_requests.discard_reply = DiscardReply(events, 9)
+        station.peer_requests.position = 77
         reply = await link.discards(400, 0)
         await link.discards(400, 12)
         questions = tuple(StatusQuestion(ENVELOPE.message_id, CopyNumber(1, number, DatabaseId(PEER_DATABASE))) for number in range(1, 401))
@@ -185,14 +185,14 @@ async def test_questions_are_answered_and_the_peer_learns_that_we_read_it(tmp_pa
         assert (events, 9) == ((*reply.events, *events[len(reply.events) :]), reply.remaining - len(events) + len(reply.events))
         assert 400 == len(answers)
         assert 77 == (link.identity and link.identity.position)
-        assert ("discards", 400, 12) in station.desk.told
-        assert any(fact[0] == "proved" for fact in station.desk.told)
+        assert ("discards", 400, 12) in station.peer_requests.told
+        assert any(fact[0] == "proved" for fact in station.peer_requests.told)
 
 
 def a_deliverer(**options: Any) -> SmtpDeliverer:
     idle = timedelta(minutes=1)
     return SmtpDeliverer(
-        Opening("b.example"), DnsResolver(()), concurrency_per_destination=1, connection_inactivity_timeout=idle, **options
+        ConnectOptions("b.example"), DnsResolver(()), concurrency_per_destination=1, connection_inactivity_timeout=idle, **options
     )
 
 
@@ -244,7 +244,7 @@ async def test_a_session_that_delivers_to_a_peer_fetches_its_notifications(tmp_p
         heard.append(await session.discards(400, 0))
 
     async with a_pair(tmp_path, poll=poll) as (link, station):
-        station.desk.discard_reply = DiscardReply(events, 0)
+        station.peer_requests.discard_reply = DiscardReply(events, 0)
         deliverer = a_deliverer(to_peer=lambda address: link.for_delivery())
         replies = [await deliver(deliverer, station) for _ in range(3)]
 

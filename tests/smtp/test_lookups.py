@@ -9,7 +9,7 @@ import pytest
 
 from shadowrelay.model.routing import HostPort
 from shadowrelay.smtp import host_names
-from shadowrelay.smtp.host_names import Found, Freshness, Lookups
+from shadowrelay.smtp.host_names import AnswerKind, Freshness, Lookups
 from tests.kit.clock import PATIENCE_SECONDS, Hands
 from tests.kit.smtp_servers import name_server
 
@@ -18,7 +18,7 @@ def name(text: str) -> dns.name.Name:
     return dns.name.from_text(text)
 
 
-async def asked_twice(zone, seconds: float, negative_seconds: int | None = None) -> tuple[Found, int]:
+async def asked_twice(zone, seconds: float, negative_seconds: int | None = None) -> tuple[AnswerKind, int]:
     """What came for `x.example`, and how often the name server was asked when it was asked for again so much later."""
     clock = Hands(1000.0)
     async with name_server(zone) as (server, port):
@@ -31,16 +31,16 @@ async def asked_twice(zone, seconds: float, negative_seconds: int | None = None)
 
 
 KEPT = [
-    ("an answer, for its time to live", {("x.example", "A"): ["192.0.2.1"]}, None, 59, Found.RECORDS, 1),
-    ("and no longer", {("x.example", "A"): ["192.0.2.1"]}, None, 61, Found.RECORDS, 2),
-    ("no such name, for the SOA's minimum", {("x.example", "A"): dns.rcode.NXDOMAIN}, 120, 119, Found.NO_SUCH_NAME, 1),
-    ("and no longer", {("x.example", "A"): dns.rcode.NXDOMAIN}, 120, 121, Found.NO_SUCH_NAME, 2),
-    ("no records, likewise", {}, 120, 119, Found.NO_RECORDS, 1),
-    ("and no longer", {}, 120, 121, Found.NO_RECORDS, 2),
-    ("at most a quarter of an hour", {}, 86_400, 901, Found.NO_RECORDS, 2),
-    ("without an SOA some minutes", {}, None, 299, Found.NO_RECORDS, 1),
-    ("a refusal to answer, some seconds", {("x.example", "A"): dns.rcode.REFUSED}, None, 4, Found.NOTHING, 1),
-    ("and no longer", {("x.example", "A"): dns.rcode.REFUSED}, None, 6, Found.NOTHING, 2),
+    ("an answer, for its time to live", {("x.example", "A"): ["192.0.2.1"]}, None, 59, AnswerKind.RECORDS, 1),
+    ("and no longer", {("x.example", "A"): ["192.0.2.1"]}, None, 61, AnswerKind.RECORDS, 2),
+    ("no such name, for the SOA's minimum", {("x.example", "A"): dns.rcode.NXDOMAIN}, 120, 119, AnswerKind.NO_SUCH_NAME, 1),
+    ("and no longer", {("x.example", "A"): dns.rcode.NXDOMAIN}, 120, 121, AnswerKind.NO_SUCH_NAME, 2),
+    ("no records, likewise", {}, 120, 119, AnswerKind.NO_RECORDS, 1),
+    ("and no longer", {}, 120, 121, AnswerKind.NO_RECORDS, 2),
+    ("at most a quarter of an hour", {}, 86_400, 901, AnswerKind.NO_RECORDS, 2),
+    ("without an SOA some minutes", {}, None, 299, AnswerKind.NO_RECORDS, 1),
+    ("a refusal to answer, some seconds", {("x.example", "A"): dns.rcode.REFUSED}, None, 4, AnswerKind.NOTHING, 1),
+    ("and no longer", {("x.example", "A"): dns.rcode.REFUSED}, None, 6, AnswerKind.NOTHING, 2),
 ]
 
 
@@ -98,7 +98,7 @@ async def test_names_that_nobody_answers_for_hold_up_no_others():
         await asyncio.sleep(0)
         answer = await asking.ask(name("x.example"), "A")
 
-        assert Found.RECORDS is answer.found
+        assert AnswerKind.RECORDS is answer.found
         assert not any(each.done() for each in more)
         await asking.close()
         await asyncio.gather(*dead, *more, return_exceptions=True)
@@ -116,9 +116,9 @@ async def test_new_names_that_nobody_answers_for_hold_up_no_others_either(monkey
         given_up = [each.result() for each in dead if each.done()]
         waiting_count = len(dead) - len(given_up)
 
-        assert Found.RECORDS is answer.found
+        assert AnswerKind.RECORDS is answer.found
         assert 0 < waiting_count <= host_names.AT_ONCE + host_names.LATE_MAX
-        assert {Found.NOTHING} == {each.found for each in given_up}
+        assert {AnswerKind.NOTHING} == {each.found for each in given_up}
         assert all("too many names" in each.reason for each in given_up)
         await asking.close()
         await asyncio.gather(*dead, return_exceptions=True)
@@ -174,7 +174,7 @@ async def test_a_lane_of_its_own_waits_for_nobody():
         dead = [asyncio.ensure_future(asking.ask(name(f"dead{number}.example"), "A")) for number in range(200)]
         await asyncio.sleep(0)
 
-        assert Found.RECORDS is (await asking.ask(name("x.example"), "A", lane="peers")).found
+        assert AnswerKind.RECORDS is (await asking.ask(name("x.example"), "A", lane="peers")).found
         assert 200 == asking.running_count
         await asking.close()
         await asyncio.gather(*dead, return_exceptions=True)
@@ -211,4 +211,4 @@ async def test_the_systems_file_is_read_again_when_it_changes(tmp_path: Path):
 
 async def test_without_any_configuration_nobody_knows():
     answer = await Lookups(resolv_conf=Path("/nowhere/resolv.conf")).ask(name("x.example"), "A")
-    assert Found.NOTHING is answer.found
+    assert AnswerKind.NOTHING is answer.found

@@ -18,9 +18,9 @@ from shadowrelay.model.message import Content, Envelope, Recipient
 from shadowrelay.model.replies import DeliveryError, LeaseTooShort, PermanentDeliveryError, Reply, TransientDeliveryError
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import replace
-from shadowrelay.smtp.client import Opened, Opening, open_session
+from shadowrelay.smtp.client import ConnectOptions, Opened, open_session
 from shadowrelay.smtp.data import DotStuffer, stuffed_with_end
-from shadowrelay.smtp.deliverer import Limits, Transaction, Unfinished, Work
+from shadowrelay.smtp.deliverer import DeliveryTransaction, Limits, OutgoingMessage, Unfinished
 from tests.kit.clock import PATIENCE_SECONDS, until
 from tests.kit.smtp_servers import CLOSE, EXTENSIONS, HANG, ScriptedServer, serving
 
@@ -40,9 +40,11 @@ def a_content(data: bytes = BODY) -> Content:
     return Content(len(data), hashlib.sha256(data).digest(), data)
 
 
-def some_work(recipients_count: int = 1, data: bytes = BODY, *, prefix: bytes = b"", limits: Limits = FULL, **changes: object) -> Work:
+def some_work(
+    recipients_count: int = 1, data: bytes = BODY, *, prefix: bytes = b"", limits: Limits = FULL, **changes: object
+) -> OutgoingMessage:
     envelope = an_envelope(recipients_count, **changes)
-    return Work(envelope, tuple(range(1, recipients_count + 1)), a_content(data), prefix, lambda: True, limits)
+    return OutgoingMessage(envelope, tuple(range(1, recipients_count + 1)), a_content(data), prefix, lambda: True, limits)
 
 
 @dataclass
@@ -55,7 +57,7 @@ class Result:
 @contextlib.asynccontextmanager
 async def a_session(server: ScriptedServer) -> AsyncIterator[Opened]:
     async with serving(server):
-        session = await open_session(HostPort("127.0.0.1", server.port), "hop.example", Opening("me.example"))
+        session = await open_session(HostPort("127.0.0.1", server.port), "hop.example", ConnectOptions("me.example"))
         try:
             yield session
         finally:
@@ -63,13 +65,13 @@ async def a_session(server: ScriptedServer) -> AsyncIterator[Opened]:
             await session.pipeline.closed()
 
 
-async def run(server: ScriptedServer, work: Work) -> Result:
+async def run(server: ScriptedServer, work: OutgoingMessage) -> Result:
     async with a_session(server) as session:
         return await run_in(session, work)
 
 
-async def run_in(session: Opened, work: Work) -> Result:
-    transaction = Transaction(session, work)
+async def run_in(session: Opened, work: OutgoingMessage) -> Result:
+    transaction = DeliveryTransaction(session, work)
     error: Exception | None = None
     try:
         await transaction.run()
@@ -385,7 +387,7 @@ async def test_a_large_content_is_streamed_from_its_file(tmp_path: Path):
     asked: list[int] = []
     server = ScriptedServer()
     content = Content(len(data), hashlib.sha256(data).digest(), path=path)
-    work = Work(an_envelope(), (1,), content, b"Received: x\r\n", lambda: asked.append(len(server.messages)) is None)
+    work = OutgoingMessage(an_envelope(), (1,), content, b"Received: x\r\n", lambda: asked.append(len(server.messages)) is None)
 
     result = await run(server, work)
 
@@ -396,7 +398,7 @@ async def test_a_large_content_is_streamed_from_its_file(tmp_path: Path):
 
 async def test_a_content_file_that_is_gone_is_our_trouble_and_transient(tmp_path: Path):
     content = Content(5, b"", path=tmp_path / "gone")
-    work = Work(an_envelope(), (1,), content, b"", lambda: True)
+    work = OutgoingMessage(an_envelope(), (1,), content, b"", lambda: True)
 
     result = await run(ScriptedServer(), work)
 
@@ -459,7 +461,7 @@ async def test_a_cancelled_attempt_ends_its_session_wherever_it_was():
     server = ScriptedServer({"DOT": HANG})
 
     async with a_session(server) as session:
-        task = asyncio.ensure_future(Transaction(session, some_work()).run())
+        task = asyncio.ensure_future(DeliveryTransaction(session, some_work()).run())
         await until(lambda: server.messages)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

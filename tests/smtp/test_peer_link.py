@@ -33,7 +33,7 @@ from shadowrelay.protocol.xqdiscard import (
     parse_status,
 )
 from shadowrelay.protocol.xshadow import format_hello, parse_commit, parse_envelope, parse_hello, parse_hold
-from shadowrelay.smtp.client import Opening, TlsUse
+from shadowrelay.smtp.client import ConnectOptions, TlsUse
 from shadowrelay.smtp.peer_link import LinkEvents, SessionLink, SmtpPeerLink
 from tests.kit.clock import PATIENCE_SECONDS, let_pass, until
 from tests.kit.smtp_servers import CLOSE, HANG, CancelledAt, ScriptedServer, cancelled_at, serving
@@ -84,12 +84,12 @@ def an_offer(recipients_count: int = 2, content: Content | None = None) -> CopyO
 
 @contextlib.asynccontextmanager
 async def a_link(
-    server: ScriptedServer, *, opening: Opening | None = None, sessions_max: int = 32, idle_seconds: float = 60.0, **events: object
+    server: ScriptedServer, *, opening: ConnectOptions | None = None, sessions_max: int = 32, idle_seconds: float = 60.0, **events: object
 ) -> AsyncIterator[SmtpPeerLink]:
     link = SmtpPeerLink(
         PEER,
         HostPort("127.0.0.1", server.port),
-        opening or Opening("mx1.east.example"),
+        opening or ConnectOptions("mx1.east.example"),
         StillClock(),
         LinkEvents(**{"own_identity": lambda: ME, **events}),  # type: ignore[arg-type]
         boundary=BoundaryName("example"),
@@ -545,7 +545,7 @@ def mutual_tls() -> tuple[ssl.SSLContext, ssl.SSLContext]:
 async def test_a_peer_proves_its_name_by_mutual_tls():
     server_tls, client_tls = mutual_tls()
     server = a_peer(tls=server_tls)
-    async with serving(server), a_link(server, opening=Opening("me", TlsUse.REQUIRED, client_tls)) as link:
+    async with serving(server), a_link(server, opening=ConnectOptions("me", TlsUse.REQUIRED, client_tls)) as link:
         await link.hold(an_offer(), DEADLINE)
 
     assert [True] == [session.is_tls for session in server.sessions]
@@ -555,7 +555,7 @@ async def test_a_server_with_another_certificate_is_not_told_who_we_are():
     server_tls, _ = mutual_tls()
     _, client_tls = mutual_tls()
     server = a_peer(tls=server_tls)
-    async with serving(server), a_link(server, opening=Opening("me", TlsUse.REQUIRED, client_tls)) as link:
+    async with serving(server), a_link(server, opening=ConnectOptions("me", TlsUse.REQUIRED, client_tls)) as link:
         error = await refusal_of(link.hold(an_offer(), DEADLINE))
 
     assert re.search(r"4\.7\.5 TLS could not be negotiated", error.reason)

@@ -5,7 +5,7 @@ import traceback
 import pytest
 
 from shadowrelay.model.routing import HostPort
-from shadowrelay.smtp.client import Opening, open_session
+from shadowrelay.smtp.client import ConnectOptions, open_session
 from shadowrelay.smtp.client_session import SessionBroken
 from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.smtp_servers import ScriptedServer, serving
@@ -14,7 +14,7 @@ from tests.kit.smtp_servers import ScriptedServer, serving
 async def test_each_who_meets_a_broken_session_gets_an_exception_of_its_own():
     server = ScriptedServer({"NOOP": "421 4.3.2 stopping"})
     async with serving(server):
-        session = await open_session(HostPort("127.0.0.1", server.port), "sink.example", Opening("me.example"))
+        session = await open_session(HostPort("127.0.0.1", server.port), "sink.example", ConnectOptions("me.example"))
         errors = [await broken(session.pipeline) for _ in range(3)]
 
     assert 3 == len({id(error) for error in errors})

@@ -81,9 +81,9 @@ async def play(dialog: Dialog, spool: Path) -> None:
     async with receiving(spool, **dialog.settings) as station:
         station.acceptor.reply = dialog.acceptor_reply
         station.acceptor.pressure = Pressure({}, dialog.pressure, is_felt=dialog.pressure is not Level.NORMAL)
-        station.desk.is_offering = dialog.pressure is Level.NORMAL
+        station.peer_requests.is_offering = dialog.pressure is Level.NORMAL
         if dialog.hold_reply is not None:
-            station.desk.hold_reply = dialog.hold_reply
+            station.peer_requests.hold_reply = dialog.hold_reply
         client = await station.connect(greeting=False)
         written = b""
         for word, rest in dialog.steps:
@@ -104,7 +104,7 @@ async def _expect(station: Station, client: Client, word: str, rest: str) -> Non
     if word == "accepted":
         assert int(rest) == len(station.acceptor.accepted)
     elif word == "held":
-        assert int(rest) == len(station.desk.holds)
+        assert int(rest) == len(station.peer_requests.holds)
     elif rest == "(closes)":
         assert await client.rest() == ""
     else:

@@ -59,7 +59,7 @@ def a_copy(content: bytes, chunk: int | None = None, **changes: str) -> bytes:
 
 async def peer_of(station: Station) -> Client:
     client = await station.client_in("EHLO b.example", HELLO)
-    station.desk.told.clear()
+    station.peer_requests.told.clear()
     return client
 
 
@@ -78,7 +78,7 @@ async def test_a_copy_is_held_bit_for_bit_with_its_whole_envelope(content: bytes
         await client.send(a_copy(content))
 
         assert HELD == (await client.replies(6))[-1]
-        offer, octets = station.desk.holds[0]
+        offer, octets = station.peer_requests.holds[0]
         assert (ENVELOPE, NUMBER, frozenset({2}), content) == (offer.envelope, offer.number, offer.done, octets)
 
 
@@ -90,7 +90,7 @@ async def test_a_large_copy_in_chunks_is_spooled(tmp_path: Path) -> None:
         await client.send(a_copy(content, 100_000))
 
         assert HELD == (await client.replies(5 + 26))[-1]
-        offer, octets = station.desk.holds[0]
+        offer, octets = station.peer_requests.holds[0]
         assert content == octets
         assert offer.content.path is not None
         assert offer.content.size > CONTENT_IN_MEMORY_BYTES_MAX
@@ -111,14 +111,14 @@ async def test_a_copy_byte_by_byte_and_the_session_is_in_step(tmp_path: Path) ->
 async def test_the_replies_of_a_small_copy_leave_in_one_write(tmp_path: Path) -> None:
     async with receiving(tmp_path, **PEER) as station:
         client = await peer_of(station)
-        station.desk.gate = asyncio.Event()
+        station.peer_requests.gate = asyncio.Event()
         await client.send(a_copy(b"x" * 10_000))
-        await station.desk.began.wait()
+        await station.peer_requests.began.wait()
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0):
                 await client.reply()
 
-        station.desk.gate.set()
+        station.peer_requests.gate.set()
 
         assert HELD == (await client.replies(6))[-1]
 
@@ -162,7 +162,7 @@ async def test_a_copy_with_a_fault_is_not_kept_and_the_next_one_is(changes: dict
         assert expected.removesuffix(" position=7") == replies[at].removesuffix(" position=7")
         assert ["503"] * (5 - at) == [reply[:3] for reply in replies[at + 1 : 6]]
         assert HELD == replies[-1]
-        assert 1 == len(station.desk.holds)
+        assert 1 == len(station.peer_requests.holds)
 
 
 async def test_a_copy_over_the_bound_is_read_refused_and_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,27 +188,27 @@ async def test_a_peer_that_vanishes_within_a_copy_leaves_nothing(tmp_path: Path)
         client.writer.transport.abort()
 
         await until(lambda: not files_in(tmp_path))
-        assert [] == station.desk.holds
+        assert [] == station.peer_requests.holds
 
 
 async def test_a_peer_that_vanishes_after_commit_does_not_stop_the_hold(tmp_path: Path) -> None:
     async with receiving(tmp_path, **PEER) as station:
         client = await peer_of(station)
-        station.desk.gate = asyncio.Event()
+        station.peer_requests.gate = asyncio.Event()
         await client.send(a_copy(b"hello\r\n"))
-        await station.desk.began.wait()
+        await station.peer_requests.began.wait()
         client.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         client.writer.transport.abort()
         await until(lambda: not station.server.sessions_count)
 
-        station.desk.gate.set()
+        station.peer_requests.gate.set()
 
-        await until(lambda: station.desk.holds)
+        await until(lambda: station.peer_requests.holds)
 
 
 async def test_no_copy_is_taken_while_none_is_offered(tmp_path: Path) -> None:
     async with receiving(tmp_path, **PEER) as station:
-        station.desk.is_offering = False
+        station.peer_requests.is_offering = False
         client = await station.connect()
 
         assert (await client.ask("EHLO b.example")).endswith("\n250 XSHADOW FORKS")
@@ -256,17 +256,17 @@ async def test_what_a_peer_sends_is_a_sign_of_life_and_a_command_that_begins_an_
         await client.send(a_copy(b"hello\r\n"))
         await client.replies(6)
 
-        proofs = [told for told in station.desk.told if told[0] == "proved"]
+        proofs = [told for told in station.peer_requests.told if told[0] == "proved"]
         assert [("proved", B, hello_answered_at)] == proofs  # by MAIL; the lines after it may have been written before
-        heard_count = station.desk.told.count(("heard", B))
+        heard_count = station.peer_requests.told.count(("heard", B))
         assert heard_count > 0
         copy_answered_at = float(station.clock.asked_count)
         assert copy_answered_at > hello_answered_at
 
         await client.ask("XQDISCARD 400")
 
-        assert ("proved", B, copy_answered_at) == station.desk.told[-2]
-        assert station.desk.told.count(("heard", B)) > heard_count
+        assert ("proved", B, copy_answered_at) == station.peer_requests.told[-2]
+        assert station.peer_requests.told.count(("heard", B)) > heard_count
 
 
 async def test_nothing_is_proved_before_the_hello_was_answered(tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ async def test_nothing_is_proved_before_the_hello_was_answered(tmp_path: Path) -
         await client.send(f"{HELLO}\r\nNOOP\r\n".encode())
         await client.replies(2)
 
-        assert [("greeted", B), ("heard", B), ("heard", B)] == station.desk.told
+        assert [("greeted", B), ("heard", B), ("heard", B)] == station.peer_requests.told
 
 
 async def test_what_was_answered_to_one_identity_proves_nothing_of_another(tmp_path: Path) -> None:
@@ -286,7 +286,7 @@ async def test_what_was_answered_to_one_identity_proves_nothing_of_another(tmp_p
         await client.send(f"{HELLO.replace(PEER_DATABASE, OWN_DATABASE)}\r\nNOOP\r\n".encode())
         await client.replies(2)
 
-        assert [] == [told for told in station.desk.told if told[0] == "proved"]
+        assert [] == [told for told in station.peer_requests.told if told[0] == "proved"]
 
 
 # what must you tell me?
@@ -299,7 +299,7 @@ async def test_discard_notifications_page_and_carry_the_position(tmp_path: Path)
             DiscardEvent(number, ENVELOPE.message_id, DiscardStatus.DELIVERED, frozenset({1, 2, 3, 5}) if number == 2 else frozenset())
             for number in (1, 2)
         )
-        station.desk.discard_reply = DiscardReply(events, 9)
+        station.peer_requests.discard_reply = DiscardReply(events, 9)
 
         reply = await client.ask("XQDISCARD 2 17")
 
@@ -307,7 +307,7 @@ async def test_discard_notifications_page_and_carry_the_position(tmp_path: Path)
             f"250-2.0.0 1 {ENVELOPE.message_id} delivered\n250-2.0.0 2 {ENVELOPE.message_id} delivered 1-3,5\n"
             "250 2.0.0 remaining=9 position=7"
         ) == reply
-        assert ("discards", 2, 17) in station.desk.told
+        assert ("discards", 2, 17) in station.peer_requests.told
 
 
 async def test_400_questions_come_as_a_block_and_get_as_many_answers(tmp_path: Path) -> None:
@@ -352,7 +352,7 @@ async def test_what_is_proved_was_noted_before_the_reply_was_written(tmp_path: P
         await client.ask(HELLO)
         await client.ask("NOOP")
 
-    (proof,) = [told for told in station.desk.told if told[0] == "proved"]
+    (proof,) = [told for told in station.peer_requests.told if told[0] == "proved"]
     assert proof[2] <= asked_at_write[0]
 
 
@@ -367,7 +367,7 @@ async def test_the_file_of_a_copy_goes_when_the_desk_fails(tmp_path: Path, error
             called.set()
             raise error
 
-        station.desk.hold = fail  # type: ignore[method-assign]
+        station.peer_requests.hold = fail  # type: ignore[method-assign]
         client = await peer_of(station)
         await client.send(a_copy(b"x" * (CONTENT_IN_MEMORY_BYTES_MAX + 1)))
         if not isinstance(error, asyncio.CancelledError):
@@ -392,20 +392,20 @@ async def test_a_node_that_stops_takes_no_mail_and_tells_peers_what_is_done(tmp_
         assert "421 4.3.2 Service shutting down, closing connection\r\n" == await fresh.rest()
         station.server.dismiss()
         assert "421 4.3.2 Service shutting down, closing connection\r\n" == await kept.rest()
-        assert ([], []) == (station.acceptor.accepted, station.desk.holds)
+        assert ([], []) == (station.acceptor.accepted, station.peer_requests.holds)
 
 
 async def test_a_node_that_stops_lets_a_peer_finish_its_copy(tmp_path: Path) -> None:
     async with receiving(tmp_path, **PEER) as station:
         client = await peer_of(station)
-        station.desk.gate = asyncio.Event()
+        station.peer_requests.gate = asyncio.Event()
         await client.send(a_copy(b"hello\r\n"))
-        await station.desk.began.wait()
+        await station.peer_requests.began.wait()
 
         draining = asyncio.ensure_future(station.server.drain(60))
         await asyncio.sleep(0.05)
         assert not draining.done()
-        station.desk.gate.set()
+        station.peer_requests.gate.set()
         await draining
 
         assert HELD == (await client.replies(6))[-1]
@@ -413,12 +413,12 @@ async def test_a_node_that_stops_lets_a_peer_finish_its_copy(tmp_path: Path) -> 
 
 async def test_a_peer_that_cannot_be_who_it_says_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     async with receiving(tmp_path, **PEER) as station:
-        station.desk.conflict = Reply(550, "5.7.1", "Refused: it has this node's queue")
+        station.peer_requests.conflict = Reply(550, "5.7.1", "Refused: it has this node's queue")
         client = await station.client_in("EHLO b.example")
 
         refused = await client.ask(HELLO)
         own_name = await client.ask(HELLO.replace("server=b.example", "server=a.example"))
 
         assert "550 5.7.1 Refused: it has this node's queue" == refused == own_name
-        assert [] == station.desk.told
+        assert [] == station.peer_requests.told
         assert "503" == (await client.ask("XQDISCARD 400"))[:3]

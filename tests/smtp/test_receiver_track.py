@@ -36,7 +36,7 @@ async def test_a_relayed_message_is_taken_behind_our_own_trace_header(content: b
         replies = await client.replies(5 + max(1, -(-len(content) // 100_000)))
 
         assert HELD == replies[-1]
-        offer, octets = station.desk.holds[0]
+        offer, octets = station.peer_requests.holds[0]
         assert content == without_trace(octets)
         assert octets.startswith(
             f"Received: from b.example ([127.0.0.1])\r\n\tby a.example with UTF8SMTP id {ENVELOPE.message_id}".encode()
@@ -69,7 +69,7 @@ async def test_what_cannot_be_taken_is_refused_and_leaves_nothing(
 
         assert [reply for reply in replies if reply.startswith(expected)]
         assert "250 2.0.0 OK" == replies[-1]
-        assert [] == station.desk.holds
+        assert [] == station.peer_requests.holds
         assert [] == files_in(tmp_path)
 
 
@@ -98,7 +98,7 @@ async def test_a_client_that_is_no_peer_cannot_relay_by_track(tmp_path: Path) ->
         reply = await client.ask(f"MAIL FROM:<a@x.example> XSHADOW={EXTRA}")
 
         assert reply.startswith("555 5.5.4")
-        assert [] == station.desk.holds
+        assert [] == station.peer_requests.holds
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -119,4 +119,4 @@ async def test_garbage_within_a_relayed_message_is_never_taken(seed: int, tmp_pa
         await another.send(relayed(content))
 
         assert HELD == (await another.replies(6))[-1]
-        assert {content} == {without_trace(octets) for _, octets in station.desk.holds}
+        assert {content} == {without_trace(octets) for _, octets in station.peer_requests.holds}

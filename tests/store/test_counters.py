@@ -19,8 +19,8 @@ from shadowrelay.model.queue import FailureKind, QueueKind, ShadowGroup
 from shadowrelay.model.replies import IllegalTransition, LedgerUnavailable
 from shadowrelay.model.values import replace
 from shadowrelay.ownership.primary import draining
-from shadowrelay.ownership.rules import Note
-from shadowrelay.pipeline.delivery_rules import Step
+from shadowrelay.ownership.rules import Outcome
+from shadowrelay.pipeline.delivery_rules import LadderStep
 from shadowrelay.store import SqliteLedger
 from tests.kit.clock import Hands
 from tests.kit.ledger import (
@@ -56,7 +56,7 @@ from tests.kit.ledger import (
     yield_to,
 )
 
-STEP_OF_FORKS = Step(FailureKind.CONNECTION, 0, 9, timedelta(0))
+STEP_OF_FORKS = LadderStep(FailureKind.CONNECTION, 0, 9, timedelta(0))
 NEXT_HOPS = ("one.example:25", "two.example:25", "three.example:25")
 COPIES = (
     (),
@@ -75,7 +75,7 @@ def handed(_: MessageId, before: Claim | None) -> Transition:
 
 
 def forked(_: DiscardEvent, before: Claim | None) -> Transition:
-    return Transition(before, before, note=Note.FORKS)
+    return Transition(before, before, outcome=Outcome.FORKS)
 
 
 def drained(_: MessageId, before: Claim | None) -> Transition:

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shadowrelay.tracking import book as module
-from shadowrelay.tracking.book import (
+from shadowrelay.tracking import shipping_state as module
+from shadowrelay.tracking.shipping_state import (
     DroppedFile,
-    Manifest,
-    Origin,
     ShippedFile,
+    ShippingManifest,
+    ShippingNode,
     bounded,
     format_manifest,
     measure,
@@ -22,7 +22,7 @@ from shadowrelay.tracking.book import (
 )
 
 NOW = datetime(2026, 11, 21, 10, 30, tzinfo=UTC)
-ORIGIN = Origin("mx1.example", "süd", "corp")
+ORIGIN = ShippingNode("mx1.example", "süd", "corp")
 
 
 def shipped(number, at=NOW):
@@ -34,7 +34,7 @@ def dropped(number, at=NOW):
 
 
 def test_the_manifest_says_whose_files_they_are_and_what_is_in_them():
-    text = format_manifest(Manifest((shipped(7),), (dropped(3),)), ORIGIN, NOW)
+    text = format_manifest(ShippingManifest((shipped(7),), (dropped(3),)), ORIGIN, NOW)
 
     assert {
         "schema_version": 1,
@@ -55,7 +55,7 @@ def test_the_manifest_says_whose_files_they_are_and_what_is_in_them():
             {"name": "MSGTRK2026112110-3.LOG", "bytes": 3, "rows": None, "reason": "gone", "at": "2026-11-21T10:30:00.000000Z"},
         ],
     } == json.loads(text)
-    assert {"files": [], "dropped": []}.items() <= json.loads(format_manifest(Manifest(), ORIGIN, NOW)).items()
+    assert {"files": [], "dropped": []}.items() <= json.loads(format_manifest(ShippingManifest(), ORIGIN, NOW)).items()
 
 
 INSTANTS = st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1)).map(lambda at: at.replace(tzinfo=UTC))
@@ -64,7 +64,7 @@ COUNTS = st.integers(0, 10**12)
 
 @given(
     st.builds(
-        Manifest,
+        ShippingManifest,
         st.lists(st.builds(ShippedFile, st.text("aé\n", max_size=5), COUNTS, st.just("f" * 64), COUNTS, INSTANTS)).map(tuple),
         st.lists(st.builds(DroppedFile, st.text("b", max_size=5), COUNTS, st.none() | COUNTS, st.text('c"', max_size=5), INSTANTS)).map(
             tuple
@@ -108,9 +108,11 @@ def test_entries_are_bounded_by_age_and_count(monkeypatch):
 def test_two_manifests_together_have_each_file_once_and_ours_wins():
     later = shipped(2, NOW + timedelta(seconds=1))
 
-    both = merged(Manifest((later,), (dropped(1),)), Manifest((shipped(1), shipped(2), shipped(3)), (dropped(1), dropped(4))))
+    both = merged(
+        ShippingManifest((later,), (dropped(1),)), ShippingManifest((shipped(1), shipped(2), shipped(3)), (dropped(1), dropped(4)))
+    )
 
-    assert Manifest((shipped(1), shipped(3), later), (dropped(1), dropped(4))) == both
+    assert ShippingManifest((shipped(1), shipped(3), later), (dropped(1), dropped(4))) == both
 
 
 @pytest.mark.parametrize(

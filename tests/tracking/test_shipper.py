@@ -20,14 +20,14 @@ import structlog
 from shadowrelay.model.tracking import EventId, EventSource, TrackingEvent
 from shadowrelay.settings.values import Settings
 from shadowrelay.tracking import shipper
-from shadowrelay.tracking.book import NAME, Book, Origin
 from shadowrelay.tracking.shipper import Shipper, make_tracking
+from shadowrelay.tracking.shipping_state import NAME, Book, ShippingNode
 from shadowrelay.tracking.target import TEMP_PREFIX, open_target
 from shadowrelay.tracking.writer import FileTrackingLog, tracking_files
 from tests.kit.clock import PATIENCE_SECONDS, Hands, let_pass, until
 
 START = datetime(2026, 11, 21, 10, 30, tzinfo=UTC)
-ORIGIN = Origin("mx1.example", "east", "corp")
+ORIGIN = ShippingNode("mx1.example", "east", "corp")
 
 
 class Faulty:

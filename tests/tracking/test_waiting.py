@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from shadowrelay.tracking.book import NAME, Book, Origin
 from shadowrelay.tracking.shipper import GONE, MADE_ROOM, WaitingFiles
+from shadowrelay.tracking.shipping_state import NAME, Book, ShippingNode
 from shadowrelay.tracking.writer import FileKey
 
 NOW = datetime(2026, 11, 21, 10, 30, tzinfo=UTC)
@@ -17,7 +17,7 @@ KEY = FileKey("2026112110", 1)
 @pytest.fixture
 def make(tmp_path):
     def make():
-        book = Book(tmp_path, "s3://bucket", Origin("mx1", "east", "corp"), max_age=timedelta(0), now=lambda: NOW)
+        book = Book(tmp_path, "s3://bucket", ShippingNode("mx1", "east", "corp"), max_age=timedelta(0), now=lambda: NOW)
         return WaitingFiles(tmp_path, book, lambda: None)
 
     return make

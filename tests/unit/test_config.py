@@ -11,7 +11,7 @@ import trustme
 
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.model.routing import HostPort
-from shadowrelay.settings.configuration import LoadedSettings, Origin, effective, example, load, warnings
+from shadowrelay.settings.configuration import LoadedSettings, ValueSource, effective, example, load, warnings
 from shadowrelay.settings.values import Settings, Transport
 
 SERVER = '[server]\nname = "mx1.east.example"\nsite = "east"\n'
@@ -75,9 +75,9 @@ def test_the_environment_wins_over_the_file_and_the_file_over_the_default(write:
     )
     assert HostPort("127.0.0.1", 9) == loaded.settings.peers[0].address
     keys = ("transport.shadow_timeout", "transport.shadow_heartbeat_frequency", "transport.discard_poll_interval")
-    assert [Origin.ENVIRONMENT, Origin.FILE, Origin.DEFAULT] == [loaded.origins[key] for key in keys]
+    assert [ValueSource.ENVIRONMENT, ValueSource.FILE, ValueSource.DEFAULT] == [loaded.origins[key] for key in keys]
     keys = ("peers[0].address", "peers[0].name", "peers[0].send_xshadow")
-    assert [Origin.ENVIRONMENT, Origin.FILE, Origin.DEFAULT] == [loaded.origins[key] for key in keys]
+    assert [ValueSource.ENVIRONMENT, ValueSource.FILE, ValueSource.DEFAULT] == [loaded.origins[key] for key in keys]
 
 
 OVERRIDES: list[tuple[str, str, Callable[[Settings], Any], Any]] = [
@@ -130,14 +130,14 @@ def test_a_table_or_list_in_the_environment_replaces_that_of_the_file_and_variab
     assert (None, expected) == (settings.tls, settings.transport)
     assert [HostPort("b", 1), HostPort("d", 2)] == [peer.address for peer in settings.peers]
     assert {"endpoint_url": "https://x.example", "secret": "hunter2"} == settings.shipping.options
-    assert {Origin.ENVIRONMENT} == {origin for key, origin in loaded.origins.items() if key.startswith(("transport.", "peers["))}
+    assert {ValueSource.ENVIRONMENT} == {origin for key, origin in loaded.origins.items() if key.startswith(("transport.", "peers["))}
 
 
 def test_options_come_from_the_environment_where_one_of_them_does(write: Write) -> None:
     loaded = load(write(NODE + '[shipping]\noptions = { key = "a" }\n'), {"SHADOWRELAY_SHIPPING__OPTIONS__SECRET": "b"})
 
     assert {"key": "a", "secret": "b"} == loaded.settings.shipping.options
-    assert Origin.ENVIRONMENT == loaded.origins["shipping.options"]
+    assert ValueSource.ENVIRONMENT == loaded.origins["shipping.options"]
 
 
 def test_variables_that_name_no_table_are_left_alone(write: Write) -> None:
@@ -376,7 +376,7 @@ def test_the_example_with_every_comment_removed_is_valid_and_says_the_defaults(t
         everything.settings.tracking,
     )
     assert expected.settings.receive_connectors == everything.settings.receive_connectors
-    assert {Origin.FILE} == set(everything.origins.values())
+    assert {ValueSource.FILE} == set(everything.origins.values())
 
 
 def test_thresholds_of_back_pressure_are_shown_with_the_origin_of_each(write: Write) -> None:

@@ -19,7 +19,7 @@ from shadowrelay.lab.disturbance import ALIVE
 from shadowrelay.lab.engine import NodeStatus, ask
 from shadowrelay.lab.mail import Sending
 from shadowrelay.lab.scenarios.script import Operation, Scenario, Step
-from shadowrelay.lab.scenarios.verdict import Database, Evidence, LoggedRow, Verdict, judge
+from shadowrelay.lab.scenarios.verdict import Database, LoggedRow, ScenarioEvidence, Verdict, judge
 from shadowrelay.lab.topology import MACHINES, NODES, SENDER, LabError, machine
 from shadowrelay.lab.verification import Verification, injected, since
 from shadowrelay.model.replies import WireError
@@ -52,10 +52,10 @@ def collect(
     *,
     stopped: Iterable[str] = (),
     waiting: int = 0,
-) -> Evidence:
+) -> ScenarioEvidence:
     """The evidence about messages sent from `began_at` on. All nodes must be up. Units: `began_at` is time.time."""
     given, arrived = since(injected(lab.state.injected_lines()), lab.mail.arrivals(), began_at)
-    return Evidence(
+    return ScenarioEvidence(
         verification=verification,
         logged=tuple(sorted((row for node in NODES for row in _tracking(lab, node, began_at)), key=lambda row: row.event.at)),
         words=words(line for node in NODES for line in _log(lab, node, began_at)),

@@ -51,7 +51,7 @@ class Database:
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class ScenarioEvidence:
     """Shapes: `logged` by time; `words`: how often the operator logs of the nodes contain an event; `replies`: how often Postfix received
     a reply code ("451 4.4.0") from a node; `databases` by server, at the beginning, before each disturbance, and at the end;
     `stopped` were killed or paused, so that their last rows may be missing; `waiting` is the result of LOOK.
@@ -71,12 +71,12 @@ class Evidence:
         return [row for row in self.logged if row.event.event in events]
 
 
-def figures(evidence: Evidence) -> dict[str, float]:
+def figures(evidence: ScenarioEvidence) -> dict[str, float]:
     """All figures by name, in the order of `FIGURES`. Units: messages or times, seconds where the name says so."""
     return {name: figure(evidence) for name, (_, figure) in FIGURES.items()}
 
 
-def _resubmitted(evidence: Evidence, *reasons: ResubmitReason) -> list[LoggedRow]:
+def _resubmitted(evidence: ScenarioEvidence, *reasons: ResubmitReason) -> list[LoggedRow]:
     wanted = {reason.value for reason in reasons or ResubmitReason}
     return [row for row in evidence.rows(EventId.RESUBMIT) if row.custom("Reason") in wanted]
 
@@ -89,15 +89,15 @@ def placed_again(rows: Iterable[LoggedRow]) -> int:
     return sum(len(found) > 1 for found in servers.values())
 
 
-def _copies_in_own_site(evidence: Evidence) -> int:
+def _copies_in_own_site(evidence: ScenarioEvidence) -> int:
     return sum(SITES.get(row.server) == SITES.get(row.event.server_hostname) for row in evidence.rows(EventId.HAREDIRECT))
 
 
-def _without_copy(evidence: Evidence) -> int:
+def _without_copy(evidence: ScenarioEvidence) -> int:
     return sum(row.custom("Replication") != Replication.SUCCESS.value for row in evidence.rows(EventId.RECEIVE))
 
 
-def _databases(evidence: Evidence, claim: Callable[[Database, Database], bool]) -> int:
+def _databases(evidence: ScenarioEvidence, claim: Callable[[Database, Database], bool]) -> int:
     return sum(any(claim(before, after) for before, after in pairwise(series)) for series in evidence.databases.values())
 
 
@@ -109,7 +109,7 @@ def _is_rolled_back(before: Database, after: Database) -> bool:
     return after.former == before.identity != after.identity
 
 
-def _resumed(evidence: Evidence) -> int:
+def _resumed(evidence: ScenarioEvidence) -> int:
     """Messages accepted by a process that has ended, and delivered by the next process of the same node."""
     accepted = {(row.server, row.event.network_message_id): row.event.at.timestamp() for row in evidence.rows(EventId.RECEIVE)}
     found = set()
@@ -121,7 +121,7 @@ def _resumed(evidence: Evidence) -> int:
     return len(found)
 
 
-def _takeover_seconds(evidence: Evidence) -> float:
+def _takeover_seconds(evidence: ScenarioEvidence) -> float:
     """The longest time from the detection of the loss until RESUBMIT."""
     times = [row.event.at.timestamp() - datetime.fromisoformat(row.custom("DetectedAt")).timestamp() for row in _resubmitted(evidence)]
     return round(max(times, default=0.0), 1)
@@ -137,23 +137,23 @@ def delivery_seconds(sent: Iterable[Sent], arrived: Iterable[Arrival]) -> list[f
     )
 
 
-def _longest_delivery(evidence: Evidence) -> float:
+def _longest_delivery(evidence: ScenarioEvidence) -> float:
     return round(max(delivery_seconds(evidence.sent, evidence.arrived), default=0.0), 1)
 
 
-def _resubmissions(evidence: Evidence) -> Counter[tuple[str, str]]:
+def _resubmissions(evidence: ScenarioEvidence) -> Counter[tuple[str, str]]:
     """How often each message came from Safety Net for a recipient."""
     return Counter((one.network_id, one.recipient.lower()) for one in evidence.verification.resubmitted)
 
 
-def _not_resubmitted(evidence: Evidence) -> int:
+def _not_resubmitted(evidence: ScenarioEvidence) -> int:
     """Deliveries of a lost node inside the boundary that no other node repeated."""
     rows = [row for row in evidence.rows(EventId.SEND) if row.server in evidence.stopped]
     delivered = {(row.event.network_message_id, recipient.lower()) for row in rows for recipient in row.event.recipients}
     return len(delivered - _resubmissions(evidence).keys())
 
 
-def _copied_twice(evidence: Evidence) -> int:
+def _copied_twice(evidence: ScenarioEvidence) -> int:
     """Messages that were acknowledged with copies on two servers."""
     return sum(row.custom("Copies").startswith("2/") for row in evidence.rows(EventId.RECEIVE))
 
@@ -164,7 +164,7 @@ def _kept(row: LoggedRow) -> str:
     return context.removeprefix(KEPT_AS) if context.startswith(KEPT_AS) else ""
 
 
-def _kept_shadows(evidence: Evidence) -> dict[str, list[LoggedRow]]:
+def _kept_shadows(evidence: ScenarioEvidence) -> dict[str, list[LoggedRow]]:
     """The SEND rows of each kept shadow, by its id: one row for each time that it was relayed."""
     found: dict[str, list[LoggedRow]] = defaultdict(list)
     for row in evidence.rows(EventId.SEND, EventId.SENDEXTERNAL):
@@ -173,13 +173,13 @@ def _kept_shadows(evidence: Evidence) -> dict[str, list[LoggedRow]]:
     return found
 
 
-def _taken_back(evidence: Evidence) -> set[str]:
+def _taken_back(evidence: ScenarioEvidence) -> set[str]:
     """The ids of kept shadows that a server took back from their next hop."""
     kept = _kept_shadows(evidence)
     return {row.event.network_message_id for row in _resubmitted(evidence) if row.event.network_message_id in kept}
 
 
-def _taken_back_seconds(evidence: Evidence) -> float:
+def _taken_back_seconds(evidence: ScenarioEvidence) -> float:
     """The longest time from a next hop's last answer until its messages were taken back."""
     taken = _taken_back(evidence)
     rows = [row for row in _resubmitted(evidence) if row.event.network_message_id in taken and row.custom("SilentSince")]
@@ -187,7 +187,7 @@ def _taken_back_seconds(evidence: Evidence) -> float:
     return round(max(times, default=0.0), 1)
 
 
-def _rerouted(evidence: Evidence) -> int:
+def _rerouted(evidence: ScenarioEvidence) -> int:
     """Messages taken back, and then relayed or delivered to a next hop other than the first."""
     kept = _kept_shadows(evidence)
     first = {network_id: kept[network_id][0] for network_id in _taken_back(evidence)}
@@ -202,7 +202,7 @@ def _rerouted(evidence: Evidence) -> int:
     )
 
 
-FIGURES: dict[str, tuple[str, Callable[[Evidence], float]]] = {
+FIGURES: dict[str, tuple[str, Callable[[ScenarioEvidence], float]]] = {
     "acknowledged": ("messages that a node answered 250", lambda seen: seen.verification.acknowledged),
     "arrived": ("of these, arrived at a receiving server", lambda seen: seen.verification.arrived),
     "lost": ("of these, lost", lambda seen: len(seen.verification.lost)),
@@ -272,7 +272,7 @@ BEGINNINGS = (EventId.RECEIVE, EventId.HARECEIVE, EventId.RESUBMIT)
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class InvariantFinding:
     """The result for one invariant. Shapes: `broken_by` is empty if it holds."""
 
     invariant: str
@@ -284,18 +284,18 @@ class Finding:
         return not self.broken_by
 
 
-def findings(evidence: Evidence) -> list[Finding]:
+def findings(evidence: ScenarioEvidence) -> list[InvariantFinding]:
     """All invariants that are visible, in order."""
-    return [Finding(name, claim, tuple(check(evidence))) for name, (claim, check) in INVARIANTS.items()]
+    return [InvariantFinding(name, claim, tuple(check(evidence))) for name, (claim, check) in INVARIANTS.items()]
 
 
-def _lost(evidence: Evidence) -> list[str]:
+def _lost(evidence: ScenarioEvidence) -> list[str]:
     seen = evidence.verification
     unaccounted = [f"accepted by no node, and not queued at Postfix: {one}" for one in seen.unaccounted]
     return [f"lost: {one}" for one in seen.lost] + [f"still queued: {one}" for one in seen.still_queued] + unaccounted
 
 
-def acknowledged_too_early(evidence: Evidence) -> list[str]:
+def acknowledged_too_early(evidence: ScenarioEvidence) -> list[str]:
     """I2: RECEIVE as redundant, but no server had logged its copy by then. The copy of a message relayed here by TRACK is on the previous
     hop; a 250 that waited for the delivery needs no copy. Servers that were stopped may have lost their last rows."""
     stored: dict[str, list[LoggedRow]] = defaultdict(list)
@@ -325,7 +325,7 @@ def acknowledged_too_early(evidence: Evidence) -> list[str]:
     return broken
 
 
-def discarded_too_early(evidence: Evidence) -> list[str]:
+def discarded_too_early(evidence: ScenarioEvidence) -> list[str]:
     """I3: a shadow message discarded as delivered while its primary was still delivering it."""
     ended: dict[tuple[str, str], list[LoggedRow]] = defaultdict(list)
     for row in evidence.rows(*ENDS):
@@ -339,7 +339,7 @@ def discarded_too_early(evidence: Evidence) -> list[str]:
     return broken
 
 
-def unexplained_mail(evidence: Evidence) -> list[str]:
+def unexplained_mail(evidence: ScenarioEvidence) -> list[str]:
     """I8: acknowledged mail without a beginning, or without an end for a recipient, in any tracking log. The end of a message that was
     relayed by TRACK has another id, at the next hop or where it was taken back."""
     began = {row.event.network_message_id for row in evidence.rows(*BEGINNINGS)}
@@ -364,15 +364,15 @@ def unexplained_mail(evidence: Evidence) -> list[str]:
     return broken
 
 
-def _unexplained_duplicates(evidence: Evidence) -> list[str]:
+def _unexplained_duplicates(evidence: ScenarioEvidence) -> list[str]:
     return [f"duplicated without a cause: message {one.number} {one.network_id}" for one in evidence.verification.unexplained]
 
 
-def _not_taken_up(evidence: Evidence) -> list[str]:
+def _not_taken_up(evidence: ScenarioEvidence) -> list[str]:
     return [f"still queued: {one}" for one in evidence.verification.still_queued]
 
 
-INVARIANTS: dict[str, tuple[str, Callable[[Evidence], list[str]]]] = {
+INVARIANTS: dict[str, tuple[str, Callable[[ScenarioEvidence], list[str]]]] = {
     "I1": ("no loss: everything acknowledged has arrived", _lost),
     "I2": ("durable before acknowledged: no 250 before the second copy was stored", acknowledged_too_early),
     "I3": ("discard last: no copy discarded before its primary was done", discarded_too_early),
@@ -387,7 +387,7 @@ INVARIANTS: dict[str, tuple[str, Callable[[Evidence], list[str]]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ExpectationResult:
     """One expectation and the actual figure."""
 
     expectation: Expectation
@@ -408,8 +408,8 @@ class Verdict:
 
     scenario: Scenario
     figures: Mapping[str, float]
-    findings: tuple[Finding, ...]
-    outcomes: tuple[Outcome, ...]
+    findings: tuple[InvariantFinding, ...]
+    outcomes: tuple[ExpectationResult, ...]
     summary: str
     never_acknowledged: int = 0
 
@@ -426,7 +426,7 @@ class Verdict:
         return [(FIGURES[name][0], value) for name, value in self.figures.items() if value or name in named]
 
 
-def judge(scenario: Scenario, evidence: Evidence) -> Verdict:
+def judge(scenario: Scenario, evidence: ScenarioEvidence) -> Verdict:
     """Compare the evidence with the expectations and invariants."""
     counted = figures(evidence)
     never = evidence.verification.not_acknowledged
@@ -434,7 +434,7 @@ def judge(scenario: Scenario, evidence: Evidence) -> Verdict:
         scenario,
         counted,
         tuple(findings(evidence)),
-        tuple(Outcome(each, counted[each.figure]) for each in scenario.expectations),
+        tuple(ExpectationResult(each, counted[each.figure]) for each in scenario.expectations),
         evidence.verification.line() + (f", never acknowledged {never}" if never else ""),
         never,
     )

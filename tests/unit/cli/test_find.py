@@ -9,7 +9,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from shadowrelay.admin import client as admin_client
-from shadowrelay.cli.cluster import Answer
+from shadowrelay.cli.cluster import NodeAnswer
 from shadowrelay.cli.find import detail, filter_of, merged, standing
 from shadowrelay.cli.main import app
 from shadowrelay.protocol.filters import MESSAGE_PROPERTIES, parse_filter
@@ -102,7 +102,9 @@ def test_the_row_that_tells_most_is_shown_once_newest_first() -> None:
     copy, returned = ROW | {"role": "shadow", "primary": "east"}, ROW | {"delivered_at": None}
     older = ROW | {"message_id": "a", "arrived_at": "2025-01-01T00:00:00Z"}
 
-    found = merged([Answer("north", [copy, older]), Answer("east", [returned]), Answer("west", [ROW]), Answer("south", error="gone")])
+    found = merged(
+        [NodeAnswer("north", [copy, older]), NodeAnswer("east", [returned]), NodeAnswer("west", [ROW]), NodeAnswer("south", error="gone")]
+    )
 
     assert [ID, "a"] == [row["message_id"] for row in found]
     assert [("west", "delivered"), ("east", "delivered"), ("north", "shadow")] == [(one["node"], one["role"]) for one in found[0]["nodes"]]

@@ -10,21 +10,21 @@ from shadowrelay.cli.main import app
 from shadowrelay.lab.scenarios import player
 from shadowrelay.lab.scenarios.catalogue import SCENARIOS
 from shadowrelay.lab.scenarios.script import Scenario
-from shadowrelay.lab.scenarios.verdict import Database, Evidence, Verdict, judge
+from shadowrelay.lab.scenarios.verdict import Database, ScenarioEvidence, Verdict, judge
 from shadowrelay.lab.verification import Verification
 
 BEFORE = Database("one", 1, 0, 50)
-FULL_DISK = Evidence(
+FULL_DISK = ScenarioEvidence(
     Verification(acknowledged=150, arrived=150), replies={"451 4.3.0": 58}, databases={"mx1.east.example": (BEFORE, BEFORE)}
 )
-LOST = Evidence(Verification(acknowledged=150, arrived=149, lost=["id-7"]), replies={"451 4.3.0": 58})
+LOST = ScenarioEvidence(Verification(acknowledged=150, arrived=149, lost=["id-7"]), replies={"451 4.3.0": 58})
 
 
 def ran(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["lab", "scenario", *arguments])
 
 
-def seeing(monkeypatch: pytest.MonkeyPatch, evidence: Evidence) -> list[Scenario]:
+def seeing(monkeypatch: pytest.MonkeyPatch, evidence: ScenarioEvidence) -> list[Scenario]:
     """From now on, this is what a played scenario leads to. Returns those that were played."""
     played: list[Scenario] = []
 
@@ -77,7 +77,7 @@ def test_what_failed_says_which_invariant_was_broken_by_what(monkeypatch: pytest
 
 
 def test_the_fault_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    played = seeing(monkeypatch, Evidence(Verification(acknowledged=150, arrived=150)))
+    played = seeing(monkeypatch, ScenarioEvidence(Verification(acknowledged=150, arrived=150)))
     calm = ran("disk-full", "--without-fault")
 
     assert (1, [SCENARIOS["disk-full"].without_fault()]) == (calm.exit_code, played)

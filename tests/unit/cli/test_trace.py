@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from shadowrelay.admin import client as admin_client
-from shadowrelay.cli.cluster import Answer
+from shadowrelay.cli.cluster import NodeAnswer
 from shadowrelay.cli.find import resolved
 from shadowrelay.cli.main import app
 from shadowrelay.cli.trace import sentence, what
@@ -184,8 +184,8 @@ def test_of_a_message_that_was_relayed_from_hop_to_hop_the_first_is_meant() -> N
     common = {"role": "delivered", "primary": "", "arrived_at": "2026-01-01T00:00:00Z", "subject": ""}
     rows = [{**common, "message_id": message_id, "relayed_from": before} for message_id, before in (("c", "b"), ("b", "a"), ("a", ""))]
 
-    assert "a" == resolved([Answer(EAST, rows[:2]), Answer(WEST, rows[1:])], "<one@x>")
-    assert "b" == resolved([Answer(EAST, rows[:2])], "<one@x>"), "the first hop does not answer, or has forgotten it"
+    assert "a" == resolved([NodeAnswer(EAST, rows[:2]), NodeAnswer(WEST, rows[1:])], "<one@x>")
+    assert "b" == resolved([NodeAnswer(EAST, rows[:2])], "<one@x>"), "the first hop does not answer, or has forgotten it"
 
 
 OTHER = "11111111-6f1e-7c3a-9c57-0d1f2e3a4b5c"

@@ -4,16 +4,27 @@ from dataclasses import replace
 
 import pytest
 
-from shadowrelay.lab.account import Cause, Fault, FaultKind, Outcome, Record, Times, account, cause_of, explains_repetition, has_all_arrived
-from shadowrelay.lab.traffic import Answer, Arrival, Sent, Submission
+from shadowrelay.lab.account import (
+    Cause,
+    DeliveryRecord,
+    Fault,
+    FaultKind,
+    FaultTimes,
+    RecordState,
+    account,
+    cause_of,
+    explains_repetition,
+    has_all_arrived,
+)
+from shadowrelay.lab.traffic import Arrival, Sent, Submission, SubmissionResult
 
-TIMES = Times(span=5.0, heartbeat=1.0, poll=0.25)
+TIMES = FaultTimes(span=5.0, heartbeat=1.0, poll=0.25)
 EAST, SOUTH, WEST = "mx1.east.example", "mx2.east.example", "mx1.west.example"
 ONE, TWO = "user1@corp.example", "user1@branch.example"
 
 
 def a_sent(*tries: Submission, recipients: tuple[str, ...] = (ONE,)) -> Sent:
-    made = list(tries) or [Submission(100.0, EAST, Answer.ACKNOWLEDGED, "id-1")]
+    made = list(tries) or [Submission(100.0, EAST, SubmissionResult.ACKNOWLEDGED, "id-1")]
     return Sent(1, "<1@client.example>", recipients, "digest", made)
 
 
@@ -45,7 +56,9 @@ def test_what_the_client_sent_again_does_not_stand_for_what_was_acknowledged() -
     assert ["id-1"] == result.lost
 
 
-SENT_AGAIN = a_sent(Submission(100.0, EAST, Answer.NOTHING), Submission(104.0, EAST, Answer.ACKNOWLEDGED, "id-2"), recipients=(ONE, TWO))
+SENT_AGAIN = a_sent(
+    Submission(100.0, EAST, SubmissionResult.NOTHING), Submission(104.0, EAST, SubmissionResult.ACKNOWLEDGED, "id-2"), recipients=(ONE, TWO)
+)
 
 
 def test_a_message_that_was_recognised_as_sent_again_is_delivered() -> None:
@@ -64,7 +77,7 @@ def test_what_was_sent_again_has_to_reach_every_recipient_under_one_of_its_ids()
 
 
 def test_a_try_after_the_acknowledgement_explains_nothing() -> None:
-    late = a_sent(Submission(100.0, EAST, Answer.ACKNOWLEDGED, "id-1"), Submission(104.0, EAST, Answer.NOTHING))
+    late = a_sent(Submission(100.0, EAST, SubmissionResult.ACKNOWLEDGED, "id-1"), Submission(104.0, EAST, SubmissionResult.NOTHING))
 
     assert ["id-1"] == account([late], [an_arrival(network_id="id-2")], [], TIMES).lost
 
@@ -82,7 +95,7 @@ def test_an_arrival_that_nobody_sent_is_a_changed_message() -> None:
 
 
 def test_a_message_that_nobody_was_told_of_may_arrive_or_not() -> None:
-    unsure = a_sent(Submission(100.0, EAST, Answer.NOTHING))
+    unsure = a_sent(Submission(100.0, EAST, SubmissionResult.NOTHING))
 
     assert [(0, True), (0, True)] == [
         (result.accepted, result.is_good) for result in (account([unsure], arrived, [], TIMES) for arrived in ([], [an_arrival()]))
@@ -161,21 +174,21 @@ def test_who_recorded_a_delivery_did_not_die_before_that(expected: Cause, fault:
     twice = [an_arrival(101.9, EAST), an_arrival(*later)]
 
     assert Cause.DIED_BEFORE_RECORD == cause_of(twice, [fault], TIMES)
-    assert expected == cause_of(twice, [fault], TIMES, lambda arrival: Record(Outcome.RECORDED))
+    assert expected == cause_of(twice, [fault], TIMES, lambda arrival: DeliveryRecord(RecordState.RECORDED))
 
 
 def test_who_got_no_reply_to_the_final_dot_may_deliver_again_without_any_fault() -> None:
     twice = [an_arrival(101.9, EAST), an_arrival(105.0, EAST)]
 
     assert Cause.NONE == cause_of(twice, [], TIMES)
-    assert Cause.DIED_BEFORE_RECORD == cause_of(twice, [], TIMES, lambda arrival: Record(Outcome.UNANSWERED))
+    assert Cause.DIED_BEFORE_RECORD == cause_of(twice, [], TIMES, lambda arrival: DeliveryRecord(RecordState.UNANSWERED))
 
 
 def test_an_attempt_that_began_in_a_cut_may_end_after_it() -> None:
     twice = [an_arrival(110.0, EAST), an_arrival(111.0, WEST)]
 
     assert Cause.NONE == cause_of(twice, [CUT], TIMES)
-    assert Cause.CUT_OFF == cause_of(twice, [CUT], TIMES, lambda arrival: Record(Outcome.RECORDED, 3.5))
+    assert Cause.CUT_OFF == cause_of(twice, [CUT], TIMES, lambda arrival: DeliveryRecord(RecordState.RECORDED, 3.5))
 
 
 def test_two_servers_failed_together() -> None:
@@ -254,9 +267,9 @@ def test_who_is_cut_off_and_then_down_is_away_all_the_time(expected: Cause, down
     assert expected == cause_of([an_arrival(101.0, EAST), an_arrival(106.0, WEST)], [short, down], TIMES)
 
 
-ACKNOWLEDGED = Submission(103.0, WEST, Answer.ACKNOWLEDGED, "id-1")
-UNANSWERED = Submission(100.0, EAST, Answer.NOTHING)
-REFUSED = Submission(100.0, EAST, Answer.REFUSED)
+ACKNOWLEDGED = Submission(103.0, WEST, SubmissionResult.ACKNOWLEDGED, "id-1")
+UNANSWERED = Submission(100.0, EAST, SubmissionResult.NOTHING)
+REFUSED = Submission(100.0, EAST, SubmissionResult.REFUSED)
 STRANGE = {"id-1": an_arrival(104.0, WEST), "id-2": an_arrival(106.0, SOUTH)}
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from shadowrelay.lab.account import Account, Cause, Duplicate
 from shadowrelay.lab.sla_report import contradictions, freshness
-from shadowrelay.lab.traffic import Answer, Sent, Submission
+from shadowrelay.lab.traffic import Sent, Submission, SubmissionResult
 
 OVERALL = {
     "messages_acknowledged": 11,
@@ -25,7 +25,7 @@ DUPLICATES = [
 RESULT = Account(accepted=10, delivered=10, taken_over=5, duplicates=DUPLICATES)
 SENT = [
     Sent(number, f"<{number}@x>", ("a@x",), "", [Submission(1.0, "mx1", answer)])
-    for number, answer in enumerate([Answer.ACKNOWLEDGED] * 10 + [Answer.NOTHING])
+    for number, answer in enumerate([SubmissionResult.ACKNOWLEDGED] * 10 + [SubmissionResult.NOTHING])
 ]
 
 

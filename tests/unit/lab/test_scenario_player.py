@@ -13,7 +13,7 @@ from shadowrelay.lab.mail import Backlog, Sending
 from shadowrelay.lab.scenarios import player
 from shadowrelay.lab.scenarios.catalogue import SCENARIOS
 from shadowrelay.lab.scenarios.script import Operation, Scenario, Step, above, fault, pour, send
-from shadowrelay.lab.scenarios.verdict import Database, Evidence
+from shadowrelay.lab.scenarios.verdict import Database, ScenarioEvidence
 from shadowrelay.lab.topology import NODES, LabError
 from shadowrelay.lab.verification import Verification
 
@@ -68,9 +68,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     calls: list[dict[str, Any]] = []
     looks = iter(range(1000))
 
-    def collect(lab: object, verification: Verification, began_at: float, databases: object, **others: Any) -> Evidence:
+    def collect(lab: object, verification: Verification, began_at: float, databases: object, **others: Any) -> ScenarioEvidence:
         calls.append({"databases": databases, **others})
-        return Evidence(verification)
+        return ScenarioEvidence(verification)
 
     monkeypatch.setattr(player, "collect", collect)
     monkeypatch.setattr(player, "database", lambda lab, node: Database(node, next(looks), 0, 0))

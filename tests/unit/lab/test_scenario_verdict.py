@@ -9,9 +9,9 @@ import pytest
 from shadowrelay.lab.account import Cause, Duplicate
 from shadowrelay.lab.scenarios.catalogue import SCENARIOS
 from shadowrelay.lab.scenarios.player import replies, rows, words
-from shadowrelay.lab.scenarios.verdict import FIGURES, Database, Evidence, LoggedRow, figures, findings, judge
+from shadowrelay.lab.scenarios.verdict import FIGURES, Database, LoggedRow, ScenarioEvidence, figures, findings, judge
 from shadowrelay.lab.topology import LabError
-from shadowrelay.lab.traffic import Answer, Arrival, Sent, Submission
+from shadowrelay.lab.traffic import Arrival, Sent, Submission, SubmissionResult
 from shadowrelay.lab.verification import Verification
 from shadowrelay.model.tracking import EventId, EventSource, TrackingEvent
 from shadowrelay.protocol.tracking import format_line
@@ -35,9 +35,9 @@ LIFE = (
     told(EAST, EventId.SENDEXTERNAL, 1),
     told(WEST, EventId.HADISCARD, 2, client_hostname=EAST, source_context="delivered", recipients=()),
 )
-SENT = Sent(1, "<1@client.example>", (USER,), "digest", [Submission(AT.timestamp() + 0.3, EAST, Answer.ACKNOWLEDGED, "id-1")])
+SENT = Sent(1, "<1@client.example>", (USER,), "digest", [Submission(AT.timestamp() + 0.3, EAST, SubmissionResult.ACKNOWLEDGED, "id-1")])
 ARRIVED = Arrival(AT.timestamp() + 1.3, USER, "id-1", "<1@client.example>", EAST, False, "digest")
-WELL = Evidence(GOOD, LIFE, sent=(SENT,), arrived=(ARRIVED,))
+WELL = ScenarioEvidence(GOOD, LIFE, sent=(SENT,), arrived=(ARRIVED,))
 
 
 def without(event: EventId) -> tuple[LoggedRow, ...]:
@@ -62,56 +62,56 @@ ANOTHER_WAY = told(EAST, EventId.SEND, 40, message="id-2", server_hostname=WEST_
 SAME_WAY = told(EAST, EventId.SEND, 40, message="id-2", server_hostname=WEST)
 
 
-FIGURE_CASES: list[tuple[str, float, Evidence]] = [
+FIGURE_CASES: list[tuple[str, float, ScenarioEvidence]] = [
     ("acknowledged", 1, WELL),
     ("arrived", 1, WELL),
-    ("lost", 1, Evidence(Verification(lost=["id-1"]))),
-    ("duplicates", 1, Evidence(Verification(duplicates=[Duplicate(1, "id-1", 2, Cause.CUT_OFF)]))),
-    ("taken_over", 7, Evidence(Verification(taken_over=7))),
-    ("promoted", 2, Evidence(GOOD, (resubmitted("Silence"), resubmitted("Handover")))),
-    ("promoted_silence", 1, Evidence(GOOD, (resubmitted("Silence"), resubmitted("DatabaseChanged")))),
-    ("promoted_handover", 1, Evidence(GOOD, (resubmitted("Silence"), resubmitted("Handover")))),
-    ("promoted_new_database", 1, Evidence(GOOD, (resubmitted("Silence"), resubmitted("DatabaseChanged")))),
-    ("takeover_seconds", 1.5, Evidence(GOOD, (resubmitted("Silence"),))),
+    ("lost", 1, ScenarioEvidence(Verification(lost=["id-1"]))),
+    ("duplicates", 1, ScenarioEvidence(Verification(duplicates=[Duplicate(1, "id-1", 2, Cause.CUT_OFF)]))),
+    ("taken_over", 7, ScenarioEvidence(Verification(taken_over=7))),
+    ("promoted", 2, ScenarioEvidence(GOOD, (resubmitted("Silence"), resubmitted("Handover")))),
+    ("promoted_silence", 1, ScenarioEvidence(GOOD, (resubmitted("Silence"), resubmitted("DatabaseChanged")))),
+    ("promoted_handover", 1, ScenarioEvidence(GOOD, (resubmitted("Silence"), resubmitted("Handover")))),
+    ("promoted_new_database", 1, ScenarioEvidence(GOOD, (resubmitted("Silence"), resubmitted("DatabaseChanged")))),
+    ("takeover_seconds", 1.5, ScenarioEvidence(GOOD, (resubmitted("Silence"),))),
     ("delivery_seconds", 1.0, WELL),
-    ("refused_not_redundant", 3, Evidence(GOOD, replies={"451 4.4.0": 3, "451 4.3.2": 9})),
-    ("refused_for_storage", 3, Evidence(GOOD, replies={"451 4.3.0": 1, "452 4.3.1": 2})),
-    ("copies_failed", 1, Evidence(GOOD, (told(EAST, EventId.HAREDIRECTFAIL),))),
-    ("copies_in_own_site", 1, Evidence(GOOD, (*LIFE, told(EAST, EventId.HAREDIRECT, server_hostname=EAST_2)))),
-    ("placed_again", 1, Evidence(GOOD, (*LIFE, told(EAST, EventId.HAREDIRECT, 9, server_hostname=WEST_2)))),
-    ("acknowledged_alone", 1, Evidence(GOOD, (told(EAST, EventId.RECEIVE, custom_data=(("Replication", "Failed"),)),))),
-    ("heartbeats_failed", 4, Evidence(GOOD, words={"peer.silent": 4})),
-    ("deferred", 1, Evidence(GOOD, (told(EAST, EventId.DEFER),))),
-    ("resumed", 1, Evidence(GOOD, LIFE, databases={EAST: (OLD, replace(OLD, started_at=AT.timestamp() + 0.6)), WEST: (OLD, OLD)})),
-    ("reopened", 1, Evidence(GOOD, databases={EAST: (OLD, Database("one", 2, 51, 60)), WEST: (OLD, replace(OLD, position=60))})),
-    ("databases_new", 1, Evidence(GOOD, databases={EAST: (OLD, Database("two", 1, 0, 3)), WEST: (OLD, OLD)})),
+    ("refused_not_redundant", 3, ScenarioEvidence(GOOD, replies={"451 4.4.0": 3, "451 4.3.2": 9})),
+    ("refused_for_storage", 3, ScenarioEvidence(GOOD, replies={"451 4.3.0": 1, "452 4.3.1": 2})),
+    ("copies_failed", 1, ScenarioEvidence(GOOD, (told(EAST, EventId.HAREDIRECTFAIL),))),
+    ("copies_in_own_site", 1, ScenarioEvidence(GOOD, (*LIFE, told(EAST, EventId.HAREDIRECT, server_hostname=EAST_2)))),
+    ("placed_again", 1, ScenarioEvidence(GOOD, (*LIFE, told(EAST, EventId.HAREDIRECT, 9, server_hostname=WEST_2)))),
+    ("acknowledged_alone", 1, ScenarioEvidence(GOOD, (told(EAST, EventId.RECEIVE, custom_data=(("Replication", "Failed"),)),))),
+    ("heartbeats_failed", 4, ScenarioEvidence(GOOD, words={"peer.silent": 4})),
+    ("deferred", 1, ScenarioEvidence(GOOD, (told(EAST, EventId.DEFER),))),
+    ("resumed", 1, ScenarioEvidence(GOOD, LIFE, databases={EAST: (OLD, replace(OLD, started_at=AT.timestamp() + 0.6)), WEST: (OLD, OLD)})),
+    ("reopened", 1, ScenarioEvidence(GOOD, databases={EAST: (OLD, Database("one", 2, 51, 60)), WEST: (OLD, replace(OLD, position=60))})),
+    ("databases_new", 1, ScenarioEvidence(GOOD, databases={EAST: (OLD, Database("two", 1, 0, 3)), WEST: (OLD, OLD)})),
     (
         "rolled_back",
         1,
-        Evidence(GOOD, databases={EAST: (OLD, Database("two", 2, 51, 60, former="one"), Database("three", 1, 0, 3)), WEST: (OLD,)}),
+        ScenarioEvidence(GOOD, databases={EAST: (OLD, Database("two", 2, 51, 60, former="one"), Database("three", 1, 0, 3)), WEST: (OLD,)}),
     ),
-    ("copied_twice", 1, Evidence(GOOD, (*LIFE, told(EAST, EventId.RECEIVE, custom_data=(("Copies", "2/2"),))))),
-    ("resubmitted", 3, Evidence(Verification(resubmitted=[AGAIN, AGAIN, replace(AGAIN, network_id="id-2")]))),
-    ("resubmitted_twice", 1, Evidence(Verification(resubmitted=[AGAIN, AGAIN, replace(AGAIN, network_id="id-2")]))),
+    ("copied_twice", 1, ScenarioEvidence(GOOD, (*LIFE, told(EAST, EventId.RECEIVE, custom_data=(("Copies", "2/2"),))))),
+    ("resubmitted", 3, ScenarioEvidence(Verification(resubmitted=[AGAIN, AGAIN, replace(AGAIN, network_id="id-2")]))),
+    ("resubmitted_twice", 1, ScenarioEvidence(Verification(resubmitted=[AGAIN, AGAIN, replace(AGAIN, network_id="id-2")]))),
     (
         "not_resubmitted",
         1,
-        Evidence(Verification(resubmitted=[AGAIN]), (SENT_INSIDE, OTHER_INSIDE), stopped=frozenset({EAST})),
+        ScenarioEvidence(Verification(resubmitted=[AGAIN]), (SENT_INSIDE, OTHER_INSIDE), stopped=frozenset({EAST})),
     ),
-    ("waiting", 6, Evidence(GOOD, waiting=6)),
-    ("kept", 1, Evidence(GOOD, (*LIFE, KEPT_HERE, KEPT_HERE))),
-    ("taken_back", 1, Evidence(GOOD, (KEPT_HERE, TAKEN_BACK, resubmitted("Silence"), SAME_WAY))),
-    ("taken_back_seconds", 9.0, Evidence(GOOD, (KEPT_HERE, TAKEN_BACK, SAME_WAY))),
-    ("another_way", 1, Evidence(GOOD, (KEPT_HERE, TAKEN_BACK, ANOTHER_WAY))),
-    ("another_way", 0, Evidence(GOOD, (KEPT_HERE, TAKEN_BACK, SAME_WAY))),
-    ("another_way", 0, Evidence(GOOD, (KEPT_HERE, ANOTHER_WAY))),
+    ("waiting", 6, ScenarioEvidence(GOOD, waiting=6)),
+    ("kept", 1, ScenarioEvidence(GOOD, (*LIFE, KEPT_HERE, KEPT_HERE))),
+    ("taken_back", 1, ScenarioEvidence(GOOD, (KEPT_HERE, TAKEN_BACK, resubmitted("Silence"), SAME_WAY))),
+    ("taken_back_seconds", 9.0, ScenarioEvidence(GOOD, (KEPT_HERE, TAKEN_BACK, SAME_WAY))),
+    ("another_way", 1, ScenarioEvidence(GOOD, (KEPT_HERE, TAKEN_BACK, ANOTHER_WAY))),
+    ("another_way", 0, ScenarioEvidence(GOOD, (KEPT_HERE, TAKEN_BACK, SAME_WAY))),
+    ("another_way", 0, ScenarioEvidence(GOOD, (KEPT_HERE, ANOTHER_WAY))),
 ]
 
 
 @pytest.mark.parametrize(("name", "value", "evidence"), FIGURE_CASES, ids=[f"{name} {value}" for name, value, _ in FIGURE_CASES])
-def test_a_figure_counts_what_it_says(name: str, value: float, evidence: Evidence) -> None:
+def test_a_figure_counts_what_it_says(name: str, value: float, evidence: ScenarioEvidence) -> None:
     assert value == figures(evidence)[name]
-    assert 0 == figures(Evidence(Verification()))[name]
+    assert 0 == figures(ScenarioEvidence(Verification()))[name]
 
 
 def test_every_figure_has_a_case() -> None:
@@ -122,7 +122,7 @@ def test_a_good_life_breaks_no_invariant() -> None:
     assert [] == [finding for finding in findings(WELL) if not finding.holds]
 
 
-BROKEN: list[tuple[str, Evidence]] = [
+BROKEN: list[tuple[str, ScenarioEvidence]] = [
     ("I1", replace(WELL, verification=Verification(acknowledged=1, lost=["id-1"]))),
     ("I2", replace(WELL, logged=without(EventId.HARECEIVE))),
     ("I2", replace(WELL, logged=(*without(EventId.HARECEIVE), told(WEST, EventId.HARECEIVE, 0.4)))),
@@ -143,7 +143,7 @@ BROKEN: list[tuple[str, Evidence]] = [
 
 
 @pytest.mark.parametrize(("invariant", "evidence"), BROKEN)
-def test_an_invariant_that_is_broken_is_seen(invariant: str, evidence: Evidence) -> None:
+def test_an_invariant_that_is_broken_is_seen(invariant: str, evidence: ScenarioEvidence) -> None:
     broken = [finding.invariant for finding in findings(evidence) if not finding.holds]
 
     assert invariant in broken
@@ -174,7 +174,7 @@ LATE = told(EAST, EventId.RECEIVE, 0.6, custom_data=RECEIVED, source_context="de
 def test_a_250_that_waited_and_a_message_with_its_shadow_at_the_previous_hop_need_no_copy(
     is_well: bool, logged: tuple[LoggedRow, ...]
 ) -> None:
-    seen = [finding.holds for finding in findings(Evidence(GOOD, logged)) if finding.invariant == "I2"]
+    seen = [finding.holds for finding in findings(ScenarioEvidence(GOOD, logged)) if finding.invariant == "I2"]
 
     assert [is_well] == seen
 

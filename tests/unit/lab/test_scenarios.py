@@ -7,13 +7,13 @@ import pytest
 
 from shadowrelay.lab.scenarios.catalogue import SCENARIOS, scenario
 from shadowrelay.lab.scenarios.script import HEARTBEAT_SECONDS, KEPT_SECONDS, SPAN_SECONDS, Expectation, Operation, Scenario, above, at_most
-from shadowrelay.lab.scenarios.verdict import FIGURES, INVARIANTS, Database, Evidence, judge
+from shadowrelay.lab.scenarios.verdict import FIGURES, INVARIANTS, Database, ScenarioEvidence, judge
 from shadowrelay.lab.topology import NODES, SITES, LabError, machine
 from shadowrelay.lab.verification import Verification
 from tests.tidy.house import ROOT
 
 SAME = Database("one", 1, 0, 5)
-QUIET = Evidence(Verification(acknowledged=120, arrived=120), databases={machine(node).server: (SAME, SAME) for node in NODES})
+QUIET = ScenarioEvidence(Verification(acknowledged=120, arrived=120), databases={machine(node).server: (SAME, SAME) for node in NODES})
 
 
 def pytest_id(value: object) -> str:

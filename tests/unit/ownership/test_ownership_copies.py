@@ -17,17 +17,17 @@ from shadowrelay.model.ownership import (
 )
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import primary, rules, shadow
-from shadowrelay.ownership.rules import Note, Party
+from shadowrelay.ownership.rules import Outcome, PeerDatabase
 
-ME, ONE, TWO, THREE = (Party(ServerName(name), DatabaseId(f"d-{name}")) for name in ("me", "one", "two", "three"))
+ME, ONE, TWO, THREE = (PeerDatabase(ServerName(name), DatabaseId(f"d-{name}")) for name in ("me", "one", "two", "three"))
 LISTED, CHOSEN, HANDED = Choice.LISTED, Choice.CHOSEN, Choice.HANDED_OVER
 
 
-def entry(party: Party, choice: Choice = LISTED, placement: int = 0) -> Copy:
+def entry(party: PeerDatabase, choice: Choice = LISTED, placement: int = 0) -> Copy:
     return Copy(party.server, party.database, choice, placement)
 
 
-def number(placement: int, ownership: int = 1, party: Party = ME) -> CopyNumber:
+def number(placement: int, ownership: int = 1, party: PeerDatabase = ME) -> CopyNumber:
     return CopyNumber(ownership, placement, party.database)
 
 
@@ -35,7 +35,7 @@ def claim(*copies: Copy, last: int = 3, role: Role = Role.PRIMARY, wanted: int =
     return Claim(role, number(last), 1, copies=copies, wanted=wanted)
 
 
-def held(placement: int, owner: Party = ME) -> StatusAnswer:
+def held(placement: int, owner: PeerDatabase = ME) -> StatusAnswer:
     return StatusAnswer(StatusState.SHADOW, number(placement, party=owner), owner.server, owner.database)
 
 
@@ -99,7 +99,9 @@ def test_a_server_is_released_only_when_as_many_others_as_wanted_are_chosen() ->
     few = claim(entry(ONE, CHOSEN, 3), entry(THREE, LISTED, 1))
     enough = claim(entry(ONE, CHOSEN, 3), entry(TWO, CHOSEN, 2), entry(THREE, LISTED, 1))
 
-    assert (Note.CHOSEN, Note.DISMISSED) == tuple(primary.review(each, ME, THREE, held(1), lease_runs=True).note for each in (few, enough))
+    assert (Outcome.CHOSEN, Outcome.DISMISSED) == tuple(
+        primary.review(each, ME, THREE, held(1), lease_runs=True).outcome for each in (few, enough)
+    )
 
 
 def test_a_primary_that_yields_releases_nobody_and_says_that_it_did() -> None:
@@ -131,7 +133,7 @@ def test_a_primary_meets_who_took_over_before_its_copy_goes(wanted: int, role: R
 
     assert met.after is not None
     assert role is met.after.role
-    assert (met.note == Note.WAIT) == (wanted > 1)
+    assert (met.outcome == Outcome.WAIT) == (wanted > 1)
 
 
 # following
@@ -140,7 +142,7 @@ def test_a_shadow_server_whose_primary_yielded_becomes_that_of_the_other_one() -
     told = shadow.heard(mine, ONE, DiscardEvent(1, MessageId("m"), DiscardStatus.PROMOTED))
     answer = StatusAnswer(StatusState.SHADOW, number(0, party=ONE), TWO.server, TWO.database)
 
-    assert (mine, Note.FOLLOW) == (told.after, told.note)
+    assert (mine, Outcome.FOLLOW) == (told.after, told.outcome)
     assert TWO.server == shadow.yielded_to(answer, ONE, ME)
     after = shadow.followed(mine, TWO, StatusAnswer(StatusState.PRIMARY, number(0, 2, TWO))).after
     assert after is not None
@@ -171,7 +173,7 @@ def test_a_shadow_server_that_follows_learns_that_the_message_is_done() -> None:
 
 
 @pytest.mark.parametrize("to", [ONE, ME])
-def test_a_primary_that_yielded_to_nobody_else_is_not_followed(to: Party) -> None:
+def test_a_primary_that_yielded_to_nobody_else_is_not_followed(to: PeerDatabase) -> None:
     answer = StatusAnswer(StatusState.SHADOW, number(0, party=ONE), to.server, to.database)
 
     assert "" == shadow.yielded_to(answer, ONE, ME)
@@ -200,7 +202,7 @@ def test_nothing_is_handed_over_while_a_server_that_is_not_chosen_may_hold_a_hig
     aside = replace(late, role=Role.SET_ASIDE)
 
     assert (None, (), ()) == (rules.heir(late), primary.draining(late).tell, primary.handing_over(aside).tell)
-    assert Note.CHOOSE_AGAIN == primary.review(aside, ME, ONE, held(1), lease_runs=True).note
+    assert Outcome.CHOOSE_AGAIN == primary.review(aside, ME, ONE, held(1), lease_runs=True).outcome
 
 
 def test_what_was_handed_over_stays_so_while_another_server_is_chosen() -> None:
@@ -220,4 +222,4 @@ def test_what_was_handed_over_gives_nobody_else_a_higher_number(role: Role) -> N
 
     after = primary.review(handed, ME, ONE, yielded, lease_runs=True)
 
-    assert (Note.NOTHING, {HANDED, LISTED}) == (after.note, {copy.choice for copy in (after.after or handed).copies})
+    assert (Outcome.NOTHING, {HANDED, LISTED}) == (after.outcome, {copy.choice for copy in (after.after or handed).copies})

@@ -21,12 +21,12 @@ from shadowrelay.model.ownership import (
 from shadowrelay.model.replies import IllegalTransition
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import primary, shadow
-from shadowrelay.ownership.rules import Note, Party
+from shadowrelay.ownership.rules import Outcome, PeerDatabase
 from shadowrelay.protocol.fields import format_number, parse_number
 
-ME = Party(ServerName("mx1.example"), DatabaseId("11111111-1111-4111-8111-111111111111"))
-PEER = Party(ServerName("mx2.example"), DatabaseId("22222222-2222-4222-8222-222222222222"))
-OTHER = Party(ServerName("mx3.example"), DatabaseId("33333333-3333-4333-8333-333333333333"))
+ME = PeerDatabase(ServerName("mx1.example"), DatabaseId("11111111-1111-4111-8111-111111111111"))
+PEER = PeerDatabase(ServerName("mx2.example"), DatabaseId("22222222-2222-4222-8222-222222222222"))
+OTHER = PeerDatabase(ServerName("mx3.example"), DatabaseId("33333333-3333-4333-8333-333333333333"))
 COUNT = 3
 EVERYONE = frozenset(range(1, COUNT + 1))
 ONE = MessageId("00000000-0000-4000-8000-000000000001")
@@ -72,7 +72,7 @@ def check(transition: Transition) -> Claim | None:
         if after.role in (Role.PRIMARY, Role.SHADOW):
             assert not after.is_done
         if after.role is Role.SHADOW:
-            assert after.number.ownership < RANK_MAX or transition.before == after or transition.note == Note.YIELDED
+            assert after.number.ownership < RANK_MAX or transition.before == after or transition.outcome == Outcome.YIELDED
     if transition.answer is not None and transition.answer.number is not None:
         assert transition.answer.number == parse_number(format_number(transition.answer.number))
     return after
@@ -80,7 +80,7 @@ def check(transition: Transition) -> Claim | None:
 
 @given(claims(), peers, numbers, ordinals, st.lists(st.tuples(peers, answers), max_size=4))
 def test_whatever_is_offered_and_answered_is_held_within_bounds_and_ends(
-    claim: Claim | None, offerer: Party, number: CopyNumber, done: frozenset[int], said: list[tuple[Party, StatusAnswer]]
+    claim: Claim | None, offerer: PeerDatabase, number: CopyNumber, done: frozenset[int], said: list[tuple[PeerDatabase, StatusAnswer]]
 ) -> None:
     claim = check(shadow.hold(claim, ME, offerer, replace(number, database=offerer.database), COUNT, done))
     for peer, answer in said:
@@ -91,20 +91,22 @@ def test_whatever_is_offered_and_answered_is_held_within_bounds_and_ends(
 
 
 @given(claims(), peers, numbers, st.booleans())
-def test_whatever_is_asked_leaves_the_claim_within_bounds(claim: Claim | None, asker: Party, number: CopyNumber, in_attempt: bool) -> None:
+def test_whatever_is_asked_leaves_the_claim_within_bounds(
+    claim: Claim | None, asker: PeerDatabase, number: CopyNumber, in_attempt: bool
+) -> None:
     check(shadow.answer_question(claim, ME, asker, number, OTHER.server, in_attempt))
 
 
 @given(claims(), peers, st.sampled_from(DiscardStatus), ordinals)
 def test_whatever_is_said_leaves_the_claim_within_bounds(
-    claim: Claim | None, peer: Party, said: DiscardStatus, done: frozenset[int]
+    claim: Claim | None, peer: PeerDatabase, said: DiscardStatus, done: frozenset[int]
 ) -> None:
     check(shadow.heard(claim, peer, DiscardEvent(1, ONE, said, done)))
 
 
 @given(claims(), peers, answers, st.booleans())
 def test_whatever_a_primary_hears_leaves_its_claim_within_bounds(
-    claim: Claim | None, peer: Party, answer: StatusAnswer, lease_runs: bool
+    claim: Claim | None, peer: PeerDatabase, answer: StatusAnswer, lease_runs: bool
 ) -> None:
     if claim is not None:
         check(primary.review(claim, ME, peer, answer, lease_runs))
@@ -119,15 +121,15 @@ def test_a_copy_with_nothing_left_to_deliver_is_answered_delivered_and_not_kept(
         Claim(Role.SHADOW, number, COUNT, frozenset({1}), PEER.server, PEER.database), ME, PEER, number, COUNT, frozenset({2, 3})
     )
 
-    assert (None, Note.SUPERSEDED) == (fresh.after, fresh.note)
+    assert (None, Outcome.SUPERSEDED) == (fresh.after, fresh.outcome)
     assert rest.after is not None
     assert Role.DELIVERED is rest.after.role
     assert StatusAnswer(StatusState.DELIVERED, done=EVERYONE) == fresh.answer == rest.answer
 
 
 def test_a_copy_whose_number_cannot_be_followed_is_refused() -> None:
-    assert Note.REFUSED == shadow.hold(None, ME, PEER, CopyNumber(RANK_MAX, 1, PEER.database), COUNT, frozenset()).note
-    assert Note.STORED == shadow.hold(None, ME, PEER, CopyNumber(RANK_MAX - 1, 1, PEER.database), COUNT, frozenset()).note
+    assert Outcome.REFUSED == shadow.hold(None, ME, PEER, CopyNumber(RANK_MAX, 1, PEER.database), COUNT, frozenset()).outcome
+    assert Outcome.STORED == shadow.hold(None, ME, PEER, CopyNumber(RANK_MAX - 1, 1, PEER.database), COUNT, frozenset()).outcome
 
 
 def test_a_primary_whose_placements_are_used_up_places_no_more() -> None:

@@ -7,11 +7,11 @@ from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, Discard
 from shadowrelay.model.replies import IllegalTransition
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import primary, rules
-from shadowrelay.ownership.rules import Note, Party
+from shadowrelay.ownership.rules import Outcome, PeerDatabase
 
-ME = Party(ServerName("me"), DatabaseId("db"))
-ONE = Party(ServerName("one"), DatabaseId("da"))
-TWO = Party(ServerName("two"), DatabaseId("dc"))
+ME = PeerDatabase(ServerName("me"), DatabaseId("db"))
+ONE = PeerDatabase(ServerName("one"), DatabaseId("da"))
+TWO = PeerDatabase(ServerName("two"), DatabaseId("dc"))
 NUMBER = CopyNumber(2, 2, ME.database)
 HIGHER = CopyNumber(3, 0, ONE.database)
 LOWER = CopyNumber(1, 5, ONE.database)
@@ -19,7 +19,7 @@ DELIVERED = StatusAnswer(StatusState.DELIVERED)
 UNKNOWN = StatusAnswer(StatusState.UNKNOWN)
 
 
-def entry(party: Party, choice: Choice = Choice.LISTED) -> Copy:
+def entry(party: PeerDatabase, choice: Choice = Choice.LISTED) -> Copy:
     return Copy(party.server, party.database, choice)
 
 
@@ -27,7 +27,7 @@ def claim(*copies: Copy, role: Role = Role.PRIMARY) -> Claim:
     return Claim(role, NUMBER, 1, copies=copies)
 
 
-def released(party: Party) -> Notification:
+def released(party: PeerDatabase) -> Notification:
     return Notification(party.server, party.database, DiscardStatus.RELEASED)
 
 
@@ -55,14 +55,14 @@ def test_a_primary_yields_to_a_higher_one_goes_below_its_own_numbers_and_lets_th
     )
 
     assert transition is not None
-    assert (after, (released(TWO),), Note.YIELDED) == (transition.after, transition.tell, transition.note)
+    assert (after, (released(TWO),), Outcome.YIELDED) == (transition.after, transition.tell, transition.outcome)
 
 
 def test_the_higher_of_two_primaries_waits_for_the_lower_to_end() -> None:
     transition = primary.apply_answer(claim(), ME, ONE, a_primary(LOWER))
 
     assert transition is not None
-    assert (Note.WAIT, False) == (transition.note, transition.changed)
+    assert (Outcome.WAIT, False) == (transition.outcome, transition.changed)
 
 
 def test_without_the_rule_meet_the_higher_primary_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +84,7 @@ def test_a_copy_of_an_older_database_of_ours_will_promote_first() -> None:
     transition = primary.apply_answer(claim(), ME, ONE, replace(holds(LOWER), database=DatabaseId("old")))
 
     assert transition is not None
-    assert Note.WAIT == transition.note
+    assert Outcome.WAIT == transition.outcome
 
 
 @pytest.mark.parametrize(
@@ -96,25 +96,27 @@ def test_nobody_yields_to_a_lower_number_or_because_a_copy_was_released(answer: 
 
 
 @pytest.mark.parametrize(
-    ("choice", "lease_runs", "note", "kept"),
+    ("choice", "lease_runs", "outcome", "kept"),
     [
-        (Choice.LISTED, True, Note.DROPPED, False),
-        (Choice.LISTED, False, Note.EVERYBODY, True),
-        (Choice.HANDED_OVER, True, Note.EVERYBODY, True),
-        (Choice.DISMISSED, True, Note.DISMISSED, True),
-        (Choice.RECALLED, False, Note.DISMISSED, True),
+        (Choice.LISTED, True, Outcome.DROPPED, False),
+        (Choice.LISTED, False, Outcome.EVERYBODY, True),
+        (Choice.HANDED_OVER, True, Outcome.EVERYBODY, True),
+        (Choice.DISMISSED, True, Outcome.DISMISSED, True),
+        (Choice.RECALLED, False, Outcome.DISMISSED, True),
     ],
 )
-def test_a_server_without_the_copy_leaves_the_list_only_under_its_lease(choice: Choice, lease_runs: bool, note: Note, kept: bool) -> None:
+def test_a_server_without_the_copy_leaves_the_list_only_under_its_lease(
+    choice: Choice, lease_runs: bool, outcome: Outcome, kept: bool
+) -> None:
     transition = primary.review(claim(entry(ONE, choice)), ME, ONE, UNKNOWN, lease_runs)
 
-    assert (note, claim(entry(ONE, choice)) if kept else claim()) == (transition.note, transition.after)
+    assert (outcome, claim(entry(ONE, choice)) if kept else claim()) == (transition.outcome, transition.after)
 
 
 def test_a_released_to_a_database_that_is_gone_keeps_nobody_on_the_list() -> None:
     gone = replace(entry(ONE, Choice.DISMISSED), database=DatabaseId("old"))
 
-    assert Note.EVERYBODY == primary.review(claim(gone), ME, ONE, UNKNOWN, False).note
+    assert Outcome.EVERYBODY == primary.review(claim(gone), ME, ONE, UNKNOWN, False).outcome
 
 
 def test_an_unlisted_server_without_a_copy_changes_nothing() -> None:
@@ -122,7 +124,7 @@ def test_an_unlisted_server_without_a_copy_changes_nothing() -> None:
 
 
 def test_a_review_settles_what_the_other_claims() -> None:
-    assert Note.YIELDED == primary.review(claim(entry(ONE)), ME, ONE, a_primary(HIGHER), True).note
+    assert Outcome.YIELDED == primary.review(claim(entry(ONE)), ME, ONE, a_primary(HIGHER), True).outcome
 
 
 def test_a_server_that_nobody_outclaims_leaves_the_list() -> None:
@@ -139,7 +141,7 @@ def test_a_hand_over_to_a_server_that_lost_its_disk_is_claimed_again() -> None:
 def test_who_is_no_primary_any_more_learns_nothing(role: Role) -> None:
     before = claim(entry(ONE), role=role)
 
-    assert (before, Note.YIELDED) == (primary.review(before, ME, ONE, UNKNOWN, False).after, Note.YIELDED)
+    assert (before, Outcome.YIELDED) == (primary.review(before, ME, ONE, UNKNOWN, False).after, Outcome.YIELDED)
     assert not primary.nobody_claims_more(before, ONE.server).changed
 
 
@@ -152,38 +154,38 @@ OURS = CopyNumber(2, 1, ME.database)
 
 
 @pytest.mark.parametrize(
-    ("copies", "number", "note", "after", "tell"),
+    ("copies", "number", "outcome", "after", "tell"),
     [
-        ((entry(ONE),), NUMBER, Note.CHOSEN, (entry(ONE, Choice.CHOSEN),), ()),
-        ((entry(ONE),), OURS, Note.CHOOSE_AGAIN, (entry(ONE),), ()),
-        ((), LOWER, Note.CHOOSE_AGAIN, (entry(ONE),), ()),
-        ((entry(ONE, Choice.DISMISSED),), OURS, Note.DISMISSED, (entry(ONE, Choice.DISMISSED),), ()),
-        ((entry(ONE, Choice.RECALLED),), OURS, Note.DISMISSED, (entry(ONE, Choice.RECALLED),), ()),
-        ((entry(ONE, Choice.HANDED_OVER),), OURS, Note.HANDED, (entry(ONE, Choice.HANDED_OVER),), ()),
+        ((entry(ONE),), NUMBER, Outcome.CHOSEN, (entry(ONE, Choice.CHOSEN),), ()),
+        ((entry(ONE),), OURS, Outcome.CHOOSE_AGAIN, (entry(ONE),), ()),
+        ((), LOWER, Outcome.CHOOSE_AGAIN, (entry(ONE),), ()),
+        ((entry(ONE, Choice.DISMISSED),), OURS, Outcome.DISMISSED, (entry(ONE, Choice.DISMISSED),), ()),
+        ((entry(ONE, Choice.RECALLED),), OURS, Outcome.DISMISSED, (entry(ONE, Choice.RECALLED),), ()),
+        ((entry(ONE, Choice.HANDED_OVER),), OURS, Outcome.HANDED, (entry(ONE, Choice.HANDED_OVER),), ()),
         (
             (entry(TWO, Choice.CHOSEN), entry(ONE)),
             OURS,
-            Note.DISMISSED,
+            Outcome.DISMISSED,
             (entry(TWO, Choice.CHOSEN), entry(ONE, Choice.DISMISSED)),
             (released(ONE),),
         ),
-        ((entry(TWO, Choice.CHOSEN), entry(ONE)), LOWER, Note.CHOOSE_AGAIN, (entry(TWO, Choice.CHOSEN), entry(ONE)), ()),
+        ((entry(TWO, Choice.CHOSEN), entry(ONE)), LOWER, Outcome.CHOOSE_AGAIN, (entry(TWO, Choice.CHOSEN), entry(ONE)), ()),
     ],
     ids=["confirmed", "older number", "yielded to us", "dismissed", "recalled", "handed over", "not needed", "number not ours"],
 )
 def test_a_primary_meets_a_server_that_holds_its_copy(
-    copies: tuple[Copy, ...], number: CopyNumber, note: Note, after: tuple[Copy, ...], tell: tuple[Notification, ...]
+    copies: tuple[Copy, ...], number: CopyNumber, outcome: Outcome, after: tuple[Copy, ...], tell: tuple[Notification, ...]
 ) -> None:
     transition = primary.review(claim(*copies), ME, ONE, holds(number), False)
 
-    assert (note, claim(*after), tell) == (transition.note, transition.after, transition.tell)
+    assert (outcome, claim(*after), tell) == (transition.outcome, transition.after, transition.tell)
 
 
 def test_a_message_handed_over_chooses_nobody_else() -> None:
     before = claim(entry(TWO, Choice.HANDED_OVER), entry(ONE), role=Role.SET_ASIDE)
 
-    assert (Note.NOTHING, before) == (primary.review(before, ME, ONE, holds(LOWER), False).note or "", before)
+    assert (Outcome.NOTHING, before) == (primary.review(before, ME, ONE, holds(LOWER), False).outcome or "", before)
 
 
 def test_a_holder_that_knows_all_recipients_done_ends_the_claim() -> None:
-    assert Note.DONE == primary.review(claim(entry(ONE)), ME, ONE, replace(holds(OURS), done=frozenset({1})), True).note
+    assert Outcome.DONE == primary.review(claim(entry(ONE)), ME, ONE, replace(holds(OURS), done=frozenset({1})), True).outcome

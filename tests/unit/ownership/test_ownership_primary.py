@@ -7,15 +7,15 @@ from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, Discard
 from shadowrelay.model.replies import IllegalTransition
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import primary, rules
-from shadowrelay.ownership.rules import Note, Party
+from shadowrelay.ownership.rules import Outcome, PeerDatabase
 
-ME = Party(ServerName("me"), DatabaseId("da"))
-ONE = Party(ServerName("one"), DatabaseId("db"))
-TWO = Party(ServerName("two"), DatabaseId("dc"))
+ME = PeerDatabase(ServerName("me"), DatabaseId("da"))
+ONE = PeerDatabase(ServerName("one"), DatabaseId("db"))
+TWO = PeerDatabase(ServerName("two"), DatabaseId("dc"))
 NUMBER = CopyNumber(1, 2, ME.database)
 
 
-def entry(party: Party, choice: Choice = Choice.LISTED) -> Copy:
+def entry(party: PeerDatabase, choice: Choice = Choice.LISTED) -> Copy:
     return Copy(party.server, party.database, choice)
 
 
@@ -81,7 +81,7 @@ def test_the_confirmed_server_is_chosen_and_the_others_stay_listed_untold() -> N
     before = claim(entry(ONE, Choice.CHOSEN), entry(TWO))
     transition = primary.placed(before, NUMBER, TWO)
 
-    assert (claim(entry(TWO, Choice.CHOSEN), entry(ONE)), (), Note.CHOSEN) == (transition.after, transition.tell, transition.note)
+    assert (claim(entry(TWO, Choice.CHOSEN), entry(ONE)), (), Outcome.CHOSEN) == (transition.after, transition.tell, transition.outcome)
 
 
 def test_a_server_with_a_released_under_way_stays_dismissed_when_another_is_chosen() -> None:
@@ -132,7 +132,7 @@ def test_a_server_is_chosen_again_under_the_next_number_that_is_for_it_alone() -
     transition = primary.choosing_again(claim(entry(ONE), entry(TWO, Choice.CHOSEN)), ME, ONE.server)
 
     assert replace(claim(entry(ONE), entry(TWO)), number=CopyNumber(1, 3, ME.database)) == transition.after
-    assert Note.CHOOSE_AGAIN == transition.note
+    assert Outcome.CHOOSE_AGAIN == transition.outcome
 
 
 @pytest.mark.parametrize(

@@ -22,11 +22,11 @@ from shadowrelay.model.ownership import (
 from shadowrelay.model.replies import IllegalTransition
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import primary, rules, shadow
-from shadowrelay.ownership.rules import Note, Party
+from shadowrelay.ownership.rules import Outcome, PeerDatabase
 
-ME = Party(ServerName("me"), DatabaseId("db"))
-ONE = Party(ServerName("one"), DatabaseId("da"))
-TWO = Party(ServerName("two"), DatabaseId("dc"))
+ME = PeerDatabase(ServerName("me"), DatabaseId("db"))
+ONE = PeerDatabase(ServerName("one"), DatabaseId("da"))
+TWO = PeerDatabase(ServerName("two"), DatabaseId("dc"))
 NUMBER = CopyNumber(2, 2, ONE.database)
 HIGHER = CopyNumber(2, 3, TWO.database)
 LOWER = CopyNumber(1, 9, TWO.database)
@@ -34,7 +34,7 @@ ALL = frozenset({ONE.server, TWO.server})
 HELD = Claim(Role.SHADOW, NUMBER, 2, primary=ONE.server, database=ONE.database)
 HANDED = replace(HELD, handed=True)
 ASKED = replace(HELD, asked=frozenset({ONE.server}))
-OWNER = Party(ME.server, NUMBER.database)
+OWNER = PeerDatabase(ME.server, NUMBER.database)
 OWN = Claim(Role.PRIMARY, NUMBER, 2)
 
 
@@ -50,7 +50,7 @@ def event(what: DiscardStatus, *ordinals: int) -> DiscardEvent:
 def test_a_copy_is_stored_unless_something_higher_is_known(before: Claim | None) -> None:
     transition = shadow.hold(before, ME, ONE, NUMBER, 2, frozenset())
 
-    assert (HELD, Note.STORED) == (transition.after, transition.note)
+    assert (HELD, Outcome.STORED) == (transition.after, transition.outcome)
 
 
 def test_a_stored_copy_keeps_what_was_done_and_who_must_acknowledge() -> None:
@@ -64,7 +64,7 @@ def test_who_offers_a_lower_copy_to_a_primary_is_listed_because_it_will_yield() 
     transition = shadow.hold(OWN, ME, ONE, NUMBER, 2, frozenset())
     listed = replace(OWN, copies=(*OWN.copies, Copy(ONE.server, ONE.database)))
 
-    assert (listed, Note.SUPERSEDED, shadow.status_of(OWN)) == (transition.after, transition.note, transition.answer)
+    assert (listed, Outcome.SUPERSEDED, shadow.status_of(OWN)) == (transition.after, transition.outcome, transition.answer)
 
 
 def test_who_offers_a_higher_copy_to_a_primary_is_not_listed() -> None:
@@ -75,7 +75,7 @@ def test_who_offers_a_higher_copy_to_a_primary_is_not_listed() -> None:
 def test_a_superseded_copy_is_answered_like_a_question(before: Claim) -> None:
     transition = shadow.hold(before, ME, ONE, NUMBER, 2, frozenset())
 
-    assert (before, Note.SUPERSEDED, shadow.status_of(before)) == (transition.after, transition.note, transition.answer)
+    assert (before, Outcome.SUPERSEDED, shadow.status_of(before)) == (transition.after, transition.outcome, transition.answer)
 
 
 @pytest.mark.parametrize(
@@ -155,33 +155,35 @@ def test_a_copy_that_yielded_to_its_primary_is_not_ended_by_what_that_one_does_n
 
 
 def test_a_primary_that_hears_promoted_asks_the_speaker() -> None:
-    assert Note.REVIEW == shadow.heard(OWN, ONE, event(DiscardStatus.PROMOTED)).note
+    assert Outcome.REVIEW == shadow.heard(OWN, ONE, event(DiscardStatus.PROMOTED)).outcome
 
 
 @pytest.mark.parametrize(
-    ("before", "peer", "answer", "note", "after"),
+    ("before", "peer", "answer", "outcome", "after"),
     [
-        (HELD, TWO, StatusAnswer(StatusState.UNKNOWN), Note.ASKED, replace(HELD, asked=frozenset({TWO.server}))),
-        (HELD, TWO, StatusAnswer(StatusState.RELEASED, HIGHER), Note.ASKED, replace(HELD, asked=frozenset({TWO.server}))),
-        (HELD, TWO, StatusAnswer(StatusState.DELIVERED), Note.DONE, replace(HELD, role=Role.DELIVERED, done=frozenset({1, 2}))),
-        (ASKED, ONE, StatusAnswer(StatusState.PRIMARY, NUMBER), Note.LIVES, HELD),
-        (ASKED, TWO, StatusAnswer(StatusState.PRIMARY, LOWER), Note.WAIT, ASKED),
-        (ASKED, TWO, StatusAnswer(StatusState.PRIMARY, HIGHER), Note.YIELDED, replace(HELD, primary=TWO.server, database=TWO.database)),
-        (ASKED, TWO, StatusAnswer(StatusState.SHADOW, HIGHER, ONE.server, ONE.database), Note.WAIT, HELD),
-        (HELD, TWO, StatusAnswer(StatusState.SHADOW, HIGHER, ONE.server, ONE.database), Note.WAIT, HELD),
-        (HELD, TWO, StatusAnswer(StatusState.SHADOW, HIGHER, ME.server, ME.database, True), Note.WAIT, HELD),
-        (ASKED, TWO, StatusAnswer(StatusState.SHADOW, HIGHER, ME.server, DatabaseId("former")), Note.WAIT, HELD),
+        (HELD, TWO, StatusAnswer(StatusState.UNKNOWN), Outcome.ASKED, replace(HELD, asked=frozenset({TWO.server}))),
+        (HELD, TWO, StatusAnswer(StatusState.RELEASED, HIGHER), Outcome.ASKED, replace(HELD, asked=frozenset({TWO.server}))),
+        (HELD, TWO, StatusAnswer(StatusState.DELIVERED), Outcome.DONE, replace(HELD, role=Role.DELIVERED, done=frozenset({1, 2}))),
+        (ASKED, ONE, StatusAnswer(StatusState.PRIMARY, NUMBER), Outcome.LIVES, HELD),
+        (ASKED, TWO, StatusAnswer(StatusState.PRIMARY, LOWER), Outcome.WAIT, ASKED),
+        (ASKED, TWO, StatusAnswer(StatusState.PRIMARY, HIGHER), Outcome.YIELDED, replace(HELD, primary=TWO.server, database=TWO.database)),
+        (ASKED, TWO, StatusAnswer(StatusState.SHADOW, HIGHER, ONE.server, ONE.database), Outcome.WAIT, HELD),
+        (HELD, TWO, StatusAnswer(StatusState.SHADOW, HIGHER, ONE.server, ONE.database), Outcome.WAIT, HELD),
+        (HELD, TWO, StatusAnswer(StatusState.SHADOW, HIGHER, ME.server, ME.database, True), Outcome.WAIT, HELD),
+        (ASKED, TWO, StatusAnswer(StatusState.SHADOW, HIGHER, ME.server, DatabaseId("former")), Outcome.WAIT, HELD),
         (
-            ASKED, TWO, StatusAnswer(StatusState.SHADOW, HIGHER, ME.server, ME.database), Note.PROMOTED,
+            ASKED, TWO, StatusAnswer(StatusState.SHADOW, HIGHER, ME.server, ME.database), Outcome.PROMOTED,
             Claim(Role.PRIMARY, CopyNumber(3, 0, ME.database), 2, copies=(Copy(TWO.server, TWO.database),)),  # it holds a copy for us
         ),
-        (ASKED, TWO, StatusAnswer(StatusState.SHADOW, LOWER, ONE.server, ONE.database), Note.PROMOTED, None),
+        (ASKED, TWO, StatusAnswer(StatusState.SHADOW, LOWER, ONE.server, ONE.database), Outcome.PROMOTED, None),
     ],
 )  # fmt: skip
-def test_an_answer_in_the_round_before_a_promotion(before: Claim, peer: Party, answer: StatusAnswer, note: Note, after: Claim) -> None:
+def test_an_answer_in_the_round_before_a_promotion(
+    before: Claim, peer: PeerDatabase, answer: StatusAnswer, outcome: Outcome, after: Claim
+) -> None:
     transition = shadow.answered(before, ME, peer, answer, ALL)
 
-    assert (note, after or Claim(Role.PRIMARY, CopyNumber(3, 0, ME.database), 2)) == (transition.note, transition.after)
+    assert (outcome, after or Claim(Role.PRIMARY, CopyNumber(3, 0, ME.database), 2)) == (transition.outcome, transition.after)
 
 
 def test_without_the_rule_wait_a_round_goes_on_after_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +193,7 @@ def test_without_the_rule_wait_a_round_goes_on_after_waiting(monkeypatch: pytest
 
 
 def test_who_is_no_shadow_server_any_more_does_not_promote() -> None:
-    assert Note.YIELDED == shadow.answered(OWN, ME, TWO, StatusAnswer(StatusState.UNKNOWN), ALL).note
+    assert Outcome.YIELDED == shadow.answered(OWN, ME, TWO, StatusAnswer(StatusState.UNKNOWN), ALL).outcome
     assert not shadow.alone(OWN, ME, frozenset()).changed
     assert not shadow.round_over(OWN).changed
 
@@ -215,7 +217,7 @@ FORKS = DiscardEvent(1, MessageId("m"), DiscardStatus.FORKS, frozenset({1}), "a:
 def test_forks_are_noted_and_decide_nothing(claim: Claim) -> None:
     transition = shadow.heard(claim, ONE, FORKS)
 
-    assert (False, Note.FORKS) == (transition.changed, transition.note)
+    assert (False, Outcome.FORKS) == (transition.changed, transition.outcome)
 
 
 @pytest.mark.parametrize(
@@ -224,14 +226,14 @@ def test_forks_are_noted_and_decide_nothing(claim: Claim) -> None:
         (None, ONE),
         (OWN, ONE),
         (HELD, TWO),
-        (HELD, Party(ONE.server, TWO.database)),
+        (HELD, PeerDatabase(ONE.server, TWO.database)),
         (replace(HELD, role=Role.DELIVERED), ONE),
         (replace(HELD, role=Role.RELEASED), ONE),
         (replace(HELD, role=Role.SET_ASIDE), ONE),
     ],
     ids=["unknown", "own", "of another server", "of another database", "delivered", "released", "set aside"],
 )
-def test_forks_of_anything_but_a_copy_held_for_the_speaker_are_ignored(claim: Claim | None, speaker: Party) -> None:
+def test_forks_of_anything_but_a_copy_held_for_the_speaker_are_ignored(claim: Claim | None, speaker: PeerDatabase) -> None:
     assert Transition(claim, claim) == shadow.heard(claim, speaker, FORKS)
 
 
@@ -265,7 +267,7 @@ def test_an_unknown_message_has_no_round() -> None:
     ],
 )
 def test_what_a_question_does_to_the_claim_of_a_shadow_server(
-    before: Claim | None, asker: Party, number: CopyNumber, after: Claim | None
+    before: Claim | None, asker: PeerDatabase, number: CopyNumber, after: Claim | None
 ) -> None:
     transition = shadow.answer_question(before, OWNER, asker, number, NO_SERVER, False)
 
@@ -398,6 +400,6 @@ def test_who_leaves_a_list_was_told_or_holds_nothing_or_is_the_one_yielded_to(tr
     gone = {copy.server for copy in before.copies} - {copy.server for copy in after.copies}
     told = {notification.server for notification in transition.tell}
 
-    untold_max = {Note.DROPPED: 1, Note.YIELDED: 1}.get(Note(transition.note), 0)
+    untold_max = {Outcome.DROPPED: 1, Outcome.YIELDED: 1}.get(Outcome(transition.outcome), 0)
 
     assert len(gone - told) <= untold_max

@@ -10,10 +10,10 @@ from shadowrelay.model.peers import PeerIdentity, Seen
 from shadowrelay.model.queue import Beginning
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import primary, rules, shadow
-from shadowrelay.ownership.rules import Note, Party
+from shadowrelay.ownership.rules import Outcome, PeerDatabase
 
-ME, FORMER = Party(ServerName("me"), DatabaseId("new")), DatabaseId("former")
-HOLDER = Party(ServerName("holder"), DatabaseId("dh"))
+ME, FORMER = PeerDatabase(ServerName("me"), DatabaseId("new")), DatabaseId("former")
+HOLDER = PeerDatabase(ServerName("holder"), DatabaseId("dh"))
 OLDER = Claim(Role.PRIMARY, CopyNumber(1, 2, FORMER), 1, copies=(Copy(HOLDER.server, HOLDER.database, Choice.CHOSEN),))
 OPENINGS = {3: Beginning(100, 90), 4: Beginning(150, 140), 5: Beginning(200, 190)}
 
@@ -77,7 +77,7 @@ def test_whoever_holds_the_copy_promotes_although_the_older_copy_claims_the_mess
     promoted = shadow.answered(held, HOLDER, ME, claims, {ME.server})
 
     assert promoted.after is not None
-    assert (Note.PROMOTED, CopyNumber(2, 0, HOLDER.database)) == (promoted.note, promoted.after.number)
+    assert (Outcome.PROMOTED, CopyNumber(2, 0, HOLDER.database)) == (promoted.outcome, promoted.after.number)
 
 
 def test_a_copy_from_before_the_older_one_yields_to_its_claim() -> None:
@@ -86,13 +86,13 @@ def test_a_copy_from_before_the_older_one_yields_to_its_claim() -> None:
     after = shadow.answered(held, HOLDER, ME, StatusAnswer(StatusState.PRIMARY, OLDER.number), {ME.server})
 
     assert after.after is not None
-    assert (Note.YIELDED, ME.server, ME.database) == (after.note, after.after.primary, after.after.database)
+    assert (Outcome.YIELDED, ME.server, ME.database) == (after.outcome, after.after.primary, after.after.database)
 
 
 def test_a_claim_that_nobody_else_has_is_claimed_again_under_the_new_database() -> None:
     after = primary.claimed_again(OLDER, ME)
 
-    assert Note.CLAIMED_AGAIN == after.note
+    assert Outcome.CLAIMED_AGAIN == after.outcome
     assert replace(OLDER, number=CopyNumber(1, 3, ME.database), copies=(Copy(HOLDER.server, HOLDER.database),)) == after.after
 
 
@@ -105,7 +105,7 @@ def test_a_copy_for_the_former_database_promotes_first() -> None:
     """It knows what happened since: the primary waits until it was taken over."""
     holds = StatusAnswer(StatusState.SHADOW, OLDER.number, ME.server, FORMER)
 
-    assert Note.WAIT == primary.review(OLDER, ME, HOLDER, holds, lease_runs=False).note
+    assert Outcome.WAIT == primary.review(OLDER, ME, HOLDER, holds, lease_runs=False).outcome
 
 
 def test_who_yields_to_a_server_that_is_about_to_promote_is_on_its_list_afterwards() -> None:

@@ -11,7 +11,7 @@ from shadowrelay.model.queue import Origin, StoredMessage
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import primary, shadow
 from shadowrelay.pipeline import delivery_rules
-from shadowrelay.pipeline.delivery_rules import Course
+from shadowrelay.pipeline.delivery_rules import DueAction
 
 WEST = ServerName("mx1.west.example")
 MINE, THEIRS = DatabaseId("d-1"), DatabaseId("d-2")
@@ -26,9 +26,10 @@ def stored(claim: Claim, reason: str = "", **values: object) -> StoredMessage:
 
 
 @pytest.mark.parametrize(
-    ("deaths_count", "course"), [(0, Course.GO), (1, Course.GO), (2, Course.ALONE), (3, Course.SET_ASIDE), (9, Course.SET_ASIDE)]
+    ("deaths_count", "course"),
+    [(0, DueAction.GO), (1, DueAction.GO), (2, DueAction.ALONE), (3, DueAction.SET_ASIDE), (9, DueAction.SET_ASIDE)],
 )
-def test_a_message_goes_then_goes_alone_then_is_set_aside(deaths_count: int, course: Course) -> None:
+def test_a_message_goes_then_goes_alone_then_is_set_aside(deaths_count: int, course: DueAction) -> None:
     assert course is delivery_rules.course_of(deaths_count)
 
 

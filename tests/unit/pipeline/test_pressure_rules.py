@@ -12,8 +12,8 @@ from shadowrelay.pipeline.pressure_rules import (
     TARPITTING,
     Level,
     Pressure,
-    Reading,
     Resource,
+    Sample,
     changes,
     disk_use,
     explanation,
@@ -38,7 +38,7 @@ def after(
 ) -> Pressure:
     """The pressure after these samples of one resource."""
     for number, use in enumerate(uses):
-        before = measured(before, {resource: Reading(use)}, settings, NOON + timedelta(seconds=2 * number))
+        before = measured(before, {resource: Sample(use)}, settings, NOON + timedelta(seconds=2 * number))
     return before
 
 
@@ -140,8 +140,8 @@ def test_what_each_level_refuses(level: int, refuses_outside: bool, refuses_insi
 
 
 def test_the_node_has_the_highest_level_of_its_resources() -> None:
-    both = measured(NO_PRESSURE, {Resource.DATABASE_USED_SPACE: Reading(97.5), Resource.CHECKPOINT_DEPTH: Reading(301)}, DEFAULTS, NOON)
-    one = measured(both, {Resource.CHECKPOINT_DEPTH: Reading(10)}, DEFAULTS, NOON)
+    both = measured(NO_PRESSURE, {Resource.DATABASE_USED_SPACE: Sample(97.5), Resource.CHECKPOINT_DEPTH: Sample(301)}, DEFAULTS, NOON)
+    one = measured(both, {Resource.CHECKPOINT_DEPTH: Sample(10)}, DEFAULTS, NOON)
 
     assert (HIGH, MEDIUM) == (both.level, one.level)
 
@@ -224,7 +224,7 @@ def test_a_clock_that_jumps_changes_no_level(jump: timedelta) -> None:
     pressure = NO_PRESSURE
     for number in range(30):
         now = NOON + (jump if number % 2 else timedelta(0))
-        pressure = measured(pressure, {Resource.PRIVATE_BYTES: Reading(80.0)}, DEFAULTS, now)
+        pressure = measured(pressure, {Resource.PRIVATE_BYTES: Sample(80.0)}, DEFAULTS, now)
         assert (HIGH if number == 29 else NORMAL) is pressure.level
 
     assert NOON + jump == pressure.meters[Resource.PRIVATE_BYTES].since
@@ -303,7 +303,7 @@ def test_reasons_say_what_is_short_and_when_it_ends(uses: list[float], resource:
 
 
 def test_an_explanation_ends_with_the_numbers_behind_it() -> None:
-    pressure = measured(NO_PRESSURE, {Resource.USED_DISK_SPACE: Reading(91.0, "1 of 10 GB")}, DEFAULTS, NOON)
+    pressure = measured(NO_PRESSURE, {Resource.USED_DISK_SPACE: Sample(91.0, "1 of 10 GB")}, DEFAULTS, NOON)
 
     assert explanation(pressure.meters[Resource.USED_DISK_SPACE], DEFAULTS).endswith("(above 89, until 80): 1 of 10 GB")
 

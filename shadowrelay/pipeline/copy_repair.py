@@ -22,11 +22,11 @@ from shadowrelay.model.queue import StoredMessage
 from shadowrelay.model.replies import ContentCorrupt, IllegalTransition, LedgerUnavailable
 from shadowrelay.model.values import dataclass
 from shadowrelay.ownership import primary, rules
-from shadowrelay.ownership.rules import Note
+from shadowrelay.ownership.rules import Outcome
 from shadowrelay.pipeline import placement
 from shadowrelay.pipeline.context import Context
-from shadowrelay.pipeline.copier import Copier, CopyResult
 from shadowrelay.pipeline.poison import set_aside_corrupt
+from shadowrelay.pipeline.shadow_copy import Copier, CopyResult
 from shadowrelay.protocol import tracking
 
 AT_ONCE = 20  # copies in progress; the servers that receive them have clients of their own
@@ -42,7 +42,7 @@ LEDGER_AGAIN_SECONDS = 1.0
 _log = structlog.get_logger()
 
 
-class Outcome(Enum):
+class RepairOutcome(Enum):
     """The outcome of a message's turn."""
 
     OVER = "over"  # it has its chosen shadow servers now, or needs none from us
@@ -53,7 +53,7 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingRepair:
     """A message that waits individually. `due_at` in `Clock.awake`; `failures_count` in a row."""
 
     due_at: float
@@ -61,7 +61,7 @@ class Waiting:
     is_blocked: bool = False
 
 
-class PlaceService:
+class CopyRepair:
     """Places the unfinished primary messages that have fewer chosen shadow servers than wanted. `on_placed` is called for each that has
     all of them."""
 
@@ -77,7 +77,7 @@ class PlaceService:
         self._large: deque[MessageId] = deque()  # waiting for their turn; `due_at` is infinite
         self._after = 0  # internal ids up to this one were examined
         self._is_behind = True  # there may be more above it
-        self._waiting: dict[MessageId, Waiting] = {}
+        self._waiting: dict[MessageId, WaitingRepair] = {}
         self._due: list[tuple[float, MessageId]] = []  # a heap; an entry counts if it is the one in `_waiting`
 
     def want(self, message_id: MessageId) -> None:
@@ -195,7 +195,7 @@ class PlaceService:
 
     def _wait(self, message_id: MessageId, seconds: float, failures_count: int, *, is_blocked: bool = False) -> None:
         due_at = self._context.clock.awake() + seconds
-        self._waiting[message_id] = Waiting(due_at, failures_count, is_blocked)
+        self._waiting[message_id] = WaitingRepair(due_at, failures_count, is_blocked)
         heapq.heappush(self._due, (due_at, message_id))
 
     def _begin(self, message: StoredMessage) -> None:
@@ -205,7 +205,7 @@ class PlaceService:
         if _is_large(message):
             if self._large_count >= LARGE_IN_HAND_MAX:
                 entry = self._waiting.get(message_id)
-                self._waiting[message_id] = Waiting(math.inf, 0 if entry is None else entry.failures_count)
+                self._waiting[message_id] = WaitingRepair(math.inf, 0 if entry is None else entry.failures_count)
                 self._large.append(message_id)
                 return
             self._large_count += 1
@@ -214,7 +214,7 @@ class PlaceService:
 
     async def _turn(self, message: StoredMessage) -> None:
         message_id = message.envelope.message_id
-        outcome = Outcome.AGAIN
+        outcome = RepairOutcome.AGAIN
         try:
             outcome = await self._supervised(message)
         finally:
@@ -227,29 +227,29 @@ class PlaceService:
                     self._wait(following, 0.0, self._waiting[following].failures_count)
             self._event.set()
 
-    def _after_turn(self, message: StoredMessage, outcome: Outcome) -> None:
+    def _after_turn(self, message: StoredMessage, outcome: RepairOutcome) -> None:
         message_id = message.envelope.message_id
         entry = self._waiting.get(message_id)
         failures_count = 0 if entry is None else entry.failures_count
-        if outcome is Outcome.OVER:
+        if outcome is RepairOutcome.OVER:
             self._waiting.pop(message_id, None)
-        elif outcome is Outcome.AGAIN:
+        elif outcome is RepairOutcome.AGAIN:
             self._wait(message_id, placement.pause_after(failures_count + 1), failures_count + 1)
-        elif outcome is Outcome.BLOCKED:
+        elif outcome is RepairOutcome.BLOCKED:
             self._wait(message_id, min(placement.pause_after(failures_count + 1), BLOCKED_SECONDS_MAX), failures_count + 1, is_blocked=True)
-        elif outcome is Outcome.LATER:
+        elif outcome is RepairOutcome.LATER:
             self._wait(message_id, SETTLING_SECONDS, failures_count)
         elif entry is not None:
             self._wait(message_id, 0.0, failures_count)  # the first to start when a peer may be tried
         else:
             self.wake(message.internal_id - 1)
 
-    async def _supervised(self, message: StoredMessage) -> Outcome:
+    async def _supervised(self, message: StoredMessage) -> RepairOutcome:
         message_id = message.envelope.message_id
         try:
             async with self._large_slots if _is_large(message) else self._slots:
                 if self._is_settling(message):
-                    return Outcome.LATER
+                    return RepairOutcome.LATER
                 self._context.placements.add(message_id)
                 try:
                     return await self.place(message)
@@ -263,23 +263,23 @@ class PlaceService:
             _log.info("placement.obsolete", message_id=message_id, reason=str(error))
         except Exception:
             _log.exception("placement.failed", message_id=message_id)  # the others are still placed
-        return Outcome.AGAIN
+        return RepairOutcome.AGAIN
 
     def _is_settling(self, message: StoredMessage) -> bool:
         fresh = timedelta(seconds=min(SETTLING_SECONDS, self._context.heartbeat))
         running = self._context.attempts.is_running(message.envelope.message_id)
         return running and self._context.now() - message.envelope.arrived_at < fresh
 
-    async def place(self, message: StoredMessage) -> Outcome:
+    async def place(self, message: StoredMessage) -> RepairOutcome:
         """Place the missing copies of one message whose turn it is."""
         context = self._context
         message_id = message.envelope.message_id
         if rules.is_of_older_copy(message.claim, context.me):
-            return Outcome.OVER  # the review requests the placement after it has asked all nodes
+            return RepairOutcome.OVER  # the review requests the placement after it has asked all nodes
         copies = message.claim.missing_count
         plan = self._copier.plan(message_id, message.claim, copies)
         if not plan:
-            return Outcome.BLOCKED if self._is_any_peer_available() else Outcome.NO_PEER
+            return RepairOutcome.BLOCKED if self._is_any_peer_available() else RepairOutcome.NO_PEER
         if message.place is None:
             raise ContentCorrupt("its content is gone")
         content = await context.read_content(message.place)
@@ -290,19 +290,19 @@ class PlaceService:
         )
         if result.superseded is not None:
             await self._superseded(message_id, result)
-            return Outcome.AGAIN
+            return RepairOutcome.AGAIN
         (transition,) = await context.ledger.transition([message_id], result.outcome)
         self._forget_leases_of_ended(message_id, transition)
         elapsed = timedelta(seconds=context.clock.awake() - started)
         after = transition.after
         for party, _ in result.stored:
-            if after is not None and transition.note == Note.CHOSEN and after.is_chosen(party.server):
+            if after is not None and transition.outcome == Outcome.CHOSEN and after.is_chosen(party.server):
                 row = tracking.haredirect(context.me.server, message, at=context.now(), server=party.server, elapsed=elapsed)
                 context.tracking.write(row)
-        if transition.note != Note.CHOSEN or after is None or after.missing_count:
-            return Outcome.AGAIN if result.attempts_count or self._is_any_peer_available() else Outcome.NO_PEER
+        if transition.outcome != Outcome.CHOSEN or after is None or after.missing_count:
+            return RepairOutcome.AGAIN if result.attempts_count or self._is_any_peer_available() else RepairOutcome.NO_PEER
         self._on_placed(message_id)
-        return Outcome.OVER
+        return RepairOutcome.OVER
 
     def _forget_leases_of_ended(self, message_id: MessageId, transition: Transition) -> None:
         """The message was delivered or given up while its copy was in transit: the answer began a lease that nothing else ends."""
@@ -337,12 +337,12 @@ class PlaceService:
                 return Transition(claim, known)
             ends = learnt.after is None or not learnt.after.is_primary
             if ends and not self._context.attempts.end_claim(message_id):  # claims end only between attempts
-                return Transition(claim, known, note=Note.WAIT)
-            return Transition(claim, learnt.after, learnt.tell, note=learnt.note)
+                return Transition(claim, known, outcome=Outcome.WAIT)
+            return Transition(claim, learnt.after, learnt.tell, outcome=learnt.outcome)
 
         (transition,) = await self._context.end_claims([message_id], decide)
         self._forget_leases_of_ended(message_id, transition)
-        _log.info("placement.superseded", message_id=message_id, server=party.server, note=transition.note)
+        _log.info("placement.superseded", message_id=message_id, server=party.server, outcome=transition.outcome)
 
 
 def _is_large(message: StoredMessage) -> bool:

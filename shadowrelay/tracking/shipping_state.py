@@ -68,14 +68,14 @@ class DroppedFile:
 Entry = TypeVar("Entry", ShippedFile, DroppedFile)
 
 
-class Manifest(NamedTuple):
+class ShippingManifest(NamedTuple):
     """Entries, oldest first."""
 
     files: tuple[ShippedFile, ...] = ()
     dropped: tuple[DroppedFile, ...] = ()
 
 
-class Origin(NamedTuple):
+class ShippingNode(NamedTuple):
     """The node whose files they are."""
 
     server: str
@@ -113,13 +113,13 @@ def measure(path: Path) -> Measured:
     return Measured(size, digest.hexdigest(), rows)
 
 
-def format_manifest(manifest: Manifest, origin: Origin, updated_at: datetime) -> str:
+def format_manifest(manifest: ShippingManifest, origin: ShippingNode, updated_at: datetime) -> str:
     """The text of `manifest.json`. `parse_manifest` is the inverse for the entries."""
     head = json.dumps({"schema_version": SCHEMA_VERSION, **origin._asdict(), "updated_at": format_instant(updated_at)}, ensure_ascii=False)
     return f'{head[:-1]},\n"files": {_lines(manifest.files)},\n"dropped": {_lines(manifest.dropped)}}}\n'
 
 
-def parse_manifest(text: bytes | str) -> Manifest:
+def parse_manifest(text: bytes | str) -> ShippingManifest:
     """Raises: ValueError if it is not a manifest of a known version."""
     try:
         return manifest_of(json.loads(text))
@@ -127,21 +127,21 @@ def parse_manifest(text: bytes | str) -> Manifest:
         raise ValueError("is nested too deeply") from exc
 
 
-def manifest_of(found: object) -> Manifest:
+def manifest_of(found: object) -> ShippingManifest:
     """From the parsed JSON. Raises as `parse_manifest`."""
     if not isinstance(found, dict) or found.get("schema_version") != SCHEMA_VERSION:
         raise ValueError(f"is no manifest of version {SCHEMA_VERSION}")
     try:
-        return Manifest(tuple(map(_shipped, found["files"])), tuple(map(_dropped, found["dropped"])))
+        return ShippingManifest(tuple(map(_shipped, found["files"])), tuple(map(_dropped, found["dropped"])))
     except (KeyError, TypeError, AttributeError) as exc:
         raise ValueError(f"has an entry that cannot be read ({exc!r})") from exc
 
 
-def merged(ours: Manifest, theirs: Manifest) -> Manifest:
+def merged(ours: ShippingManifest, theirs: ShippingManifest) -> ShippingManifest:
     """The entries of both, one per name; ours take precedence."""
     files = {file.name: file for file in (*theirs.files, *ours.files)}
     dropped = {(file.name, file.at): file for file in (*theirs.dropped, *ours.dropped)}
-    return Manifest(
+    return ShippingManifest(
         tuple(sorted(files.values(), key=lambda file: (file.at, file.name))),
         tuple(sorted(dropped.values(), key=lambda file: (file.at, file.name))),
     )
@@ -222,7 +222,7 @@ class Fingerprint(NamedTuple):
 class Book:
     """Only `save` raises OSError. If the book cannot be read, it starts empty, and the operator log says so."""
 
-    def __init__(self, directory: Path, target: str, origin: Origin, *, max_age: timedelta, now: Callable[[], datetime]) -> None:
+    def __init__(self, directory: Path, target: str, origin: ShippingNode, *, max_age: timedelta, now: Callable[[], datetime]) -> None:
         self._path = directory / NAME
         # a hash: the target's URL may contain a password
         self._target_hash = sha256(f"{origin.server}\n{target}".encode()).hexdigest()
@@ -271,10 +271,10 @@ class Book:
         with self._lock:
             return any(entry.name == key.name for entry in self._dropped)
 
-    def merge(self, theirs: Manifest) -> None:
+    def merge(self, theirs: ShippingManifest) -> None:
         """Add entries of the target's manifest that this book does not have."""
         with self._lock:
-            self._keep(merged(Manifest(tuple(self._files.values()), tuple(self._dropped)), theirs))
+            self._keep(merged(ShippingManifest(tuple(self._files.values()), tuple(self._dropped)), theirs))
 
     def text(self) -> str:
         """The manifest, bounded by `ENTRIES_MAX` and age."""
@@ -282,7 +282,7 @@ class Book:
         with self._lock:
             files = tuple(bounded(tuple(self._files.values()), now, self._max_age))
             dropped = tuple(bounded(tuple(self._dropped), now, self._max_age))
-            manifest = Manifest(files, dropped)
+            manifest = ShippingManifest(files, dropped)
             if len(files) < len(self._files) or len(dropped) < len(self._dropped):
                 self._keep(manifest)
         return format_manifest(manifest, self._origin, now)
@@ -300,7 +300,7 @@ class Book:
                 self._local = local
                 self._unsaved = {name: each for name, each in self._unsaved.items() if unsaved.get(name) != each}
 
-    def _keep(self, manifest: Manifest) -> None:
+    def _keep(self, manifest: ShippingManifest) -> None:
         self._files = {file.name: file for file in manifest.files}
         self._dropped = list(manifest.dropped)
 
@@ -329,7 +329,7 @@ class Book:
         # a file recorded as dropped that still exists was not deleted before the power loss
         dropped = tuple(entry for entry in manifest.dropped if here.get(entry.name) != entry.size)
         if found.get("target") == self._target_hash:
-            self._keep(Manifest(manifest.files, dropped))
+            self._keep(ShippingManifest(manifest.files, dropped))
             self._local = local
         else:  # another target has none of these files; dropped files stay dropped
-            self._keep(Manifest((), dropped))
+            self._keep(ShippingManifest((), dropped))

@@ -16,7 +16,7 @@ from shadowrelay.model.peers import CopyOffer
 from shadowrelay.model.replies import IllegalTransition, LedgerUnavailable, PeerSaid, PeerUnavailable
 from shadowrelay.model.values import dataclass
 from shadowrelay.ownership import primary, rules
-from shadowrelay.ownership.rules import Party
+from shadowrelay.ownership.rules import PeerDatabase
 from shadowrelay.pipeline import placement
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.peerbook import Turns
@@ -30,11 +30,11 @@ class CopyResult:
     stored nothing; `failures` are the reasons, in order."""
 
     claim: Claim
-    stored: list[tuple[Party, CopyNumber]] = field(default_factory=list)
+    stored: list[tuple[PeerDatabase, CopyNumber]] = field(default_factory=list)
     unsent: tuple[ServerName, ...] = ()
     said: Ordinals = NO_ORDINALS  # recipients that the copies record as done
-    uncertain: list[Party] = field(default_factory=list)  # may have stored it, but did not confirm
-    superseded: tuple[Party, StatusAnswer] | None = None
+    uncertain: list[PeerDatabase] = field(default_factory=list)  # may have stored it, but did not confirm
+    superseded: tuple[PeerDatabase, StatusAnswer] | None = None
     failures: list[str] = field(default_factory=list)
     attempts_count: int = 0  # servers actually tried
     _verdict: Transition | None = None  # cached: the ledger usually asks with the same claim again
@@ -52,14 +52,14 @@ class CopyResult:
         """The transition that records this result. Call it only when the result is complete."""
         if self._verdict is not None and claim == self._verdict.before:
             return self._verdict
-        known, note = self.known(claim), ""
+        known, outcome = self.known(claim), ""
         if not self.stored:
             return Transition(claim, known)
         for party, number in self.stored:
             chosen = primary.placed(known, number, party)
             assert chosen.after is not None
-            known, note = chosen.after, note or chosen.note
-        self._verdict = Transition(claim, known, note=note)
+            known, outcome = chosen.after, outcome or chosen.outcome
+        self._verdict = Transition(claim, known, outcome=outcome)
         return self._verdict
 
     def outcome(self, message_id: MessageId, claim: Claim | None) -> Transition:
@@ -78,7 +78,7 @@ class CopyResult:
         else:
             status = DiscardStatus.DELIVERED if after.role is Role.DELIVERED else DiscardStatus.RELEASED
         tell = tuple(Notification(party.server, party.database, status, unreported) for party in reached)
-        return Transition(claim, after, (*transition.tell, *tell), note=transition.note)
+        return Transition(claim, after, (*transition.tell, *tell), outcome=transition.outcome)
 
 
 @dataclass(slots=True)
@@ -147,7 +147,7 @@ class Copier:
             self._rule_of = (settings, rule, sites)
         return self._rule_of[1:]
 
-    def _may_place_on(self, message_id: MessageId, claim: Claim, party: Party) -> bool:
+    def _may_place_on(self, message_id: MessageId, claim: Claim, party: PeerDatabase) -> bool:
         entry = claim.copy_on(party.server)
         return primary.may_place_on(claim, party, entry is not None and self._context.leases.left(message_id, entry) > 0)
 
@@ -263,7 +263,7 @@ class Copier:
             job.still -= seconds
         return result
 
-    async def _list(self, message_id: MessageId, party: Party, unsent: tuple[ServerName, ...]) -> Claim:
+    async def _list(self, message_id: MessageId, party: PeerDatabase, unsent: tuple[ServerName, ...]) -> Claim:
         me = self._context.me
         (transition,) = await self._context.ledger.transition(
             [message_id], lambda _, claim: primary.placing(primary.not_sent(claim, unsent), me, party)
@@ -310,14 +310,14 @@ class Copier:
             if error.sent:
                 context.leases.began(message_id, server, began, is_confirmed=False)
                 shown = context.links[server].identity  # of the session used, which may have shown another database
-                result.uncertain.append(state.party if shown is None else Party(server, shown.database))
+                result.uncertain.append(state.party if shown is None else PeerDatabase(server, shown.database))
             elif not was_listed:
                 result.unsent += (server,)
             return False
         finally:
             if trial:
                 context.peers.give_back(server, trial)
-        party = Party(server, answer.server_database)
+        party = PeerDatabase(server, answer.server_database)
         if answer.superseded is not None:
             result.failures.append(f"{server}: superseded by {answer.superseded.state} {answer.superseded.number}")
             # It has a claim or a copy of its own, and may have yielded to us by now: it stays on the list and is asked.

@@ -1,4 +1,4 @@
-"""Answers the requests of peers: hello, HOLD, TRACK, XQDISCARD, STATUS. Implements the port `PeerDesk`. docs/protocol.md 5, 6, 9, 10."""
+"""Answers the requests of peers: hello, HOLD, TRACK, XQDISCARD, STATUS. The port `PeerRequests`. docs/protocol.md 5, 6, 9, 10."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ from shadowrelay.model.queue import NewMessage, Origin
 from shadowrelay.model.replies import LedgerUnavailable, Reply
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import primary, shadow
-from shadowrelay.ownership.rules import Note, Party
+from shadowrelay.ownership.rules import Outcome, PeerDatabase
 from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.common_settings import common_settings
 from shadowrelay.pipeline.context import Context
@@ -35,20 +35,20 @@ PROCESS_ENDED = Reply(451, "4.3.0", "This session is of a process that has ended
 _log = structlog.get_logger()
 
 
-class PeerDesk:
+class PeerRequests:
     """One method per SMTP command of an authorised peer."""
 
     def __init__(self, context: Context, is_older_copy: Callable[[PeerIdentity], Reply | None], track: TrackService) -> None:
         self._context = context
         self._is_older_copy = is_older_copy
         self._track = track
-        self._sent: dict[Party, int] = {}  # highest sequence that this process has sent to each peer
-        self._acknowledged: dict[Party, int] = {}  # highest sequence that each has acknowledged, in a commit
+        self._sent: dict[PeerDatabase, int] = {}  # highest sequence that this process has sent to each peer
+        self._acknowledged: dict[PeerDatabase, int] = {}  # highest sequence that each has acknowledged, in a commit
         self._unrecorded: dict[ServerName, tuple[PeerIdentity, datetime]] = {}  # the latest identity, and when it was received
         self._recording: set[ServerName] = set()  # whose identity is being recorded in the background
 
     def own_identity(self, listener: ServerName, database: DatabaseId = NO_DATABASE) -> PeerIdentity:
-        """See `ports.PeerDesk`."""
+        """See `ports.PeerRequests`."""
         context = self._context
         identity = context.ledger.identity
         server = context.settings.server
@@ -68,11 +68,11 @@ class PeerDesk:
 
     @property
     def position(self) -> int:
-        """See `ports.PeerDesk`."""
+        """See `ports.PeerRequests`."""
         return self._context.ledger.position
 
     def refusal(self, identity: PeerIdentity) -> Reply | None:
-        """See `ports.PeerDesk`."""
+        """See `ports.PeerRequests`."""
         reason = self._context.peers.conflict(self._context.me, identity)
         return Reply(550, "5.7.1", f"Refused: {reason}") if reason else self._is_older_copy(identity)
 
@@ -126,11 +126,11 @@ class PeerDesk:
         return context.is_enabled and not context.is_draining and context.pressure.level is not Level.HIGH
 
     def heard(self, server: ServerName, database: DatabaseId) -> None:
-        """See `ports.PeerDesk`."""
+        """See `ports.PeerRequests`."""
         self._context.peers.heard(server, database)
 
     def proved(self, server: ServerName, database: DatabaseId, answered_awake: float) -> None:
-        """See `ports.PeerDesk`."""
+        """See `ports.PeerRequests`."""
         self._context.leases.proved(server, database, answered_awake)
 
     async def hold(self, peer: PeerIdentity, offer: CopyOffer) -> Reply:
@@ -139,7 +139,7 @@ class PeerDesk:
         if peer.server not in context.peers:  # this node never polls it, so it could neither discard nor correctly promote its copies
             _log.warning("copy.refused", peer=peer.server, reason="this node does not place copies on it, nor ask it")
             return NOT_POLLED
-        party = Party(peer.server, peer.database)
+        party = PeerDatabase(peer.server, peer.database)
         if self._is_of_ended_process(peer):  # copies of that process were reconciled when the peer restarted: nothing would end this one
             _log.info("copy.refused", peer=peer.server, reason="the network kept it until its server had been started again")
             return PROCESS_ENDED
@@ -151,7 +151,7 @@ class PeerDesk:
 
         def decide(message_id: MessageId, claim: Claim | None) -> Transition:
             if self._is_of_ended_process(peer):  # the peer restarted while the content was written
-                return Transition(claim, claim, note=Note.REFUSED)
+                return Transition(claim, claim, outcome=Outcome.REFUSED)
             transition = shadow.hold(claim, context.me, party, offer.number, count, offer.done)
             self._note_listed(message_id, party, transition)
             return transition
@@ -161,9 +161,9 @@ class PeerDesk:
         except LedgerUnavailable as error:
             return error.reply
         self._note_listed(message.envelope.message_id, party, transition)  # again, after the commit
-        if transition.note == Note.REFUSED:
+        if transition.outcome == Outcome.REFUSED:
             return PROCESS_ENDED if self._is_of_ended_process(peer) else NUMBER_USED_UP
-        if transition.note == Note.SUPERSEDED and transition.answer is not None:
+        if transition.outcome == Outcome.SUPERSEDED and transition.answer is not None:
             return await self._superseded(message.envelope.message_id, transition, transition.answer)
         context.tracking.write(
             tracking.hareceive(context.me.server, offer.envelope, at=context.now(), primary=peer.server, size=offer.content.size)
@@ -180,7 +180,7 @@ class PeerDesk:
         reply = await self._track.take(peer, offer, began_awake)
         if reply is not None:
             return reply
-        context, message_id, party = self._context, offer.envelope.message_id, Party(peer.server, peer.database)
+        context, message_id, party = self._context, offer.envelope.message_id, PeerDatabase(peer.server, peer.database)
 
         def decide(message_id: MessageId, claim: Claim | None) -> Transition:
             transition = shadow.relayed_again(claim, context.me, party)
@@ -202,7 +202,7 @@ class PeerDesk:
     async def discards(self, peer: PeerIdentity, maximum: int, acknowledged: int | None) -> DiscardReply:
         """The notifications for `peer`. An acknowledgement counts only for those that this process has sent."""
         context = self._context
-        party = Party(peer.server, peer.database)
+        party = PeerDatabase(peer.server, peer.database)
         sent = self._sent.get(party, 0)
         if acknowledged is not None and (acknowledged := min(acknowledged, sent)) > self._acknowledged.get(party, 0):
             await context.ledger.forget_acknowledged(peer.server, peer.database, acknowledged, partial(self._apply_acknowledged, party))
@@ -234,7 +234,7 @@ class PeerDesk:
                 waiting.add(server)
         return frozenset(waiting)
 
-    def _apply_acknowledged(self, party: Party, message_id: MessageId, claim: Claim | None) -> Transition:
+    def _apply_acknowledged(self, party: PeerDatabase, message_id: MessageId, claim: Claim | None) -> Transition:
         """The peer acknowledged our `released`. It leaves the list only if its lease still runs: otherwise it may have promoted before."""
         if claim is None:
             return Transition(None, None)
@@ -245,7 +245,7 @@ class PeerDesk:
     async def status(self, peer: PeerIdentity, questions: Sequence[StatusQuestion]) -> tuple[StatusAnswer, ...]:
         """Answer, and apply the rules for these questions to our own claims, in one commit."""
         context = self._context
-        asker = Party(peer.server, peer.database)
+        asker = PeerDatabase(peer.server, peer.database)
         numbers = {question.message_id: question.number for question in questions}
 
         def decide(message_id: MessageId, claim: Claim | None) -> Transition:
@@ -260,7 +260,7 @@ class PeerDesk:
                     "claim.asked",
                     message_id=message_id,
                     asker=peer.server,
-                    note=transition.note,
+                    outcome=transition.outcome,
                     role=transition.after and transition.after.role,
                 )
         reported = {message_id: transition.answer or StatusAnswer(StatusState.UNKNOWN) for message_id, transition in answers.items()}
@@ -269,7 +269,7 @@ class PeerDesk:
             reported[message_id] = _without_unreported(reported[message_id], unreported, answers[message_id].after)
         return tuple(reported[question.message_id] for question in questions)
 
-    def _answer(self, message_id: MessageId, claim: Claim | None, asker: Party, number: CopyNumber) -> Transition:
+    def _answer(self, message_id: MessageId, claim: Claim | None, asker: PeerDatabase, number: CopyNumber) -> Transition:
         context = self._context
         if claim is None and context.attempts.is_running(message_id):  # still being accepted: active
             answer = StatusAnswer(StatusState.PRIMARY, CopyNumber(1, 1, context.me.database))
@@ -282,7 +282,7 @@ class PeerDesk:
         self._note_listed(message_id, asker, transition)
         return transition
 
-    def _note_listed(self, message_id: MessageId, asker: Party, transition: Transition) -> None:
+    def _note_listed(self, message_id: MessageId, asker: PeerDatabase, transition: Transition) -> None:
         """If the question put the peer on our list, an attempt that runs must not end without a lease on it: the peer may not receive our
         answer. Called in the transaction and after its commit, because an attempt may begin between the two."""
         before, after = transition.before, transition.after
