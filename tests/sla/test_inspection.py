@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 from collections import Counter
 from datetime import UTC, date, datetime, timedelta
@@ -158,6 +159,39 @@ def test_to_keep_less_than_was_logged_forgets_whole_days(tmp_path):
     assert 0 == keep(str(warehouse), timedelta(days=100_000))
     assert 1 == keep(str(warehouse), one_day)
     assert [] == list((warehouse / "events").iterdir())
+    inspect(str(warehouse))
+
+
+def test_all_damage_is_told_at_once_however_much_there_is(tmp_path):
+    servers = ("mx1", "mx2", "mx3", "mx4")
+    warehouse = warehouse_of(tmp_path, servers=servers)
+    parts_of(warehouse, "mx1")[0].unlink()
+    torn(parts_of(warehouse, "mx2")[0])
+
+    with pytest.raises(WarehouseUnusable, match=r"is torn \(and 1 more\); .*--again 'mx1/MSGTRK.*' --again 'mx2/MSGTRK.*'`$"):
+        inspect(str(warehouse))
+    for server in servers:
+        for path in parts_of(warehouse, server):
+            path.unlink()
+    with pytest.raises(WarehouseUnusable, match=r"\(and 7 more\); .*--again '\*'`$"):
+        inspect(str(warehouse))
+    assert 6 == read_again(str(tmp_path / "logs"), str(warehouse), ["mx1/*", "mx2/*", "mx3/*"])
+    with pytest.raises(
+        WarehouseUnusable, match=r"\(and 1 more\); .*--again 'mx4/MSGTRK2026112112-1\.LOG' --again 'mx4/MSGTRK2026112113-1\.LOG'`$"
+    ):
+        inspect(str(warehouse))
+
+
+def test_the_remedy_finds_logs_of_servers_whose_names_have_brackets_and_quotes(tmp_path):
+    warehouse = warehouse_of(tmp_path, servers=("mx[1]?'",))
+    for path in (warehouse / "events").rglob("*.parquet"):
+        path.unlink()
+
+    with pytest.raises(WarehouseUnusable) as found:
+        inspect(str(warehouse))
+
+    words = shlex.split(str(found.value).split("`")[1])
+    assert 2 == read_again(str(tmp_path / "logs"), str(warehouse), [words[at + 1] for at, word in enumerate(words) if word == "--again"])
     inspect(str(warehouse))
 
 
