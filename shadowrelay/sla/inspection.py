@@ -20,9 +20,14 @@ from shadowrelay.sla.land import land_here, write_parquet
 from shadowrelay.sla.logs import NoLogs, Source, require_logs
 from shadowrelay.sla.storage import located
 from shadowrelay.sla.warehouse import (
+    OF_BATCH,
     Merge,
     WarehouseUnusable,
+    batches_in,
+    is_of_several,
     landed_batches,
+    landed_tables,
+    listed,
     lost_batches,
     prune,
     read_merges,
@@ -102,7 +107,7 @@ def _complete(warehouse: str, landed: Collection[str], merges: Mapping[str, Merg
 
 def _inspect(warehouse: str, merges: Mapping[str, Merge]) -> None:
     landed = landed_batches(warehouse)
-    found = readings(warehouse, landed)
+    found = readings(warehouse)
     parts = _complete(warehouse, landed, merges)
     damages = [
         *_lost_batches(warehouse, landed | merges.keys()),
@@ -172,20 +177,30 @@ def _lost_quarantine(warehouse: str, landed: Set[str], found: Iterable[Reading])
             yield Damage(what, [log])
 
 
-def readings(warehouse: str, landed: Set[str]) -> list[Reading]:
-    """All of these batches. Raises: WarehouseUnusable."""
+def readings(warehouse: str) -> list[Reading]:
+    """All of complete batches; after a compaction that was killed, some twice. Raises: WarehouseUnusable."""
+    return listed(warehouse, lambda: _readings(warehouse))
+
+
+def _readings(warehouse: str) -> list[Reading]:
     files, top = located(f"{warehouse}/files")
+    landed = landed_tables(warehouse)
+    for name in filter(is_of_several, landed):
+        batches_in(warehouse, name)  # says so if it is damaged
     paths = [path for path in sorted(files.glob(f"{top}/batch=*/*.parquet")) if _batch_of(path) in landed]
 
     def read(path: str) -> list[Reading]:
         batch = _batch_of(path)
+        columns = [OF_BATCH if is_of_several(batch) and name == "batch" else name for name in Reading._fields]
         try:
             with files.open(path, "rb") as file:
-                table = parquet.ParquetFile(file).read([name for name in Reading._fields if name != "batch"])
+                table = parquet.ParquetFile(file).read(columns)
+        except FileNotFoundError:
+            raise
         except (OSError, pa.ArrowException):
             what = f"{path} is torn; delete the directory files/batch={batch}"
             raise _damaged(warehouse, [Damage(what, _servers_of(_parts(warehouse), batch))]) from None
-        return [Reading(**row, batch=batch) for row in table.to_pylist()]
+        return [Reading(**{"batch": row.pop(OF_BATCH, batch)} | row) for row in table.to_pylist()]
 
     with ThreadPoolExecutor(READERS_MAX) as readers:
         return [reading for found in readers.map(read, paths) for reading in found]
