@@ -4,6 +4,8 @@ import json
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from datetime import UTC, date, datetime, timedelta
 
@@ -78,6 +80,23 @@ def test_a_report_of_a_damaged_warehouse_ends_and_leaves_the_one_before(spark, t
 
     assert ["summary.json"] == [path.name for path in (tmp_path / "report").iterdir()]
     assert "before" == (tmp_path / "report" / "summary.json").read_text()
+
+
+@pytest.mark.timeout(600)
+def test_a_file_whose_footer_is_whole_and_whose_rows_are_not_ends_the_command_with_one_line(tmp_path):
+    warehouse = warehouse_of(tmp_path)
+    path = parts_of(warehouse, "mx1")[0]
+    octets = path.read_bytes()
+    path.write_bytes(octets[:4] + bytes(100) + octets[104:])
+    inspect(str(warehouse))
+    words = ["sla", "report", "--warehouse", str(warehouse), "--output", str(tmp_path / "report")]
+
+    done = subprocess.run([sys.executable, "-m", "shadowrelay", *words], capture_output=True, text=True, check=False)
+
+    lines = [line for line in done.stderr.splitlines() if not line.startswith(("WARNING: ", "starting Spark", "computing the figures"))]
+    assert (1, 1, "") == (done.returncode, len(lines), done.stdout), done.stderr
+    assert re.fullmatch(r"shadowrelay: .*: damaged: events/.*/server=mx1/.* cannot be read; .*--again 'mx1/\*'`", lines[0])
+    assert [] == list((tmp_path / "report").iterdir())
 
 
 def test_a_batch_that_is_not_complete_is_not_read(spark, tmp_path):
