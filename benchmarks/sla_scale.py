@@ -209,16 +209,19 @@ def one_run(options: argparse.Namespace) -> None:
 
 
 def measured(name: str, warehouse: Path, options: argparse.Namespace) -> Answer:
-    """Seconds, answer, and the peak of resident memory of all its processes together (sampled ten times a second; pages that forked
-    Python workers share count for each)."""
+    """Seconds, answer, and of all its processes together, sampled ten times a second: the peak of resident memory (pages that forked
+    Python workers share count for each), and the seconds of processor, which other programs of the machine hardly change. These have the
+    start of Python and JVM in them."""
     command = [sys.executable, str(Path(__file__).resolve()), "--run-one", name, "--warehouse", str(warehouse)]
     command += ["--directory", str(options.directory), "--master", options.master, "--driver-memory", options.driver_memory]
     process = subprocess.Popen([*command, "--cores", str(options.cores)], stdout=subprocess.PIPE, text=True)
-    peak, is_done = [0], threading.Event()
+    peak, ticks, is_done = [0], dict[int, int](), threading.Event()
 
     def watch() -> None:
         while not is_done.wait(0.1):
-            peak[0] = max(peak[0], resident(process.pid))
+            each = used(process.pid)
+            peak[0] = max(peak[0], sum(pages for pages, _ in each.values()) * os.sysconf("SC_PAGE_SIZE"))
+            ticks.update({pid: taken for pid, (_, taken) in each.items()})
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -229,17 +232,19 @@ def measured(name: str, warehouse: Path, options: argparse.Namespace) -> Answer:
         watcher.join()
     if process.returncode:
         raise SystemExit(f"{name} of {warehouse} ended with {process.returncode}")
-    return {**json.loads(output.strip().splitlines()[-1]), "peak_bytes": peak[0], "load": os.getloadavg()[0]}
+    seconds = sum(ticks.values()) / os.sysconf("SC_CLK_TCK")
+    told = json.loads(output.strip().splitlines()[-1])
+    return {**told, "processor_seconds": seconds, "peak_bytes": peak[0], "load": os.getloadavg()[0]}
 
 
-def resident(root: int) -> int:
-    """Octets of a process and all below it."""
+def used(root: int) -> dict[int, tuple[int, int]]:
+    """Resident pages and ticks of processor of a process and all below it."""
     parents: dict[int, int] = {}
-    pages: dict[int, int] = {}
+    found: dict[int, tuple[int, int]] = {}
     for path in Path("/proc").glob("[0-9]*"):
         try:
             fields = (path / "stat").read_text().rpartition(")")[2].split()
-            parents[int(path.name)], pages[int(path.name)] = int(fields[1]), int(fields[21])
+            parents[int(path.name)], found[int(path.name)] = int(fields[1]), (int(fields[21]), int(fields[11]) + int(fields[12]))
         except (OSError, ValueError, IndexError):
             continue  # it has ended
     family, waiting = set(), [root]
@@ -247,7 +252,7 @@ def resident(root: int) -> int:
         each = waiting.pop()
         family.add(each)
         waiting += [child for child, parent in parents.items() if parent == each and child not in family]
-    return sum(pages.get(each, 0) for each in family) * os.sysconf("SC_PAGE_SIZE")
+    return {each: found[each] for each in family if each in found}
 
 
 def scale(options: argparse.Namespace) -> None:
@@ -259,9 +264,11 @@ def scale(options: argparse.Namespace) -> None:
         count, truth = json.loads((warehouse / "truth.json").read_text())["counts"]["events"], truth_of(warehouse)
         rounds: list[dict[str, Answer]] = []
         for number in range(options.rounds):
-            each = {name: measured(name, warehouse, options) for name in options.runs}
-            for name, run in each.items():
-                print(f"{count} events, round {number + 1}, {name}: {run['seconds']:.1f} s, {run['peak_bytes'] / 1e9:.2f} GB", flush=True)
+            each: dict[str, Answer] = {}
+            for name in options.runs:
+                run = each[name] = measured(name, warehouse, options)
+                took = f"{run['seconds']:.1f} s, {run['processor_seconds']:.1f} s of processor, {run['peak_bytes'] / 1e9:.2f} GB"
+                print(f"{count} events, round {number + 1}, {name}: {took}", flush=True)
                 if run["answer"] != truth:
                     raise SystemExit(f"{name} says {run['answer']}, the truth is {truth}")
             rounds.append(each)
@@ -281,6 +288,7 @@ def summed(count: int, rounds: list[dict[str, Answer]]) -> Answer:
         seconds = [each[name]["seconds"] for each in rounds]
         result[name] = {
             "seconds": statistics.median(seconds), "all_seconds": seconds, "events_per_second": count / statistics.median(seconds),
+            "processor_seconds": [each[name]["processor_seconds"] for each in rounds],
             "peak_bytes": max(each[name]["peak_bytes"] for each in rounds), "load": [each[name]["load"] for each in rounds],
         }  # fmt: skip
         if "duckdb" in rounds[0] and name != "duckdb":

@@ -1,6 +1,7 @@
 """What a small report costs: Spark jobs and tasks, calls of Py4J and seconds of processor for 600 messages. docs/performance.md.
 
 python benchmarks/sla_small.py [--messages N] [--checkout DIRECTORY] [--keep FILE]
+python benchmarks/sla_small.py --warehouse DIRECTORY     # the same of the report on a warehouse that benchmarks/sla.py scale has made
 
 It generates the logs, then makes the report of them in a process of its own, once with `--logs` and once with `--warehouse`. Jobs, tasks
 and calls are counted exactly and do not depend on the machine; processor time is of this process, the JVM and Spark's workers together, so
@@ -85,9 +86,17 @@ def summary_of(output: Path) -> dict[str, Any]:
     return summary
 
 
+def print_cost(name: str, checkout: Path, directory: Path, words: tuple[str, ...]) -> None:
+    """Run `shadowrelay sla` with these words, and print it."""
+    found = measured(checkout.resolve(), directory, "sla", *words)
+    counts = ", ".join(f"{found[each]} {each}" for each in ("jobs", "tasks", "calls"))
+    print(f"{name}: {counts}, {found['seconds']} s of processor", flush=True)
+
+
 def main() -> None:
     """Generate, report from logs and from a warehouse, print."""
     parser = argparse.ArgumentParser(description="What a small report costs.")
+    parser.add_argument("--warehouse", type=Path)
     parser.add_argument("--messages", type=int, default=600)
     parser.add_argument("--checkout", type=Path, default=Path(__file__).parents[1])
     parser.add_argument("--keep", type=Path)
@@ -97,6 +106,11 @@ def main() -> None:
 
     directory = Path(tempfile.mkdtemp(prefix="sla-small-", dir="/var/tmp"))
     try:
+        if options.warehouse is not None:
+            judged_at = json.loads((options.warehouse / "truth.json").read_text())["now"]
+            words = ("report", "--warehouse", str(options.warehouse), "--now", judged_at, "--output", str(directory / "one"))
+            print_cost("report --warehouse", options.checkout, directory, words)
+            return
         generate(directory, [SEED], messages=options.messages, nodes=NODES, faults=0.02)
         logs, warehouse = ("--logs", str(directory / "logs")), ("--warehouse", str(directory / "warehouse"))
         sites, now = ("--sites", str(directory / "sites.toml")), ("--now", NOW)
@@ -106,9 +120,7 @@ def main() -> None:
             "report --warehouse": ("report", *warehouse, *now, "--output", str(directory / "two")),
         }
         for name, words in runs.items():
-            found = measured(options.checkout.resolve(), directory, "sla", *words)
-            counts = ", ".join(f"{found[each]} {each}" for each in ("jobs", "tasks", "calls"))
-            print(f"{name}: {counts}, {found['seconds']} s of processor", flush=True)
+            print_cost(name, options.checkout, directory, words)
         if options.keep:
             options.keep.write_text(json.dumps([summary_of(directory / name) for name in ("one", "two")], indent=1))
     finally:

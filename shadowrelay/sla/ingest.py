@@ -39,8 +39,8 @@ from shadowrelay.sla.warehouse import (
     begin,
     clean,
     compact,
+    compact_files,
     is_compactable,
-    landed_batches,
     next_number,
     read_pruned,
     the_only_one,
@@ -117,7 +117,7 @@ def counted(warehouse: str) -> Ingested:
     """The current content of the warehouse, as `read_files` has it."""
     pruned = read_pruned(warehouse)
     last: dict[tuple[str, str], Reading] = {}
-    for each in readings(warehouse, landed_batches(warehouse)):
+    for each in readings(warehouse):
         before = last.get((each.server, each.file))
         if before is None or (each.bytes, each.batch) > (before.bytes, before.batch):  # a log only grows
             last[each.server, each.file] = each
@@ -153,7 +153,7 @@ class Known:
 
     def __init__(self, warehouse: str) -> None:
         self._sizes: dict[tuple[str, str], set[int]] = {}
-        for each in readings(warehouse, landed_batches(warehouse)):
+        for each in readings(warehouse):
             self._sizes.setdefault((each.server, each.file), set()).add(each.bytes)
 
     def add(self, landed: Landed) -> None:
@@ -274,3 +274,5 @@ def review(
     describe_servers(logs, warehouse, sites, known)
     if is_compacting and is_compactable(warehouse) and (count := compact(session(), warehouse)):
         tell(f"{count} small files merged")
+    if is_compacting and (count := compact_files(warehouse)):
+        tell(f"the tables of {count} batches merged")

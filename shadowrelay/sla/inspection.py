@@ -4,11 +4,11 @@ Works without Spark: only footers of Parquet files are read. A file of events is
 named, and `read_again` reads them again.
 """
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -20,9 +20,14 @@ from shadowrelay.sla.land import land_here, write_parquet
 from shadowrelay.sla.logs import NoLogs, Source, require_logs
 from shadowrelay.sla.storage import located
 from shadowrelay.sla.warehouse import (
+    OF_BATCH,
     Merge,
     WarehouseUnusable,
+    batches_in,
+    is_of_several,
     landed_batches,
+    landed_tables,
+    listed,
     lost_batches,
     prune,
     read_merges,
@@ -34,7 +39,14 @@ from shadowrelay.sla.warehouse import (
 
 READERS_MAX = 8
 TRIES = 3  # a compaction may end while the files are listed
-NAMED_MAX = 3  # in an error
+NAMED_MAX = 3  # logs, or servers, in an error
+
+
+class Damage(NamedTuple):
+    """Something that is missing or torn, and the logs `SERVER/FILE` to read again."""
+
+    what: str
+    logs: Sequence[str]
 
 
 class Part(NamedTuple):
@@ -95,23 +107,32 @@ def _complete(warehouse: str, landed: Collection[str], merges: Mapping[str, Merg
 
 def _inspect(warehouse: str, merges: Mapping[str, Merge]) -> None:
     landed = landed_batches(warehouse)
-    _require_series(warehouse, landed, merges)
-    found = readings(warehouse, landed)
+    found = readings(warehouse)
     parts = _complete(warehouse, landed, merges)
-    _require_tables(warehouse, parts, {each.batch for each in found} | merges.keys())
-    _require_quarantine(warehouse, landed, found)
+    damages = [
+        *_lost_batches(warehouse, landed | merges.keys()),
+        *_lost_tables(parts, {each.batch for each in found} | merges.keys()),
+        *_torn_events(warehouse, merges, found, parts),
+        *_lost_quarantine(warehouse, landed, found),
+    ]
+    if damages:
+        raise _damaged(warehouse, damages)
+
+
+def _torn_events(warehouse: str, merges: Mapping[str, Merge], found: Sequence[Reading], parts: Sequence[Part]) -> Iterator[Damage]:
     files, top = located(f"{warehouse}/events")
     rows: Counter[tuple[str, str]] = Counter()  # by batch and log, or by compaction and day
-    of_merged: dict[str, str] = {}
+    torn: set[tuple[str, str]] = set()
     for part, count in zip(parts, _counts(files, [f"{top}/{part.place}" for part in parts]), strict=True):
+        counted = part.batch, part.day if part.batch in merges else part.key
         if count is None:
-            raise _damaged(warehouse, f"events/{part.place} is torn", _logs_of(part, found))
-        rows[part.batch, part.day if part.batch in merges else part.key] += count
+            torn.add(counted)
+            yield Damage(f"events/{part.place} is torn", _logs_of(part, found))
+        rows[counted] += count or 0
     for merge in merges.values():
         for place, count in merge.parts.items():
             part = _part(place)
             rows[part.batch, part.day if part.batch in merges else part.key] += count
-            of_merged[part.batch] = part.server
     pruned = read_pruned(warehouse)
 
     def is_whole(reading: Reading) -> bool:
@@ -119,28 +140,31 @@ def _inspect(warehouse: str, merges: Mapping[str, Merge]) -> None:
         return pruned is None or reading.first_at is None or reading.first_at.date() >= pruned
 
     for reading in filter(is_whole, found):
-        if rows[reading.key] != reading.rows:
+        if rows[reading.key] != reading.rows and reading.key not in torn:
             what = f"of {reading.rows} rows of {reading.server}/{reading.file} (batch {reading.batch}) {rows[reading.key]} are left"
-            raise _damaged(warehouse, what, [f"{reading.server}/{reading.file}"])
+            yield Damage(what, [f"{reading.server}/{reading.file}"])
     for name, merge in merges.items():
-        for day, count in merge.rows.items():
-            if rows[name, day] != count and (pruned is None or day >= pruned.isoformat()):
-                what = f"of {count} rows of {day} that were merged ({name}) {rows[name, day]} are left"
-                raise _damaged(warehouse, what, [f"{_part(place).server}/*" for place in merge.parts if f"date={day}" in place])
+        for day, rows_merged in merge.rows.items():
+            if rows[name, day] != rows_merged and (name, day) not in torn and (pruned is None or day >= pruned.isoformat()):
+                what = f"of {rows_merged} rows of {day} that were merged ({name}) {rows[name, day]} are left"
+                yield Damage(what, [f"{_part(place).server}/*" for place in merge.parts if f"date={day}" in place])
 
 
-def _require_series(warehouse: str, landed: Set[str], merges: Mapping[str, Merge]) -> None:
-    for batch in lost_batches(warehouse, landed | merges.keys()):
-        servers = [f"{part.server}/*" for part in _parts(warehouse) if part.batch == batch]
-        raise _damaged(warehouse, f"files/batch={batch} is missing", servers)
+def _lost_batches(warehouse: str, complete: Set[str]) -> Iterator[Damage]:
+    for batch in lost_batches(warehouse, complete):
+        yield Damage(f"files/batch={batch} is missing", _servers_of(_parts(warehouse), batch))
 
 
-def _require_tables(warehouse: str, parts: Iterable[Part], known: Set[str]) -> None:
+def _lost_tables(parts: Sequence[Part], known: Set[str]) -> Iterator[Damage]:
     for batch in sorted({part.batch for part in parts} - known):
-        raise _damaged(warehouse, f"files/batch={batch} has lost its table", [f"{part.server}/*" for part in parts if part.batch == batch])
+        yield Damage(f"files/batch={batch} has lost its table", _servers_of(parts, batch))
 
 
-def _require_quarantine(warehouse: str, landed: Set[str], found: Iterable[Reading]) -> None:
+def _servers_of(parts: Iterable[Part], batch: str) -> list[str]:
+    return [f"{part.server}/*" for part in parts if part.batch == batch]
+
+
+def _lost_quarantine(warehouse: str, landed: Set[str], found: Iterable[Reading]) -> Iterator[Damage]:
     files, top = located(f"{warehouse}/quarantine")
     paths = [path for path in files.glob(f"{top}/batch=*/*.parquet") if _batch_of(path) in landed]
     lines: Counter[tuple[str, str]] = Counter()
@@ -150,23 +174,33 @@ def _require_quarantine(warehouse: str, landed: Set[str], found: Iterable[Readin
         if lines[reading.key] != reading.quarantined:
             log = f"{reading.server}/{reading.file}"
             what = f"of {reading.quarantined} quarantined lines of {log} (batch {reading.batch}) {lines[reading.key]} are left"
-            raise _damaged(warehouse, what, [log])
+            yield Damage(what, [log])
 
 
-def readings(warehouse: str, landed: Set[str]) -> list[Reading]:
-    """All of these batches. Raises: WarehouseUnusable."""
+def readings(warehouse: str) -> list[Reading]:
+    """All of complete batches; after a compaction that was killed, some twice. Raises: WarehouseUnusable."""
+    return listed(warehouse, lambda: _readings(warehouse))
+
+
+def _readings(warehouse: str) -> list[Reading]:
     files, top = located(f"{warehouse}/files")
+    landed = landed_tables(warehouse)
+    for name in filter(is_of_several, landed):
+        batches_in(warehouse, name)  # says so if it is damaged
     paths = [path for path in sorted(files.glob(f"{top}/batch=*/*.parquet")) if _batch_of(path) in landed]
 
     def read(path: str) -> list[Reading]:
         batch = _batch_of(path)
+        columns = [OF_BATCH if is_of_several(batch) and name == "batch" else name for name in Reading._fields]
         try:
             with files.open(path, "rb") as file:
-                table = parquet.ParquetFile(file).read([name for name in Reading._fields if name != "batch"])
+                table = parquet.ParquetFile(file).read(columns)
+        except FileNotFoundError:
+            raise
         except (OSError, pa.ArrowException):
-            servers = [f"{part.server}/*" for part in _parts(warehouse) if part.batch == batch]
-            raise _damaged(warehouse, f"{path} is torn; delete the directory files/batch={batch}", servers) from None
-        return [Reading(**row, batch=batch) for row in table.to_pylist()]
+            what = f"{path} is torn; delete the directory files/batch={batch}"
+            raise _damaged(warehouse, [Damage(what, _servers_of(_parts(warehouse), batch))]) from None
+        return [Reading(**{"batch": row.pop(OF_BATCH, batch)} | row) for row in table.to_pylist()]
 
     with ThreadPoolExecutor(READERS_MAX) as readers:
         return [reading for found in readers.map(read, paths) for reading in found]
@@ -204,13 +238,23 @@ def _logs_of(part: Part, readings: Iterable[Reading]) -> list[str]:
     return [f"{each.server}/{each.file}" for each in readings if each.key == (part.batch, part.key)] or [f"{part.server}/*"]
 
 
-def _damaged(warehouse: str, what: str, logs: Iterable[str]) -> WarehouseUnusable:
-    named = sorted(set(logs))
-    again = " ".join(f"--again '{name}'" for name in named[:NAMED_MAX])
-    more = f" (and {len(named) - NAMED_MAX} more)" if len(named) > NAMED_MAX else ""
+def _damaged(warehouse: str, damages: Sequence[Damage]) -> WarehouseUnusable:
+    more = f" (and {len(damages) - 1} more)" if len(damages) > 1 else ""
+    again = " ".join(f"--again {_quoted(name)}" for name in _named(sorted({log for each in damages for log in each.logs})))
     return WarehouseUnusable(
-        f"{warehouse}: damaged: {what}; read it again: `shadowrelay sla ingest --logs DIR --warehouse {warehouse} {again}`{more}"
+        f"{warehouse}: damaged: {damages[0].what}{more}; read it again: `shadowrelay sla ingest --logs DIR --warehouse {warehouse} {again}`"
     )
+
+
+def _named(logs: Sequence[str]) -> Sequence[str]:
+    """All of them, by patterns if there are many. Shapes: `SERVER/FILE`, sorted."""
+    servers = sorted({f"{log.partition('/')[0]}/*" for log in logs})
+    return next((names for names in (logs, servers) if len(names) <= NAMED_MAX), ["*"])
+
+
+def _quoted(name: str) -> str:
+    """For a shell."""
+    return "'" + name.replace("'", "'\"'\"'") + "'"
 
 
 # ---- reading again
@@ -223,7 +267,7 @@ def read_again(logs: str, warehouse: str, patterns: Sequence[str]) -> int:
     """
     sources = require_logs(logs)
     require_version(warehouse)
-    found = {pattern: [each for each in sources if fnmatchcase(f"{each.server}/{each.name}", pattern)] for pattern in patterns}
+    found = {pattern: [each for each in sources if _is_meant(f"{each.server}/{each.name}", pattern)] for pattern in patterns}
     if missing := [pattern for pattern, those in found.items() if not those]:
         raise NoLogs(f"{logs}/{missing[0]}: no such log")
     wanted = sorted({each for those in found.values() for each in those})
@@ -233,6 +277,11 @@ def read_again(logs: str, warehouse: str, patterns: Sequence[str]) -> int:
         read = [each for each in wanted if (each.server, each.name) in landed]  # one that was deleted meanwhile stays as it was
         _forget(warehouse, read, batch)
     return len(read)
+
+
+def _is_meant(log: str, pattern: str) -> bool:
+    """Only `*` is special: names may have brackets and question marks."""
+    return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), log) is not None
 
 
 def keep(warehouse: str, span: timedelta) -> int:

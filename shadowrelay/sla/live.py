@@ -13,6 +13,7 @@ the last batch that it includes.
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,11 +27,13 @@ from pyspark.sql import functions as F
 from shadowrelay.sla.columns import ARROW_EVENTS, UTC_INSTANT
 from shadowrelay.sla.figures.counting import BY_COPIES, COPIES_MAX
 from shadowrelay.sla.figures.rows import is_acknowledgement, is_event, is_promotion
+from shadowrelay.sla.inspection import readings
 from shadowrelay.sla.land import COMPRESSION, escaped, is_landed
 from shadowrelay.sla.session import local_cores
 from shadowrelay.sla.sites import Site
 from shadowrelay.sla.storage import located, written_whole
 from shadowrelay.sla.summary import instant, microseconds, rows_of
+from shadowrelay.sla.warehouse import is_of_several
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -107,6 +110,21 @@ def begin(warehouse: str) -> Mark:
             last[series] = max(last.get(series, ""), number, key=lambda text: (len(text), text))
         mark = Mark(fed=last)
         _write_mark(warehouse, mark)
+        return mark
+    return _without_merged(warehouse, mark)
+
+
+def _without_merged(warehouse: str, mark: Mark) -> Mark:
+    """The mark, after batches of which another ingest has merged the tables: their rows are missed."""
+    alone, rows = set(_batches(warehouse)), Counter[str]()
+    for each in readings(warehouse):
+        if each.batch not in alone and not mark.is_fed(each.batch):
+            rows[each.batch] += each.rows
+    for batch in sorted(rows, key=lambda batch: (len(batch), batch)):
+        series, number = _numbered(batch)
+        mark = mark._replace(fed={**mark.fed, series: number}, batches=mark.batches + 1, missed_rows=mark.missed_rows + rows[batch])
+    if rows:
+        _write_mark(warehouse, mark)
     return mark
 
 
@@ -131,6 +149,7 @@ def _batches(warehouse: str) -> list[str]:
         return []
     names = [path.rstrip("/").rpartition("/")[2] for path in files.ls(top, detail=False)]
     batches = [name.removeprefix("batch=") for name in names if name.startswith("batch=")]
+    batches = [batch for batch in batches if not is_of_several(batch)]
     return sorted(batches, key=lambda batch: (_numbered(batch)[0], len(batch), batch))
 
 

@@ -183,8 +183,12 @@ def write_report(
             )
             break
         except (PySparkException, Py4JJavaError) as exc:  # a job's failure may be either
-            if FILE_VANISHED in str(exc) and tries_left:
-                continue
+            if FILE_VANISHED in str(exc):
+                if tries_left:
+                    continue
+                raise WarehouseUnusable(
+                    f"{warehouse}: another process merged files in it during each of {TRIES} tries; make the report again"
+                ) from exc
             if (torn := _EVENTS_READ.search(str(exc))) is not None:
                 raise WarehouseUnusable(
                     f"{warehouse}: damaged: {torn[0]} cannot be read; read it again: `shadowrelay sla ingest --logs DIR "

@@ -86,6 +86,9 @@ class _Reader(DataSourceReader):
         """Raises: FileNotFoundError, ValueError naming the option."""
         found = self.listed()
         if not found:
+            files, top = located(self._path)
+            if not files.exists(top):
+                raise FileNotFoundError(f"msgtrk: {self._path}: no such file or directory")
             raise FileNotFoundError(f"msgtrk: no file {self._names} in {self._path}; the option names has another pattern")
         return [_LogPartition(self._source(path)) for path in sorted(found)]
 

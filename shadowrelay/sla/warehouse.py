@@ -5,6 +5,9 @@ Text columns are empty and never null if the log has no value; numbers and insta
 
 A batch counts when it is complete: `files/batch=N/_SUCCESS`, or the record of a compaction, is written last. Readers see no other rows.
 
+`compact_files` makes one table `files` of those of many batches: one a batch would be tens of thousands a year, all of which every command
+reads.
+
 `compact` merges the small Parquet files of past days, and drops repeated rows in them. It writes the merged file, then a record of its
 content (`merged/<name>.json`), and deletes the small ones last. A kill in between leaves repeats, which every reader tolerates and the next
 compaction removes. A report that has listed the small files and reads them later is restarted (`report.TRIES`).
@@ -13,10 +16,12 @@ compaction removes. A report that has listed the small files and reads them late
 import json
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyarrow import parquet
@@ -34,7 +39,7 @@ from pyspark.sql.types import (
 
 from shadowrelay.model.replies import ShadowrelayError
 from shadowrelay.sla.columns import UTC_INSTANT
-from shadowrelay.sla.land import COMPRESSION
+from shadowrelay.sla.land import ARROW_FILES, COMPRESSION, write_parquet
 from shadowrelay.sla.session import undivided
 from shadowrelay.sla.storage import alone, is_local, located, sweep, written_whole
 
@@ -189,10 +194,70 @@ def read_merges(warehouse: str) -> dict[str, Merge]:
     return found
 
 
+SEVERAL = "several-"  # how the names of tables that have several batches begin
+OF_BATCH = "of_batch"  # their column
+ARROW_SEVERAL = ARROW_FILES.append(pa.field(OF_BATCH, pa.string()))
+Found = TypeVar("Found")
+
+
+def is_of_several(name: str) -> bool:
+    """Whether a table of `files` has the rows of several batches."""
+    return name.startswith(SEVERAL)
+
+
 def landed_batches(warehouse: str) -> set[str]:
-    """Complete batches of `files`."""
+    """Complete batches of `files`. Raises: WarehouseUnusable for a damaged table of several."""
+
+    def read() -> set[str]:
+        return set(chain(*(batches_in(warehouse, name) if is_of_several(name) else [name] for name in landed_tables(warehouse))))
+
+    return listed(warehouse, read)
+
+
+def landed_tables(warehouse: str) -> set[str]:
+    """Names of the directories below `files` that are complete, without `batch=`."""
     files, top = located(f"{warehouse}/files")
     return {path.rsplit("/", 2)[1].removeprefix("batch=") for path in files.glob(f"{top}/batch=*/_SUCCESS")}
+
+
+def _begun_tables(warehouse: str) -> set[str]:
+    files, top = located(f"{warehouse}/files")
+    return {path.rstrip("/").rpartition("/batch=")[2] for path in files.glob(f"{top}/batch=*")}
+
+
+def listed(warehouse: str, read: Callable[[], Found]) -> Found:
+    """What `read` makes of a listing of `files`; again, if another process has put tables together meanwhile."""
+    while True:
+        before = _begun_tables(warehouse)
+        try:
+            found = read()
+        except FileNotFoundError:
+            if before <= _begun_tables(warehouse):
+                raise
+            continue
+        if before <= _begun_tables(warehouse):
+            return found
+
+
+def batches_in(warehouse: str, name: str) -> set[str]:
+    """Those of a table of several. Raises: WarehouseUnusable if it is damaged, FileNotFoundError if the next one has taken its place."""
+    files, path = located(f"{warehouse}/files/batch={name}/part-0.parquet")
+    try:
+        with files.open(path, "rb") as file:
+            return set(parquet.ParquetFile(file).read([OF_BATCH]).column(OF_BATCH).to_pylist())
+    except FileNotFoundError:
+        if files.exists(f"{path.rpartition('/')[0]}/_SUCCESS"):
+            raise _several_unusable(warehouse, name) from None
+        raise
+    except (OSError, pa.ArrowException):
+        raise _several_unusable(warehouse, name) from None
+
+
+def _several_unusable(warehouse: str, name: str) -> WarehouseUnusable:
+    return WarehouseUnusable(
+        f"{warehouse}: damaged: files/batch={name} is torn or has lost its table; delete the directory and read all logs again: "
+        f"`shadowrelay sla ingest --logs DIR --warehouse {warehouse} --again '*'`"
+    )
 
 
 def complete_batches(warehouse: str) -> set[str]:
@@ -258,7 +323,7 @@ def clean(warehouse: str) -> None:
     for table in ("events", "quarantine"):
         sweep(f"{warehouse}/{table}")
     complete = complete_batches(warehouse)
-    kept = complete | set(lost_batches(warehouse, complete))  # what is damaged is for `inspect` to tell
+    kept = complete | landed_tables(warehouse) | set(lost_batches(warehouse, complete))  # what is damaged is for `inspect` to tell
     for pattern in ("events/date=*/server=*/batch=*", "quarantine/batch=*", "files/batch=*"):
         for path in files.glob(f"{top}/{pattern}"):
             if path.rpartition("/batch=")[2] not in kept:
@@ -318,8 +383,15 @@ def read_files(spark: "SparkSession", warehouse: str) -> "DataFrame":
 
 
 def read_readings(spark: "SparkSession", warehouse: str) -> "DataFrame":
-    """Each reading of a file, with its `batch`."""
-    return _read(spark, f"{warehouse}/files", _in_batches(FILES))
+    """Each reading of a file, with its `batch`. After a compaction that was killed, some are there twice."""
+    columns = StructType([*FILES.fields, StructField(OF_BATCH, StringType()), StructField("batch", StringType())])
+
+    def read() -> "DataFrame":
+        frame = _read(spark, f"{warehouse}/files", columns)
+        unfinished = _begun_tables(warehouse) - landed_tables(warehouse)
+        return frame.where(~F.col("batch").isin(*unfinished)) if unfinished else frame
+
+    return listed(warehouse, read).withColumn("batch", F.coalesce(OF_BATCH, "batch")).drop(OF_BATCH)
 
 
 def _last_readings(spark: "SparkSession", warehouse: str) -> "DataFrame":
@@ -347,6 +419,8 @@ def _read(spark: "SparkSession", path: str, schema: StructType) -> "DataFrame":
 
 # ---- compaction
 
+BATCHES_MIN = 64  # with a table of `files` each; fewer are not worth compacting
+READERS_MAX = 8
 SMALL_BYTES = 16 * 1024 * 1024
 FILES_MIN = 8  # in one directory of date and server; fewer are not worth compacting
 FILES_AT_ONCE = 2_000  # one job; about 4 GB of Parquet
@@ -378,6 +452,46 @@ def compact(spark: "SparkSession", warehouse: str, *, before: date | None = None
         files.rm([part.path for part in parts])
         count += len(parts)
     return count
+
+
+def compact_files(warehouse: str) -> int:
+    """Put tables of `files` together; returns how many there were. No other process may write into the warehouse meanwhile.
+
+    Shapes: the last batch of a series stays by itself: its name says what the next one is called, and a stream may repeat it.
+    """
+    files, top = located(f"{warehouse}/files")
+    found = landed_tables(warehouse)
+    several = {name: batches_in(warehouse, name) for name in found if is_of_several(name)}
+    for batch in _begun_tables(warehouse).intersection(chain(*several.values())):  # what an earlier compaction did not come to delete
+        files.rm(f"{top}/batch={batch}", recursive=True)
+        found.discard(batch)
+    last: dict[str, tuple[int, str]] = {}
+    for batch in found - several.keys():
+        series, number = _numbered(batch)
+        last[series] = max(last.get(series, (-1, "")), (number, batch))
+    full = {name for name in several if files.size(f"{top}/batch={name}/part-0.parquet") >= SMALL_BYTES}
+    chosen = sorted(found - full - {batch for _, batch in last.values()})
+    if len(chosen) < BATCHES_MIN:
+        return 0
+
+    def read(batch: str) -> pa.Table:
+        tables = []
+        for path in files.glob(f"{top}/batch={batch}/*.parquet"):
+            with files.open(path, "rb") as file:
+                table = parquet.ParquetFile(file).read()
+            own = table if is_of_several(batch) else table.append_column(OF_BATCH, pa.repeat(pa.scalar(batch), table.num_rows))
+            tables.append(own.select(ARROW_SEVERAL.names).cast(ARROW_SEVERAL))
+        return pa.concat_tables(tables) if tables else ARROW_SEVERAL.empty_table()
+
+    with ThreadPoolExecutor(READERS_MAX) as readers:
+        whole = pa.concat_tables(readers.map(read, chosen)).group_by(ARROW_SEVERAL.names).aggregate([])  # each row once
+    name = f"{SEVERAL}{uuid.uuid4().hex}"
+    write_parquet(whole, f"{warehouse}/files/batch={name}/part-0.parquet")
+    with written_whole(f"{warehouse}/files/batch={name}/_SUCCESS"):
+        pass
+    for batch in chosen:
+        files.rm(f"{top}/batch={batch}", recursive=True)
+    return len(chosen)
 
 
 def is_compactable(warehouse: str) -> bool:

@@ -1,17 +1,30 @@
-"""Small files of days that are over become few, without a row more or less."""
+"""Small files become few, without a row more or less: events of days that are over, and the tables of files of many batches."""
 
+from collections import Counter
 from datetime import date, timedelta
 
 import pytest
-from py4j.protocol import Py4JJavaError
 
-from shadowrelay.sla import report
+from shadowrelay.sla import inspection, live, report
 from shadowrelay.sla import warehouse as module
-from shadowrelay.sla.inspection import inspect
+from shadowrelay.sla.ingest import Known, counted, ingest
+from shadowrelay.sla.inspection import inspect, read_again, readings
 from shadowrelay.sla.land import land_here
 from shadowrelay.sla.logs import source_of
-from shadowrelay.sla.warehouse import begin, compact, read_events
+from shadowrelay.sla.warehouse import (
+    WarehouseUnusable,
+    begin,
+    clean,
+    compact,
+    compact_files,
+    landed_batches,
+    next_number,
+    read_events,
+    read_files,
+    read_readings,
+)
 from tests.kit.log_files import STARTED, a_log, an_event
+from tests.sla import landed
 
 NOW = STARTED + timedelta(days=3)
 
@@ -120,7 +133,7 @@ def test_a_report_whose_files_a_compaction_takes_away_is_made_again(spark, tmp_p
 
     monkeypatch.setattr(report, "first_pass", first_pass_of_what_is_gone)
     if times == report.TRIES:
-        with pytest.raises(Py4JJavaError, match=report.FILE_VANISHED):
+        with pytest.raises(WarehouseUnusable, match="merged files in it during each of 3 tries; make the report again"):
             report.write_report(spark, warehouse, str(tmp_path / "report"), now=NOW)
         assert [] == list(tmp_path.glob("report/*"))
         return
@@ -130,3 +143,134 @@ def test_a_report_whose_files_a_compaction_takes_away_is_made_again(spark, tmp_p
     assert 2 == len(tries)
     assert before["overall"] == after["overall"]
     assert before["overall"]["messages_acknowledged"] > 0
+
+
+# ---- the tables of files
+
+
+@pytest.fixture
+def batches(tmp_path, monkeypatch):
+    """A warehouse of eight batches, and those of logs that were read again; four are worth compacting."""
+    monkeypatch.setattr(module, "BATCHES_MIN", 4)
+    for number in range(8):
+        landed.land(tmp_path, f"ingest-{number:06}", server=f"mx{number % 2}", ago=[landed.HOUR] * (number % 3 + 1))
+    for hour in (1, 2):
+        landed.land(tmp_path, f"again-2026112112000{hour}", server=f"mx{hour}", ago=[landed.HOUR], log_name=f"again-{hour}")
+    return tmp_path / "w"
+
+
+def tables_of(warehouse):
+    return {path.name.removeprefix("batch=") for path in (warehouse / "files").iterdir()}
+
+
+def of_batches(warehouse):
+    return Counter((each.batch, each.server, each.file, each.rows) for each in readings(str(warehouse)))
+
+
+def test_the_tables_of_all_batches_but_the_last_of_each_series_become_one(spark, batches):
+    before, complete, content = of_batches(batches), landed_batches(str(batches)), counted(str(batches))
+    files = sorted(tuple(row) for row in read_files(spark, str(batches)).collect())
+
+    assert 8 == compact_files(str(batches))
+
+    assert {"ingest-000007", "again-20261121120002"} == {name for name in tables_of(batches) if not name.startswith("several-")}
+    assert 3 == len(tables_of(batches))
+    assert (before, complete, content) == (of_batches(batches), landed_batches(str(batches)), counted(str(batches)))
+    assert (files, 10) == (
+        sorted(tuple(row) for row in read_files(spark, str(batches)).collect()),
+        read_readings(spark, str(batches)).select("batch").distinct().count(),
+    )
+    assert 8 == next_number(str(batches), "ingest")
+    assert 0 == compact_files(str(batches))
+    inspect(str(batches))
+    clean(str(batches))
+    assert before == of_batches(batches)
+    assert ingest(lambda: None, str(batches.parent / "logs"), str(batches), is_compacting=False) == content
+    assert before == of_batches(batches)
+
+
+def test_tables_put_together_are_put_together_again_until_they_are_large(batches, monkeypatch):
+    before = of_batches(batches)
+    compact_files(str(batches))
+    monkeypatch.setattr(module, "BATCHES_MIN", 1)
+
+    assert 1 == compact_files(str(batches))
+    assert (3, before) == (len(tables_of(batches)), of_batches(batches))
+    monkeypatch.setattr(module, "SMALL_BYTES", 10)
+    assert 0 == compact_files(str(batches))
+
+
+def test_a_compaction_of_tables_that_dies_anywhere_changes_nothing_and_the_next_ends_it(batches, monkeypatch):
+    before, complete = set(of_batches(batches)), landed_batches(str(batches))
+    written_whole = module.written_whole
+    for dies_at in ("_SUCCESS", "rm"):
+        with monkeypatch.context() as patch:
+            if dies_at == "rm":
+                patch.setattr(type(module.located(str(batches))[0]), "rm", lambda *_, **__: 1 / 0)
+            else:
+                patch.setattr(module, "written_whole", lambda path: 1 / 0 if path.endswith("_SUCCESS") else written_whole(path))
+            with pytest.raises(ZeroDivisionError):
+                compact_files(str(batches))
+
+        assert (before, complete) == (set(of_batches(batches)), landed_batches(str(batches)))
+        inspect(str(batches))
+    clean(str(batches))
+    assert 11 == len(tables_of(batches))  # with those that are in the one table too
+
+    compact_files(str(batches))
+
+    assert 3 == len(tables_of(batches))
+    assert (Counter(before), complete) == (of_batches(batches), landed_batches(str(batches)))
+
+
+def test_who_reads_while_tables_are_put_together_reads_all_of_them(batches, monkeypatch):
+    before, list_tables, compacted = of_batches(batches), inspection.landed_tables, []
+
+    def compacted_after(warehouse):
+        found = list_tables(warehouse)
+        if not compacted:
+            compacted.append(compact_files(warehouse))
+        return found
+
+    monkeypatch.setattr(inspection, "landed_tables", compacted_after)
+
+    assert before == of_batches(batches)
+    assert [8] == compacted
+
+
+@pytest.mark.parametrize("damage", ["torn", "gone", "without its directory"])
+def test_a_damaged_table_of_several_batches_is_told_with_its_remedy(batches, damage):
+    compact_files(str(batches))
+    content, logs = counted(str(batches)), str(batches.parent / "logs")
+    (table,) = (batches / "files").glob("batch=several-*/*.parquet")
+    table.write_bytes(table.read_bytes()[:-10])
+    if damage == "gone":
+        table.unlink()
+    if damage != "without its directory":
+        for use in (inspect, Known):
+            with pytest.raises(WarehouseUnusable, match=r"files/batch=several-.*; delete the directory .*--again '\*'`"):
+                use(str(batches))
+    for path in table.parent.iterdir():
+        path.unlink()
+    table.parent.rmdir()
+
+    with pytest.raises(WarehouseUnusable, match=r"files/batch=.* is missing \(and 7 more\); .*--again .mx0/\*. --again .mx1/\*.`$"):
+        inspect(str(batches))
+    read_again(logs, str(batches), ["*"])
+
+    inspect(str(batches))
+    assert content == counted(str(batches))
+
+
+def test_rows_of_batches_that_another_ingest_put_together_are_missed_by_live_figures(batches):
+    live.begin(str(batches))
+    mark = live.begin(str(batches))
+    assert 0 == mark.missed_rows
+    for number in range(8, 14):
+        landed.land(batches.parent, f"ingest-{number:06}", ago=[landed.HOUR] * 2)
+    compact_files(str(batches))
+
+    mark = live.feed(str(batches), live.begin(str(batches)), now=landed.NOW)
+
+    assert (6, 2, 10) == (mark.batches, mark.rows, mark.missed_rows)
+    assert mark == live.begin(str(batches))

@@ -2,7 +2,10 @@
 
 import json
 import re
+import shlex
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from datetime import UTC, date, datetime, timedelta
 
@@ -79,13 +82,30 @@ def test_a_report_of_a_damaged_warehouse_ends_and_leaves_the_one_before(spark, t
     assert "before" == (tmp_path / "report" / "summary.json").read_text()
 
 
+@pytest.mark.timeout(600)
+def test_a_file_whose_footer_is_whole_and_whose_rows_are_not_ends_the_command_with_one_line(tmp_path):
+    warehouse = warehouse_of(tmp_path)
+    path = parts_of(warehouse, "mx1")[0]
+    octets = path.read_bytes()
+    path.write_bytes(octets[:4] + bytes(100) + octets[104:])
+    inspect(str(warehouse))
+    words = ["sla", "report", "--warehouse", str(warehouse), "--output", str(tmp_path / "report")]
+
+    done = subprocess.run([sys.executable, "-m", "shadowrelay", *words], capture_output=True, text=True, check=False)
+
+    lines = [line for line in done.stderr.splitlines() if not line.startswith(("WARNING: ", "starting Spark", "computing the figures"))]
+    assert (1, 1, "") == (done.returncode, len(lines), done.stdout), done.stderr
+    assert re.fullmatch(r"shadowrelay: .*: damaged: events/.*/server=mx1/.* cannot be read; .*--again 'mx1/\*'`", lines[0])
+    assert [] == list((tmp_path / "report").iterdir())
+
+
 def test_a_batch_that_is_not_complete_is_not_read(spark, tmp_path):
     warehouse = warehouse_of(tmp_path)
     warehouse_of(tmp_path, batch="run-000001")
     (warehouse / "files" / "batch=run-000001" / "_SUCCESS").unlink()
 
     inspect(str(warehouse))
-    assert 12 == read_events(spark, str(warehouse)).count()
+    assert (12, 4) == (read_events(spark, str(warehouse)).count(), read_readings(spark, str(warehouse)).count())
 
 
 def test_a_batch_of_which_files_knows_nothing_though_later_ones_are_complete_is_damage(tmp_path):
@@ -158,6 +178,39 @@ def test_to_keep_less_than_was_logged_forgets_whole_days(tmp_path):
     assert 0 == keep(str(warehouse), timedelta(days=100_000))
     assert 1 == keep(str(warehouse), one_day)
     assert [] == list((warehouse / "events").iterdir())
+    inspect(str(warehouse))
+
+
+def test_all_damage_is_told_at_once_however_much_there_is(tmp_path):
+    servers = ("mx1", "mx2", "mx3", "mx4")
+    warehouse = warehouse_of(tmp_path, servers=servers)
+    parts_of(warehouse, "mx1")[0].unlink()
+    torn(parts_of(warehouse, "mx2")[0])
+
+    with pytest.raises(WarehouseUnusable, match=r"is torn \(and 1 more\); .*--again 'mx1/MSGTRK.*' --again 'mx2/MSGTRK.*'`$"):
+        inspect(str(warehouse))
+    for server in servers:
+        for path in parts_of(warehouse, server):
+            path.unlink()
+    with pytest.raises(WarehouseUnusable, match=r"\(and 7 more\); .*--again '\*'`$"):
+        inspect(str(warehouse))
+    assert 6 == read_again(str(tmp_path / "logs"), str(warehouse), ["mx1/*", "mx2/*", "mx3/*"])
+    with pytest.raises(
+        WarehouseUnusable, match=r"\(and 1 more\); .*--again 'mx4/MSGTRK2026112112-1\.LOG' --again 'mx4/MSGTRK2026112113-1\.LOG'`$"
+    ):
+        inspect(str(warehouse))
+
+
+def test_the_remedy_finds_logs_of_servers_whose_names_have_brackets_and_quotes(tmp_path):
+    warehouse = warehouse_of(tmp_path, servers=("mx[1]?'",))
+    for path in (warehouse / "events").rglob("*.parquet"):
+        path.unlink()
+
+    with pytest.raises(WarehouseUnusable) as found:
+        inspect(str(warehouse))
+
+    words = shlex.split(str(found.value).split("`")[1])
+    assert 2 == read_again(str(tmp_path / "logs"), str(warehouse), [words[at + 1] for at, word in enumerate(words) if word == "--again"])
     inspect(str(warehouse))
 
 

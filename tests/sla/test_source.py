@@ -76,6 +76,11 @@ def test_a_mistake_is_named(tmp_path, reading, options, text):
         reading.options(**options).load(str(tmp_path)).count()
 
 
+def test_a_directory_that_is_not_there_is_named(tmp_path, reading):
+    with pytest.raises(Exception, match=r"msgtrk: .*/nowhere: no such file or directory"):
+        reading.load(str(tmp_path / "nowhere")).count()
+
+
 def test_a_stream_has_each_file_once_also_after_a_restart(tmp_path, spark):
     register(spark)
     logs, checkpoint, seen = tmp_path / "logs", tmp_path / "checkpoint", []

@@ -10,7 +10,9 @@ import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from pyspark.sql import functions as F
 
 from shadowrelay.model.tracking import EventId
@@ -23,6 +25,8 @@ from shadowrelay.sla.warehouse import read_events
 from tests.kit.clock import wait_until
 from tests.kit.log_files import a_log, an_event
 from tests.kit.summaries import empty
+
+WAIT_SECONDS_MAX = 3 * 3600  # on a machine that does much else: only what hangs is a failure
 
 
 def put(logs: Path, server: str, name: str, messages: list[str], at: datetime, event: EventId = EventId.RECEIVE) -> None:
@@ -47,9 +51,9 @@ def stop_after(stop: threading.Event, looks: list[None], count: int, is_time=lam
 
     def run() -> None:
         try:
-            wait_until(is_time)
+            wait_until(is_time, WAIT_SECONDS_MAX)
             last = len(looks) + count
-            wait_until(lambda: len(looks) >= last)
+            wait_until(lambda: len(looks) >= last, WAIT_SECONDS_MAX)
         finally:
             stop.set()
 
@@ -64,7 +68,7 @@ def acknowledged(output: Path) -> int:
     return sum(line["messages_acknowledged"] for line in hours if line["scope"] == "all")
 
 
-@pytest.mark.timeout(300, func_only=True)
+@pytest.mark.timeout(1800, func_only=True)
 def test_a_bad_batch_and_a_failed_report_are_said_and_tried_again(spark, tmp_path, monkeypatch, looks):
     logs, output, told, reports, stop = tmp_path / "logs", tmp_path / "o", [], [], threading.Event()
     logs.mkdir()
@@ -110,13 +114,13 @@ def test_a_bad_batch_and_a_failed_report_are_said_and_tried_again(spark, tmp_pat
     assert 3 == read_events(spark, str(tmp_path / "w")).count()
 
 
-@pytest.mark.timeout(300, func_only=True)
+@pytest.mark.timeout(1800, func_only=True)
 def test_what_lands_before_the_first_report_is_reported_once_and_counted(spark, tmp_path, monkeypatch, looks):
     reports, stop = [], threading.Event()
     put(tmp_path / "logs", "mx1", "2026112112-1", ["m1"], datetime.now(UTC))
 
     def describe_servers(_logs, warehouse, _sites, _known):
-        wait_until(lambda: has_events(warehouse))  # after the look's feed, before its report
+        wait_until(lambda: has_events(warehouse), WAIT_SECONDS_MAX)  # after the look's feed, before its report
 
     def report(_spark, _warehouse, _directory, **options):
         reports.append(options["watch"]["batches"])
@@ -155,21 +159,43 @@ def start(directory: Path, output) -> subprocess.Popen:
     return subprocess.Popen([sys.executable, "-m", "shadowrelay", *words], stdout=output, stderr=output, start_new_session=True)
 
 
-def wait_alive(process: subprocess.Popen, is_time, seconds: float = 400) -> None:
+PROCESSOR_SECONDS_MAX = 900.0  # of a watch and its JVM until it is time: about 40 where nothing is wrong
+
+
+def wait_alive(process: subprocess.Popen, is_time) -> None:
+    """As long as it has worked little: by its own processor time, which other programs of the machine do not take away."""
+
     def is_time_and_alive() -> bool:
         assert process.poll() is None
+        assert processor_seconds(process.pid) < PROCESSOR_SECONDS_MAX
         return is_time()
 
-    wait_until(is_time_and_alive, seconds)
+    wait_until(is_time_and_alive, WAIT_SECONDS_MAX)
+
+
+def processor_seconds(group: int) -> float:
+    """Of all processes of the group."""
+    ticks = 0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:  # it has ended
+            continue
+        ticks += sum(map(int, fields[11:15])) if int(fields[2]) == group else 0
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+WAITING_MAX = 6  # logs that arrive before the watch has taken those before them: a slow one gets no more to do than a fast one
 
 
 @pytest.mark.heavy
-@pytest.mark.timeout(2400)
+@pytest.mark.timeout(WAIT_SECONDS_MAX)
 def test_killed_several_times_while_files_arrive_nothing_is_lost_or_doubled(spark, tmp_path):
     logs, warehouse, top = tmp_path / "logs", tmp_path / "w", tmp_path / "w" / "live"
     logs.mkdir()
     now = datetime.now(UTC).replace(microsecond=0)
     sent, numbers, is_done = [], iter(range(10**6)), threading.Event()
+    names = []
 
     def more() -> None:
         number = next(numbers)
@@ -178,11 +204,20 @@ def test_killed_several_times_while_files_arrive_nothing_is_lost_or_doubled(spar
         put(logs, f"mx{number % 3}", f"2026112112-{number}", messages, now - ago)
         if number % 4 == 3:  # shipped again, under another name
             put(logs, f"mx{number % 3}", f"2026112112-{number}a", messages, now - ago)
+            names.append(f"{number}a")
         sent.append(number)
+        names.append(str(number))
+
+    def taken() -> int:
+        try:
+            return sum(parquet.read_metadata(path).num_rows for path in warehouse.glob("files/*/*.parquet"))
+        except (OSError, pa.ArrowException):  # being replaced
+            return 0
 
     def arrive() -> None:
         while not is_done.wait(1.5):
-            more()
+            if len(names) - taken() < WAITING_MAX:
+                more()
 
     def count(pattern: str) -> int:
         return len(list(warehouse.glob(pattern)))
@@ -215,7 +250,7 @@ def test_killed_several_times_while_files_arrive_nothing_is_lost_or_doubled(spar
         try:
             wait_alive(process, lambda: _is_settled(tmp_path, rows, 50 * len(sent)))
             process.send_signal(signal.SIGTERM)
-            assert 0 == process.wait(60), (tmp_path / "output").read_text()
+            assert 0 == process.wait(WAIT_SECONDS_MAX), (tmp_path / "output").read_text()
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
