@@ -151,7 +151,7 @@ async def test_a_server_that_supersedes_a_copy_stays_on_the_list_because_it_may_
 
         for link in node.context.links.values():
             link.hold = hold  # type: ignore[method-assign]
-        outcome = await node.services.place.place(stored)
+        outcome = await node.services.copy_repair.place(stored)
 
         after = await node.ledger.load(stored.envelope.message_id)
         assert after is not None

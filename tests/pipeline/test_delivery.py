@@ -340,7 +340,7 @@ async def test_a_copy_placed_during_an_attempt_binds_its_dot_where_the_server_ha
         assert await is_off_the_list()
         net.hold_fault = lambda primary, shadow: fault
         east.context.peers.may_try = may_try
-        east.services.place.wake(0)
+        east.services.copy_repair.wake(0)
         await until(west.in_role(east.last, Role.SHADOW), SPAN)
         await asyncio.sleep(56)
 
@@ -360,7 +360,7 @@ async def test_a_copy_placed_between_reading_a_message_and_its_attempt_binds_its
         await until(lambda: east.ledger.counts["due, read"] > 0, 30)
 
         east.context.peers.may_try = may_try
-        east.services.place.wake(0)
+        east.services.copy_repair.wake(0)
         await until(west.in_role(east.last, Role.SHADOW), SPAN)
         await asyncio.sleep(5)
         is_tried = asyncio.Event()

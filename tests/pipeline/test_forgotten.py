@@ -62,7 +62,7 @@ async def test_a_forgotten_peer_is_asked_nothing_and_sent_no_copy_until_it_is_he
         asked = count_questions(east)
         for _ in range(4):
             await east.accept()
-        east.services.place.wake(0)
+        east.services.copy_repair.wake(0)
         net.sink.answer = lambda address: OK
         await until(lambda: 8 == len(net.sink.arrived), 3 * HEARTBEAT)
         assert ([], 1) == (asked, east.context.peers.forgotten())

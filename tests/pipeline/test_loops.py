@@ -359,7 +359,7 @@ async def test_messages_that_cannot_be_placed_do_not_hide_those_behind_them(tmp_
     async with nodes(tmp_path, EAST, WEST) as net:
         east, west = net.nodes[EAST], net.nodes[WEST]
         net.sink.answer = lambda address: BUSY
-        east.services.place.place, place = _never, east.services.place.place  # type: ignore[method-assign, assignment]
+        east.services.copy_repair.place, place = _never, east.services.copy_repair.place  # type: ignore[method-assign, assignment]
         net.isolate(WEST)
         for _ in range(205):
             await east.accept()
@@ -368,7 +368,7 @@ async def test_messages_that_cannot_be_placed_do_not_hide_those_behind_them(tmp_
         async def only_the_last(message):
             return await place(message) if message.envelope.message_id == last else RepairOutcome.AGAIN
 
-        east.services.place.place = only_the_last  # type: ignore[method-assign]
+        east.services.copy_repair.place = only_the_last  # type: ignore[method-assign]
         net.heal()
 
         await until(west.in_role(last, Role.SHADOW), 30)
@@ -540,7 +540,7 @@ async def test_the_lease_of_a_copy_that_came_too_late_is_not_kept(tmp_path: Path
         await until(east.in_role(east.last, Role.DELIVERED), 20)
         east.context.leases.began(east.last, WEST, east.clock.awake(), is_confirmed=True)
 
-        east.services.place.want(east.last)
+        east.services.copy_repair.want(east.last)
 
         await until(lambda: not east.context.leases._copies, 20)
 

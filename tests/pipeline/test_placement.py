@@ -172,7 +172,7 @@ async def test_a_copy_that_only_itself_is_refused_closes_the_peer_to_nobody_else
         first = ""
         await east.accept()
         first, link.hold = east.last, not_this
-        east.services.place.wake(0)
+        east.services.copy_repair.wake(0)
         await east.accept()
 
         assert Role.SHADOW is await west.role(east.last)

@@ -94,7 +94,7 @@ async def fill(net: Net) -> None:
     (queue,) = [row.identity for row in await east.services.view.queues() if "localhost" in row.next_hop]
     await east.services.view.suspend_queue(queue, "ann")
     (handed,) = await east.ledger.real.transition([ids["handed@corp.example"]], lambda _, claim: primary.draining(claim))
-    assert handed.note == "handed"
+    assert handed.outcome == "handed"
 
 
 def change(path: Path, *statements: str) -> None:

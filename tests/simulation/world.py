@@ -204,7 +204,7 @@ class World:
     def _build(self, directory: Path) -> None:
         chance = self.chance
         self.network = Network(self.loop, random.Random(chance.getrandbits(64)))
-        self.checker = Checker(self.now, self.outcome, self._copies)
+        self.checker = Checker(self.now, self.note, self._copies)
         self.sink = Sink(random.Random(chance.getrandbits(64)), self.now)
         self.sink.on_dot, self.sink.on_arrival, self.sink.on_refusal = self.checker.dot, self.checker.arrival, self.checker.refusal
         self.network.serve(SINK_HOST, None, self.sink.factory)
@@ -215,7 +215,7 @@ class World:
         self.checker.machines = {machine.host: machine for machine in self.machines}
         self.processes = Machines(self.loop, self.network, self.checker, random.Random(chance.getrandbits(64)), self.power)
         hosts = [machine.host for machine in self.machines]
-        self.clients = Clients(self.network, hosts, random.Random(chance.getrandbits(64)), self.outcome)
+        self.clients = Clients(self.network, hosts, random.Random(chance.getrandbits(64)), self.note)
         self.clients.on_acknowledged = self.checker.acknowledged
         self._complaints: list[str] = []
         self.counts: Counter[str] = Counter()
