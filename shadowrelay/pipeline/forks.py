@@ -46,10 +46,11 @@ from shadowrelay.pipeline.dsn import promotion_header
 from shadowrelay.pipeline.poison import set_aside
 from shadowrelay.pipeline.relay import Relayed, RelayService
 from shadowrelay.pipeline.routing import RECIPIENTS_PER_TRANSACTION_MAX, Router
-from shadowrelay.pipeline.side_messages import Journaling, Notices, Record
+from shadowrelay.pipeline.side_messages import Journaling, Notices, Record, head_of
 from shadowrelay.pipeline.site_links import sites_of
 from shadowrelay.ports import Decide, Deliverer, DeliveryJob
 from shadowrelay.protocol import tracking
+from shadowrelay.protocol.fields import own_traces_count
 from shadowrelay.settings.values import Settings
 
 NO_KEYS: Mapping[int, bytes] = MappingProxyType({})
@@ -210,7 +211,7 @@ class Forks:
         for ordinal, key in keys.items():
             if key in found and found[key].message_id != stored.envelope.message_id:
                 firsts[found[key].message_id].add(ordinal)
-        if not firsts:
+        if not firsts or (stored.is_promoted and await self._has_passed_on(attempt)):
             return NO_ORDINALS
         ended = frozenset().union(*firsts.values())
         rest = fork.ordinals - ended
@@ -222,6 +223,17 @@ class Forks:
             _log.info("delivery.duplicate", message_id=stored.envelope.message_id, delivered_as=first, recipients=len(ordinals))
         await self._commit(attempt, record, await self._record(attempt, AttemptOutcome(ended, {}, waiting), None))
         return ended
+
+    async def _has_passed_on(self, attempt: ForkAttempt) -> bool:
+        """Whether this node had delivered the message that it took over to a next hop, from where it came to the lost server: a filter, a
+        relay, a peer. Then the record is of that delivery, and the message has reached nobody."""
+        try:
+            head, _ = head_of(await attempt.read_content())
+        except OSError:
+            return True  # the transaction reads it again, and handles the error
+        header = head.partition(b"\r\n\r\n")[0].lower()
+        received_here = 1 if attempt.stored.claim.is_kept else 0  # before it was relayed by TRACK
+        return own_traces_count(header, self._context.me.server) > received_here
 
     async def _attempt_in_parts(
         self, attempt: ForkAttempt, ordinals: Ordinals, prefix: bytes, keys: Mapping[int, bytes], record: Record

@@ -280,3 +280,12 @@ def parse_span(text: str) -> timedelta:
     if not timedelta() < span <= timedelta(seconds=SPAN_SECONDS_MAX):
         raise bad_argument("Bad span")
     return span
+
+
+def own_traces_count(header: bytes, server: str) -> int:
+    """How many Received fields of a header name `server` as the receiver: it received the message, took it over or resubmitted it.
+
+    Shapes: `header` is in lower case. RFC 5321 4.4
+    """
+    by = f"by {server}".lower().encode()
+    return header.count(by + b" with ") + header.count(by + b"\r\n\twith ")

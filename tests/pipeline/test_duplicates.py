@@ -57,6 +57,28 @@ async def test_a_message_that_a_client_sends_again_ends_as_delivered(tmp_path: P
         await until(west.in_role(second, Role.DELIVERED), 30), "its discard is as usual"
 
 
+TRACE = f"Received: from client ([192.0.2.1])\r\n\tby {EAST} with ESMTP id 1;\r\n\tSun, 1 Mar 2026 12:00:00 +0000\r\n"
+TAKEN_OVER = f"Received: from mx9.example by {EAST}\r\n\twith ShadowRedundancy id 1;\r\n\tSun, 1 Mar 2026 12:00:00 +0000\r\n"
+
+
+@pytest.mark.parametrize("trace", [TRACE, TAKEN_OVER], ids=["received here", "taken over here"])
+@in_virtual_time
+async def test_what_this_node_has_passed_on_and_takes_over_again_is_no_duplicate(tmp_path: Path, trace: str) -> None:
+    """EAST delivers to a filter, which hands the message to WEST; WEST places a copy on EAST, and is lost."""
+    async with nodes(tmp_path, EAST, WEST, **SETTINGS) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        await send(east, "u@a.example")
+        net.sink.answer = lambda address: BUSY
+        assert 250 == (await west.accept("u@a.example", data=f"{trace}Subject: hello\r\n\r\nhello\r\n".encode(), **HEADERS)).code
+        await until(east.in_role(west.last, Role.SHADOW), 30)
+        await net.kill(WEST)
+        net.sink.answer = lambda address: OK
+        await until(east.in_role(west.last, Role.DELIVERED), 3 * SPAN)
+
+        assert ["u@a.example"] * 2 == net.sink.addresses()
+        assert [] == east.log.rows(EventId.DUPLICATEDELIVER)
+
+
 @in_virtual_time
 async def test_only_the_recipients_that_were_reached_are_left_out(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, routes=TWO_HOPS, **SETTINGS) as net:

@@ -10,8 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shadowrelay.memory import ContentBudget
+from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, BodyType, Recipient
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, STORE_UNAVAILABLE
+from shadowrelay.pipeline.dsn import promotion_header, resubmission_header
 from shadowrelay.smtp.data import CommandReader, ContentSink, DataFilter, has_long_line, header_facts, receive_data, trace_header
 from shadowrelay.smtp.limits import BARE_CR_OR_LF, LINE_OCTETS_MAX, LINE_TOO_LONG, Descriptors
 from tests.kit.receiving import NOON, files_in, octets_of, receiving
@@ -291,6 +293,13 @@ def test_a_header_shows_whether_the_message_has_passed_this_node_before() -> Non
     assert not header_facts(header, "b.example").has_own_trace
     assert not header_facts(header, "example").has_own_trace
     assert not header_facts(b"Subject: x\r\n\r\n" + ours, "a.example").has_own_trace, "only its header counts"
+    now = datetime(2026, 3, 1, tzinfo=UTC)
+    for line in (
+        promotion_header(ServerName("b.example"), ServerName("a.example"), MessageId("1"), now),
+        resubmission_header(ServerName("a.example"), MessageId("1"), MessageId("2"), 3, now),
+    ):
+        assert header_facts(line + b"Subject: x\r\n\r\n", "a.example").has_own_trace
+        assert not header_facts(line + b"Subject: x\r\n\r\n", "example").has_own_trace
 
 
 DATE = "Sun, 1 Mar 2026 12:00:00 +0000"
