@@ -218,12 +218,16 @@ class PeerSession:
             raise PeerUnavailable(self._server, f"{len(answers)} answers to {len(questions)} questions")
         return answers
 
+    def offers(self, copy: CopyInFlight) -> bool:
+        """Whether the reply to EHLO offered what this copy needs."""
+        return self.offers_track if copy.is_tracked else self.offers_hold
+
     async def hold(self, copy: CopyInFlight) -> StatusAnswer | None:
         """Place a copy, or relay a message (`is_tracked`). Returns None if it is stored and synced, else the answer that superseded it.
 
         Raises: PeerUnavailable after a refusal: nothing is stored. SessionBroken: `copy.sent` tells whether it may be stored.
         """
-        if not (self.offers_track if copy.is_tracked else self.offers_hold):
+        if not self.offers(copy):
             raise PeerUnavailable(self._server, f"does not offer {TRACK if copy.is_tracked else HOLD} now", said=PeerSaid.NO_SESSION)
         envelope, content = copy.offer.envelope, copy.offer.content
         extra = f"XSHADOW={format_hold(envelope.message_id, copy.offer.number, is_tracked=copy.is_tracked)}"
@@ -417,7 +421,8 @@ class SmtpPeerLink:
                     copy.on_progress = _extending(bound, seconds, still)
                 await self._pool.enter()
                 try:
-                    session = self._pool.take(self._server)
+                    while (session := self._pool.take(self._server)) is not None and not session.offers(copy):
+                        self._pool.drop(session)  # the reply to its EHLO is an old one: ask the peer what it offers now
                     if session is not None:
                         try:
                             return await self._place(session, copy)

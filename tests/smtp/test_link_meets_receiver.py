@@ -21,6 +21,7 @@ from shadowrelay.pipeline.relay import CANNOT_TRACK
 from shadowrelay.pipeline.track import NOT_LINKED
 from shadowrelay.ports import DeliveryJob
 from shadowrelay.protocol.xqdiscard import format_superseded
+from shadowrelay.settings.values import Redundancy
 from shadowrelay.smtp.client import ConnectOptions
 from shadowrelay.smtp.deliverer import SmtpDeliverer
 from shadowrelay.smtp.peer_link import LinkEvents, SessionLink, SmtpPeerLink
@@ -170,6 +171,20 @@ async def test_a_next_hop_that_takes_no_track_of_us_says_so_behind_the_content(t
     assert refused.value.reply is not None
     assert refused.value.reply.code in CANNOT_TRACK
     assert known == again.superseded
+
+
+async def test_a_kept_session_from_before_a_reload_does_not_say_what_the_peer_offers_now(tmp_path: Path):
+    async with a_pair(tmp_path) as (link, station):
+        copy = an_offer(tmp_path, SMALL)
+        await link.hold(copy, 1000.0)  # its session is kept; TRACK was not offered in it
+        connector = station.server.reception.connector.model_copy(update={"redundancy": Redundancy.PREVIOUS_HOP})
+        station.server.reload(connector, (), None)
+        offer = replace(copy, envelope=RELAYED, number=CopyNumber(1, 1, PEER_DATABASE), done=frozenset())
+
+        answer = await link.track(offer, 1000.0)
+
+    assert answer.superseded is None
+    assert [ENVELOPE.message_id, RELAYED.message_id] == [held.envelope.message_id for held, _ in station.peer_requests.holds]
 
 
 async def test_questions_are_answered_and_the_peer_learns_that_we_read_it(tmp_path: Path):
