@@ -32,6 +32,7 @@ from tests.pipeline.test_sites import CHICAGO, LINKS, NEIGHBOURS
 EDGE, HUB, OTHER_HUB, LAST, OTHER_EDGE = WEST, EAST, NORTH, SOUTH, CHICAGO
 KEPT_SPAN = 3 * HEARTBEAT
 BUSY = Reply(451, "4.3.2", "not now")
+DATE = "Sun, 1 Mar 2026 12:00:00 +0000"  # with a Message-ID: recorded deliveries are compared
 FIVE = ("chicago", "new-york", "london", "dublin", "atlanta")
 STEPS = 40
 CALM_SECONDS_MAX = 2000.0
@@ -176,7 +177,8 @@ class World:
         number = len(self.acknowledged) + self.counts["refused"]
         domains = FIVE if self.has_five_sites else ("corp",)
         addresses = [f"user{number}-{index}@{self.chance.choice(domains)}.example" for index in range(self.chance.choice((1, 1, 2)))]
-        reply = await self.net.nodes[self.edge].accept(*addresses, data=f"Subject: {number}\r\n\r\nhello\r\n".encode())
+        data, header = f"Subject: {number}\r\n\r\nhello\r\n".encode(), {"internet_message_id": f"<{number}@x.example>", "date": DATE}
+        reply = await self.net.nodes[self.edge].accept(*addresses, data=data, **header)
         if reply.is_positive:
             self.acknowledged += addresses
         else:
