@@ -262,7 +262,7 @@ class AcceptService:
 
     def _refuse(self, stored: StoredMessage, failures: list[str], size: int) -> Reply:
         context = self._context
-        reason = "; ".join(failures) or tracking.NO_SUITABLE_SHADOW_SERVERS
+        reason = "; ".join(dict.fromkeys(failures)) or tracking.NO_SUITABLE_SHADOW_SERVERS
         context.tracking.write(tracking.haredirectfail(context.me.server, stored, at=context.now(), reason=reason, size=size))
         context.metrics.refused("not redundant")
         context.attempts.end(stored.envelope.message_id)
@@ -303,4 +303,4 @@ def _pass_on(answer: "asyncio.Future[Reply]", task: "asyncio.Task[Reply]") -> No
 
 
 def _why(result: CopyResult | None) -> str:
-    return "; ".join(result.failures) if result is not None and result.failures else tracking.NO_SUITABLE_SHADOW_SERVERS
+    return "; ".join(dict.fromkeys(result.failures)) if result is not None and result.failures else tracking.NO_SUITABLE_SHADOW_SERVERS

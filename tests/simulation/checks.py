@@ -82,6 +82,8 @@ class Checker:
     def attempted(self, machine: Machine, attempt: AttemptRecord) -> None:
         """About to be committed: what is done without having arrived has failed; its notices are `sides`."""
         envelope = self.envelopes[attempt.message_id]
+        for side in attempt.sides:  # also about a recipient that the message reached, by another node
+            self.notices.setdefault(side.message.envelope.message_id, set()).add(machine.host)
         for ordinal in attempt.done:
             if self.arrived[attempt.message_id, ordinal]:
                 continue
@@ -92,8 +94,6 @@ class Checker:
                 continue
             if not address.startswith("bad") and (attempt.message_id, address) not in self.refused:
                 self.violation("I1", f"{machine.name} gives up {attempt.message_id} for {address}, which nobody refused")
-            for side in attempt.sides:
-                self.notices.setdefault(side.message.envelope.message_id, set()).add(machine.host)
             notices = tuple(side.message.envelope.message_id for side in attempt.sides if side.action == "failed")
             if not notices and envelope.sender:
                 self.violation("I1", f"{machine.name} tells nobody that {attempt.message_id} failed for {address}")

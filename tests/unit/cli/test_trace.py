@@ -86,6 +86,11 @@ TAKEOVER = row(WEST, "RESUBMIT", 14, BOB, source="REDUNDANCY", reference=EAST, c
             {WEST: known("primary", BOB, last_reply="421 4.4.1 no")},
             "Waits on mx1.west after takeover from mx1.east: 421 4.4.1 no; its acceptance is in none of these logs",
         ),
+        (
+            [row(EAST, "HAREDIRECTFAIL", 1, BOB, context="No suitable shadow servers")],
+            {},
+            "Refused by mx1.east with 451, 05:42:01, so its client keeps it: No suitable shadow servers",
+        ),
         ([], {EAST: known("delivered", BOB, primary=WEST)}, "Done, says mx1.east, and was delivered by mx1.west"),
         ([], {EAST: known("primary", BOB, suspended_since="x", suspended_by="ann")}, "Is suspended by ann on mx1.east"),
         (
