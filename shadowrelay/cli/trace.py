@@ -144,7 +144,9 @@ def sentence(message_id: str, events: Sequence[Json], messages: dict[str, Json],
     deliveries = {one: [row for row in sent if one in row["recipients"]] for one in to}
     delivered = [one for one in to if deliveries[one]]
     refused = next((row for row in own if row["event"] == "HAREDIRECTFAIL"), None)
-    if received is None and refused is not None and not any(row["event"] in (*SENT, "FAIL", "RESUBMIT") for row in own):
+    # While a delayed acknowledgement waits, there is no RECEIVE row yet, but a node has the message.
+    is_kept = any(message["role"] != "released" for message in messages.values())
+    if received is None and refused is not None and not is_kept and not any(row["event"] in (*SENT, "FAIL", "RESUBMIT") for row in own):
         return f"Refused by {refused['node']} with 451, {clock(refused['at'], now)}, so its client keeps it: {refused['context']}"
     parts = [_outcome(own, messages, to, delivered, now)]
     twice = [one for one in to if len(deliveries[one]) > 1]

@@ -225,8 +225,8 @@ class Forks:
         return ended
 
     async def _has_passed_on(self, attempt: ForkAttempt) -> bool:
-        """Whether this node had delivered the message that it took over to a next hop, from where it came to the lost server: a filter, a
-        relay, a peer. Then the record is of that delivery, and the message has reached nobody."""
+        """Whether a message that was taken over had passed this node before: this node delivered it to a filter, a relay or a peer, and it
+        reached the lost server from there. The recorded delivery is then that one, and no recipient has the message."""
         try:
             head, _ = head_of(await attempt.read_content())
         except OSError:

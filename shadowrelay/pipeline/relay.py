@@ -76,10 +76,10 @@ class RelayService:
 
     def __init__(self, context: Context, has_yielded: Callable[[MessageId], None]) -> None:
         self._context = context
-        self._has_yielded = has_yielded  # the next hop of this kept shadow, to another server
-        self._yielded: set[MessageId] = set()  # in flight, and so
+        self._has_yielded = has_yielded  # called with each kept shadow whose next hop has yielded to another server
+        self._yielded: set[MessageId] = set()  # messages in flight for which it will be called
         self._in_flight: dict[MessageId, asyncio.Future[None]] = {}
-        self._early: dict[MessageId, list[Ordinals]] = {}  # of those without an answer yet: what the next hop has reported; empty: all
+        self._early: dict[MessageId, list[Ordinals]] = {}  # for each offer without an answer: reported done meanwhile; empty: all
         self._servers: tuple[Settings, Mapping[HostPort, ServerName]] | None = None
 
     def server_at(self, host: HostPort) -> ServerName | None:
@@ -159,20 +159,24 @@ class RelayService:
             answer = await context.links[server].track(offer, context.clock.awake() + RELAY_SECONDS, still)
         finally:
             del self._early[message_id]
-        said = answer.superseded
-        if said is not None and not _has_it(said):
-            raise TransientDeliveryError(Reply(451, "4.3.0", f"it was given up there: {said.state}"), server)
-        done = (NO_ORDINALS if said is None else said.done).union(*reported).intersection(range(1, count + 1))
-        is_done = (said is not None and said.state is StatusState.DELIVERED) or not all(reported) or len(done) >= count
+        superseded = answer.superseded
+        if superseded is not None and not _has_it(superseded):
+            raise TransientDeliveryError(Reply(451, "4.3.0", f"it was given up there: {superseded.state}"), server)
+        done = (NO_ORDINALS if superseded is None else superseded.done).union(*reported).intersection(range(1, count + 1))
+        is_done = (superseded is not None and superseded.state is StatusState.DELIVERED) or not all(reported) or len(done) >= count
         text = f"Delivered there as {message_id}" if is_done else f"Queued for delivery there as {message_id}; the shadow stays here"
         report = DeliveryReport(name, dict.fromkeys(sorted(job.ordinals), Reply(250, "2.0.0", text)))
         if is_done:
             self._track_end(stored, envelope, server)
             return Relayed(report, None, None)
         next_hop = PeerDatabase(server, answer.server_database)
-        number = said.number if said is not None and said.state is StatusState.PRIMARY and said.number is not None else rank
+        number = (
+            superseded.number
+            if superseded is not None and superseded.state is StatusState.PRIMARY and superseded.number is not None
+            else rank
+        )
         claim = shadow.kept_claim(next_hop, number, count, done)
-        if said is not None and shadow.yielded_to(said, next_hop, context.me):
+        if superseded is not None and shadow.yielded_to(superseded, next_hop, context.me):
             self._yielded.add(message_id)
         keep_until = delivery_rules.shadow_keep_until(context.now(), context.settings.transport)
         kept = NewMessage(envelope, claim, Origin.SHADOW, None, keep_until)
@@ -189,7 +193,7 @@ class RelayService:
             )
 
     def _may_be_offered_again(self, stored: StoredMessage) -> bool:
-        """Whether an attempt of before may have ended without its record."""
+        """Whether an earlier attempt may have ended without its record."""
         return bool(stored.retries) or stored.is_promoted or stored.internal_id <= self._context.ledger.last_id_at_start
 
     def over(self, in_flight: Iterable[MessageId]) -> None:
@@ -202,9 +206,9 @@ class RelayService:
                 self._has_yielded(message_id)
 
     async def recorded(self, events: Iterable[DiscardEvent]) -> None:
-        """Wait until the ledger has what was relayed just now: the next hop may have delivered one of these before this node has recorded
-        that it keeps it. Nobody waits for an answer that has not come; what was reported of it meanwhile counts when it does. If it does
-        not, the message is offered again, and the answer has that, too."""
+        """Wait until the ledger has the messages that were relayed just now: the next hop may deliver one before this node has recorded its
+        shadow. An offer without an answer is not waited for. Its events are applied when the answer arrives; if none arrives, the message
+        is offered again, and that answer contains them."""
         for event in events:
             early = self._early.get(event.message_id)
             if early is not None and event.status is DiscardStatus.DELIVERED:

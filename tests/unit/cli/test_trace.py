@@ -91,6 +91,11 @@ TAKEOVER = row(WEST, "RESUBMIT", 14, BOB, source="REDUNDANCY", reference=EAST, c
             {},
             "Refused by mx1.east with 451, 05:42:01, so its client keeps it: No suitable shadow servers",
         ),
+        (
+            [row(EAST, "HAREDIRECTFAIL", 1, BOB, context="No suitable shadow servers")],
+            {EAST: known("primary", BOB)},
+            "Waits on mx1.east; its acceptance is in none of these logs",
+        ),
         ([], {EAST: known("delivered", BOB, primary=WEST)}, "Done, says mx1.east, and was delivered by mx1.west"),
         ([], {EAST: known("primary", BOB, suspended_since="x", suspended_by="ann")}, "Is suspended by ann on mx1.east"),
         (
