@@ -192,7 +192,9 @@ async def test_the_message_that_kills_two_servers_stays_on_the_second_and_obeys_
             [east, west], lambda: innocents == {arrival.recipient for arrival in sink.arrivals}, "innocent messages did not arrive"
         )
         await until(
-            lambda: [("shadow", 1)] == in_queue(east, "SELECT role, count(*) FROM message WHERE deaths_count > 0"), what="no copy is left"
+            # an innocent message may have been in an attempt at a death, too: it is delivered by now
+            lambda: ("shadow", 1) in in_queue(east, "SELECT role, count(*) FROM message WHERE deaths_count > 0 GROUP BY role"),
+            what="no copy is left",
         )
 
         (aside,) = await asyncio.to_thread(command, west, "list", "--queue", "Poison")
