@@ -40,8 +40,9 @@ from shadowrelay.smtp.deliverer import SmtpDeliverer
 from shadowrelay.smtp.host_names import HostNames, Lookups
 from shadowrelay.smtp.limits import NOT_ACTIVE, Descriptors
 from shadowrelay.smtp.peer_link import LinkEvents, SmtpPeerLink
+from shadowrelay.smtp.reception import reception_for
 from shadowrelay.smtp.resolver import DnsResolver
-from shadowrelay.smtp.server import Listener, OpenListener, ReceiverServer, reception_for
+from shadowrelay.smtp.server import Listener, OpenListener, ReceiverServer
 from shadowrelay.smtp.tls import TlsContexts, opportunistic_context
 from shadowrelay.store.ledger import SqliteLedger
 from shadowrelay.tracking import operator_log

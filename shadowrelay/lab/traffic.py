@@ -28,8 +28,8 @@ from shadowrelay.pipeline.pressure_rules import NO_PRESSURE
 from shadowrelay.ports import DeliveryJob
 from shadowrelay.settings.values import ReceiveConnector
 from shadowrelay.smtp.client import ConnectOptions
-from shadowrelay.smtp.connection import Reception
 from shadowrelay.smtp.deliverer import Limits, SmtpDeliverer
+from shadowrelay.smtp.reception import Reception
 from shadowrelay.smtp.resolver import DnsResolver
 from shadowrelay.smtp.server import ReceiverServer
 

@@ -12,24 +12,16 @@ when no further command is buffered: one system call for a pipelined group.
 
 import asyncio
 import logging
-import ssl
-import sys
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, ClassVar
 
 import structlog
 from aiosmtpd.smtp import SMTP
 from aiosmtpd.smtp import log as aiosmtpd_log
 
-from shadowrelay.memory import ContentBudget
-from shadowrelay.model.ids import BoundaryName, ServerName
 from shadowrelay.model.replies import LOCAL_ERROR, LedgerUnavailable, Reply, WireError
-from shadowrelay.ports import Acceptor, Clock, PeerRequests
-from shadowrelay.settings.values import Peer, ReceiveConnector, Route
 from shadowrelay.smtp.data import CommandReader
 from shadowrelay.smtp.limits import (
     BARE_CR_OR_LF,
@@ -37,7 +29,6 @@ from shadowrelay.smtp.limits import (
     COMMAND_OCTETS_MAX,
     COMMAND_OCTETS_MAX_BY_VERB,
     COMMAND_TOO_LONG,
-    CONTENT_AHEAD_OCTETS,
     EXCHANGE_STARTS,
     FAILED_IN_CONTENT,
     NO_SMTP_CLIENT,
@@ -50,12 +41,10 @@ from shadowrelay.smtp.limits import (
     TOO_MANY_ERRORS,
     TOO_MANY_SESSIONS,
     UNKNOWN_COMMAND,
-    Descriptors,
-    Rights,
-    SessionCount,
     client_ip,
-    postmaster_homes,
 )
+from shadowrelay.smtp.peer_part import PeerPart
+from shadowrelay.smtp.reception import Reception, SessionLog
 
 aiosmtpd_log.setLevel(logging.WARNING)  # it logs each connection, in a format other than ours
 
@@ -69,72 +58,6 @@ Command = Callable[[Any, str], Awaitable[None]]
 ORDINARY_ENDS = ("quit", "lost", "drain", "TLS failed")  # the last one leaves a warning of its own
 
 _log = structlog.get_logger()
-
-
-@dataclass(slots=True)
-class Reception:
-    """Objects shared by the sessions of one receive connector.
-
-    Shapes: `spool_directory` exists; files in it that no ledger owns are left over from a crash and may be deleted at
-    start. `is_advertised` False (`shadow_redundancy_enabled = false`) hides the keyword; peers may still use the verbs,
-    because copies that they hold must be discarded.
-    """
-
-    name: ServerName
-    boundary: BoundaryName
-    connector: ReceiveConnector
-    peers: Mapping[ServerName, Peer]
-    acceptor: Acceptor
-    peer_requests: PeerRequests
-    clock: Clock
-    spool_directory: Path
-    budget: ContentBudget = field(default_factory=ContentBudget)
-    descriptors: Descriptors = field(default_factory=lambda: Descriptors(sys.maxsize))
-    tls_context: ssl.SSLContext | None = None
-    is_advertised: bool = True
-    closed_with: Reply | None = None  # the refusal of all mail; peers may still fetch discard notifications
-    routes: Sequence[Route] = ()
-    linked: Collection[ServerName] = ()  # the peers with which this node has sessions
-    running: set["asyncio.Task[None]"] = field(default_factory=set)  # the sessions' command loops, also of closed connections
-    read_buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(CONTENT_AHEAD_OCTETS)))
-    """Read buffer shared by the transports of all sessions: its data is consumed before another read can happen."""
-    spool: str = field(init=False)  # `spool_directory` as text, for each message
-    rights: Rights = field(init=False)
-    _homes: tuple[str, str] = field(init=False)
-    count: SessionCount = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.count = SessionCount()
-        self.adopt(self.connector, self.routes)
-
-    def adopt(self, connector: ReceiveConnector, routes: Sequence[Route]) -> None:
-        """Apply changed settings, from the next command of each session on."""
-        self.connector = connector
-        self.routes = routes
-        self.spool = str(self.spool_directory)
-        self.rights = Rights(connector)
-        self._homes = postmaster_homes(self.rights, connector, self.name, routes)
-
-    def postmaster_home(self, *, may_relay: bool) -> str:
-        """The domain for a bare `Postmaster`, empty if there is none."""
-        return self._homes[may_relay]
-
-
-@dataclass(slots=True)
-class SessionLog:
-    """The fields of a session's line in the operator log."""
-
-    address: str
-    port: int
-    began_at: float  # the loop's time
-    client_name: str = ""
-    tls: str = ""
-    peer: str = ""
-    messages_count: int = 0
-    copies_count: int = 0
-    refused_count: int = 0
-    errors_count: int = 0
-    reason: str = "lost"
 
 
 class Connection(SMTP):
@@ -177,7 +100,6 @@ class Connection(SMTP):
         self._is_counted_only = False  # refused with many others: a log line for each would add to the flood
         self._refused_at_once: Reply | None = None
         self._began_at = 0.0
-        self.heard_at = 0.0  # the reader's `progress_at` at the last command that was reported to `heard`
 
     # life cycle
 
@@ -186,6 +108,7 @@ class Connection(SMTP):
         peername = transport.get_extra_info("peername")
         self.own_reader.progress_at = self._began_at = self.loop.time()
         self.account = SessionLog(client_ip(peername), peername[1] if isinstance(peername, tuple) else 0, self._began_at)
+        self.peer = PeerPart(self.reception, self.account)
         address, connector = self.account.address, self.reception.connector
         is_trusted = self.reception.rights.is_externally_secured(address)  # several nodes may share one address
         of_address_max = connector.max_sessions if is_trusted else connector.max_sessions_per_address
@@ -366,14 +289,11 @@ class Connection(SMTP):
             return True
         if self._replies:
             if self.account.peer:
-                self.writing()
+                self.peer.answering()
             transport.write(self._replies[0] if len(self._replies) == 1 else b"".join(self._replies))
             self._replies.clear()
             self._replies_octets = 0
         return self._paused or transport.is_closing()  # type: ignore[attr-defined]
-
-    def writing(self) -> None:
-        """Replies to a peer are about to be written to the transport. For subclasses."""
 
     async def flush(self) -> None:
         """Write the collected replies, and wait while the client does not read. Raises: ConnectionError."""
@@ -402,9 +322,9 @@ class Connection(SMTP):
         """Its content is complete, and the reply is on its way: to cut it now would make the client send the message again."""
         return self._is_deciding
 
-    def refusal_at_greeting(self) -> Reply | None:
-        """Why this connection is refused at once. For subclasses."""
-        return self._refused_at_once or self.reception.closed_with
+    def _refusal_at_greeting(self) -> Reply | None:
+        """Why this connection is refused at once. While no mail is accepted, peers are greeted nevertheless."""
+        return self._refused_at_once or (None if self.peer.may_prove() else self.reception.closed_with)
 
     def end_when_idle(self) -> None:
         """The node takes no mail: the session ends now, or after its transaction. A peer's session stays, to fetch notifications."""
@@ -422,9 +342,11 @@ class Connection(SMTP):
     # commands
 
     def refuse(self, reply: Reply, *, is_error: bool = True) -> None:
-        """A negative reply. Protocol errors are counted; one too many ends the session."""
+        """A negative reply. Protocol errors are counted; one too many ends the session.
+
+        A peer's errors do not: it is trusted, and would repeat them in a new session."""
         self.account.refused_count += 1
-        if is_error and reply.code in PROTOCOL_ERROR_CODES:
+        if is_error and reply.code in PROTOCOL_ERROR_CODES and not self.account.peer:
             self.account.errors_count += 1
             if self.account.errors_count > self.reception.connector.max_protocol_errors:
                 self.hang_up(TOO_MANY_ERRORS, "too many errors")
@@ -434,7 +356,7 @@ class Connection(SMTP):
     async def _handle_client(self) -> None:
         """The session's command loop. The name is aiosmtpd's."""
         try:
-            if (refusal := self.refusal_at_greeting()) is not None:
+            if (refusal := self._refusal_at_greeting()) is not None:
                 self.hang_up(refusal, "drain" if self._refused_at_once is None else "too many sessions")
                 return
             self._collect(f"220 {self.reception.name} ESMTP\r\n".encode())  # no software, no version
@@ -446,8 +368,8 @@ class Connection(SMTP):
                     name, command, argument = self._parsed(line)
                     if command is not None:
                         try:
-                            if self.account.peer and (self.heard_at != reader.progress_at or name in EXCHANGE_STARTS):
-                                self.heard(name)
+                            if self.account.peer and (self.peer.heard_at != reader.progress_at or name in EXCHANGE_STARTS):
+                                self.peer.heard(name, reader.progress_at)
                             await command(self, argument)
                         except Exception as error:
                             if not self._is_answered(name, error):
@@ -529,9 +451,6 @@ class Connection(SMTP):
             self.hang_up(NO_SMTP_CLIENT, "HTTP")
         else:
             self.refuse(NOT_IMPLEMENTED if name in VERBS_NOT_IMPLEMENTED else UNKNOWN_COMMAND)
-
-    def heard(self, name: str) -> None:
-        """A peer sent a command; of those that arrived together, this is the first, or it starts an exchange. For subclasses."""
 
     def after_failure(self, reply: Reply) -> None:
         """Reply to a command that failed on this side, and prepare for the next transaction. For subclasses."""

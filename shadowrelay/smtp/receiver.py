@@ -1,41 +1,41 @@
-"""Receives mail: the commands of RFC 5321 and of the extensions offered in EHLO, in strict order.
+"""Receives mail: the commands of RFC 5321, of the extensions offered in EHLO, and of peers (docs/protocol.md 5 to 10), in strict order.
 
-Decides nothing about a message: the `Acceptor` does. Replies never echo client input. The grammar of a line is in `protocol.addresses`;
-the parameters of MAIL and RCPT known here, and their values, are those of the extensions that our EHLO reply offers. Values are kept
-as received.
+Decides nothing about a message: the `Acceptor` does, and `PeerRequests` about a copy. Replies never echo client input. The grammar of a
+line is in `protocol.addresses`, what may come from a peer in `PeerPart`.
 """
 
 import asyncio
-import os
 import re
 import ssl
-from collections import deque
-from collections.abc import Mapping
-from dataclasses import field
+from collections.abc import Awaitable
 from functools import partial
-from time import time_ns
 
 import structlog
 
-from shadowrelay.model.ids import MessageId
 from shadowrelay.model.message import BodyType, Envelope, Recipient
-from shadowrelay.model.ownership import CopyNumber
-from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, Reply, WireError
-from shadowrelay.model.values import dataclass
+from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, SUPERSEDED, Reply, WireError
 from shadowrelay.protocol.addresses import parse_mail, parse_rcpt
-from shadowrelay.protocol.fields import ENVID
-from shadowrelay.protocol.xshadow import EnvelopeExtras
+from shadowrelay.protocol.xqdiscard import (
+    BLOCK_OCTETS_MAX,
+    DiscardQuery,
+    format_answer_lines,
+    format_reply_lines,
+    parse_command,
+    parse_question_block,
+)
+from shadowrelay.protocol.xshadow import KEYWORD, XshadowForm, format_position, parse_envelope, parse_form
 from shadowrelay.smtp.client_session import reason_of
 from shadowrelay.smtp.connection import BoundedReading, Connection, report_every_unwritten_octet
-from shadowrelay.smtp.data import ContentSink, DataFilter, beginning_of, header_facts, receive_data, trace_header
+from shadowrelay.smtp.data import ContentSink, DataFilter, beginning_of, header_facts, receive_data, receive_octets, trace_header
 from shadowrelay.smtp.limits import (
     ARGUMENT_NEEDED,
+    BAD_CHUNK,
     BAD_HELLO_NAME,
-    BAD_PARAMETER,
     BARE_CR_OR_LF,
     BDAT_WANTED,
     BYE,
     CANNOT_VERIFY,
+    ENVELOPE_OK,
     FAILED_IN_CONTENT,
     HANDSHAKE_SECONDS,
     HELLO_FIRST,
@@ -48,14 +48,17 @@ from shadowrelay.smtp.limits import (
     MESSAGE_TOO_BIG,
     NESTED_MAIL,
     NO_ARGUMENT_ALLOWED,
+    NO_HOLD,
     NO_POSTMASTER,
     NO_VALID_RECIPIENTS,
     NOT_IMPLEMENTED,
     OK,
     OUT_OF_STEP,
     RCPT_FIRST,
+    READ_AHEAD_OCTETS,
     RECIPIENT_OK,
     RELAYING_DENIED,
+    ROOM_FOR_COPY_SECONDS,
     ROOM_SECONDS,
     SENDER_OK,
     START_DATA,
@@ -64,126 +67,25 @@ from shadowrelay.smtp.limits import (
     TOO_MANY_RECIPIENTS,
     UNKNOWN_PARAMETER,
 )
+from shadowrelay.smtp.transaction import (
+    MAIL_PARAMETERS,
+    PEER_MAIL_PARAMETERS,
+    Hold,
+    MailTransaction,
+    new_message_id,
+    recipient_of,
+    take_mail_parameters,
+)
 
 _HELLO_NAME = re.compile(rf"[A-Za-z0-9._:\[\]-]{{1,{HELLO_NAME_OCTETS_MAX}}}")  # characters allowed in a trace header
+CHUNK = re.compile(r"([0-9]{1,19}) *")  # the argument of BDAT in a copy: no LAST, because XSHADOW COMMIT ends the content
+_BLOCK = re.compile(r"STATUS BDAT ([0-9]{1,19}) *", re.IGNORECASE)
 
 _log = structlog.get_logger()
 
-IDS_DRAWN_AT_ONCE = 64  # a system call per id, which also releases the interpreter's lock, is too slow
-
-_drawn: deque[str] = deque()  # hexadecimal digits, 32 per id; deque operations are atomic
-os.register_at_fork(after_in_child=_drawn.clear)  # two processes must not use the same digits
-
-
-def new_message_id() -> MessageId:
-    """A network message id: a UUID of version 7 (RFC 9562 5.7). Its random part makes it unique in the boundary; the time in
-    milliseconds before it places ids of the same time together in the database's index."""
-    try:
-        digits = _drawn.popleft()
-    except IndexError:
-        fresh = os.urandom(16 * IDS_DRAWN_AT_ONCE).hex()
-        _drawn.extend([fresh[start : start + 32] for start in range(32, len(fresh), 32)])
-        digits = fresh[:32]
-    at = f"{time_ns() // 1_000_000:012x}"
-    variant = "89ab"[int(digits[16], 16) & 3]
-    return MessageId(f"{at[:8]}-{at[8:]}-7{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}")
-
-
-@dataclass(slots=True)
-class Hold:
-    """The additional state of a transaction between nodes: a shadow copy, or (if `trace` has our Received line) a message whose shadow the
-    peer keeps. After `has_failed`, every further line is answered 503. `began_awake`: the arrival of MAIL, by `Clock.awake`."""
-
-    message_id: MessageId
-    number: CopyNumber
-    sink: ContentSink
-    extras: EnvelopeExtras | None = None
-    has_failed: bool = False
-    trace: bytes = b""
-    began_awake: float = 0.0
-
-
-@dataclass(slots=True)
-class MailTransaction:
-    """From MAIL to the reply to its content."""
-
-    sender: str
-    body: BodyType = BodyType.SEVEN_BIT
-    smtputf8: bool = False
-    ret: str | None = None
-    envid: str | None = None
-    recipients: list[Recipient] = field(default_factory=list)
-    refused_count: int = 0
-    hold: Hold | None = None
-
-
-_SIZE = re.compile(r"[0-9]{1,20}")  # RFC 1870
-_NOTIFY = re.compile(r"NEVER|(?:SUCCESS|FAILURE|DELAY)(?:,(?:SUCCESS|FAILURE|DELAY)){0,2}", re.IGNORECASE)  # RFC 3461 4.1
-_ORCPT = re.compile(r"[A-Za-z0-9-]{1,64};[!-<>-~]{1,500}")  # RFC 3461 4.2
-_UTF8_ORCPT = re.compile(r"utf-8;", re.IGNORECASE)  # RFC 6533 3
-_UTF8_ADDRESS = re.compile(r"(?:[!-*,-<>-\[\]-~]|\\x\{(?:[0-9A-F]{2,5}|10[0-9A-F]{4})\})*", re.IGNORECASE)
-_ORCPT_OCTETS_MAX = 500
-_BODIES = {body.value: body for body in BodyType}
-MAIL_PARAMETERS = frozenset({"SIZE", "BODY", "SMTPUTF8", "RET", "ENVID"})
-_RCPT_PARAMETERS = frozenset({"NOTIFY", "ORCPT"})
-
-
-def take_mail_parameters(transaction: MailTransaction, parameters: Mapping[str, str], known: frozenset[str]) -> int:
-    """Store the parameters in the transaction. Returns the declared size, or 0.
-
-    Raises: WireError 555 for a parameter that is not `known`, 501 for a bad value.
-    """
-    if parameters.keys() - known:
-        raise WireError(UNKNOWN_PARAMETER)
-    for key, value in parameters.items():
-        if not _take(transaction, key, value):
-            raise WireError(BAD_PARAMETER)
-    return int(parameters.get("SIZE", 0))
-
-
-def _take(transaction: MailTransaction, key: str, value: str) -> bool:
-    if key == "SIZE":
-        return _SIZE.fullmatch(value) is not None
-    if key == "BODY":
-        body = _BODIES.get(value.upper())
-        transaction.body = body or BodyType.SEVEN_BIT
-        return body is not None
-    if key == "SMTPUTF8":
-        transaction.smtputf8 = True
-        return not value
-    if key == "RET":
-        transaction.ret = value
-        return value.upper() in ("FULL", "HDRS")
-    if key == "ENVID":
-        transaction.envid = value
-        return ENVID.fullmatch(value) is not None
-    return True  # a subclass's own parameter: it parses the value itself
-
-
-def recipient_of(address: str, parameters: Mapping[str, str]) -> Recipient:
-    """A recipient with its parameters. Raises: WireError 555 for an unknown parameter, 501 for a bad value."""
-    if parameters.keys() - _RCPT_PARAMETERS:
-        raise WireError(UNKNOWN_PARAMETER)
-    notify, orcpt = parameters.get("NOTIFY"), parameters.get("ORCPT")
-    if notify is not None and _NOTIFY.fullmatch(notify) is None:
-        raise WireError(BAD_PARAMETER)
-    return Recipient(address, notify, None if orcpt is None else original_recipient(orcpt))
-
-
-def original_recipient(orcpt: str) -> str:
-    """ORCPT as passed on: unchanged, except that a UTF-8 address in UTF-8 (RFC 6533, utf-8-addr-unitext) is converted to its
-    ASCII form (utf-8-addr-xtext), which means the same and passes every server. Raises: WireError 501."""
-    if _UTF8_ORCPT.match(orcpt):
-        orcpt = "".join(character if character.isascii() else f"\\x{{{ord(character):X}}}" for character in orcpt)
-        if len(orcpt) > _ORCPT_OCTETS_MAX or _UTF8_ADDRESS.fullmatch(orcpt, len("utf-8;")) is None:
-            raise WireError(BAD_PARAMETER)
-    if _ORCPT.fullmatch(orcpt) is None:
-        raise WireError(BAD_PARAMETER)
-    return orcpt
-
 
 class Receiver(Connection):
-    """A session with an ordinary client. docs/operations.md "Settings" has its limits."""
+    """A session with a client. docs/operations.md "Settings" has its limits."""
 
     is_extended = False
     transaction: MailTransaction | None = None
@@ -200,7 +102,7 @@ class Receiver(Connection):
     async def smtp_EHLO(self, argument: str) -> None:
         if self._hello_from(argument):
             self.is_extended = True
-            self.say_lines(250, "", [self.reception.name, *self.extensions()])
+            self.say_lines(250, "", [self.reception.name, *self._extensions()])
 
     def _hello_from(self, argument: str) -> bool:
         name = argument.strip()
@@ -211,8 +113,7 @@ class Receiver(Connection):
         self.account.client_name = name
         return True
 
-    def extensions(self) -> list[str]:
-        """The lines of the reply to EHLO."""
+    def _extensions(self) -> list[str]:
         lines = [
             f"SIZE {self.reception.connector.max_message_size}",
             "PIPELINING",
@@ -223,6 +124,8 @@ class Receiver(Connection):
         ]
         if self.reception.tls_context is not None and not self.account.tls:
             lines.append("STARTTLS")
+        if (keyword := self.peer.keyword()) is not None:
+            lines.append(keyword)
         return lines
 
     async def smtp_NOOP(self, argument: str) -> None:
@@ -286,11 +189,8 @@ class Receiver(Connection):
         report_every_unwritten_octet(transport)  # now: unwritten handshake data may pause reading on this transport, not on the old one
         self.account.tls = session.version() or "TLS"
         self.account.client_name = ""
-        self.protected(session)
-
-    def protected(self, session: ssl.SSLObject) -> None:
-        """TLS is active and the earlier state is forgotten. For subclasses."""
         self.reset()
+        self.peer.protected(session.getpeercert())
 
     # the transaction
 
@@ -299,9 +199,25 @@ class Receiver(Connection):
         return self.transaction is None and not self._is_in_content
 
     def reset(self) -> None:
-        """Drop the transaction."""
+        """Drop the transaction; may be called twice."""
+        if (hold := self._hold()) is not None:
+            hold.sink.discard()
         self.transaction = None
         self.was_mail_refused = False
+
+    def _hold(self) -> Hold | None:
+        return None if self.transaction is None else self.transaction.hold
+
+    def refuse(self, reply: Reply, *, is_error: bool = True) -> None:
+        """Any refusal within a copy fails it."""
+        if (hold := self._hold()) is not None:
+            hold.fail()
+        super().refuse(reply, is_error=is_error)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Drop an unfinished copy."""
+        self.reset()
+        super().connection_lost(error)
 
     # the envelope
 
@@ -324,37 +240,33 @@ class Receiver(Connection):
             if not self.is_extended:
                 self.refuse(UNKNOWN_PARAMETER)
                 return
-            size = take_mail_parameters(transaction, command.parameters, self.mail_parameters())
-            if refusal := self.refusal_of_mail(transaction, command.parameters, size):
+            known = PEER_MAIL_PARAMETERS if self.peer.may_use_xshadow() else MAIL_PARAMETERS
+            size = take_mail_parameters(transaction, command.parameters, known)
+            if (xshadow := command.parameters.get(KEYWORD)) is not None:
+                refusal = self.peer.begin_hold(transaction, xshadow, size)
+            else:
+                refusal = MESSAGE_TOO_BIG if size > self.reception.connector.max_message_size else None
+            if refusal is not None:
                 self.refuse(refusal)
                 return
-        if self.reception.acceptor.pressure.is_felt and (refusal := await self.refusal_under_pressure(command.parameters)):
+        # A copy is not delayed: its primary server can try another server.
+        if transaction.hold is None and self.reception.acceptor.pressure.is_felt and (refusal := await self._refusal_under_pressure()):
             self.refuse(refusal)
             return
         self.transaction = transaction
         self.was_mail_refused = False
         self.say(SENDER_OK)
 
-    def mail_parameters(self) -> frozenset[str]:
-        """The parameters of MAIL that this session may use."""
-        return MAIL_PARAMETERS
-
-    def refusal_of_mail(self, transaction: MailTransaction, parameters: Mapping[str, str], size: int) -> Reply | None:
-        """Why a transaction with these parameters cannot begin; `size` 0 if not declared."""
-        return MESSAGE_TOO_BIG if size > self.reception.connector.max_message_size else None
-
-    async def refusal_under_pressure(self, parameters: Mapping[str, str]) -> Reply | None:
+    async def _refusal_under_pressure(self) -> Reply | None:
         """Wait as long as back pressure keeps this client waiting; then why its transaction cannot begin. docs/design.md 6.8."""
-        acceptor, is_inside = self.reception.acceptor, self.is_inside()
+        acceptor = self.reception.acceptor
+        # the mail of our own clients, and of peers, is refused last
+        is_inside = bool(self.account.peer) or self.reception.rights.may_relay(self.account.address)
         refusal = acceptor.refusal(is_inside=is_inside)
         if refusal is None and (seconds := acceptor.pressure.delay(is_inside=is_inside)):
             await self.hold_back(seconds)
             refusal = acceptor.refusal(is_inside=is_inside)
         return refusal
-
-    def is_inside(self) -> bool:
-        """Whether the client is one of ours, whose mail is refused last."""
-        return self.reception.rights.may_relay(self.account.address)
 
     async def smtp_RCPT(self, argument: str) -> None:
         transaction = self.transaction
@@ -371,7 +283,7 @@ class Receiver(Connection):
         except WireError:
             transaction.refused_count += 1
             raise
-        if refusal := self.refusal_of_recipient(transaction, recipient):
+        if refusal := self._refusal_of_recipient(transaction, recipient):
             transaction.refused_count += 1
             self.refuse(refusal)
             return
@@ -390,8 +302,8 @@ class Receiver(Connection):
             raise WireError(NO_POSTMASTER)
         return f"{address}@{home}"
 
-    def refusal_of_recipient(self, transaction: MailTransaction, recipient: Recipient) -> Reply | None:
-        """Why this recipient is refused. A copy must have all original recipients, or it fails."""
+    def _refusal_of_recipient(self, transaction: MailTransaction, recipient: Recipient) -> Reply | None:
+        """A copy must have all original recipients, or it fails."""
         if (hold := transaction.hold) is not None:
             if hold.has_failed:
                 return HOLD_HAS_FAILED
@@ -422,7 +334,8 @@ class Receiver(Connection):
         message_id = new_message_id()
         sink = ContentSink(f"{reception.spool}/{message_id}.part", reception.budget.portion(), reception.descriptors)
         client = (account.client_name, account.address)
-        trace = trace_header(reception.name, self._protocol(transaction), message_id, client, transaction.recipients, reception.clock.now())
+        protocol = transaction.protocol(is_extended=self.is_extended, is_encrypted=bool(account.tls))
+        trace = trace_header(reception.name, protocol, message_id, client, transaction.recipients, reception.clock.now())
         data = DataFilter(sink, reception.connector.max_message_size, trace)
         self._is_in_content = True
         try:
@@ -499,11 +412,6 @@ class Receiver(Connection):
         else:
             self.refuse(reply, is_error=False)
 
-    def _protocol(self, transaction: MailTransaction) -> str:
-        if not self.is_extended:
-            return "SMTP"
-        return ("UTF8SMTP" if transaction.smtputf8 else "ESMTP") + ("S" if self.account.tls else "")
-
     def after_failure(self, reply: Reply) -> None:
         """A failure within content ends the session: the start of the next command is unknown."""
         if self._is_in_content:
@@ -512,11 +420,124 @@ class Receiver(Connection):
         self.reset()
         self.say(reply)
 
-    # the rest
-
     async def smtp_RSET(self, argument: str) -> None:
         if argument.strip():
             self.refuse(NO_ARGUMENT_ALLOWED)
             return
         self.reset()
         self.say(OK)
+
+    # peers: docs/protocol.md 5 to 10
+
+    def smtp_XSHADOW(self, argument: str) -> Awaitable[None]:
+        form, rest = parse_form(argument)
+        if form is XshadowForm.HELLO:
+            return self._hello_of_peer(rest)
+        return self._take_envelope(rest) if form is XshadowForm.ENVELOPE else self._commit(rest)
+
+    async def _hello_of_peer(self, argument: str) -> None:
+        self.say(await self.peer.hello(argument, is_in_transaction=self.transaction is not None))
+
+    async def _take_envelope(self, argument: str) -> None:
+        self.peer.required()
+        hold = self._live_hold()
+        hold.extras = parse_envelope(argument)
+        self._say_with_position(ENVELOPE_OK)
+
+    async def smtp_BDAT(self, argument: str) -> None:
+        """Read the chunk even if it is refused: its octets must never be taken for commands. RFC 3030 section 2."""
+        found = CHUNK.fullmatch(argument)
+        if found is None:
+            self.hang_up(BAD_CHUNK, "bad BDAT")  # the start of the next command is unknown
+            return
+        count = int(found[1])
+        if len(self._reader.buffered) < count:
+            await self.flush()
+        hold = self._hold()
+        is_too_big = hold is not None and not hold.has_failed and hold.sink.size + count > hold.size_max
+        sink = None if hold is None or hold.has_failed or is_too_big else hold.sink
+        self._is_in_content = True
+        is_kept = await receive_octets(self._reader, count, sink, partial(self.has_room, ROOM_FOR_COPY_SECONDS))
+        self._is_in_content = False
+        if is_too_big:
+            raise WireError(MESSAGE_TOO_BIG)
+        self._live_hold()
+        if not is_kept:
+            raise WireError(INSUFFICIENT_RESOURCES)
+        self._collect(b"250 2.0.0 %d octets received\r\n" % count)
+
+    def _live_hold(self) -> Hold:
+        hold = None if self.transaction is None else self.transaction.hold
+        if hold is None:
+            raise WireError(NO_HOLD)
+        if hold.has_failed:
+            raise WireError(HOLD_HAS_FAILED)
+        return hold
+
+    async def _commit(self, argument: str) -> None:
+        identity = self.peer.required()
+        transaction = self.transaction
+        hold = None if transaction is None else transaction.hold
+        self.was_mail_refused = False  # the pipelined group ends here
+        if transaction is None or hold is None:
+            raise WireError(NO_HOLD)
+        self.transaction = None
+        try:
+            offer = self.peer.offer_of(transaction, hold, argument)
+        except BaseException:
+            hold.sink.discard()
+            raise
+        self._is_deciding = self._is_our_time = True  # as in `smtp_DATA`
+        try:
+            if hold.trace:
+                reply = await self.reception.peer_requests.track(identity, offer, hold.began_awake)
+            else:
+                reply = await self.reception.peer_requests.hold(identity, offer)
+        except BaseException:
+            hold.sink.discard()
+            raise
+        finally:
+            self._end_our_time()
+        if reply.code < 300 and hold.trace:
+            self.account.messages_count += 1
+        elif reply.code < 300:
+            self.account.copies_count += 1
+        else:
+            self.account.refused_count += 1
+            hold.sink.discard()
+        self._say_with_position(reply)
+
+    def _say_with_position(self, reply: Reply) -> None:
+        if reply.text.startswith(SUPERSEDED):  # followed by the answer to STATUS only, without a position
+            self.say(reply)
+        else:
+            self._collect(f"{reply} {format_position(self.reception.peer_requests.position)}\r\n".encode())
+
+    async def smtp_XQDISCARD(self, argument: str) -> None:
+        announced = _BLOCK.fullmatch(argument)
+        block = b"" if announced is None else await self._read_block(int(announced[1]))
+        identity = self.peer.required()
+        query = parse_command(argument)
+        peer_requests = self.reception.peer_requests
+        if isinstance(query, DiscardQuery):
+            reply = await peer_requests.discards(identity, query.maximum, query.acknowledged)
+            self.say_lines(250, "2.0.0", format_reply_lines(reply, peer_requests.position))
+            return
+        questions = query.questions if query.block_size is None else parse_question_block(block)
+        answers = await peer_requests.status(identity, questions)
+        self.say_lines(250, "2.0.0", format_answer_lines(answers, peer_requests.position))
+
+    async def _read_block(self, size: int) -> bytes:
+        """Read the announced octets from any client; if they exceed the limit of a block, drop them."""
+        if not self._reader.has_octets(size):
+            await self.flush()
+        self._is_in_content = True
+        blocks: list[bytes] = []
+        left = size
+        while left:
+            block = await self._reader.readexactly(min(left, READ_AHEAD_OCTETS))
+            left -= len(block)
+            if size <= BLOCK_OCTETS_MAX:
+                blocks.append(block)
+        self._is_in_content = False
+        return b"".join(blocks)

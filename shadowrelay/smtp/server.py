@@ -9,20 +9,17 @@ import asyncio
 import contextlib
 import errno
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import structlog
 
-from shadowrelay.memory import ContentBudget
-from shadowrelay.model.ids import ServerName
 from shadowrelay.model.routing import HostPort
-from shadowrelay.ports import Acceptor, Clock, PeerRequests
-from shadowrelay.settings.values import Peer, ReceiveConnector, Route, Settings
-from shadowrelay.smtp.connection import BoundedReading, Connection, Reception
+from shadowrelay.settings.values import ReceiveConnector, Route
+from shadowrelay.smtp.connection import BoundedReading, Connection
 from shadowrelay.smtp.limits import NOT_ACTIVE, SHUTTING_DOWN, Descriptors
-from shadowrelay.smtp.peer_receiver import PeerReceiver
+from shadowrelay.smtp.receiver import Receiver
+from shadowrelay.smtp.reception import Reception
 from shadowrelay.smtp.tls import TlsContexts
 
 BACKLOG = 1_024  # connections that the kernel queues while the loop is busy
@@ -115,38 +112,6 @@ class Listener:
 LOOK_SECONDS = 0.1
 
 
-def reception_for(
-    settings: Settings,
-    connector: ReceiveConnector,
-    *,
-    acceptor: Acceptor,
-    peer_requests: PeerRequests,
-    clock: Clock,
-    spool_directory: Path,
-    budget: ContentBudget,
-    descriptors: Descriptors,
-    tls: TlsContexts | None = None,
-) -> Reception:
-    """Shared objects for the sessions of this connector. Without `tls`, STARTTLS is not offered."""
-    peers: Mapping[ServerName, Peer] = {peer.name: peer for peer in settings.peers}
-    return Reception(
-        name=settings.server.name,
-        boundary=settings.server.boundary,
-        connector=connector,
-        peers=peers,
-        acceptor=acceptor,
-        peer_requests=peer_requests,
-        clock=clock,
-        spool_directory=spool_directory,
-        budget=budget,
-        descriptors=descriptors,
-        tls_context=None if tls is None else tls.receiving(connector),
-        routes=settings.routes,
-        linked=frozenset([peer.name for peer in settings.linked_peers]),
-        is_advertised=settings.transport.shadow_redundancy_enabled,
-    )
-
-
 COMMAND_SECONDS = 5.0  # for a command to finish after its connection was closed
 GONE_SECONDS = 5.0  # for a connection that was cut to be reported as lost, which takes a moment
 
@@ -168,7 +133,7 @@ class ReceiverServer:
 
     def factory(self) -> asyncio.BufferedProtocol:
         """A protocol for a new connection."""
-        return BoundedReading(PeerReceiver(self.reception, asyncio.get_running_loop(), self._sessions))
+        return BoundedReading(Receiver(self.reception, asyncio.get_running_loop(), self._sessions))
 
     @property
     def address(self) -> HostPort:

@@ -166,7 +166,7 @@ async def test_a_copy_with_a_fault_is_not_kept_and_the_next_one_is(changes: dict
 
 
 async def test_a_copy_over_the_bound_is_read_refused_and_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shadowrelay.smtp.peer_receiver.HOLD_SIZE_MAX", 10)
+    monkeypatch.setattr("shadowrelay.smtp.peer_part.HOLD_SIZE_MAX", 10)
     mail = f"MAIL FROM:<> SMTPUTF8 XSHADOW=HOLD:{ENVELOPE.message_id}:1.1"
     async with receiving(tmp_path, **PEER) as station:
         client = await peer_of(station)

@@ -14,7 +14,7 @@ import pytest
 import structlog
 
 from shadowrelay.model.replies import STORE_UNAVAILABLE, LedgerUnavailable
-from shadowrelay.smtp.peer_receiver import PeerReceiver
+from shadowrelay.smtp.receiver import Receiver
 from tests.kit.clients import Client
 from tests.kit.clock import PATIENCE_SECONDS, until
 from tests.kit.receiving import HELLO, Station, files_in, receiving
@@ -506,12 +506,12 @@ async def test_a_new_connection_costs_no_reflection(tmp_path: Path, monkeypatch:
 
 
 def test_every_command_of_aiosmtpd_is_ours_or_refused() -> None:
-    inherited = [name for name, command in PeerReceiver.commands.items() if command.__module__.startswith("aiosmtpd")]
+    inherited = [name for name, command in Receiver.commands.items() if command.__module__.startswith("aiosmtpd")]
 
     assert [] == inherited
     assert {
         "BDAT", "DATA", "EHLO", "HELO", "HELP", "MAIL", "NOOP", "QUIT", "RCPT", "RSET", "STARTTLS", "VRFY", "XQDISCARD", "XSHADOW",
-    } == set(PeerReceiver.commands)  # fmt: skip
+    } == set(Receiver.commands)  # fmt: skip
 
 
 async def test_every_reply_but_greeting_and_hello_has_an_enhanced_code(tmp_path: Path) -> None:
@@ -520,7 +520,7 @@ async def test_every_reply_but_greeting_and_hello_has_an_enhanced_code(tmp_path:
 
         replies = [
             await client.ask(name)
-            for name in (*PeerReceiver.commands, "AUTH", "EXPN", "NONSENSE")
+            for name in (*Receiver.commands, "AUTH", "EXPN", "NONSENSE")
             if name not in ("QUIT", "BDAT", "EHLO", "HELO")
         ]
 

@@ -1,5 +1,6 @@
 """The files that a stranger looks for are there, and say what is true."""
 
+import ast
 import re
 import tomllib
 
@@ -7,7 +8,7 @@ from packaging.requirements import Requirement
 
 from shadowrelay import __version__
 from shadowrelay.cli.main import app
-from tests.tidy.house import ROOT, files_below, tree_of
+from tests.tidy.house import ROOT, SOURCES, files_below, tree_of
 
 
 def test_the_changelog_has_a_place_for_what_is_not_released() -> None:
@@ -69,3 +70,19 @@ def test_names_of_tests_are_sentences() -> None:
 
 def test_the_version_is_one_that_packagers_accept() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+", __version__)
+
+
+def levels_of(name: str, bases: dict[str, list[str]]) -> list[str]:
+    """The class, and the longest line of classes of ours above it."""
+    above = [levels_of(base, bases) for base in bases[name] if base in bases and base != name]
+    return [name, *max(above, key=len, default=[])]
+
+
+def test_a_class_stands_at_most_two_levels_below_a_library() -> None:
+    # Errors are a hierarchy, so that callers can catch a kind. The settings are pydantic's, and one more class merges their sources.
+    classes = [node for path in SOURCES for node in ast.walk(tree_of(path)) if isinstance(node, ast.ClassDef)]
+    bases = {node.name: [base.id for base in node.bases if isinstance(base, ast.Name)] for node in classes}
+    deep = [levels for name in bases if len(levels := levels_of(name, bases)) > 2]
+
+    assert ["Receiver", "Connection"] == levels_of("Receiver", bases)
+    assert [] == [levels for levels in deep if "ShadowrelayError" not in levels and levels[0] != "LayeredSettings"]

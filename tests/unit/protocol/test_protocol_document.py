@@ -29,7 +29,7 @@ from shadowrelay.protocol.xshadow import (
     parse_hold,
     parse_position,
 )
-from shadowrelay.smtp.peer_receiver import CHUNK
+from shadowrelay.smtp.receiver import CHUNK
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text("utf-8")
 BLOCKS = re.findall(r"```text\n(.*?)\n```", DOCUMENT, re.DOTALL)

@@ -1,0 +1,217 @@
+"""The part of a session that is for peers: the right to XSHADOW, identity, proof of life, copies. docs/protocol.md 5 to 10, 16.
+
+Each session holds one, because any client may prove to be a peer. It decides; the `Receiver`, whose commands ask it, reads and writes.
+
+The rules here:
+
+- A session without the right is not offered the extension and cannot use it (docs/design.md 6.6).
+- `proved` is reported only for commands that start a new exchange, because a peer starts one only after it has read all
+  replies to the previous one. Other lines of a pipelined group may have been written before our reply was read.
+- A copy is checked as a whole when it is complete, and belongs to the database that the peer named in its hello.
+"""
+
+from shadowrelay.model.message import Content, Envelope
+from shadowrelay.model.peers import CopyOffer, PeerIdentity
+from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, Reply, WireError
+from shadowrelay.model.values import replace
+from shadowrelay.protocol.fields import TRACK_NOT_OFFERED
+from shadowrelay.protocol.xshadow import format_hello, format_keyword, is_track, parse_commit, parse_hello, parse_hold
+from shadowrelay.smtp.data import ContentSink, RelayedSink, beginning_of, header_facts, trace_header
+from shadowrelay.smtp.limits import (
+    AUTHENTICATION_NEEDED,
+    CONTENT_MISMATCH,
+    EXCHANGE_STARTS,
+    HELLO_FIRST,
+    HOLD_HAS_FAILED,
+    HOLD_IS_INCOMPLETE,
+    HOLD_NOT_OFFERED,
+    HOLD_SIZE_MAX,
+    IN_TRANSACTION,
+    LOOP,
+    MESSAGE_TOO_BIG,
+    NOT_IMPLEMENTED,
+    NOT_YOUR_NAME,
+    OTHER_BOUNDARY,
+    XSHADOW_FIRST,
+)
+from shadowrelay.smtp.reception import Reception, SessionLog
+from shadowrelay.smtp.tls import names_in_certificate
+from shadowrelay.smtp.transaction import Hold, MailTransaction, new_message_id
+
+
+class PeerPart:
+    """What one session knows of its client as a peer, and what it allows it."""
+
+    __slots__ = ("_account", "_answered_awake", "_proved_names", "_reception", "heard_at", "identity")
+
+    def __init__(self, reception: Reception, account: SessionLog) -> None:
+        self._reception = reception
+        self._account = account
+        self._proved_names: frozenset[str] = frozenset()
+        self._answered_awake: float | None = None
+        self.identity: PeerIdentity | None = None  # since its XSHADOW hello; `account.peer` is its name
+        self.heard_at = 0.0  # the reader's `progress_at` at the last command that was reported to `heard`
+
+    # the right
+
+    def protected(self, certificate: object) -> None:
+        """TLS is active, and earlier state is forgotten. A client certificate signed by the peer authority proves the names in it."""
+        self.identity = None
+        self._account.peer = ""
+        self._proved_names = names_in_certificate(certificate) & self._reception.peers.keys()
+
+    def may_use_xshadow(self) -> bool:
+        """Whether this client may use the extension."""
+        if not self._reception.connector.accept_xshadow:
+            return False
+        return bool(self._proved_names) or self._reception.rights.is_externally_secured(self._account.address)
+
+    def may_prove(self) -> bool:
+        """Whether this client is a peer, or may still prove by TLS that it is one."""
+        can_by_tls = self._reception.connector.accept_xshadow and self._reception.tls_context is not None
+        return can_by_tls or self.may_use_xshadow()
+
+    def required(self) -> PeerIdentity:
+        """The peer's identity. Raises: WireError 530, 502; 503 before its XSHADOW hello."""
+        if not self.may_use_xshadow():
+            raise self._refusal_of_right()
+        if self.identity is None:
+            raise WireError(XSHADOW_FIRST)
+        return self.identity
+
+    def _refusal_of_right(self) -> WireError:
+        """530, or 502 if the connector does not accept XSHADOW."""
+        return WireError(AUTHENTICATION_NEEDED if self._reception.connector.accept_xshadow else NOT_IMPLEMENTED)
+
+    def keyword(self) -> str | None:
+        """The line for XSHADOW in the reply to EHLO. It is shown only to sessions that may use it."""
+        if not (self._reception.is_advertised and self.may_use_xshadow()):
+            return None
+        return format_keyword(hold=self._reception.peer_requests.offers_hold(), track=self._offers_track())
+
+    def _offers_track(self) -> bool:
+        """Whether this connector now accepts mail whose shadow the previous hop keeps."""
+        return self._reception.connector.redundancy.tracks and self._reception.peer_requests.offers_track()
+
+    # identity
+
+    async def hello(self, argument: str, *, is_in_transaction: bool) -> Reply:
+        """XSHADOW server=…: check and record the peer's identity, answer with ours. Raises: WireError."""
+        if not self.may_use_xshadow():
+            raise self._refusal_of_right()
+        if not self._account.client_name:
+            raise WireError(HELLO_FIRST)
+        if is_in_transaction:
+            raise WireError(IN_TRANSACTION)
+        identity = parse_hello(argument)
+        reception = self._reception
+        is_named = identity.server in self._proved_names or reception.rights.is_externally_secured(self._account.address)
+        if identity.server == reception.name and (refusal := reception.peer_requests.refusal(identity)) is not None:
+            raise WireError(refusal)
+        if identity.server not in reception.peers or not is_named:
+            raise WireError(NOT_YOUR_NAME)
+        if identity.boundary != reception.peers[identity.server].boundary:
+            raise WireError(OTHER_BOUNDARY)
+        if identity.boundary != reception.boundary and identity.server not in reception.linked:
+            raise WireError(OTHER_BOUNDARY)
+        if (refusal := reception.peer_requests.refusal(identity)) is not None:
+            raise WireError(refusal)
+        answer = await reception.peer_requests.greeted(identity)
+        self.identity = identity
+        self._answered_awake = None  # earlier replies went to a session without this identity
+        self._account.peer = identity.server
+        reception.peer_requests.heard(identity.server, identity.database)
+        return Reply(250, "2.0.0", format_hello(answer))
+
+    # proof of life
+
+    def heard(self, name: str, progress_at: float) -> None:
+        """Each command is a proof of life; one that starts an exchange also proves that the peer has read our last reply."""
+        if (identity := self.identity) is None:
+            return
+        if self.heard_at != progress_at:  # commands that arrived together count once
+            self.heard_at = progress_at
+            self._reception.peer_requests.heard(identity.server, identity.database)
+        if self._answered_awake is not None and name in EXCHANGE_STARTS:
+            self._reception.peer_requests.proved(identity.server, identity.database, self._answered_awake)
+
+    def answering(self) -> None:
+        """Replies are about to be written: note the time that `proved` reports. Never later than the peer's reading."""
+        if self.identity is not None:
+            self._answered_awake = self._reception.clock.awake()
+
+    # a copy
+
+    def begin_hold(self, transaction: MailTransaction, value: str, size: int) -> Reply | None:
+        """MAIL with XSHADOW=: the transaction becomes a copy, or a message whose shadow the peer keeps. It is exempt from the limits for
+        other clients. Returns why it cannot begin. Raises: WireError.
+
+        Shapes: `value` that of the parameter; `size` the declared one, or 0.
+        """
+        identity, reception = self.required(), self._reception
+        message_id, number = parse_hold(value, identity.database)
+        is_tracked = is_track(value)
+        size_max = reception.connector.max_message_size if is_tracked else HOLD_SIZE_MAX
+        if size > size_max:
+            return MESSAGE_TOO_BIG
+        if is_tracked and not self._offers_track():
+            return (
+                TRACK_NOT_OFFERED
+                if reception.peer_requests.offers_track() or not reception.connector.redundancy.tracks
+                else HOLD_NOT_OFFERED
+            )
+        if not is_tracked and (identity.boundary != reception.boundary or not reception.peer_requests.offers_hold()):
+            return HOLD_NOT_OFFERED
+        # Not named by the message id: an earlier copy of the same message may still be on its way into the ledger.
+        path = f"{reception.spool}/{new_message_id()}.copy"
+        portion, descriptors = reception.budget.portion(), reception.descriptors
+        if is_tracked:
+            account = self._account
+            client = (account.client_name, account.address)
+            protocol = transaction.protocol(is_extended=True, is_encrypted=bool(account.tls))
+            trace = trace_header(reception.name, protocol, message_id, client, [], reception.clock.now())
+            sink: ContentSink = RelayedSink(path, portion, descriptors, trace)
+            transaction.hold = Hold(message_id, number, sink, size_max, trace=trace, began_awake=reception.clock.awake())
+        else:
+            transaction.hold = Hold(message_id, number, ContentSink(path, portion, descriptors), size_max)
+        return None
+
+    def offer_of(self, transaction: MailTransaction, hold: Hold, argument: str) -> CopyOffer:
+        """XSHADOW COMMIT: the copy, if it is complete and equals what the peer sent. Raises: WireError."""
+        if hold.has_failed:
+            raise WireError(HOLD_HAS_FAILED)
+        if hold.extras is None or not transaction.recipients:
+            raise WireError(HOLD_IS_INCOMPLETE)
+        size, sha256 = parse_commit(argument)
+        try:
+            content = hold.sink.content()
+        except OSError:
+            raise WireError(INSUFFICIENT_RESOURCES) from None
+        sink = hold.sink
+        sent = (sink.received_size, sink.received_sha256) if isinstance(sink, RelayedSink) else (content.size, content.sha256)
+        if (size, sha256) != sent:
+            raise WireError(CONTENT_MISMATCH)
+        envelope = hold.extras.envelope(
+            hold.message_id, transaction.sender, tuple(transaction.recipients), transaction.body, smtputf8=transaction.smtputf8
+        )
+        if hold.trace:
+            envelope = self._relayed(envelope, content, len(hold.trace))
+        return CopyOffer(hold.number, envelope, hold.extras.done, content)
+
+    def _relayed(self, envelope: Envelope, content: Content, trace_size: int) -> Envelope:
+        """The envelope of a message that the peer relays, as received here. Raises: WireError 554 after too many hops. RFC 5321 6.3."""
+        reception = self._reception
+        try:
+            facts = header_facts(beginning_of(content, trace_size), reception.name)
+        except OSError:
+            raise WireError(INSUFFICIENT_RESOURCES) from None
+        if facts.hop_count > reception.connector.max_hop_count:
+            raise WireError(LOOP)
+        account = self._account
+        return replace(
+            envelope,
+            client_address=account.address,
+            client_name=account.client_name,
+            connector=reception.connector.name,
+            date="" if facts.has_own_trace else envelope.date,
+        )

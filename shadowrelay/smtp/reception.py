@@ -1,0 +1,114 @@
+"""What the sessions of one receive connector share, and the account of each session. docs/operations.md "Settings"."""
+
+import asyncio
+import ssl
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from shadowrelay.memory import ContentBudget
+from shadowrelay.model.ids import BoundaryName, ServerName
+from shadowrelay.model.replies import Reply
+from shadowrelay.ports import Acceptor, Clock, PeerRequests
+from shadowrelay.settings.values import Peer, ReceiveConnector, Route, Settings
+from shadowrelay.smtp.limits import CONTENT_AHEAD_OCTETS, Descriptors, Rights, SessionCount, postmaster_homes
+from shadowrelay.smtp.tls import TlsContexts
+
+
+@dataclass(slots=True)
+class Reception:
+    """Objects shared by the sessions of one receive connector.
+
+    Shapes: `spool_directory` exists; files in it that no ledger owns are left over from a crash and may be deleted at
+    start. `is_advertised` False (`shadow_redundancy_enabled = false`) hides the keyword; peers may still use the verbs,
+    because copies that they hold must be discarded.
+    """
+
+    name: ServerName
+    boundary: BoundaryName
+    connector: ReceiveConnector
+    peers: Mapping[ServerName, Peer]
+    acceptor: Acceptor
+    peer_requests: PeerRequests
+    clock: Clock
+    spool_directory: Path
+    budget: ContentBudget = field(default_factory=ContentBudget)
+    descriptors: Descriptors = field(default_factory=lambda: Descriptors(sys.maxsize))
+    tls_context: ssl.SSLContext | None = None
+    is_advertised: bool = True
+    closed_with: Reply | None = None  # the refusal of all mail; peers may still fetch discard notifications
+    routes: Sequence[Route] = ()
+    linked: Collection[ServerName] = ()  # the peers with which this node has sessions
+    running: set["asyncio.Task[None]"] = field(default_factory=set)  # the sessions' command loops, also of closed connections
+    read_buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(CONTENT_AHEAD_OCTETS)))
+    """Read buffer shared by the transports of all sessions: its data is consumed before another read can happen."""
+    spool: str = field(init=False)  # `spool_directory` as text, for each message
+    rights: Rights = field(init=False)
+    _homes: tuple[str, str] = field(init=False)
+    count: SessionCount = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.count = SessionCount()
+        self.adopt(self.connector, self.routes)
+
+    def adopt(self, connector: ReceiveConnector, routes: Sequence[Route]) -> None:
+        """Apply changed settings, from the next command of each session on."""
+        self.connector = connector
+        self.routes = routes
+        self.spool = str(self.spool_directory)
+        self.rights = Rights(connector)
+        self._homes = postmaster_homes(self.rights, connector, self.name, routes)
+
+    def postmaster_home(self, *, may_relay: bool) -> str:
+        """The domain for a bare `Postmaster`, empty if there is none."""
+        return self._homes[may_relay]
+
+
+def reception_for(
+    settings: Settings,
+    connector: ReceiveConnector,
+    *,
+    acceptor: Acceptor,
+    peer_requests: PeerRequests,
+    clock: Clock,
+    spool_directory: Path,
+    budget: ContentBudget,
+    descriptors: Descriptors,
+    tls: TlsContexts | None = None,
+) -> Reception:
+    """Shared objects for the sessions of this connector. Without `tls`, STARTTLS is not offered."""
+    peers: Mapping[ServerName, Peer] = {peer.name: peer for peer in settings.peers}
+    return Reception(
+        name=settings.server.name,
+        boundary=settings.server.boundary,
+        connector=connector,
+        peers=peers,
+        acceptor=acceptor,
+        peer_requests=peer_requests,
+        clock=clock,
+        spool_directory=spool_directory,
+        budget=budget,
+        descriptors=descriptors,
+        tls_context=None if tls is None else tls.receiving(connector),
+        routes=settings.routes,
+        linked=frozenset([peer.name for peer in settings.linked_peers]),
+        is_advertised=settings.transport.shadow_redundancy_enabled,
+    )
+
+
+@dataclass(slots=True)
+class SessionLog:
+    """The fields of a session's line in the operator log."""
+
+    address: str
+    port: int
+    began_at: float  # the loop's time
+    client_name: str = ""
+    tls: str = ""
+    peer: str = ""
+    messages_count: int = 0
+    copies_count: int = 0
+    refused_count: int = 0
+    errors_count: int = 0
+    reason: str = "lost"
