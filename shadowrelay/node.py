@@ -16,7 +16,7 @@ import uvloop
 
 from shadowrelay import __version__
 from shadowrelay.admin.api import make_application
-from shadowrelay.admin.metrics import Metrics
+from shadowrelay.admin.metrics import PrometheusMetrics
 from shadowrelay.admin.server import AdminServer
 from shadowrelay.admin.token import read_or_create_token
 from shadowrelay.machine import LinuxMachine
@@ -101,7 +101,7 @@ class Node:
         await self._open_files()
         for note in self._ledger.notes:
             _log.warning("database.note", text=note)
-        self._metrics = Metrics(__version__, settings.server.name, now=self._clock.now, awake=self._clock.awake)
+        self._metrics = PrometheusMetrics(__version__, settings.server.name, now=self._clock.now, awake=self._clock.awake)
         self._build_services()
         self._context.peers.remember(await self._ledger.peers())
         await self._services.pressure.look()  # before the first client

@@ -22,7 +22,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from shadowrelay.admin import resources
 from shadowrelay.admin.gate import Gate, problem
-from shadowrelay.admin.metrics import CONTENT_TYPE, Metrics
+from shadowrelay.admin.metrics import CONTENT_TYPE, PrometheusMetrics
 from shadowrelay.admin.token import is_token
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.invalid import explanation_of
@@ -70,7 +70,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 
 def make_application(
     view: AdminView,
-    metrics: Metrics,
+    metrics: PrometheusMetrics,
     token: str,
     version: str,
     *,
@@ -117,7 +117,7 @@ def _api(view: AdminView, now: Callable[[], datetime]) -> APIRouter:
     api = APIRouter()
 
     @api.get("/node")
-    async def node() -> resources.Node:
+    async def node() -> resources.NodeResource:
         """Identity, version, uptime, queue database, effective settings."""
         return resources.node_of(await view.node(), now())
 
@@ -259,11 +259,11 @@ def _api(view: AdminView, now: Callable[[], datetime]) -> APIRouter:
         return resources.MessageSuspended(message_id=str(message_id), is_suspended=False)
 
     @api.post("/messages/{message_id}/resubmit")
-    async def resubmit(message_id: UUID, by: By = ADMINISTRATOR) -> resources.Resubmitted:
+    async def resubmit(message_id: UUID, by: By = ADMINISTRATOR) -> resources.ResubmittedResource:
         """Route a message anew and attempt it now; release one that was set aside. 409 with the reason if that is not possible."""
         if not await view.resubmit(MessageId(str(message_id)), by):
             raise HTTPException(HTTPStatus.NOT_FOUND, f"this node knows no message {message_id}")
-        return resources.Resubmitted(message_id=str(message_id), is_resubmitted=True)
+        return resources.ResubmittedResource(message_id=str(message_id), is_resubmitted=True)
 
     @api.post("/messages/{message_id}/release")
     async def release(message_id: UUID) -> resources.Released:
@@ -295,13 +295,13 @@ def _api(view: AdminView, now: Callable[[], datetime]) -> APIRouter:
         recipient: Criterion = "",
         message_id: Annotated[str, Query(max_length=CRITERION_MAX, description="network message id, or Message-ID with its <>")] = "",
         primary_server: Annotated[str, Query(max_length=CRITERION_MAX, description="a lost node; empty = this one")] = "",
-    ) -> resources.ResubmitRequest:
+    ) -> resources.ResubmitRequestResource:
         """Deliver again what was delivered in an interval. 409 with the reason if the request is not possible."""
         criteria = Criteria(_utc(from_at), _utc(to_at), next_hop, sender, recipient, message_id, ServerName(primary_server.lower()))
         return resources.request_of(await view.request_resubmission(criteria))
 
     @api.get("/safety-net/requests/{number}")
-    async def resubmit_request(number: RequestNumber) -> resources.ResubmitRequest:
+    async def resubmit_request(number: RequestNumber) -> resources.ResubmitRequestResource:
         """One request."""
         for found in await view.resubmit_requests():
             if found.number == number:
@@ -309,16 +309,16 @@ def _api(view: AdminView, now: Callable[[], datetime]) -> APIRouter:
         raise _no_request(number)
 
     @api.post("/safety-net/requests/{number}/disable")
-    async def disable_request(number: RequestNumber) -> resources.ResubmitRequest:
+    async def disable_request(number: RequestNumber) -> resources.ResubmitRequestResource:
         """Stop a request. 409 if it is done, or disabled."""
         return await change_request(number, is_enabled=False)
 
     @api.post("/safety-net/requests/{number}/enable")
-    async def enable_request(number: RequestNumber) -> resources.ResubmitRequest:
+    async def enable_request(number: RequestNumber) -> resources.ResubmitRequestResource:
         """Go on with a disabled request. 409 for any other."""
         return await change_request(number, is_enabled=True)
 
-    async def change_request(number: int, *, is_enabled: bool) -> resources.ResubmitRequest:
+    async def change_request(number: int, *, is_enabled: bool) -> resources.ResubmitRequestResource:
         changed = await view.change_request(number, is_enabled=is_enabled)
         if changed is None:
             raise _no_request(number)
@@ -332,7 +332,7 @@ def _api(view: AdminView, now: Callable[[], datetime]) -> APIRouter:
         return resources.RequestRemoved(number=number, is_removed=True)
 
     @api.get("/pressure")
-    async def pressure() -> resources.BackPressure:
+    async def pressure() -> resources.BackPressureResource:
         """Back pressure: what is refused or delayed, and the use, level and thresholds of every resource."""
         return resources.pressure_of(*view.pressure())
 
@@ -401,7 +401,7 @@ def _health(view: AdminView) -> APIRouter:
     return health
 
 
-def _metrics(view: AdminView, metrics: Metrics, require_token: Callable[[Request], Any]) -> APIRouter:
+def _metrics(view: AdminView, metrics: PrometheusMetrics, require_token: Callable[[Request], Any]) -> APIRouter:
     router = APIRouter()
 
     @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})

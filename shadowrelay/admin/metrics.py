@@ -30,7 +30,7 @@ LABEL_VALUES_MAX = 50  # of one label; reasons taken from a peer's text must not
 LATENCY_BUCKETS_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
-class Metrics:
+class PrometheusMetrics:
     """Implements `ports.Metrics`. `awake` is `Clock.awake`, `now` is `Clock.now`."""
 
     def __init__(self, version: str, server: ServerName, *, now: Callable[[], datetime], awake: Callable[[], float]) -> None:

@@ -5,14 +5,14 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from shadowrelay.model import resubmission
 from shadowrelay.model.drain import DrainView
 from shadowrelay.model.ownership import Choice, CopyNumber, Role
 from shadowrelay.model.queue import NEVER, ForkRetry, MessagePage, NodeView, PeerView, QueueKind, QueueRow, QueueStatus, StoredMessage
+from shadowrelay.model.resubmission import ResubmitRequest
 from shadowrelay.model.tracking import TrackingEvent
 from shadowrelay.pipeline.pressure_rules import EFFECTS, UNITS, Pressure, history_depth_of, reasons, thresholds_of
 from shadowrelay.protocol.filters import Value
-from shadowrelay.settings.values import BackPressure as Thresholds
+from shadowrelay.settings.values import BackPressure
 
 
 class Queue(BaseModel):
@@ -96,7 +96,7 @@ class MessageSummary(BaseModel):
     delivered_at: datetime | None
 
 
-class Recipient(BaseModel):
+class RecipientResource(BaseModel):
     """A recipient; `ordinal` is its position in the original order, from 1."""
 
     ordinal: int
@@ -106,7 +106,7 @@ class Recipient(BaseModel):
     orcpt: str | None
 
 
-class Copy(BaseModel):
+class CopyResource(BaseModel):
     """A server that may hold a copy; `choice` is listed, chosen or handed-over."""
 
     server: str
@@ -114,7 +114,7 @@ class Copy(BaseModel):
     choice: str
 
 
-class Retry(BaseModel):
+class RetryResource(BaseModel):
     """A next hop for which the message is queued."""
 
     next_hop: str
@@ -127,14 +127,14 @@ class Retry(BaseModel):
     delay_notified: bool
 
 
-class Fork(BaseModel):
+class ForkResource(BaseModel):
     """Recipients of a shadow message that wait at its primary server for this next hop, as far as it said so."""
 
     next_hop: str
     ordinals: list[int]
 
 
-class Delivery(BaseModel):
+class DeliveryResource(BaseModel):
     """Recipients that the node delivered together; `is_inside`: by a route inside the boundary."""
 
     at: datetime
@@ -150,19 +150,19 @@ class Message(MessageSummary):
     client_address: str
     client_name: str
     connector: str
-    recipients: list[Recipient]
+    recipients: list[RecipientResource]
     primary_database: str
     asked: list[str]
     is_handed_over: bool
-    copies: list[Copy]
+    copies: list[CopyResource]
     missing_copies_count: int
-    retries: list[Retry]
+    retries: list[RetryResource]
     is_decided: bool
     is_promoted: bool
     deaths_count: int
     keep_until: datetime | None
-    deliveries: list[Delivery]
-    forks: list[Fork]
+    deliveries: list[DeliveryResource]
+    forks: list[ForkResource]
     resubmitted_from: str
     sha256: str | None
 
@@ -174,7 +174,7 @@ class Messages(BaseModel):
     next_after: int | None
 
 
-class Event(BaseModel):
+class EventResource(BaseModel):
     """A row of the message tracking log. `network_message_id` is another one where the row only refers to the message."""
 
     at: datetime
@@ -196,10 +196,10 @@ class Event(BaseModel):
 class Events(BaseModel):
     """What one node logged about a message, oldest first."""
 
-    events: list[Event]
+    events: list[EventResource]
 
 
-class Peer(BaseModel):
+class PeerResource(BaseModel):
     """A peer as the node sees it. Units: `lease_seconds` left; null if none was obtained, 0 if it has ended."""
 
     name: str
@@ -225,10 +225,10 @@ class Peer(BaseModel):
 class Peers(BaseModel):
     """All peers of a node."""
 
-    peers: list[Peer]
+    peers: list[PeerResource]
 
 
-class Node(BaseModel):
+class NodeResource(BaseModel):
     """Identity, queue database and effective settings of a node."""
 
     name: str
@@ -246,7 +246,7 @@ class Node(BaseModel):
     settings: dict[str, object]
 
 
-class Meter(BaseModel):
+class MeterResource(BaseModel):
     """A resource under back pressure control. `measured` is the level of the last sample, `level` the one in effect, after
     `history_depth` samples above normal in a row; `samples_count` were so far. `use` and the thresholds are in `unit`."""
 
@@ -265,14 +265,14 @@ class Meter(BaseModel):
     medium_to_low: int
 
 
-class BackPressure(BaseModel):
+class BackPressureResource(BaseModel):
     """What this node refuses and delays now, and why."""
 
     level: str
     effect: str
     tarpit_seconds: float
     reasons: list[str]
-    resources: list[Meter]
+    resources: list[MeterResource]
 
 
 class Readiness(BaseModel):
@@ -339,7 +339,7 @@ class MessageSuspended(BaseModel):
     is_suspended: bool
 
 
-class Resubmitted(BaseModel):
+class ResubmittedResource(BaseModel):
     """A message that is routed anew and attempted at once."""
 
     message_id: str
@@ -354,7 +354,7 @@ class Removed(BaseModel):
     is_sender_told: bool
 
 
-class ResubmitRequest(BaseModel):
+class ResubmitRequestResource(BaseModel):
     """A request to resubmit from Safety Net. Counts are messages; `outside_count`: recipients that match, but outside the boundary."""
 
     number: int
@@ -380,7 +380,7 @@ class ResubmitRequest(BaseModel):
 class ResubmitRequests(BaseModel):
     """All of them, by number."""
 
-    requests: list[ResubmitRequest]
+    requests: list[ResubmitRequestResource]
 
 
 class RequestRemoved(BaseModel):
@@ -456,28 +456,28 @@ def message_of(stored: StoredMessage) -> Message:
         number=_number_of(claim.number),
         client_address=envelope.client_address, client_name=envelope.client_name, connector=envelope.connector,
         recipients=[
-            Recipient(ordinal=ordinal, address=each.address, is_done=ordinal in claim.done, notify=each.notify, orcpt=each.orcpt)
+            RecipientResource(ordinal=ordinal, address=each.address, is_done=ordinal in claim.done, notify=each.notify, orcpt=each.orcpt)
             for ordinal, each in enumerate(envelope.recipients, start=1)
         ],
         primary_database=claim.database, asked=sorted(claim.asked), is_handed_over=claim.handed,
-        copies=[Copy(server=each.server, database=each.database, choice=_choice_name(each.choice)) for each in claim.copies],
+        copies=[CopyResource(server=each.server, database=each.database, choice=_choice_name(each.choice)) for each in claim.copies],
         missing_copies_count=claim.missing_count if claim.role is Role.PRIMARY else 0,
         retries=[_retry_of(retry) for retry in stored.retries],
         is_decided=stored.is_decided, is_promoted=stored.is_promoted,
         deaths_count=stored.deaths_count, keep_until=stored.keep_until,
         deliveries=[
-            Delivery(at=each.at, next_hop=each.next_hop, ordinals=sorted(each.ordinals), is_inside=each.is_inside)
+            DeliveryResource(at=each.at, next_hop=each.next_hop, ordinals=sorted(each.ordinals), is_inside=each.is_inside)
             for each in stored.deliveries
         ],
-        forks=[Fork(next_hop=each.next_hop, ordinals=sorted(each.ordinals)) for each in stored.forks],
+        forks=[ForkResource(next_hop=each.next_hop, ordinals=sorted(each.ordinals)) for each in stored.forks],
         resubmitted_from=envelope.resubmitted_from,
         sha256=stored.place.sha256.hex() if stored.place is not None else None,
     )  # fmt: skip
 
 
-def event_of(row: TrackingEvent) -> Event:
+def event_of(row: TrackingEvent) -> EventResource:
     """The resource for one row."""
-    return Event(
+    return EventResource(
         at=row.at, event=row.event.value, source=row.source.value, network_message_id=row.network_message_id,
         client=row.client_hostname or row.client_ip, server=row.server_hostname or row.server_ip, context=row.source_context,
         next_hop=row.connector_id, recipients=list(row.recipients), replies=list(row.recipient_statuses), reference=row.reference,
@@ -485,10 +485,10 @@ def event_of(row: TrackingEvent) -> Event:
     )  # fmt: skip
 
 
-def request_of(request: resubmission.ResubmitRequest) -> ResubmitRequest:
+def request_of(request: ResubmitRequest) -> ResubmitRequestResource:
     """The resource for one request."""
     criteria = request.criteria
-    return ResubmitRequest(
+    return ResubmitRequestResource(
         number=request.number, state=request.state.value, created_at=request.created_at,
         from_at=criteria.from_at, to_at=criteria.to_at, next_hop=criteria.next_hop, sender=criteria.sender,
         recipient=criteria.recipient, message_id=criteria.message_id, primary_server=criteria.primary_server,
@@ -498,10 +498,10 @@ def request_of(request: resubmission.ResubmitRequest) -> ResubmitRequest:
     )  # fmt: skip
 
 
-def peer_of(view: PeerView, now: datetime) -> Peer:
+def peer_of(view: PeerView, now: datetime) -> PeerResource:
     """The resource for one peer."""
     age = max((now - view.heard_at).total_seconds(), 0.0) if view.heard_at is not None else None
-    return Peer(
+    return PeerResource(
         name=view.name, site=view.site, boundary=view.boundary, address=view.address, database=view.database,
         heard_at=view.heard_at, heartbeat_age_seconds=age, is_reachable=view.is_reachable,
         lease_seconds=view.lease.total_seconds() if view.lease is not None else None, breaker=view.breaker, refusal=view.refusal,
@@ -511,9 +511,9 @@ def peer_of(view: PeerView, now: datetime) -> Peer:
     )  # fmt: skip
 
 
-def node_of(view: NodeView, now: datetime) -> Node:
+def node_of(view: NodeView, now: datetime) -> NodeResource:
     """The resource for this node."""
-    return Node(
+    return NodeResource(
         name=view.name, site=view.site, boundary=view.boundary, version=view.version, state=view.state,
         started_at=view.started_at, uptime_seconds=max((now - view.started_at).total_seconds(), 0.0),
         database=view.database, incarnation=view.incarnation, began=view.began, position=view.position,
@@ -535,10 +535,10 @@ def drain_of(view: DrainView) -> Drain:
     )  # fmt: skip
 
 
-def pressure_of(pressure: Pressure, settings: Thresholds) -> BackPressure:
+def pressure_of(pressure: Pressure, settings: BackPressure) -> BackPressureResource:
     """The resource for the back pressure."""
     meters = [
-        Meter(
+        MeterResource(
             resource=meter.resource.value, use=round(meter.reading.use, 2), unit=UNITS.get(meter.resource, "%"),
             detail=meter.reading.detail, level=meter.level.name.lower(), measured=meter.measured.name.lower(),
             samples_count=meter.pressed_count, history_depth=history_depth_of(meter.resource, settings), since=meter.since,
@@ -546,7 +546,7 @@ def pressure_of(pressure: Pressure, settings: Thresholds) -> BackPressure:
         )
         for meter in pressure.meters.values()
     ]  # fmt: skip
-    return BackPressure(
+    return BackPressureResource(
         level=pressure.level.name.lower(), effect=EFFECTS[pressure.level], tarpit_seconds=pressure.tarpit_seconds,
         reasons=list(reasons(pressure, settings)), resources=meters,
     )  # fmt: skip
@@ -603,8 +603,8 @@ def _choice_name(choice: Choice) -> str:
     return choice.name.lower().replace("_", "-")
 
 
-def _retry_of(retry: ForkRetry) -> Retry:
-    return Retry(
+def _retry_of(retry: ForkRetry) -> RetryResource:
+    return RetryResource(
         next_hop=retry.next_hop, ordinals=sorted(retry.ordinals), failures_count=retry.failures_count, kind=retry.kind.value,
         first_failed_at=retry.first_failed_at,
         attempts_next_at=None if retry.attempts_next_at >= NEVER else retry.attempts_next_at, last_reply=retry.last_reply,

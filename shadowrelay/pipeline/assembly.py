@@ -24,7 +24,7 @@ from shadowrelay.pipeline.forks import Forks, Verdicts
 from shadowrelay.pipeline.heartbeat import HeartbeatService
 from shadowrelay.pipeline.leases import Attempts, Leases
 from shadowrelay.pipeline.message_desk import MessageDesk
-from shadowrelay.pipeline.peer_requests import PeerRequests
+from shadowrelay.pipeline.peer_requests import PeerRequestService
 from shadowrelay.pipeline.peerbook import PeerBook
 from shadowrelay.pipeline.pressure import PressureService
 from shadowrelay.pipeline.promote import PromoteService, ReconcileService
@@ -110,7 +110,7 @@ class Services:
         self.drain = DrainService(context, self.deliver, self.copy_repair, self.review)
         self.sweep = SweepService(context, self.review, self.drain)
         self.rolled_back = RolledBackService(context, self.review)
-        self.peer_requests = PeerRequests(context, self.rolled_back.refusal, TrackService(context, self.deliver, self.copy_repair))
+        self.peer_requests = PeerRequestService(context, self.rolled_back.refusal, TrackService(context, self.deliver, self.copy_repair))
         self.pressure = PressureService(context, outside.machine)
         self.messages = MessageDesk(context, self.deliver, self.review, self.copy_repair.wake)
         self.safety_net = SafetyNetService(context, self.deliver, forks.resubmitted_to, self.promote.is_lost)

@@ -35,7 +35,7 @@ PROCESS_ENDED = Reply(451, "4.3.0", "This session is of a process that has ended
 _log = structlog.get_logger()
 
 
-class PeerRequests:
+class PeerRequestService:
     """One method per SMTP command of an authorised peer."""
 
     def __init__(self, context: Context, is_older_copy: Callable[[PeerIdentity], Reply | None], track: TrackService) -> None:

@@ -408,7 +408,7 @@ class ReconcileService:
 
     `_reconciled` has, for each primary, the incarnation that answered about all its copies since this process started. Each copy still
     held for that primary was sent by this incarnation, or is known to it: a copy that an earlier incarnation sent and this one does not
-    know is being taken over, and `PeerRequests.hold` refuses copies from an earlier incarnation.
+    know is being taken over, and `PeerRequestService.hold` refuses copies from an earlier incarnation.
     """
 
     def __init__(self, context: Context, promote: PromoteService, has_yielded: Callable[[MessageId], None]) -> None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from shadowrelay.admin.api import make_application
-from shadowrelay.admin.metrics import Metrics
+from shadowrelay.admin.metrics import PrometheusMetrics
 from shadowrelay.model.drain import DrainState, DrainStep, DrainView, Obstacle, Waiting
 from shadowrelay.model.ids import NO_DATABASE, BoundaryName, DatabaseId, MessageId, ServerName, SiteName
 from shadowrelay.model.message import Content, ContentPlace, Envelope, Recipient
@@ -233,7 +233,7 @@ def node():
 @pytest.fixture
 def metrics():
     """Counters with a clock that stands still."""
-    return Metrics("1.2.3", ServerName("mx1"), now=lambda: NOW, awake=lambda: 100.0)
+    return PrometheusMetrics("1.2.3", ServerName("mx1"), now=lambda: NOW, awake=lambda: 100.0)
 
 
 @pytest.fixture

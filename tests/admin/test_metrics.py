@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from shadowrelay.admin.metrics import LABEL_VALUES_MAX, REFUSALS, Metrics
+from shadowrelay.admin.metrics import LABEL_VALUES_MAX, REFUSALS, PrometheusMetrics
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.queue import QueueKind, QueueRow
 from shadowrelay.model.tracking import Replication, ResubmitReason
@@ -111,7 +111,7 @@ def test_a_thousand_next_hops_do_not_make_a_thousand_series(metrics):
 
 def test_the_heartbeat_age_of_a_peer_grows_until_it_is_heard():
     awake = [100.0]
-    metrics = Metrics("1", ServerName("mx1"), now=lambda: datetime.now(UTC), awake=lambda: awake[0])
+    metrics = PrometheusMetrics("1", ServerName("mx1"), now=lambda: datetime.now(UTC), awake=lambda: awake[0])
     metrics.expect_peers([MX2, MX3])
     awake[0] = 110.0
     metrics.heartbeat(MX2)
@@ -171,7 +171,7 @@ def test_the_build_is_shown(metrics):
 
 
 def test_two_nodes_in_one_process_do_not_share_counters(metrics):
-    other = Metrics("1", ServerName("mx2"), now=lambda: datetime.now(UTC), awake=lambda: 0.0)
+    other = PrometheusMetrics("1", ServerName("mx2"), now=lambda: datetime.now(UTC), awake=lambda: 0.0)
     other.discarded(5)
 
     assert 0 == samples(metrics)["shadowrelay_discarded_total",]

@@ -1,6 +1,6 @@
 """Whole service stacks of several nodes in one process and in virtual time, without sockets.
 
-Real services over real queue databases (inline, so without threads); a `FakeLink` drives the real `PeerRequests` of the other
+Real services over real queue databases (inline, so without threads); a `FakeLink` drives the real `PeerRequestService` of the other
 node, over a `Net` in which servers can be killed, wiped, paused and cut off; a `FakeDeliverer` is the next hop. Nothing
 sleeps on real time: `in_virtual_time` runs a test on a loop whose clock jumps.
 """

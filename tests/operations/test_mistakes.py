@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 from shadowrelay import doctor
 from shadowrelay.admin import client as admin_client
 from shadowrelay.admin.api import make_application
-from shadowrelay.admin.metrics import Metrics
+from shadowrelay.admin.metrics import PrometheusMetrics
 from shadowrelay.cli.main import app
 from shadowrelay.model.ids import ServerName
 from shadowrelay.settings import cluster
@@ -98,7 +98,7 @@ class Desk:
 
     def asks_a_node(self, *words: object) -> tuple[int, list[str]]:
         """The same, of the API of a node with one message and one peer, which answers."""
-        metrics = Metrics("1.2.3", ServerName("mx1"), now=lambda: NOW, awake=lambda: 0.0)
+        metrics = PrometheusMetrics("1.2.3", ServerName("mx1"), now=lambda: NOW, awake=lambda: 0.0)
         api = make_application(FakeNode(), metrics, TOKEN, "1.2.3", now=lambda: NOW)
 
         async def asked(request: httpx.Request) -> httpx.Response:
