@@ -1,6 +1,6 @@
 """Events of a claim on the shadow server: holding, discarding, promoting, and answering XQDISCARD STATUS. docs/design.md 6.1, 6.2."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Ordinals
@@ -187,6 +187,22 @@ def heard(claim: Claim | None, speaker: PeerDatabase, event: DiscardEvent) -> Tr
     if event.status is DiscardStatus.PROMOTED and claim.role is Role.SHADOW and claim.primary == speaker.server:
         return Transition(claim, claim, outcome=Outcome.FOLLOW)
     return Transition(claim, claim)
+
+
+ENDINGS = (DiscardStatus.DELIVERED, DiscardStatus.RELEASED)
+
+
+def discarded(events: Iterable[DiscardEvent], transitions: Iterable[Transition]) -> list[DiscardEvent]:
+    """The events that ended one of our shadow messages, or some of its recipients, as done or not needed."""
+    return [
+        event
+        for event, transition in zip(events, transitions, strict=True)
+        if event.status in ENDINGS
+        and transition.before is not None
+        and transition.after is not None
+        and transition.before.role is Role.SHADOW
+        and transition.before != transition.after
+    ]
 
 
 def meaning(answer: StatusAnswer, *, from_sender: bool) -> DiscardStatus | None:

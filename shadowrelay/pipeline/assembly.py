@@ -27,7 +27,8 @@ from shadowrelay.pipeline.message_desk import MessageDesk
 from shadowrelay.pipeline.peer_requests import PeerRequestService
 from shadowrelay.pipeline.peerbook import PeerBook
 from shadowrelay.pipeline.pressure import PressureService
-from shadowrelay.pipeline.promote import PromoteService, ReconcileService
+from shadowrelay.pipeline.promote import PromoteService
+from shadowrelay.pipeline.reconcile import ReconcileService
 from shadowrelay.pipeline.relay import RelayService
 from shadowrelay.pipeline.review import ReviewService
 from shadowrelay.pipeline.rolled_back import RolledBackService

@@ -17,7 +17,7 @@ import structlog
 from shadowrelay.memory import ContentBudget
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, Content, ContentPlace
-from shadowrelay.model.ownership import Claim, Role, Transition
+from shadowrelay.model.ownership import Claim, DiscardEvent, DiscardStatus, Role, Transition
 from shadowrelay.model.replies import LedgerUnavailable
 from shadowrelay.model.tracking import Acknowledged
 from shadowrelay.model.values import replace
@@ -28,6 +28,7 @@ from shadowrelay.pipeline.leases import Attempts, Leases
 from shadowrelay.pipeline.peerbook import PeerBook
 from shadowrelay.pipeline.pressure_rules import NO_PRESSURE, Pressure
 from shadowrelay.ports import Clock, Decide, Ledger, Metrics, PeerLink, TrackingLog
+from shadowrelay.protocol import tracking
 from shadowrelay.settings.values import Settings
 
 TICK_SECONDS = 0.5
@@ -247,3 +248,27 @@ class Context:
         with contextlib.suppress(LedgerUnavailable):
             await self.ledger.transition((), lambda _, claim: Transition(claim, claim))  # transactions keep their order
         self.attempts.settle(message_ids)
+
+    async def track_discarded(self, primary: ServerName, events: Sequence[DiscardEvent]) -> None:
+        """Write a HADISCARD row for each shadow message that these ended, whichever way the node learned that. Called after the commit,
+        because the commit may fail. Raises: LedgerUnavailable."""
+        if not events:
+            return
+        envelopes = await self.ledger.envelopes([event.message_id for event in events])
+        now = self.now()
+        for event in events:
+            internal_id, envelope = envelopes.get(event.message_id, (0, None))
+            self.tracking.write(
+                tracking.hadiscard(
+                    self.me.server,
+                    event.message_id,
+                    at=now,
+                    primary=primary,
+                    envelope=envelope,
+                    ordinals=event.ordinals,
+                    status=str(event.status),
+                    internal_id=internal_id,
+                    is_kept=envelope is not None and bool(envelope.relayed_from),
+                )
+            )
+        self.metrics.discarded([event.status for event in events].count(DiscardStatus.DELIVERED))

@@ -3,7 +3,7 @@
 Where several copies are wanted, a primary server that yields releases none of the others: the new primary server needs them. It sends
 `promoted` to their servers. Each of these asks it to which server it yielded, and asks that server, which lists it before it answers.
 Nothing is copied. An unanswered question is repeated; if this node restarts meanwhile, its next reconciliation finds the message
-(`promote.ReconcileService`).
+(`pipeline.reconcile`).
 """
 
 import asyncio
@@ -18,7 +18,6 @@ from shadowrelay.model.queue import StoredMessage
 from shadowrelay.model.replies import LedgerUnavailable, PeerUnavailable
 from shadowrelay.ownership import shadow
 from shadowrelay.ownership.rules import Outcome, PeerDatabase
-from shadowrelay.pipeline import promote
 from shadowrelay.pipeline.context import Context
 
 WANTED_MAX = 10_000  # the others are found by the next reconciliation
@@ -110,4 +109,4 @@ class FollowService:
         for transition, message in zip(transitions, messages, strict=True):
             if transition.outcome == Outcome.DONE and transition.before is not None:
                 event = DiscardEvent(0, message.envelope.message_id, DiscardStatus.DELIVERED)
-                await promote.track(self._context, transition.before.primary, [event])
+                await self._context.track_discarded(transition.before.primary, [event])

@@ -19,7 +19,7 @@ from shadowrelay.model.replies import LedgerUnavailable, PeerUnavailable
 from shadowrelay.model.tracking import Acknowledged
 from shadowrelay.ownership import shadow
 from shadowrelay.ownership.rules import Outcome, PeerDatabase
-from shadowrelay.pipeline import delivery_rules, promote
+from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.follow import FollowService
 from shadowrelay.pipeline.promote import PromoteService
@@ -184,4 +184,4 @@ class HeartbeatService:
             elif transition.outcome == Outcome.DONE:
                 context.leases.forget(event.message_id)
                 context.delayed.end(event.message_id, Acknowledged.DONE)
-        await promote.track(context, speaker.server, promote.discarded(reply.events, transitions))
+        await context.track_discarded(speaker.server, shadow.discarded(reply.events, transitions))

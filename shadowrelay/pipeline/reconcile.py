@@ -1,0 +1,131 @@
+"""Asks a running primary server about the copies held for it, after it restarted and once a span. docs/protocol.md 10, `unknown`.
+
+`ownership.shadow.meaning` interprets the answers. `unknown` from the incarnation that sent the copy means that the copy is not needed.
+From a later incarnation of the same database it means that the primary crashed before its own commit, or that an older copy of its database
+was restored: the message is taken over, after asking all nodes (`pipeline.promote`).
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from shadowrelay.model.ids import MessageId, ServerName
+from shadowrelay.model.ownership import Claim, DiscardEvent, StatusQuestion, Transition
+from shadowrelay.model.peers import Incarnation
+from shadowrelay.model.queue import HeldCopy
+from shadowrelay.model.replies import LedgerUnavailable, PeerUnavailable
+from shadowrelay.ownership import shadow
+from shadowrelay.ownership.rules import PeerDatabase
+from shadowrelay.pipeline.context import Context
+from shadowrelay.pipeline.promote import PAGE, PromoteService
+
+_log = structlog.get_logger()
+
+AGAIN_SECONDS = 5.0
+PAUSE_SECONDS_MAX = 1.0
+
+
+class ReconcileService:
+    """Asks a restarted primary about every copy held for it, once per incarnation, and a living one once a span.
+
+    `_reconciled` has, for each primary, the incarnation that answered about all its copies since this process started. Each copy still
+    held for that primary was sent by this incarnation, or is known to it: a copy that an earlier incarnation sent and this one does not
+    know is being taken over, and `PeerRequestService.hold` refuses copies from an earlier incarnation.
+    """
+
+    def __init__(self, context: Context, promote: PromoteService, has_yielded: Callable[[MessageId], None]) -> None:
+        self._context = context
+        self._promote = promote
+        self._has_yielded = has_yielded  # the primary server of this shadow message has yielded to another one
+        self._running: set[ServerName] = set()
+        self._reconciled: dict[ServerName, Incarnation] = {}
+
+    async def primary_restarted(self, server: ServerName) -> None:
+        """Page through the shadow messages of this primary in its current database until all have been asked about: while it
+        lives, no node would deliver a message that it does not know. If it restarts meanwhile, begin again."""
+        peers = self._context.peers
+        if server in self._running:
+            return
+        self._running.add(server)
+        try:
+            while (present := peers.whole_incarnation(server)) is not None and self._reconciled.get(server) != present:
+                await self._reconcile(server, present)
+        finally:
+            self._running.discard(server)
+            self._promote.wake()
+
+    async def _reconcile(self, server: ServerName, present: Incarnation) -> None:
+        context = self._context
+        while context.peers.whole_incarnation(server) == present:
+            try:
+                # An empty transaction: copies that are being stored are committed before it.
+                await context.ledger.transition((), lambda _, claim: Transition(claim, claim))
+                await self._ask_all(PeerDatabase(server, present.database))
+                self._reconciled[server] = present
+                return
+            except (PeerUnavailable, LedgerUnavailable) as error:
+                _log.warning("reconciliation.waits", server=server, reason=error.reason)
+            await asyncio.sleep(min(context.heartbeat, AGAIN_SECONDS))
+
+    async def run(self) -> None:
+        """Once a span, ask each living primary about the copies held for it. Nothing else would ever end a copy that the network
+        delayed until its `released` had been received and acknowledged."""
+        context = self._context
+        while True:
+            await asyncio.sleep(context.settings.transport.shadow_resubmit_time_span.total_seconds())
+            try:
+                for group in await context.ledger.shadow_groups():
+                    party = PeerDatabase(group.primary, group.database)
+                    sender = self._reconciled.get(group.primary)
+                    if sender is not None and self._is_present(party, sender) and group.primary not in self._running:
+                        await self._ask_all(party, sender)
+            except (PeerUnavailable, LedgerUnavailable) as error:
+                _log.info("reconciliation.put_off", reason=error.reason)
+
+    def _is_present(self, party: PeerDatabase, incarnation: Incarnation) -> bool:
+        return party.database == incarnation.database and self._context.peers.whole_incarnation(party.server) == incarnation
+
+    async def _ask_all(self, party: PeerDatabase, sender: Incarnation | None = None) -> None:
+        """Leave half of the time to the mail: after a restart both servers ask about everything they hold. `sender`: the
+        incarnation that sent all these copies, or knows them; `None` if an older one may have sent them."""
+        clock = self._context.clock
+        after = 0
+        began = clock.awake()
+        while page := await self._context.ledger.copies_of(party.server, party.database, PAGE, after):
+            await self._ask(party, page, sender)
+            after = page[-1].internal_id
+            await asyncio.sleep(min(clock.awake() - began, PAUSE_SECONDS_MAX))
+            began = clock.awake()
+
+    async def _ask(self, party: PeerDatabase, page: Sequence[HeldCopy], sender: Incarnation | None) -> None:
+        context = self._context
+        link = context.links[party.server]
+        questions = {held.message_id: StatusQuestion(held.message_id, held.number) for held in page}
+        answers = dict(zip(questions, await link.status(list(questions.values())), strict=True))
+        answering = None if link.identity is None else link.identity.whole_incarnation
+        if sender is not None and (answering != sender or not self._is_present(party, sender)):
+            return  # it restarted meanwhile, so everything is asked again
+        from_sender = sender is not None
+        meanings = {message_id: shadow.meaning(answer, from_sender=from_sender) for message_id, answer in answers.items()}
+        events = [DiscardEvent(0, message_id, meant) for message_id, meant in meanings.items() if meant is not None]
+        for message_id, answer in answers.items():
+            if shadow.yielded_to(answer, party, context.me):
+                self._has_yielded(message_id)
+
+        def decide(message_id: MessageId, claim: Claim | None) -> Transition:
+            transition = shadow.reconciled(claim, party, questions[message_id], answers[message_id], from_sender=from_sender)
+            if not context.call_off_done(message_id, transition) and transition.changed:  # it may have been promoted since
+                context.attempts.changed(message_id)
+            return transition
+
+        async def settle() -> None:
+            transitions = await context.ledger.transition([event.message_id for event in events], decide)
+            for event, transition in zip(events, transitions, strict=True):  # again: see there
+                if not context.call_off_done(event.message_id, transition) and transition.changed:
+                    context.attempts.changed(event.message_id)
+            await context.track_discarded(party.server, shadow.discarded(events, transitions))
+
+        if events:
+            await context.tasks.whole(settle(), f"reconcile {party.server}")
+            _log.info("shadows.reconciled", server=party.server, asked=len(page), settled=len(events))
