@@ -1,4 +1,4 @@
-"""Parses and formats MAIL and RCPT: paths of RFC 5321 4.1.2 and RFC 6531 3.3, and ESMTP parameters.
+"""Parses and formats MAIL and RCPT: paths of RFC 5321 4.1.2 and RFC 6531 3.3, and ESMTP parameters of the extensions that we offer.
 
 Parsing is strict: no space after the colon, angle brackets required, no trailing dot and no underscore in a domain. Only spaces at
 the end of the line are accepted (RFC 5321 4.1.1). Control characters are always refused.
@@ -18,7 +18,7 @@ import idna
 from shadowrelay.model.message import BodyType, Envelope, Recipient
 from shadowrelay.model.replies import Reply, WireError
 from shadowrelay.model.values import dataclass
-from shadowrelay.protocol.fields import BAD_RECIPIENT, BAD_SENDER, SMTPUTF8_NEEDED, bad_argument
+from shadowrelay.protocol.fields import BAD_PARAMETER, BAD_RECIPIENT, BAD_SENDER, ENVID, SMTPUTF8_NEEDED, UNKNOWN_PARAMETER, bad_argument
 
 LOCAL_PART_OCTETS_MAX = 64  # RFC 5321 4.5.3.1.1
 PATH_OCTETS_MAX = 256  # 4.5.3.1.3, with the brackets and a source route; so a domain never reaches the 255 octets of 4.5.3.1.2
@@ -159,6 +159,70 @@ def _parameters_of(rest: str, end: int, bad: Reply) -> dict[str, str]:
     if len(parameters) > PARAMETERS_COUNT_MAX:
         raise bad_argument("Too many parameters")
     return parameters
+
+
+_SIZE = re.compile(r"[0-9]{1,20}")  # RFC 1870
+_NOTIFY = re.compile(r"NEVER|(?:SUCCESS|FAILURE|DELAY)(?:,(?:SUCCESS|FAILURE|DELAY)){0,2}", re.IGNORECASE)  # RFC 3461 4.1
+_ORCPT = re.compile(r"[A-Za-z0-9-]{1,64};[!-<>-~]{1,500}")  # RFC 3461 4.2
+_UTF8_ORCPT = re.compile(r"utf-8;", re.IGNORECASE)  # RFC 6533 3
+_UTF8_ADDRESS = re.compile(r"(?:[!-*,-<>-\[\]-~]|\\x\{(?:[0-9A-F]{2,5}|10[0-9A-F]{4})\})*", re.IGNORECASE)
+_ORCPT_OCTETS_MAX = 500
+_BODIES = {body.value: body for body in BodyType}
+MAIL_PARAMETERS = frozenset({"SIZE", "BODY", "SMTPUTF8", "RET", "ENVID"})
+_RCPT_PARAMETERS = frozenset({"NOTIFY", "ORCPT"})
+
+
+@dataclass(frozen=True, slots=True)
+class MailValues:
+    """The values of MAIL's parameters, RET and ENVID as received. `size` is the declared one, or 0."""
+
+    size: int = 0
+    body: BodyType = BodyType.SEVEN_BIT
+    smtputf8: bool = False
+    ret: str | None = None
+    envid: str | None = None
+
+
+def mail_values_of(parameters: Mapping[str, str], known: frozenset[str]) -> MailValues:
+    """The values of the parameters in MAIL_PARAMETERS; the caller parses other `known` ones.
+
+    Raises: WireError 555 for a parameter that is not `known`, 501 for a bad value.
+    """
+    if parameters.keys() - known:
+        raise WireError(UNKNOWN_PARAMETER)
+    size, body = parameters.get("SIZE", "0"), parameters.get("BODY", BodyType.SEVEN_BIT.value).upper()
+    ret, envid = parameters.get("RET"), parameters.get("ENVID")
+    if (
+        _SIZE.fullmatch(size) is None
+        or body not in _BODIES
+        or parameters.get("SMTPUTF8")  # it has no value
+        or (ret is not None and ret.upper() not in ("FULL", "HDRS"))
+        or (envid is not None and ENVID.fullmatch(envid) is None)
+    ):
+        raise WireError(BAD_PARAMETER)
+    return MailValues(int(size), _BODIES[body], "SMTPUTF8" in parameters, ret, envid)
+
+
+def recipient_of(address: str, parameters: Mapping[str, str]) -> Recipient:
+    """A recipient with its parameters. Raises: WireError 555 for an unknown parameter, 501 for a bad value."""
+    if parameters.keys() - _RCPT_PARAMETERS:
+        raise WireError(UNKNOWN_PARAMETER)
+    notify, orcpt = parameters.get("NOTIFY"), parameters.get("ORCPT")
+    if notify is not None and _NOTIFY.fullmatch(notify) is None:
+        raise WireError(BAD_PARAMETER)
+    return Recipient(address, notify, None if orcpt is None else original_recipient(orcpt))
+
+
+def original_recipient(orcpt: str) -> str:
+    """ORCPT as passed on: unchanged, except that a UTF-8 address in UTF-8 (RFC 6533, utf-8-addr-unitext) is converted to its
+    ASCII form (utf-8-addr-xtext), which means the same and passes every server. Raises: WireError 501."""
+    if _UTF8_ORCPT.match(orcpt):
+        orcpt = "".join(character if character.isascii() else f"\\x{{{ord(character):X}}}" for character in orcpt)
+        if len(orcpt) > _ORCPT_OCTETS_MAX or _UTF8_ADDRESS.fullmatch(orcpt, len("utf-8;")) is None:
+            raise WireError(BAD_PARAMETER)
+    if _ORCPT.fullmatch(orcpt) is None:
+        raise WireError(BAD_PARAMETER)
+    return orcpt
 
 
 def format_mail(envelope: Envelope, size: int | None, *, extra: str = "", dsn: bool = False, body: bool = True) -> str:

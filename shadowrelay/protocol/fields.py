@@ -20,6 +20,8 @@ from shadowrelay.model.message import NO_ORDINALS, Ordinals
 from shadowrelay.model.ownership import RANK_MAX, CopyNumber
 from shadowrelay.model.replies import Reply, WireError
 
+UNKNOWN_PARAMETER = Reply(555, "5.5.4", "Parameter not recognized or not implemented")
+BAD_PARAMETER = Reply(501, "5.5.4", "Bad parameter value")
 TRACK_NOT_OFFERED = Reply(504, "5.5.4", "XSHADOW=TRACK is not offered here")
 BAD_SENDER = Reply(501, "5.1.7", "Bad sender address syntax")  # RFC 3463 X.1.7
 BAD_RECIPIENT = Reply(501, "5.1.3", "Bad recipient address syntax")  # RFC 3463 X.1.3

@@ -12,6 +12,7 @@ when no further command is buffered: one system call for a pipelined group.
 
 import asyncio
 import logging
+import ssl
 import uuid
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
@@ -22,6 +23,7 @@ from aiosmtpd.smtp import SMTP
 from aiosmtpd.smtp import log as aiosmtpd_log
 
 from shadowrelay.model.replies import LOCAL_ERROR, LedgerUnavailable, Reply, WireError
+from shadowrelay.smtp.client_session import reason_of
 from shadowrelay.smtp.data import CommandReader
 from shadowrelay.smtp.limits import (
     BARE_CR_OR_LF,
@@ -31,6 +33,7 @@ from shadowrelay.smtp.limits import (
     COMMAND_TOO_LONG,
     EXCHANGE_STARTS,
     FAILED_IN_CONTENT,
+    HANDSHAKE_SECONDS,
     NO_SMTP_CLIENT,
     NOT_IMPLEMENTED,
     NOT_UTF8,
@@ -305,6 +308,41 @@ class Connection(SMTP):
         if self.own_reader.is_counted:
             self.cut("replies not taken")
         await self._writer.drain()
+
+    # TLS
+
+    async def _protect(self, context: ssl.SSLContext) -> bool:
+        """Start TLS; False if it failed. Forget who the client is, and drop octets received before the handshake. RFC 3207 4.2."""
+        if self.transport is None:
+            raise ConnectionResetError("the connection was lost before the handshake")
+        self._reader.discard()
+        transport: asyncio.Transport | None = None
+        failure: OSError | None = None
+        try:
+            transport = await self.loop.start_tls(
+                self.transport, BoundedReading(self), context, server_side=True, ssl_handshake_timeout=HANDSHAKE_SECONDS
+            )
+        except OSError as error:  # ssl.SSLError and TimeoutError are subclasses
+            self.account.reason, failure = "TLS failed", error
+            name, address = self.reception.connector.name, self.account.address
+            _log.warning(
+                "session.tls_failed", connector=name, client=address, client_name=self.account.client_name, reason=reason_of(error)
+            )
+        session = None if transport is None else transport.get_extra_info("ssl_object")
+        if transport is None or session is None:  # without an error: we cut the connection
+            # A connection lost in the handshake is reported to the TLS layer only. asyncio returns no transport then, uvloop a dead one.
+            self.loop.call_soon(self.connection_lost, failure)
+            self._is_ending = True
+            return False
+        self.transport = transport
+        self._reader.move_to(transport)
+        self._writer._transport = transport  # type: ignore[attr-defined]
+        self._replace_writer(self._writer)  # type: ignore[attr-defined]
+        report_every_unwritten_octet(transport)  # now: unwritten handshake data may pause reading on this transport, not on the old one
+        self.account.tls = session.version() or "TLS"
+        self.account.client_name = ""
+        self.peer.protected(session.getpeercert())
+        return True
 
     # shutdown of the node
 

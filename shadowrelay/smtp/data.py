@@ -468,6 +468,13 @@ def trace_header(server: str, protocol: str, message_id: str, client: tuple[str,
     ).encode()
 
 
+def protocol_name(*, is_extended: bool, smtputf8: bool, is_encrypted: bool) -> str:
+    """The protocol in a trace header."""
+    if not is_extended:
+        return "SMTP"
+    return ("UTF8SMTP" if smtputf8 else "ESMTP") + ("S" if is_encrypted else "")
+
+
 @lru_cache(16)
 def _date(second: int) -> str:
     return format_datetime(datetime.fromtimestamp(second, UTC))

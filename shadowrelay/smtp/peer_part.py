@@ -10,13 +10,18 @@ The rules here:
 - A copy is checked as a whole when it is complete, and belongs to the database that the peer named in its hello.
 """
 
-from shadowrelay.model.message import Content, Envelope
+from collections.abc import Sequence
+
+from shadowrelay.model.ids import MessageId
+from shadowrelay.model.message import Content, Envelope, Recipient
+from shadowrelay.model.ownership import CopyNumber
 from shadowrelay.model.peers import CopyOffer, PeerIdentity
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, Reply, WireError
-from shadowrelay.model.values import replace
+from shadowrelay.model.values import dataclass, replace
+from shadowrelay.protocol.addresses import MailValues
 from shadowrelay.protocol.fields import TRACK_NOT_OFFERED
-from shadowrelay.protocol.xshadow import format_hello, format_keyword, is_track, parse_commit, parse_hello, parse_hold
-from shadowrelay.smtp.data import ContentSink, RelayedSink, beginning_of, header_facts, trace_header
+from shadowrelay.protocol.xshadow import EnvelopeExtras, format_hello, format_keyword, is_track, parse_commit, parse_hello, parse_hold
+from shadowrelay.smtp.data import ContentSink, RelayedSink, beginning_of, header_facts, protocol_name, trace_header
 from shadowrelay.smtp.limits import (
     AUTHENTICATION_NEEDED,
     CONTENT_MISMATCH,
@@ -36,7 +41,30 @@ from shadowrelay.smtp.limits import (
 )
 from shadowrelay.smtp.reception import Reception, SessionLog
 from shadowrelay.smtp.tls import names_in_certificate
-from shadowrelay.smtp.transaction import Hold, MailTransaction, new_message_id
+
+
+@dataclass(slots=True)
+class Hold:
+    """The additional state of a transaction between nodes: a shadow copy, or (if `trace` has our Received line) a message whose shadow the
+    peer keeps. `began_awake`: the arrival of MAIL, by `Clock.awake`.
+
+    It fails as a whole. Its lines are pipelined: those after the first failure are answered 503, one reply each, and their octets are
+    read, so that replies and commands stay in step.
+    """
+
+    message_id: MessageId
+    number: CopyNumber
+    sink: ContentSink
+    size_max: int
+    extras: EnvelopeExtras | None = None
+    has_failed: bool = False
+    trace: bytes = b""
+    began_awake: float = 0.0
+
+    def fail(self) -> None:
+        """A line of it was refused."""
+        self.has_failed = True
+        self.sink.discard()
 
 
 class PeerPart:
@@ -142,45 +170,39 @@ class PeerPart:
 
     # a copy
 
-    def begin_hold(self, transaction: MailTransaction, value: str, size: int) -> Reply | None:
+    def begin_hold(self, value: str, size: int, path: str, *, smtputf8: bool) -> Hold:
         """MAIL with XSHADOW=: the transaction becomes a copy, or a message whose shadow the peer keeps. It is exempt from the limits for
-        other clients. Returns why it cannot begin. Raises: WireError.
+        other clients. Raises: WireError.
 
-        Shapes: `value` that of the parameter; `size` the declared one, or 0.
+        Shapes: `value` that of the parameter; `size` the declared one, or 0; `path` of a spool file. It must not be that of the message
+        id: an earlier copy of the same message may still be on its way into the ledger.
         """
         identity, reception = self.required(), self._reception
         message_id, number = parse_hold(value, identity.database)
         is_tracked = is_track(value)
         size_max = reception.connector.max_message_size if is_tracked else HOLD_SIZE_MAX
         if size > size_max:
-            return MESSAGE_TOO_BIG
+            raise WireError(MESSAGE_TOO_BIG)
         if is_tracked and not self._offers_track():
-            return (
-                TRACK_NOT_OFFERED
-                if reception.peer_requests.offers_track() or not reception.connector.redundancy.tracks
-                else HOLD_NOT_OFFERED
-            )
+            is_off_here = reception.peer_requests.offers_track() or not reception.connector.redundancy.tracks
+            raise WireError(TRACK_NOT_OFFERED if is_off_here else HOLD_NOT_OFFERED)
         if not is_tracked and (identity.boundary != reception.boundary or not reception.peer_requests.offers_hold()):
-            return HOLD_NOT_OFFERED
-        # Not named by the message id: an earlier copy of the same message may still be on its way into the ledger.
-        path = f"{reception.spool}/{new_message_id()}.copy"
+            raise WireError(HOLD_NOT_OFFERED)
         portion, descriptors = reception.budget.portion(), reception.descriptors
-        if is_tracked:
-            account = self._account
-            client = (account.client_name, account.address)
-            protocol = transaction.protocol(is_extended=True, is_encrypted=bool(account.tls))
-            trace = trace_header(reception.name, protocol, message_id, client, [], reception.clock.now())
-            sink: ContentSink = RelayedSink(path, portion, descriptors, trace)
-            transaction.hold = Hold(message_id, number, sink, size_max, trace=trace, began_awake=reception.clock.awake())
-        else:
-            transaction.hold = Hold(message_id, number, ContentSink(path, portion, descriptors), size_max)
-        return None
+        if not is_tracked:
+            return Hold(message_id, number, ContentSink(path, portion, descriptors), size_max)
+        account = self._account
+        client = (account.client_name, account.address)
+        protocol = protocol_name(is_extended=True, smtputf8=smtputf8, is_encrypted=bool(account.tls))
+        trace = trace_header(reception.name, protocol, message_id, client, [], reception.clock.now())
+        sink = RelayedSink(path, portion, descriptors, trace)
+        return Hold(message_id, number, sink, size_max, trace=trace, began_awake=reception.clock.awake())
 
-    def offer_of(self, transaction: MailTransaction, hold: Hold, argument: str) -> CopyOffer:
+    def offer_of(self, hold: Hold, argument: str, sender: str, recipients: Sequence[Recipient], values: MailValues) -> CopyOffer:
         """XSHADOW COMMIT: the copy, if it is complete and equals what the peer sent. Raises: WireError."""
         if hold.has_failed:
             raise WireError(HOLD_HAS_FAILED)
-        if hold.extras is None or not transaction.recipients:
+        if hold.extras is None or not recipients:
             raise WireError(HOLD_IS_INCOMPLETE)
         size, sha256 = parse_commit(argument)
         try:
@@ -191,9 +213,7 @@ class PeerPart:
         sent = (sink.received_size, sink.received_sha256) if isinstance(sink, RelayedSink) else (content.size, content.sha256)
         if (size, sha256) != sent:
             raise WireError(CONTENT_MISMATCH)
-        envelope = hold.extras.envelope(
-            hold.message_id, transaction.sender, tuple(transaction.recipients), transaction.body, smtputf8=transaction.smtputf8
-        )
+        envelope = hold.extras.envelope(hold.message_id, sender, tuple(recipients), values.body, smtputf8=values.smtputf8)
         if hold.trace:
             envelope = self._relayed(envelope, content, len(hold.trace))
         return CopyOffer(hold.number, envelope, hold.extras.done, content)

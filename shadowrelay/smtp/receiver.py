@@ -4,17 +4,20 @@ Decides nothing about a message: the `Acceptor` does, and `PeerRequests` about a
 line is in `protocol.addresses`, what may come from a peer in `PeerPart`.
 """
 
-import asyncio
+import os
 import re
-import ssl
+from collections import deque
 from collections.abc import Awaitable
+from dataclasses import field
 from functools import partial
+from time import time_ns
 
-import structlog
-
+from shadowrelay.model.ids import MessageId
 from shadowrelay.model.message import BodyType, Envelope, Recipient
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, SUPERSEDED, Reply, WireError
-from shadowrelay.protocol.addresses import parse_mail, parse_rcpt
+from shadowrelay.model.values import dataclass
+from shadowrelay.protocol.addresses import MAIL_PARAMETERS, MailValues, mail_values_of, parse_mail, parse_rcpt, recipient_of
+from shadowrelay.protocol.fields import UNKNOWN_PARAMETER
 from shadowrelay.protocol.xqdiscard import (
     BLOCK_OCTETS_MAX,
     DiscardQuery,
@@ -24,9 +27,17 @@ from shadowrelay.protocol.xqdiscard import (
     parse_question_block,
 )
 from shadowrelay.protocol.xshadow import KEYWORD, XshadowForm, format_position, parse_envelope, parse_form
-from shadowrelay.smtp.client_session import reason_of
-from shadowrelay.smtp.connection import BoundedReading, Connection, report_every_unwritten_octet
-from shadowrelay.smtp.data import ContentSink, DataFilter, beginning_of, header_facts, receive_data, receive_octets, trace_header
+from shadowrelay.smtp.connection import Connection
+from shadowrelay.smtp.data import (
+    ContentSink,
+    DataFilter,
+    beginning_of,
+    header_facts,
+    protocol_name,
+    receive_data,
+    receive_octets,
+    trace_header,
+)
 from shadowrelay.smtp.limits import (
     ARGUMENT_NEEDED,
     BAD_CHUNK,
@@ -37,7 +48,6 @@ from shadowrelay.smtp.limits import (
     CANNOT_VERIFY,
     ENVELOPE_OK,
     FAILED_IN_CONTENT,
-    HANDSHAKE_SECONDS,
     HELLO_FIRST,
     HELLO_NAME_OCTETS_MAX,
     HELP,
@@ -65,23 +75,45 @@ from shadowrelay.smtp.limits import (
     START_TLS,
     TLS_IS_ACTIVE,
     TOO_MANY_RECIPIENTS,
-    UNKNOWN_PARAMETER,
 )
-from shadowrelay.smtp.transaction import (
-    MAIL_PARAMETERS,
-    PEER_MAIL_PARAMETERS,
-    Hold,
-    MailTransaction,
-    new_message_id,
-    recipient_of,
-    take_mail_parameters,
-)
+from shadowrelay.smtp.peer_part import Hold
 
-_HELLO_NAME = re.compile(rf"[A-Za-z0-9._:\[\]-]{{1,{HELLO_NAME_OCTETS_MAX}}}")  # characters allowed in a trace header
+PEER_MAIL_PARAMETERS = MAIL_PARAMETERS | {KEYWORD}
+NO_VALUES = MailValues()
 CHUNK = re.compile(r"([0-9]{1,19}) *")  # the argument of BDAT in a copy: no LAST, because XSHADOW COMMIT ends the content
 _BLOCK = re.compile(r"STATUS BDAT ([0-9]{1,19}) *", re.IGNORECASE)
+_HELLO_NAME = re.compile(rf"[A-Za-z0-9._:\[\]-]{{1,{HELLO_NAME_OCTETS_MAX}}}")  # characters allowed in a trace header
 
-_log = structlog.get_logger()
+
+@dataclass(slots=True)
+class MailTransaction:
+    """From MAIL to the reply to its content."""
+
+    sender: str
+    values: MailValues
+    recipients: list[Recipient] = field(default_factory=list)
+    refused_count: int = 0
+    hold: Hold | None = None
+
+
+IDS_DRAWN_AT_ONCE = 64  # a system call per id, which also releases the interpreter's lock, is too slow
+
+_drawn: deque[str] = deque()  # hexadecimal digits, 32 per id; deque operations are atomic
+os.register_at_fork(after_in_child=_drawn.clear)  # two processes must not use the same digits
+
+
+def new_message_id() -> MessageId:
+    """A network message id: a UUID of version 7 (RFC 9562 5.7). Its random part makes it unique in the boundary; the time in
+    milliseconds before it places ids of the same time together in the database's index."""
+    try:
+        digits = _drawn.popleft()
+    except IndexError:
+        fresh = os.urandom(16 * IDS_DRAWN_AT_ONCE).hex()
+        _drawn.extend([fresh[start : start + 32] for start in range(32, len(fresh), 32)])
+        digits = fresh[:32]
+    at = f"{time_ns() // 1_000_000:012x}"
+    variant = "89ab"[int(digits[16], 16) & 3]
+    return MessageId(f"{at[:8]}-{at[8:]}-7{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}")
 
 
 class Receiver(Connection):
@@ -157,40 +189,8 @@ class Receiver(Connection):
         else:
             self.say(START_TLS)
             await self.flush()
-            await self._protect(context)
-
-    async def _protect(self, context: ssl.SSLContext) -> None:
-        """Start TLS. Forget the session's state, and drop octets received before the handshake. RFC 3207 4.2."""
-        if self.transport is None:
-            raise ConnectionResetError("the connection was lost before the handshake")
-        self._reader.discard()
-        transport: asyncio.Transport | None = None
-        failure: OSError | None = None
-        try:
-            transport = await self.loop.start_tls(
-                self.transport, BoundedReading(self), context, server_side=True, ssl_handshake_timeout=HANDSHAKE_SECONDS
-            )
-        except OSError as error:  # ssl.SSLError and TimeoutError are subclasses
-            self.account.reason, failure = "TLS failed", error
-            name, address = self.reception.connector.name, self.account.address
-            _log.warning(
-                "session.tls_failed", connector=name, client=address, client_name=self.account.client_name, reason=reason_of(error)
-            )
-        session = None if transport is None else transport.get_extra_info("ssl_object")
-        if transport is None or session is None:  # without an error: we cut the connection
-            # A connection lost in the handshake is reported to the TLS layer only. asyncio returns no transport then, uvloop a dead one.
-            self.loop.call_soon(self.connection_lost, failure)
-            self._is_ending = True
-            return
-        self.transport = transport
-        self._reader.move_to(transport)
-        self._writer._transport = transport  # type: ignore[attr-defined]
-        self._replace_writer(self._writer)  # type: ignore[attr-defined]
-        report_every_unwritten_octet(transport)  # now: unwritten handshake data may pause reading on this transport, not on the old one
-        self.account.tls = session.version() or "TLS"
-        self.account.client_name = ""
-        self.reset()
-        self.peer.protected(session.getpeercert())
+            if await self._protect(context):
+                self.reset()
 
     # the transaction
 
@@ -235,19 +235,18 @@ class Receiver(Connection):
             self.reset()  # the peer abandoned the failed copy without XSHADOW COMMIT
         self.was_mail_refused = True
         command = parse_mail(argument, lenient=self.reception.connector.lenient_addresses)
-        transaction = MailTransaction(command.address)
+        transaction = MailTransaction(command.address, NO_VALUES)
         if command.parameters:
             if not self.is_extended:
                 self.refuse(UNKNOWN_PARAMETER)
                 return
             known = PEER_MAIL_PARAMETERS if self.peer.may_use_xshadow() else MAIL_PARAMETERS
-            size = take_mail_parameters(transaction, command.parameters, known)
+            transaction.values = values = mail_values_of(command.parameters, known)
             if (xshadow := command.parameters.get(KEYWORD)) is not None:
-                refusal = self.peer.begin_hold(transaction, xshadow, size)
-            else:
-                refusal = MESSAGE_TOO_BIG if size > self.reception.connector.max_message_size else None
-            if refusal is not None:
-                self.refuse(refusal)
+                path = f"{self.reception.spool}/{new_message_id()}.copy"
+                transaction.hold = self.peer.begin_hold(xshadow, values.size, path, smtputf8=values.smtputf8)
+            elif values.size > self.reception.connector.max_message_size:
+                self.refuse(MESSAGE_TOO_BIG)
                 return
         # A copy is not delayed: its primary server can try another server.
         if transaction.hold is None and self.reception.acceptor.pressure.is_felt and (refusal := await self._refusal_under_pressure()):
@@ -275,7 +274,7 @@ class Receiver(Connection):
             return
         try:
             lenient = self.reception.connector.lenient_addresses
-            command = parse_rcpt(argument, smtputf8=transaction.smtputf8, lenient=lenient)
+            command = parse_rcpt(argument, smtputf8=transaction.values.smtputf8, lenient=lenient)
             if command.parameters and not self.is_extended:
                 raise WireError(UNKNOWN_PARAMETER)
             address = command.address if "@" in command.address else self._with_home(transaction, command.address)
@@ -334,7 +333,8 @@ class Receiver(Connection):
         message_id = new_message_id()
         sink = ContentSink(f"{reception.spool}/{message_id}.part", reception.budget.portion(), reception.descriptors)
         client = (account.client_name, account.address)
-        protocol = transaction.protocol(is_extended=self.is_extended, is_encrypted=bool(account.tls))
+        values = transaction.values
+        protocol = protocol_name(is_extended=self.is_extended, smtputf8=values.smtputf8, is_encrypted=bool(account.tls))
         trace = trace_header(reception.name, protocol, message_id, client, transaction.recipients, reception.clock.now())
         data = DataFilter(sink, reception.connector.max_message_size, trace)
         self._is_in_content = True
@@ -365,10 +365,10 @@ class Receiver(Connection):
             sender=transaction.sender,
             recipients=tuple(transaction.recipients),
             arrived_at=reception.clock.now(),
-            body=transaction.body if data.is_ascii else BodyType.EIGHT_BIT_MIME,  # whether declared or not
-            smtputf8=transaction.smtputf8,
-            ret=transaction.ret,
-            envid=transaction.envid,
+            body=values.body if data.is_ascii else BodyType.EIGHT_BIT_MIME,  # whether declared or not
+            smtputf8=values.smtputf8,
+            ret=values.ret,
+            envid=values.envid,
             client_address=account.address,
             client_name=account.client_name,
             connector=reception.connector.name,
@@ -483,7 +483,7 @@ class Receiver(Connection):
             raise WireError(NO_HOLD)
         self.transaction = None
         try:
-            offer = self.peer.offer_of(transaction, hold, argument)
+            offer = self.peer.offer_of(hold, argument, transaction.sender, transaction.recipients, transaction.values)
         except BaseException:
             hold.sink.discard()
             raise

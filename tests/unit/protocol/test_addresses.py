@@ -6,11 +6,14 @@ from shadowrelay.model.message import BodyType, Envelope, Recipient
 from shadowrelay.model.values import replace
 from shadowrelay.protocol.addresses import (
     ARGUMENT_OCTETS_MAX,
+    MAIL_PARAMETERS,
     MailCommand,
+    MailValues,
     RcptCommand,
     domain_of,
     format_mail,
     format_rcpt,
+    mail_values_of,
     parse_mail,
     parse_rcpt,
 )
@@ -209,6 +212,41 @@ def test_parameters_are_counted():
 
     assert len(parse_mail(f"FROM:<a@b> {' '.join(words)}").parameters) == 20
     assert refusal(parse_mail, f"FROM:<a@b> {' '.join(words)} Q") == "501 5.5.4 Too many parameters"
+
+
+MAIL_VALUES = [
+    ("", MailValues()),
+    (" SIZE=12 BODY=8bitmime SMTPUTF8", MailValues(12, BodyType.EIGHT_BIT_MIME, smtputf8=True)),
+    (" RET=hdrs ENVID=QQ314159 BODY=7BIT", MailValues(ret="hdrs", envid="QQ314159")),
+    (f" SIZE={'9' * 20} XSHADOW=HOLD:x", MailValues(10**20 - 1)),
+]
+BAD_MAIL_VALUES = [
+    "SIZE",
+    "SIZE=-1",
+    f"SIZE={'9' * 21}",
+    "BODY",
+    "BODY=BINARYMIME",
+    "SMTPUTF8=yes",
+    "RET",
+    "RET=NONE",
+    f"ENVID={'x' * 101}",
+]
+
+
+@pytest.mark.parametrize(("written", "values"), MAIL_VALUES)
+def test_the_values_of_known_parameters_are_kept_as_received(written, values):
+    assert values == mail_values_of(parse_mail(f"FROM:<a@x.example>{written}").parameters, MAIL_PARAMETERS | {"XSHADOW"})
+
+
+@pytest.mark.parametrize("written", BAD_MAIL_VALUES)
+def test_a_bad_value_is_refused(written):
+    parameters = parse_mail(f"FROM:<a@x.example> {written}").parameters
+
+    assert "501 5.5.4 Bad parameter value" == refusal(mail_values_of, parameters, MAIL_PARAMETERS)
+
+
+def test_a_parameter_that_was_not_offered_is_refused():
+    assert "555 5.5.4 Parameter not recognized or not implemented" == refusal(mail_values_of, {"XSHADOW": "HOLD:x"}, MAIL_PARAMETERS)
 
 
 def test_a_command_is_written_as_the_next_hop_can_take_it():
