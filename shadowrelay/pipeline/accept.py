@@ -143,8 +143,9 @@ class AcceptService:
         """`late`: receives the RECEIVE row if the acknowledgement is delayed."""
         context, message_id = self._context, envelope.message_id
         started = context.clock.awake()
-        transport = context.settings.transport
-        is_enabled = transport.shadow_redundancy_enabled and context.settings.is_copied(envelope.connector)
+        settings, transport = context.settings, context.settings.transport
+        is_copied = not settings.special_connectors or settings.is_copied(envelope.connector)
+        is_enabled = transport.shadow_redundancy_enabled and is_copied
         wanted = transport.shadow_copies if is_enabled or not transport.shadow_redundancy_enabled else 0
         reject = is_enabled and transport.reject_message_on_shadow_failure
         try:
@@ -233,7 +234,8 @@ class AcceptService:
         for party, _ in result.stored if result is not None else ():
             context.tracking.write(tracking.haredirect(me, stored, at=now, server=party.server, elapsed=elapsed, size=size))
         if made == wanted and wanted:
-            self._context.delayed.end(stored.envelope.message_id, Acknowledged.COPIED)
+            if context.delayed.waiting:
+                context.delayed.end(stored.envelope.message_id, Acknowledged.COPIED)
             replication, shadow_elapsed = Replication.SUCCESS, elapsed
             context.metrics.shadow_latency(at - started)
         elif context.is_enabled and wanted:

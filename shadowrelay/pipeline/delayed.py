@@ -16,25 +16,25 @@ from shadowrelay.model.tracking import Acknowledged
 
 
 class Delayed:
-    """The acknowledgements that wait, by message."""
+    """The acknowledgements that wait. `waiting` has them by message; while it is empty, `end` does nothing and need not be called."""
 
     def __init__(self) -> None:
-        self._waiting: dict[MessageId, asyncio.Future[Acknowledged]] = {}
+        self.waiting: dict[MessageId, asyncio.Future[Acknowledged]] = {}
         self._sides: dict[MessageId, MessageId] = {}  # side message, not safe yet -> the message that it came of
         self._sides_counts: dict[MessageId, int] = {}  # of each message that these came of
         self._done: set[MessageId] = set()  # but for their side messages
         self._is_released = False
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self.waiting)
 
     def expect(self, message_id: MessageId) -> None:
         """Before delivery begins: from now on `end` for this message counts."""
-        self._waiting[message_id] = asyncio.get_running_loop().create_future()
+        self.waiting[message_id] = asyncio.get_running_loop().create_future()
 
     async def wait(self, message_id: MessageId, seconds: float) -> Acknowledged:
         """Wait for `end`, at most so long. `forget` must follow."""
-        waiting = self._waiting[message_id]
+        waiting = self.waiting[message_id]
         if self._is_released and not waiting.done():
             return Acknowledged.STOPPING
         await asyncio.wait((waiting,), timeout=seconds)
@@ -42,14 +42,14 @@ class Delayed:
 
     def forget(self, message_id: MessageId) -> None:
         """Nobody waits for this message any more."""
-        self._waiting.pop(message_id, None)
+        self.waiting.pop(message_id, None)
         self._done.discard(message_id)
         if self._sides_counts.pop(message_id, 0):
             self._sides = {side: original for side, original in self._sides.items() if original != message_id}
 
     def caused(self, message_id: MessageId, sides: Iterable[MessageId]) -> None:
         """These side messages come of the message, in a commit that follows."""
-        if message_id in self._waiting:
+        if message_id in self.waiting:
             for side in set(sides).difference(self._sides):
                 self._sides[side] = message_id
                 self._sides_counts[message_id] = self._sides_counts.get(message_id, 0) + 1
@@ -63,7 +63,7 @@ class Delayed:
             elif how is Acknowledged.DONE and message_id in self._sides_counts:
                 self._done.add(message_id)
                 return
-        waiting = self._waiting.get(message_id)
+        waiting = self.waiting.get(message_id)
         if waiting is not None and not waiting.done():
             waiting.set_result(how)
 
@@ -80,5 +80,5 @@ class Delayed:
         """This node stops taking mail, or takes it again: while it is stopping, no acknowledgement waits."""
         self._is_released = is_stopping
         if is_stopping:
-            for message_id in tuple(self._waiting):
+            for message_id in tuple(self.waiting):
                 self.end(message_id, Acknowledged.STOPPING)

@@ -130,7 +130,8 @@ class DeliverService:
     def _done(self, message_id: MessageId, internal_id: int) -> None:
         """Every recipient of the message is done, and that is recorded."""
         self._loaded_since_start.discard(internal_id)
-        self._context.delayed.end(message_id, Acknowledged.DONE)
+        if self._context.delayed.waiting:
+            self._context.delayed.end(message_id, Acknowledged.DONE)
 
     def wake_server(self, server: ServerName, limit: int = ALL) -> None:
         """Wake the messages that wait for this server, at most `limit`: it is back, need not be waited for any longer, or was

@@ -183,5 +183,6 @@ class HeartbeatService:
                 self._promote.wake()
             elif transition.outcome == Outcome.DONE:
                 context.leases.forget(event.message_id)
-                context.delayed.end(event.message_id, Acknowledged.DONE)
+                if context.delayed.waiting:
+                    context.delayed.end(event.message_id, Acknowledged.DONE)
         await context.track_discarded(speaker.server, shadow.discarded(reply.events, transitions))
