@@ -28,7 +28,7 @@ from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import replace
 from shadowrelay.pipeline.assembly import Outside, Services
 from shadowrelay.pipeline.context import SystemClock, Tasks
-from shadowrelay.pipeline.drain import Doors
+from shadowrelay.pipeline.draining import Doors
 from shadowrelay.ports import Machine
 from shadowrelay.settings import configuration
 from shadowrelay.settings.configuration import LoadedSettings
@@ -39,10 +39,10 @@ from shadowrelay.smtp.client import ConnectOptions, Dial, Opened, TlsUse
 from shadowrelay.smtp.deliverer import SmtpDeliverer
 from shadowrelay.smtp.host_names import HostNames, Lookups
 from shadowrelay.smtp.limits import NOT_ACTIVE, Descriptors
+from shadowrelay.smtp.listener import Listener, OpenListener, ReceiverServer
 from shadowrelay.smtp.peer_link import LinkEvents, SmtpPeerLink
 from shadowrelay.smtp.reception import reception_for
 from shadowrelay.smtp.resolver import DnsResolver
-from shadowrelay.smtp.server import Listener, OpenListener, ReceiverServer
 from shadowrelay.smtp.tls import TlsContexts, opportunistic_context
 from shadowrelay.store.ledger import SqliteLedger
 from shadowrelay.tracking import operator_log

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Protocol
 
-from shadowrelay.model.drain import DrainView
+from shadowrelay.model.drain_progress import DrainView
 from shadowrelay.model.ids import NO_DATABASE, DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import Content, ContentPlace, Envelope, Ordinals
 from shadowrelay.model.ownership import Claim, DiscardEvent, StatusAnswer, StatusQuestion, Transition
@@ -570,7 +570,7 @@ class Acceptor(Protocol):
 class DeliveryJob:
     """One transaction with a next hop.
 
-    Shapes: `ordinals` not empty, at most `pipeline.routing.RECIPIENTS_PER_TRANSACTION_MAX`; `prefix` goes before the content: whole
+    Shapes: `ordinals` not empty, at most `pipeline.router.RECIPIENTS_PER_TRANSACTION_MAX`; `prefix` goes before the content: whole
     header lines, or empty. `content` is called when a session is open, so that a slow next hop keeps nothing in memory; it may raise
     ContentCorrupt or LedgerUnavailable. `may_end_data` is called right before the final dot; False ends the session without the dot.
     Units: `reply_seconds` is how long the reply to the dot may still take, called when the dot is sent and whenever that time is

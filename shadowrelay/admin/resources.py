@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from shadowrelay.model.drain import DrainView
+from shadowrelay.model.drain_progress import DrainView
 from shadowrelay.model.ownership import Choice, CopyNumber, Role
 from shadowrelay.model.queue import NEVER, ForkRetry, MessagePage, NodeView, PeerView, QueueKind, QueueRow, QueueStatus, StoredMessage
 from shadowrelay.model.resubmission import ResubmitRequest

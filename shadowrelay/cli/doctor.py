@@ -1,4 +1,4 @@
-"""`shadowrelay doctor`: prints what `shadowrelay.doctor` finds. docs/operations.md "Doctor"."""
+"""`shadowrelay doctor`: prints what `shadowrelay.checkup` finds. docs/operations.md "Doctor"."""
 
 import asyncio
 from pathlib import Path
@@ -16,7 +16,7 @@ def doctor(
 ) -> None:
     """Try what a node relies on, and name remedies. Directories, certificate, name servers, peers, next hops; exit code 1 if something is
     wrong."""
-    from shadowrelay.doctor import Severity, examine  # imports SMTP, DNS and HTTP
+    from shadowrelay.checkup import Severity, examine  # imports SMTP, DNS and HTTP
 
     with configuration_errors():
         findings = asyncio.run(examine(configuration.load(config_file)))

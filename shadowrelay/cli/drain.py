@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from shadowrelay.cli.output import AsJson, Config, ExitCode, Node, TokenFile, asked_node, print_json, stop, visible
 
 if TYPE_CHECKING:
-    from shadowrelay.admin.client import NodeClient
+    from shadowrelay.admin.api_client import NodeClient
 
 LOOK_SECONDS = 0.5
 PATIENCE_SECONDS = 120.0  # without progress. Source: dsc
@@ -118,7 +118,7 @@ def watch(
 ) -> Json:
     """The status when the node is inactive, drains no longer, or nothing has moved for `patience` seconds; for less where nothing that
     is left passes by itself. Raises: NodeError when the node has not answered for so long: it may be restarting."""
-    from shadowrelay.admin.client import NodeError
+    from shadowrelay.admin.api_client import NodeError
 
     moved_at = now()
     while status["state"] in MOVES:

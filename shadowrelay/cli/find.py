@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from shadowrelay.cli.cluster import NodeAnswer, asked_nodes, missing, name_missing
+from shadowrelay.cli.nodes import NodeAnswer, asked_nodes, missing, name_missing
 from shadowrelay.cli.output import AsJson, Config, ExitCode, Node, TokenFile, age, print_json, print_table, stop, visible
 
 Json = dict[str, Any]

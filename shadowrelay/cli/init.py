@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from shadowrelay.cli.output import AsJson, ExitCode, configuration_errors, print_json, stop
-from shadowrelay.settings import cluster as planning
+from shadowrelay.settings import cluster_files as planning
 from shadowrelay.settings import configuration
 
 NO_TERMINAL = "--node: name at least two nodes, like --node mx1.east.example,east,192.0.2.11; or run this at a terminal, which asks"

@@ -10,20 +10,20 @@ from typer.core import TyperGroup
 
 from shadowrelay import __version__
 from shadowrelay.admin.token import read_token
-from shadowrelay.cli import drain, queues
+from shadowrelay.cli import drain, queue_commands
 from shadowrelay.cli.doctor import doctor
 from shadowrelay.cli.find import find
 from shadowrelay.cli.init import init
 from shadowrelay.cli.lab import lab
+from shadowrelay.cli.message_trace import trace
 from shadowrelay.cli.output import AsJson, ExitCode, configuration_errors, counted, print_json, print_sentences, print_table
 from shadowrelay.cli.resubmissions import safety_net
 from shadowrelay.cli.sla import sla
 from shadowrelay.cli.status import status
-from shadowrelay.cli.trace import trace
 from shadowrelay.model.invalid import explanation_of
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.settings import certificates, configuration, places
-from shadowrelay.settings.promises import promises
+from shadowrelay.settings.guarantees import promises
 
 EXIT_CODES = "Exit codes: 0 done, 1 failed, 2 configuration or usage, 3 a target was missed, 4 the node did not answer."
 
@@ -53,17 +53,17 @@ app = typer.Typer(
 )
 app.command("init")(init)
 app.command("doctor")(doctor)
-app.add_typer(queues.queue, name="queue")
-app.add_typer(queues.messages, name="messages")
-app.add_typer(queues.peers, name="peers")
-queues.messages.command("find")(find)
-queues.messages.command("trace")(trace)
+app.add_typer(queue_commands.queue, name="queue")
+app.add_typer(queue_commands.messages, name="messages")
+app.add_typer(queue_commands.peers, name="peers")
+queue_commands.messages.command("find")(find)
+queue_commands.messages.command("trace")(trace)
 app.command("status")(status)
-queues.queue.command("redirect")(drain.redirect)
+queue_commands.queue.command("redirect")(drain.redirect)
 app.command("drain")(drain.drain)
 app.command("undrain")(drain.undrain)
 app.add_typer(safety_net, name="safety-net")
-app.command("pressure")(queues.show_pressure)
+app.command("pressure")(queue_commands.show_pressure)
 app.add_typer(lab, name="lab")
 app.add_typer(sla, name="sla")
 
@@ -147,7 +147,7 @@ def _checked(config_file: Path, *, is_online: bool) -> configuration.LoadedSetti
     if not problems and (token_file := loaded.settings.admin.token_file).exists():
         read_token(token_file)
     if is_online:
-        problems += import_module("shadowrelay.doctor").wrong_names(loaded.settings)
+        problems += import_module("shadowrelay.checkup").wrong_names(loaded.settings)
     if problems:
         raise ConfigurationError("\n".join(f"{config_file}: {problem}" for problem in problems))
     return loaded

@@ -174,7 +174,7 @@ def visible(text: str) -> str:
 
 
 if TYPE_CHECKING:
-    from shadowrelay.admin.client import NodeClient
+    from shadowrelay.admin.api_client import NodeClient
 
 NODE_VARIABLE = "SHADOWRELAY_NODE"
 URL_DEFAULT = "http://127.0.0.1:8025"
@@ -196,7 +196,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="JSON for programs instead 
 def asked_node(node: str | None, token_file: Path | None, config: Path | None) -> Iterator["NodeClient"]:
     """A client of that node; errors end the command with the matching exit code."""
     # httpx takes a third of a second to import: not needed for --version, --help or check
-    from shadowrelay.admin.client import NodeClient, NodeError, checked_url, find_token
+    from shadowrelay.admin.api_client import NodeClient, NodeError, checked_url, find_token
 
     with configuration_errors():
         if config is not None:

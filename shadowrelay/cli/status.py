@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from shadowrelay.cli.cluster import NodeAnswer, asked_nodes, missing
+from shadowrelay.cli.nodes import NodeAnswer, asked_nodes, missing
 from shadowrelay.cli.output import AsJson, Config, ExitCode, Node, TokenFile, age, duration, print_json, print_table
 from shadowrelay.settings.texts import parse_duration
 from shadowrelay.settings.values import Redundancy
 
 if TYPE_CHECKING:
-    from shadowrelay.admin.client import NodeClient
+    from shadowrelay.admin.api_client import NodeClient
 
 Json = dict[str, Any]
 

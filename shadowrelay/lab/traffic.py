@@ -29,9 +29,9 @@ from shadowrelay.ports import DeliveryJob
 from shadowrelay.settings.values import ReceiveConnector
 from shadowrelay.smtp.client import ConnectOptions
 from shadowrelay.smtp.deliverer import Limits, SmtpDeliverer
+from shadowrelay.smtp.listener import ReceiverServer
 from shadowrelay.smtp.reception import Reception
 from shadowrelay.smtp.resolver import DnsResolver
-from shadowrelay.smtp.server import ReceiverServer
 
 # ---- clients
 

@@ -18,7 +18,7 @@ from shadowrelay.pipeline.accept import AcceptService
 from shadowrelay.pipeline.context import Context, Tasks
 from shadowrelay.pipeline.copy_repair import CopyRepair
 from shadowrelay.pipeline.deliver import DeliverService
-from shadowrelay.pipeline.drain import DrainService
+from shadowrelay.pipeline.draining import DrainService
 from shadowrelay.pipeline.follow import FollowService
 from shadowrelay.pipeline.forks import Forks, Verdicts
 from shadowrelay.pipeline.heartbeat import HeartbeatService

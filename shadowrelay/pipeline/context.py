@@ -149,7 +149,7 @@ class Context:
     budget: ContentBudget = field(default_factory=ContentBudget)
     is_draining: bool = field(default=False)  # takes no mail and starts no attempt: it drains, or stops
     is_stopping: bool = field(default=False)
-    redirect_to: frozenset[ServerName] = frozenset()  # these get all copies, and then the messages: `pipeline.drain`
+    redirect_to: frozenset[ServerName] = frozenset()  # these get all copies, and then the messages: `pipeline.draining`
     pressure: Pressure = NO_PRESSURE
     delayed: Delayed = field(default_factory=Delayed)
     placements: set[MessageId] = field(default_factory=set)  # a copy is in progress, or its outcome is not recorded yet

@@ -45,7 +45,7 @@ from shadowrelay.pipeline.delivery_rules import AttemptOutcome
 from shadowrelay.pipeline.dsn import promotion_header
 from shadowrelay.pipeline.poison import set_aside
 from shadowrelay.pipeline.relay import Relayed, RelayService
-from shadowrelay.pipeline.routing import RECIPIENTS_PER_TRANSACTION_MAX, Router
+from shadowrelay.pipeline.router import RECIPIENTS_PER_TRANSACTION_MAX, Router
 from shadowrelay.pipeline.side_messages import Journaling, Notices, Record, head_of
 from shadowrelay.pipeline.site_links import sites_of
 from shadowrelay.ports import Decide, Deliverer, DeliveryJob

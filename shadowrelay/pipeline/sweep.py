@@ -7,7 +7,7 @@ import structlog
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.replies import LedgerUnavailable
 from shadowrelay.pipeline.context import Context
-from shadowrelay.pipeline.drain import DrainService
+from shadowrelay.pipeline.draining import DrainService
 from shadowrelay.pipeline.poison import SetAside
 from shadowrelay.pipeline.review import ReviewService
 from shadowrelay.protocol import tracking

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 import structlog
 
 from shadowrelay import __version__
-from shadowrelay.model.drain import DrainState, DrainView
+from shadowrelay.model.drain_progress import DrainState, DrainView
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import Content
 from shadowrelay.model.queue import MessagePage, NodeView, PeerRow, PeerView, QueueKind, QueueRow, QueueStatus, StoredMessage, Suspension
@@ -18,13 +18,13 @@ from shadowrelay.pipeline import pressure_rules
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.copy_repair import CopyRepair
 from shadowrelay.pipeline.deliver import DeliverService
-from shadowrelay.pipeline.drain import DrainService
+from shadowrelay.pipeline.draining import DrainService
 from shadowrelay.pipeline.message_desk import MessageDesk
 from shadowrelay.pipeline.next_hop_queue import NextHopQueue
 from shadowrelay.pipeline.peerbook import PeerState
 from shadowrelay.pipeline.pressure_rules import Level, Pressure
 from shadowrelay.pipeline.rolled_back import OLDER_COPY, RolledBackService
-from shadowrelay.pipeline.routing import is_smart_host
+from shadowrelay.pipeline.router import is_smart_host
 from shadowrelay.pipeline.safety_net import SafetyNetService
 from shadowrelay.pipeline.velocity import Velocities
 from shadowrelay.protocol.filters import Expression

@@ -40,7 +40,7 @@ from shadowrelay.model.resubmission import Criteria, Progress, RequestState, Res
 from shadowrelay.pipeline.delivery_rules import LadderStep
 from shadowrelay.ports import Decide
 from shadowrelay.protocol.filters import Expression
-from shadowrelay.store import content, counters, errors, filters, promises, queues, reading, resubmit_requests, rows
+from shadowrelay.store import content, counters, errors, filter_sql, promises, queues, reading, resubmit_requests, rows
 from shadowrelay.store.commit import Committer, InlineWriter, ThreadedWriter, Writer
 from shadowrelay.store.content import ContentStore, LargeContents, WorkingFile, wrapped
 from shadowrelay.store.opening import DATABASE_NAME, StoreFiles, abandon_store, close_store, open_store
@@ -566,7 +566,7 @@ class SqliteLedger:
             found, next_after = queues.filtered(
                 connection,
                 queue,
-                filters.condition(expression, now, expiry, self._opening.server),
+                filter_sql.condition(expression, now, expiry, self._opening.server),
                 limit,
                 after,
                 now,
@@ -581,12 +581,12 @@ class SqliteLedger:
 
     async def searched(self, expression: Expression, expiry: timedelta, limit: int, after: int = 0) -> MessagePage:
         next_after: int | None = None
-        condition = filters.condition(expression, self._state.now(), expiry, self._opening.server)
-        wanted = and_(filters.needed(expression), condition)
+        condition = filter_sql.condition(expression, self._state.now(), expiry, self._opening.server)
+        wanted = and_(filter_sql.needed(expression), condition)
 
         def ask(connection: Connection) -> reading.FoundMessages:
             nonlocal next_after
-            found, next_after = queues.searched(connection, wanted, filters.id_prefix(expression), limit, after, self._contents)
+            found, next_after = queues.searched(connection, wanted, filter_sql.id_prefix(expression), limit, after, self._contents)
             return found
 
         messages = await self._ask(ask)

@@ -7,7 +7,7 @@ import pytest
 
 from shadowrelay.admin.api import make_application
 from shadowrelay.admin.metrics import PrometheusMetrics
-from shadowrelay.model.drain import DrainState, DrainStep, DrainView, Obstacle, Waiting
+from shadowrelay.model.drain_progress import DrainState, DrainStep, DrainView, Obstacle, Waiting
 from shadowrelay.model.ids import NO_DATABASE, BoundaryName, DatabaseId, MessageId, ServerName, SiteName
 from shadowrelay.model.message import Content, ContentPlace, Envelope, Recipient
 from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, Role

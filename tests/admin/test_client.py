@@ -6,7 +6,7 @@ import io
 import httpx
 import pytest
 
-from shadowrelay.admin.client import TOKEN_VARIABLE, NodeClient, NodeError, find_token
+from shadowrelay.admin.api_client import TOKEN_VARIABLE, NodeClient, NodeError, find_token
 from shadowrelay.model.replies import ConfigurationError
 from tests.admin.conftest import ENVELOPE, MX2, TOKEN, numbered
 

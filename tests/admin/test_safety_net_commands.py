@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 import pytest
 from typer.testing import CliRunner
 
-from shadowrelay.admin import client as admin_client
-from shadowrelay.admin.client import NodeClient
+from shadowrelay.admin import api_client
+from shadowrelay.admin.api_client import NodeClient
 from shadowrelay.cli.main import app
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.resubmission import Criteria
@@ -21,7 +21,7 @@ NINE, TEN = datetime(2026, 11, 21, 8, tzinfo=UTC), datetime(2026, 11, 21, 10, tz
 @pytest.fixture
 def run(application, monkeypatch):
     """A command's result."""
-    monkeypatch.setattr(admin_client, "NodeClient", lambda *_: NodeClient("http://node", TOKEN, transport=InProcess(application)))
+    monkeypatch.setattr(api_client, "NodeClient", lambda *_: NodeClient("http://node", TOKEN, transport=InProcess(application)))
     monkeypatch.setenv("SHADOWRELAY_ADMIN_TOKEN", TOKEN)
     return lambda *words: CliRunner().invoke(app, ["safety-net", *map(str, words)])
 

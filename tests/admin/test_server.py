@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shadowrelay.admin.client import NodeClient, NodeError
+from shadowrelay.admin.api_client import NodeClient, NodeError
 from shadowrelay.admin.server import HANDSHAKES_MAX, AdminServer
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.model.routing import HostPort

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from shadowrelay.admin.client import NodeClient
+from shadowrelay.admin.api_client import NodeClient
 from shadowrelay.admin.token import read_token
 from shadowrelay.lab.cluster import NodeProcess, Place, free_ports
 from shadowrelay.model.routing import HostPort

@@ -21,8 +21,8 @@ from shadowrelay.model.routing import HostPort
 from shadowrelay.pipeline.pressure_rules import NO_PRESSURE, Pressure
 from shadowrelay.settings.values import Settings
 from shadowrelay.smtp.limits import Descriptors
+from shadowrelay.smtp.listener import Factory, Listener, ReceiverServer
 from shadowrelay.smtp.reception import reception_for
-from shadowrelay.smtp.server import Factory, Listener, ReceiverServer
 from shadowrelay.smtp.tls import TlsContexts
 from tests.kit.clients import Client
 

@@ -23,12 +23,12 @@ import trustme
 from typer.testing import CliRunner
 
 from shadowrelay import doctor
-from shadowrelay.admin import client as admin_client
+from shadowrelay.admin import api_client
 from shadowrelay.admin.api import make_application
 from shadowrelay.admin.metrics import PrometheusMetrics
 from shadowrelay.cli.main import app
 from shadowrelay.model.ids import ServerName
-from shadowrelay.settings import cluster
+from shadowrelay.settings import cluster_files
 from tests.admin.conftest import NOW, TOKEN, FakeNode
 from tests.tidy.house import ROOT
 
@@ -88,12 +88,12 @@ class Desk:
 
     def asks(self, answer: Callable[[httpx.Request], httpx.Response], *words: object) -> tuple[int, list[str]]:
         """Runs a command that asks the node, which answers so."""
-        real = admin_client.NodeClient
+        real = api_client.NodeClient
 
-        def scripted(url: str, token: str) -> admin_client.NodeClient:
+        def scripted(url: str, token: str) -> api_client.NodeClient:
             return real(url, token, transport=httpx.MockTransport(answer))
 
-        self.monkeypatch.setattr(admin_client, "NodeClient", scripted)
+        self.monkeypatch.setattr(api_client, "NodeClient", scripted)
         return self.run(*words, "--config", self.file)
 
     def asks_a_node(self, *words: object) -> tuple[int, list[str]]:
@@ -118,10 +118,10 @@ Mistake = Callable[[Desk], tuple[int, list[str]]]
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("cluster")
-    plan = cluster.planned(
+    plan = cluster_files.planned(
         [f"{EAST},east,127.0.0.1:2525", f"{WEST},west,127.0.0.1:2526"], accepted_domains=["corp.example"], next_hops=["127.0.0.1:2600"]
     )
-    cluster.write(plan, directory)
+    cluster_files.write(plan, directory)
     return directory
 
 

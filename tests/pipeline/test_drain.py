@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from shadowrelay.model.drain import DrainState, DrainView, Obstacle
+from shadowrelay.model.drain_progress import DrainState, DrainView, Obstacle
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.ownership import Choice, Role
 from shadowrelay.model.replies import Reply, RequestRefused

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shadowrelay.model.drain import DrainState
+from shadowrelay.model.drain_progress import DrainState
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.replies import PeerUnavailable

@@ -4,7 +4,7 @@ is on one disk only (I3; simulation seed 905)."""
 import asyncio
 from pathlib import Path
 
-from shadowrelay.model.drain import DrainState
+from shadowrelay.model.drain_progress import DrainState
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.replies import Reply

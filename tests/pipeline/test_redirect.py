@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shadowrelay.model.drain import DrainState, Obstacle
+from shadowrelay.model.drain_progress import DrainState, Obstacle
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.queue import Suspension
 from shadowrelay.model.replies import RequestRefused

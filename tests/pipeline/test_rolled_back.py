@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from shadowrelay.model.drain import DrainState
+from shadowrelay.model.drain_progress import DrainState
 from shadowrelay.model.ids import NO_DATABASE
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.peers import PeerIdentity

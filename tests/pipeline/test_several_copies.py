@@ -10,7 +10,7 @@ from shadowrelay.model.message import NO_ORDINALS
 from shadowrelay.model.ownership import Claim, Role
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.tracking import EventId
-from shadowrelay.pipeline.drain import DrainService
+from shadowrelay.pipeline.draining import DrainService
 from tests.kit.clock import until
 from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, SOUTH, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes
 from tests.pipeline.test_placement import count_holds

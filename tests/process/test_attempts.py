@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from shadowrelay.admin.client import NodeError
+from shadowrelay.admin.api_client import NodeError
 from shadowrelay.lab.cluster import Cluster, NodeProcess, Place, Row, Table, recipients, rows
 from shadowrelay.model.routing import HostPort
 from shadowrelay.smtp.host_names import AT_ONCE

@@ -15,8 +15,8 @@ from shadowrelay.settings.configuration import LoadedSettings
 from shadowrelay.settings.values import Settings
 from shadowrelay.smtp.deliverer import SmtpDeliverer
 from shadowrelay.smtp.host_names import Lookups
+from shadowrelay.smtp.listener import ReceiverServer
 from shadowrelay.smtp.peer_link import SmtpPeerLink
-from shadowrelay.smtp.server import ReceiverServer
 from shadowrelay.store.ledger import SqliteLedger
 from shadowrelay.tracking.shipper import Shipper
 from shadowrelay.tracking.writer import FileTrackingLog

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from shadowrelay.doctor import Finding, Look, Severity, examine, judged_rate
+from shadowrelay.checkup import Finding, Look, Severity, examine, judged_rate
 from shadowrelay.lab.cluster import NodeProcess, Place, free_ports
 from shadowrelay.model.routing import HostPort
-from shadowrelay.settings import cluster, configuration
+from shadowrelay.settings import cluster_files, configuration
 from tests.kit.processes import wait_until_peers_know_each_other
 from tests.kit.smtp_servers import HANG, ScriptedServer, name_server, serving
 
@@ -42,10 +42,10 @@ class Pair:
         self.directory = directory
         ports = free_ports(4)
         addresses = [HostPort("127.0.0.1", port) for port in ports[:2]]
-        plan = cluster.planned(
+        plan = cluster_files.planned(
             [f"{EAST},east,{addresses[0]}", f"{WEST},west,{addresses[1]}"], accepted_domains=["corp.example"], next_hops=[str(next_hop)]
         )
-        cluster.write(plan, directory)
+        cluster_files.write(plan, directory)
         self.nodes: list[NodeProcess] = []
         for node, address, port in zip(plan.nodes, addresses, ports[2:], strict=True):
             self.edit(node.name, f'listen = "{node.admin}"', f'listen = "127.0.0.1:{port}"')
@@ -116,8 +116,8 @@ async def test_its_questions_leave_no_trace_on_a_peer(tmp_path: Path) -> None:
 
 
 def of_another_authority(pair: Pair) -> None:
-    plan = cluster.planned([f"{EAST},east,127.0.0.1:1", f"{WEST},west,127.0.0.1:2"], relay_from=["10.0.0.0/8"])
-    cluster.write(plan, pair.directory / "others")
+    plan = cluster_files.planned([f"{EAST},east,127.0.0.1:1", f"{WEST},west,127.0.0.1:2"], relay_from=["10.0.0.0/8"])
+    cluster_files.write(plan, pair.directory / "others")
     for file in ("node.pem", "node.key"):
         shutil.copy(pair.directory / "others" / EAST / file, pair.directory / EAST / file)
 
@@ -166,7 +166,7 @@ async def test_a_mistake_is_named_with_its_remedy(tmp_path: Path) -> None:
 
 
 async def test_a_peer_that_is_down_and_one_that_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shadowrelay.doctor.TRIAL_SECONDS", 0.5)
+    monkeypatch.setattr("shadowrelay.checkup.TRIAL_SECONDS", 0.5)
     silent = ScriptedServer({"GREETING": HANG})
     async with serving(silent), a_pair(tmp_path) as pair:
         port = silent.port
@@ -180,7 +180,7 @@ async def test_a_peer_that_is_down_and_one_that_says_nothing(tmp_path: Path, mon
 
 
 async def test_names_and_name_servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shadowrelay.doctor.TRIAL_SECONDS", 2.0)
+    monkeypatch.setattr("shadowrelay.checkup.TRIAL_SECONDS", 2.0)
     names = {(WEST, "A"): ["127.0.0.1"], ("me.example", "A"): ["127.0.0.1"]}
     async with name_server(names) as (_, port), a_pair(tmp_path, WEST) as pair:
         address = pair.nodes[1].address

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import structlog
 
-from shadowrelay.admin.client import NodeClient
+from shadowrelay.admin.api_client import NodeClient
 from shadowrelay.admin.token import read_token
 from shadowrelay.lab.account import Fault, FaultKind, FaultTimes, account
 from shadowrelay.lab.cluster import Cluster, NodeProcess, Place, rows
@@ -20,7 +20,7 @@ from shadowrelay.lab.traffic import DEFERRED, Load, Sink, SubmissionResult
 from shadowrelay.model.ids import ServerName
 from shadowrelay.pipeline.context import SystemClock
 from shadowrelay.smtp.limits import NOT_ACTIVE
-from shadowrelay.smtp.server import ReceiverServer
+from shadowrelay.smtp.listener import ReceiverServer
 from shadowrelay.store import SqliteLedger
 from shadowrelay.tracking import operator_log
 from tests.kit.clock import PATIENCE_SECONDS

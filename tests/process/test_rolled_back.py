@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from shadowrelay.admin.client import NodeError
+from shadowrelay.admin.api_client import NodeError
 from shadowrelay.lab.cluster import Cluster, NodeProcess, Place
 from shadowrelay.lab.traffic import Load, Sink
 from tests.kit.clock import PATIENCE_SECONDS, until

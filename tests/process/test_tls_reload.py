@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from shadowrelay.admin.client import NodeClient, NodeError
+from shadowrelay.admin.api_client import NodeClient, NodeError
 from shadowrelay.admin.token import read_token
 from shadowrelay.lab.cluster import Cluster, NodeProcess, Place
 from shadowrelay.model.routing import HostPort

@@ -9,7 +9,7 @@ from sqlalchemy.sql.elements import ClauseElement
 
 from shadowrelay.model.ids import DatabaseId, ServerName
 from shadowrelay.protocol.filters import MESSAGE_PROPERTIES, parse_filter
-from shadowrelay.store import counters, filters, opening, promises, queues, reading, resubmit_requests, tables, work
+from shadowrelay.store import counters, filter_sql, opening, promises, queues, reading, resubmit_requests, tables, work
 from tests.kit.ledger import a_ledger
 
 Statement = str | ClauseElement
@@ -18,10 +18,10 @@ SHADOWS = reading.shadows_of(SERVER, DATABASE)
 WITHOUT_FORKS = queues.without_forks(SERVER, DATABASE)
 EVERY_PROPERTY = " -and ".join(f"{name} -ne $null" for name in MESSAGE_PROPERTIES)
 FILTERED = queues.by_internal_id([]).where(
-    filters.condition(parse_filter(EVERY_PROPERTY, MESSAGE_PROPERTIES), datetime.now(UTC), timedelta(days=2), SERVER)
+    filter_sql.condition(parse_filter(EVERY_PROPERTY, MESSAGE_PROPERTIES), datetime.now(UTC), timedelta(days=2), SERVER)
 )
 MESSAGE = tables.MESSAGE.c
-SEARCHED = filters.condition(
+SEARCHED = filter_sql.condition(
     parse_filter("Subject -like '*x*' -and Recipients -eq 'y' -and Role -eq primary", MESSAGE_PROPERTIES),
     datetime.now(UTC),
     timedelta(days=2),

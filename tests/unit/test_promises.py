@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from shadowrelay.model.invalid import explanation_of
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.settings.configuration import load, warnings
-from shadowrelay.settings.promises import promises
+from shadowrelay.settings.guarantees import promises
 from shadowrelay.settings.values import Section, Settings
 from shadowrelay.settings.warnings import covers
 

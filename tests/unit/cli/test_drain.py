@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from shadowrelay.admin import client as admin_client
-from shadowrelay.admin.client import NodeError
+from shadowrelay.admin import api_client
+from shadowrelay.admin.api_client import NodeError
 from shadowrelay.cli import drain
 from shadowrelay.cli.main import app
 
@@ -58,7 +58,7 @@ class Played:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, played: Played, *words: str) -> Result:
-    monkeypatch.setattr(admin_client, "NodeClient", played)
+    monkeypatch.setattr(api_client, "NodeClient", played)
     monkeypatch.setattr(drain, "LOOK_SECONDS", 0.0)
     monkeypatch.setenv("SHADOWRELAY_ADMIN_TOKEN", "a-token-of-sixteen-or-more")
     return CliRunner().invoke(app, words)

@@ -8,10 +8,10 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from shadowrelay.admin import client as admin_client
-from shadowrelay.cli.cluster import NodeAnswer
+from shadowrelay.admin import api_client
 from shadowrelay.cli.find import detail, filter_of, merged, standing
 from shadowrelay.cli.main import app
+from shadowrelay.cli.nodes import NodeAnswer
 from shadowrelay.protocol.filters import MESSAGE_PROPERTIES, parse_filter
 
 TOKEN = "a-token-of-sixteen-or-more"
@@ -59,7 +59,7 @@ class FakeNodes:
 @pytest.fixture
 def nodes(monkeypatch: pytest.MonkeyPatch) -> FakeNodes:
     fake = FakeNodes()
-    monkeypatch.setattr(admin_client, "NodeClient", fake)
+    monkeypatch.setattr(api_client, "NodeClient", fake)
     monkeypatch.setenv("SHADOWRELAY_ADMIN_TOKEN", TOKEN)
     return fake
 
@@ -123,7 +123,7 @@ def test_all_nodes_of_the_configuration_are_asked_with_one_token(nodes: FakeNode
     config.write_text(
         '[server]\nname = "mx1"\nsite = "a"\n' + peer.format("mx2") + 'admin = "https://mx2:9/"\n' + peer.format("mx3"), encoding="utf-8"
     )
-    nodes.rows = {"http://127.0.0.1:8025": [ROW], "https://mx2:9": admin_client.NodeError("https://mx2:9 cannot be reached")}
+    nodes.rows = {"http://127.0.0.1:8025": [ROW], "https://mx2:9": api_client.NodeError("https://mx2:9 cannot be reached")}
 
     result = run("--to", "b.example", "--config", config)
     document = json.loads(run("--to", "b.example", "--config", config, "--json").stdout)
@@ -139,7 +139,7 @@ def test_all_nodes_of_the_configuration_are_asked_with_one_token(nodes: FakeNode
 
 @pytest.mark.parametrize(("status", "code"), [(0, 4), (400, 2), (401, 2)])
 def test_if_no_node_answers_the_exit_code_says_why(nodes: FakeNodes, status: int, code: int) -> None:
-    nodes.rows = dict.fromkeys(("http://a", "http://b"), admin_client.NodeError("no", status))
+    nodes.rows = dict.fromkeys(("http://a", "http://b"), api_client.NodeError("no", status))
 
     result = run("--subject", "x", "--node", "http://a, http://b")
 

@@ -7,7 +7,7 @@ from typing import Any, BinaryIO
 import pytest
 from typer.testing import CliRunner, Result
 
-from shadowrelay.admin import client as admin_client
+from shadowrelay.admin import api_client
 from shadowrelay.cli import output
 from shadowrelay.cli.main import app
 from shadowrelay.cli.output import age, duration
@@ -153,7 +153,7 @@ class FakeClient:
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch) -> FakeClient:
     fake = FakeClient()
-    monkeypatch.setattr(admin_client, "NodeClient", fake)
+    monkeypatch.setattr(api_client, "NodeClient", fake)
     monkeypatch.setenv("SHADOWRELAY_ADMIN_TOKEN", TOKEN)
     return fake
 
@@ -212,7 +212,7 @@ def test_a_queue_that_does_not_exist_is_an_error_that_lists_those_that_do(node: 
 
 
 def test_queues_are_retried_one_after_the_other_and_a_refused_one_keeps_no_other(node: FakeClient) -> None:
-    node.refusals["Poison"] = admin_client.NodeError("nothing is tried in mx1\\Poison", 409)
+    node.refusals["Poison"] = api_client.NodeError("nothing is tried in mx1\\Poison", 409)
 
     result = run("queue", "retry", "Poison", "Submission")
 
@@ -330,7 +330,7 @@ def test_a_peer_that_answers_is_forgotten_only_by_force(node: FakeClient) -> Non
 def test_at_a_terminal_it_is_asked_whether_a_peer_that_answers_shall_be_forgotten(
     node: FakeClient, monkeypatch: pytest.MonkeyPatch, answer: str, code: int, asked: list[object]
 ) -> None:
-    monkeypatch.setattr("shadowrelay.cli.queues.sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
+    monkeypatch.setattr("shadowrelay.cli.queue_commands.sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
 
     result = CliRunner().invoke(app, ["peers", "forget", "mx2.example"], input=f"{answer}\n")
 
@@ -428,7 +428,7 @@ def test_the_configuration_counts_before_the_environment(node: FakeClient, tmp_p
 
 @pytest.mark.parametrize(("status", "code"), [(0, 4), (401, 2), (404, 1), (503, 1)])
 def test_the_exit_code_says_whether_the_node_or_the_question_was_at_fault(node: FakeClient, status: int, code: int) -> None:
-    node.error = admin_client.NodeError("no such thing", status)
+    node.error = api_client.NodeError("no such thing", status)
 
     result = run("queue", "list")
 
@@ -483,7 +483,7 @@ def test_ages_are_two_units_at_most() -> None:
 
 
 # what is set aside
-REFUSAL = admin_client.NodeError("it was handed over to mx2.example", 409)
+REFUSAL = api_client.NodeError("it was handed over to mx2.example", 409)
 
 
 def test_messages_are_released_one_after_the_other_and_a_refused_one_keeps_no_other(node: FakeClient) -> None:
@@ -518,7 +518,7 @@ def test_a_removed_message_is_told_to_its_sender_unless_that_is_said(node: FakeC
 
 
 def test_a_node_that_does_not_answer_ends_the_command_at_once(node: FakeClient) -> None:
-    node.refusals["a"] = admin_client.NodeError("cannot be reached")
+    node.refusals["a"] = api_client.NodeError("cannot be reached")
 
     result = run("messages", "remove", "a", "b")
 
@@ -593,7 +593,7 @@ def test_a_filter_selects_queues(node: FakeClient) -> None:
 
 
 def test_the_mistake_in_a_filter_is_shown_with_a_caret_below_it(node: FakeClient) -> None:
-    node.error = admin_client.NodeError("filter, character 8: an operator is expected here\nStatus Retry\n       ^", 400)
+    node.error = api_client.NodeError("filter, character 8: an operator is expected here\nStatus Retry\n       ^", 400)
 
     result = run("queue", "list", "--filter", "Status Retry")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from shadowrelay.admin import client as admin_client
+from shadowrelay.admin import api_client
 from shadowrelay.cli.main import app
 
 Row = dict[str, Any]
@@ -49,7 +49,7 @@ class FakeNodes:
 
         def node(self) -> Row:
             if self.name in self.nodes.silent:
-                raise admin_client.NodeError("cannot be reached")
+                raise api_client.NodeError("cannot be reached")
             settings = {"transport.shadow_resubmit_time_span": "3h", **self.nodes.transport}
             return {"name": self.name, "site": self.name.partition(".")[2], "state": "running", "settings": settings}
 
@@ -66,7 +66,7 @@ class FakeNodes:
 @pytest.fixture
 def nodes(monkeypatch: pytest.MonkeyPatch) -> FakeNodes:
     fake = FakeNodes()
-    monkeypatch.setattr(admin_client, "NodeClient", fake)
+    monkeypatch.setattr(api_client, "NodeClient", fake)
     monkeypatch.setenv("SHADOWRELAY_ADMIN_TOKEN", "a-token-of-sixteen-or-more")
     return fake
 

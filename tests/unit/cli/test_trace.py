@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from shadowrelay.admin import client as admin_client
-from shadowrelay.cli.cluster import NodeAnswer
+from shadowrelay.admin import api_client
 from shadowrelay.cli.find import resolved
 from shadowrelay.cli.main import app
-from shadowrelay.cli.trace import sentence, what
+from shadowrelay.cli.message_trace import sentence, what
+from shadowrelay.cli.nodes import NodeAnswer
 
 ID = "0193a6a2-6f1e-7c3a-9c57-0d1f2e3a4b5c"
 NOW = datetime(2026, 11, 23, 6, tzinfo=UTC)
@@ -160,12 +160,12 @@ class FakeNodes:
         return [] if message_id != ID else [{name: value for name, value in each.items() if name != "node"} for each in events]
 
     def message(self, message_id: str) -> Row:
-        raise admin_client.NodeError("this node knows no message", 404)
+        raise api_client.NodeError("this node knows no message", 404)
 
 
 @pytest.fixture
 def nodes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setattr(admin_client, "NodeClient", FakeNodes)
+    monkeypatch.setattr(api_client, "NodeClient", FakeNodes)
     monkeypatch.setenv("SHADOWRELAY_ADMIN_TOKEN", "a-token-of-sixteen-or-more")
     return ["--node", f"http://{WEST},http://{EAST}"]
 
@@ -218,7 +218,7 @@ class Hops(FakeNodes):
 
 @pytest.mark.parametrize("asked", [ID, OTHER])
 def test_a_message_is_followed_from_hop_to_hop(nodes: list[str], monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
-    monkeypatch.setattr(admin_client, "NodeClient", Hops)
+    monkeypatch.setattr(api_client, "NodeClient", Hops)
     result = CliRunner().invoke(app, ["messages", "trace", asked, *nodes])
     document = json.loads(CliRunner().invoke(app, ["messages", "trace", asked, *nodes, "--json"]).stdout)
 
@@ -247,7 +247,7 @@ class LostReply(Hops):
 
 
 def test_a_hop_whose_reply_was_lost_is_followed_too(nodes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin_client, "NodeClient", LostReply)
+    monkeypatch.setattr(api_client, "NodeClient", LostReply)
     document = json.loads(CliRunner().invoke(app, ["messages", "trace", ID, *nodes, "--json"]).stdout)
 
     assert ["RECEIVE", "RECEIVE", "DEFER", "SENDEXTERNAL"] == [each["event"] for each in document["events"]]

@@ -4,7 +4,7 @@ import pytest
 
 from shadowrelay.model.message import Recipient
 from shadowrelay.model.routing import Destination, Fork, HostPort
-from shadowrelay.pipeline.routing import Router, is_smart_host
+from shadowrelay.pipeline.router import Router, is_smart_host
 from shadowrelay.settings.values import Route
 
 LOST = HostPort("hub1.example", 2525)

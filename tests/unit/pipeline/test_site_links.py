@@ -9,7 +9,7 @@ import pytest
 from shadowrelay.model.ids import SiteName
 from shadowrelay.model.message import Recipient
 from shadowrelay.model.routing import HostPort
-from shadowrelay.pipeline.routing import Router
+from shadowrelay.pipeline.router import Router
 from shadowrelay.pipeline.site_links import Links, Path, Sites, in_words, last_common_stop, links_of, next_stop, paths, problems, sites_of
 from shadowrelay.settings.values import Settings
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shadowrelay.cli.cluster import NodeAnswer, asked_nodes, missing, name_missing
 from shadowrelay.cli.find import MessageId, filter_of, resolved
+from shadowrelay.cli.nodes import NodeAnswer, asked_nodes, missing, name_missing
 from shadowrelay.cli.output import (
     AsJson,
     Config,
@@ -31,7 +31,7 @@ from shadowrelay.cli.output import (
 from shadowrelay.protocol.tracking import KEPT_AS
 
 if TYPE_CHECKING:
-    from shadowrelay.admin.client import NodeClient
+    from shadowrelay.admin.api_client import NodeClient
 
 Json = dict[str, Any]
 
@@ -91,7 +91,7 @@ def _asked(message_id: str, client: "NodeClient") -> Json:
 
 
 def _known(client: "NodeClient", message_id: str) -> Json | None:
-    from shadowrelay.admin.client import NodeError
+    from shadowrelay.admin.api_client import NodeError
 
     try:
         return client.message(message_id)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shadowrelay.cli.cluster import NodeAnswer
 from shadowrelay.cli.find import MessageId, filter_of, print_messages, resolved
+from shadowrelay.cli.nodes import NodeAnswer
 from shadowrelay.cli.output import (
     AsJson,
     Config,
@@ -34,7 +34,7 @@ from shadowrelay.cli.output import (
 from shadowrelay.settings.texts import rounded_size
 
 if TYPE_CHECKING:
-    from shadowrelay.admin.client import NodeClient
+    from shadowrelay.admin.api_client import NodeClient
 
 HELD_FOR_OTHERS = "Shadow"
 SET_ASIDE = "Poison"
@@ -495,7 +495,7 @@ def _names_of(queue: dict[str, Any]) -> tuple[str, ...]:
 
 def _one_by_one(names: list[str], do: Callable[[str], dict[str, Any]], done: str, as_json: bool, key: str = "message_id") -> None:
     """Process each name separately, in order: a refusal does not stop the others, but makes the exit code 1."""
-    from shadowrelay.admin.client import NodeError
+    from shadowrelay.admin.api_client import NodeError
 
     answers = []
     refused_count = 0

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Sequence
 from enum import StrEnum
 from pathlib import Path
 
-from shadowrelay.admin.client import Json, NodeClient, NodeError
+from shadowrelay.admin.api_client import Json, NodeClient, NodeError
 from shadowrelay.admin.token import read_token
 from shadowrelay.machine import LinuxMachine
 from shadowrelay.model.replies import ConfigurationError

@@ -18,7 +18,7 @@ from functools import partial
 
 import structlog
 
-from shadowrelay.model.drain import DrainState, DrainStep, DrainView, Obstacle, Waiting
+from shadowrelay.model.drain_progress import DrainState, DrainStep, DrainView, Obstacle, Waiting
 from shadowrelay.model.ids import NO_SERVER, MessageId, ServerName
 from shadowrelay.model.ownership import Choice, Claim, Role, Transition
 from shadowrelay.model.queue import SUBMISSION, Origin, QueueKind, QueueRow, StoredMessage

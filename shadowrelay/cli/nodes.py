@@ -18,7 +18,7 @@ from shadowrelay.model.values import dataclass
 from shadowrelay.settings.configuration import load
 
 if TYPE_CHECKING:
-    from shadowrelay.admin.client import NodeClient
+    from shadowrelay.admin.api_client import NodeClient
 
 Json = dict[str, Any]
 NOT_CONFIGURED = 'add its API to [[peers]], like admin = "https://mx.example:8026"'
@@ -43,7 +43,7 @@ class Nodes:
 
     def ask(self, question: Callable[["NodeClient"], Any]) -> list[NodeAnswer]:
         """One answer for each, in order, of all at the same time. If none of them answers it, the command ends."""
-        from shadowrelay.admin.client import NodeError
+        from shadowrelay.admin.api_client import NodeError
 
         def asked(entry: tuple[str, "NodeClient"]) -> NodeAnswer:
             name, client = entry
@@ -64,7 +64,7 @@ class Nodes:
 def asked_nodes(node: str | None, token_file: Path | None, config: Path | None) -> Iterator[Nodes]:
     """Clients of all nodes; errors end the command with the matching exit code. `node`: one URL, or several with commas between; else
     the nodes of the configuration, else those that the environment names."""
-    from shadowrelay.admin.client import NodeClient, NodeError, checked_url, find_token
+    from shadowrelay.admin.api_client import NodeClient, NodeError, checked_url, find_token
 
     unasked: tuple[str, ...] = ()
     authority = None
