@@ -45,29 +45,33 @@ from shadowrelay.model.values import dataclass, replace
 
 
 class Outcome(StrEnum):
-    """Outcome of a transition for the service that requested it."""
+    """What a transition means for the service that requested it: what became of the claim, or what to do next. One value, because each
+    event has one meaning for its caller."""
 
+    # what became of it
     NOTHING = ""
+    STORED = "stored"
+    REFUSED = "refused"  # a copy whose number leaves no room for a promotion
+    SUPERSEDED = "superseded"
     CHOSEN = "chosen"  # the server is now the chosen shadow server
-    CHOOSE_AGAIN = "choose again"  # it holds a copy under an older number: ask it under the next one
     DISMISSED = "dismissed"  # it was sent `released`
     DROPPED = "dropped"  # removed from the list: it holds nothing, and cannot have promoted
-    EVERYBODY = "everybody"  # it holds nothing, but its lease had ended: ask every node
-    YIELDED = "yielded"  # another node's claim is higher
     DONE = "done"  # every recipient is done
-    WAIT = "wait"  # another node acts first; ask again soon
-    PROMOTED = "promoted"
-    ASKED = "asked"  # one more server has answered
-    LIVES = "lives"  # the primary server answered after all
-    STORED = "stored"
-    SUPERSEDED = "superseded"
-    REFUSED = "refused"  # a copy whose number leaves no room for a promotion
     RELEASED = "released"
     HANDED = "handed"
-    FORKS = "forks"  # the primary server's forks of it are to be noted
+    YIELDED = "yielded"  # another node's claim is higher
+    ASKED = "asked"  # one more server has answered
+    LIVES = "lives"  # the primary server answered after all
+    PROMOTED = "promoted"
+    CLAIMED_AGAIN = "claimed again"  # from an older copy of this database: all nodes were asked, and none claims more
+
+    # what to do next
+    CHOOSE_AGAIN = "choose again"  # it holds a copy under an older number: ask it under the next one
+    EVERYBODY = "everybody"  # it holds nothing, but its lease had ended: ask every node
+    WAIT = "wait"  # another node acts first; ask again soon
     REVIEW = "review"  # another server took this message over: ask it
     FOLLOW = "follow"  # this copy's primary yielded to another server: become a shadow server of that one
-    CLAIMED_AGAIN = "claimed again"  # from an older copy of this database: all nodes were asked, and none claims more
+    FORKS = "forks"  # note the primary server's forks of it
 
 
 @dataclass(frozen=True, slots=True)
