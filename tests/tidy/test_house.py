@@ -3,6 +3,7 @@
 import ast
 import re
 import tomllib
+from collections import Counter
 
 from packaging.requirements import Requirement
 
@@ -86,3 +87,13 @@ def test_a_class_stands_at_most_two_levels_below_a_library() -> None:
 
     assert ["Receiver", "Connection"] == levels_of("Receiver", bases)
     assert [] == [levels for levels in deep if "ShadowrelayError" not in levels and levels[0] != "LayeredSettings"]
+
+
+def test_no_two_modules_or_classes_share_a_name() -> None:
+    # A figure of the report may be called what it counts; three modules are the values, the text or the table of the same thing.
+    house = [path for path in SOURCES if "sla" not in path.parts]
+    modules = Counter(path.stem for path in SOURCES if path.stem != "__init__")
+    classes = Counter(node.name for path in house for node in ast.walk(tree_of(path)) if isinstance(node, ast.ClassDef))
+
+    assert {name for name, count in modules.items() if count > 1} <= {"rows", "tracking", "values"}
+    assert [] == [name for name, count in classes.items() if count > 1]
