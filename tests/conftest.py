@@ -107,3 +107,10 @@ def _warm() -> Iterator[Warm]:
 def warm_starts(_warm: Warm, monkeypatch: pytest.MonkeyPatch) -> None:
     """`python -m shadowrelay` costs a tenth: tests/kit/warm.py."""
     monkeypatch.setattr("subprocess._fork_exec", _warm)
+
+
+@pytest.fixture(autouse=True)
+def _begin_warm(request: pytest.FixtureRequest) -> None:
+    """Where nearly every test starts nodes."""
+    if request.node.nodeid.startswith(("tests/process/", "tests/crash/", "tests/interop/", "tests/isolation/")):
+        request.getfixturevalue("warm_starts")

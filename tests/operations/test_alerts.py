@@ -125,6 +125,7 @@ def missing_from(series: dict[str, list[dict[str, str]]], text: str) -> list[str
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_starts")
 def test_every_metric_label_and_value_in_the_rules_is_shown_by_a_running_node(tmp_path: Path) -> None:
     series = asyncio.run(scraped(tmp_path))
     by_labels = {label for words in re.findall(r"(?:by|on) \(([^)]+)\)", RULES.read_text()) for label in words.split(", ")}
