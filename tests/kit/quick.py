@@ -43,7 +43,7 @@ def share_texts() -> None:
 
     def use_both(engine: Any) -> None:
         _use_queue_compiler(engine)
-        engine._compiled_cache = _shared
+        engine.update_execution_options(compiled_cache=_shared)
 
     writing.use_queue_compiler = reading.use_queue_compiler = use_both
 
