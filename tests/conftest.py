@@ -1,7 +1,8 @@
 """Shared fixtures only; builders and fakes live in tests/kit."""
 
+import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
@@ -16,6 +17,17 @@ from tests.kit.warm import Warm
 ANY_MACHINE = "any machine"
 settings.register_profile(ANY_MACHINE, settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(ANY_MACHINE)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Some ten thousand tests stay to the end. Looked through with each collection of garbage, they took half of all processor time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 # One worker has the report's session of Spark, and begins with it. What takes seconds a test comes next, one by one; files of short
@@ -66,6 +78,10 @@ def _no_terminal_but_a_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"typer.rich_utils.{constant}", None)
 
 
+# With `rich` installed, structlog's own one shows all local variables of each frame: seconds of a processor for one exception.
+PLAIN = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+
+
 @pytest.fixture(autouse=True)
 def _an_operator_log_that_tests_can_capture(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A logger that one test's configuration has cached would be deaf to the next test's `capture_logs`."""
@@ -75,6 +91,7 @@ def _an_operator_log_that_tests_can_capture(monkeypatch: pytest.MonkeyPatch) -> 
         configure(**{**settings, "cache_logger_on_first_use": False})
 
     monkeypatch.setattr(structlog, "configure", without_cache)
+    structlog.configure(processors=[*structlog.get_config()["processors"][:-1], PLAIN])
     yield
     structlog.reset_defaults()
 
@@ -90,3 +107,10 @@ def _warm() -> Iterator[Warm]:
 def warm_starts(_warm: Warm, monkeypatch: pytest.MonkeyPatch) -> None:
     """`python -m shadowrelay` costs a tenth: tests/kit/warm.py."""
     monkeypatch.setattr("subprocess._fork_exec", _warm)
+
+
+@pytest.fixture(autouse=True)
+def _begin_warm(request: pytest.FixtureRequest) -> None:
+    """Where nearly every test starts nodes."""
+    if request.node.nodeid.startswith(("tests/process/", "tests/crash/", "tests/interop/", "tests/isolation/")):
+        request.getfixturevalue("warm_starts")

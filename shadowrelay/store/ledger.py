@@ -51,6 +51,16 @@ LOG_AGAIN_SECONDS = 10.0
 OLDER_CLAIMS_READ = 10_000  # rows in one step
 
 
+class Inline:
+    """The store at the call itself and without threads, for a deterministic simulation. Tests make other parts."""
+
+    def writer(self, committer: Committer, closing: Callable[[Committer], None]) -> InlineWriter:
+        return InlineWriter(committer, closing)
+
+    def readers(self, path: Path) -> InlineReaders:
+        return InlineReaders(path)
+
+
 class SqliteLedger:
     """Made by `open`. Shapes: `notes` are sentences for the operator log about what was found at opening;
     `is_new` and `was_damaged` say that this database id is a new one, and why."""
@@ -83,9 +93,9 @@ class SqliteLedger:
         now: Callable[[], datetime],
         safety_net_hold_time: timedelta = timedelta(days=2),
         message_expiration_timeout: timedelta = timedelta(days=2),
-        inline: bool = False,
+        inline: Inline | None = None,
     ) -> "SqliteLedger":
-        """`inline`: everything at the call itself and without threads, for a deterministic simulation.
+        """Without `inline`, a thread writes and others read.
 
         Raises: ConfigurationError (in use, newer version, no WAL there); LedgerUnavailable (disk full, no rights).
         """
@@ -99,9 +109,9 @@ class SqliteLedger:
             WorkingFile(directory / "working"),
         )
         path = directory / DATABASE_NAME
-        if inline:
+        if inline is not None:
             committer = open_store(opening)
-            return cls(opening, committer, InlineWriter(committer, partial(close_store, opening)), InlineReaders(path))
+            return cls(opening, committer, inline.writer(committer, partial(close_store, opening)), inline.readers(path))
         writer = ThreadedWriter(partial(open_store, opening), partial(close_store, opening))
         committer = await writer.open()
         return cls(opening, committer, writer, AsyncReaders(path))

@@ -236,7 +236,24 @@ def metrics():
     return PrometheusMetrics("1.2.3", ServerName("mx1"), now=lambda: NOW, awake=lambda: 100.0)
 
 
+class Present:
+    """Whatever the present test has."""
+
+    def __getattr__(self, name):
+        return getattr(self.its, name)
+
+
+@pytest.fixture(scope="session")
+def _shared():
+    """One API for all tests, because its making takes longer than most of them; the node and the counters that it shows."""
+    node, metrics = Present(), Present()
+    api = make_application(node, metrics, TOKEN, "1.2.3", read_only_token=READ_ONLY_TOKEN, names=("node",), now=lambda: NOW)
+    return api, node, metrics
+
+
 @pytest.fixture
-def application(node, metrics):
+def application(_shared, node, metrics):
     """The API."""
-    return make_application(node, metrics, TOKEN, "1.2.3", read_only_token=READ_ONLY_TOKEN, names=("node",), now=lambda: NOW)
+    api, shown, counted = _shared
+    shown.its, counted.its = node, metrics
+    return api

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from shadowrelay.ports import Ledger
+from shadowrelay.store.ledger import Inline
 from tests.kit.clock import Hands
 from tests.kit.ledger import NOW, a_ledger
 
@@ -17,5 +18,5 @@ def wall() -> Hands:
 
 @pytest.fixture(params=["threaded", "inline"])
 async def ledger(request: pytest.FixtureRequest, tmp_path: Path, wall: Hands) -> AsyncIterator[Ledger]:
-    async with a_ledger(tmp_path, wall, inline=request.param == "inline") as opened:
+    async with a_ledger(tmp_path, wall, inline=Inline() if request.param == "inline" else None) as opened:
         yield opened

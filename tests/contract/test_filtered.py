@@ -16,6 +16,7 @@ from shadowrelay.model.values import replace
 from shadowrelay.ports import Ledger
 from shadowrelay.protocol.filters import MESSAGE_PROPERTIES, Kind, Value, matches, parse_filter
 from shadowrelay.store import SqliteLedger, queues
+from shadowrelay.store.ledger import Inline
 from tests.kit.ledger import HERE, NOW, THERE, a_content, a_ledger, a_new_message, a_retry, all_done, an_attempt
 
 HOP = "store.corp.example:25"
@@ -25,7 +26,7 @@ WORDS = ("", "hello", "Hello 100%", "under_score", "back\\\\slash".replace("\\\\
 
 @pytest.fixture
 async def ledger(tmp_path: Path) -> AsyncIterator[SqliteLedger]:
-    async with a_ledger(tmp_path, lambda: NOW, inline=True) as opened:
+    async with a_ledger(tmp_path, lambda: NOW, inline=Inline()) as opened:
         yield opened
 
 

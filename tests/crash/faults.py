@@ -130,7 +130,7 @@ class Trouble:
             self._load.on_acknowledged = now
         elif moment is Moment.DELIVERY:
             for sink, decide in zip(self._sinks, before, strict=True):
-                sink.decide = _and_then(decide, now)
+                sink.decide = and_then(decide, now)
         else:
             for (caller, called), wire in self._cluster.wires.items():
                 of = called if moment in (Moment.COPY_COMING, Moment.COPY_CAME) else caller
@@ -182,7 +182,9 @@ class Trouble:
             wire.heal()
 
 
-def _and_then(decide: Callable[[Envelope], Reply | None], now: Callable[[str], None]) -> Callable[[Envelope], Reply | None]:
+def and_then(decide: Callable[[Envelope], Reply | None], now: Callable[[str], None]) -> Callable[[Envelope], Reply | None]:
+    """Decides, and calls `now` with the client's name of what is taken."""
+
     def both(envelope: Envelope) -> Reply | None:
         reply = decide(envelope)
         if reply is None:  # accepted: the fault comes before the answer

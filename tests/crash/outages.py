@@ -31,6 +31,7 @@ from shadowrelay.model.message import Envelope
 from shadowrelay.model.replies import Reply
 from shadowrelay.tracking import operator_log
 from tests.crash import evidence
+from tests.crash.faults import and_then
 from tests.crash.outage_plan import (
     COPIES,
     NODES,
@@ -51,7 +52,7 @@ from tests.crash.outage_plan import (
     copies_of,
     plan,
 )
-from tests.crash.ring import Episode, about_account, arrivals_of, deferring, recipients_of, settled, summary
+from tests.crash.ring import Episode, about_account, arrivals_of, deferring, recipients_of, settled, summary, transport
 from tests.kit.machines import Disk, Hub, disk_obstacle, in_flight, machines, obstacle
 from tests.kit.processes import wait_until_peers_know_each_other
 
@@ -61,13 +62,6 @@ WAIT_SECONDS_MAX = 6.0  # for acknowledgements and deliveries, of which there ma
 LOAD_SECONDS_MAX = 60.0  # after the last act, until enough is acknowledged
 MEMORY = Path("/dev/shm")
 RING = "tests.crash.outages"
-
-TRANSPORT = {
-    "shadow_resubmit_time_span": f"{TIMES.span:g}s",
-    "shadow_heartbeat_frequency": f"{TIMES.heartbeat:g}s",
-    "discard_poll_interval": f"{TIMES.poll * 1000:.0f}ms",
-    "shadow_timeout": "3s",
-}
 
 
 # ---- the machines
@@ -151,7 +145,7 @@ async def a_site(copies: int, directory: Path, program: Sequence[str] = SERVE) -
                 places,
                 corp,
                 directory=directory,
-                transport={**TRANSPORT, "shadow_copies": copies},
+                transport={**transport(TIMES), "shadow_copies": copies},
                 routes={"*@branch.example": branch},
                 network=hub.network,
                 program=program,
@@ -241,7 +235,7 @@ class Story:
             self._load.on_acknowledged = strike
         else:
             for sink in self._site.sinks:
-                sink.decide = self._striking(strike)
+                sink.decide = and_then(self._decide, strike)
         try:
             await asyncio.wait_for(struck.wait(), WAIT_SECONDS_MAX / 2)
         except TimeoutError:
@@ -250,15 +244,6 @@ class Story:
             self._load.on_acknowledged = lambda node: None
             for sink in self._site.sinks:
                 sink.decide = self._decide
-
-    def _striking(self, strike: Callable[[str], None]) -> Callable[[Envelope], Reply | None]:
-        def decide(envelope: Envelope) -> Reply | None:
-            reply = self._decide(envelope)
-            if reply is None:  # taken: the fault comes before the answer
-                strike(envelope.client_name)
-            return reply
-
-        return decide
 
     async def _on(self, nodes: Sequence[str], flickers: float) -> None:
         if flickers:

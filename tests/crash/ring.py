@@ -34,12 +34,16 @@ LOAD_SECONDS_MAX = 60.0  # after the faults, until enough is acknowledged
 SETTLE_SECONDS_MAX = 120.0
 
 PLACES = tuple(Place(name, name.split(".")[1]) for name in NODES)
-TRANSPORT = {
-    "shadow_resubmit_time_span": f"{TIMES.span:g}s",
-    "shadow_heartbeat_frequency": f"{TIMES.heartbeat:g}s",
-    "discard_poll_interval": f"{TIMES.poll * 1000:.0f}ms",
-    "shadow_timeout": "3s",
-}
+
+
+def transport(times: FaultTimes) -> dict[str, str]:
+    """The settings of each node."""
+    return {
+        "shadow_resubmit_time_span": f"{times.span:g}s",
+        "shadow_heartbeat_frequency": f"{times.heartbeat:g}s",
+        "discard_poll_interval": f"{times.poll * 1000:.0f}ms",
+        "shadow_timeout": "3s",
+    }
 
 
 def recipients_of(number: int) -> tuple[str, ...]:
@@ -96,7 +100,7 @@ async def run(seed: int, directory: Path) -> Episode:
         sink.decide = deferring(chance, the_plan.share_deferred)
     try:
         async with Cluster(
-            PLACES, corp, directory=directory, transport=TRANSPORT, routes={"*@branch.example": branch}, is_wired=True
+            PLACES, corp, directory=directory, transport=transport(TIMES), routes={"*@branch.example": branch}, is_wired=True
         ) as cluster:
             load = Load({name: node.address for name, node in cluster.nodes.items()}, chance, size=2048, recipients=recipients_of)
             trouble = Trouble(the_plan, cluster, sinks, load)

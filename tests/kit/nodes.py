@@ -38,7 +38,7 @@ from shadowrelay.settings.values import Settings
 from shadowrelay.store import SqliteLedger
 from tests.kit.clock import until
 from tests.kit.machine import FakeMachine
-from tests.kit.quick import make_quick
+from tests.kit.quick import Quick
 
 BASE = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 EAST, WEST, NORTH, SOUTH = (ServerName(f"mx1.{site}.example") for site in ("east", "west", "north", "south"))
@@ -507,9 +507,8 @@ class VirtualNode:
             now=self.clock.now,
             safety_net_hold_time=settings.transport.safety_net_hold_time,
             message_expiration_timeout=settings.transport.message_expiration_timeout,
-            inline=True,
+            inline=Quick(),
         )
-        make_quick(ledger)
         self.ledger = LedgerTap(ledger, self.net.step)
         outside = Outside(
             clock=self.clock,

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import ssl
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -40,6 +42,7 @@ listen = "{admin}"
 {tables}
 """
 RUNNING_QUEUES = ("Submission", "Delivery")
+NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # else httpx loads public certificates each time, which takes longer than the answer
 
 
 def a_node_process(directory: Path, *, connector: str = "", tables: str = "") -> NodeProcess:
@@ -88,9 +91,9 @@ def api_of(node: NodeProcess) -> NodeClient:
 
 
 def figure(node: NodeProcess, metric: str) -> float:
-    """Of its metrics."""
-    text = httpx.get(f"http://{node.admin}/metrics", timeout=PATIENCE_SECONDS).raise_for_status().text
-    return next(float(line.split()[1]) for line in text.splitlines() if line.startswith(f"shadowrelay_{metric} "))
+    """Of its metrics; one that has labels is named with them, as they stand there."""
+    text = httpx.get(f"http://{node.admin}/metrics", timeout=PATIENCE_SECONDS, verify=NO_TLS).raise_for_status().text
+    return next(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(f"shadowrelay_{metric} "))
 
 
 def queues_of(node: NodeProcess) -> dict[str, tuple[int, str]]:
@@ -106,9 +109,20 @@ def held_by(node: NodeProcess) -> list[str]:
     return [f"{node.name}: {queue['count']} in {queue['identity']} ({queue['next_hop']})" for queue in queues]
 
 
+def waiting_count(node: NodeProcess) -> int:
+    """Messages that are not delivered yet."""
+    return sum(count for count, _ in queues_of(node).values())
+
+
+def kept_count(node: NodeProcess) -> int:
+    """Messages in its shadow queues."""
+    with api_of(node) as client:
+        return sum(queue["count"] for queue in client.queues() if queue["kind"] == "Shadow")
+
+
 async def is_empty(node: NodeProcess) -> bool:
     """Everything is delivered."""
-    return not sum(count for count, _ in (await asyncio.to_thread(queues_of, node)).values())
+    return not await asyncio.to_thread(waiting_count, node)
 
 
 def wait_until_peers_know_each_other(nodes: Sequence[NodeProcess]) -> None:
@@ -116,3 +130,23 @@ def wait_until_peers_know_each_other(nodes: Sequence[NodeProcess]) -> None:
     for node in nodes:
         with api_of(node) as client:
             wait_until(lambda: all(peer["heard_at"] and peer["database"] for peer in client.peers()), what=f"{node.name} hears its peers")
+
+
+# what its operator types
+async def typed(node: NodeProcess, *words: str, code: int | None = 0) -> tuple[str, str]:
+    """Standard output and standard error of a command with this node's configuration; `code` None: whatever it is."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "shadowrelay", *words, "--config", str(node.directory / "node.toml")),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        cwd=node.directory,
+    )
+    output, errors = (text.decode() for text in await process.communicate())
+    assert code in (None, process.returncode), f"{words}: {output}{errors}{node.log_tail()}"
+    return output, errors
+
+
+async def said(node: NodeProcess, *words: str, code: int | None = 0) -> Any:
+    """The answer to a command as JSON."""
+    return json.loads((await typed(node, *words, "--json", code=code))[0])

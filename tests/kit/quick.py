@@ -6,13 +6,15 @@ the same connection. What is not a plain SELECT goes to SQLAlchemy as before, an
 
 import sqlite3
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Select, exc
 from sqlalchemy.engine import Compiled
 
 from shadowrelay.store import counters, dialect, errors, opening, promises, queues, reading, writing
-from shadowrelay.store.ledger import SqliteLedger
+from shadowrelay.store.commit import Committer, InlineWriter
+from shadowrelay.store.ledger import Inline
 from shadowrelay.store.reading import InlineReaders
 from shadowrelay.store.writing import WriterConnection
 
@@ -41,7 +43,7 @@ def share_texts() -> None:
 
     def use_both(engine: Any) -> None:
         _use_queue_compiler(engine)
-        engine._compiled_cache = _shared
+        engine.update_execution_options(compiled_cache=_shared)
 
     writing.use_queue_compiler = reading.use_queue_compiler = use_both
 
@@ -124,17 +126,17 @@ class QuickConnection:
         return compiled.string, tuple(compiled.positiontup or ()), compiled
 
 
-class QuickReaders:
-    """`InlineReaders` that keep their connection."""
+class QuickReaders(InlineReaders):
+    """They keep their connection."""
 
-    def __init__(self, inner: InlineReaders) -> None:
-        self._inner = inner
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
         self._connection: QuickConnection | None = None
 
     async def ask(self, question: Callable[[Any], Any]) -> Any:
         """Raises: LedgerUnavailable."""
         if self._connection is None:
-            self._connection = QuickConnection(self._inner._engine.connect())
+            self._connection = QuickConnection(self._engine.connect())
         try:
             return question(self._connection)
         except (exc.SQLAlchemyError, sqlite3.Error, OSError) as error:
@@ -143,7 +145,7 @@ class QuickReaders:
     async def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
-        await self._inner.close()
+        await super().close()
 
 
 def quicken(writer: WriterConnection) -> None:
@@ -160,8 +162,12 @@ def quicken(writer: WriterConnection) -> None:
     writer.get = quick  # type: ignore[method-assign]
 
 
-def make_quick(ledger: SqliteLedger) -> None:
-    """A ledger that was opened inline."""
-    assert isinstance(ledger._readers, InlineReaders)
-    ledger._readers = QuickReaders(ledger._readers)  # type: ignore[assignment]
-    quicken(ledger._committer.connection)
+class Quick(Inline):
+    """A store without bookkeeping."""
+
+    def writer(self, committer: Committer, closing: Callable[[Committer], None]) -> InlineWriter:
+        quicken(committer.connection)
+        return super().writer(committer, closing)
+
+    def readers(self, path: Path) -> QuickReaders:
+        return QuickReaders(path)

@@ -5,14 +5,13 @@ import json
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from shadowrelay.lab import disturbance
 from shadowrelay.lab.compose import Lab
-from shadowrelay.lab.disturbance import Links, with_lines
-from shadowrelay.lab.engine import Engine
+from shadowrelay.lab.disturbance import with_lines
 from shadowrelay.lab.fault_log import Change, faults
 from shadowrelay.lab.topology import MACHINES, RECEIVERS, SENDER, LabError, WrongUse
 
@@ -90,18 +89,19 @@ class FakeEngine:
         return b"0"
 
 
-def lab_with_fake(directory: Path) -> tuple[Lab, FakeEngine]:
-    """A lab that is up, as `lab up` makes it."""
-    lab, engine = Lab(directory), FakeEngine(directory)
-    lab.engine = cast("Engine", engine)
-    lab._links = Links(lab.engine)
-    lab.state.make()
-    return lab, engine
+@pytest.fixture
+def said() -> list[str]:
+    """What it tells."""
+    return []
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Lab:
-    return lab_with_fake(tmp_path)[0]
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]) -> Lab:
+    """A lab that is up, as `lab up` makes it."""
+    monkeypatch.setattr(disturbance, "Engine", lambda directory, _: FakeEngine(directory))
+    lab = Lab(tmp_path, tell=said.append)
+    lab.state.make()
+    return lab
 
 
 @pytest.fixture
@@ -293,9 +293,7 @@ def test_a_lab_whose_queues_are_gone_is_not_revived(lab: Lab, engine: FakeEngine
         lab.up()
 
 
-def test_what_docker_does_not_let_go_of_is_said_and_is_no_failure(lab: Lab, engine: FakeEngine) -> None:
-    said: list[str] = []
-    lab._tell = said.append
+def test_what_docker_does_not_let_go_of_is_said_and_is_no_failure(lab: Lab, engine: FakeEngine, said: list[str]) -> None:
     engine.keeps = ["main_link"]
     lab.down()
 

@@ -17,6 +17,7 @@ from shadowrelay.model.tracking import EventId, EventSource
 from shadowrelay.ownership.primary import gave_up
 from shadowrelay.pipeline.poison import SetAside
 from shadowrelay.store import SqliteLedger
+from shadowrelay.store.ledger import Inline
 from tests.kit.clock import until
 from tests.kit.nodes import BASE, EAST, OK, SPAN, WEST, Net, VirtualClock, in_virtual_time, nodes
 
@@ -208,7 +209,7 @@ async def test_poison_without_a_chosen_copy_is_handed_over_when_the_holder_is_ba
     async with nodes(tmp_path, EAST, WEST) as net:
         poison = await make_poison(net, EAST)
         net.isolate(WEST)
-        ledger = await SqliteLedger.open(tmp_path / EAST, server=EAST, now=lambda: BASE, inline=True)
+        ledger = await SqliteLedger.open(tmp_path / EAST, server=EAST, now=lambda: BASE, inline=Inline())
         await ledger.transition([poison], lambda _, claim: gave_up(claim, WEST))
         ledger.abandon()
         await net.start(EAST)

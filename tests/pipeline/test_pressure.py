@@ -182,11 +182,11 @@ def _content(net: Net, node: VirtualNode) -> None:
 
 
 def _buckets(net: Net, node: VirtualNode) -> None:
-    node.ledger.real._writer.waiting_count = 1200  # type: ignore[misc]
+    node.ledger.waiting_count = 1200  # before what the real one says
 
 
 def _checkpoint(net: Net, node: VirtualNode) -> None:
-    node.ledger.real._state.log_bytes = 270_000_000
+    node.ledger.log_bytes = 270_000_000
 
 
 def _submission(net: Net, node: VirtualNode) -> None:

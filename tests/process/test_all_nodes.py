@@ -1,9 +1,7 @@
 """What an operator asks all nodes at once, of two real ones: a message is found, and its story told, after a takeover."""
 
 import asyncio
-import json
 import smtplib
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,28 +10,11 @@ import pytest
 from shadowrelay.lab.cluster import Cluster, NodeProcess, Place
 from shadowrelay.lab.traffic import Sink
 from tests.kit.clock import PATIENCE_SECONDS, until
-from tests.kit.processes import wait_until_peers_know_each_other
+from tests.kit.processes import said, typed, wait_until_peers_know_each_other
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]  # a takeover by silence, and a dozen commands
 SPAN = {"shadow_resubmit_time_span": "20s"}  # a busy machine is no loss of the server
 EAST, WEST = "mx1.east.example", "mx1.west.example"
-
-
-async def typed(node: NodeProcess, *words: str, code: int | None = 0) -> tuple[str, str]:
-    """Standard output and standard error of a command with this node's configuration; `code` None: whatever it is."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "shadowrelay", *words, "--config", str(node.directory / "node.toml")),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        cwd=node.directory,
-    )
-    output, errors = (text.decode() for text in await process.communicate())
-    assert code in (None, process.returncode), f"{words}: {output}{errors}"
-    return output, errors
-
-
-async def said(node: NodeProcess, *words: str, code: int | None = 0) -> Any:
-    return json.loads((await typed(node, *words, "--json", code=code))[0])
 
 
 def send(node: NodeProcess, recipient: str) -> str:

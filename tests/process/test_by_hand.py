@@ -1,39 +1,20 @@
 """An operator's hands on two real nodes: every command of this page of docs/operations.md, as it is typed."""
 
 import asyncio
-import json
 import smtplib
-import sys
 from email.utils import make_msgid
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from shadowrelay.lab.cluster import Cluster, NodeProcess, Place, rows
 from shadowrelay.lab.traffic import Sink
 from tests.kit.clock import PATIENCE_SECONDS, until
-from tests.kit.processes import operator_events, wait_until_peers_know_each_other
+from tests.kit.processes import operator_events, said, typed, wait_until_peers_know_each_other
 
 pytestmark = pytest.mark.slow
 EAST, WEST = "mx1.east.example", "mx1.west.example"
 LONG = {"shadow_resubmit_time_span": "5m"}  # a restart on a busy machine is no loss of the server
-
-
-async def typed(node: NodeProcess, *words: str, code: int = 0) -> str:
-    """Standard output; of a command that fails, what it says on standard error."""
-    command = [sys.executable, "-m", "shadowrelay", *words, "--config", str(node.directory / "node.toml")]
-    process = await asyncio.create_subprocess_exec(
-        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, cwd=node.directory
-    )
-    output, errors = await process.communicate()
-    assert code == process.returncode, f"{words}: {output.decode()}{errors.decode()}"
-    return (errors if code else output).decode()
-
-
-async def listed(node: NodeProcess, *words: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(await typed(node, *words, "--json"))
-    return found
 
 
 def send(node: NodeProcess, *recipients: str, lines: int = 1) -> None:
@@ -56,16 +37,16 @@ async def test_an_operator_suspends_exports_filters_removes_and_resumes(tmp_path
             await asyncio.to_thread(send, east, "gone@corp.example", lines=200_000)  # a file, not memory
             await east.kill()
             await east.start()
-            (queue,) = await listed(east, "queue", "list", "--filter", "Status -eq 'Suspended' -and DeliveryType -like 'SmartHost*'")
+            (queue,) = await said(east, "queue", "list", "--filter", "Status -eq 'Suspended' -and DeliveryType -like 'SmartHost*'")
             assert (2, "ann", "SmartHostConnectorDelivery") == (queue["count"], queue["suspended_by"], queue["delivery_type"])
-            assert "Suspended" in await typed(east, "queue", "show", next_hop)
-            (large,) = await listed(east, "messages", "list", "--filter", "Size -gt 1MB -and Recipients -like 'gone@*'")
+            assert "Suspended" in (await typed(east, "queue", "show", next_hop))[0]
+            (large,) = await said(east, "messages", "list", "--filter", "Size -gt 1MB -and Recipients -like 'gone@*'")
 
             async def both_are_held() -> bool:
-                return 2 == len(await listed(west, "messages", "list", "--queue", f"Shadow\\{EAST}\\{next_hop}"))
+                return 2 == len(await said(west, "messages", "list", "--queue", f"Shadow\\{EAST}\\{next_hop}"))
 
             await until(both_are_held)
-            assert "^" in await typed(east, "messages", "list", "--filter", "Size -gt many", code=2)
+            assert "^" in (await typed(east, "messages", "list", "--filter", "Size -gt many", code=2))[1]
 
             await typed(east, "messages", "export", large["message_id"], "--output", "large.eml", "--envelope")
             exported = (east.directory / "large.eml").read_bytes()
@@ -76,7 +57,7 @@ async def test_an_operator_suspends_exports_filters_removes_and_resumes(tmp_path
             await typed(east, "queue", "resume", next_hop)
             await until(lambda: ["ann@x.example"] == [arrival.recipient for arrival in sink.arrivals])  # the notice of the removal
 
-            (kept,) = await listed(east, "messages", "list", "--filter", "Status -eq Suspended")
+            (kept,) = await said(east, "messages", "list", "--filter", "Status -eq Suspended")
             assert "bob" == kept["suspended_by"]
             await typed(east, "messages", "resubmit", kept["message_id"], code=1)
             await typed(east, "messages", "resume", kept["message_id"])

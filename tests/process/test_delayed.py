@@ -5,7 +5,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from shadowrelay.lab.cluster import Cluster, NodeProcess, Place, rows
@@ -20,15 +19,9 @@ from tests.kit.processes import a_served_node, api_of, figure, operator_events
 pytestmark = pytest.mark.slow
 
 BEST_EFFORT, LATE = "message.acknowledged_by_best_effort", "message.acknowledged_late"
+ACKNOWLEDGEMENTS = 'delayed_acknowledgements_total{{why="{}"}}'
 TO = "user@here.example"
 COUNT = 20
-
-
-def acknowledgements(node: NodeProcess, why: str) -> float:
-    """So many were given for this reason."""
-    text = httpx.get(f"http://{node.admin}/metrics").raise_for_status().text
-    name = f'shadowrelay_delayed_acknowledgements_total{{why="{why}"}} '
-    return next((float(line[len(name) :]) for line in text.splitlines() if line.startswith(name)), 0.0)
 
 
 def why(node: NodeProcess) -> Counter[tuple[str, str]]:
@@ -49,7 +42,7 @@ async def test_a_250_by_best_effort_is_in_the_log_in_the_tracking_log_and_in_the
         (line,) = operator_events(node, BEST_EFFORT)
         assert (message_id, "warning") == (line["message_id"], line["level"])
         assert line["seconds"] > 0
-        assert 1 == acknowledgements(node, "best effort")
+        assert 1 == figure(node, ACKNOWLEDGEMENTS.format("best effort"))
         assert figure(node, "acknowledgement_delay_seconds_total") > 0
         await until(lambda: list(reasons(node, "HAREDIRECTFAIL")) == [message_id])
         assert reasons(node, "HAREDIRECTFAIL")[message_id].endswith("s by best effort")
@@ -90,7 +83,7 @@ async def test_each_message_of_a_pipelining_session_waits_for_itself_and_the_ans
                 (arrival.recipient, arrival.network_id) for arrival in sink.arrivals
             ]
             await until(lambda: {(LATE, "done"): COUNT} == why(node))
-            assert (COUNT, 0) == (acknowledgements(node, "done"), figure(node, "acknowledgements_waiting"))
+            assert (COUNT, 0) == (figure(node, ACKNOWLEDGEMENTS.format("done")), figure(node, "acknowledgements_waiting"))
     finally:
         await sink.close()
 

@@ -1,21 +1,16 @@
 """Three nodes are drained, restarted and undrained one after the other, by the commands, while clients send. docs/design.md 6.11."""
 
 import asyncio
-import json
 import random
-import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 import structlog
 
-from shadowrelay.admin.api_client import NodeClient
-from shadowrelay.admin.token import read_token
-from shadowrelay.lab.account import Fault, FaultKind, FaultTimes, account
-from shadowrelay.lab.cluster import Cluster, NodeProcess, Place, rows
+from shadowrelay.lab.account import Fault, FaultKind, FaultTimes, account, has_all_arrived
+from shadowrelay.lab.cluster import Cluster, Place, rows
 from shadowrelay.lab.traffic import DEFERRED, Load, Sink, SubmissionResult
 from shadowrelay.model.ids import ServerName
 from shadowrelay.pipeline.context import SystemClock
@@ -23,7 +18,8 @@ from shadowrelay.smtp.limits import NOT_ACTIVE
 from shadowrelay.smtp.listener import ReceiverServer
 from shadowrelay.store import SqliteLedger
 from shadowrelay.tracking import operator_log
-from tests.kit.clock import PATIENCE_SECONDS
+from tests.kit.clock import until
+from tests.kit.processes import api_of, held_by, said, wait_until_peers_know_each_other
 from tests.process.test_closing import a_node
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -35,8 +31,6 @@ TRANSPORT = {"shadow_resubmit_time_span": f"{TIMES.span:g}s", "shadow_heartbeat_
 RETRIES = {"message_retry_interval": "4s"}  # long enough that something waits on every node when it is drained
 RATE, SHARE_DEFERRED = 12.0, 0.3
 SETTLE_SECONDS_MAX = 90.0
-COMMAND_SECONDS_MAX = 100.0
-KEPT_QUEUES = ("SafetyNetPrimary", "SafetyNetShadow")
 
 
 @pytest.fixture(autouse=True)
@@ -45,53 +39,13 @@ def _quiet() -> None:
     operator_log.configure("critical")
 
 
-async def command(node: NodeProcess, *words: str, exit_code: int = 0) -> dict[str, Any]:
-    """The command as an operator gives it; its JSON."""
-    config = str(node.directory / "node.toml")
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "shadowrelay", *words, "--config", config, "--json",
-        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    async with asyncio.timeout(COMMAND_SECONDS_MAX):
-        said, errors = await process.communicate()
-    assert exit_code == process.returncode, f"{words}: {said.decode()} {errors.decode()} {node.log_tail()}"
-    status: dict[str, Any] = json.loads(said)
-    return status
-
-
-def asked(node: NodeProcess) -> NodeClient:
-    return NodeClient(f"http://{node.admin}", read_token(node.directory / "token"))
-
-
-async def wait_until_known(cluster: Cluster) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < deadline:
-        reachable = 0
-        for node in cluster.nodes.values():
-            with asked(node) as client:
-                reachable += sum(peer["is_reachable"] for peer in client.peers())
-        if reachable == len(NAMES) * (len(NAMES) - 1):
-            return
-        await asyncio.sleep(0.1)
-    raise AssertionError("the nodes do not know each other")
-
-
-def still_queued(cluster: Cluster) -> list[str]:
-    found = []
-    for node in cluster.nodes.values():
-        with asked(node) as client:
-            found += [f"{row['identity']}: {row['count']}" for row in client.queues() if row["count"] and row["kind"] not in KEPT_QUEUES]
-    return found
-
-
 async def settled(cluster: Cluster, load: Load, sink: Sink) -> None:
-    deadline = time.monotonic() + SETTLE_SECONDS_MAX
-    while True:
-        wanted = {network_id for sent in load.sent for network_id in sent.acknowledged_ids}
-        if wanted <= {arrival.network_id for arrival in sink.arrivals} and not still_queued(cluster):
-            return
-        assert time.monotonic() < deadline, still_queued(cluster)
-        await asyncio.sleep(0.2)
+    """All has arrived, and nothing is queued or held."""
+
+    def left() -> list[str]:
+        return [line for node in cluster.nodes.values() for line in held_by(node)]
+
+    await until(lambda: has_all_arrived(load.sent, sink.arrivals) and not left(), SETTLE_SECONDS_MAX, lambda: str(left()))
 
 
 async def test_a_drained_node_that_starts_takes_no_mail_from_the_first_connection_on(
@@ -123,29 +77,29 @@ async def test_a_rolling_restart_under_load_loses_doubles_and_refuses_nothing(tm
     next_hop = await sink.start()
     try:
         async with Cluster(PLACES, next_hop, directory=tmp_path, transport=TRANSPORT, send=RETRIES) as cluster:
-            await wait_until_known(cluster)
+            await asyncio.to_thread(wait_until_peers_know_each_other, list(cluster.nodes.values()))
             load = Load({name: node.address for name, node in cluster.nodes.items()}, chance, size=2048)
             sending = asyncio.create_task(load.run(10_000, rate=RATE))
             try:
                 for node in cluster.nodes.values():
                     await asyncio.sleep(1.5)
                     if is_killed:
-                        await command(node, "drain", "--no-wait")
+                        await said(node, "drain", "--no-wait")
                         began_at = time.time()
                         await asyncio.sleep(chance.uniform(0.0, 0.6))
                         await node.kill()
                         await node.start()
                         faults.append(Fault(FaultKind.KILL, node.name, began_at, time.time()))
-                    status = await command(node, "drain")
+                    status = await said(node, "drain")
                     assert ("inactive", 0, 0, []) == tuple(
                         status[key] for key in ("state", "undelivered_count", "handed_over_count", "waits_for")
                     )
                     await node.stop()
                     await node.start()
-                    with asked(node) as client:
+                    with api_of(node) as client:
                         assert client.drain_status()["state"] in ("draining", "inactive"), "a restart does not end it"
                         assert not client.ready()["is_ready"]
-                    assert "active" == (await command(node, "undrain"))["state"]
+                    assert "active" == (await said(node, "undrain"))["state"]
             finally:
                 load.stop()
                 await sending

@@ -10,8 +10,7 @@ import pytest
 from shadowrelay.lab.cluster import Cluster, Place, rows
 from shadowrelay.lab.traffic import Load, Sink
 from tests.kit.clock import until
-from tests.kit.processes import api_of, held_by, operator_events, wait_until_peers_know_each_other
-from tests.process.test_drain import command
+from tests.kit.processes import api_of, held_by, operator_events, said, wait_until_peers_know_each_other
 
 EAST, WEST, NORTH = "mx1.east.example", "mx1.west.example", "mx1.north.example"
 PLACES = [Place(name, name.split(".")[1]) for name in (EAST, WEST, NORTH)]
@@ -47,7 +46,7 @@ async def test_mail_goes_on_without_a_node_that_is_destroyed_and_forgotten(tmp_p
             assert held_by(east)
 
             for node in (east, north):
-                assert {"name": WEST, "is_forgotten": True} == await command(node, "peers", "forget", WEST)
+                assert {"name": WEST, "is_forgotten": True} == await said(node, "peers", "forget", WEST)
             await until(lambda: len({arrival.recipient for arrival in sink.arrivals}) == 2 * COUNT)
             await east.stop()
             await east.start()

@@ -2,11 +2,8 @@
 
 import asyncio
 import contextlib
-import json
 import signal
 import sqlite3
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +15,7 @@ from shadowrelay.lab.traffic import Sink
 from shadowrelay.model.routing import HostPort
 from tests.kit.clients import HELLO, talking_to
 from tests.kit.clock import PATIENCE_SECONDS, until
-from tests.kit.processes import operator_events
+from tests.kit.processes import operator_events, said
 from tests.kit.smtp_servers import HANG, ScriptedServer, serving
 
 pytestmark = pytest.mark.slow
@@ -177,13 +174,6 @@ async def test_the_message_that_kills_is_found_and_its_shadow_server_delivers_it
         await until(lambda: not [row for row in in_queue(east) if row[0] == "set-aside"], what="it did not yield")
 
 
-def command(node: NodeProcess, *words: str) -> Any:
-    """`shadowrelay messages …`, as JSON."""
-    words = ("-m", "shadowrelay", "messages", *words, "--json", "--config", str(node.directory / "node.toml"))
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS)
-    return json.loads(done.stdout)
-
-
 async def test_the_message_that_kills_two_servers_stays_on_the_second_and_obeys_the_administrator(tmp_path: Path) -> None:
     async with a_world(tmp_path, EAST, WEST, killers=(EAST, WEST)) as ((east, west), sink):
         innocents = await send_poison(east)
@@ -197,16 +187,16 @@ async def test_the_message_that_kills_two_servers_stays_on_the_second_and_obeys_
             what="no copy is left",
         )
 
-        (aside,) = await asyncio.to_thread(command, west, "list", "--queue", "Poison")
+        (aside,) = await said(west, "messages", "list", "--queue", "Poison")
         assert ("set-aside", True) == (aside["role"], "died 3 times" in aside["set_aside_reason"])
-        exported = await asyncio.to_thread(command, west, "export", aside["message_id"], "--output", str(tmp_path / "poison.eml"))
+        exported = await said(west, "messages", "export", aside["message_id"], "--output", str(tmp_path / "poison.eml"))
         assert exported["size"] == (tmp_path / "poison.eml").stat().st_size
         assert b"X-Kills: yes\r\n" in (tmp_path / "poison.eml").read_bytes()
         assert b"ShadowRedundancy" in (tmp_path / "poison.eml").read_bytes()
         west.program = SERVE  # a version without the bug
         await west.stop()
         await west.start()
-        (released,) = await asyncio.to_thread(command, west, "release", "--all")
+        (released,) = await said(west, "messages", "release", "--all")
         assert {"message_id": aside["message_id"], "is_released": True} == released
         everybody = innocents | {"poison@corp.example"}
         await until(lambda: everybody == {arrival.recipient for arrival in sink.arrivals}, what="it was not delivered")
@@ -216,9 +206,9 @@ async def test_poison_that_is_removed_is_told_to_its_sender_and_comes_back_from_
     async with a_world(tmp_path, EAST, WEST, killers=(EAST, WEST)) as ((east, west), sink):
         innocents = await send_poison(east)
         await outlive([east, west], lambda: [row for row in in_queue(west) if row[0] == "set-aside"], "it is not set aside on the second")
-        (aside,) = await asyncio.to_thread(command, west, "list", "--queue", "Poison")
+        (aside,) = await said(west, "messages", "list", "--queue", "Poison")
 
-        (removed,) = await asyncio.to_thread(command, west, "remove", aside["message_id"])
+        (removed,) = await said(west, "messages", "remove", aside["message_id"])
 
         assert {"message_id": aside["message_id"], "is_removed": True, "is_sender_told": True} == removed
         wanted = innocents | {"sender@client.example"}

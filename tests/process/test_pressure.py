@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
@@ -13,8 +13,8 @@ from shadowrelay.lab.traffic import Sink
 from shadowrelay.node import Node
 from shadowrelay.settings.configuration import LoadedSettings
 from shadowrelay.settings.values import Settings
-from tests.kit.clients import Client
-from tests.kit.clock import PATIENCE_SECONDS
+from tests.kit.clients import talking_to
+from tests.kit.clock import until
 from tests.kit.machine import FakeMachine
 
 FAST = {"resource_monitoring_interval": "100ms"}
@@ -64,12 +64,6 @@ async def node(tmp_path: Path, sink: Sink, machine: FakeMachine, admin: str) -> 
     await node.stop()
 
 
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not condition():
-            await asyncio.sleep(0.02)
-
-
 class Sender:
     """Sends one message after the other; `accepted` are the subjects that were answered 250."""
 
@@ -79,18 +73,12 @@ class Sender:
         self.replies: list[str] = []
 
     async def send(self, subject: str) -> str:
-        client = Client(*await asyncio.open_connection(self._address.host, self._address.port))
-        await client.reply()
-        await client.ask("EHLO client.example")
-        reply = await client.ask("MAIL FROM:<a@x.example>")
-        if reply.startswith("250"):
-            await client.ask("RCPT TO:<user@corp.example>")
-            await client.ask("DATA")
-            reply = await client.ask(f"Message-ID: <{subject}@x.example>\r\nSubject: {subject}\r\n\r\nhello\r\n.")
+        async with talking_to(self._address) as client:
+            content = f"Message-ID: <{subject}@x.example>\r\nSubject: {subject}\r\n\r\nhello\r\n".encode()
+            reply = await client.mail(["user@corp.example"], content, "a@x.example")
         if reply.startswith("250"):
             self.accepted.append(f"<{subject}@x.example>")
         self.replies.append(reply)
-        await client.close()
         return reply
 
 

@@ -11,8 +11,7 @@ from shadowrelay.lab.cluster import Cluster, NodeProcess, Place, free_ports
 from shadowrelay.lab.traffic import Load, Sink
 from shadowrelay.model.routing import HostPort
 from tests.kit.clock import until
-from tests.kit.processes import api_of, held_by, queues_of, wait_until_peers_know_each_other
-from tests.process.test_drain import command
+from tests.kit.processes import api_of, held_by, said, wait_until_peers_know_each_other, waiting_count
 
 SOURCE, TARGET, OTHER = "mx1.east.example", "mx1.west.example", "mx1.north.example"
 PLACES = [Place(name, name.split(".")[1]) for name in (SOURCE, TARGET, OTHER)]
@@ -22,10 +21,6 @@ COUNT = 50
 def status_of(node: NodeProcess) -> dict[str, object]:
     with api_of(node) as client:
         return client.drain_status()
-
-
-def waiting_count(node: NodeProcess) -> int:
-    return sum(count for count, _ in queues_of(node).values())
 
 
 @pytest.mark.slow
@@ -45,7 +40,7 @@ async def test_what_is_redirected_is_delivered_once(tmp_path: Path, killed: str)
             await load.close()
             await until(lambda: waiting_count(source) == COUNT)
             if not killed:
-                status = await command(source, "queue", "redirect", "--to", TARGET)
+                status = await said(source, "queue", "redirect", "--to", TARGET)
                 assert ("active", [TARGET], COUNT, 0) == tuple(status[name] for name in ("state", "targets", "moved_count", "left_count"))
                 assert (0, COUNT) == (waiting_count(source), waiting_count(target))
             else:

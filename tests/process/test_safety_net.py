@@ -1,21 +1,18 @@
 """Resubmission from Safety Net with real nodes and the command: a killed node goes on, and shadow servers step in for a burnt one."""
 
 import asyncio
-import json
 import random
-import sys
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from shadowrelay.lab.cluster import Cluster, NodeProcess, Place
 from shadowrelay.lab.traffic import Load, Sink
-from tests.kit.clock import PATIENCE_SECONDS, until
-from tests.kit.processes import held_by
+from tests.kit.clock import until
+from tests.kit.processes import api_of, held_by, said
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -23,31 +20,19 @@ EAST, WEST, NORTH = "mx1.east.example", "mx1.west.example", "mx1.north.example"
 PLACES = (Place(EAST, "east"), Place(WEST, "west"), Place(NORTH, "north"))
 
 
-async def command(node: NodeProcess, *words: str) -> Any:
-    """What `shadowrelay safety-net …` answers as JSON."""
-    arguments = ("-c", "from shadowrelay.cli.main import app; app()", "safety-net", *words, "--json", "--config", "node.toml")
-    process = await asyncio.create_subprocess_exec(sys.executable, *arguments, cwd=node.directory, stdout=asyncio.subprocess.PIPE)
-    output, _ = await process.communicate()
-    assert 0 == process.returncode
-    return json.loads(output)
-
-
 async def done(node: NodeProcess, number: int) -> Any:
     """The request once it is done."""
-    token = (node.directory / "token").read_text().strip()
-    async with httpx.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=PATIENCE_SECONDS) as client:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while True:
-                response = await client.get(f"http://{node.admin}/api/v1/safety-net/requests/{number}")
-                if (request := response.raise_for_status().json())["state"] == "done":
-                    return request
-                await asyncio.sleep(0.2)
+
+    def request() -> Any:
+        with api_of(node) as client:
+            found = client.resubmit_request(number)
+        return found if found["state"] == "done" else None
+
+    return await until(lambda: asyncio.to_thread(request))
 
 
 async def arrived(sink: Sink, count: int) -> Counter[str]:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while len(sink.arrivals) < count:
-            await asyncio.sleep(0.05)
+    await until(lambda: len(sink.arrivals) >= count)
     return Counter(arrival.internet_message_id for arrival in sink.arrivals)
 
 
@@ -70,7 +55,7 @@ async def test_a_killed_node_goes_on_and_shadow_servers_step_in_for_a_burnt_one(
             interval = ("--from", "2026-01-01", "--to", datetime.now(UTC).isoformat())
 
             sink.is_deferring = True
-            made = await command(east, "resubmit", *interval)
+            made = await said(east, "safety-net", "resubmit", *interval)
             await asyncio.sleep(1)
             await east.kill()
             sink.is_deferring = False
@@ -86,7 +71,7 @@ async def test_a_killed_node_goes_on_and_shadow_servers_step_in_for_a_burnt_one(
             east.wipe()
             await asyncio.sleep(10)  # the span, and a heartbeat
             for node in (west, north):
-                await done(node, (await command(node, "resubmit", *interval, "--primary", EAST))["number"])
+                await done(node, (await said(node, "safety-net", "resubmit", *interval, "--primary", EAST))["number"])
             thrice = await arrived(sink, 90)
             await asyncio.sleep(2)
 

@@ -10,8 +10,8 @@ import pytest
 from shadowrelay.lab.cluster import Cluster, NodeProcess, Place, Table, rows
 from shadowrelay.lab.traffic import Load, Sink
 from tests.kit.clock import until
-from tests.kit.processes import held_by, wait_until_peers_know_each_other
-from tests.process.test_track import TIMES, kept_count, waiting_count
+from tests.kit.processes import held_by, kept_count, wait_until_peers_know_each_other, waiting_count
+from tests.process.test_track import TIMES
 
 SITES = ("chicago", "new-york", "london", "dublin", "atlanta")
 CHICAGO, NEW_YORK, LONDON, DUBLIN, ATLANTA = (f"hub.{site}.example" for site in SITES)

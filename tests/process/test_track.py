@@ -18,7 +18,7 @@ from shadowrelay.lab.cluster import Cluster, NodeProcess, Place
 from shadowrelay.lab.traffic import Load, Sink
 from shadowrelay.model.routing import HostPort
 from tests.kit.clock import until
-from tests.kit.processes import api_of, held_by, queues_of, wait_until_peers_know_each_other
+from tests.kit.processes import held_by, kept_count, wait_until_peers_know_each_other, waiting_count
 
 EDGE, HUB, OTHER_HUB = "edge.dmz.example", "hub1.east.example", "hub2.east.example"
 COUNT = 300
@@ -28,15 +28,6 @@ TIMES = {"shadow_heartbeat_timeout_interval": "2s", "shadow_heartbeat_retry_coun
 def places(*hubs: str) -> list[Place]:
     edge = Place(EDGE, "dmz", boundary="dmz", redundancy="previous-hop", relays_to=hubs)
     return [edge, *(Place(hub, "east", redundancy="previous-hop") for hub in hubs)]
-
-
-def waiting_count(node: NodeProcess) -> int:
-    return sum(count for count, _ in queues_of(node).values())
-
-
-def kept_count(node: NodeProcess) -> int:
-    with api_of(node) as client:
-        return sum(queue["count"] for queue in client.queues() if queue["kind"] == "Shadow")
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ from shadowrelay.lab.cluster import Cluster, Place, rows
 from shadowrelay.lab.traffic import DEFERRED, Load, Sink
 from shadowrelay.tracking import operator_log
 from tests.kit.clock import until
-from tests.process.test_drain import still_queued
+from tests.kit.processes import held_by
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -53,7 +53,7 @@ async def test_what_a_client_was_promised_survives_two_destroyed_disks_and_is_de
             for node in (primary, first):
                 await node.start()
             await until(lambda: wanted <= {arrival.network_id for arrival in sink.arrivals}, 120)
-            await until(lambda: not still_queued(cluster), 60)
+            await until(lambda: not any(map(held_by, cluster.nodes.values())), 60)
             logs = {node.name: node.tracking for node in cluster.nodes.values()}
     finally:
         await sink.close()

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from shadowrelay.lab.traffic import SubmissionResult
+from shadowrelay.lab.traffic import Submission, SubmissionResult
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.routing import HostPort
 from tests.kit.clients import Client, queued_id
@@ -17,28 +17,20 @@ ANSWER_SECONDS = 60.0
 
 
 @dataclass(slots=True)
-class Try:
-    at: float
-    host: str
-    answer: SubmissionResult
-    message_id: str = ""
-
-
-@dataclass(slots=True)
 class Sent:
-    """One message and all its tries."""
+    """One message and all its tries; `node` of a try is a host, and `network_id` of one that was refused is the reply."""
 
     number: int
     sender: str
     recipients: tuple[str, ...]
     own_sha256: str
     content: bytes
-    tries: list[Try] = field(default_factory=list)
+    tries: list[Submission] = field(default_factory=list)
 
     @property
     def acknowledged(self) -> str:
         """Its network message id, or nothing."""
-        return next((one.message_id for one in self.tries if one.answer is SubmissionResult.ACKNOWLEDGED), "")
+        return next((one.network_id for one in self.tries if one.answer is SubmissionResult.ACKNOWLEDGED), "")
 
 
 class Clients:
@@ -83,7 +75,7 @@ class Clients:
         for attempt in range(6):
             host = self._chance.choice(self.hosts)
             answer, message_id = await self._try(one, host)
-            one.tries.append(Try(loop.time(), host, answer, message_id))
+            one.tries.append(Submission(loop.time(), host, answer, message_id))
             self._note(f"client: message {one.number} to {host}: {answer.value} {message_id}")
             if answer is SubmissionResult.ACKNOWLEDGED:
                 self.on_acknowledged(host, MessageId(message_id))

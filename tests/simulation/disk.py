@@ -5,21 +5,16 @@ So a crash, a cut or another task can come in between, which an inline commit wo
 
 import asyncio
 import random
-import sqlite3
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
-
-from sqlalchemy import exc
 
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.replies import STORE_UNAVAILABLE, LedgerUnavailable
-from shadowrelay.store import errors
 from shadowrelay.store.commit import Committer, InlineWriter, Prepared, Promise, settle
-from shadowrelay.store.ledger import SqliteLedger
-from shadowrelay.store.reading import InlineReaders
 from shadowrelay.store.rows import Row
 from shadowrelay.store.work import UnitOfWork
-from tests.kit.quick import QuickConnection, quicken
+from tests.kit.quick import Quick, QuickReaders, quicken
 
 Watch = Callable[[Sequence[tuple[MessageId, Row | None]]], None]
 
@@ -41,8 +36,8 @@ class Disk:
 class LaggingWriter(InlineWriter):
     """Group commit like the thread's: whatever waits when a commit begins is in it."""
 
-    def __init__(self, inner: InlineWriter, disk: Disk) -> None:
-        super().__init__(inner._committer, inner._closing)
+    def __init__(self, committer: Committer, closing: Callable[[Committer], None], disk: Disk) -> None:
+        super().__init__(committer, closing)
         self._disk = disk
         self._waiting: list[Promise] = []
         self._is_busy = False
@@ -97,47 +92,44 @@ class LaggingWriter(InlineWriter):
             self._begin()
 
 
-class LaggingReaders:
-    """What is read may be old when it is known."""
+class LaggingReaders(QuickReaders):
+    """What is read may be old when it is known; not so `at_once`."""
 
-    def __init__(self, inner: InlineReaders, disk: Disk) -> None:
-        self._inner, self._disk = inner, disk
-        self._connection: QuickConnection | None = None
+    def __init__(self, path: Path, disk: Disk) -> None:
+        super().__init__(path)
+        self._disk = disk
+        self.at_once = super().ask
 
     async def ask(self, question: Callable[[Any], Any]) -> Any:
         await asyncio.sleep(self._disk.lag())
-        if self._connection is None:
-            self._connection = QuickConnection(self._inner._engine.connect())
-        try:
-            answer = question(self._connection)
-        except (exc.SQLAlchemyError, sqlite3.Error, OSError) as error:
-            raise errors.unavailable(error) from error
+        answer = await super().ask(question)
         await asyncio.sleep(self._disk.lag())
         return answer
 
-    async def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-        await self._inner.close()
 
-
-def make_lagging(ledger: SqliteLedger, disk: Disk, watch: Watch) -> None:
+class WatchedCommitter(Committer):
     """`watch` is told of the rows of each commit, right after it."""
-    writer, readers = ledger._writer, ledger._readers
-    assert isinstance(writer, InlineWriter)
-    assert isinstance(readers, InlineReaders)
-    ledger._writer = LaggingWriter(writer, disk)
-    ledger._readers = LaggingReaders(readers, disk)  # type: ignore[assignment]
-    quicken(ledger._committer.connection)
-    _watched(ledger._committer, watch)
 
+    def __init__(self, inner: Committer, watch: Watch) -> None:
+        super().__init__(inner.connection, inner.state)
+        self._watch = watch
 
-def _watched(committer: Committer, watch: Watch) -> None:
-    inner = committer._committed
-
-    def committed(works: Sequence[UnitOfWork]) -> None:
+    def _committed(self, works: Sequence[UnitOfWork]) -> None:
         rows = [(message_id, row) for work in works for message_id, row in work.rows.items()]
-        inner(works)
-        watch(rows)
+        super()._committed(works)
+        self._watch(rows)
 
-    committer._committed = committed  # type: ignore[method-assign]
+
+class Lagging(Quick):
+    """A store on such a disk."""
+
+    def __init__(self, disk: Disk, watch: Watch) -> None:
+        self._disk, self._watch = disk, watch
+
+    def writer(self, committer: Committer, closing: Callable[[Committer], None]) -> LaggingWriter:
+        quicken(committer.connection)
+        return LaggingWriter(WatchedCommitter(committer, self._watch), closing, self._disk)
+
+    def readers(self, path: Path) -> LaggingReaders:
+        self.made_readers = LaggingReaders(path, self._disk)
+        return self.made_readers

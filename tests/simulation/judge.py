@@ -85,7 +85,7 @@ def _sent_again(world: "World") -> list[str]:
     """Cause (e): the client heard nothing, or a 451 while trouble kept a server that had stored the copy from hearing `released`."""
     found = []
     for one in world.clients.sent:
-        acknowledged = {each.message_id for each in one.tries if each.answer is SubmissionResult.ACKNOWLEDGED}
+        acknowledged = {each.network_id for each in one.tries if each.answer is SubmissionResult.ACKNOWLEDGED}
         strange = {
             arrival.message_id: arrival.at
             for arrival in reversed(world.sink.arrivals)
@@ -93,7 +93,7 @@ def _sent_again(world: "World") -> list[str]:
         }
         last = max(strange.values(), default=0.0)
         excuses = sum(each.answer is SubmissionResult.NOTHING for each in one.tries)
-        refused = [each for each in one.tries if each.answer is SubmissionResult.REFUSED and each.message_id.startswith("451")]
+        refused = [each for each in one.tries if each.answer is SubmissionResult.REFUSED and each.network_id.startswith("451")]
         troubles = [(fault.began_at, fault.ended_at) for fault in world.faults]
         excuses += sum(any(began <= last and ended >= each.at - 5.0 for began, ended in troubles) for each in refused)
         if len(strange) > excuses:

@@ -31,7 +31,7 @@ from shadowrelay.store.ledger import SqliteLedger
 from shadowrelay.store.rows import KEPT, TO_BE_DELIVERED, Row, decode_row
 from tests.kit.machine import FakeMachine
 from tests.kit.receiving import VirtualListener
-from tests.simulation.disk import Disk, make_lagging
+from tests.simulation.disk import Disk, Lagging
 from tests.simulation.loop import Process, WorldLoop
 from tests.simulation.network import Network
 from tests.simulation.power import Power
@@ -123,17 +123,18 @@ class SimulatedNode(Node):
         self._shipper = None  # the log is memory
 
     async def start(self) -> None:
-        settings = self._settings
+        settings, machine = self._settings, self._simulated
+        store = Lagging(machine.disk, lambda rows: self._observer.committed(machine, rows))
         self._ledger = await SqliteLedger.open(
             settings.server.data_directory,
             server=settings.server.name,
             now=self._clock.now,
             safety_net_hold_time=settings.transport.safety_net_hold_time,
             message_expiration_timeout=settings.transport.message_expiration_timeout,
-            inline=True,
+            inline=store,
         )
         close_with(self._opened, self._ledger.close)
-        await self._show_what_was_found()
+        await self._show_what_was_found(store)
         self._watch_ledger()
         self._metrics = PrometheusMetrics(__version__, settings.server.name, now=self._clock.now, awake=self._clock.awake)
         self._tracking = MemoryTrackingLog(self._simulated, self._process, self._observer)  # type: ignore[assignment]
@@ -146,14 +147,14 @@ class SimulatedNode(Node):
         self._start_services()
         self._services.view.is_running = True
 
-    async def _show_what_was_found(self) -> None:
+    async def _show_what_was_found(self, store: Lagging) -> None:
         """All rows, and the messages that have to be delivered and whose content is not as it was."""
         ledger = self._ledger
 
         def read(connection: Any) -> list[Row]:
             return [decode_row(columns) for columns in connection.execute(select(*[tables.MESSAGE.c[name] for name in KEPT]))]
 
-        rows = await ledger._readers.ask(read)
+        rows = await store.made_readers.at_once(read)
         damaged = [
             row.message_id for row in rows if row.claim.role in TO_BE_DELIVERED and row.place and not _is_readable(ledger, row.place)
         ]
@@ -177,7 +178,6 @@ class SimulatedNode(Node):
 
     def _watch_ledger(self) -> None:
         ledger, observer, machine = self._ledger, self._observer, self._simulated
-        make_lagging(ledger, machine.disk, lambda rows: observer.committed(machine, rows))
         accepted, hold, attempt = ledger.record_accepted, ledger.record_hold, ledger.record_attempt
 
         async def accepting(message: NewMessage, content: Any, decided: bool) -> Any:

@@ -5,13 +5,33 @@ the grain of time; `--plain` one without loss of power, partitions, half-open co
 Runs itself again with hashing and addresses that are the same each time: sets decide the order of some things.
 """
 
-import argparse
+# ruff: noqa: E402
+
 import ctypes
-import gc
 import os
+import sys
+
+NO_RANDOM_ADDRESSES = 0x0040000
+AGAIN = "SIMULATION_IS_FIXED"
+
+
+def fix_order() -> None:
+    """Same seed, same world: also in another process."""
+    if os.environ.get(AGAIN):
+        return
+    ctypes.CDLL(None).personality(NO_RANDOM_ADDRESSES)
+    os.environ[AGAIN] = "1"
+    os.environ["PYTHONHASHSEED"] = "0"
+    os.execv(sys.executable, [sys.executable, "-m", "tests.simulation.run", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    fix_order()  # before the imports, which take longer than a short world
+
+import argparse
+import gc
 import pickle
 import select
-import sys
 import time
 import traceback
 from collections import Counter
@@ -23,8 +43,6 @@ from tests.simulation.rules_off import RULES, without
 from tests.simulation.scripts import SCRIPTS
 from tests.simulation.world import STEPS, Result, World
 
-NO_RANDOM_ADDRESSES = 0x0040000
-AGAIN = "SIMULATION_IS_FIXED"
 COMPLAINTS_SHOWN = 10
 WARM_SEED = 1
 FAULTS = (
@@ -32,16 +50,6 @@ FAULTS = (
     *("slow", "break", "clock jump", "full disk", "sink away"),
 )
 MESSAGES = ("sent", "acknowledged", "redundant", "lost with its only disk", "promoted", "sent again and recognised")
-
-
-def fix_order() -> None:
-    """Same seed, same world: also in another process."""
-    if os.environ.get(AGAIN):
-        return
-    ctypes.CDLL(None).personality(NO_RANDOM_ADDRESSES)
-    os.environ[AGAIN] = "1"
-    os.environ["PYTHONHASHSEED"] = "0"
-    os.execv(sys.executable, [sys.executable, "-m", "tests.simulation.run", *sys.argv[1:]])
 
 
 def run(seed: int, arguments: argparse.Namespace, *, is_traced: bool) -> Result:
@@ -166,5 +174,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    fix_order()
     sys.exit(main())

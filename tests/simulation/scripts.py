@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from shadowrelay.lab.account import Fault, FaultKind
@@ -53,11 +53,17 @@ class Scripted(World):
 
     # what scripts do
 
-    def send(self, machine: Machine, count: int) -> None:
-        """So many messages to this node."""
+    async def accepted(self, machine: Machine, count: int) -> None:
+        """So many messages were sent to this node, and every client has its answer."""
         self.clients.hosts = [machine.host]
         for _ in range(count):
             self.clients.send()
+        await self.settled()
+
+    async def queued(self, machine: Machine, count: int) -> None:
+        """The same, while their next hop is away."""
+        self.next_hop(is_there=False)
+        await self.accepted(machine, count)
 
     async def settled(self) -> None:
         """Every client has its answer."""
@@ -78,6 +84,11 @@ class Scripted(World):
         self.processes.wipe(machine)
         self.checker.wiped(machine.host)
 
+    def cut(self, one: Machine, other: Machine, seconds: float) -> Awaitable[None]:
+        """From now on. It is for the caller to heal it."""
+        self.network.cut(one.host, other.host, both=True)
+        return self.during(FaultKind.CUT, one, seconds, other)
+
     async def during(self, kind: FaultKind, node: Machine, seconds: float, other: Machine | None = None) -> None:
         """Note a fault that the caller has begun, and wait until it is over."""
         place, fault = len(self.faults), Fault(kind, node.name, self.now(), math.inf, "" if other is None else other.name)
@@ -91,8 +102,7 @@ class Stopped(Scripted):
 
     async def script(self) -> None:
         first, _ = self.machines
-        self.send(first, 200)
-        await self.settled()
+        await self.accepted(first, 200)
         while len(self.sink.arrivals) < 200:
             await asyncio.sleep(0.01)
         await self.processes.stop(first)
@@ -107,11 +117,8 @@ class Cut(Scripted):
 
     async def script(self) -> None:
         first, second = self.machines
-        self.next_hop(is_there=False)
-        self.send(first, 100)
-        await self.settled()
-        self.network.cut(first.host, second.host, both=True)
-        cut = asyncio.ensure_future(self.during(FaultKind.CUT, first, 2 * self.span, second))
+        await self.queued(first, 100)
+        cut = asyncio.ensure_future(self.cut(first, second, 2 * self.span))
         await asyncio.sleep(8.0)
         self.next_hop(is_there=True)
         await cut
@@ -129,11 +136,8 @@ class BackToTheSameServer(Scripted):
 
     async def script(self) -> None:
         first, second = self.machines
-        self.next_hop(is_there=False)
-        self.send(first, 4)
-        await self.settled()
-        self.network.cut(first.host, second.host, both=True)
-        cut = asyncio.ensure_future(self.during(FaultKind.CUT, first, 6.0, second))
+        await self.queued(first, 4)
+        cut = asyncio.ensure_future(self.cut(first, second, 6.0))
         self.next_hop(is_there=True)
         await asyncio.sleep(5.0)
         self.next_hop(is_there=False)
@@ -152,9 +156,7 @@ class FullThenBurnt(Scripted):
 
     async def script(self) -> None:
         first, _ = self.machines
-        self.next_hop(is_there=False)
-        self.send(first, 4)
-        await self.settled()
+        await self.queued(first, 4)
         first.disk.is_full, first.disk.slowness = True, 100.0  # more than one arrives before the first cannot be recorded
         full = asyncio.ensure_future(self.during(FaultKind.FULL, first, 6.0))
         self.next_hop(is_there=True)
@@ -174,16 +176,13 @@ class FullThenCut(Scripted):
     async def script(self) -> None:
         first, second = self.machines
         second_full = self.during(FaultKind.FULL, second, 5.0)
-        self.next_hop(is_there=False)
-        self.send(first, 4)
-        await self.settled()
+        await self.queued(first, 4)
         second.disk.is_full = True
         full = asyncio.ensure_future(second_full)
         self.next_hop(is_there=True)
         await full
         second.disk.is_full = False
-        self.network.cut(first.host, second.host, both=True)
-        await self.during(FaultKind.CUT, first, 2 * self.span, second)
+        await self.cut(first, second, 2 * self.span)
         self.network.heal(first.host, second.host)
 
 
@@ -194,13 +193,9 @@ class TwoHeirs(Scripted):
 
     async def script(self) -> None:
         first, second, third = self.machines
-        self.next_hop(is_there=False)
-        self.send(first, 10)
-        await self.settled()
-        self.network.cut(first.host, second.host, both=True)
-        await self.during(FaultKind.CUT, first, 7.0, second)  # no answer for two heartbeats: the copies are placed on the third
-        self.network.cut(second.host, third.host, both=True)
-        cut = asyncio.ensure_future(self.during(FaultKind.CUT, second, 3 * self.span, third))
+        await self.queued(first, 10)
+        await self.cut(first, second, 7.0)  # no answer for two heartbeats: the copies are placed on the third
+        cut = asyncio.ensure_future(self.cut(second, third, 3 * self.span))
         killed = asyncio.ensure_future(self.during(FaultKind.KILL, first, 3 * self.span))
         await self.processes.kill(first)
         await asyncio.sleep(2 * self.span)
@@ -216,11 +211,8 @@ class CutWaiting(Scripted):
 
     async def script(self) -> None:
         first, second = self.machines
-        self.next_hop(is_there=False)
-        self.send(first, 4)
-        await self.settled()
-        self.network.cut(first.host, second.host, both=True)
-        await self.during(FaultKind.CUT, first, 2 * self.span, second)
+        await self.queued(first, 4)
+        await self.cut(first, second, 2 * self.span)
         self.network.heal(first.host, second.host)
         await asyncio.sleep(5.0)
         self.next_hop(is_there=True)
@@ -237,9 +229,7 @@ class TwoHolders(Scripted):
 
     async def script(self) -> None:
         first, second, third = self.machines
-        self.next_hop(is_there=False)
-        self.send(first, 4)
-        await self.settled()
+        await self.queued(first, 4)
         for pair in ((second.host, third.host), (third.host, second.host)):
             self.network.slow[pair] = SLOW
         await self.burn(first)
@@ -257,11 +247,8 @@ class PlacedElsewhere(Scripted):
 
     async def script(self) -> None:
         first, second, third = self.machines
-        self.next_hop(is_there=False)
-        self.send(first, 4)
-        await self.settled()
-        self.network.cut(first.host, second.host, both=True)
-        await self.during(FaultKind.CUT, first, 5.0, second)
+        await self.queued(first, 4)
+        await self.cut(first, second, 5.0)
         self.network.cut(first.host, third.host, both=True)
         self.network.cut(second.host, third.host, both=True)
         self.network.heal(first.host, second.host)
@@ -277,8 +264,7 @@ class SentAgain(Scripted):
 
     async def script(self) -> None:
         first, _ = self.machines
-        self.send(first, 4)
-        await self.settled()
+        await self.accepted(first, 4)
         while self._open():
             await asyncio.sleep(0.1)
         for one in tuple(self.clients.sent):
@@ -293,13 +279,10 @@ class FullElsewhere(Scripted):
 
     async def script(self) -> None:
         first, second, third = self.machines
-        self.next_hop(is_there=False)
-        self.send(first, 4)
-        await self.settled()
+        await self.queued(first, 4)
         third.disk.is_full = True
         full = asyncio.ensure_future(self.during(FaultKind.FULL, third, 12.0))
-        self.network.cut(first.host, second.host, both=True)
-        await self.during(FaultKind.CUT, first, 6.0, second)
+        await self.cut(first, second, 6.0)
         self.network.heal(first.host, second.host)
         await full
         third.disk.is_full = False
@@ -317,16 +300,14 @@ class PutBack(Scripted):
         self.processes.back_up(first)
         kept = dict(self.checker.claims[first.host])
         await self.processes.start(first)
-        self.send(first, 20)
-        await self.settled()
+        await self.accepted(first, 20)
         await asyncio.sleep(3.0)
         await self.processes.kill(first)
         self.processes.put_back(first)
         self.checker.put_back(first.host, kept)
         await self.processes.start(first)
         await asyncio.sleep(3.0)
-        self.send(first, 4)
-        await self.settled()
+        await self.accepted(first, 4)
         await asyncio.sleep(8.0)
         await self.burn(first)
         await self.processes.start(first)

@@ -88,12 +88,13 @@ async def test_a_burst_asks_once_and_who_leaves_ends_nothing():
 async def test_names_that_nobody_answers_for_hold_up_no_others():
     zone = {**{(f"dead{number}.example", "A"): None for number in range(200)}, ("x.example", "A"): ["192.0.2.1"]}
     async with name_server(zone) as (_, port):
-        asking = Lookups((HostPort("127.0.0.1", port),), lifetime_seconds=0.2)
+        clock = Hands(0.0)
+        asking = Lookups((HostPort("127.0.0.1", port),), lifetime_seconds=0.2, clock=clock)
         for _ in range(2):  # from the second time on it is known which these are
             dead = [asyncio.ensure_future(asking.ask(name(f"dead{number}.example"), "A")) for number in range(host_names.AT_ONCE)]
             if _ == 0:
                 await asyncio.wait(dead)
-        asking._clock = lambda: 1e9  # type: ignore[method-assign]  # what was remembered holds no more
+        clock.at = 1e9  # what was remembered holds no more
         more = [asyncio.ensure_future(asking.ask(name(f"dead{number}.example"), "A")) for number in range(host_names.AT_ONCE)]
         await asyncio.sleep(0)
         answer = await asking.ask(name("x.example"), "A")

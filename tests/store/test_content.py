@@ -14,6 +14,7 @@ from shadowrelay.model.replies import ContentCorrupt, LedgerUnavailable
 from shadowrelay.model.values import replace
 from shadowrelay.store import SqliteLedger, content
 from shadowrelay.store.content import ContentStore, RecentContents
+from shadowrelay.store.ledger import Inline
 from tests.kit.clock import Hands
 from tests.kit.ledger import (
     DAY,
@@ -127,7 +128,7 @@ async def test_content_is_not_corrupt_while_its_whole_directory_is_missing(tmp_p
 
 
 async def test_no_descriptor_left_is_not_corrupt(tmp_path: Path) -> None:
-    async with a_ledger(tmp_path, inline=True) as ledger:
+    async with a_ledger(tmp_path, inline=Inline()) as ledger:
         stored = await accept(ledger)
         forget_recent(ledger)
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -22,6 +22,7 @@ from shadowrelay.ownership.primary import draining
 from shadowrelay.ownership.rules import Outcome
 from shadowrelay.pipeline.delivery_rules import LadderStep
 from shadowrelay.store import SqliteLedger
+from shadowrelay.store.ledger import Inline
 from tests.kit.clock import Hands
 from tests.kit.ledger import (
     DAY,
@@ -204,7 +205,7 @@ def test_whatever_is_done_the_counters_are_what_the_tables_say(batches: list[lis
 
     async def run(directory: Path) -> None:
         wall = Hands(NOW)
-        async with a_ledger(directory / "data", wall, inline=is_inline) as ledger:
+        async with a_ledger(directory / "data", wall, inline=Inline() if is_inline else None) as ledger:
             driver = Driver(ledger, wall, directory)
             for batch in batches:
                 promises = [driver.step(*step) for step in batch]

@@ -11,7 +11,7 @@ import pytest
 from shadowrelay.model.queue import DeliveredTo
 from shadowrelay.model.replies import LedgerUnavailable
 from shadowrelay.store import opening, promises
-from shadowrelay.store.ledger import SqliteLedger
+from shadowrelay.store.ledger import Inline, SqliteLedger
 from shadowrelay.store.writing import BEFORE_ALL, MayBeDelivered
 from tests.kit.clock import Hands
 from tests.kit.ledger import NOW, SECOND, a_ledger, accept, all_done, an_attempt
@@ -42,7 +42,7 @@ def inline(request: pytest.FixtureRequest) -> bool:
 
 
 async def test_a_delivery_is_recorded_with_its_outcome(tmp_path: Path, inline: bool) -> None:
-    async with a_ledger(tmp_path, inline=inline) as ledger:
+    async with a_ledger(tmp_path, inline=Inline() if inline else None) as ledger:
         message_id = await deliver(ledger, 1, 2)
 
         assert {key: DeliveredTo(message_id, NOW) for key in keys(1, 2)} == await ledger.delivered_before(keys(1, 2, 3), NOW - HOUR, NOW)
@@ -51,7 +51,7 @@ async def test_a_delivery_is_recorded_with_its_outcome(tmp_path: Path, inline: b
 
 
 async def test_an_outcome_that_is_not_committed_leaves_no_delivery(tmp_path: Path, inline: bool) -> None:
-    async with a_ledger(tmp_path, inline=inline) as ledger:
+    async with a_ledger(tmp_path, inline=Inline() if inline else None) as ledger:
         stored = await accept(ledger)
 
         def refuse(*_: object) -> None:

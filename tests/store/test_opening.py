@@ -12,6 +12,7 @@ from shadowrelay.model.ownership import Role
 from shadowrelay.model.replies import ConfigurationError, LedgerUnavailable
 from shadowrelay.store import writing
 from shadowrelay.store.content import read_boot_id
+from shadowrelay.store.ledger import Inline
 from tests.kit.clock import PATIENCE_SECONDS, Hands
 from tests.kit.ledger import (
     NOW,
@@ -255,10 +256,10 @@ async def test_marks_of_an_older_version_which_marked_what_only_waited_count_for
 async def test_only_an_attempt_that_handled_the_content_clears_a_suspect(tmp_path: Path) -> None:
     one, _ = await two_messages(tmp_path)
     counts = []
-    async with a_ledger(tmp_path, inline=True) as ledger:
+    async with a_ledger(tmp_path, inline=Inline()) as ledger:
         ledger.handling(one).__enter__()
         ledger.abandon()
-    async with a_ledger(tmp_path, inline=True) as ledger:
+    async with a_ledger(tmp_path, inline=Inline()) as ledger:
         await ledger.record_attempt(an_attempt(one, frozenset()), nothing)  # the next hop could not be reached
         counts += [message.deaths_count for message in await ledger.load_many([one])]
         with pytest.raises(ValueError, match="a bug"), ledger.handling(one):
@@ -271,7 +272,7 @@ async def test_only_an_attempt_that_handled_the_content_clears_a_suspect(tmp_pat
 
 
 async def test_handling_a_message_that_is_not_there_harms_nothing(tmp_path: Path) -> None:
-    async with a_ledger(tmp_path, inline=True) as ledger:
+    async with a_ledger(tmp_path, inline=Inline()) as ledger:
         for _ in range(100):  # more than there are slots
             ledger.handling(a_message_id()).__enter__()
         ledger.abandon()
@@ -298,11 +299,11 @@ async def test_content_that_no_message_refers_to_is_removed_at_opening(tmp_path:
 
 async def test_abandoned_in_the_middle_everything_committed_is_there(tmp_path: Path) -> None:
     wall = Hands(NOW)
-    async with a_ledger(tmp_path, wall, inline=True) as ledger:
+    async with a_ledger(tmp_path, wall, inline=Inline()) as ledger:
         stored = await accept(ledger)
         await ledger.record_verdict(stored.envelope.message_id, choose)
         ledger.abandon()
-    async with a_ledger(tmp_path, wall, inline=True) as ledger:
+    async with a_ledger(tmp_path, wall, inline=Inline()) as ledger:
         (found,) = await ledger.submission(9)
         assert stored.envelope == found.envelope
 

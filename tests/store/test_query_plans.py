@@ -10,6 +10,7 @@ from sqlalchemy.sql.elements import ClauseElement
 from shadowrelay.model.ids import DatabaseId, ServerName
 from shadowrelay.protocol.filters import MESSAGE_PROPERTIES, parse_filter
 from shadowrelay.store import counters, filter_sql, opening, promises, queues, reading, resubmit_requests, tables, work
+from shadowrelay.store.ledger import Inline
 from tests.kit.ledger import a_ledger
 
 Statement = str | ClauseElement
@@ -165,7 +166,7 @@ def plan_of(connection: Connection, statement: Statement) -> list[str]:
 
 @pytest.mark.parametrize(("statement", "expected"), PLANS.values(), ids=PLANS.keys())
 async def test_the_plan_of(tmp_path: Path, statement: Statement, expected: str) -> None:
-    async with a_ledger(tmp_path, inline=True) as ledger:
+    async with a_ledger(tmp_path, inline=Inline()) as ledger:
         plan = await ledger._readers.ask(lambda connection: plan_of(connection, statement))
 
     assert any(expected in step for step in plan), plan

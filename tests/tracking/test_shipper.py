@@ -58,19 +58,22 @@ class Faulty:
         self.target.disconnect()
 
 
+SECRET = "4711"
+
+
 class Station:
     """A log and its shipper as a process has them; `begin` again is the next process."""
 
-    def __init__(self, logs, url, now, **limits):
+    def __init__(self, logs, url, now, close_after=timedelta(hours=1), **limits):
         self.logs, self.url, self.now = logs, url, now
         self.limits = {"max_file_size": 10_000_000, "max_directory_size": 10**9, "max_age": timedelta(days=30)} | limits
-        self.close_after = timedelta(hours=1)
+        self.close_after = close_after
         self.begin()
 
     def begin(self):
         self.target = Faulty(open_target(self.url, {}, ORIGIN.server))
         self.book = Book(self.logs, self.url, ORIGIN, max_age=self.limits["max_age"], now=self.now)
-        self.shipper = Shipper(self.logs, self.book, self.target, self.now, shown="here")
+        self.shipper = Shipper(self.logs, self.book, self.target, self.now, shown="here", plain=lambda text: text.replace(SECRET, "…"))
         self.log = FileTrackingLog(
             self.logs, ORIGIN.server, now=self.now, version="1", on_closed=self.shipper.closed, custody=self.shipper.files,
             close_after=self.close_after, **self.limits,
@@ -194,8 +197,7 @@ async def test_the_open_file_is_not_shipped_until_it_is_closed_at_the_end(statio
 
 
 async def test_a_quiet_node_ships_its_file_after_the_interval(tmp_path, now):
-    station = Station(tmp_path / "logs", str(tmp_path / "target"), now)
-    station.log._close_after = timedelta(milliseconds=50)
+    station = Station(tmp_path / "logs", str(tmp_path / "target"), now, close_after=timedelta(milliseconds=50))
     station.shipper.start()
     station.log.write(TrackingEvent(START, EventId.RECEIVE, EventSource.SMTP, 1, "id-1"))
     await station.until_shipped(1)
@@ -398,10 +400,9 @@ async def test_a_target_that_is_down_is_tried_again_and_nothing_is_lost(station,
 
     def fault(verb, name):
         if is_down:
-            raise PermissionError(errno.EACCES, "no key 4711 here")
+            raise PermissionError(errno.EACCES, f"no key {SECRET} here")
 
     station.target.fault = fault
-    station.shipper._plain = lambda text: text.replace("4711", "…")
     station.shipper.start()
     with structlog.testing.capture_logs() as logs:
         for number in range(3):
