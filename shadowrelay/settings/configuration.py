@@ -85,18 +85,18 @@ def load(path: Path | str, environ: Mapping[str, str] | None = None, further: Fu
     file = _read(path)
     environment = Environment(os.environ if environ is None else environ, file.init_kwargs)
     values = LayeredSettings.values_of(environment, file)
-    places = Places(path, Lines(file.text), environment)
+    locations = Locations(path, Lines(file.text), environment)
     problems = list(environment.problems)
     try:
         left: Remainder | None = Remainder(Settings.model_validate(values), frozenset())
     except ValidationError as exc:
-        problems += [explain(error, places) for error in exc.errors() if not _is_consequence(error)]
+        problems += [explain(error, locations) for error in exc.errors() if not _is_consequence(error)]
         left = remainder(values, exc.errors())
     if left is not None:
         settings = _with_absolute_paths(left.settings, path.absolute().parent)
         for problem in _problems_together(settings, further, are_sites_whole=left.are_sites_whole):
             if left.is_of_operator(key := _key_of(problem), problem):
-                problems.append(f"{places.of(key)}: {problem}")
+                problems.append(f"{locations.of(key)}: {problem}")
     if left is None or problems:
         raise ConfigurationError("\n".join(problems))
     origins = {
@@ -226,7 +226,7 @@ def _is_consequence(error: ErrorDetails) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class Locations:
     """Where each value was set."""
 
     path: Path
@@ -241,10 +241,10 @@ class Places:
         return f"{self.path}:{line}" if line is not None else str(self.path)
 
 
-def explain(error: ErrorDetails, places: Places) -> str:
+def explain(error: ErrorDetails, locations: Locations) -> str:
     """Describe one error in one line."""
     key: Key = tuple(error["loc"])
-    where = places.of(key)
+    where = locations.of(key)
     if isinstance(error["input"], ValueError):
         return f'{where}: is not valid JSON{_place_of(error["input"])}; write lists like ["10.0.0.0/8", "192.0.2.7"]'
     return f"{where}: {format_key(key)}{': ' if key else ''}{_problem(error, key)}"
