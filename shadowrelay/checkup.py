@@ -86,8 +86,8 @@ def wrong_names(settings: Settings) -> list[str]:
     async def look_up() -> list[Finding | None]:
         lookups = Lookups(settings.dns.nameservers, lifetime_seconds=TRIAL_SECONDS)
         hosts = HostNames(lookups)
-        called = [(f"peer {peer.name} at {peer.address}", peer.address) for peer in settings.peers]
-        called += [(f"next hop {host}", host) for host in _next_hops(settings)]
+        called = [(f"peers[{number}].address: {peer.address}", peer.address) for number, peer in enumerate(settings.peers)]
+        called += [(f"{_key_of(settings, host)}: {host}", host) for host in _next_hops(settings)]
         try:
             return await asyncio.gather(*(_ourselves(settings, host, hosts, subject) for subject, host in called))
         finally:
@@ -220,6 +220,10 @@ def _next_hops(settings: Settings) -> Sequence[HostPort]:
     """Each once, in the order of the routes. Those of routes to other sites need not be reachable from here."""
     here = ("", settings.server.site)
     return tuple(dict.fromkeys(host for route in settings.routes if route.site in here for host in route.next_hop))
+
+
+def _key_of(settings: Settings, host: HostPort) -> str:
+    return next(f"routes[{number}].next_hop" for number, route in enumerate(settings.routes) if host in route.next_hop)
 
 
 async def _next_hop(settings: Settings, host: HostPort, hosts: HostNames) -> list[Finding]:

@@ -1,6 +1,8 @@
 """The application: `serve`, `check`, `demo`, command groups. Imports large packages only when needed. docs/operations.md "Commands"."""
 
 import gc
+from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,6 +26,7 @@ from shadowrelay.model.invalid import explanation_of
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.settings import certificates, configuration, places
 from shadowrelay.settings.guarantees import promises
+from shadowrelay.settings.values import Settings
 
 EXIT_CODES = "Exit codes: 0 done, 1 failed, 2 configuration or usage, 3 a target was missed, 4 the node did not answer."
 
@@ -140,17 +143,30 @@ def _check_as_json(config_file: Path, *, is_online: bool) -> None:
 
 
 def _checked(config_file: Path, *, is_online: bool) -> configuration.LoadedSettings:
-    loaded = configuration.load(config_file)
-    if loaded.settings.shipping.target:
-        import_module("shadowrelay.tracking.target").check_target(loaded.settings.shipping.target)
-    problems = [*places.problems(loaded.settings), *certificates.refused(loaded.settings)]
-    if not problems and (token_file := loaded.settings.admin.token_file).exists():
-        read_token(token_file)
+    return configuration.load(config_file, further=partial(_further_problems, is_online=is_online))
+
+
+def _further_problems(settings: Settings, *, is_online: bool) -> Iterator[str]:
+    """Files, directories and names that the settings mention."""
+    if settings.shipping.target:
+        yield from _raised_by(lambda: import_module("shadowrelay.tracking.target").check_target(settings.shipping.target))
+    unusable_places = list(places.problems(settings))
+    yield from unusable_places
+    for key in ("admin.token_file", "admin.read_only_token_file"):
+        token = getattr(settings.admin, key.removeprefix("admin."))
+        if token is not None and token.exists() and not any(problem.startswith(f"{key}:") for problem in unusable_places):
+            yield from _raised_by(partial(read_token, token, key))
+    if settings.tls is not None and not any(certificates.unusable(settings.tls)):
+        yield from certificates.refused(settings)
     if is_online:
-        problems += import_module("shadowrelay.checkup").wrong_names(loaded.settings)
-    if problems:
-        raise ConfigurationError("\n".join(f"{config_file}: {problem}" for problem in problems))
-    return loaded
+        yield from import_module("shadowrelay.checkup").wrong_names(settings)
+
+
+def _raised_by(check: Callable[[], object]) -> Iterator[str]:
+    try:
+        check()
+    except ConfigurationError as exc:
+        yield str(exc)
 
 
 def _doubts(loaded: configuration.LoadedSettings) -> list[str]:

@@ -42,7 +42,18 @@ class Nodes:
     unasked: tuple[str, ...] = ()
 
     def ask(self, question: Callable[["NodeClient"], Any]) -> list[NodeAnswer]:
-        """One answer for each, in order, of all at the same time. If none of them answers it, the command ends."""
+        """As `try_to_ask`, but if none of them answers it, the command ends."""
+        answers = self.try_to_ask(question)
+        if all(answer.error for answer in answers):
+            was_refused = any(answer.status in (400, 401) for answer in answers)
+            stop(
+                "\n".join(dict.fromkeys(answer.error for answer in answers[: len(self.clients)])),
+                ExitCode.USAGE if was_refused else ExitCode.UNREACHABLE,
+            )
+        return answers
+
+    def try_to_ask(self, question: Callable[["NodeClient"], Any]) -> list[NodeAnswer]:
+        """One answer for each, in order, of all at the same time."""
         from shadowrelay.admin.api_client import NodeError
 
         def asked(entry: tuple[str, "NodeClient"]) -> NodeAnswer:
@@ -54,9 +65,6 @@ class Nodes:
 
         with ThreadPoolExecutor(len(self.clients)) as pool:
             answers = list(pool.map(asked, self.clients))
-        if all(answer.error for answer in answers):
-            was_refused = any(answer.status in (400, 401) for answer in answers)
-            stop("\n".join(dict.fromkeys(answer.error for answer in answers)), ExitCode.USAGE if was_refused else ExitCode.UNREACHABLE)
         return answers + [NodeAnswer(name, error=NOT_CONFIGURED) for name in self.unasked]
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from shadowrelay.cli.nodes import NodeAnswer, asked_nodes, missing
+from shadowrelay.cli.nodes import NodeAnswer, Nodes, asked_nodes, missing
 from shadowrelay.cli.output import AsJson, Config, ExitCode, Node, TokenFile, age, duration, print_json, print_table
 from shadowrelay.settings.texts import parse_duration
 from shadowrelay.settings.values import Redundancy
@@ -25,17 +25,25 @@ Json = dict[str, Any]
 
 WAITING = ("Submission", "Delivery", "HandedOver", "Poison")  # kinds of queues with mail that is not delivered
 WATCH_SECONDS = 2.0
+WAIT_SECONDS = 0.5
 
 
 def status(
     is_watched: Annotated[bool, typer.Option("--watch", help="Again every two seconds, until interrupted.")] = False,
+    wait: Annotated[str, typer.Option("--wait", help="Wait at most so long until mail is redundant and no peer is silent.")] = "0s",
     node: Node = None,
     token_file: TokenFile = None,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
     """Show whether mail is redundant now, and who holds what. Exit code 1 if it is not redundant."""
+    try:
+        patience = parse_duration(wait).total_seconds()
+    except ValueError as exc:
+        raise typer.BadParameter(str(exc), param_hint="--wait") from exc
     with asked_nodes(node, token_file, config) as nodes, suppress(KeyboardInterrupt):
+        if patience:
+            _wait(nodes, patience)
         while True:
             found = summary(nodes.ask(_look))
             if is_watched and not as_json:
@@ -48,19 +56,35 @@ def status(
             raise typer.Exit(ExitCode.FAILED)
 
 
+def _wait(nodes: Nodes, patience: float) -> None:
+    """Until mail is redundant and all peers are reached, at most so many seconds. What is waited for is said once."""
+    said, until = "", time.monotonic() + patience
+    while time.monotonic() < until:
+        answers = nodes.try_to_ask(_look)
+        found = summary(answers)
+        if found["is_redundant"] and not found["unreached"] and found["nodes"]:
+            return
+        reason = "; ".join(map(_in_words, found["unreached"])) or (str(found["sentence"]) if found["nodes"] else "no node answers yet")
+        if reason != said:
+            said = reason
+            typer.echo(f"waiting: {reason}", err=True)
+        time.sleep(WAIT_SECONDS)
+
+
 def _look(client: "NodeClient") -> Json:
     return {"node": client.node(), "ready": client.ready(), "queues": client.queues(), "peers": client.peers()}
 
 
 def summary(answers: Sequence[NodeAnswer]) -> Json:
-    """One document: `is_redundant`, a `sentence` for it, the `nodes`, who `holds` copies for whom, and whose part is `missing`."""
+    """One document: `is_redundant`, a `sentence` for it, the `nodes`, who `holds` copies for whom, who is `unreached` by whom, and whose
+    part is `missing`."""
     said = [answer.said for answer in answers if answer.said]
     takers = {row["node"]["name"]: (sum(map(_takes_copies, row["peers"])), *_wanted(row)) for row in said}
     alone = [name for name, (count, wanted, is_enabled) in takers.items() if is_enabled and wanted and not count]
     uncopied = [name for name, (_, wanted, is_enabled) in takers.items() if is_enabled and not wanted]
     disabled = [name for name, (_, _, is_enabled) in takers.items() if not is_enabled]
     fewer = [f"{count} of {wanted} on {name}" for name, (count, wanted, is_enabled) in takers.items() if is_enabled and 0 < count < wanted]
-    silent = sorted({peer["name"] for row in said for peer in row["peers"] if not peer["is_reachable"]})
+    unreached = _unreached(said)
     if alone or disabled:
         reasons = ((alone, "no peer takes copies now"), (disabled, "shadow_redundancy_enabled is false"))
         sentence = "NEW MAIL IS NOT REDUNDANT " + "; ".join(f"on {' and '.join(names)}: {reason}" for names, reason in reasons if names)
@@ -70,15 +94,29 @@ def summary(answers: Sequence[NodeAnswer]) -> Json:
         sentence = f"New mail is redundant{' on the nodes that answered' if any(answer.error for answer in answers) else ''}"
     if uncopied and not (alone or disabled):
         sentence += f"; no copies are made on {' and '.join(uncopied)}, as redundancy of the receive connectors says"
-    if silent:
-        sentence += f"; {' and '.join(silent)} cannot be reached by every node"
+    sentence = "; ".join([sentence, *map(_in_words, unreached)])
     return {
         "is_redundant": not (alone or disabled),
         "sentence": sentence,
         "nodes": [_node_of(row) for row in said],
         "holds": [_holding(row, peer) for row in said for peer in row["peers"] if peer["held_for_count"] or not peer["is_reachable"]],
+        "unreached": unreached,
         "missing": missing(answers),
     }
+
+
+def _unreached(said: Sequence[Json]) -> list[Json]:
+    """Which node cannot reach which peer. `is_new`: it never has, as while the peer starts."""
+    return [
+        {"node": row["node"]["name"], "peer": peer["name"], "is_new": peer["heartbeat_age_seconds"] is None}
+        for row in said
+        for peer in row["peers"]
+        if not peer["is_reachable"]
+    ]
+
+
+def _in_words(one: Json) -> str:
+    return f"{one['node']} has not reached {one['peer']} yet" if one["is_new"] else f"{one['node']} cannot reach {one['peer']}"
 
 
 def _takes_copies(peer: Json) -> bool:

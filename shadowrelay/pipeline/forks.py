@@ -22,7 +22,7 @@ from types import MappingProxyType
 
 import structlog
 
-from shadowrelay.model.ids import NO_MESSAGE, MessageId, ServerName
+from shadowrelay.model.ids import NO_MESSAGE, NO_SERVER, MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Content, Ordinals
 from shadowrelay.model.ownership import Claim, Transition
 from shadowrelay.model.queue import AttemptRecord, FailureKind, ForkRetry, SideMessage, StoredMessage
@@ -366,6 +366,9 @@ class Forks:
             context.tracking.write(
                 tracking.send(me, stored, at=now, server=server, replies=done, external=external, elapsed=elapsed, next_hop=key, kept=kept)
             )
+        if outcome.done and destination.tracks:
+            taken = NO_SERVER if result.relayed is None else result.relayed.server
+            self._relay.track_other_ways(stored, destination, result.ordinals, taken)
         if outcome.expired:
             context.tracking.write(tracking.expire(me, stored, at=now, ordinals=outcome.expired))
         for cause, ordinals in ((source, outcome.failed.keys() - outcome.expired), (EventSource.QUEUE, outcome.expired)):

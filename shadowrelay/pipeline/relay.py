@@ -18,7 +18,7 @@ import structlog
 
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Content, Envelope, Ordinals
-from shadowrelay.model.ownership import CopyNumber, DiscardEvent, DiscardStatus, StatusAnswer, StatusState
+from shadowrelay.model.ownership import CopyNumber, DiscardEvent, DiscardStatus, StatusState
 from shadowrelay.model.peers import CopyOffer
 from shadowrelay.model.queue import NewMessage, Origin, StoredMessage
 from shadowrelay.model.replies import (
@@ -50,9 +50,10 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Relayed:
-    """The result of relaying: the report, and the shadow message to keep, unless the next hop has delivered already. `content` if it is
-    a file."""
+    """The result of relaying to `server`: the report, and the shadow message to keep, unless that server needs none any more. `content`
+    if it is a file."""
 
+    server: ServerName
     report: DeliveryReport
     kept: NewMessage | None
     content: Content | None
@@ -144,7 +145,7 @@ class RelayService:
         if self._may_be_offered_again(stored) and await context.ledger.load(message_id) is not None:
             # The next hop took it, and this node has a copy of it, or even took it over: offered again, it would be two messages.
             known = Reply(250, "2.0.0", f"Here as {message_id}")
-            return Relayed(DeliveryReport(name, dict.fromkeys(sorted(job.ordinals), known)), None, None)
+            return Relayed(server, DeliveryReport(name, dict.fromkeys(sorted(job.ordinals), known)), None, None)
         content = await job.content()
         sent = _with_prefix(job.prefix, content)
         if not job.may_end_data():
@@ -160,15 +161,22 @@ class RelayService:
         finally:
             del self._early[message_id]
         superseded = answer.superseded
-        if superseded is not None and not _has_it(superseded):
-            raise TransientDeliveryError(Reply(451, "4.3.0", f"it was given up there: {superseded.state}"), server)
+        if superseded is not None and superseded.state is StatusState.UNKNOWN:  # its row has just expired: the next offer is new there
+            raise TransientDeliveryError(Reply(451, "4.3.0", "it was forgotten there"), server)
         done = (NO_ORDINALS if superseded is None else superseded.done).union(*reported).intersection(range(1, count + 1))
-        is_done = (superseded is not None and superseded.state is StatusState.DELIVERED) or not all(reported) or len(done) >= count
-        text = f"Delivered there as {message_id}" if is_done else f"Queued for delivery there as {message_id}; the shadow stays here"
-        report = DeliveryReport(name, dict.fromkeys(sorted(job.ordinals), Reply(250, "2.0.0", text)))
+        state = None if superseded is None else superseded.state
+        is_done = state is StatusState.DELIVERED or not all(reported) or len(done) >= count
         if is_done:
-            self._track_end(stored, envelope, server)
-            return Relayed(report, None, None)
+            text = f"Delivered there as {message_id}"
+        elif state is StatusState.RELEASED:  # another server has it, with the copies that it wants: rules *higher* and *keep*
+            text = f"Handed over there as {message_id}"
+        else:
+            text = f"Queued for delivery there as {message_id}; the shadow stays here"
+        report = DeliveryReport(name, dict.fromkeys(sorted(job.ordinals), Reply(250, "2.0.0", text)))
+        if is_done or state is StatusState.RELEASED:
+            if self._is_of_earlier_process(stored):
+                self._track_end(envelope, server, DiscardStatus.DELIVERED if is_done else DiscardStatus.RELEASED)
+            return Relayed(server, report, None, None)
         next_hop = PeerDatabase(server, answer.server_database)
         number = (
             superseded.number
@@ -180,21 +188,32 @@ class RelayService:
             self._yielded.add(message_id)
         keep_until = delivery_rules.shadow_keep_until(context.now(), context.settings.transport)
         kept = NewMessage(envelope, claim, Origin.SHADOW, None, keep_until)
-        return Relayed(report, kept, content if content.path is not None else None)
+        return Relayed(server, report, kept, content if content.path is not None else None)
 
-    def _track_end(self, stored: StoredMessage, envelope: Envelope, server: ServerName) -> None:
-        """An earlier process may have logged that the shadow stays here, and died before its commit."""
+    def track_other_ways(self, stored: StoredMessage, destination: Destination, ordinals: Ordinals, taken: ServerName) -> None:
+        """These recipients' fork has ended, by the server `taken` if there is one. An earlier process may have logged that the shadow of
+        one of the other servers stays here, and died before its commit. Such a row has an end, too."""
+        if not self._is_of_earlier_process(stored):
+            return
+        for host in destination.hosts:
+            server = self.server_at(host)
+            if server is not None and server != taken:
+                self._track_end(relayed_envelope(stored.envelope, server, ordinals), server, DiscardStatus.RELEASED)
+
+    def _track_end(self, envelope: Envelope, server: ServerName, status: DiscardStatus) -> None:
         context = self._context
-        if stored.internal_id <= context.ledger.last_id_at_start:
-            context.tracking.write(
-                tracking.hadiscard(
-                    context.me.server, envelope.message_id, at=context.now(), primary=server, envelope=envelope, is_kept=True
-                )
+        context.tracking.write(
+            tracking.hadiscard(
+                context.me.server, envelope.message_id, at=context.now(), primary=server, envelope=envelope, status=status, is_kept=True
             )
+        )
+
+    def _is_of_earlier_process(self, stored: StoredMessage) -> bool:
+        return stored.internal_id <= self._context.ledger.last_id_at_start
 
     def _may_be_offered_again(self, stored: StoredMessage) -> bool:
         """Whether an earlier attempt may have ended without its record."""
-        return bool(stored.retries) or stored.is_promoted or stored.internal_id <= self._context.ledger.last_id_at_start
+        return bool(stored.retries) or stored.is_promoted or self._is_of_earlier_process(stored)
 
     def over(self, in_flight: Iterable[MessageId]) -> None:
         """The outcome of the attempt that relayed these is recorded, or will not be."""
@@ -217,10 +236,6 @@ class RelayService:
                 continue  # information only
             elif (waiting := self._in_flight.get(event.message_id)) is not None:
                 await asyncio.shield(waiting)
-
-
-def _has_it(answer: StatusAnswer) -> bool:
-    return answer.state in (StatusState.PRIMARY, StatusState.SHADOW, StatusState.DELIVERED)
 
 
 def _with_prefix(prefix: bytes, content: Content) -> Content:

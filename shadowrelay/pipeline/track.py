@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import structlog
 
+from shadowrelay.model.ids import MessageId
 from shadowrelay.model.peers import CopyOffer, PeerIdentity
 from shadowrelay.model.queue import NewMessage, Origin
 from shadowrelay.model.replies import LOCAL_ERROR, LedgerUnavailable, Reply, queued_as
@@ -50,13 +51,13 @@ class TrackService:
         claim = primary.relayed_claim(context.me, previous, offer.number, len(envelope.recipients), wanted)
         now, started = context.now(), context.clock.awake()
         message = NewMessage(envelope, claim, Origin.CLIENT, now, delivery_rules.remember_until(now, transport))
-        if not context.attempts.begin(message_id):  # an earlier offer of it is still being accepted
-            return LOCAL_ERROR
+        if not context.attempts.begin(message_id):  # it is here, and an attempt runs; or an earlier offer of it is still being accepted
+            return None if await self._is_here(message_id) else LOCAL_ERROR
         try:
             stored = await context.ledger.record_accepted(message, content, decided=True)
         except LedgerUnavailable as error:
             context.attempts.end(message_id)
-            if await context.ledger.load(message_id) is not None:
+            if await self._is_here(message_id):
                 return None
             context.metrics.refused("ledger")
             _log.warning("message.refused", message_id=message_id, reason=error.reason)
@@ -77,3 +78,6 @@ class TrackService:
             self._copy_repair.want(message_id)
         self._deliver.take_over(stored, None if content.path is not None else content)
         return queued_as(message_id)
+
+    async def _is_here(self, message_id: MessageId) -> bool:
+        return await self._context.ledger.load(message_id) is not None

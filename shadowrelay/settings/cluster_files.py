@@ -266,7 +266,7 @@ def next_commands(cluster: ClusterPlan, directory: Path) -> list[str]:
     if cluster.is_on_one_machine:
         return [
             *(f"shadowrelay serve --config {directory / node.name}/node.toml &" for node in cluster.nodes),
-            f"shadowrelay peers list --config {directory / first.name}/node.toml",
+            f"shadowrelay status --wait 1m --config {directory / first.name}/node.toml",
         ]
     copies = [f"scp -r {directory / node.name}/. root@{node.address.host}:/etc/shadowrelay/" for node in cluster.nodes]
     if cluster.is_in_containers:

@@ -11,8 +11,9 @@ it names a table or a list of tables; others belong to other programs.
 import difflib
 import json
 import os
+import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -34,8 +35,10 @@ from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import dataclass
 from shadowrelay.pipeline import site_links
-from shadowrelay.settings import certificates
+from shadowrelay.settings import certificates, consistency
 from shadowrelay.settings.example import example
+from shadowrelay.settings.lines import Key, Lines
+from shadowrelay.settings.remainder import LISTS_OF_TABLES, Remainder, remainder
 from shadowrelay.settings.texts import format_duration
 from shadowrelay.settings.values import Section, Settings
 from shadowrelay.settings.warnings import warnings
@@ -43,11 +46,15 @@ from shadowrelay.settings.warnings import warnings
 __all__ = ["LoadedSettings", "ValueSource", "effective", "example", "load", "warnings"]
 
 AnySection = TypeVar("AnySection", bound=Section)
-Key = tuple[str | int, ...]
+Further = Callable[[Settings], Iterable[str]]
 
 PREFIX = "SHADOWRELAY_"  # of environment variables
-LISTS_OF_TABLES = ("receive_connectors", "peers", "routes", "site_links", "sites")
 FILE_BYTES_MAX = 1024 * 1024  # a configuration is a few kB; more is the wrong file
+_KEY = re.compile(r"[a-z_]+(\.[a-z_]+|\[\d+\])*")
+
+
+def _nothing(_: Settings) -> Iterable[str]:
+    return ()
 
 
 class ValueSource(StrEnum):
@@ -67,30 +74,45 @@ class LoadedSettings:
     origins: Mapping[str, ValueSource]
 
 
-def load(path: Path | str, environ: Mapping[str, str] | None = None) -> LoadedSettings:
+def load(path: Path | str, environ: Mapping[str, str] | None = None, further: Further = _nothing) -> LoadedSettings:
     """Read and check one configuration file with its overrides.
 
-    Shapes: `environ` is `os.environ` when omitted; relative paths in the result are relative to the file.
-    Raises: ConfigurationError that lists every problem, one a line, with file or variable, key and remedy.
+    Shapes: `environ` is `os.environ` when omitted; relative paths in the result are relative to the file. `further` are more checks, whose
+    problems are reported together with the others: each begins with its key. They also see settings in which mistakes were replaced.
+    Raises: ConfigurationError that lists every problem, one a line, with file and line or variable, key and remedy.
     """
     path = Path(path)
     file = _read(path)
     environment = Environment(os.environ if environ is None else environ, file.init_kwargs)
+    values = LayeredSettings.values_of(environment, file)
+    locations = Locations(path, Lines(file.text), environment)
+    problems = list(environment.problems)
     try:
-        given = LayeredSettings(environment, file)
+        left: Remainder | None = Remainder(Settings.model_validate(values), frozenset())
     except ValidationError as exc:
-        problems = [explain(error, path, environment) for error in exc.errors() if not _is_consequence(error)]
-    else:
-        settings = _with_absolute_paths(given, path.absolute().parent)
-        unusable = [] if settings.tls is None else certificates.unusable(settings.tls)
-        problems = [f"{path}: {problem}" for problem in [*site_links.problems(settings), *unusable]]
-    if environment.problems or problems:
-        raise ConfigurationError("\n".join(environment.problems + problems))
+        problems += [explain(error, locations) for error in exc.errors() if not _is_consequence(error)]
+        left = remainder(values, exc.errors())
+    if left is not None:
+        settings = _with_absolute_paths(left.settings, path.absolute().parent)
+        for problem in _problems_together(settings, further, are_sites_whole=left.are_sites_whole):
+            if left.is_of_operator(key := _key_of(problem), problem):
+                problems.append(f"{locations.of(key)}: {problem}")
+    if left is None or problems:
+        raise ConfigurationError("\n".join(problems))
     origins = {
         format_key(key): ValueSource.ENVIRONMENT if environment.variable_of(key) else ValueSource.FILE if is_set else ValueSource.DEFAULT
-        for key, _, is_set in _leaves(given)
+        for key, _, is_set in _leaves(left.settings)
     }
     return LoadedSettings(path, settings, origins)
+
+
+def _problems_together(settings: Settings, further: Further, *, are_sites_whole: bool) -> Iterator[str]:
+    yield from consistency.problems(settings)
+    if are_sites_whole:
+        yield from site_links.problems(settings)
+    if settings.tls is not None:
+        yield from certificates.unusable(settings.tls)
+    yield from further(settings)
 
 
 def effective(loaded: LoadedSettings) -> tuple[tuple[str, object], ...]:
@@ -104,19 +126,24 @@ def format_key(key: Key) -> str:
 
 
 class LayeredSettings(Settings, BaseSettings):
-    """The settings merged from sources: if two have a key, the first one counts."""
+    """The settings as the library sees them: it merges sources; if two have a key, the first one counts."""
 
     model_config = SettingsConfigDict(case_sensitive=True)  # [Server] is not a table
 
-    def __init__(self, *sources: PydanticBaseSettingsSource) -> None:
-        BaseSettings.__init__(self, _build_sources=(sources, {}))
+    @classmethod
+    def values_of(cls, *sources: PydanticBaseSettingsSource) -> dict[str, Any]:
+        """What the sources have together, not validated."""
+        return cls._settings_build_values(sources, {})
 
 
 class File(TomlConfigSettingsSource):
-    """The file, which must exist: the library ignores a missing one."""
+    """The file, which must exist: the library ignores a missing one. `text` is what is in it."""
+
+    text: str
 
     def _read_files(self, files: Any, deep_merge: bool = False) -> dict[str, Any]:
-        return self._read_file(files)
+        self.text = files.read_bytes().decode().replace("\r\n", "\n")
+        return tomllib.loads(self.text)
 
 
 class Environment(EnvSettingsSource):
@@ -198,14 +225,35 @@ def _is_consequence(error: ErrorDetails) -> bool:
     return error["type"] == "default_factory_not_called" or (error["type"] == "too_short" and bool(error["input"]))
 
 
-def explain(error: ErrorDetails, path: Path, environment: Environment) -> str:
+@dataclass(frozen=True, slots=True)
+class Locations:
+    """Where each value was set."""
+
+    path: Path
+    lines: Lines
+    environment: Environment
+
+    def of(self, key: Key) -> str:
+        """The variable, or the file with the line."""
+        if variable := self.environment.variable_of(key):
+            return f"environment {variable}"
+        line = self.lines.of(key)
+        return f"{self.path}:{line}" if line is not None else str(self.path)
+
+
+def explain(error: ErrorDetails, locations: Locations) -> str:
     """Describe one error in one line."""
     key: Key = tuple(error["loc"])
-    variable = environment.variable_of(key)
+    where = locations.of(key)
     if isinstance(error["input"], ValueError):
-        return f'environment {variable}: is not valid JSON{_place_of(error["input"])}; write lists like ["10.0.0.0/8", "192.0.2.7"]'
-    where = f"environment {variable}" if variable else str(path)
+        return f'{where}: is not valid JSON{_place_of(error["input"])}; write lists like ["10.0.0.0/8", "192.0.2.7"]'
     return f"{where}: {format_key(key)}{': ' if key else ''}{_problem(error, key)}"
+
+
+def _key_of(problem: str) -> Key:
+    """The key with which a problem begins: the inverse of `format_key`."""
+    found = _KEY.match(problem)
+    return tuple(int(part) if part.isdecimal() else part for part in re.findall(r"\w+", found[0])) if found else ()
 
 
 def _place_of(error: ValueError) -> str:

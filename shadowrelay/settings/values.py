@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
 from functools import cached_property
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -43,7 +42,6 @@ from shadowrelay.settings.texts import (
     Size,
     checked_options,
     checked_target,
-    is_ip_address,
     shown_options,
     shown_target,
 )
@@ -490,24 +488,6 @@ class Dns(Section):
     """IP addresses of the name servers for MX records, next hops and peers, in order; the port may be left out (53)."""
 
 
-_ANY = {4: "0.0.0.0", 6: "::"}
-
-
-def _is_one_address(host: str, other: str) -> bool:
-    """Whether two sockets cannot both listen there on one port: the same address, or one of them is for all of that version of IP."""
-    if host.lower() == other.lower():
-        return True
-    try:
-        version, other_version = ip_address(host).version, ip_address(other).version
-    except ValueError:
-        return False
-    return version == other_version and _ANY[version] in (host, other)
-
-
-def _is_loopback(host: str) -> bool:
-    return is_ip_address(host) and ip_address(host).is_loopback
-
-
 class Settings(Section):
     """All settings of one node."""
 
@@ -525,44 +505,6 @@ class Settings(Section):
     shipping: Shipping = Shipping()
     admin: Admin = Admin()
     dns: Dns = Dns()
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        names: list[str] = [peer.name for peer in self.peers]
-        if self.server.name in names:
-            raise ValueError(f"peers: {self.server.name} is this node itself; remove it from [[peers]]")
-        for kind, entries in (("peers", names), ("receive_connectors", [connector.name for connector in self.receive_connectors])):
-            twice = sorted({entry for entry in entries if entries.count(entry) > 1})
-            if twice:
-                raise ValueError(f"{kind}: {', '.join(twice)} is there more than once; keep one of each name")
-        if any(peer.require_tls for peer in self.peers) and (self.tls is None or self.tls.peer_authority is None):
-            raise ValueError("peers: require_tls = true needs [tls] with certificate, key and peer_authority; add them or remove it")
-        if self.admin.tls_listen is not None and self.tls is None:
-            raise ValueError("admin.tls_listen: needs [tls] with certificate and key; add them or remove it")
-        return self
-
-    @model_validator(mode="after")
-    def _no_circle(self) -> Self:
-        listeners = [(f"receive connector {each.name}", each.listen) for each in self.receive_connectors]
-        every = [*listeners, ("admin.listen", self.admin.listen)]
-        if self.admin.tls_listen is not None:
-            every.append(("admin.tls_listen", self.admin.tls_listen))
-        for number, (what, address) in enumerate(every):
-            for other, taken in every[:number]:
-                if address.port and address.port == taken.port and _is_one_address(address.host, taken.host):
-                    raise ValueError(f"{what} and {other} both listen on {address}; give each its own port")
-        called = [(f"peers[{number}].address", peer.address) for number, peer in enumerate(self.peers)]
-        called += [(f"routes[{number}].next_hop", hop) for number, route in enumerate(self.routes) for hop in route.next_hop]
-        for key, address in called:
-            if found := next((what for what, listen in listeners if self._reaches(address, listen)), None):
-                raise ValueError(f"{key}: {address} is {found} of this node itself; mail would go round in a circle: name another server")
-        return self
-
-    def _reaches(self, address: HostPort, listen: HostPort) -> bool:
-        """Whether `address` certainly is this listener. Names are not looked up: `check --online` does that."""
-        host = "127.0.0.1" if address.host.lower() == "localhost" else address.host
-        is_here = host.lower().rstrip(".") == self.server.name or (_is_loopback(host) and _is_one_address(host, listen.host))
-        return bool(address.port) and address.port == listen.port and (is_here or host.lower() == listen.host.lower())
 
     @cached_property
     def shadow_candidates(self) -> tuple[Peer, ...]:

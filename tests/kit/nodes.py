@@ -275,6 +275,9 @@ class FakeLink:
             raise PeerUnavailable(self._server, str(error.reply)) from error
         self._answered = other.clock.awake()
         await self._reach()  # the reply may be lost
+        if frozenset((node.name, self._server)) in self._net.deaf:
+            self._other = None
+            raise PeerUnavailable(self._server, "no reply")
         assert self._identity is not None
         node.context.peers.heard(self._server, self._identity.database)
         return answer
@@ -373,6 +376,7 @@ class Net:
         self.nodes: dict[ServerName, VirtualNode] = {}
         self.machines: defaultdict[ServerName, FakeMachine] = defaultdict(FakeMachine)
         self.cut: set[frozenset[ServerName]] = set()
+        self.deaf: set[frozenset[ServerName]] = set()  # between these, commands arrive, and replies do not
         self.hold_fault: Callable[[ServerName, ServerName], str] = lambda primary, shadow: ""
         self.link_to: Callable[[VirtualNode, ServerName], PeerLink] = lambda node, server: FakeLink(self, node, server)
         self.without_forks: set[ServerName] = set()  # nodes of an older version

@@ -77,6 +77,7 @@ class Desk:
         """The lines without what differs from run to run."""
         text = text.replace(f"{self.directory}/", "").replace(str(self.directory), ".").replace(f"{EAST}/", "")
         text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", "TIME UTC", re.sub(r"user \d+", "user 998", text))
+        text = re.sub(r"node\.toml:\d+:", "node.toml:LINE:", text)
         text = re.sub(r"127\.0\.0\.1:(?!2525|2526|2600|8025|8026|1\b)\d+", "127.0.0.1:PORT", text)
         return text.splitlines()
 

@@ -196,7 +196,7 @@ class Events:
             offered_again = shadow.relayed_again(before, theirs, mine)
             taken = self._after(offered_again)
             assert offered_again.answer is not None
-            if offered_again.answer.state is StatusState.DELIVERED:
+            if offered_again.answer.state in (StatusState.DELIVERED, StatusState.RELEASED):
                 return taken, After(me.claim, (), Outcome.DONE)
             if offered_again.answer.state is StatusState.PRIMARY:
                 assert offered_again.answer.number is not None

@@ -2,8 +2,9 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -380,6 +381,33 @@ async def test_a_shadow_that_was_logged_and_not_committed_has_an_end_in_the_log(
 
 
 @in_virtual_time
+async def test_a_shadow_that_was_logged_and_not_committed_ends_in_the_log_when_another_way_is_taken(tmp_path: Path) -> None:
+    async with an_edge(tmp_path, HUB, OTHER_HUB) as net:
+        net.sink.answer = lambda address: BUSY
+        edge = net.nodes[EDGE]
+        edge.ledger.gates["record_attempt"] = asyncio.Event()
+        assert 250 == (await edge.accept()).code
+        original, relayed = edge.last, relayed_id(edge.last, HUB, frozenset((1,)))
+        await until(net.nodes[HUB].in_role(relayed, Role.PRIMARY), 5)
+        await net.kill(EDGE)
+        (sent,) = edge.log.rows(EventId.SEND) + edge.log.rows(EventId.SENDEXTERNAL)
+        await net.kill(HUB)
+
+        edge = await net.start(EDGE, [HUB, OTHER_HUB], boundary="edge", redundancy="previous-hop", routes=route_to(HUB, OTHER_HUB))
+        other = relayed_id(original, OTHER_HUB, frozenset((1,)))
+        await until(edge.in_role(other, Role.SHADOW), 10 * HEARTBEAT)
+
+        assert f"shadow kept as {relayed}" == sent.source_context
+        (ended,) = edge.log.rows(EventId.HADISCARD)
+        assert (relayed, original, "released", HUB) == (
+            ended.network_message_id,
+            ended.reference,
+            ended.source_context,
+            ended.client_hostname,
+        )
+
+
+@in_virtual_time
 async def test_what_the_next_hop_had_done_before_it_was_offered_again_is_not_taken_back(tmp_path: Path) -> None:
     routes = [{**route_to(HUB)[0], "next_hop": [f"{HUB}:2525", "sink.example:25"]}]
     async with an_edge_that_died_before_its_record(tmp_path, 2, routes=routes) as (net, relayed):
@@ -481,6 +509,87 @@ async def test_offered_again_to_a_hub_that_has_yielded_it_is_known_to_the_server
         await until(edge.in_role(relayed, Role.DELIVERED), 10 * HEARTBEAT)
 
         assert [OTHER_HUB] == [who for who, _, _ in net.sink.arrived]
+    finally:
+        await net.close()
+
+
+@in_virtual_time
+async def test_offered_again_during_an_attempt_it_is_kept_at_once(tmp_path: Path) -> None:
+    """An attempt may take many minutes, and so may the next offer if this one is answered 451."""
+    send = {"queue_glitch_retry_interval": "6h", "message_retry_interval": "6h"}
+    async with an_edge(tmp_path, HUB) as net:
+        edge, hub, taken_by_next_hop = net.nodes[EDGE], net.nodes[HUB], asyncio.Event()
+        net.sink.hang = lambda address: taken_by_next_hop
+        edge.ledger.gates["record_attempt"] = asyncio.Event()
+        assert 250 == (await edge.accept()).code
+        relayed = relayed_id(edge.last, HUB, frozenset((1,)))
+        await until(lambda: net.sink.attempts_count == 1, 5)
+        await net.kill(EDGE)
+
+        edge = await net.start(EDGE, [HUB], boundary="edge", redundancy="previous-hop", routes=route_to(HUB), send=send)
+        await until(edge.in_role(relayed, Role.SHADOW), HEARTBEAT)
+        is_running = hub.context.attempts.is_running(relayed)
+        taken_by_next_hop.set()
+        await until(edge.in_role(relayed, Role.DELIVERED), 5 * HEARTBEAT)
+
+        assert is_running
+        assert [HUB] == [who for who, _, _ in net.sink.arrived]
+
+
+@in_virtual_time
+async def test_offered_again_to_a_hub_that_was_released_it_is_done(tmp_path: Path) -> None:
+    """Two other hubs have the message: it needs no third copy, and there is no failure of which the sender would have to know."""
+    net = Net(tmp_path)
+    try:
+        hubs = (HUB, OTHER_HUB, SOUTH)
+        starts = {
+            hub: partial(
+                net.start, hub, [EDGE, *(other for other in hubs if other != hub)], redundancy="both", peer={EDGE: {"boundary": "edge"}}
+            )
+            for hub in hubs
+        }
+        of_edge: dict[str, Any] = {"boundary": "edge", "redundancy": "previous-hop", "routes": route_to(HUB)}
+
+        def is_chosen(hub: ServerName) -> Callable[[], Awaitable[bool]]:
+            async def is_so() -> bool:
+                claim = await claim_of(net.nodes[OTHER_HUB], relayed)
+                return claim is not None and (chosen := claim.chosen()) is not None and chosen.server == hub
+
+            return is_so
+
+        for start in starts.values():
+            await start()
+        edge = await net.start(EDGE, hubs, **of_edge)
+        await asyncio.sleep(1)
+        net.sink.answer = lambda address: BUSY
+        net.cut.add(frozenset((HUB, SOUTH)))  # the copy is placed on the other hub
+        edge.ledger.gates["record_attempt"] = asyncio.Event()
+        assert 250 == (await edge.accept()).code
+        original = edge.last
+        relayed = relayed_id(original, HUB, frozenset((1,)))
+        await until(net.nodes[HUB].in_role(relayed, Role.PRIMARY), 5)
+        await net.kill(EDGE)
+        await until(net.nodes[OTHER_HUB].in_role(relayed, Role.SHADOW), 10 * HEARTBEAT)
+        await net.kill(HUB)
+        net.heal()
+        await until(net.nodes[OTHER_HUB].in_role(relayed, Role.PRIMARY), 2 * SPAN)
+        hub = await starts[HUB]()
+        await until(is_chosen(HUB), 20 * HEARTBEAT)  # the hub yields, and becomes the shadow server
+        await net.kill(HUB)
+        await until(is_chosen(SOUTH), 20 * HEARTBEAT)
+        hub = await starts[HUB]()
+        await until(hub.in_role(relayed, Role.RELEASED), 20 * HEARTBEAT)
+
+        edge = await net.start(EDGE, hubs, **of_edge)
+        await until(edge.in_role(original, Role.DELIVERED), 4 * HEARTBEAT)
+        net.sink.answer = lambda address: OK
+        await until(lambda: bool(net.sink.arrived), 4 * HEARTBEAT)
+        await asyncio.sleep(4 * HEARTBEAT)
+
+        assert [OTHER_HUB] == [who for who, _, _ in net.sink.arrived]
+        assert await edge.role(relayed) is None
+        (sent,) = edge.log.rows(EventId.SEND) + edge.log.rows(EventId.SENDEXTERNAL)
+        assert ("", True) == (sent.source_context, "Handed over there as" in sent.recipient_statuses[0])
     finally:
         await net.close()
 

@@ -1,6 +1,7 @@
 """Worlds of chains: an edge relays by TRACK to one of two hubs, and they to a last server, which delivers; or
-mail of Chicago for five sites, by site links (each fourth seed). In half of the others there are two edges, which copy to each other
-before the 250, so that an edge's disk may be destroyed, too. Faults as a seed says.
+mail of Chicago for five sites, by site links (each fourth seed). Of each six others two have two edges, which copy to each other
+before the 250, so that an edge's disk may be destroyed, too; and two have three hubs, which copy to each other what a lost edge
+relayed. Faults as a seed says.
 
 `python -m tests.simulation.chains --seeds 1-1000`. The services are real, over real queue databases in memory; sessions and next hops are
 those of `tests.kit.nodes`, so that a world takes a fraction of a second. What must hold: each acknowledged message is delivered to each
@@ -27,9 +28,9 @@ from shadowrelay.model.ids import ServerName
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.tracking import EventId
 from tests.kit.nodes import BASE, EAST, HEARTBEAT, NORTH, OK, SOUTH, WEST, Net, Recorder
-from tests.pipeline.test_sites import CHICAGO, LINKS, NEIGHBOURS
+from tests.pipeline.test_sites import CHICAGO, DUBLIN, LINKS, NEIGHBOURS
 
-EDGE, HUB, OTHER_HUB, LAST, OTHER_EDGE = WEST, EAST, NORTH, SOUTH, CHICAGO
+EDGE, HUB, OTHER_HUB, LAST, OTHER_EDGE, THIRD_HUB = WEST, EAST, NORTH, SOUTH, CHICAGO, DUBLIN
 KEPT_SPAN = 3 * HEARTBEAT
 BUSY = Reply(451, "4.3.2", "not now")
 DATE = "Sun, 1 Mar 2026 12:00:00 +0000"  # with a Message-ID: recorded deliveries are compared
@@ -56,6 +57,7 @@ class World:
         self.chance = random.Random(seed)
         self.has_five_sites = seed % 4 == 0
         self.has_two_edges = seed % 4 == 2
+        self.has_copying_hubs = seed % 8 in (1, 2)
         self.edge = CHICAGO if self.has_five_sites else EDGE  # accepts the mail
         self.complaints: list[str] = []
         self.counts: Counter[str] = Counter()
@@ -82,7 +84,7 @@ class World:
     async def _live(self, directory: Path) -> None:
         self.net = net = Net(directory)
         self.down: dict[ServerName, float] = {}
-        self.cuts: dict[frozenset[ServerName], float] = {}
+        self.parted: dict[tuple[str, frozenset[ServerName]], float] = {}
         self.starts = self._five_sites() if self.has_five_sites else self._starts()
         net.sink.answer = self._answer
         net.sink.after_dot = self._note_arrivals
@@ -105,7 +107,10 @@ class World:
     def _starts(self) -> dict[ServerName, Callable[[], Any]]:
         """Each server of the chain, as this seed has it: with one hub or two; the last server may not know TRACK, or make copies."""
         chance, net = self.chance, self.net
-        hubs = [HUB, OTHER_HUB][: chance.choice((1, 2, 2))]
+        hubs, hub_way = [HUB, OTHER_HUB][: chance.choice((1, 2, 2))], "previous-hop"
+        if self.has_copying_hubs:
+            hubs, hub_way = [HUB, OTHER_HUB, THIRD_HUB], "both"
+            self.counts["three hubs that copy"] += 1
         last_way = chance.choice(("previous-hop", "previous-hop", "both", "none"))
         timeout = chance.choice(("5s", "10s"))
         common = {"shadow_heartbeat_timeout_interval": timeout, "delivery_without_lease": chance.choice(("deliver", "deliver", "defer"))}
@@ -127,9 +132,7 @@ class World:
         for hub in hubs:
             peer = {LAST: {"boundary": "last"}, **in_edge, **in_hubs}
             names = [LAST, *in_edge, *(other for other in hubs if other != hub)]
-            starts[hub] = partial(
-                net.start, hub, names, boundary="hubs", redundancy="previous-hop", routes=route(LAST), peer=peer, **common
-            )
+            starts[hub] = partial(net.start, hub, names, boundary="hubs", redundancy=hub_way, routes=route(LAST), peer=peer, **common)
         for edge in in_edge:
             names = [*hubs, *(other for other in in_edge if other != edge)]
             peer = in_hubs | in_edge
@@ -171,7 +174,7 @@ class World:
             for _ in range(chance.choice((0, 1, 1, 3))):
                 await self._send()
         if chance.random() < 0.4:
-            await chance.choices([self._kill, self._wipe, self._cut, self._defer], [4, 2, 3, 2])[0]()
+            await chance.choices([self._kill, self._wipe, self._cut, self._lose_replies, self._defer], [4, 2, 3, 2, 2])[0]()
 
     async def _send(self) -> None:
         number = len(self.acknowledged) + self.counts["refused"]
@@ -213,15 +216,22 @@ class World:
         await self.net.wipe(server)
 
     async def _cut(self) -> None:
+        self._part("cuts", self.net.cut)
+
+    async def _lose_replies(self) -> None:
+        """For a while commands arrive, and replies do not: a next hop takes a message, and the previous one does not know."""
+        self._part("times without replies", self.net.deaf)
+
+    def _part(self, what: str, parted: set[frozenset[ServerName]]) -> None:
         pair = frozenset(self.chance.sample(sorted(self.starts), 2))
-        if pair in self.cuts:
+        if (what, pair) in self.parted:
             return
         seconds = self._lasts()
-        self.counts["cuts"] += 1
+        self.counts[what] += 1
         for server in pair:
             self.faults.append(Fault(server, self.now(), self.now() + seconds, pair - {server}))
-        self.cuts[pair] = self.now() + seconds
-        self.net.cut.add(pair)
+        self.parted[what, pair] = self.now() + seconds
+        parted.add(pair)
 
     async def _defer(self) -> None:
         self.counts["next hop defers"] += 1
@@ -232,10 +242,10 @@ class World:
             if all_of_them or until <= self.now():
                 del self.down[server]
                 await self._start(server)
-        for pair, until in list(self.cuts.items()):
+        for (what, pair), until in list(self.parted.items()):
             if all_of_them or until <= self.now():
-                del self.cuts[pair]
-                self.net.cut.discard(pair)
+                del self.parted[what, pair]
+                (self.net.cut if what == "cuts" else self.net.deaf).discard(pair)
 
     # afterwards
 
@@ -262,10 +272,12 @@ class World:
                 self.complaints.append(f"{address} is lost")
             if len(arrivals) > 1:
                 self.counts["duplicates"] += len(arrivals) - 1
-                if not any(self._has_cause(server, at) for at, server in self._handed_on(address)):
+                if not any(self._has_cause(server, at) for at, server in self._handed_on(address)) and not self._waited_in_vain(address):
                     self.complaints.append(f"{address} was delivered twice without a cause: {arrivals}")
         for log in self.logs:
             self.counts["taken back"] += len(log.rows(EventId.RESUBMIT))
+            sent = [event.recipient_statuses[0] for event in log.rows(EventId.SEND) + log.rows(EventId.SENDEXTERNAL)]
+            self.counts["offered again to a hub that was released"] += sum("Handed over there" in status for status in sent)
             if notices := log.rows(EventId.DSN):
                 self.complaints.append(f"{len(notices)} notices were made")
 
@@ -274,6 +286,11 @@ class World:
         events = [event for log in self.logs for event in log.rows(EventId.SEND) + log.rows(EventId.SENDEXTERNAL)]
         handed = [((event.at - BASE).total_seconds(), ServerName(event.client_hostname)) for event in events if address in event.recipients]
         return handed + self.arrived_at[address]
+
+    def _waited_in_vain(self, address: str) -> bool:
+        """Cause (a): a server got no reply to the whole message, says its log, and sent it another way."""
+        rows = [event for log in self.logs for event in log.rows(EventId.DEFER) if address in event.recipients]
+        return any("no reply" in event.source_context for event in rows)
 
     def _has_cause(self, server: ServerName, at: float) -> bool:
         """Causes (a) and (b): a server that had handed the message on was stopped or destroyed before its previous hop had heard of it.

@@ -172,7 +172,9 @@ def test_a_next_hop_is_refused_where_it_certainly_is_this_node(listen: str, host
 def test_two_connectors_that_could_not_both_listen_are_refused(one: str, other: str, is_refused: bool, tmp_path: Path) -> None:
     text = NODE.replace("127.0.0.1:2525", one) + f'[[receive_connectors]]\nname = "other"\nlisten = "{other}"\n'
 
-    assert is_refused is ("receive connector other and receive connector in both listen on" in problems_of(text, tmp_path))
+    assert is_refused is (
+        f"receive_connectors[1].listen: {other} is taken by receive connector in, which listens on {one}" in problems_of(text, tmp_path)
+    )
 
 
 def sections(section: type[Section]) -> list[type[Section]]:

@@ -156,9 +156,10 @@ def test_check_tries_the_places_that_a_node_needs(key: str, node_file: Path, sea
         node_file.parent / "file" / "a": f"{node_file.parent / 'file'} is not a directory",
     }
 
+    variable = f"SHADOWRELAY_{key.upper().replace('.', '__')}"
     for place, reason in places.items():
         code, said = problem_of(key, place, node_file)
-        assert (2, True) == (code, said.startswith(f"shadowrelay: {node_file}: {key}: "))
+        assert (2, True) == (code, said.startswith(f"shadowrelay: environment {variable}: {key}: "))
         assert f"{reason}; name a " in said
     assert (0, "") == problem_of(key, node_file.parent / "new" / "deep", node_file)
     assert not (node_file.parent / "new").exists(), "check makes nothing"

@@ -93,7 +93,7 @@ def test_a_node_that_is_gone_is_missing_and_it_is_said_when_its_mail_is_taken_ov
     result, document = run(), json.loads(run("--json").stdout)
 
     assert (1, False) == (result.exit_code, document["is_redundant"])
-    assert "NEW MAIL IS NOT REDUNDANT on mx1.west: no peer takes copies now; mx1.east cannot be reached by every node." in result.stdout
+    assert "NEW MAIL IS NOT REDUNDANT on mx1.west: no peer takes copies now; mx1.west cannot reach mx1.east." in result.stdout
     assert [True, True, True] == [text in result.stdout for text in ("MISSING", "mx1.east: refused", "in 2h 30m")]
     assert [9000.0] == [one["takes_over_in_seconds"] for one in document["holds"]]
     assert [{"node": f"http://{EAST}", "error": "cannot be reached"}] == document["missing"]
@@ -119,7 +119,7 @@ def test_a_peer_that_takes_no_copies_makes_mail_not_redundant(nodes: FakeNodes, 
 def test_a_third_node_is_enough(nodes: FakeNodes) -> None:
     nodes.peers[EAST] = [peer(WEST, breaker="open", is_reachable=False), peer("mx2.west")]
 
-    assert (0, True) == ((result := run()).exit_code, result.stdout.startswith("New mail is redundant; mx1.west cannot"))
+    assert (0, True) == ((result := run()).exit_code, result.stdout.startswith("New mail is redundant; mx1.east cannot reach mx1.west."))
 
 
 def test_fewer_copies_than_wanted_are_said(nodes: FakeNodes) -> None:
@@ -153,3 +153,46 @@ def test_watching_shows_it_again_until_interrupted(nodes: FakeNodes, monkeypatch
     assert ["New mail is redundant.", "New mail is redundant on the nodes that answered."] == [
         line for line in result.stdout.splitlines() if line.startswith("New mail")
     ]
+
+
+def test_a_peer_that_is_only_starting_is_not_called_lost(nodes: FakeNodes) -> None:
+    nodes.peers[WEST] = [peer(EAST, is_reachable=False, heartbeat_age_seconds=None, last_error="refused")]
+
+    result, document = run(), json.loads(run("--json").stdout)
+
+    assert f"NEW MAIL IS NOT REDUNDANT on {WEST}: no peer takes copies now; {WEST} has not reached {EAST} yet." in result.stdout
+    assert [{"node": WEST, "peer": EAST, "is_new": True}] == document["unreached"]
+
+
+def test_waiting_says_once_what_it_waits_for_and_ends_when_all_is_well(nodes: FakeNodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes.silent = [EAST, WEST]
+    nodes.peers[WEST] = [peer(EAST, is_reachable=False, heartbeat_age_seconds=None)]
+    passed: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        passed.append(seconds)
+        nodes.silent = [EAST, WEST] if len(passed) < 3 else []
+        if len(passed) == 5:
+            nodes.peers[WEST] = [peer(EAST)]
+
+    monkeypatch.setattr("shadowrelay.cli.status.time", SimpleNamespace(sleep=sleep, monotonic=lambda: sum(passed)))
+    result = run("--wait", "1m")
+
+    assert (0, 5) == (result.exit_code, len(passed))
+    assert [
+        "waiting: no node answers yet",
+        f"waiting: {WEST} has not reached {EAST} yet",
+    ] == result.stderr.splitlines()
+    assert result.stdout.startswith("New mail is redundant.")
+
+
+def test_waiting_in_vain_ends_like_a_status_at_once(nodes: FakeNodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes.silent = [EAST, WEST]
+    passed: list[float] = []
+    monkeypatch.setattr("shadowrelay.cli.status.time", SimpleNamespace(sleep=passed.append, monotonic=lambda: sum(passed)))
+
+    result = run("--wait", "10s")
+
+    assert (4, 10.0) == (result.exit_code, sum(passed))
+    assert ["waiting: no node answers yet", "shadowrelay: cannot be reached"] == result.stderr.splitlines()
+    assert (2, True) == ((wrong := run("--wait", "soon")).exit_code, "is not a duration" in wrong.stderr)

@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from shadowrelay.model.ids import BoundaryName, ServerName, SiteName
 from shadowrelay.model.routing import HostPort
+from shadowrelay.settings import consistency
 from shadowrelay.settings.values import (
     Admin,
     BackPressure,
@@ -217,16 +218,21 @@ def test_a_boundary_that_nobody_names_spans_all_sites_of_the_peers_that_name_non
 @pytest.mark.parametrize(
     ("tables", "message"),
     [
-        ({"peers": [a_peer("MX1.east.example")]}, "mx1.east.example is this node itself"),
-        ({"peers": [a_peer("a"), a_peer("A")]}, "a is there more than once"),
-        ({"receive_connectors": [{"name": "in", "listen": "127.0.0.1:0"}] * 2}, "in is there more than once"),
-        ({"peers": [a_peer(require_tls=True)]}, "require_tls = true needs"),
-        ({"tracking": {"max_file_size": "2GB"}}, "max_file_size must not be larger"),
+        ({"peers": [a_peer("MX1.east.example")]}, "peers[0].name: mx1.east.example is this node itself"),
+        ({"peers": [a_peer("a"), a_peer("A")]}, "peers[1].name: a is there more than once"),
+        ({"receive_connectors": [{"name": "in", "listen": "127.0.0.1:0"}] * 2}, "receive_connectors[1].name: in is there more than once"),
+        ({"peers": [a_peer(require_tls=True)]}, "peers[0].require_tls: needs [tls]"),
     ],
 )
-def test_what_cannot_be_true_at_the_same_time_is_an_error(tables: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValidationError, match=message):
-        settings_with(**tables)
+def test_what_cannot_be_true_at_the_same_time_is_a_problem(tables: dict[str, Any], message: str) -> None:
+    (problem,) = consistency.problems(settings_with(**tables))
+
+    assert problem.startswith(message)
+
+
+def test_what_cannot_be_true_at_the_same_time_in_one_table_is_an_error() -> None:
+    with pytest.raises(ValidationError, match="max_file_size must not be larger"):
+        settings_with(tracking={"max_file_size": "2GB"})
 
 
 def test_sessions_to_peers_use_mutual_tls_where_an_authority_is_configured() -> None:

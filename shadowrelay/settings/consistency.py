@@ -1,0 +1,88 @@
+"""What the values of a configuration cannot be together. docs/mistakes.md "Configuration".
+
+Names that are there twice, addresses that are taken, mail in a circle. Each problem begins with its key, and names the remedy.
+`pipeline.site_links` has those of sites and routes.
+"""
+
+from collections.abc import Iterator
+from ipaddress import ip_address
+
+from shadowrelay.model.routing import HostPort
+from shadowrelay.settings.texts import is_ip_address
+from shadowrelay.settings.values import Settings
+
+_ANY = {4: "0.0.0.0", 6: "::"}
+
+
+def problems(settings: Settings) -> Iterator[str]:
+    """Why these settings cannot be used together, each with the key and the remedy."""
+    yield from _wrong_names(settings)
+    yield from _without_certificate(settings)
+    yield from _taken_addresses(settings)
+    yield from _circles(settings)
+
+
+def _wrong_names(settings: Settings) -> Iterator[str]:
+    for table, entries in (("peers", settings.peers), ("receive_connectors", settings.receive_connectors)):
+        names = [entry.name for entry in entries]
+        for number, name in enumerate(names):
+            if table == "peers" and name == settings.server.name:
+                yield f"peers[{number}].name: {name} is this node itself; remove it from [[peers]]"
+            elif name in names[:number]:
+                yield f"{table}[{number}].name: {name} is there more than once; keep one of each name"
+
+
+def _without_certificate(settings: Settings) -> Iterator[str]:
+    if settings.tls is None or settings.tls.peer_authority is None:
+        for number, peer in enumerate(settings.peers):
+            if peer.require_tls:
+                yield f"peers[{number}].require_tls: needs [tls] with certificate, key and peer_authority; add them or remove it"
+    if settings.admin.tls_listen is not None and settings.tls is None:
+        yield "admin.tls_listen: needs [tls] with certificate and key; add them or remove it"
+
+
+def _taken_addresses(settings: Settings) -> Iterator[str]:
+    every = [
+        (f"receive_connectors[{number}].listen", f"receive connector {each.name}", each.listen)
+        for number, each in enumerate(settings.receive_connectors)
+    ]
+    every.append(("admin.listen", "admin.listen", settings.admin.listen))
+    if settings.admin.tls_listen is not None:
+        every.append(("admin.tls_listen", "admin.tls_listen", settings.admin.tls_listen))
+    for number, (key, _, address) in enumerate(every):
+        for _, other, taken in every[:number]:
+            if address.port and address.port == taken.port and _is_one_address(address.host, taken.host):
+                yield f"{key}: {address} is taken by {other}, which listens on {taken}; give each its own port"
+                break
+
+
+def _circles(settings: Settings) -> Iterator[str]:
+    called = [(f"peers[{number}].address", peer.address) for number, peer in enumerate(settings.peers)]
+    called += [(f"routes[{number}].next_hop", hop) for number, route in enumerate(settings.routes) for hop in route.next_hop]
+    for key, address in called:
+        if found := next((each.name for each in settings.receive_connectors if _reaches(settings, address, each.listen)), None):
+            yield (
+                f"{key}: {address} is receive connector {found} of this node itself; mail would go round in a circle: name another server"
+            )
+
+
+def _reaches(settings: Settings, address: HostPort, listen: HostPort) -> bool:
+    """Whether `address` certainly is this listener. Names are not looked up: `check --online` does that."""
+    host = "127.0.0.1" if address.host.lower() == "localhost" else address.host
+    is_here = host.lower().rstrip(".") == settings.server.name or (_is_loopback(host) and _is_one_address(host, listen.host))
+    return bool(address.port) and address.port == listen.port and (is_here or host.lower() == listen.host.lower())
+
+
+def _is_one_address(host: str, other: str) -> bool:
+    """Whether two sockets cannot both listen there on one port: the same address, or one of them is for all of that version of IP."""
+    if host.lower() == other.lower():
+        return True
+    try:
+        version, other_version = ip_address(host).version, ip_address(other).version
+    except ValueError:
+        return False
+    return version == other_version and _ANY[version] in (host, other)
+
+
+def _is_loopback(host: str) -> bool:
+    return is_ip_address(host) and ip_address(host).is_loopback
