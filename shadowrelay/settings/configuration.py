@@ -37,7 +37,7 @@ from shadowrelay.model.values import dataclass
 from shadowrelay.pipeline import site_links
 from shadowrelay.settings import certificates, consistency
 from shadowrelay.settings.example import example
-from shadowrelay.settings.lines import Key, Lines
+from shadowrelay.settings.line_numbers import Key, Lines
 from shadowrelay.settings.remainder import LISTS_OF_TABLES, Remainder, remainder
 from shadowrelay.settings.texts import format_duration
 from shadowrelay.settings.values import Section, Settings

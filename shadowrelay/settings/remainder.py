@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from shadowrelay.model.values import dataclass
-from shadowrelay.settings.lines import Key
+from shadowrelay.settings.line_numbers import Key
 from shadowrelay.settings.values import Settings
 
 LISTS_OF_TABLES = ("receive_connectors", "peers", "routes", "site_links", "sites")

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from shadowrelay.cli.main import app
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.settings.configuration import load
-from shadowrelay.settings.lines import CHARACTERS_MAX, Lines
+from shadowrelay.settings.line_numbers import CHARACTERS_MAX, Lines
 
 GOOD = """\
 [server]
