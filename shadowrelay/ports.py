@@ -176,7 +176,7 @@ class Ledger(Protocol):
         ...
 
     async def discards_for(self, asker: ServerName, database: DatabaseId, maximum: int) -> DiscardReply:
-        """The first notifications, ascending, without those that wait for a side message's copy."""
+        """The first notifications, ascending, without those that wait for a generated message's copy."""
         ...
 
     async def has_unacknowledged(self, asker: ServerName, database: DatabaseId) -> bool:
@@ -189,8 +189,8 @@ class Ledger(Protocol):
 
     # delivery
     def record_attempt(self, attempt: AttemptRecord, decide: Decide) -> Awaitable[Transition]:
-        """Outcomes, side messages and their notifications in one transaction. Notifications of ordinals whose DSN is
-        in `sides` wait until that side message has a chosen copy, is done, or is removed."""
+        """Outcomes, generated messages and their notifications in one transaction. Notifications of ordinals whose DSN is
+        in `generated` wait until that message has a chosen copy, is done, or is removed."""
         ...
 
     async def record_queued(

@@ -118,7 +118,7 @@ class StoredMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class SideMessage:
+class GeneratedMessage:
     """A message created by the relay itself (a DSN, a journal report), committed in the same transaction as its cause."""
 
     message: NewMessage
@@ -130,7 +130,7 @@ class SideMessage:
 class AttemptRecord:
     """The outcome of one attempt on one fork, for one commit.
 
-    Shapes: `done` are the ordinals that ended in it (delivered, failed with their DSN in `sides`, expired); `retry` is the rest
+    Shapes: `done` are the ordinals that ended in it (delivered, failed with their DSN in `generated`, expired); `retry` is the rest
     of the fork. `others` are the message's other forks, queued together with `retry` if the message was in no queue before.
     `keep_until` is when Safety Net may drop the content, `remember_until` when the row may be deleted. `delivered` are the keys
     (`pipeline.delivery_rules.keys_of`) of the recipients that the next hop accepted, `sent` their ordinals; `is_inside`: by a route
@@ -143,7 +143,7 @@ class AttemptRecord:
     done: Ordinals
     retry: ForkRetry | None
     others: tuple[ForkRetry, ...]
-    sides: tuple[SideMessage, ...]
+    generated: tuple[GeneratedMessage, ...]
     keep_until: datetime
     remember_until: datetime
     delivered: tuple[bytes, ...] = ()

@@ -46,17 +46,17 @@ def relayed_claim(me: PeerDatabase, previous: PeerDatabase, rank: CopyNumber, re
     return Claim(Role.PRIMARY, number, recipients_count, copies=(copy,), wanted=wanted)
 
 
-def side_claim(original: Claim, side: Claim) -> Claim:
+def generated_claim(original: Claim, generated: Claim) -> Claim:
     """The claim to a message that this node creates because of another one (a DSN), when both are committed.
 
     A DSN has the same id whichever server creates it, and a server that may take over `original` may create it as well. So those
     servers are on the DSN's list too, with the leases on them: it is not delivered while the original could be taken over, and
-    they are asked first after a lease has ended. If two servers create it, the later owner's has the higher number. `side` may
+    they are asked first after a lease has ended. If two servers create it, the later owner's has the higher number. `generated` may
     list further servers that may have a copy.
     """
     listed = tuple([Copy(copy.server, copy.database) for copy in original.copies])
-    others = tuple([copy for copy in side.copies if original.copy_on(copy.server) is None])
-    return replace(side, number=replace(side.number, ownership=original.number.ownership), copies=(*listed, *others))
+    others = tuple([copy for copy in generated.copies if original.copy_on(copy.server) is None])
+    return replace(generated, number=replace(generated.number, ownership=original.number.ownership), copies=(*listed, *others))
 
 
 def may_place_on(claim: Claim, server: PeerDatabase, lease_runs: bool) -> bool:

@@ -20,9 +20,9 @@ class Delayed:
 
     def __init__(self) -> None:
         self.waiting: dict[MessageId, asyncio.Future[Acknowledged]] = {}
-        self._sides: dict[MessageId, MessageId] = {}  # side message, not safe yet -> the message that it came of
-        self._sides_counts: dict[MessageId, int] = {}  # of each message that these came of
-        self._done: set[MessageId] = set()  # but for their side messages
+        self._generated: dict[MessageId, MessageId] = {}  # generated message, not safe yet -> the message that it came of
+        self._generated_counts: dict[MessageId, int] = {}  # of each message that these came of
+        self._done: set[MessageId] = set()  # but for their generated messages
         self._is_released = False
 
     def __len__(self) -> int:
@@ -44,33 +44,33 @@ class Delayed:
         """Nobody waits for this message any more."""
         self.waiting.pop(message_id, None)
         self._done.discard(message_id)
-        if self._sides_counts.pop(message_id, 0):
-            self._sides = {side: original for side, original in self._sides.items() if original != message_id}
+        if self._generated_counts.pop(message_id, 0):
+            self._generated = {made: original for made, original in self._generated.items() if original != message_id}
 
-    def caused(self, message_id: MessageId, sides: Iterable[MessageId]) -> None:
-        """These side messages come of the message, in a commit that follows."""
+    def caused(self, message_id: MessageId, generated: Iterable[MessageId]) -> None:
+        """These generated messages come of the message, in a commit that follows."""
         if message_id in self.waiting:
-            for side in set(sides).difference(self._sides):
-                self._sides[side] = message_id
-                self._sides_counts[message_id] = self._sides_counts.get(message_id, 0) + 1
+            for new in set(generated).difference(self._generated):
+                self._generated[new] = message_id
+                self._generated_counts[message_id] = self._generated_counts.get(message_id, 0) + 1
 
     def end(self, message_id: MessageId, how: Acknowledged) -> None:
         """What the message waited for has happened. Messages that nobody waits for are most."""
-        if self._sides:
-            original = self._sides.pop(message_id, None)
+        if self._generated:
+            original = self._generated.pop(message_id, None)
             if original is not None:
-                self._side_ended(original, how)
-            elif how is Acknowledged.DONE and message_id in self._sides_counts:
+                self._generated_ended(original, how)
+            elif how is Acknowledged.DONE and message_id in self._generated_counts:
                 self._done.add(message_id)
                 return
         waiting = self.waiting.get(message_id)
         if waiting is not None and not waiting.done():
             waiting.set_result(how)
 
-    def _side_ended(self, original: MessageId, how: Acknowledged) -> None:
-        left = self._sides_counts.pop(original, 0) - 1
+    def _generated_ended(self, original: MessageId, how: Acknowledged) -> None:
+        left = self._generated_counts.pop(original, 0) - 1
         if left > 0:
-            self._sides_counts[original] = left
+            self._generated_counts[original] = left
         if not how.is_safe:
             self.end(original, how)
         elif left <= 0 and original in self._done:

@@ -39,7 +39,7 @@ WITHOUT_COPY = frozenset({Obstacle.NO_COPY, Obstacle.NOT_ON_TARGET, Obstacle.DRA
 LOOK_SHARE = 10  # reading a long queue that cannot be handed over takes at most one part in this of the time
 HANDED_OVER_QUEUE = "HandedOver"
 UNDELIVERED = (QueueKind.SUBMISSION, QueueKind.DELIVERY)
-SIDES = (Origin.DSN, Origin.JOURNAL)
+GENERATED = (Origin.DSN, Origin.JOURNAL)
 NOT_LEFT = frozenset({Obstacle.SESSION, Obstacle.ATTEMPT, Obstacle.TAKEOVER, Obstacle.TAKEOVER_AWAY})  # not counts of messages left here
 Obstacles = Counter[tuple[Obstacle, ServerName]]
 
@@ -382,12 +382,12 @@ class DrainService:
         if chosen.database != state.database:  # it is being asked what it holds
             return Obstacle.NO_COPY
         # The original of a DSN waits for all copies of the DSN. Once the DSN is taken over, this node only learns of its end.
-        return Obstacle.NO_COPY if self._is_side_lacking_a_copy(message) else None
+        return Obstacle.NO_COPY if self._is_generated_and_lacks_a_copy(message) else None
 
-    def _is_side_lacking_a_copy(self, message: StoredMessage) -> bool:
+    def _is_generated_and_lacks_a_copy(self, message: StoredMessage) -> bool:
         """Whether the message lacks a copy, and a server without one takes it."""
         claim, peers = message.claim, self._context.peers
-        if message.origin not in SIDES or not claim.missing_count:
+        if message.origin not in GENERATED or not claim.missing_count:
             return False
         without = [(server, state) for server, state in peers.states.items() if not claim.is_chosen(server)]
         return any(peers.may_try(server) and not state.is_draining for server, state in without)

@@ -4,7 +4,7 @@ A fork of more than 100 recipients takes several transactions. Deliveries of eac
 a crash repeats at most one transaction. Failed recipients are recorded with the last one, with one DSN for all of them; until
 then a restart would only try them again.
 
-An outcome is one commit with the side messages and discard notifications that it causes. An unrecorded outcome would cause a duplicate
+An outcome is one commit with the generated messages and discard notifications that it causes. An unrecorded outcome would cause a duplicate
 after a crash, or at the next attempt. So recording is repeated until it succeeds, and all other deliveries are blocked meanwhile.
 
 A verdict (the message is accepted) need not be synced before the 250, because a message found without one counts as accepted. So it joins
@@ -25,7 +25,7 @@ import structlog
 from shadowrelay.model.ids import NO_MESSAGE, NO_SERVER, MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Content, Ordinals
 from shadowrelay.model.ownership import Claim, Transition
-from shadowrelay.model.queue import AttemptRecord, FailureKind, ForkRetry, SideMessage, StoredMessage
+from shadowrelay.model.queue import AttemptRecord, FailureKind, ForkRetry, GeneratedMessage, StoredMessage
 from shadowrelay.model.replies import (
     LOCAL_ERROR,
     ContentCorrupt,
@@ -43,10 +43,10 @@ from shadowrelay.pipeline import delivery_rules, journal
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.delivery_rules import AttemptOutcome
 from shadowrelay.pipeline.dsn import promotion_header
+from shadowrelay.pipeline.generated_messages import Journaling, Notices, Record, head_of
 from shadowrelay.pipeline.poison import set_aside
 from shadowrelay.pipeline.relay import Relayed, RelayService
 from shadowrelay.pipeline.router import RECIPIENTS_PER_TRANSACTION_MAX, Router
-from shadowrelay.pipeline.side_messages import Journaling, Notices, Record, head_of
 from shadowrelay.pipeline.site_links import sites_of
 from shadowrelay.ports import Decide, Deliverer, DeliveryJob
 from shadowrelay.protocol import tracking
@@ -398,17 +398,17 @@ class Forks:
         others: tuple[ForkRetry, ...] = ()
         if outcome.retry is not None and not stored.retries:
             others = tuple(self.queued(stored, other, now) for other in self.of(stored) if other.destination.key != key)
-        sides: tuple[SideMessage, ...] = ()
+        notices: tuple[GeneratedMessage, ...] = ()
         # The sender may have requested any of these reports.
         if result is not None and (outcome.failed or outcome.delayed_dsn or (outcome.delivered and not result.passes_dsn)):
-            sides = await self._notices.about(stored, attempt.read_content, outcome, result.server, passes_dsn=result.passes_dsn)
+            notices = await self._notices.about(stored, attempt.read_content, outcome, result.server, passes_dsn=result.passes_dsn)
         return AttemptRecord(
             stored.envelope.message_id,
             key,
             outcome.done,
             outcome.retry,
             others,
-            sides,
+            notices,
             delivery_rules.safety_net_until(now, transport),
             delivery_rules.remember_until(now, transport),
             # Recipients that were only relayed are not recorded as delivered: the message may be taken back and delivered from here.
@@ -508,7 +508,7 @@ class Verdicts:
 class Outcomes:
     """Records the outcomes of attempts, and blocks all deliveries while the ledger cannot record one.
 
-    `note_due` is called with the queue and due time of each fork that waits, `on_side` with the id of each side message that was
+    `note_due` is called with the queue and due time of each fork that waits, `on_generated` with the id of each generated message that was
     committed with an outcome, `on_done` with the id and the internal id of each message that is done.
     """
 
@@ -517,13 +517,13 @@ class Outcomes:
         context: Context,
         verdicts: Verdicts,
         note_due: Callable[[str, datetime | None], None],
-        on_side: Callable[[MessageId], None],
+        on_generated: Callable[[MessageId], None],
         on_done: Callable[[MessageId, int], None],
     ) -> None:
         self._context = context
         self._verdicts = verdicts
         self._note_due = note_due
-        self._on_side = on_side
+        self._on_generated = on_generated
         self._on_done = on_done
         self.is_blocked = False
         self._unblocked = asyncio.Event()
@@ -553,10 +553,10 @@ class Outcomes:
             return primary.recorded(claim, record.done)
 
         joined, has_verdict = self._verdicts.joined(message_id, decide)
-        for side in record.sides if not stored.is_promoted else ():  # promoted: all nodes are asked first, see `Notices`
-            context.leases.inherit(side.message.envelope.message_id, message_id)
-        if record.sides:
-            context.delayed.caused(message_id, [side.message.envelope.message_id for side in record.sides])
+        for generated in record.generated if not stored.is_promoted else ():  # promoted: all nodes are asked first, see `Notices`
+            context.leases.inherit(generated.message.envelope.message_id, message_id)
+        if record.generated:
+            context.delayed.caused(message_id, [generated.message.envelope.message_id for generated in record.generated])
         while True:
             try:
                 transition = await context.ledger.record_attempt(record, joined)
@@ -579,9 +579,9 @@ class Outcomes:
         for retry in (record.retry, *(record.others if record.retry is not None else ())):
             if retry is not None:
                 self._note_due(retry.next_hop, retry.attempts_next_at)
-        for side in record.sides:
-            context.tracking.write(tracking.side(context.me.server, side, at=context.now(), original=stored.envelope))
-            self._on_side(side.message.envelope.message_id)
+        for generated in record.generated:
+            context.tracking.write(tracking.generated(context.me.server, generated, at=context.now(), original=stored.envelope))
+            self._on_generated(generated.message.envelope.message_id)
         if transition.after is not None and transition.after.is_done:
             context.leases.forget(message_id)
             self._on_done(message_id, stored.internal_id)

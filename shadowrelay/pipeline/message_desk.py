@@ -18,7 +18,7 @@ import structlog
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Content
 from shadowrelay.model.ownership import Claim, Role, Transition
-from shadowrelay.model.queue import AttemptRecord, SideMessage, StoredMessage, Suspension
+from shadowrelay.model.queue import AttemptRecord, GeneratedMessage, StoredMessage, Suspension
 from shadowrelay.model.replies import ContentCorrupt, Reply, RequestRefused
 from shadowrelay.model.tracking import Acknowledged, EventSource
 from shadowrelay.ownership import primary, rules, shadow
@@ -27,8 +27,8 @@ from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.delivery_rules import AttemptOutcome
 from shadowrelay.pipeline.dsn import promotion_header
+from shadowrelay.pipeline.generated_messages import Notices
 from shadowrelay.pipeline.review import ReviewService
-from shadowrelay.pipeline.side_messages import Notices
 from shadowrelay.protocol import tracking
 from shadowrelay.protocol.replay import format_envelope_lines
 
@@ -183,15 +183,15 @@ class MessageDesk:
             return
         left = stored.envelope.ordinals - stored.claim.done
         outcome = AttemptOutcome(NO_ORDINALS, dict.fromkeys(sorted(left), REMOVED), None)
-        sides: tuple[SideMessage, ...] = ()
+        notices: tuple[GeneratedMessage, ...] = ()
         is_readable = stored.claim.role is Role.PRIMARY and stored.place is not None and not stored.deaths_count
         if with_dsn:
             read = partial(context.read_content, stored.place) if is_readable and stored.place is not None else withheld_content
-            sides = await self._notices.about(stored, read, outcome, "", passes_dsn=False)
+            notices = await self._notices.about(stored, read, outcome, "", passes_dsn=False)
         transport = context.settings.transport
         now = context.now()
         keep_until, remember_until = delivery_rules.safety_net_until(now, transport), delivery_rules.remember_until(now, transport)
-        record = AttemptRecord(message_id, "", left, None, (), sides, keep_until, remember_until)
+        record = AttemptRecord(message_id, "", left, None, (), notices, keep_until, remember_until)
 
         def decide(_: MessageId, claim: Claim | None) -> Transition:
             if claim is None or claim.role is not stored.claim.role or claim.done != stored.claim.done or delivery_rules.handed_to(claim):
@@ -199,18 +199,18 @@ class MessageDesk:
             return primary.recorded(claim, left)
 
         if stored.claim.role is Role.PRIMARY and not stored.is_promoted:  # promoted: all nodes are asked first, see `Notices`
-            for side in sides:
-                context.leases.inherit(side.message.envelope.message_id, message_id)
+            for notice in notices:
+                context.leases.inherit(notice.message.envelope.message_id, message_id)
         await context.ledger.record_attempt(record, decide)
         context.leases.forget(message_id)
         context.delayed.end(message_id, Acknowledged.REMOVED)
-        _log.warning("message.removed", message_id=message_id, recipients=len(left), dsn=bool(sides))
+        _log.warning("message.removed", message_id=message_id, recipients=len(left), dsn=bool(notices))
         context.tracking.write(
             tracking.fail(context.me.server, stored, at=now, server="", replies=outcome.failed, source=EventSource.ADMIN)
         )
-        for side in sides:
-            context.tracking.write(tracking.side(context.me.server, side, at=now, original=stored.envelope))
-        if sides:
+        for notice in notices:
+            context.tracking.write(tracking.generated(context.me.server, notice, at=now, original=stored.envelope))
+        if notices:
             self._wake_placement()
             self._deliver.wake()
 

@@ -22,7 +22,7 @@ from hashlib import blake2b
 from shadowrelay.model.ids import NO_MESSAGE, NO_SERVER, MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Envelope, Ordinals
 from shadowrelay.model.ownership import Role
-from shadowrelay.model.queue import Origin, SideMessage, StoredMessage
+from shadowrelay.model.queue import GeneratedMessage, Origin, StoredMessage
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.tracking import Acknowledged, EventId, EventSource, Replication, ResubmitReason, TrackingEvent
 from shadowrelay.model.values import replace
@@ -236,12 +236,12 @@ def journal_report(node: ServerName, envelope: Envelope, *, at: datetime, origin
     )  # fmt: skip
 
 
-def side(node: ServerName, side: SideMessage, *, at: datetime, original: Envelope) -> TrackingEvent:
-    """Primary: this side message about `original` was made."""
-    envelope, size = side.message.envelope, side.content.size
-    if side.message.origin is Origin.JOURNAL:
+def generated(node: ServerName, message: GeneratedMessage, *, at: datetime, original: Envelope) -> TrackingEvent:
+    """Primary: this message about `original` was generated."""
+    envelope, size = message.message.envelope, message.content.size
+    if message.message.origin is Origin.JOURNAL:
         return journal_report(node, envelope, at=at, original=original, size=size)
-    return dsn(node, envelope, at=at, original=original, action=side.action, size=size)
+    return dsn(node, envelope, at=at, original=original, action=message.action, size=size)
 
 
 def resubmit(

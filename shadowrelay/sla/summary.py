@@ -19,7 +19,7 @@ from shadowrelay.sla.figures.counting import BY_COPIES, BY_WAY, COUNTS, HOUR_US,
 from shadowrelay.sla.figures.evidence import Evidence
 from shadowrelay.sla.figures.exact import WAYS
 from shadowrelay.sla.figures.incidents import UNEXPLAINED
-from shadowrelay.sla.figures.rows import is_side_message
+from shadowrelay.sla.figures.rows import is_generated_message
 from shadowrelay.sla.objectives import LOG_ENDS
 from shadowrelay.sla.sites import Shipping, Site, read_servers, read_shipping
 from shadowrelay.sla.warehouse import read_events, read_files, read_quarantine
@@ -396,7 +396,7 @@ def trace(spark: "SparkSession", warehouse: str, message_id: str) -> list[dict[s
     """
     bare = message_id.strip().removeprefix("<").removesuffix(">")
     is_it = F.col("message").isin(message_id, bare, f"<{bare}>") | F.col("internet_message_id").isin(message_id, bare, f"<{bare}>")
-    is_about_it = is_side_message() & (F.col("original_message").isin(message_id) | F.col("reference").isin(bare, f"<{bare}>"))
+    is_about_it = is_generated_message() & (F.col("original_message").isin(message_id) | F.col("reference").isin(bare, f"<{bare}>"))
     is_next_hop = (F.col("event") == "RECEIVE") & (F.col("source") == "SMTP") & F.col("reference").isin(message_id)  # relayed by TRACK
     rows = rows_of_trace(read_events(spark, warehouse).where(is_it | is_about_it | is_next_hop), F.col("message"))
     return [
@@ -409,7 +409,7 @@ def traces(events: DataFrame, messages: Sequence[str]) -> dict[str, list[dict[st
     if not messages:
         return {}
     wanted = list(messages)
-    is_about_it = is_side_message() & F.col("original_message").isin(wanted)
+    is_about_it = is_generated_message() & F.col("original_message").isin(wanted)
     of = F.when(F.col("message").isin(wanted), F.col("message")).otherwise(F.col("original_message"))
     rows = rows_of_trace(events.where(F.col("message").isin(wanted) | is_about_it), of)
     result: dict[str, list[dict[str, Any]]] = {message: [] for message in messages}

@@ -65,13 +65,13 @@ def _is_about(batch: Any, message_id: str, bare: str) -> Any:
         return pc.is_in(batch.column(column), pa.array(ids, pa.string()))
 
     is_report = pc.and_(pc.equal(batch.column("event"), "RECEIVE"), pc.equal(batch.column("source"), "AGENT"))
-    is_side = pc.or_(pc.equal(batch.column("event"), "DSN"), is_report)
+    is_generated = pc.or_(pc.equal(batch.column("event"), "DSN"), is_report)
     is_told = pc.or_(is_one("original_message", message_id), is_one("reference", bare, f"<{bare}>"))
     ids = (message_id, bare, f"<{bare}>")
     is_client = pc.and_(pc.equal(batch.column("event"), "RECEIVE"), pc.equal(batch.column("source"), "SMTP"))
     is_next_hop = pc.and_(is_client, is_one("reference", message_id))  # relayed by TRACK: the only row of it if the reply was lost
     is_own = pc.or_(is_one("message", *ids), is_one("internet_message_id", *ids))
-    return pc.or_(pc.or_(is_own, pc.and_(is_side, is_told)), is_next_hop)
+    return pc.or_(pc.or_(is_own, pc.and_(is_generated, is_told)), is_next_hop)
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:

@@ -264,7 +264,7 @@ class SqliteLedger:
         has_survived = self._opening.working.has_survived(attempt.message_id)
         run = partial(promises.attempt, record=attempt, decide=decide, has_survived=has_survived)
         wants: tuple[MessageId, ...] = (attempt.message_id,)
-        contents = [side.content for side in attempt.sides] if attempt.sides else []
+        contents = [generated.content for generated in attempt.generated] if attempt.generated else []
         if attempt.kept:
             wants += tuple([kept.envelope.message_id for kept in attempt.kept])
             if attempt.kept_content is not None:

@@ -20,10 +20,10 @@ from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, DatabaseId, MessageId,
 from shadowrelay.model.message import Content, ContentPlace, Ordinals
 from shadowrelay.model.ownership import Claim, DiscardEvent, DiscardStatus, Notification, Role, Transition
 from shadowrelay.model.peers import PeerIdentity, Seen
-from shadowrelay.model.queue import SUSPENDED, AttemptRecord, ForkRetry, NewMessage, PeerRow, SideMessage, StoredMessage, Suspension
+from shadowrelay.model.queue import SUSPENDED, AttemptRecord, ForkRetry, GeneratedMessage, NewMessage, PeerRow, StoredMessage, Suspension
 from shadowrelay.model.replies import LOCAL_ERROR, LedgerUnavailable, RequestRefused
 from shadowrelay.model.values import dataclass, replace
-from shadowrelay.ownership.primary import side_claim
+from shadowrelay.ownership.primary import generated_claim
 from shadowrelay.ownership.rules import Outcome, without_server
 from shadowrelay.pipeline.delivery_rules import LadderStep
 from shadowrelay.ports import Decide
@@ -133,7 +133,7 @@ def attempt(
     work: UnitOfWork, record: AttemptRecord, places: Sequence[ContentPlace | None], decide: Decide, has_survived: bool = False
 ) -> Transition:
     """`has_survived`: the content was handled, and the process lives: what killed an earlier one was another message. `places`: of the
-    side messages, and behind them of a shadow that is kept, if its content is a file of its own."""
+    generated messages, and behind them of a shadow that is kept, if its content is a file of its own."""
     message_id = record.message_id
     row = work.row(message_id)
     claim = None if row is None else row.claim
@@ -142,7 +142,9 @@ def attempt(
         work.changes_count += 1
         for key in record.delivered:
             work.delivered.append((key, work.now_microseconds, message_id))
-    sides = [_side(work, side, place, claim) for side, place in zip(record.sides, places, strict=False)] if record.sides else []
+    blocking: list[Row] = []
+    if record.generated:
+        blocking = [_generated(work, generated, place, claim) for generated, place in zip(record.generated, places, strict=False)]
     for kept in record.kept:
         _keep_shadow(work, kept, places[-1] if record.kept_content is not None else None if row is None else row.place)
     keep_until, remember_until = rows.encode_instant(record.keep_until), rows.encode_instant(record.remember_until)
@@ -158,15 +160,15 @@ def attempt(
         changed.deliveries += rows.encode_delivery(work.now_microseconds, record.next_hop, record.sent, record.is_inside)
         if message_id not in work.dirty:
             work.changed(changed)
-    waited_for = [row for row in sides if not row.is_safe] if sides else []
+    waited_for = [row for row in blocking if not row.is_safe] if blocking else []
     told = transition
     if waited_for and not any(notification.status is DiscardStatus.DELIVERED for notification in transition.tell):
         # No server has to be notified now. But a server that gets a copy, or asks, must not learn of these recipients, or that the
-        # message is done, before the side messages are safe.
+        # message is done, before the generated messages are safe.
         unreported = Notification(NO_SERVER, NO_DATABASE, DiscardStatus.DELIVERED, record.done)
         told = replace(transition, tell=(*transition.tell, unreported))
     for row in waited_for:
-        row.is_awaited = True
+        row.blocks_notifications = True
         work.changed(row)
     work.tell(message_id, told, [row.message_id for row in waited_for] if waited_for else ())
     return transition
@@ -301,14 +303,14 @@ def queue_suspended(work: UnitOfWork, next_hop: str, suspension: Suspension | No
     return True
 
 
-def _side(work: UnitOfWork, side: SideMessage, place: ContentPlace | None, original: Claim | None) -> Row:
+def _generated(work: UnitOfWork, generated: GeneratedMessage, place: ContentPlace | None, original: Claim | None) -> Row:
     """The same DSN or report has the same id on whichever server makes it, so it may be here already, and then is not made again."""
-    message = side.message
+    message = generated.message
     row = work.row(message.envelope.message_id)
     if row is None:
         if original is not None:
-            message = replace(message, claim=side_claim(original, message.claim))
-        return work.insert(message, work.keep(side.content, place), is_decided=True)
+            message = replace(message, claim=generated_claim(original, message.claim))
+        return work.insert(message, work.keep(generated.content, place), is_decided=True)
     if place is not None:
         work.large_gone.append(place.offset)
     return row

@@ -207,7 +207,7 @@ class Row:
     is_promoted: bool = False
     promoted_from: ServerName = NO_SERVER
     is_shadow_side: bool = False
-    is_awaited: bool = False
+    blocks_notifications: bool = False
     deaths_count: int = 0
     set_aside_reason: str = ""
     retries_count: int = 0
@@ -240,8 +240,8 @@ class Row:
 
     @property
     def is_safe(self) -> bool:
-        """Nothing waits for this side message: it has all its copies, or is over. Once another server has taken it over, it is there and
-        here; where more copies are wanted, this node hears no more of them than that it is over."""
+        """Nothing waits for this generated message: it has all its copies, or is over. Once another server has taken it over, it is there
+        and here; where more copies are wanted, this node hears no more of them than that it is over."""
         claim = self.claim
         if claim.is_primary:
             return self.is_placed
@@ -297,7 +297,7 @@ class Row:
             1 if self.is_promoted else 0,
             self.promoted_from,
             1 if self.is_shadow_side else 0,
-            1 if self.is_awaited else 0,
+            1 if self.blocks_notifications else 0,
             self.deaths_count,
             self.set_aside_reason,
             self.retries_count,
@@ -349,7 +349,7 @@ class Row:
             encode_copies(copies) if copies else "",
             1 if (copies and not claim.missing_count) or not claim.wanted else 0,
             1 if self.is_decided else 0,
-            1 if self.is_awaited else 0,
+            1 if self.blocks_notifications else 0,
             self.deaths_count,
             self.set_aside_reason,
             self.retries_count,
@@ -428,7 +428,7 @@ def decode_row(columns: Sequence[Any]) -> Row:
         is_promoted=bool(is_promoted),
         promoted_from=ServerName(promoted_from),
         is_shadow_side=bool(is_shadow_side),
-        is_awaited=bool(is_awaited),
+        blocks_notifications=bool(is_awaited),
         deaths_count=whole_number(deaths),
         set_aside_reason=fault or reason,
         retries_count=whole_number(retries),

@@ -67,7 +67,7 @@ MESSAGE = Table(
     Column("is_promoted", Integer, nullable=False),
     Column("promoted_from", Text, nullable=False),
     Column("is_shadow_side", Integer, nullable=False),  # was a shadow message before it was delivered
-    Column("is_awaited", Integer, nullable=False),  # a side message that notifications wait for
+    Column("is_awaited", Integer, nullable=False),  # a generated message that notifications wait for
     Column("deaths_count", Integer, nullable=False),
     Column("set_aside_reason", Text, nullable=False),
     Column("retries_count", Integer, nullable=False),
@@ -182,7 +182,7 @@ WAITING = Table(  # a notification without sequence yet: it would be acknowledge
     "waiting",
     METADATA,
     Column("id", Integer, primary_key=True),
-    Column("side", Text, nullable=False),
+    Column("side", Text, nullable=False),  # the generated message that it waits for
     Column("more_sides", Text, nullable=False),  # what it waits for after `side`
     Column("asker", Text, nullable=False),
     Column("asker_database", Text, nullable=False),

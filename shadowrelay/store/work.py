@@ -139,7 +139,7 @@ class UnitOfWork:
         self.delivered: list[tuple[bytes, int, MessageId]] = []  # rows of `delivered_to`
         self.discards: list[tuple[Any, ...]] = []
         self.waiting: list[tuple[Any, ...]] = []
-        self.sides_ready: list[MessageId] = []
+        self.generated_ready: list[MessageId] = []
         self.segments: dict[int, SegmentChange] = {}
         self.segments_gone: list[int] = []
         self.large_gone: list[int] = []
@@ -222,8 +222,8 @@ class UnitOfWork:
         self._mark(row)
         if after.copies or row.listed:
             self._list(row)
-        if row.is_awaited and row.is_safe:
-            self.release_side(row)
+        if row.blocks_notifications and row.is_safe:
+            self.release_generated(row)
         if row.retries_count and after.missing_count < before.missing_count:
             if row.is_placed:
                 self._end_wait_for_copy(row)
@@ -300,8 +300,8 @@ class UnitOfWork:
         if row.forks_count:
             self._replace_shadow_forks(row, {})
         self._drop_content(row)
-        if row.is_awaited:
-            self.release_side(row)
+        if row.blocks_notifications:
+            self.release_generated(row)
         self.listing_gone.extend([(server, row.internal_id) for server in row.listed])
         row.listed = ()
         self.rows[row.message_id] = None
@@ -443,16 +443,16 @@ class UnitOfWork:
         self.after_rollback.append(lambda: self.state.shadow_queues.pop(primary, None))
 
     # notifications
-    def tell(self, message_id: MessageId, transition: Transition, sides: Sequence[MessageId] = ()) -> None:
-        """Queue the discard notifications. With `sides`, each waits for all of these side messages. A `delivered` also waits for the side
-        messages that earlier notifications still wait for: it must not overtake them."""
+    def tell(self, message_id: MessageId, transition: Transition, generated: Sequence[MessageId] = ()) -> None:
+        """Queue the discard notifications. With `generated`, each waits for all of these messages. A `delivered` also waits for the
+        generated messages that earlier notifications still wait for: it must not overtake them."""
         if not transition.tell:
             return
         self.changes_count += 1
         earlier = self._awaited(message_id) if transition.before is not None and transition.before.done else []
         for notification in transition.tell:
             columns = self.notification(message_id, notification)
-            awaited = [*sides, *earlier] if notification.status is DiscardStatus.DELIVERED else sides
+            awaited = [*generated, *earlier] if notification.status is DiscardStatus.DELIVERED else generated
             if awaited:
                 self.waiting.append((awaited[0], " ".join(awaited[1:]), *columns))
             else:
@@ -468,20 +468,20 @@ class UnitOfWork:
         self.connection.execute(delete(tables.DISCARD).where(condition))
 
     def _awaited(self, message_id: MessageId) -> list[MessageId]:
-        """The side messages that notifications about this one wait for."""
-        found = [(side, more) for side, more, _, _, about, *_ in self.waiting if about == message_id]
+        """The generated messages that notifications about this one wait for."""
+        found = [(first, more) for first, more, _, _, about, *_ in self.waiting if about == message_id]
         found += self.select(SELECT_AWAITED, (message_id,))
-        sides = dict.fromkeys(MessageId(side) for first, more in found for side in (first, *more.split()))
-        return [side for side in sides if (row := self.row(side)) is not None and row.is_awaited]
+        ids = dict.fromkeys(MessageId(generated) for first, more in found for generated in (first, *more.split()))
+        return [generated for generated in ids if (row := self.row(generated)) is not None and row.blocks_notifications]
 
     def notification(self, message_id: MessageId, notification: Notification) -> tuple[Any, ...]:
         ordinals = rows.encode_ordinals(notification.ordinals) if notification.ordinals else ""
         return (notification.server, notification.database, message_id, str(notification.status), ordinals, self.now_microseconds)
 
-    def release_side(self, row: Row) -> None:
-        """Nothing waits for this side message any more."""
-        row.is_awaited = False
-        self.sides_ready.append(row.message_id)
+    def release_generated(self, row: Row) -> None:
+        """Nothing waits for this generated message any more."""
+        row.blocks_notifications = False
+        self.generated_ready.append(row.message_id)
         if self.rows.get(row.message_id) is row:
             self._mark(row)
 
@@ -492,7 +492,7 @@ def flush(work: UnitOfWork) -> None:
         work.execute_many(DELETE_MESSAGE, [(internal_id,) for internal_id in work.deleted])
     if work.new:
         _insert(work)
-    _release_sides(work)
+    _release_generated(work)
     if work.dirty:
         _update(work)
     if work.forks_new or work.forks_old:
@@ -653,21 +653,21 @@ def write_retries(work: UnitOfWork) -> None:
     work.retries_gone, work.retries = [], {}
 
 
-def _release_sides(work: UnitOfWork) -> None:
+def _release_generated(work: UnitOfWork) -> None:
     if work.waiting:
         work.execute_many(INSERT_WAITING, work.waiting)
-    while work.sides_ready:
-        side = work.sides_ready.pop()
-        for waiting_id, more_sides, *columns in work.select(SELECT_WAITING, (side,)):
+    while work.generated_ready:
+        generated = work.generated_ready.pop()
+        for waiting_id, more_sides, *columns in work.select(SELECT_WAITING, (generated,)):
             _release(work, waiting_id, more_sides.split(), columns)
 
 
 def _release(work: UnitOfWork, waiting_id: int, more_sides: list[str], columns: list[Any]) -> None:
-    """A waiting notification moves to its next side message, or gets its sequence now, so that peers see ascending sequences."""
+    """A waiting notification moves to its next generated message, or gets its sequence now, so that peers see ascending sequences."""
     while more_sides:
         following = more_sides.pop(0)
         row = work.row(MessageId(following))
-        if row is not None and row.is_awaited:
+        if row is not None and row.blocks_notifications:
             moved = {"side": following, "more_sides": " ".join(more_sides)}
             work.connection.execute(update(tables.WAITING).where(_W.id == waiting_id).values(moved))
             return

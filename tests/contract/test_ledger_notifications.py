@@ -16,8 +16,8 @@ from tests.kit.ledger import (
     OTHER,
     THEIR_DATABASE,
     THERE,
+    a_generated_message,
     a_message_id,
-    a_side,
     accept,
     all_done,
     an_attempt,
@@ -65,7 +65,7 @@ async def test_what_is_untold_is_what_its_asker_has_not_acknowledged(ledger: Led
 async def test_what_waits_for_the_copy_of_a_dsn_is_untold_too(ledger: Ledger) -> None:
     """A node that stopped before would have its original delivered again."""
     stored = await accept(ledger)
-    await ledger.record_attempt(an_attempt(stored.envelope.message_id, sides=(a_side(),)), all_done)
+    await ledger.record_attempt(an_attempt(stored.envelope.message_id, generated=(a_generated_message(),)), all_done)
 
     assert () == (await ledger.discards_for(THERE, THEIR_DATABASE, 9)).events
     assert await ledger.has_unacknowledged(THERE, THEIR_DATABASE)
@@ -168,9 +168,9 @@ async def test_a_repeated_discard_reply_does_not_lower_the_sequence(ledger: Ledg
 
 async def test_a_notification_waits_until_its_dsn_has_a_chosen_copy_and_then_comes_last(ledger: Ledger) -> None:
     waiting, later = await accept(ledger), await accept(ledger)
-    side = a_side()
-    dsn_id = side.message.envelope.message_id
-    await ledger.record_attempt(an_attempt(waiting.envelope.message_id, sides=(side,)), all_done)
+    generated = a_generated_message()
+    dsn_id = generated.message.envelope.message_id
+    await ledger.record_attempt(an_attempt(waiting.envelope.message_id, generated=(generated,)), all_done)
     await ledger.record_attempt(an_attempt(later.envelope.message_id), all_done)
 
     before = await ledger.discards_for(THERE, THEIR_DATABASE, 9)
@@ -184,16 +184,16 @@ async def test_a_notification_waits_until_its_dsn_has_a_chosen_copy_and_then_com
 
 async def test_what_failed_while_nobody_had_a_copy_is_not_said_before_its_dsn_is_placed(ledger: Ledger) -> None:
     stored = await accept(ledger, recipients_count=3, copies=())
-    message_id, side = stored.envelope.message_id, a_side()
-    await ledger.record_attempt(an_attempt(message_id, sides=(side,)), some_done(1))
+    message_id, generated = stored.envelope.message_id, a_generated_message()
+    await ledger.record_attempt(an_attempt(message_id, generated=(generated,)), some_done(1))
 
     before = await ledger.unreported(message_id)
-    assert {message_id: frozenset({1})} == await ledger.unreported_of([message_id, side.message.envelope.message_id])
+    assert {message_id: frozenset({1})} == await ledger.unreported_of([message_id, generated.message.envelope.message_id])
     copies = (Copy(THERE, THEIR_DATABASE, Choice.CHOSEN),)
     await ledger.transition([message_id], lambda _, claim: Transition(claim, replace(claim, copies=copies)))  # type: ignore[type-var]
     await ledger.record_attempt(an_attempt(message_id, frozenset({2})), some_done(2))
     while_waiting = await ledger.discards_for(THERE, THEIR_DATABASE, 9)
-    await ledger.transition([side.message.envelope.message_id], lambda _, claim: Transition(claim, replace(claim, copies=copies)))  # type: ignore[type-var]
+    await ledger.transition([generated.message.envelope.message_id], lambda _, claim: Transition(claim, replace(claim, copies=copies)))  # type: ignore[type-var]
 
     assert (frozenset({1}), (), frozenset()) == (before, while_waiting.events, await ledger.unreported(message_id))
     assert {} == await ledger.unreported_of([message_id])
@@ -208,15 +208,15 @@ async def test_a_message_that_is_done_while_nobody_had_a_copy_is_not_said_before
 ) -> None:
     """A server of which its claim knows nothing may ask. It may have yielded, too, before the outcome was recorded."""
     stored = await accept(ledger, copies=())
-    message_id, side = stored.envelope.message_id, a_side()
+    message_id, generated = stored.envelope.message_id, a_generated_message()
 
     def done(_: object, claim: Claim | None) -> Transition:
         assert claim is not None
         return Transition(claim, replace(claim, role=role, done=frozenset({1}), primary=THERE, database=THEIR_DATABASE), tell)
 
-    await ledger.record_attempt(an_attempt(message_id, sides=(side,)), done)
+    await ledger.record_attempt(an_attempt(message_id, generated=(generated,)), done)
     before = await ledger.unreported_of([message_id])
-    await ledger.record_attempt(an_attempt(side.message.envelope.message_id), all_done)
+    await ledger.record_attempt(an_attempt(generated.message.envelope.message_id), all_done)
 
     assert ({message_id: frozenset({1})}, {}) == (before, await ledger.unreported_of([message_id]))
     released = (await ledger.discards_for(OTHER, NEW_DATABASE, 9)).events
@@ -227,8 +227,8 @@ async def test_a_message_that_is_done_while_nobody_had_a_copy_is_not_said_before
 async def test_what_waits_for_its_dsn_waits_on_when_its_asker_is_lost(ledger: Ledger, event: str) -> None:
     await ledger.record_peer(an_identity(), NOW)
     stored = await accept(ledger, recipients_count=2)
-    message_id, side = stored.envelope.message_id, a_side()
-    await ledger.record_attempt(an_attempt(message_id, sides=(side,)), some_done(1))
+    message_id, generated = stored.envelope.message_id, a_generated_message()
+    await ledger.record_attempt(an_attempt(message_id, generated=(generated,)), some_done(1))
 
     if event == "forgotten":
         await ledger.record_forgotten(THERE)
@@ -237,7 +237,7 @@ async def test_what_waits_for_its_dsn_waits_on_when_its_asker_is_lost(ledger: Le
 
     assert frozenset({1}) == await ledger.unreported(message_id)
     copies = (Copy(OTHER, NEW_DATABASE, Choice.CHOSEN),)
-    await ledger.transition([side.message.envelope.message_id], lambda _, claim: Transition(claim, replace(claim, copies=copies)))  # type: ignore[type-var]
+    await ledger.transition([generated.message.envelope.message_id], lambda _, claim: Transition(claim, replace(claim, copies=copies)))  # type: ignore[type-var]
     assert frozenset() == await ledger.unreported(message_id)
     assert () == (await ledger.discards_for(THERE, NEW_DATABASE, 9)).events
 
@@ -245,9 +245,9 @@ async def test_what_waits_for_its_dsn_waits_on_when_its_asker_is_lost(ledger: Le
 @pytest.mark.parametrize("end", ["delivered", "removed"])
 async def test_a_notification_waits_no_longer_when_its_dsn_is_over(ledger: Ledger, end: str) -> None:
     stored = await accept(ledger)
-    side = a_side()
-    dsn_id = side.message.envelope.message_id
-    await ledger.record_attempt(an_attempt(stored.envelope.message_id, sides=(side,)), all_done)
+    generated = a_generated_message()
+    dsn_id = generated.message.envelope.message_id
+    await ledger.record_attempt(an_attempt(stored.envelope.message_id, generated=(generated,)), all_done)
 
     if end == "delivered":
         await ledger.record_attempt(an_attempt(dsn_id), all_done)
@@ -260,13 +260,13 @@ async def test_a_notification_waits_no_longer_when_its_dsn_is_over(ledger: Ledge
 
 async def test_a_dsn_is_listed_where_its_original_may_be_and_has_its_ownership(ledger: Ledger) -> None:
     stored = await accept(ledger)
-    side = a_side()
+    generated = a_generated_message()
     claim = replace(stored.claim, number=replace(stored.claim.number, ownership=3))
     await ledger.transition([stored.envelope.message_id], lambda _, before: Transition(before, claim))
 
-    await ledger.record_attempt(an_attempt(stored.envelope.message_id, sides=(side,)), all_done)
+    await ledger.record_attempt(an_attempt(stored.envelope.message_id, generated=(generated,)), all_done)
 
-    made = await ledger.load(side.message.envelope.message_id)
+    made = await ledger.load(generated.message.envelope.message_id)
     assert made is not None
     assert (Role.PRIMARY, 3) == (made.claim.role, made.claim.number.ownership)
     assert [(copy.server, copy.database, Choice.LISTED) for copy in stored.claim.copies] == [
@@ -276,12 +276,12 @@ async def test_a_dsn_is_listed_where_its_original_may_be_and_has_its_ownership(l
 
 async def test_a_notification_waits_for_all_its_dsns(ledger: Ledger) -> None:
     stored = await accept(ledger)
-    sides = (a_side(), a_side())
-    await ledger.record_attempt(an_attempt(stored.envelope.message_id, sides=sides), all_done)
+    notices = (a_generated_message(), a_generated_message())
+    await ledger.record_attempt(an_attempt(stored.envelope.message_id, generated=notices), all_done)
 
     counts = []
-    for side in sides:
-        await ledger.transition([side.message.envelope.message_id], choose)
+    for notice in notices:
+        await ledger.transition([notice.message.envelope.message_id], choose)
         counts.append(len((await ledger.discards_for(THERE, THEIR_DATABASE, 9)).events))
 
     assert [0, 1] == counts
@@ -290,9 +290,9 @@ async def test_a_notification_waits_for_all_its_dsns(ledger: Ledger) -> None:
 async def test_a_dsn_that_is_there_already_is_not_made_again(ledger: Ledger) -> None:
     dsn = await accept(ledger, copies=(Copy(OTHER, NEW_DATABASE, Choice.CHOSEN),))
     stored = await accept(ledger)
-    side = a_side(dsn.envelope.message_id)
+    generated = a_generated_message(dsn.envelope.message_id)
 
-    await ledger.record_attempt(an_attempt(stored.envelope.message_id, sides=(side,)), all_done)
+    await ledger.record_attempt(an_attempt(stored.envelope.message_id, generated=(generated,)), all_done)
 
     assert dsn == await ledger.load(dsn.envelope.message_id)
     assert 1 == len((await ledger.discards_for(THERE, THEIR_DATABASE, 9)).events)

@@ -14,7 +14,7 @@ from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, BoundaryName, Database
 from shadowrelay.model.message import Content, Envelope, Ordinals, Recipient
 from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, DiscardEvent, DiscardStatus, Notification, Role, Transition
 from shadowrelay.model.peers import PeerIdentity
-from shadowrelay.model.queue import AttemptRecord, FailureKind, ForkRetry, NewMessage, Origin, SideMessage, StoredMessage
+from shadowrelay.model.queue import AttemptRecord, FailureKind, ForkRetry, GeneratedMessage, NewMessage, Origin, StoredMessage
 from shadowrelay.model.values import replace
 from shadowrelay.ownership.primary import released_acknowledged
 from shadowrelay.ownership.rules import PeerDatabase
@@ -118,9 +118,9 @@ def an_attempt(message_id: MessageId, done: Ordinals = frozenset({1}), **changes
     return replace(record, **changes)
 
 
-def a_side(message_id: MessageId | None = None) -> SideMessage:
+def a_generated_message(message_id: MessageId | None = None) -> GeneratedMessage:
     message = a_new_message(message_id=message_id, copies=())
-    return SideMessage(replace(message, origin=Origin.DSN), a_content(b"dsn\r\n"))
+    return GeneratedMessage(replace(message, origin=Origin.DSN), a_content(b"dsn\r\n"))
 
 
 def an_identity(

@@ -203,7 +203,7 @@ async def test_a_reload_begins_and_ends_journaling(tmp_path: Path) -> None:
 # I3
 
 
-def no_copies_of_sides(net: Net, original: Callable[[], MessageId]) -> None:
+def no_copies_of_generated(net: Net, original: Callable[[], MessageId]) -> None:
     """Peers take the original, and nothing else that east offers."""
     for node in net.nodes.values():
         real = node.services.peer_requests.hold
@@ -222,7 +222,7 @@ async def test_the_originals_copy_is_kept_until_what_it_caused_has_one(tmp_path:
         answer = OK if kind == "report" else NO_USER
         recipient = "u@corp.example" if kind == "report" else "u@elsewhere.example"
         net.sink.answer = lambda address: answer if address == recipient else BUSY
-        no_copies_of_sides(net, lambda: east.last)
+        no_copies_of_generated(net, lambda: east.last)
         await east.accept(recipient)
         await until(east.in_role(east.last, Role.DELIVERED), 5)
         await asyncio.sleep(2 * HEARTBEAT)

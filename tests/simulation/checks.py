@@ -80,10 +80,10 @@ class Checker:
                 self._sent[envelope.internet_message_id, envelope.date, envelope.sender].append(envelope)
 
     def attempted(self, machine: Machine, attempt: AttemptRecord) -> None:
-        """About to be committed: what is done without having arrived has failed; its notices are `sides`."""
+        """About to be committed: what is done without having arrived has failed; its notices are `generated`."""
         envelope = self.envelopes[attempt.message_id]
-        for side in attempt.sides:  # also about a recipient that the message reached, by another node
-            self.notices.setdefault(side.message.envelope.message_id, set()).add(machine.host)
+        for generated in attempt.generated:  # also about a recipient that the message reached, by another node
+            self.notices.setdefault(generated.message.envelope.message_id, set()).add(machine.host)
         for ordinal in attempt.done:
             if self.arrived[attempt.message_id, ordinal]:
                 continue
@@ -94,7 +94,7 @@ class Checker:
                 continue
             if not address.startswith("bad") and (attempt.message_id, address) not in self.refused:
                 self.violation("I1", f"{machine.name} gives up {attempt.message_id} for {address}, which nobody refused")
-            notices = tuple(side.message.envelope.message_id for side in attempt.sides if side.action == "failed")
+            notices = tuple(generated.message.envelope.message_id for generated in attempt.generated if generated.action == "failed")
             if not notices and envelope.sender:
                 self.violation("I1", f"{machine.name} tells nobody that {attempt.message_id} failed for {address}")
             self.bounced[attempt.message_id][ordinal] = notices

@@ -192,8 +192,8 @@ class SimulatedNode(Node):
             return await hold(message, content, decide)
 
         async def record_attempt(record: AttemptRecord, decide: Any) -> Any:
-            for side in record.sides:
-                observer.known(side.message)
+            for generated in record.generated:
+                observer.known(generated.message)
             observer.attempted(machine, record)
             return await attempt(record, decide)
 

@@ -68,8 +68,8 @@ def _as_deferred(send: Callable[..., TrackingEvent]) -> Callable[..., TrackingEv
     return lambda *arguments, **named: replace(send(*arguments, **named), event=EventId.DEFER)
 
 
-def _without_sides(tell: Callable[..., None]) -> Callable[..., None]:
-    def at_once(self: UnitOfWork, message_id: MessageId, transition: Transition, sides: Any = ()) -> None:
+def _without_generated(tell: Callable[..., None]) -> Callable[..., None]:
+    def at_once(self: UnitOfWork, message_id: MessageId, transition: Transition, generated: Any = ()) -> None:
         tell(self, message_id, transition)
 
     return at_once
@@ -148,7 +148,7 @@ RULES: dict[str, Off] = {
     ),
     "notices": Off(
         "a recipient is not reported done while its DSN exists on one disk only",
-        ((UnitOfWork, "tell", _without_sides(UnitOfWork.tell)),),
+        ((UnitOfWork, "tell", _without_generated(UnitOfWork.tell)),),
         (30000,), "I1",
     ),
     "failures": Off(

@@ -34,11 +34,11 @@ from tests.kit.ledger import (
     THERE,
     Refused,
     a_content,
+    a_generated_message,
     a_ledger,
     a_message_id,
     a_new_message,
     a_retry,
-    a_side,
     a_spooled_content,
     accept,
     all_done,
@@ -123,9 +123,9 @@ class Driver:
                 keep_until = NOW + timedelta(minutes=detail)
                 return ledger.record_attempt(an_attempt(message_id, keep_until=keep_until, remember_until=keep_until + DAY), all_done)
             case "bounce":
-                side = a_side()
-                self.ids.append(side.message.envelope.message_id)
-                return ledger.record_attempt(an_attempt(message_id, sides=(side,)), all_done)
+                generated = a_generated_message()
+                self.ids.append(generated.message.envelope.message_id)
+                return ledger.record_attempt(an_attempt(message_id, generated=(generated,)), all_done)
             case "discarded":
                 event = DiscardEvent(1, message_id, DiscardStatus.DELIVERED)
                 return ledger.record_discards(THERE, THEIR_DATABASE, 1, [event], discarded, NOW + timedelta(minutes=detail))

@@ -53,7 +53,7 @@ def is_deferred_by_next_hop() -> Column:
     return is_event("DEFER") & F.col("source").isin("SMTP", "DNS")
 
 
-def is_side_message() -> Column:
+def is_generated_message() -> Column:
     """The row says that a DSN or a journal report was made, under its own id."""
     return is_event("DSN") | (is_event("RECEIVE") & (F.col("source") == "AGENT"))
 

@@ -22,7 +22,7 @@ import structlog
 
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.message import Content, Ordinals
-from shadowrelay.model.queue import AttemptRecord, NewMessage, Origin, SideMessage, StoredMessage
+from shadowrelay.model.queue import AttemptRecord, GeneratedMessage, NewMessage, Origin, StoredMessage
 from shadowrelay.model.replies import ContentCorrupt, LedgerUnavailable, Reply
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import primary
@@ -55,7 +55,7 @@ class Notices:
         server: str,
         *,
         passes_dsn: bool,
-    ) -> tuple[SideMessage, ...]:
+    ) -> tuple[GeneratedMessage, ...]:
         """Shapes: empty if no DSN is due, as always for the null sender. `passes_dsn`: the next hop received the sender's DSN
         parameters and reports itself. The content is read only if a DSN is due."""
         if not stored.envelope.sender:
@@ -69,21 +69,21 @@ class Notices:
             found[DsnKind.DELAY] = {ordinal: (_last_reply(outcome), server) for ordinal in outcome.delayed_dsn}
         if outcome.delivered and not passes_dsn:
             found[DsnKind.SUCCESS] = dict.fromkeys(outcome.delivered, (RELAYED, server))
-        sides = []
+        notices = []
         for kind, replies in found.items():
             ordinals = dsn.notifiable(stored.envelope, replies, kind)
-            if ordinals and (side := await self._side(stored, read_content, kind, ordinals, replies)) is not None:
-                sides.append(side)
-        return tuple(sides)
+            if ordinals and (notice := await self._notice(stored, read_content, kind, ordinals, replies)) is not None:
+                notices.append(notice)
+        return tuple(notices)
 
-    async def _side(
+    async def _notice(
         self,
         stored: StoredMessage,
         read_content: Callable[[], Awaitable[Content]],
         kind: DsnKind,
         ordinals: Ordinals,
         replies: dict[int, tuple[Reply, str]],
-    ) -> SideMessage | None:
+    ) -> GeneratedMessage | None:
         message_id = stored.envelope.message_id
         try:
             try:
@@ -111,7 +111,7 @@ class Notices:
         replies: dict[int, tuple[Reply, str]],
         *,
         is_whole: bool,
-    ) -> SideMessage:
+    ) -> GeneratedMessage:
         context = self._context
         now = context.now()
         transport = context.settings.transport
@@ -125,7 +125,7 @@ class Notices:
         if stored.is_promoted:  # the lost primary may have made this DSN already, and any node may have taken that over
             claim = replace(claim, copies=context.peers.entries())
         message = NewMessage(envelope, claim, Origin.DSN, now, delivery_rules.remember_until(now, transport))
-        return SideMessage(message, Content(len(data), hashlib.sha256(data).digest(), data), ACTIONS[kind].value)
+        return GeneratedMessage(message, Content(len(data), hashlib.sha256(data).digest(), data), ACTIONS[kind].value)
 
     def _report(
         self, stored: StoredMessage, kind: DsnKind, ordinal: int, reply: Reply, server: str, now: datetime, until: datetime | None
@@ -161,7 +161,7 @@ class Journaling:
         async with turn:
             reports = await self._reports(stored, outcome, journal_recipients, read_content)
             try:
-                await record(replace(outcome, sides=(*outcome.sides, *reports)) if reports else outcome)
+                await record(replace(outcome, generated=(*outcome.generated, *reports)) if reports else outcome)
             except Exception:
                 _remove(reports)
                 raise
@@ -172,7 +172,7 @@ class Journaling:
         outcome: AttemptRecord,
         journal_recipients: Iterable[str],
         read_content: Callable[[], Awaitable[Content]],
-    ) -> tuple[SideMessage, ...]:
+    ) -> tuple[GeneratedMessage, ...]:
         """A delivery must be recorded, with its reports: what hinders that for now is waited for."""
         message_id = stored.envelope.message_id
         is_waiting = False
@@ -201,8 +201,8 @@ class Journaling:
                 _log.exception("journal.failed", message_id=message_id)
                 return ()
 
-    async def _all_built(self, stored: StoredMessage, content: Content, journal_recipients: Iterable[str]) -> tuple[SideMessage, ...]:
-        reports: list[SideMessage] = []
+    async def _all_built(self, stored: StoredMessage, content: Content, journal_recipients: Iterable[str]) -> tuple[GeneratedMessage, ...]:
+        reports: list[GeneratedMessage] = []
         try:
             for journal_recipient in journal_recipients:
                 reports.append(await self._built(stored, content, journal_recipient))
@@ -211,7 +211,7 @@ class Journaling:
             raise
         return tuple(reports)
 
-    async def _built(self, stored: StoredMessage, content: Content, journal_recipient: str) -> SideMessage:
+    async def _built(self, stored: StoredMessage, content: Content, journal_recipient: str) -> GeneratedMessage:
         context = self._context
         me, now, original = context.me, context.now(), stored.envelope
         envelope = journal.envelope_for(original, journal_recipient, now, me.server)
@@ -220,10 +220,10 @@ class Journaling:
         if stored.is_promoted:  # the lost primary may have made this report already, and any node may have taken that over
             claim = replace(claim, copies=context.peers.entries())
         message = NewMessage(envelope, claim, Origin.JOURNAL, now, delivery_rules.remember_until(now, context.settings.transport))
-        return SideMessage(message, await context.ledger.wrapped(content, header, trailer))
+        return GeneratedMessage(message, await context.ledger.wrapped(content, header, trailer))
 
 
-def _remove(reports: Iterable[SideMessage]) -> None:
+def _remove(reports: Iterable[GeneratedMessage]) -> None:
     """The files of reports that were not committed."""
     for report in reports:
         if report.content.path is not None:
