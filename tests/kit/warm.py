@@ -1,7 +1,8 @@
 """`python -m shadowrelay` without its imports, which are nine tenths of a node's start.
 
 A process that has imported everything forks for each start. What comes of it is a child of whoever asked, like any other, with arguments,
-variables, a directory and standard files of its own, to be waited for, signalled and killed. tests/process/test_two_nodes.py starts cold.
+variables, a directory and standard files of its own, to be waited for, signalled and killed. tests/process/test_two_nodes.py starts cold,
+and so do tests in which a library reads variables when it is imported, as fsspec does.
 """
 
 import ctypes

@@ -2,12 +2,21 @@
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from pathlib import Path
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 MEMORY = Path("/dev/shm")
+
+
+@pytest.fixture
+def logged() -> Iterator[list[MutableMapping[str, Any]]]:
+    """What nodes say in their operator logs: `event`, `log_level`, and what they tell."""
+    with capture_logs() as lines:
+        yield lines
 
 
 @pytest.fixture

@@ -2,14 +2,13 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
-from structlog.testing import CapturingLogger
 
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, LedgerUnavailable, Reply, RequestRefused
-from shadowrelay.pipeline import peerbook
 from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, SOUTH, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes, until
 
 BUSY = Reply(451, "4.3.2", "not now")
@@ -112,10 +111,8 @@ async def test_where_all_nodes_must_be_asked_it_is_left_out(tmp_path: Path) -> N
 
 @in_virtual_time
 async def test_it_stays_forgotten_over_restarts_and_its_return_is_noticed_recorded_and_logged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, logged: list[dict[str, Any]]
 ) -> None:
-    log = CapturingLogger()
-    monkeypatch.setattr(peerbook, "_log", log)
     async with nodes(tmp_path, EAST, WEST) as net:
         await without_west(net)
         await net.kill(EAST)
@@ -128,7 +125,7 @@ async def test_it_stays_forgotten_over_restarts_and_its_return_is_noticed_record
         await asyncio.sleep(1)
 
         assert (False, False) == (await is_shown(east), await is_recorded(east))
-        assert [WEST] == [call.kwargs["server"] for call in log.calls if call.args[0] == "peer.remembered"]
+        assert [WEST] == [line["server"] for line in logged if line["event"] == "peer.remembered"]
 
 
 @in_virtual_time

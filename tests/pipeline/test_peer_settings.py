@@ -7,24 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import CapturingLogger
 
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.replies import Reply
-from shadowrelay.pipeline import peerbook
 from shadowrelay.settings.texts import format_duration
 from shadowrelay.settings.values import Settings
 from tests.kit.nodes import EAST, HEARTBEAT, OK, SPAN, WEST, Net, in_virtual_time, nodes, until
 
 BUSY = Reply(451, "4.3.2", "not now")
-Said = Callable[[], list[tuple[str, dict[str, Any]]]]
+Said = Callable[[], list[dict[str, Any]]]
 
 
 @pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> Said:
-    log = CapturingLogger()
-    monkeypatch.setattr(peerbook, "_log", log)
-    return lambda: [(call.args[0], call.kwargs) for call in log.calls]
+def said(logged: list[dict[str, Any]]) -> Said:
+    """What was logged about settings."""
+    return lambda: [line for line in logged if line["event"].startswith("peer.setting_")]
 
 
 async def differs(net: Net, name: Any) -> str:
@@ -44,7 +41,7 @@ async def test_a_peer_with_another_span_is_shown_and_logged_once_until_it_has_th
         here, there = (format_duration(timedelta(seconds=span)) for span in (2 * SPAN, SPAN))
         assert f"shadow_resubmit_time_span is {here} here, {there} there" == await differs(net, WEST)
         assert 1 == net.nodes[EAST].context.peers.differing()
-        assert {EAST, WEST} == {facts["server"] for event, facts in said() if event == "peer.setting_differs"}
+        assert {EAST, WEST} == {line["server"] for line in said() if line["event"] == "peer.setting_differs"}
         assert 2 == len(said())
 
         await net.kill(WEST)
@@ -52,7 +49,9 @@ async def test_a_peer_with_another_span_is_shown_and_logged_once_until_it_has_th
         await asyncio.sleep(5 * HEARTBEAT)
 
         assert ("", 0) == (await differs(net, EAST), net.nodes[EAST].context.peers.differing())
-        assert ("peer.setting_agrees", {"server": WEST, "setting": "shadow_resubmit_time_span"}) == said()[-1]
+        assert {"event": "peer.setting_agrees", "log_level": "warning", "server": WEST, "setting": "shadow_resubmit_time_span"} == said()[
+            -1
+        ]
         assert 3 == len(said())
 
 
@@ -82,7 +81,7 @@ async def test_other_settings_of_the_organization_are_shown_and_logged_in_the_sa
 
         expected = "reject_message_on_shadow_failure is false here, true there; safety_net_hold_time is 2d here, 1h there"
         assert (expected, 1) == (await differs(net, EAST), net.nodes[EAST].context.peers.differing())
-        names = [facts["setting"] for event, facts in said() if (event, facts["server"]) == ("peer.setting_differs", WEST)]
+        names = [line["setting"] for line in said() if (line["event"], line["server"]) == ("peer.setting_differs", WEST)]
         assert ["reject_message_on_shadow_failure", "safety_net_hold_time"] == names
 
 

@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import CapturingLogger
 
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.replies import Reply
-from shadowrelay.pipeline import pressure
 from shadowrelay.pipeline.pressure_rules import Level, Resource
 from shadowrelay.ports import Disk, MemoryUse
 from shadowrelay.settings.values import BackPressure
@@ -27,11 +25,9 @@ AT_ONCE = {f"{resource}_history_depth": 1 for resource in ("private_bytes", "con
 
 
 @pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> Said:
-    """What was logged about pressure, with `event`, and in `tells` how loud."""
-    log = CapturingLogger()
-    monkeypatch.setattr(pressure, "_log", log)
-    return lambda: [{"event": call.args[0], "tells": call.method_name, **call.kwargs} for call in log.calls]
+def said(logged: list[dict[str, Any]]) -> Said:
+    """What was logged about pressure."""
+    return lambda: [line for line in logged if line["event"].startswith(("pressure.", "tarpit."))]
 
 
 def settings_of(node: VirtualNode, **changes: Any) -> None:
@@ -225,7 +221,7 @@ def test_the_pressure_of_each_resource_is_told_once_and_shown_as_the_reason(reso
 
             told = [line for line in said() if line["event"].startswith("pressure.")]
             assert [("pressure.increased", resource.value, "normal", "medium", "medium", "warning")] == [
-                (line["event"], line["resource"], line["before"], line["after"], line["node"], line["tells"]) for line in told
+                (line["event"], line["resource"], line["before"], line["after"], line["node"], line["log_level"]) for line in told
             ]
             assert east.context.pressure.meters[resource].reading.use == pytest.approx(told[0]["use"], abs=0.1)
             _, reasons = east.services.view.is_ready()
@@ -252,7 +248,7 @@ async def test_a_node_under_high_pressure_is_not_ready_and_says_why(tmp_path: Pa
         assert [
             ("pressure.increased", "error", "all mail and copies are refused"),
             ("pressure.decreased", "warning", "all mail and copies are accepted"),
-        ] == [(line["event"], line["tells"], line["effect"]) for line in said()]
+        ] == [(line["event"], line["log_level"], line["effect"]) for line in said()]
 
 
 @in_virtual_time

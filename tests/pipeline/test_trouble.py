@@ -6,15 +6,13 @@ import sqlite3
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-
-import pytest
-from structlog.testing import CapturingLogger
+from typing import Any
 
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.ownership import DiscardEvent, DiscardStatus, Role
 from shadowrelay.model.peers import DiscardReply
 from shadowrelay.model.replies import STORE_UNAVAILABLE, LedgerUnavailable, PeerUnavailable, Reply, TransientDeliveryError
-from shadowrelay.pipeline import delivery_rules, heartbeat, review
+from shadowrelay.pipeline import delivery_rules
 from tests.kit.nodes import EAST, HEARTBEAT, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, make_settings, nodes
 
 BUSY = Reply(451, "4.3.2", "not now")
@@ -340,10 +338,8 @@ async def test_a_peer_that_answers_polls_but_no_questions_is_tried_by_one_messag
 
 @in_virtual_time
 async def test_a_peer_that_answers_no_question_for_a_span_is_not_waited_for_any_longer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, logged: list[dict[str, Any]]
 ) -> None:
-    log = CapturingLogger()
-    monkeypatch.setattr(review, "_log", log)
     async with nodes(tmp_path, EAST, WEST, delivery_without_lease="deliver") as net:
         net.sink.answer = gone
         await net.nodes[EAST].accept()
@@ -357,15 +353,13 @@ async def test_a_peer_that_answers_no_question_for_a_span_is_not_waited_for_any_
         await asyncio.sleep(2 * HEARTBEAT + SPAN)
 
         assert ([], ["user1@corp.example"]) == (before, net.sink.addresses())
-        assert 1 == sum(call.args == ("peer.answers_no_questions",) for call in log.calls)
+        assert 1 == sum(line["event"] == "peer.answers_no_questions" for line in logged)
 
 
 @in_virtual_time
 async def test_a_peer_that_repeats_what_was_acknowledged_is_asked_again_only_by_the_next_poll(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, logged: list[dict[str, Any]]
 ) -> None:
-    log = CapturingLogger()
-    monkeypatch.setattr(heartbeat, "_log", log)
     async with nodes(tmp_path, EAST, WEST) as net:
         east = net.nodes[EAST]
         link, asked_count = east.context.links[WEST], 0
@@ -380,7 +374,7 @@ async def test_a_peer_that_repeats_what_was_acknowledged_is_asked_again_only_by_
         await asyncio.sleep(20 * HEARTBEAT)
 
         assert 10 < asked_count < 20 * HEARTBEAT / 0.5 + 10
-        assert 1 == sum(call.args == ("discards.repeated",) for call in log.calls)
+        assert 1 == sum(line["event"] == "discards.repeated" for line in logged)
 
 
 @in_virtual_time

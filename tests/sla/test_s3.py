@@ -17,8 +17,6 @@ from tests.kit.clients import submit
 from tests.kit.clock import until, wait_until
 from tests.kit.processes import a_node_process
 
-pytestmark = pytest.mark.usefixtures("warm_starts")
-
 MESSAGES = 3
 SHIPPING = """
 [shipping]
