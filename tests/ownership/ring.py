@@ -104,7 +104,7 @@ LARGE = (
 
 
 class Copies(NamedTuple):
-    """Two copies on four nodes: a budget, and what happens first, where the whole would take too long."""
+    """Four nodes: a budget, and what happens first, where the whole would take too long."""
 
     budget: Budget
     beginning: tuple[str, ...] = ()
@@ -145,6 +145,8 @@ LARGE_RELAYED = (
     *_relayed((0, 1, 0, 1), (0, 2, 0), (1, 1, 1)),
     *_relayed((1, 1, 0), (0, 1, 1), (0, 0, 1, 1), is_twice=True),
 )
+# The reply to the first offer is lost. Node 0 has two other hubs, which may have the message when it is offered again.
+LARGE_HUBS = (Copies(Budget(1, 1, 1)._replace(nodes=4, is_relayed=True), ("late: 1: relays to 0, not heard",)),)
 
 
 @contextmanager
@@ -163,7 +165,7 @@ def main(names: list[str]) -> int:
         return 2
     fine = True
     with without(*names):
-        for budget, beginning in *map(Copies, SMALL + SMALL_RELAYED + LARGE + LARGE_RELAYED), *SMALL_TWO, *LARGE_TWO:
+        for budget, beginning in *map(Copies, SMALL + SMALL_RELAYED + LARGE + LARGE_RELAYED), *SMALL_TWO, *LARGE_TWO, *LARGE_HUBS:
             for policy in POLICIES:
                 finding = explore(policy, budget, is_first_enough=bool(names), beginning=beginning)
                 print(finding, flush=True)

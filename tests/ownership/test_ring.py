@@ -3,7 +3,7 @@
 import pytest
 
 from tests.ownership.explore import POLICIES, explore
-from tests.ownership.ring import LARGE, LARGE_RELAYED, LARGE_TWO, RULES, SMALL, SMALL_RELAYED, SMALL_TWO, Copies, main, without
+from tests.ownership.ring import LARGE, LARGE_HUBS, LARGE_RELAYED, LARGE_TWO, RULES, SMALL, SMALL_RELAYED, SMALL_TWO, Copies, main, without
 from tests.ownership.state import Budget
 
 pytestmark = [pytest.mark.ownership, pytest.mark.timeout(300)]  # seconds where the machine is free
@@ -44,9 +44,9 @@ def test_with_two_copies_on_four_nodes_nothing_is_lost_doubled_or_stuck(two: Cop
 @pytest.mark.heavy
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("two", LARGE_TWO, ids=lambda two: _name(two.budget))
-def test_with_two_copies_on_four_nodes_nothing_is_lost_doubled_or_stuck_with_more_faults(two: Copies, policy: str) -> None:
-    finding = explore(policy, two.budget, beginning=two.beginning)
+@pytest.mark.parametrize("four", LARGE_TWO + LARGE_HUBS, ids=lambda four: _name(four.budget))
+def test_on_four_nodes_nothing_is_lost_doubled_or_stuck_with_more_faults(four: Copies, policy: str) -> None:
+    finding = explore(policy, four.budget, beginning=four.beginning)
 
     assert {} == finding.wrong, str(finding)
 
