@@ -25,7 +25,7 @@ from shadowrelay.sla.figures.evidence import Evidence, Rules, evidence, within
 from shadowrelay.sla.figures.first_pass import RESENT_KEYS, first_pass, odd_events, seen_counts, server_names, several_copies
 from shadowrelay.sla.figures.slow import slow
 from shadowrelay.sla.incident_list import cuts, incidents, with_cuts
-from shadowrelay.sla.inspection import inspect
+from shadowrelay.sla.inspection import inspect, remedy
 from shadowrelay.sla.land import COMPRESSION
 from shadowrelay.sla.live import AHEAD_MAX
 from shadowrelay.sla.objectives import BURN_WINDOWS_HOURS, Promise, impossible, judged, not_computable, read_objectives, times_of, verdicts
@@ -191,8 +191,7 @@ def write_report(
                 ) from exc
             if (torn := _EVENTS_READ.search(str(exc))) is not None:
                 raise WarehouseUnusable(
-                    f"{warehouse}: damaged: {torn[0]} cannot be read; read it again: `shadowrelay sla ingest --logs DIR "
-                    f"--warehouse {warehouse} --again '{unquote(torn[1])}/*'`"
+                    f"{warehouse}: damaged: {torn[0]} cannot be read; {remedy(warehouse, unquote(torn[1]) + '/*')}"
                 ) from exc
             raise
     if textfile is not None:
