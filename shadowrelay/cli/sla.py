@@ -228,18 +228,25 @@ def prepare() -> None:
 @sla.command("prune")
 def prune(
     warehouse: WarehouseWanted,
-    keep: Annotated[str, typer.Option("--keep", metavar="DURATION", help="How much to keep, such as 90d.")],
+    keep: Annotated[str | None, typer.Option("--keep", metavar="DURATION", help="How much to keep, such as 90d.")] = None,
+    log: Annotated[
+        list[str] | None,
+        typer.Option("--log", metavar="SERVER/FILE", help="Forget this log, which no longer exists; * stands for any text."),
+    ] = None,
 ) -> None:
-    """Delete the events of all days that ended longer ago."""
+    """Delete the events of all days that ended longer ago, or those of damaged logs that no longer exist."""
     with _answered():
+        if (keep is None) == (not log):
+            raise ConfigurationError("give --keep or --log")
         try:
-            span = parse_duration(keep)
+            span = parse_duration(keep) if keep is not None else None
         except ValueError as exc:
             raise ConfigurationError(f"--keep {keep}: {exc}") from exc
         import_module("shadowrelay.sla.session").check_packages()
         import_module("shadowrelay.sla.ingest").require_warehouse(warehouse)
-        count = import_module("shadowrelay.sla.inspection").keep(warehouse, span)
-    typer.echo(f"{warehouse}: {counted(count, 'day')} deleted")
+        module = import_module("shadowrelay.sla.inspection")
+        done = counted(module.leave_out(warehouse, log), "log") if span is None else counted(module.keep(warehouse, span), "day")
+    typer.echo(f"{warehouse}: {done} deleted")
 
 
 @sla.command("trace")

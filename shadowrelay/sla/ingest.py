@@ -40,6 +40,7 @@ from shadowrelay.sla.warehouse import (
     clean,
     compact,
     compact_files,
+    compact_quarantine,
     is_compactable,
     next_number,
     read_pruned,
@@ -276,3 +277,5 @@ def review(
         tell(f"{count} small files merged")
     if is_compacting and (count := compact_files(warehouse)):
         tell(f"the tables of {count} batches merged")
+    if is_compacting and (count := compact_quarantine(warehouse)):
+        tell(f"{count} files of quarantine merged")

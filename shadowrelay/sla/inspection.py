@@ -18,12 +18,14 @@ from pyarrow import parquet
 
 from shadowrelay.sla.land import land_here, write_parquet
 from shadowrelay.sla.logs import NoLogs, Source, require_logs
+from shadowrelay.sla.sites import read_shipping, write_shipping
 from shadowrelay.sla.storage import located
 from shadowrelay.sla.warehouse import (
     OF_BATCH,
     Merge,
     WarehouseUnusable,
     batches_in,
+    complete_batches,
     is_of_several,
     landed_batches,
     landed_tables,
@@ -84,12 +86,12 @@ def inspect(warehouse: str) -> None:
     """
     require_version(warehouse)
     for tries_left in reversed(range(TRIES)):
-        merges = read_merges(warehouse)
+        merges, quarantine = read_merges(warehouse), _bad_lines_of_several(warehouse)
         try:
             _inspect(warehouse, merges)
             return
         except WarehouseUnusable:
-            if not tries_left or read_merges(warehouse).keys() == merges.keys():
+            if not tries_left or (read_merges(warehouse).keys() == merges.keys() and _bad_lines_of_several(warehouse) == quarantine):
                 raise
 
 
@@ -111,7 +113,7 @@ def _inspect(warehouse: str, merges: Mapping[str, Merge]) -> None:
     parts = _complete(warehouse, landed, merges)
     damages = [
         *_lost_batches(warehouse, landed | merges.keys()),
-        *_lost_tables(parts, {each.batch for each in found} | merges.keys()),
+        *_lost_tables(warehouse, parts, {each.batch for each in found} | merges.keys()),
         *_torn_events(warehouse, merges, found, parts),
         *_lost_quarantine(warehouse, landed, found),
     ]
@@ -152,29 +154,56 @@ def _torn_events(warehouse: str, merges: Mapping[str, Merge], found: Sequence[Re
 
 def _lost_batches(warehouse: str, complete: Set[str]) -> Iterator[Damage]:
     for batch in lost_batches(warehouse, complete):
-        yield Damage(f"files/batch={batch} is missing", _servers_of(_parts(warehouse), batch))
+        yield Damage(f"files/batch={batch} is missing", _logs_in(warehouse, _parts(warehouse), batch))
 
 
-def _lost_tables(parts: Sequence[Part], known: Set[str]) -> Iterator[Damage]:
+def _lost_tables(warehouse: str, parts: Sequence[Part], known: Set[str]) -> Iterator[Damage]:
     for batch in sorted({part.batch for part in parts} - known):
-        yield Damage(f"files/batch={batch} has lost its table", _servers_of(parts, batch))
+        yield Damage(f"files/batch={batch} has lost its table", _logs_in(warehouse, parts, batch))
 
 
-def _servers_of(parts: Iterable[Part], batch: str) -> list[str]:
-    return [f"{part.server}/*" for part in parts if part.batch == batch]
+def _logs_in(warehouse: str, parts: Iterable[Part], batch: str) -> list[str]:
+    """The logs of which a batch has rows, by these rows. Where they cannot be read, all of the server."""
+    files, top = located(f"{warehouse}/events")
+
+    def logs_of(part: Part) -> list[str]:
+        try:
+            with files.open(f"{top}/{part.place}", "rb") as file:
+                names = parquet.ParquetFile(file).read(["file"]).column("file").unique().to_pylist()
+        except (OSError, pa.ArrowException):
+            return [f"{part.server}/*"]
+        return [f"{part.server}/{name}" for name in names]
+
+    return sorted({log for part in parts if part.batch == batch for log in logs_of(part)})
 
 
 def _lost_quarantine(warehouse: str, landed: Set[str], found: Iterable[Reading]) -> Iterator[Damage]:
     files, top = located(f"{warehouse}/quarantine")
-    paths = [path for path in files.glob(f"{top}/batch=*/*.parquet") if _batch_of(path) in landed]
     lines: Counter[tuple[str, str]] = Counter()
-    for path, count in zip(paths, _counts(files, paths), strict=True):
-        lines[_batch_of(path), path.rpartition("/")[2].rpartition("-")[0]] += count or 0
+    together: set[str] = set()
+    for path in _bad_lines_of_several(warehouse):
+        try:
+            with files.open(path, "rb") as file:
+                columns = parquet.ParquetFile(file).read([OF_BATCH, "server", "file"]).to_pydict()
+        except (OSError, pa.ArrowException):
+            continue  # its lines are missing
+        together |= set(columns[OF_BATCH])
+        for (batch, server, name), count in Counter(zip(*columns.values(), strict=True)).items():
+            lines[batch, Source("", server, name).key] += count
+    single = [path for path in files.glob(f"{top}/batch=*/*.parquet") if _batch_of(path) in landed - together]
+    for path, rows in zip(single, _counts(files, single), strict=True):
+        lines[_batch_of(path), path.rpartition("/")[2].rpartition("-")[0]] += rows or 0
     for reading in found:
         if lines[reading.key] != reading.quarantined:
             log = f"{reading.server}/{reading.file}"
             what = f"of {reading.quarantined} quarantined lines of {log} (batch {reading.batch}) {lines[reading.key]} are left"
             yield Damage(what, [log])
+
+
+def _bad_lines_of_several(warehouse: str) -> list[str]:
+    """The files of `quarantine` that have the lines of several batches."""
+    files, top = located(f"{warehouse}/quarantine")
+    return sorted(path for path in files.glob(f"{top}/batch=*/*.parquet") if is_of_several(_batch_of(path)))
 
 
 def readings(warehouse: str) -> list[Reading]:
@@ -199,7 +228,7 @@ def _readings(warehouse: str) -> list[Reading]:
             raise
         except (OSError, pa.ArrowException):
             what = f"{path} is torn; delete the directory files/batch={batch}"
-            raise _damaged(warehouse, [Damage(what, _servers_of(_parts(warehouse), batch))]) from None
+            raise _damaged(warehouse, [Damage(what, _logs_in(warehouse, _parts(warehouse), batch))]) from None
         return [Reading(**{"batch": row.pop(OF_BATCH, batch)} | row) for row in table.to_pylist()]
 
     with ThreadPoolExecutor(READERS_MAX) as readers:
@@ -240,10 +269,19 @@ def _logs_of(part: Part, readings: Iterable[Reading]) -> list[str]:
 
 def _damaged(warehouse: str, damages: Sequence[Damage]) -> WarehouseUnusable:
     more = f" (and {len(damages) - 1} more)" if len(damages) > 1 else ""
-    again = " ".join(f"--again {_quoted(name)}" for name in _named(sorted({log for each in damages for log in each.logs})))
-    return WarehouseUnusable(
-        f"{warehouse}: damaged: {damages[0].what}{more}; read it again: `shadowrelay sla ingest --logs DIR --warehouse {warehouse} {again}`"
-    )
+    logs = _named(sorted({log for each in damages for log in each.logs}))
+    return WarehouseUnusable(f"{warehouse}: damaged: {damages[0].what}{more}; {remedy(warehouse, *logs)}")
+
+
+def remedy(warehouse: str, *logs: str) -> str:
+    """The commands that make a warehouse whole of which these logs are damaged. Shapes: `SERVER/FILE`, or a pattern."""
+    again = " ".join(f"--again {_quoted(log)}" for log in logs)
+    read_it = f"`shadowrelay sla ingest --logs DIR --warehouse {warehouse} {again}`"
+    return f"read it again: {read_it}; if the log no longer exists, forget it: `{_without(warehouse, 'SERVER/FILE')}`"
+
+
+def _without(warehouse: str, log: str) -> str:
+    return f"shadowrelay sla prune --warehouse {warehouse} --log {log}"
 
 
 def _named(logs: Sequence[str]) -> Sequence[str]:
@@ -267,10 +305,9 @@ def read_again(logs: str, warehouse: str, patterns: Sequence[str]) -> int:
     """
     sources = require_logs(logs)
     require_version(warehouse)
-    found = {pattern: [each for each in sources if _is_meant(f"{each.server}/{each.name}", pattern)] for pattern in patterns}
-    if missing := [pattern for pattern, those in found.items() if not those]:
-        raise NoLogs(f"{logs}/{missing[0]}: no such log")
-    wanted = sorted({each for those in found.values() for each in those})
+    wanted, missing = _meant(sources, patterns)
+    if missing:
+        raise NoLogs(f"{logs}/{missing}: no such log; to do without it: `{_without(warehouse, _quoted(missing))}`")
     with the_only_one(warehouse):
         batch = f"again-{datetime.now(UTC):%Y%m%dT%H%M%S%f}"
         landed = {(row["server"], row["file"]) for row in land_here(wanted, warehouse, batch)}
@@ -279,9 +316,38 @@ def read_again(logs: str, warehouse: str, patterns: Sequence[str]) -> int:
     return len(read)
 
 
-def _is_meant(log: str, pattern: str) -> bool:
-    """Only `*` is special: names may have brackets and question marks."""
-    return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), log) is not None
+def _meant(sources: Iterable[Source], patterns: Iterable[str]) -> tuple[list[Source], str]:
+    """Those that the patterns mean, and the first pattern that means none.
+
+    Only `*` is special: names may have brackets and question marks.
+    """
+    found = {
+        pattern: [each for each in sources if re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), f"{each.server}/{each.name}")]
+        for pattern in patterns
+    }
+    meant = {each for those in found.values() for each in those}
+    return sorted(meant), next((pattern for pattern, those in found.items() if not those), "")
+
+
+def leave_out(warehouse: str, patterns: Sequence[str]) -> int:
+    """Forget what was read of the logs `SERVER/FILE`, which no longer exist; returns how many. From then on they are missing files.
+
+    Shapes: as in `read_again`. Raises: NoLogs if nothing was read of a pattern, InUse, WarehouseUnusable.
+    """
+    require_version(warehouse)
+    with the_only_one(warehouse):
+        lost = lost_batches(warehouse, complete_batches(warehouse))
+        of_lost = [log for batch in lost for log in _logs_in(warehouse, _parts(warehouse), batch)]
+        known = {(each.server, each.file) for each in readings(warehouse)}
+        known |= {(server, name) for server, _, name in (log.partition("/") for log in of_lost) if name != "*"}
+        gone, unread = _meant([Source("", *log) for log in sorted(known)], patterns)
+        if unread:
+            raise NoLogs(f"{warehouse}: nothing was read of {unread}")
+        shipping = read_shipping(warehouse)
+        missing = {*shipping.missing, *((each.server, each.name) for each in gone)}
+        write_shipping(warehouse, shipping._replace(missing=tuple(sorted(missing))))  # first: nobody must see less without a word
+        _forget(warehouse, gone, "")
+    return len(gone)
 
 
 def keep(warehouse: str, span: timedelta) -> int:
@@ -298,8 +364,15 @@ def _forget(warehouse: str, sources: Sequence[Source], batch: str) -> None:
     keys = {source.key for source in sources}
     names = {f"{source.server}/{source.name}" for source in sources}
     merges = read_merges(warehouse)
+    left = {each.key for each in readings(warehouse)}
+    elsewhere = {key for _, key in left} | {Source("", *log).key for log in read_shipping(warehouse).missing}
+
+    def is_needed(of_batch: str, key: str) -> bool:
+        """Whether these rows of a compaction count still: the log is none of these, and was not read again or left out before."""
+        return key not in keys and ((of_batch, key) in left or key not in elsewhere)
+
     for name, merge in merges.items():
-        if _keys_of(name, merges) <= keys:
+        if not any(is_needed(*each) for each in _read_as(name, merges)):
             _delete(files, [f"{top}/{place}" for place in merge.parts])
             _delete(files, files.glob(f"{top}/date=*/server=*/batch={name}/*.parquet"))
             _delete(files, [f"{top.rpartition('/')[0]}/merged/{name}.json"])
@@ -308,23 +381,32 @@ def _forget(warehouse: str, sources: Sequence[Source], batch: str) -> None:
         for path in of_table.glob(f"{place}/batch=*/*.parquet"):
             if path.rpartition("/")[2].rpartition("-")[0] in keys and f"/batch={batch}/" not in path:
                 _delete(of_table, [path])
-    _, readings = located(f"{warehouse}/files")
-    for path in files.glob(f"{readings}/batch=*/*.parquet"):
+    for path in _tables(warehouse):
         if f"/batch={batch}/" in path:
             continue
-        with files.open(path, "rb") as file:
-            table = parquet.ParquetFile(file).read()
+        try:
+            with files.open(path, "rb") as file:
+                table = parquet.ParquetFile(file).read()
+        except (OSError, pa.ArrowException):  # the lines of other logs in it are missed, and told
+            _delete(files, [path])
+            continue
         kept = table.filter(pc.invert(pc.is_in(pc.binary_join_element_wise(table["server"], table["file"], "/"), pa.array(sorted(names)))))
         if kept.num_rows < table.num_rows:
             _delete(files, [f"{path.rpartition('/')[0]}/.{path.rpartition('/')[2]}.crc"])  # Hadoop's, of the former content
             write_parquet(kept, path)
 
 
-def _keys_of(name: str, merges: Mapping[str, Merge]) -> set[str]:
-    """The logs of which a compaction has rows, by way of earlier ones too."""
+def _tables(warehouse: str) -> list[str]:
+    """Those with rows of several logs."""
+    files, top = located(f"{warehouse}/files")
+    return [*files.glob(f"{top}/batch=*/*.parquet"), *_bad_lines_of_several(warehouse)]
+
+
+def _read_as(name: str, merges: Mapping[str, Merge]) -> set[tuple[str, str]]:
+    """Batches and logs of which a compaction has rows, by way of earlier ones too. A log that was read again has another batch since."""
     parts = [_part(place) for place in merges[name].parts]
-    direct = {part.key for part in parts if part.batch not in merges}
-    return direct.union(*[_keys_of(part.batch, merges) for part in parts if part.batch in merges])
+    direct = {(part.batch, part.key) for part in parts if part.batch not in merges}
+    return direct.union(*[_read_as(part.batch, merges) for part in parts if part.batch in merges])
 
 
 def _delete(files: Any, paths: Iterable[str]) -> None:

@@ -5,8 +5,10 @@ each atomically, so nothing is doubled. Its table of `files` is written last and
 Rows do not pass through the JVM: Spark transports only the names of logs, and one row of `files` for each. Nothing here uses Hadoop.
 """
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import date
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,6 +21,7 @@ from shadowrelay.sla.columns import ARROW_EVENTS, UTC_INSTANT
 from shadowrelay.sla.lines import TEXT_CHARACTERS_MAX, Reason
 from shadowrelay.sla.logs import Source
 from shadowrelay.sla.parse import BadLine, LogFile, Parsed
+from shadowrelay.sla.sites import DamagedFile
 from shadowrelay.sla.storage import located, written_whole
 
 if TYPE_CHECKING:
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
 ROWS_AT_ONCE = 200_000  # in a worker's memory before they are written: about 100 MB
 COMPRESSION = "zstd"
+LAST = "landed.json"
 HANDS_PER_CORE = 4  # fewer, and the last one is waited for; more, and tasks cost more than they even out
 
 ARROW_QUARANTINE = pa.schema(
@@ -66,14 +70,38 @@ def dealt(sources: Sequence[Source], count: int) -> list[list[Source]]:
 
 
 def _finished(rows: Landed, warehouse: str, batch: str) -> Landed:
-    """Write the batch's table of `files`."""
+    """Write the batch's table of `files`, and that it is complete."""
     files, place = located(f"{warehouse}/files/batch={batch}")
     if files.exists(place):  # of an attempt that was killed
         files.rm(place, recursive=True)
     write_parquet(pa.Table.from_pylist(rows, ARROW_FILES), f"{warehouse}/files/batch={batch}/part-0.parquet")
     with written_whole(f"{warehouse}/files/batch={batch}/_SUCCESS"):
         pass
+    _tell_last(warehouse, batch)
     return rows
+
+
+def _tell_last(warehouse: str, batch: str) -> None:
+    known: dict[str, str] = {}
+    with suppress(DamagedFile):  # then it is written anew
+        known = read_last(warehouse)
+    with written_whole(f"{warehouse}/{LAST}") as file:
+        file.write(json.dumps(known | {batch.rpartition("-")[0]: batch}).encode())
+
+
+def read_last(warehouse: str) -> dict[str, str]:
+    """The last complete batch of each series, by the names of the series. Without it nobody would miss the newest table of `files`: its
+    events would be those of a batch that is being written. Raises: DamagedFile."""
+    files, path = located(f"{warehouse}/{LAST}")
+    try:
+        found: dict[str, str] = json.loads(files.cat_file(path))
+        if isinstance(found, dict) and all(isinstance(each, str) for each in found.values()):
+            return found
+    except FileNotFoundError:
+        return {}
+    except ValueError:
+        pass
+    raise DamagedFile(f"{path}: damaged: delete it; the next batch writes it anew")
 
 
 def is_landed(warehouse: str, batch: str) -> bool:

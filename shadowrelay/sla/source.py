@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FORMAT = "msgtrk"
+OPTIONS = frozenset({"path", "names", "server", "quarantine"})
 SETTLED_SECONDS = 10.0  # a stream reads a file this long after its last change: stores give times in seconds, by clocks of their own
 _LIST = ArrayType(StringType(), containsNull=False)  # as the parser has them; Spark compares
 COLUMNS = StructType(
@@ -45,6 +46,12 @@ class MessageTrackingLogs(DataSource):
     """Options: `path` (what `load` is given): a log file, or a directory, searched with all below it. `names`: a pattern of file names
     (`MSGTRK*.LOG`). `server`: the server of all rows; by default each file's directory is named after its server. `quarantine`
     true: the lines that are not rows, with the reason, instead of the rows."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        """Raises: ValueError naming an option that is not one of these: without effect, it would seem to have worked."""
+        super().__init__(options)
+        if unknown := sorted({name.lower() for name in options} - OPTIONS):
+            raise ValueError(f"msgtrk: there is no option {unknown[0]}; there are {', '.join(sorted(OPTIONS))}")
 
     @classmethod
     def name(cls) -> str:

@@ -39,7 +39,7 @@ from pyspark.sql.types import (
 
 from shadowrelay.model.replies import ShadowrelayError
 from shadowrelay.sla.columns import UTC_INSTANT
-from shadowrelay.sla.land import ARROW_FILES, COMPRESSION, write_parquet
+from shadowrelay.sla.land import ARROW_FILES, ARROW_QUARANTINE, COMPRESSION, read_last, write_parquet
 from shadowrelay.sla.session import undivided
 from shadowrelay.sla.storage import alone, is_local, located, sweep, written_whole
 
@@ -197,6 +197,7 @@ def read_merges(warehouse: str) -> dict[str, Merge]:
 SEVERAL = "several-"  # how the names of tables that have several batches begin
 OF_BATCH = "of_batch"  # their column
 ARROW_SEVERAL = ARROW_FILES.append(pa.field(OF_BATCH, pa.string()))
+ARROW_BAD = ARROW_QUARANTINE.append(pa.field(OF_BATCH, pa.string()))
 Found = TypeVar("Found")
 
 
@@ -275,17 +276,23 @@ def unknown_batches(warehouse: str, complete: Set[str]) -> list[str]:
 
 
 def lost_batches(warehouse: str, complete: Set[str]) -> list[str]:
-    """Those of them that were complete once: the batches of a series land in the order of their numbers, and a later one is complete."""
+    """Those of them that were complete once: the batches of a series land in the order of their numbers, and a later one was complete, or
+    this one itself.
+
+    Raises: DamagedFile.
+    """
+    once = set(read_last(warehouse).values())
     last: dict[str, int] = {}
-    for series, number in map(_numbered, complete):
+    for series, number in map(_numbered, complete | once):
         last[series] = max(last.get(series, -1), number)
     numbered = [(batch, *_numbered(batch)) for batch in unknown_batches(warehouse, complete)]
-    return [batch for batch, series, number in numbered if -1 < number < last.get(series, -1)]
+    return [batch for batch, series, number in numbered if batch in once or -1 < number < last.get(series, -1)]
 
 
 def next_number(warehouse: str, series: str) -> int:
-    """Of the next batch of this series."""
-    return max((number for each, number in map(_numbered, landed_batches(warehouse)) if each == series), default=-1) + 1
+    """Of the next batch of this series. Raises: DamagedFile."""
+    batches = landed_batches(warehouse).union(read_last(warehouse).values())
+    return max((number for each, number in map(_numbered, batches) if each == series), default=-1) + 1
 
 
 def _numbered(batch: str) -> tuple[str, int]:
@@ -326,7 +333,8 @@ def clean(warehouse: str) -> None:
     kept = complete | landed_tables(warehouse) | set(lost_batches(warehouse, complete))  # what is damaged is for `inspect` to tell
     for pattern in ("events/date=*/server=*/batch=*", "quarantine/batch=*", "files/batch=*"):
         for path in files.glob(f"{top}/{pattern}"):
-            if path.rpartition("/batch=")[2] not in kept:
+            batch = path.rpartition("/batch=")[2]
+            if batch not in kept and not (pattern.startswith("quarantine") and is_of_several(batch)):
                 files.rm(path, recursive=True)
 
 
@@ -372,7 +380,8 @@ def read_events(spark: "SparkSession", warehouse: str) -> "DataFrame":
 
 def read_quarantine(spark: "SparkSession", warehouse: str) -> "DataFrame":
     """Quarantined lines; for a file that was read more than once, those of the last time."""
-    lines = _read(spark, f"{warehouse}/quarantine", _in_batches(QUARANTINE))
+    lines = _read(spark, f"{warehouse}/quarantine", _in_batches(StructType([*QUARANTINE.fields, StructField(OF_BATCH, StringType())])))
+    lines = lines.withColumn("batch", F.coalesce(OF_BATCH, "batch"))
     last = _last_readings(spark, warehouse).where(_since(read_pruned(warehouse), "last_at")).select("server", "file", "batch")
     return lines.join(last, on=["server", "file", "batch"], how="left_semi").select(*QUARANTINE.fieldNames())
 
@@ -492,6 +501,44 @@ def compact_files(warehouse: str) -> int:
     for batch in chosen:
         files.rm(f"{top}/batch={batch}", recursive=True)
     return len(chosen)
+
+
+def compact_quarantine(warehouse: str) -> int:
+    """Put the files of `quarantine` together, of which each log with a bad line has one; returns how many there were.
+
+    Shapes: as `compact_files`. The one file is there at once and whole, so nothing marks it as complete.
+    """
+    files, top = located(f"{warehouse}/quarantine")
+    paths = files.glob(f"{top}/batch=*/*.parquet")
+    of_several = {path: _read_whole(files, path, [OF_BATCH]) for path in paths if is_of_several(_batch_of(path))}
+    done = set(chain(*(set(table.column(OF_BATCH).to_pylist()) for table in of_several.values())))
+    landed = landed_batches(warehouse)
+    for batch in {_batch_of(path) for path in paths} & done:  # what an earlier compaction did not come to delete
+        files.rm(f"{top}/batch={batch}", recursive=True)
+    single = [path for path in paths if _batch_of(path) in landed - done]
+    chosen = sorted([*single, *(path for path in of_several if files.size(path) < SMALL_BYTES)])
+    if len(chosen) < BATCHES_MIN:
+        return 0
+
+    def read(path: str) -> pa.Table:
+        table = _read_whole(files, path)
+        return table if path in of_several else table.append_column(OF_BATCH, pa.repeat(pa.scalar(_batch_of(path)), table.num_rows))
+
+    with ThreadPoolExecutor(READERS_MAX) as readers:
+        whole = pa.concat_tables([table.select(ARROW_BAD.names).cast(ARROW_BAD) for table in readers.map(read, chosen)])
+    write_parquet(whole, f"{warehouse}/quarantine/batch={SEVERAL}{uuid.uuid4().hex}/part-0.parquet")
+    for batch in {_batch_of(path) for path in chosen}:
+        files.rm(f"{top}/batch={batch}", recursive=True)
+    return len(chosen)
+
+
+def _batch_of(path: str) -> str:
+    return path.rsplit("/", 2)[1].removeprefix("batch=")
+
+
+def _read_whole(files: Any, path: str, columns: list[str] | None = None) -> pa.Table:
+    with files.open(path, "rb") as file:
+        return parquet.ParquetFile(file).read(columns)
 
 
 def is_compactable(warehouse: str) -> bool:

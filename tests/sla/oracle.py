@@ -539,7 +539,7 @@ class Oracle:
                 self.events["discard_lag"].append((row.at, lag <= self.heartbeat))
                 if lag > self.heartbeat:
                     cause = self._why_late(max(told) - lag, max(told), server, row.client)
-                    self._slow("discard_lag", message, server, row.client, row.at, lag, cause)
+                    self._slow("discard_lag", message, server, row.client, max(told), lag, cause)
             is_discarded = bool(discards) and named >= message.addressed
             is_promoted = any(each.server == server for each in message.takeovers)
             is_kept = row.source == KEPT

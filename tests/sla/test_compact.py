@@ -1,4 +1,4 @@
-"""Small files become few, without a row more or less: events of days that are over, and the tables of files of many batches."""
+"""Small files become few, without a row more or less: events of days that are over, the tables of files of many batches, and quarantine."""
 
 from collections import Counter
 from datetime import date, timedelta
@@ -9,18 +9,21 @@ from shadowrelay.sla import inspection, live, report
 from shadowrelay.sla import warehouse as module
 from shadowrelay.sla.ingest import Known, counted, ingest
 from shadowrelay.sla.inspection import inspect, read_again, readings
-from shadowrelay.sla.land import land_here
-from shadowrelay.sla.logs import source_of
+from shadowrelay.sla.land import land_files, land_here
+from shadowrelay.sla.logs import list_logs, source_of
+from shadowrelay.sla.summary import quarantined_once
 from shadowrelay.sla.warehouse import (
     WarehouseUnusable,
     begin,
     clean,
     compact,
     compact_files,
+    compact_quarantine,
     landed_batches,
     next_number,
     read_events,
     read_files,
+    read_quarantine,
     read_readings,
 )
 from tests.kit.log_files import STARTED, a_log, an_event
@@ -238,6 +241,94 @@ def test_who_reads_while_tables_are_put_together_reads_all_of_them(batches, monk
     assert [8] == compacted
 
 
+@pytest.fixture
+def quarantine(tmp_path, monkeypatch):
+    """A warehouse of ten batches with a bad line in each of eight logs, and one that was killed; four files are worth compacting."""
+    monkeypatch.setattr(module, "BATCHES_MIN", 4)
+    monkeypatch.setattr(module, "SMALL_BYTES", 10_000)
+    logs, warehouse = tmp_path / "logs", tmp_path / "w"
+    for number in range(10):
+        path = logs / f"mx{number % 2}" / f"MSGTRK202611211{number}-1.LOG"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(a_log([an_event(f"m{number}")]) + b"torn" * (number < 8))
+        ingest(lambda: None, str(logs), str(warehouse), is_compacting=False)
+    list(land_files(list_logs(str(logs))[:1], str(warehouse), "ingest-000010"))
+    return warehouse
+
+
+def bad_lines(spark, warehouse):
+    return Counter(tuple(row) for row in quarantined_once(read_quarantine(spark, str(warehouse))).collect())
+
+
+def files_of(warehouse):
+    return sorted(str(path.relative_to(warehouse)) for path in warehouse.glob("quarantine/*/*.parquet"))
+
+
+def test_the_files_of_quarantine_become_one_and_say_the_same(spark, quarantine):
+    before, content = bad_lines(spark, quarantine), counted(str(quarantine))
+
+    assert 8 == compact_quarantine(str(quarantine))
+
+    killed, one = files_of(quarantine)
+    assert (True, True) == ("batch=ingest-000010/" in killed, "batch=several-" in one)
+    assert (8, before, content) == (len(before), bad_lines(spark, quarantine), counted(str(quarantine)))
+    inspect(str(quarantine))
+    assert 0 == compact_quarantine(str(quarantine))
+    clean(str(quarantine))
+    assert [one] == files_of(quarantine)
+    assert before == bad_lines(spark, quarantine)
+
+
+def test_a_compaction_of_quarantine_that_dies_anywhere_changes_nothing_and_the_next_ends_it(spark, quarantine, monkeypatch):
+    before = bad_lines(spark, quarantine)
+    files = type(module.located(str(quarantine))[0])
+    for survived in range(3):
+        left, rm = iter(range(survived, -1, -1)), files.rm
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "rm", lambda *values, left=left, rm=rm, **options: rm(*values, **options) if next(left) else 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                compact_quarantine(str(quarantine))
+        assert before == bad_lines(spark, quarantine)
+        inspect(str(quarantine))
+
+    compact_quarantine(str(quarantine))
+
+    assert 2 == len(files_of(quarantine))
+    assert before == bad_lines(spark, quarantine)
+
+
+@pytest.mark.parametrize("damage", ["torn", "gone"])
+def test_a_damaged_file_of_several_batches_of_quarantine_is_missed_and_its_logs_are_read_again(spark, quarantine, damage):
+    before = bad_lines(spark, quarantine)
+    compact_quarantine(str(quarantine))
+    (path,) = quarantine.glob("quarantine/batch=several-*/*.parquet")
+    path.write_bytes(path.read_bytes()[:-10])
+    if damage == "gone":
+        path.unlink()
+
+    with pytest.raises(
+        WarehouseUnusable, match=r"of 1 quarantined lines of mx./.* 0 are left \(and 7 more\); .*--again 'mx0/\*' --again 'mx1/\*'`"
+    ):
+        inspect(str(quarantine))
+    read_again(str(quarantine.parent / "logs"), str(quarantine), ["mx0/*"])
+    with pytest.raises(WarehouseUnusable, match=r"of 1 quarantined lines of mx1/.* 0 are left \(and 3 more\)"):
+        inspect(str(quarantine))
+    read_again(str(quarantine.parent / "logs"), str(quarantine), ["mx1/*"])
+
+    inspect(str(quarantine))
+    assert before == bad_lines(spark, quarantine)
+
+
+def test_a_log_that_is_read_again_leaves_the_others_of_its_file_of_quarantine(spark, quarantine):
+    before = bad_lines(spark, quarantine)
+    compact_quarantine(str(quarantine))
+
+    read_again(str(quarantine.parent / "logs"), str(quarantine), ["mx0/*"])
+
+    inspect(str(quarantine))
+    assert before == bad_lines(spark, quarantine)
+
+
 @pytest.mark.parametrize("damage", ["torn", "gone", "without its directory"])
 def test_a_damaged_table_of_several_batches_is_told_with_its_remedy(batches, damage):
     compact_files(str(batches))
@@ -254,7 +345,7 @@ def test_a_damaged_table_of_several_batches_is_told_with_its_remedy(batches, dam
         path.unlink()
     table.parent.rmdir()
 
-    with pytest.raises(WarehouseUnusable, match=r"files/batch=.* is missing \(and 7 more\); .*--again .mx0/\*. --again .mx1/\*.`$"):
+    with pytest.raises(WarehouseUnusable, match=r"files/batch=.* is missing \(and 7 more\); .*--again .mx0/\*. --again .mx1/\*.`;"):
         inspect(str(batches))
     read_again(logs, str(batches), ["*"])
 

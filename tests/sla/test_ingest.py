@@ -281,7 +281,7 @@ def test_killed_before_or_after_any_of_its_writes_the_next_run_lands_exactly_wha
         assert [] == unknown_batches(str(warehouse), complete_batches(str(warehouse)))
         assert 6 == len(list(warehouse.glob("quarantine/*/*.parquet")))
         inspect(str(warehouse))
-    assert 3 * (2 + 2 + 2) == point - 1  # each batch: events, quarantine, its table and its mark
+    assert 3 * (2 + 2 + 2 + 1) == point - 1  # each batch: events, quarantine, its table and its mark, and that it is the last
 
 
 def test_what_a_killed_batch_has_left_goes_also_if_its_log_was_deleted_meanwhile(tmp_path):

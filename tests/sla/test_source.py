@@ -67,7 +67,13 @@ def test_one_file_and_a_server_that_its_directory_does_not_name(tmp_path, readin
 
 
 @pytest.mark.parametrize(
-    ("options", "text"), [({"names": "*.csv"}, "no file"), ({"quarantine": "yes"}, "write true or false")], ids=["nothing", "option"]
+    ("options", "text"),
+    [
+        ({"names": "*.csv"}, "no file"),
+        ({"quarantine": "yes"}, "write true or false"),
+        ({"Server": "mx1", "pathGlobFilter": "*.csv"}, "no option pathglobfilter; there are names, path, quarantine, server"),
+    ],
+    ids=["nothing", "value", "option"],
 )
 def test_a_mistake_is_named(tmp_path, reading, options, text):
     a_file(tmp_path, "mx1", a_log([an_event()]))

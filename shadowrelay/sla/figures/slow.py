@@ -62,6 +62,7 @@ def _copies(found: Evidence, outages: DataFrame, places: DataFrame, within_us: i
 def _discards(found: Evidence, outages: DataFrame, within_us: int) -> DataFrame:
     late = found.copies.withColumn("slow_us", F.col("lag_us")).where(F.col("slow_us") > within_us).crossJoin(outages)
     was_out = _was_out(F.col("discarded_at") - F.col("lag_us"), F.col("discarded_at"), F.col("server"), F.col("primary"))
+    late = late.withColumn("at", F.col("discarded_at"))  # of a copy it is when it was made, with which nothing was wrong
     return _lines(late, "discard_lag", F.col("primary"), F.when(was_out, SERVER_LOST).otherwise(OWN))
 
 

@@ -99,6 +99,12 @@ def test_each_slow_message_has_its_cause(judged):
     assert {line["objective"] for line in judged.summary["slow"]} == set(judged.summary["slow_causes"])
 
 
+def test_a_copy_that_was_cleaned_up_late_shows_when_it_was_and_not_when_it_was_made(judged):
+    late = {line["message"]: line["at"] for line in judged.lines("slow", "slow") if line["objective"] == "discard_lag"}
+
+    assert {"discarded late": at(1_122), "discarded late, a server was out": at(122)} == late
+
+
 def test_messages_that_were_exposed_are_counted_once(judged):
     found = judged.figures("exposed")
 

@@ -132,7 +132,9 @@ class Job:
     @property
     def inspection(self) -> Any:
         return SimpleNamespace(
-            read_again=lambda *values: self.asked.append(values) or 2, keep=lambda *values: self.asked.append(values) or 3
+            read_again=lambda *values: self.asked.append(values) or 2,
+            leave_out=lambda *values: self.asked.append(values) or 2,
+            keep=lambda *values: self.asked.append(values) or 3,
         )
 
     @property
@@ -474,6 +476,16 @@ def test_old_days_are_pruned(job: Job) -> None:
     assert "/w: 3 days deleted\n" == result.stdout
     wrong = run("prune", "--warehouse", "/w", "--keep", "90")
     assert (2, True) == (wrong.exit_code, "--keep 90: is not a duration" in wrong.stderr)
+
+
+def test_a_log_that_no_longer_exists_is_forgotten(job: Job) -> None:
+    result = run("prune", "--warehouse", "/w", "--log", "mx1/MSGTRK1.LOG", "--log", "mx2/*")
+
+    assert [("/w", {}), ("/w", ["mx1/MSGTRK1.LOG", "mx2/*"])] == job.asked
+    assert "/w: 2 logs deleted\n" == result.stdout
+    for words in ([], ["--keep", "90d", "--log", "mx1/*"]):
+        wrong = run("prune", "--warehouse", "/w", *words)
+        assert (2, "shadowrelay: give --keep or --log\n") == (wrong.exit_code, wrong.stderr)
 
 
 def test_an_interval_is_two_instants(job: Job) -> None:
