@@ -76,14 +76,16 @@ async def run_postfix(parent: Path, messages: int) -> Run:
 
 
 async def run_checkout(checkout: Path, parent: Path, messages: int) -> Run:
-    """The same by another checkout of the project, whose own benchmark starts its nodes, as their settings were then; with the packages
-    that are installed here."""
+    """The same by another checkout of the project, whose own benchmark starts its nodes, as their settings were then: with the Python and
+    the packages that its own set-up installed, or, if it has no .venv, with those of this checkout."""
+    own_python = checkout.resolve() / ".venv/bin/python"
+    python = str(own_python) if own_python.exists() else sys.executable
     code = (
         "import asyncio, pathlib, sys; from benchmarks.throughput import run_shadowrelay; "
         "run = asyncio.run(run_shadowrelay(pathlib.Path(sys.argv[1]), int(sys.argv[2]), entries=2)); print(run.seconds, run.held_count)"
     )
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", code, str(parent), str(messages), cwd=checkout, stdout=asyncio.subprocess.PIPE,
+        python, "-c", code, str(parent), str(messages), cwd=checkout, stdout=asyncio.subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(checkout.resolve())},
     )  # fmt: skip
     output, _ = await process.communicate()
