@@ -21,7 +21,7 @@ settings.load_profile(ANY_MACHINE)
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Some ten thousand tests stay to the end. Looked through with each collection of garbage, they took half of all processor time."""
+    """Thousands of tests stay to the end. Looked through with each collection of garbage, they took two fifths of the processor time."""
     gc.disable()
     try:
         return (yield)
