@@ -22,7 +22,7 @@ import pytest
 import trustme
 from typer.testing import CliRunner
 
-from shadowrelay import doctor
+from shadowrelay import checkup
 from shadowrelay.admin import api_client
 from shadowrelay.admin.api import make_application
 from shadowrelay.admin.metrics import PrometheusMetrics
@@ -131,7 +131,7 @@ def desk(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk
         (tmp_path / node).mkdir()
         for file in (written / node).iterdir():
             (tmp_path / node / file.name).write_bytes(file.read_bytes())
-    monkeypatch.setattr(doctor, "TRIAL_SECONDS", 5.0)
+    monkeypatch.setattr(checkup, "TRIAL_SECONDS", 5.0)
     return Desk(tmp_path, monkeypatch)
 
 
@@ -276,7 +276,7 @@ def no_such_name(desk: Desk) -> tuple[int, list[str]]:
 
 
 def a_silent_name_server(desk: Desk) -> tuple[int, list[str]]:
-    desk.monkeypatch.setattr(doctor, "TRIAL_SECONDS", 0.5)
+    desk.monkeypatch.setattr(checkup, "TRIAL_SECONDS", 0.5)
     return desk.add('[dns]\nnameservers = ["127.0.0.1:1"]').doctor()
 
 
