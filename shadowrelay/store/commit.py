@@ -251,6 +251,9 @@ class Committer:
                 state.contents.unlink_large(number)
 
 
+# After a transaction of so many promises more will come soon, and the next one begins after this pause. Names: PostgreSQL's settings.
+COMMIT_SIBLINGS = 4
+COMMIT_DELAY_SECONDS = 0.003
 BATCH_MAX = 64  # promises in one transaction: a few milliseconds of the event loop; more would not make the sync cheaper
 LIGHT_ROWS_MAX = 400  # an XQDISCARD at its largest; a promise that wants more rows is heavy
 WAITING_MAX = 50_000  # promises; sessions are bounded long before
@@ -277,7 +280,8 @@ class ThreadedWriter:
     """Promises are run on the event loop's thread; one dedicated thread waits for the disk.
 
     They take turns with the connection, because they would compete for the interpreter's lock if both ran promises: the loop
-    prepares a transaction, the thread brings it to the disk, and promises that arrive meanwhile form the next transaction.
+    prepares a transaction, the thread brings it to the disk, and promises that arrive meanwhile form the next transaction. While many
+    arrive, it begins a little later: fewer transactions write the same pages fewer times, and a single promise never waits for others.
     Heavy and failed promises run on the thread entirely. Cancelling a waiter does not cancel its promise.
     """
 
@@ -374,7 +378,10 @@ class ThreadedWriter:
     def _finished(self, batch: Sequence[Promise]) -> None:
         """On the loop. Waiters continue first, so that their next promises are in the next transaction."""
         settle(batch)
-        self._loop.call_soon(self._begin)
+        if len(batch) < COMMIT_SIBLINGS or self._is_closed:
+            self._loop.call_soon(self._begin)
+        else:
+            self._loop.call_later(COMMIT_DELAY_SECONDS, self._begin)
         if self.after_commit is not None:
             self.after_commit()
 

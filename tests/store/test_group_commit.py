@@ -11,8 +11,8 @@ import pytest
 from shadowrelay.model.ownership import Claim, Role, Transition
 from shadowrelay.model.replies import LedgerUnavailable
 from shadowrelay.model.values import replace
-from shadowrelay.store import SqliteLedger
-from shadowrelay.store.commit import BATCH_MAX, LIGHT_ROWS_MAX, WAITING_MAX
+from shadowrelay.store import SqliteLedger, commit
+from shadowrelay.store.commit import BATCH_MAX, COMMIT_SIBLINGS, LIGHT_ROWS_MAX, WAITING_MAX
 from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.ledger import (
     THERE,
@@ -62,6 +62,29 @@ async def test_promises_that_wait_together_are_one_commit(tmp_path: Path) -> Non
         await asyncio.gather(*tasks)
 
         assert before + 1 == ledger.position
+
+
+async def test_while_many_promises_arrive_the_next_transaction_waits_for_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit, "COMMIT_DELAY_SECONDS", 0.5)
+    async with a_ledger(tmp_path) as ledger:
+        with held_up(ledger):
+            tasks = await promised(*(accept(ledger) for _ in range(COMMIT_SIBLINGS)))
+        await asyncio.gather(*tasks)
+        before = ledger.position
+
+        first = await promised(accept(ledger))
+        await asyncio.sleep(0.05)  # without a delay, the writer would long have begun
+        await asyncio.gather(*first, *await promised(accept(ledger)))
+
+        assert before + 1 == ledger.position
+
+
+async def test_promises_that_come_one_by_one_do_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit, "COMMIT_DELAY_SECONDS", 2 * PATIENCE_SECONDS)
+    async with a_ledger(tmp_path) as ledger:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            for _ in range(COMMIT_SIBLINGS):
+                await accept(ledger)
 
 
 async def test_only_what_may_take_long_runs_beside_the_event_loop(tmp_path: Path) -> None:
