@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructType
 
-from shadowrelay.sla.figures.counting import HOUR_US, MINUTE_US, Clock, Within, cells, figures, histogram, scoped_histogram
+from shadowrelay.sla.figures.counting import HOUR_US, MINUTE_US, Clock, Within, cells, figures, histogram
 from shadowrelay.sla.figures.evidence import Evidence, Rules, evidence, within
 from shadowrelay.sla.figures.first_pass import RESENT_KEYS, first_pass, odd_events, seen_counts, server_names, several_copies
 from shadowrelay.sla.figures.slow import slow
@@ -244,13 +244,9 @@ def _make(
             frames["cells_before"] = lambda: cells(earlier, logged, Clock(judged_at), within=limits)
             frames["histogram_before"] = lambda: histogram(earlier, Clock(judged_at))
         kept = store.keep(frames)
-        frames = {"scoped": lambda: scoped_histogram(kept["cells"], kept["histogram"], found, sites)}
+        frames = {"figures": lambda: figures(kept["cells"], kept["histogram"], found, sites, clock)}
         if period.before is not None:
-            frames["scoped_before"] = lambda: scoped_histogram(kept["cells_before"], kept["histogram_before"], earlier, sites)
-        kept |= store.keep(frames)
-        frames = {"figures": lambda: figures(kept["cells"], kept["scoped"], found, sites, clock)}
-        if period.before is not None:
-            frames["before"] = lambda: figures(kept["cells_before"], kept["scoped_before"], earlier, sites, Clock(judged_at))
+            frames["before"] = lambda: figures(kept["cells_before"], kept["histogram_before"], earlier, sites, Clock(judged_at))
         kept |= store.keep(frames)
         said = listed(found, kept["slow"])
         summary: dict[str, Any] = {

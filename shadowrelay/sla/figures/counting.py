@@ -4,7 +4,7 @@
    from them and not from rows.
    A cell also has its `age` in whole hours before now, for burn rates, whose windows end now and not at the full hour.
 2. *Histograms* count times in whole milliseconds. They are exact and can be merged, so the percentiles of a day need no second scan of
-   the rows. Those of each slot and scope are stored; the hours, days and all time follow from the next shorter window.
+   the rows.
 3. *Windows and scopes* (all, day, hour; everything, boundary, site, server, pair) add up cells and merge histograms.
 
 All of it is SQL: as objects, the columns would be thousands of calls to the JVM, and Spark would analyze the plan after each step.
@@ -168,23 +168,12 @@ TIMES_OF = {
 }
 
 
-def _hash(*columns: str) -> str:
-    """64 bits instead of columns with text, so that whatever there is one of for each time has fixed width. There are at most some hundred
-    thousand different ones. Nulls do not count."""
-    return f"xxhash64({', '.join(columns)})"
-
-
-SPOT = _hash("slot", "server", "pair_from", "pair_to")
-"""Stands for a cell, whatever its age."""
-
-
 def _times(table: str) -> str:
-    """(spot, metric, ms), one line per time. Negative times count as 0."""
+    """(place, metric, ms), one line per time. Negative times count as 0."""
     values = ", ".join(f"named_struct('metric', {METRICS.index(name)}, 'us', {time})" for name, time in TIMES_OF[table].items())
     return f"""
-        SELECT spot, metric, floor(greatest(us, 0L) / 1000L) AS ms
-        FROM (SELECT {SPOT} AS spot, {", ".join(TIMES_OF[table].values())} FROM {table})
-        LATERAL VIEW inline(array({values})) times AS metric, us WHERE us IS NOT NULL"""
+        SELECT slot, server, pair_from, pair_to, metric, floor(greatest(us, 0L) / 1000L) AS ms
+        FROM {table} LATERAL VIEW inline(array({values})) times AS metric, us WHERE us IS NOT NULL"""
 
 
 def percentiles(histogram: str, *keys: str) -> str:
@@ -238,19 +227,19 @@ def _scoped(table: str, columns: str, *, has_minutes: bool) -> str:
     """Repeat each line for all time, its day, its hour and, if there are any, its minute; in these for each scope that it has."""
     windows = [f"named_struct('window', '{name}', 'start', {start})" for name, start in _windows(has_minutes=has_minutes).items()]
     scopes = [
-        f"CASE WHEN {_is_scope(scope)} THEN named_struct('scope', '{scope}', 'name', {name}, 'other', {other}) END"
+        f"CASE WHEN {_is_scope(scope, '`window`')} THEN named_struct('scope', '{scope}', 'name', {name}, 'other', {other}) END"
         for scope, (name, other) in SCOPES.items()
     ]
     return f"""
         SELECT {FIGURE_KEY}, {columns} FROM {PLACED.format(table)}
         LATERAL VIEW inline(array({", ".join(windows)})) windows AS `window`, `start`
         LATERAL VIEW inline(array({", ".join(scopes)})) scopes AS scope, name, other
-        WHERE scope IS NOT NULL AND (`window` <> '{MINUTE}' OR scope = 'all')"""
+        WHERE scope IS NOT NULL"""
 
 
-def _is_scope(scope: str) -> str:
-    """Whether a line counts in this scope."""
-    return "true" if scope == "all" else f"{SCOPES[scope][0]} <> ''"
+def _is_scope(scope: str, window: str) -> str:
+    """Whether a line counts in this scope. Minutes exist for scope `all` only. Shapes: `window` is SQL."""
+    return "true" if scope == "all" else f"{window} <> '{MINUTE}' AND {SCOPES[scope][0]} <> ''"
 
 
 def _looking_back(columns: str) -> str:
@@ -261,24 +250,24 @@ def _looking_back(columns: str) -> str:
         FROM {{cells}} LATERAL VIEW inline(array({windows})) windows AS `window`, hours WHERE age >= 0 AND age < hours"""
 
 
-def _merged(*, has_minutes: bool) -> dict[str, str]:
-    """The histogram of every window and scope, each from that of the next shorter window: (place, metric, ms) -> count."""
+def _merged(*, has_minutes: bool) -> str:
+    """place, metric, ms -> count for every window and scope. Each time counts in up to fifteen of them, which is most of the work here,
+    so `place` is a single number, and no text is copied, compared or sorted."""
+    places = ", ".join(
+        f"CASE WHEN {_is_scope(scope, repr(window))} THEN {_place(repr(window), start, repr(scope), name, other)} END"
+        for window, start in _windows(has_minutes=has_minutes).items()
+        for scope, (name, other) in SCOPES.items()
+        if window != MINUTE or scope == "all"
+    )
+    return f"""
+        SELECT place, metric, ms, sum(count) AS count
+        FROM {PLACED.format("{histogram}")} LATERAL VIEW explode(array({places})) places AS place
+        WHERE place IS NOT NULL GROUP BY place, metric, ms"""
 
-    def longer(table: str, length: int) -> str:
-        return f"SELECT slot - pmod(slot, {length}L) AS slot, scope, metric, ms, sum(count) AS count FROM {table} GROUP BY ALL"
 
-    def placed(window: str, table: str, where: str = "") -> str:
-        return f"SELECT {_hash(repr(window), 'slot', 'scope')} AS place, metric, ms, count FROM {table} {where}"
-
-    steps = {
-        "hours": longer("{scoped}", HOUR_US) if has_minutes else "SELECT * FROM {scoped}",
-        "days": longer("hours", DAY_US),
-        "always": "SELECT CAST(NULL AS BIGINT) AS slot, scope, metric, ms, sum(count) AS count FROM days GROUP BY scope, metric, ms",
-    }
-    parts = [placed("hour", "hours"), placed("day", "days"), placed("all", "always")]
-    if has_minutes:
-        parts.append(placed(MINUTE, "{scoped}", f"WHERE scope = {_hash(repr('all'), *SCOPES['all'])}"))
-    return steps | {"merged": " UNION ALL ".join(parts)}
+def _place(*key: str) -> str:
+    """A 64-bit key for a window and scope, of which there are at most some hundred thousand."""
+    return f"xxhash64({', '.join(key)})"
 
 
 # ---- all figures
@@ -291,40 +280,22 @@ def cells(found: Evidence, logged: DataFrame, clock: Clock, *, within: Within) -
 
 
 def histogram(found: Evidence, clock: Clock) -> DataFrame:
-    """(spot, metric, ms) -> count."""
+    """(place, metric, ms) -> count."""
     text = f"SELECT *, count(1) AS count FROM ({' UNION ALL '.join(map(_times, TIMES_OF))}) GROUP BY ALL"
     return _asked(text, {name: step for name, step in _events(clock).items() if name in TIMES_OF}, found)
 
 
-def scoped_histogram(cells: DataFrame, histogram: DataFrame, found: Evidence, sites: DataFrame) -> DataFrame:
-    """(slot, scope, metric, ms) -> count: each time in every scope that it has, which are a hash here.
-
-    Shapes: `cells` and `histogram` as from the functions of these names, stored; `sites` as in `figures`.
-    """
-    scopes = ", ".join(
-        f"CASE WHEN {_is_scope(scope)} THEN {_hash(repr(scope), name, other)} END" for scope, (name, other) in SCOPES.items()
-    )
-    steps = {
-        "spots": "SELECT DISTINCT slot, server, pair_from, pair_to FROM {cells}",
-        "scoped": f"""
-            SELECT {SPOT} AS spot, slot, scope FROM {PLACED.format("spots")}
-            LATERAL VIEW explode(array({scopes})) scopes AS scope WHERE scope IS NOT NULL""",
-    }
-    text = "SELECT slot, scope, metric, ms, sum(count) AS count FROM {histogram} JOIN scoped USING (spot) GROUP BY ALL"
-    return _asked(text, steps, found, cells=cells, histogram=histogram, sites=sites)
-
-
-def figures(cells: DataFrame, scoped: DataFrame, found: Evidence, sites: DataFrame, clock: Clock) -> DataFrame:
+def figures(cells: DataFrame, histogram: DataFrame, found: Evidence, sites: DataFrame, clock: Clock) -> DataFrame:
     """One line for each window and scope with events; windows like "6h" end now, and exist for scope `all` only, as do minutes.
 
-    Shapes: `cells` and `scoped` as from `cells` and `scoped_histogram`, stored: they are read more than once; `sites` is small: server,
+    Shapes: `cells` and `histogram` as from the functions of these names, stored: they are read more than once; `sites` is small: server,
     site, boundary. `start` is in microseconds, null for `all` and for windows that end now.
     """
     has_minutes, columns = clock.slot_us < HOUR_US, ", ".join((*COUNTS, *MAXIMA))
     nothing = ", ".join(f"NULL AS {name}" for name in (*COUNTS, *MAXIMA, *TIMES))
     steps = {
         "promotion": _events(clock)["promotion"],
-        **_merged(has_minutes=has_minutes),
+        "merged": _merged(has_minutes=has_minutes),
         "timed": percentiles("merged", "place"),
         "added": f"""
             SELECT {FIGURE_KEY}, {ADDED} FROM ({_scoped("{cells}", columns, has_minutes=has_minutes)} UNION ALL {_looking_back(columns)})
@@ -334,12 +305,12 @@ def figures(cells: DataFrame, scoped: DataFrame, found: Evidence, sites: DataFra
             FROM (SELECT DISTINCT * FROM ({_scoped("promotion", "message", has_minutes=has_minutes)})) GROUP BY {FIGURE_KEY}""",
         "together": f"""
             SELECT {FIGURE_KEY}, {columns}, {", ".join(TIMES)}, NULL AS messages_promoted
-            FROM added LEFT JOIN timed ON {_hash("`window`", "`start`", _hash("scope", "name", "other"))} = place
+            FROM added LEFT JOIN timed ON {_place(FIGURE_KEY)} = place
             UNION ALL SELECT {FIGURE_KEY}, {nothing}, messages_promoted FROM promoted""",
     }
     numbers = ", ".join(map(_number, (*COUNTS, *MAXIMA, "messages_promoted", *TIMES)))
     text = f"SELECT {FIGURE_KEY}, {numbers} FROM together GROUP BY {FIGURE_KEY}"
-    return _asked(text, steps, found, cells=cells, scoped=scoped, sites=sites)
+    return _asked(text, steps, found, cells=cells, histogram=histogram, sites=sites)
 
 
 def _asked(text: str, steps: Mapping[str, str], found: Evidence, **frames: DataFrame) -> DataFrame:
