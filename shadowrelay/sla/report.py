@@ -10,7 +10,9 @@ import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
@@ -29,7 +31,7 @@ from shadowrelay.sla.inspection import inspect, remedy
 from shadowrelay.sla.land import COMPRESSION
 from shadowrelay.sla.live import AHEAD_MAX
 from shadowrelay.sla.objectives import BURN_WINDOWS_HOURS, Promise, impossible, judged, not_computable, read_objectives, times_of, verdicts
-from shadowrelay.sla.session import is_quick, undivided
+from shadowrelay.sla.session import is_brief, is_quick, quick_plans, undivided
 from shadowrelay.sla.spreadsheets import CSV, write_csv
 from shadowrelay.sla.storage import alone, located, written_whole
 from shadowrelay.sla.summary import (
@@ -64,8 +66,11 @@ _EVENTS_READ = re.compile(r"events/date=[^/]+/server=([^/]+)/batch=[^/]+/[^/]+\.
 
 TABLES = "tables"
 PUBLISHED = frozenset({"messages", "copies", "takeovers", "duplicates", "losses", "orphans", "exposures", "slow", "figures", "quarantine"})
-COMPRESSION_OF_WORK = "lz4_raw"  # for tables that are read once; lasting tables have land.COMPRESSION
+# For tables that are read a few times and deleted; lasting tables have land.COMPRESSION. Most columns are instants and hashes, of which a
+# dictionary would have nearly as many entries as there are rows.
+OF_WORK = {"compression": "snappy", "parquet.enable.dictionary": "false"}
 WRITERS_MAX = 4
+FEW_ROWS = 60_000  # that need the exact transforms: with so few, planning and compiling for many takes longer than computing
 ABANDONED_AFTER = timedelta(days=1)  # longer than any report takes
 SHORT = timedelta(hours=3)  # a period up to this length has figures by minute
 MAKING = ".making-"  # prefix of the directory in which a report is built
@@ -96,7 +101,7 @@ class Store:
             return frame.localCheckpoint()
         if name not in PUBLISHED:
             path = f"{self.work}/{name}"
-            frame.write.option("compression", COMPRESSION_OF_WORK).parquet(path)
+            frame.write.options(**OF_WORK).parquet(path)
             return self._spark.read.schema(frame.schema).parquet(path)
         instants = [field.name for field in frame.schema if isinstance(field.dataType, LongType) and is_instant(field.name)]
         table = frame.withColumns({column: F.timestamp_micros(column) for column in instants}) if instants else frame
@@ -214,7 +219,8 @@ def _make(
 ) -> dict[str, Any]:
     """Write tables, summary.json and report.html; returns the summary."""
     inspect(warehouse)
-    inputs = read_inputs(spark, warehouse)
+    with _quick(spark):
+        inputs = read_inputs(spark, warehouse)
     generated_at = datetime.now(UTC).replace(microsecond=0)
     store = Store(spark, output)
     try:
@@ -248,7 +254,8 @@ def _make(
         if period.before is not None:
             frames["before"] = lambda: figures(kept["cells_before"], kept["histogram_before"], earlier, sites, Clock(judged_at))
         kept |= store.keep(frames)
-        said = listed(found, kept["slow"])
+        with _quick(spark, rows.odd):
+            said = listed(found, kept["slow"])
         summary: dict[str, Any] = {
             "schema_version": SCHEMA_VERSION,
             "generated_at": instant(generated_at),
@@ -333,8 +340,16 @@ def _found(
             several = store.keep({"several": lambda: several_copies(events, seen)})["several"]
         rows = Rows(counts["rows"], counts["odd_rows"])
         odd = odd_events(events, seen, messages=counts["messages"], odd=counts["odd"])
-    found = evidence(seen, several, odd, events, log_ends, logged_servers=inputs.logged, rules=rules, keep=store.keep)
+    quickly = partial(_quick, spark, rows.odd)
+    found = evidence(
+        seen, several, odd, events, log_ends, logged_servers=inputs.logged, rules=rules, keep=store.keep, with_few_rows=quickly
+    )
     return found, rows
+
+
+def _quick(spark: "SparkSession", rows: int = 0) -> AbstractContextManager[None]:
+    """For queries on this many rows of a larger input. A session that others use, too, keeps its settings."""
+    return quick_plans(spark) if is_brief(spark) and rows <= FEW_ROWS else nullcontext()
 
 
 def _figures(figures: DataFrame, promise: Promise, inputs: Inputs) -> dict[str, Any]:

@@ -38,6 +38,7 @@ QUICK_JVM = f"{ONE_COMPILER} -XX:+UseSerialGC -XX:NewRatio=1"
 MEDIUM_JVM = f"{ONE_COMPILER} -XX:+UseParallelGC"
 QUICK_HEAP_MB = 1024
 IS_QUICK = "spark.shadowrelay.isQuick"  # our own
+IS_BRIEF = "spark.shadowrelay.isBrief"
 QUICK_SQL = {
     IS_QUICK: "true",
     "spark.sql.codegen.wholeStage": "false",
@@ -144,6 +145,8 @@ def spark_session(
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.python.sql.dataFrameDebugging.enabled": "false",  # it asks the JVM for the place in our code of each column
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # few other programs read INT96, the default
+        # a small map before the large one, for few groups: here each message is a group, so that most rows are looked up in vain first
+        "spark.sql.codegen.aggregate.map.twolevel.enabled": "false",
     }
     if is_on_this_machine(master):
         settings |= {"spark.driver.bindAddress": LOOPBACK, "spark.driver.host": LOOPBACK}
@@ -155,6 +158,8 @@ def spark_session(
     partitions = shuffle_partitions or (cores * PARTITIONS_PER_CORE if cores else None)
     if partitions:
         settings["spark.sql.shuffle.partitions"] = str(partitions)
+    if is_small or is_medium:
+        settings[IS_BRIEF] = "true"
     if is_small:
         settings |= QUICK_SQL
     settings |= dict(options or {})
@@ -202,6 +207,30 @@ def spark_home() -> str:
 def is_quick(spark: "SparkSession") -> bool:
     """Whether the session is one for little input."""
     return spark.conf.get(IS_QUICK, "false") == "true"
+
+
+def is_brief(spark: "SparkSession") -> bool:
+    """Whether the session was started for one report on this machine."""
+    return spark.conf.get(IS_BRIEF, "false") == "true"
+
+
+@contextmanager
+def quick_plans(spark: "SparkSession") -> Iterator[None]:
+    """For queries on little of a larger input, meanwhile as if the session was one for little input. Nothing else may use it then."""
+    if is_quick(spark):
+        yield
+        return
+    before = {key: spark.conf.get(key, None) for key in QUICK_SQL}
+    for key, value in QUICK_SQL.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key, old in before.items():
+            if old is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, old)
 
 
 def undivided(frame: "DataFrame") -> "DataFrame":

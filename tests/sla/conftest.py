@@ -2,7 +2,7 @@
 
 import pytest
 
-from shadowrelay.sla.session import IS_QUICK, QUICK_SQL, SparkUnavailable, check_spark, spark_session
+from shadowrelay.sla.session import IS_BRIEF, IS_QUICK, QUICK_SQL, SparkUnavailable, check_spark, spark_session
 
 SPARK_TEST_SECONDS_MAX = 240  # of a test alone: seconds on a quiet machine, but a JVM that shares two cores with others is slow
 
@@ -36,10 +36,10 @@ def compiling_spark(spark):
         "spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK", "spark.sql.adaptive.enabled": "true",
         "spark.sql.shuffle.partitions": "2", "spark.sql.leafNodeDefaultParallelism": "2",
         "spark.sql.autoBroadcastJoinThreshold": "10485760", "spark.sql.optimizer.disableHints": "false",
-        "spark.sql.maxSinglePartitionBytes": "128m", IS_QUICK: "false",
+        "spark.sql.maxSinglePartitionBytes": "128m", IS_QUICK: "false", IS_BRIEF: "false",
     }  # fmt: skip
     before = {name: spark.conf.get(name) for name in settings}
-    assert QUICK_SQL == before
+    assert QUICK_SQL | {IS_BRIEF: "true"} == before
     for name, value in settings.items():
         spark.conf.set(name, value)
     yield spark

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 from pyspark.sql import Column, DataFrame
@@ -62,39 +63,44 @@ def evidence(
     logged_servers: Sequence[str],
     rules: Rules,
     keep: Callable[[Mapping[str, Callable[[], DataFrame]]], dict[str, DataFrame]],
+    with_few_rows: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Evidence:
     """Combine `seen` from `first_pass` (None: treat no message as plain) with the `odd` events: all events of the other messages.
     `several`: copies of plain messages with several (`several_copies`), None if there are none.
 
     Shapes: `log_ends`: last row of each server's log, None if it has none.
     `keep` stores frames under their names and returns the stored frames, so
-    that each is computed once, and plans stay small.
+    that each is computed once, and plans stay small. `with_few_rows` is entered for what reads none but the rows of `odd`.
     """
     rows = keep({"rows": lambda: exact_rows(odd, logged_servers)})["rows"]
-    known = known_until(rows, log_ends, now=rules.now)
-    gathered = keep({"gathered": lambda: timelines(rows, known)})["gathered"]
-    named = keep(
-        {"recipients": lambda: recipients(rows, gathered, now=rules.now, is_final=rules.is_final, expiration_us=rules.expiration_us)}
-    )
-    lines = keep({"lines": lambda: gathered.join(ends(named["recipients"]), on="message", how="left")})["lines"]
-    each = keep(
-        {
-            "exposures": lambda: exposures(lines, now=rules.now),
-            "duplicates": lambda: duplicates(named["recipients"], lines, together_us=rules.span_us + rules.heartbeat_us),
-            "exact_copies": lambda: copies(rows, lines),
-            "promotions": lambda: promotions(rows, span_us=rules.span_us, heartbeat_us=rules.heartbeat_us),
-            "losses": lambda: losses(named["recipients"], lines, log_ends, expiration_us=rules.expiration_us),
-        }
-    )
+    with with_few_rows():
+        known = known_until(rows, log_ends, now=rules.now)
+        gathered = keep({"gathered": lambda: timelines(rows, known)})["gathered"]
+        named = keep(
+            {"recipients": lambda: recipients(rows, gathered, now=rules.now, is_final=rules.is_final, expiration_us=rules.expiration_us)}
+        )
+        lines = keep({"lines": lambda: gathered.join(ends(named["recipients"]), on="message", how="left")})["lines"]
+        each = keep(
+            {
+                "exposures": lambda: exposures(lines, now=rules.now),
+                "duplicates": lambda: duplicates(named["recipients"], lines, together_us=rules.span_us + rules.heartbeat_us),
+                "exact_copies": lambda: copies(rows, lines),
+                "promotions": lambda: promotions(rows, span_us=rules.span_us, heartbeat_us=rules.heartbeat_us),
+                "losses": lambda: losses(named["recipients"], lines, log_ends, expiration_us=rules.expiration_us),
+            }
+        )
     held = each["exact_copies"] if seen is None else plain_copies(seen, several).unionByName(each["exact_copies"])
     hold_us = rules.hold_us + rules.expiration_us
-    each |= keep(
-        {
-            "exact_messages": lambda: exact_messages(lines, exposures_by_message(each["exposures"]), each["duplicates"]),
-            "orphans": lambda: orphans(held, log_ends, known, now=rules.now, is_final=rules.is_final, hold_us=hold_us),
-            "takeovers": lambda: with_return(takeovers(each["promotions"], lines.select("message", "done_at")), events),
-        }
-    )
+    with with_few_rows():
+        each |= keep(
+            {
+                "exact_messages": lambda: exact_messages(lines, exposures_by_message(each["exposures"]), each["duplicates"]),
+                # no plain copy is left over, and Spark knows it
+                "orphans": lambda: orphans(held, log_ends, known, now=rules.now, is_final=rules.is_final, hold_us=hold_us),
+                "taken": lambda: takeovers(each["promotions"], lines.select("message", "done_at")),
+            }
+        )
+    each |= keep({"takeovers": lambda: with_return(each["taken"], events)})
     messages = each["exact_messages"] if seen is None else plain_messages(seen, several).unionByName(each["exact_messages"])
     kept = {name: each[name] for name in ("promotions", "takeovers", "duplicates", "losses", "orphans", "exposures")}
     return Evidence(messages=messages, copies=held, lines=lines, **kept)

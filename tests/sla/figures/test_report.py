@@ -13,6 +13,7 @@ from shadowrelay.sla import summary as module
 from shadowrelay.sla.figures.exact import COUNTED
 from shadowrelay.sla.objectives import BURN_WINDOWS_HOURS, LOG_ENDS
 from shadowrelay.sla.report import write_report
+from shadowrelay.sla.session import IS_BRIEF, QUICK_SQL
 from shadowrelay.sla.summary import trace, traces
 from shadowrelay.sla.trace import rows_of_warehouse
 from shadowrelay.sla.trace import trace as trace_here
@@ -30,9 +31,13 @@ def test_a_small_report_is_few_jobs(judged):
 
 @pytest.mark.heavy
 @pytest.mark.timeout(300, func_only=True)
-def test_little_and_much_are_reported_alike(judged, compiling_spark, tmp_path):
+@pytest.mark.parametrize("is_brief", [False, True], ids=["much", "medium"])
+def test_little_and_much_are_reported_alike(judged, compiling_spark, tmp_path, is_brief):
+    compiling_spark.conf.set(IS_BRIEF, str(is_brief).lower())
+    settings = {name: compiling_spark.conf.get(name) for name in QUICK_SQL}
     summary = write_report(compiling_spark, str(judged.warehouse), str(tmp_path), now=NOW)
 
+    assert settings == {name: compiling_spark.conf.get(name) for name in QUICK_SQL}
     made_at = {"generated_at": judged.summary["generated_at"]}
     assert json.dumps(judged.summary) == json.dumps(summary | made_at)
     for name in sorted(TABLES):
