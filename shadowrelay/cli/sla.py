@@ -234,7 +234,7 @@ def prune(
         typer.Option("--log", metavar="SERVER/FILE", help="Forget this log, which no longer exists; * stands for any text."),
     ] = None,
 ) -> None:
-    """Delete the events of old days, or of damaged logs that no longer exist."""
+    """Delete the events of old days, or of damaged logs that are gone."""
     with _answered():
         if (keep is None) == (not log):
             raise ConfigurationError("give --keep or --log")
