@@ -61,12 +61,13 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from hashlib import blake2b
 
-from shadowrelay.model.ids import MessageId
+from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Envelope, Ordinals
 from shadowrelay.model.ownership import Choice, Claim, Role
 from shadowrelay.model.queue import FailureKind, ForkRetry, StoredMessage
 from shadowrelay.model.replies import DeliveryError, PermanentDeliveryError, Reply
 from shadowrelay.model.values import dataclass, replace
+from shadowrelay.protocol.fields import own_traces
 from shadowrelay.settings.values import Send, Transport
 
 JITTER_MAX = 0.1  # of the wait: spreads the retries of messages that failed together
@@ -463,6 +464,17 @@ def keys_of(envelope: Envelope, ordinals: Ordinals) -> dict[int, bytes]:
         whole.update(f"{local}{at}{domain.lower()}".encode("utf-8", "surrogatepass"))
         keys[ordinal] = whole.digest()
     return keys
+
+
+def has_passed_on(message_id: MessageId, header: bytes, server: ServerName, *, is_kept: bool) -> bool:
+    """Whether a message that `server` took over had passed it before: it delivered the message to a filter, a relay or a peer, and from
+    there the message reached the lost server. The recorded delivery is then that one, and no recipient has the message.
+
+    Under this id it has passed nobody: `server` received it from the client, and lost it with its disk. A message that was relayed by
+    TRACK (`is_kept`) was received here once, under another id.
+    """
+    others = [found for found in own_traces(header.lower(), server) if found != message_id.encode()]
+    return len(others) > (1 if is_kept else 0)
 
 
 def shadow_keep_until(held_at: datetime, transport: Transport) -> datetime:

@@ -50,7 +50,6 @@ from shadowrelay.pipeline.router import RECIPIENTS_PER_TRANSACTION_MAX, Router
 from shadowrelay.pipeline.site_links import sites_of
 from shadowrelay.ports import Decide, Deliverer, DeliveryJob
 from shadowrelay.protocol import tracking
-from shadowrelay.protocol.fields import own_traces_count
 from shadowrelay.settings.values import Settings
 
 NO_KEYS: Mapping[int, bytes] = MappingProxyType({})
@@ -225,15 +224,12 @@ class Forks:
         return ended
 
     async def _has_passed_on(self, attempt: ForkAttempt) -> bool:
-        """Whether a message that was taken over had passed this node before: this node delivered it to a filter, a relay or a peer, and it
-        reached the lost server from there. The recorded delivery is then that one, and no recipient has the message."""
         try:
             head, _ = head_of(await attempt.read_content())
         except OSError:
             return True  # the transaction reads it again, and handles the error
-        header = head.partition(b"\r\n\r\n")[0].lower()
-        received_here = 1 if attempt.stored.claim.is_kept else 0  # before it was relayed by TRACK
-        return own_traces_count(header, self._context.me.server) > received_here
+        stored, header = attempt.stored, head.partition(b"\r\n\r\n")[0]
+        return delivery_rules.has_passed_on(stored.envelope.message_id, header, self._context.me.server, is_kept=stored.claim.is_kept)
 
     async def _attempt_in_parts(
         self, attempt: ForkAttempt, ordinals: Ordinals, prefix: bytes, keys: Mapping[int, bytes], record: Record

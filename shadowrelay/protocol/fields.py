@@ -284,10 +284,12 @@ def parse_span(text: str) -> timedelta:
     return span
 
 
-def own_traces_count(header: bytes, server: str) -> int:
-    """How many Received fields of a header name `server` as the receiver: it received the message, took it over or resubmitted it.
+def own_traces(header: bytes, server: str) -> list[bytes]:
+    """The ids in the Received fields of a header that name `server` as the receiver: it received, took over or resubmitted the message.
 
-    Shapes: `header` is in lower case. RFC 5321 4.4
+    Shapes: `header` is in lower case; an id is empty if the field has none after its protocol. RFC 5321 4.4
     """
     by = f"by {server}".lower().encode()
-    return header.count(by + b" with ") + header.count(by + b"\r\n\twith ")
+    if by not in header:
+        return []
+    return re.findall(re.escape(by) + rb"(?: |\r\n\t)with (?:\S+ id ([^\s;]+))?", header)

@@ -27,7 +27,7 @@ from shadowrelay.memory import Portion
 from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, Content, Recipient
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, PermanentDeliveryError, Reply
 from shadowrelay.model.values import dataclass
-from shadowrelay.protocol.fields import own_traces_count
+from shadowrelay.protocol.fields import own_traces
 from shadowrelay.smtp.limits import (
     BARE_CR_OR_LF,
     CONTENT_AHEAD_OCTETS,
@@ -439,7 +439,7 @@ def header_facts(beginning: bytes, own_name: str = "") -> HeaderFacts:
         _field(header, lower, b"\r\nsubject:", SUBJECT_CHARACTERS_MAX),
         _field(header, lower, b"\r\ndate:", DATE_CHARACTERS_MAX),
         lower.count(b"\r\nreceived:"),
-        bool(own_name) and own_traces_count(lower, own_name) > 0,
+        bool(own_name) and bool(own_traces(lower, own_name)),
     )
 
 
