@@ -20,8 +20,8 @@ class Delayed:
 
     def __init__(self) -> None:
         self.waiting: dict[MessageId, asyncio.Future[Acknowledged]] = {}
-        self._generated: dict[MessageId, MessageId] = {}  # generated message, not safe yet -> the message that it came of
-        self._generated_counts: dict[MessageId, int] = {}  # of each message that these came of
+        self._generated: dict[MessageId, MessageId] = {}  # generated message that is not safe yet -> the message that caused it
+        self._generated_counts: dict[MessageId, int] = {}  # by the message that caused them
         self._done: set[MessageId] = set()  # but for their generated messages
         self._is_released = False
 

@@ -121,7 +121,7 @@ class ReconcileService:
 
         async def settle() -> None:
             transitions = await context.ledger.transition([event.message_id for event in events], decide)
-            for event, transition in zip(events, transitions, strict=True):  # again: see there
+            for event, transition in zip(events, transitions, strict=True):  # again after the commit: see `call_off_done`
                 if not context.call_off_done(event.message_id, transition) and transition.changed:
                     context.attempts.changed(event.message_id)
             await context.track_discarded(party.server, shadow.discarded(events, transitions))
