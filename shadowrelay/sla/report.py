@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructType
 
-from shadowrelay.sla.figures.counting import HOUR_US, MINUTE_US, Clock, Within, cells, figures, histogram
+from shadowrelay.sla.figures.counting import HOUR_US, MINUTE_US, Clock, Within, cells, figures, times
 from shadowrelay.sla.figures.evidence import Evidence, Rules, evidence, within
 from shadowrelay.sla.figures.first_pass import RESENT_KEYS, first_pass, odd_events, seen_counts, server_names, several_copies
 from shadowrelay.sla.figures.slow import slow
@@ -37,6 +37,7 @@ from shadowrelay.sla.storage import alone, located, written_whole
 from shadowrelay.sla.summary import (
     SCHEMA_VERSION,
     Inputs,
+    Listed,
     figures_of,
     input_of,
     instant,
@@ -237,25 +238,35 @@ def _make(
         logged = frame_of(spark, SERVERS, [(name,) for name in inputs.logged])
         sites = frame_of(spark, SITES, [(name, site.site, site.boundary) for name, site in inputs.sites.items()])
         limits = _within(promise)
-        frames: dict[str, Callable[[], DataFrame]] = {
-            "messages": lambda: found.messages.drop(*RESENT_KEYS),
-            "copies": lambda: found.copies,
-            "slow": lambda: slow(found, everything.takeovers, sites, within=limits, now=judged_at),
-            "quarantine": lambda: quarantined_once(read_quarantine(spark, warehouse)),
-            "cells": lambda: cells(found, logged, clock, within=limits),
-            "histogram": lambda: histogram(found, clock),
-        }
-        if period.before is not None:
-            earlier = within(everything, *period.before)
-            frames["cells_before"] = lambda: cells(earlier, logged, Clock(judged_at), within=limits)
-            frames["histogram_before"] = lambda: histogram(earlier, Clock(judged_at))
-        kept = store.keep(frames)
-        frames = {"figures": lambda: figures(kept["cells"], kept["histogram"], found, sites, clock)}
-        if period.before is not None:
-            frames["before"] = lambda: figures(kept["cells_before"], kept["histogram_before"], earlier, sites, Clock(judged_at))
-        kept |= store.keep(frames)
-        with _quick(spark, rows.odd):
+
+        def tell() -> tuple[Listed, dict[str, list[dict[str, Any]]]]:
+            kept = store.keep(
+                {
+                    "copies": lambda: found.copies,
+                    "messages": lambda: found.messages.drop(*RESENT_KEYS),
+                    "slow": lambda: slow(found, everything.takeovers, sites, within=limits, now=judged_at),
+                    "quarantine": lambda: quarantined_once(read_quarantine(spark, warehouse)),
+                }
+            )
             said = listed(found, kept["slow"])
+            return said, traces(events, traced(said.lists))
+
+        def count() -> dict[str, DataFrame]:
+            frames = {"cells": lambda: cells(found, logged, clock, within=limits), "times": lambda: times(found, clock)}
+            if period.before is not None:
+                earlier = within(everything, *period.before)
+                frames["cells_before"] = lambda: cells(earlier, logged, Clock(judged_at), within=limits)
+                frames["times_before"] = lambda: times(earlier, Clock(judged_at))
+            kept = store.keep(frames)
+            frames = {"figures": lambda: figures(kept["cells"], kept["times"], found, sites, clock)}
+            if period.before is not None:
+                frames["before"] = lambda: figures(kept["cells_before"], kept["times_before"], earlier, sites, Clock(judged_at))
+            return store.keep(frames)
+
+        with ThreadPoolExecutor(1) as aside:  # lists are mostly planning, figures mostly computing
+            telling = aside.submit(tell)
+            counted = count()
+            said, traced_rows = telling.result()
         summary: dict[str, Any] = {
             "schema_version": SCHEMA_VERSION,
             "generated_at": instant(generated_at),
@@ -264,12 +275,12 @@ def _make(
             "until": None if until is None else instant(until),
             "is_final": is_final,
             "input": input_of(inputs, rows=rows.all, rows_repeated=rows.odd - said.rows_once),
-            **_figures(kept["figures"], promise, inputs),
-            "before": _before(kept.get("before"), period, first, promise, inputs),
+            **_figures(counted["figures"], promise, inputs),
+            "before": _before(counted.get("before"), period, first, promise, inputs),
             **said.lists,
             "causes": said.causes,
             "slow_causes": said.slow_causes,
-            "traces": traces(events, traced(said.lists)),
+            "traces": traced_rows,
             **({} if watch is None else {"watch": dict(watch)}),
         }
         servers = summary["input"]["servers"]

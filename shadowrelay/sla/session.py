@@ -37,6 +37,7 @@ ONE_COMPILER = " -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:Meta
 QUICK_JVM = f"{ONE_COMPILER} -XX:+UseSerialGC -XX:NewRatio=1"
 MEDIUM_JVM = f"{ONE_COMPILER} -XX:+UseParallelGC"
 QUICK_HEAP_MB = 1024
+LISTS_MAX = 100_000  # keys whose lists an aggregate holds in memory before it sorts; Spark's default of 128 suits any input
 IS_QUICK = "spark.shadowrelay.isQuick"  # our own
 IS_BRIEF = "spark.shadowrelay.isBrief"
 QUICK_SQL = {
@@ -160,6 +161,7 @@ def spark_session(
         settings["spark.sql.shuffle.partitions"] = str(partitions)
     if is_small or is_medium:
         settings[IS_BRIEF] = "true"
+        settings["spark.sql.objectHashAggregate.sortBased.fallbackThreshold"] = str(LISTS_MAX)
     if is_small:
         settings |= QUICK_SQL
     settings |= dict(options or {})

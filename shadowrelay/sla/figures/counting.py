@@ -3,14 +3,13 @@
 1. *Cells* count events by hour (of a short period by minute), server and pair. There are few cells, so all further sums are computed
    from them and not from rows.
    A cell also has its `age` in whole hours before now, for burn rates, whose windows end now and not at the full hour.
-2. *Histograms* count times in whole milliseconds. They are exact and can be merged, so the percentiles of a day need no second scan of
-   the rows.
-3. *Windows and scopes* (all, day, hour; everything, boundary, site, server, pair) add up cells and merge histograms.
+2. *Times* are lists of whole milliseconds for each cell. Percentiles are exact, and need no second scan of the rows.
+3. *Windows and scopes* (all, day, hour; everything, boundary, site, server, pair) add up cells and join their times.
 
 All of it is SQL: as objects, the columns would be thousands of calls to the JVM, and Spark would analyze the plan after each step.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
@@ -157,10 +156,11 @@ def _one(condition: str) -> str:
 ADDED = ", ".join(f"{how}({name}) AS {name}" for how, names in (("sum", COUNTS), ("max", MAXIMA)) for name in names)
 """Sums of COUNTS and MAXIMA over several lines."""
 
-# ---- histograms
+# ---- times
 
 METRICS = ("shadow_latency", "discard_lag", "delivery_latency", "takeover_detection", "takeover_silence")
 PERCENTS = (50, 95, 99)
+RANKS = ("count", "max", *(f"p{percent}" for percent in PERCENTS))
 TIMES_OF = {
     "message": {"shadow_latency": "shadow_us", "delivery_latency": "delivery_us"},
     "copy": {"discard_lag": "lag_us"},
@@ -177,26 +177,39 @@ def _times(table: str) -> str:
 
 
 def percentiles(histogram: str, *keys: str) -> str:
-    """Nearest rank: of n sorted values the ceil(p * n)-th. One line for each of `keys`, with count, p50, p95, p99 and max of each metric.
+    """Nearest rank: of n sorted values the ceil(p * n)-th. One line for each of `keys`, with RANKS of each metric.
 
     Shapes: a query; `histogram` is a table: keys, metric (index into METRICS), ms, count; each (keys, metric, ms) once.
     """
+    return _by_metric(_ranks_of_histogram(histogram, *keys), *keys)
+
+
+def _ranks_of_histogram(histogram: str, *keys: str) -> str:
+    """RANKS, one line for each of `keys` and each metric."""
     keyed = "".join(f"{key}, " for key in keys)
     sorted_times = f"PARTITION BY {keyed}metric ORDER BY ms ROWS BETWEEN UNBOUNDED PRECEDING AND"
     reached = ", ".join(f"min(CASE WHEN upto * 100 >= total * {percent} THEN ms END) AS p{percent}" for percent in PERCENTS)
-    columns = ", ".join(
-        f"max(CASE WHEN metric = {number} THEN {column} END) AS {metric}_{column}"
-        for number, metric in enumerate(METRICS)
-        for column in ("count", "max", *(f"p{percent}" for percent in PERCENTS))
-    )
     return f"""
-        SELECT {keyed}{columns} FROM (
-            SELECT {keyed}metric, max(total) AS count, max(ms) AS max, {reached} FROM (
-                SELECT {keyed}metric, ms, sum(count) OVER ({sorted_times} CURRENT ROW) AS upto,
-                    sum(count) OVER ({sorted_times} UNBOUNDED FOLLOWING) AS total
-                FROM {histogram}
-            ) GROUP BY ALL
+        SELECT {keyed}metric, max(total) AS count, max(ms) AS max, {reached} FROM (
+            SELECT {keyed}metric, ms, sum(count) OVER ({sorted_times} CURRENT ROW) AS upto,
+                sum(count) OVER ({sorted_times} UNBOUNDED FOLLOWING) AS total
+            FROM {histogram}
         ) GROUP BY ALL"""
+
+
+def _ranks_of_list(table: str, *keys: str) -> str:
+    """The same. Shapes: `table` has keys, metric, and `sorted`, all times in order, at least one."""
+    keyed = "".join(f"{key}, " for key in keys)
+    reached = ", ".join(f"sorted[(size(sorted) * {percent} + 99) DIV 100 - 1] AS p{percent}" for percent in PERCENTS)
+    return f"SELECT {keyed}metric, CAST(size(sorted) AS BIGINT) AS count, sorted[size(sorted) - 1] AS max, {reached} FROM {table}"
+
+
+def _by_metric(ranks: str, *keys: str) -> str:
+    """One line for each of `keys`, from one for each of its metrics."""
+    columns = ", ".join(
+        f"max(CASE WHEN metric = {number} THEN {rank} END) AS {metric}_{rank}" for number, metric in enumerate(METRICS) for rank in RANKS
+    )
+    return f"SELECT {''.join(f'{key}, ' for key in keys)}{columns} FROM ({ranks}) GROUP BY ALL"
 
 
 # ---- windows and scopes
@@ -204,7 +217,7 @@ def percentiles(histogram: str, *keys: str) -> str:
 DAY_US = 24 * HOUR_US
 MINUTE = "minute"
 FIGURE_KEY = "`window`, `start`, scope, name, other"
-TIMES = tuple(f"{metric}_{column}" for metric in METRICS for column in ("count", "max", *(f"p{percent}" for percent in PERCENTS)))
+TIMES = tuple(f"{metric}_{column}" for metric in METRICS for column in RANKS)
 SCOPES = {
     "all": ("''", "''"),
     "boundary": ("boundary", "''"),
@@ -250,19 +263,41 @@ def _looking_back(columns: str) -> str:
         FROM {{cells}} LATERAL VIEW inline(array({windows})) windows AS `window`, hours WHERE age >= 0 AND age < hours"""
 
 
-def _merged(*, has_minutes: bool) -> str:
-    """place, metric, ms -> count for every window and scope. Each time counts in up to fifteen of them, which is most of the work here,
-    so `place` is a single number, and no text is copied, compared or sorted."""
+def _places(windows: Iterable[str], *, has_minutes: bool) -> str:
+    """An array of the places in which a line with its site and boundary counts; null for a scope that it does not have."""
+    starts = _windows(has_minutes=has_minutes)
     places = ", ".join(
-        f"CASE WHEN {_is_scope(scope, repr(window))} THEN {_place(repr(window), start, repr(scope), name, other)} END"
-        for window, start in _windows(has_minutes=has_minutes).items()
+        f"CASE WHEN {_is_scope(scope, repr(window))} THEN {_place(repr(window), starts[window], repr(scope), name, other)} END"
+        for window in windows
         for scope, (name, other) in SCOPES.items()
         if window != MINUTE or scope == "all"
     )
-    return f"""
-        SELECT place, metric, ms, sum(count) AS count
-        FROM {PLACED.format("{histogram}")} LATERAL VIEW explode(array({places})) places AS place
-        WHERE place IS NOT NULL GROUP BY place, metric, ms"""
+    return f"array({places})"
+
+
+def _ranks(*, has_minutes: bool) -> dict[str, str]:
+    """Steps up to `timed`: RANKS of each metric for every window and scope, by place.
+
+    Each time counts in up to fifteen of them, which is most of the work here, so `place` is a single number, and no text is copied,
+    compared or sorted. The times of a day fit into memory: sorted as one list, they take a fifth of the time that a histogram takes. The
+    whole period may be of any length, and has a histogram.
+    """
+    whole, *parts = _windows(has_minutes=has_minutes)
+    counted = """(
+        SELECT server, pair_from, pair_to, metric, ms, count(1) AS count FROM {times} LATERAL VIEW explode(times) each AS ms
+        GROUP BY ALL)"""
+    compact = "(SELECT * EXCEPT (times), array_compact(times) AS times FROM {times})"  # lists without nulls are sorted as numbers
+    return {
+        "counted": f"""
+            SELECT place, metric, ms, sum(count) AS count
+            FROM {PLACED.format(counted)} LATERAL VIEW explode({_places([whole], has_minutes=has_minutes)}) places AS place
+            WHERE place IS NOT NULL GROUP BY place, metric, ms""",
+        "listed": f"""
+            SELECT place, metric, sort_array(flatten(collect_list(times))) AS sorted
+            FROM {PLACED.format(compact)} LATERAL VIEW explode({_places(parts, has_minutes=has_minutes)}) places AS place
+            WHERE place IS NOT NULL GROUP BY place, metric""",
+        "timed": _by_metric(f"{_ranks_of_histogram('counted', 'place')} UNION ALL {_ranks_of_list('listed', 'place')}", "place"),
+    }
 
 
 def _place(*key: str) -> str:
@@ -279,24 +314,25 @@ def cells(found: Evidence, logged: DataFrame, clock: Clock, *, within: Within) -
     return _asked(text, _events(clock), found, logged=logged)
 
 
-def histogram(found: Evidence, clock: Clock) -> DataFrame:
-    """(place, metric, ms) -> count."""
-    text = f"SELECT *, count(1) AS count FROM ({' UNION ALL '.join(map(_times, TIMES_OF))}) GROUP BY ALL"
+def times(found: Evidence, clock: Clock) -> DataFrame:
+    """(slot, server, pair_from, pair_to, metric) -> times, all that were measured, in milliseconds."""
+    text = f"""
+        SELECT slot, server, pair_from, pair_to, metric, collect_list(ms) AS times FROM ({" UNION ALL ".join(map(_times, TIMES_OF))})
+        GROUP BY ALL"""
     return _asked(text, {name: step for name, step in _events(clock).items() if name in TIMES_OF}, found)
 
 
-def figures(cells: DataFrame, histogram: DataFrame, found: Evidence, sites: DataFrame, clock: Clock) -> DataFrame:
+def figures(cells: DataFrame, times: DataFrame, found: Evidence, sites: DataFrame, clock: Clock) -> DataFrame:
     """One line for each window and scope with events; windows like "6h" end now, and exist for scope `all` only, as do minutes.
 
-    Shapes: `cells` and `histogram` as from the functions of these names, stored: they are read more than once; `sites` is small: server,
+    Shapes: `cells` and `times` as from the functions of these names, stored: they are read more than once; `sites` is small: server,
     site, boundary. `start` is in microseconds, null for `all` and for windows that end now.
     """
     has_minutes, columns = clock.slot_us < HOUR_US, ", ".join((*COUNTS, *MAXIMA))
     nothing = ", ".join(f"NULL AS {name}" for name in (*COUNTS, *MAXIMA, *TIMES))
     steps = {
         "promotion": _events(clock)["promotion"],
-        "merged": _merged(has_minutes=has_minutes),
-        "timed": percentiles("merged", "place"),
+        **_ranks(has_minutes=has_minutes),
         "added": f"""
             SELECT {FIGURE_KEY}, {ADDED} FROM ({_scoped("{cells}", columns, has_minutes=has_minutes)} UNION ALL {_looking_back(columns)})
             GROUP BY {FIGURE_KEY}""",
@@ -310,7 +346,7 @@ def figures(cells: DataFrame, histogram: DataFrame, found: Evidence, sites: Data
     }
     numbers = ", ".join(map(_number, (*COUNTS, *MAXIMA, "messages_promoted", *TIMES)))
     text = f"SELECT {FIGURE_KEY}, {numbers} FROM together GROUP BY {FIGURE_KEY}"
-    return _asked(text, steps, found, cells=cells, histogram=histogram, sites=sites)
+    return _asked(text, steps, found, cells=cells, times=times, sites=sites)
 
 
 def _asked(text: str, steps: Mapping[str, str], found: Evidence, **frames: DataFrame) -> DataFrame:
