@@ -138,7 +138,7 @@ def exact_messages(lines: DataFrame, exposed: DataFrame, duplicates: DataFrame) 
     internet_id = F.when(F.col("internet_message_id") != "", F.col("internet_message_id"))
     return joined.select(
         "message", "kind", "at", "server", "pair_server", "is_redundant", "copies", "way", "shadow_us", "ack_us", "done_at",
-        "last_delivery_at",
+        "last_delivery_at", "first_deferred_at",
         *[_or_none(name) for name in ("recipients_count", "exposure_count", "exposure_us", "exposure_max_us")],
         *[_or_none(name) for name in ("lost", "duplicated", "unexplained")],
         id_high(internet_id).alias("id_high"), id_low(internet_id).alias("id_low"),

@@ -1,7 +1,7 @@
 """Finds the plain messages, which are most messages, and the data for their figures, in one aggregate over all events. docs/sla.md, 2.
 
-Nearly all mail is *plain*: acknowledged once with all its copies, delivered once to every recipient, discarded once on each shadow server,
-nothing else. A few longs show whether a message is plain and hold the data for its figures: how many rows of which kind, when, and sums of
+Nearly all mail is *plain*: acknowledged once with all its copies, deferred once at most, delivered once to every recipient, discarded once on
+each shadow server, nothing else. A few longs show whether a message is plain and hold the data for its figures: how many rows of which kind, when, and sums of
 hashes of names, which are equal if the names are. Spark's hash aggregate updates longs in place; texts or lists in an aggregate would sort
 all rows instead, which takes many times as long. Other messages are judged row by row (`exact`), which gives the same figures for a plain
 message (tests/sla/figures/test_report.py). A repeated row makes its message odd, because every row of a plain message is accounted
@@ -14,11 +14,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from shadowrelay.sla.figures.exact import ACKNOWLEDGED
-from shadowrelay.sla.figures.rows import is_acknowledgement, is_event, is_own, is_told_delivered
+from shadowrelay.sla.figures.rows import is_acknowledgement, is_deferred_by_next_hop, is_event, is_own, is_told_delivered
 
 HASH_BITS = 48  # of a recipient's 64, so that the sum over a plain message's rows cannot overflow
 ROWS_MAX = 2**12  # of a plain message, so that its counts of 12 bits each have no carry
-RECEIVE, REDIRECT, HOLD, DISCARD, ODD = (1 << (12 * place) for place in range(5))
+RECEIVE, REDIRECT, HOLD, DISCARD, ODD, DEFER = (1 << (12 * place) for place in range(6))  # of DEFER there is room for seven
 COPIES_MAX = 3  # of a plain message
 COPY_SHAPE = REDIRECT | HOLD | DISCARD
 ODD_BROADCAST_MAX = 1_000_000  # messages: about 100 MB per executor. More are joined by sorting all events: slow, but bounded memory
@@ -43,7 +43,7 @@ def first_pass(events: DataFrame, names: DataFrame) -> DataFrame:
     seen = seen.join(primary, on="server_hash", how="left").join(shadow, on="shadow_hash", how="left")
     return seen.select(
         "message", _is_plain().alias("is_plain"), _copies_count().alias("copies_count"), "copies",
-        "received_at", "held_at", "sent_at", "discarded_at", "shadow_us", "ack_us",
+        "received_at", "held_at", "sent_at", "discarded_at", "first_deferred_at", "shadow_us", "ack_us",
         "recipients_count", "id_high", "id_low", "addressed", "client_hash", "server", "pair_server", "rows_count",
     )  # fmt: skip
 
@@ -74,6 +74,7 @@ def _summed(events: DataFrame) -> DataFrame:
         F.max(F.when(is_hold, F.col("at"))).alias("held_at"),
         F.max(F.when(is_send, F.col("at"))).alias("sent_at"),
         F.max(F.when(is_discard, F.col("at"))).alias("discarded_at"),
+        F.max(F.when(is_deferred_by_next_hop(), F.col("at"))).alias("first_deferred_at"),
         F.max(F.when(is_receive, F.xxhash64("server"))).alias("server_hash"),
         F.max(F.when(is_redirect, F.xxhash64("server_hostname"))).alias("shadow_hash"),
         F.min(F.when(is_redirect, F.xxhash64("server_hostname"))).alias("least_shadow"),
@@ -115,6 +116,7 @@ def _kind() -> Column:
         .when(is_acknowledgement() & is_redundant, RECEIVE)
         .when(is_told_delivered(), DISCARD)
         .when(is_event("TRANSFER"), 0)
+        .when(is_event("DEFER"), DEFER)
         .otherwise(ODD)
     ).cast("long")
 
@@ -158,7 +160,8 @@ def _copies_count() -> Column:
 def _is_plain() -> Column:
     all_bits = 2**HASH_BITS - 1
     count = _copies_count()
-    is_plain_shape = F.col("shape").isin(*[RECEIVE + number * COPY_SHAPE for number in range(1, COPIES_MAX + 1)])
+    shapes = [RECEIVE + number * COPY_SHAPE + deferred for number in range(1, COPIES_MAX + 1) for deferred in (0, DEFER)]
+    is_plain_shape = F.col("shape").isin(shapes)
     is_whole = (F.col("rows_count") < ROWS_MAX) & is_plain_shape
     is_delivered_once = F.col("sent_for").bitwiseAND(all_bits) == F.col("received_for")
     is_forked_once = F.col("transferred_for").isNull() | (F.col("transferred_for").bitwiseAND(all_bits) == F.col("received_for"))
@@ -234,7 +237,7 @@ def plain_messages(seen: DataFrame, several: DataFrame | None) -> DataFrame:
     return plain.select(
         "message", F.lit(ACKNOWLEDGED).alias("kind"), F.col("received_at").alias("at"), "server", "pair_server",
         F.lit(True).alias("is_redundant"), "copies", F.lit("shadow_server").alias("way"), "shadow_us", "ack_us",
-        F.col("sent_at").alias("done_at"), F.col("sent_at").alias("last_delivery_at"), "recipients_count",
+        F.col("sent_at").alias("done_at"), F.col("sent_at").alias("last_delivery_at"), "first_deferred_at", "recipients_count",
         none.alias("exposure_count"), none.alias("exposure_us"), none.alias("exposure_max_us"),
         none.alias("lost"), none.alias("duplicated"), none.alias("unexplained"), *RESENT_KEYS,
     )  # fmt: skip

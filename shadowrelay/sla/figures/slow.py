@@ -34,7 +34,7 @@ def slow(found: Evidence, takeovers: DataFrame, sites: DataFrame, *, within: Wit
 
 
 def _deliveries(found: Evidence, within_us: int) -> DataFrame:
-    tries = found.lines.select("message", "first_deferred_at", F.try_element_at("promotions", F.lit(1))["at"].alias("promoted_at"))
+    tries = found.lines.select("message", F.try_element_at("promotions", F.lit(1))["at"].alias("promoted_at"))
     late = found.messages.withColumn("slow_us", F.expr(DELIVERY_US)).where(F.col("slow_us") > within_us)
     joined = late.join(tries, on="message", how="left")
     is_deferred = F.coalesce(F.col("first_deferred_at") <= F.col("last_delivery_at"), F.lit(False))

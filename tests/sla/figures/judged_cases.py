@@ -339,6 +339,11 @@ def slow(case: Case) -> None:
     case.held(0, "ours")
     case.row("DEFER", 10, "p", "ours", source="ROUTING")
     case.send(61, "ours")
+    for message, source in (("nothing but deferred", "SMTP"), ("nothing but deferred here", "ROUTING")):
+        case.held(0, message)
+        case.row("DEFER", 10, "p", message, source=source)
+        case.send(200, message)
+        case.discard(201, message)
     case.held(0, "quick")
     case.send(60, "quick")
     case.row("HAREDIRECTFAIL", 0, "p", "refused", client="p", peer="q")
@@ -366,6 +371,9 @@ def repeated(case: Case) -> None:
     case.plain(10, "one row")
     case.rows[-2]["row_id"] = "f" * 32
     case.rows.append(dict(case.rows[-2]))
+    case.plain(20, "deferred")
+    case.row("DEFER", 20.5, "p", "deferred", row_id="d" * 32)
+    case.rows.append(dict(case.rows[-1]))
 
 
 def traps(case: Case) -> None:
@@ -397,6 +405,9 @@ def traps(case: Case) -> None:
     case.discard(66, "twice in one row")
     case.plain(70, "deferred once")
     case.row("DEFER", 70.5, "p", "deferred once")
+    case.plain(80, "deferred twice")
+    case.row("DEFER", 80.5, "p", "deferred twice")
+    case.row("DEFER", 80.7, "p", "deferred twice")
 
 
 def exchange16(case: Case) -> None:

@@ -86,6 +86,8 @@ def test_each_slow_message_has_its_cause(judged):
         ("delivery_latency", "next hop"): "next hop was down",
         ("delivery_latency", "both"): f"next hop was down and {out}",
         ("delivery_latency", "ours"): "our own delay",
+        ("delivery_latency", "nothing but deferred"): "next hop was down",
+        ("delivery_latency", "nothing but deferred here"): "our own delay",
         ("shadow_latency", "refused"): "a server took no copy",
         ("shadow_latency", "late copy"): "our own delay",
         ("shadow_latency", "copy of a lost server"): out,
