@@ -1,11 +1,11 @@
 """Finds the plain messages, which are most messages, and the data for their figures, in one aggregate over all events. docs/sla.md, 2.
 
-Nearly all mail is *plain*: acknowledged once with all its copies, deferred once at most, delivered once to every recipient, discarded once on
-each shadow server, nothing else. A few longs show whether a message is plain and hold the data for its figures: how many rows of which kind, when, and sums of
-hashes of names, which are equal if the names are. Spark's hash aggregate updates longs in place; texts or lists in an aggregate would sort
-all rows instead, which takes many times as long. Other messages are judged row by row (`exact`), which gives the same figures for a plain
-message (tests/sla/figures/test_report.py). A repeated row makes its message odd, because every row of a plain message is accounted
-for.
+Nearly all mail is *plain*: acknowledged once with all its copies, deferred once at most, delivered once to every recipient, discarded once
+on each shadow server, nothing else. A few longs show whether a message is plain and hold the data for its figures: how many rows of which
+kind, when, and sums of hashes of names, which are equal if the names are. Spark's hash aggregate updates longs in place; texts or lists in
+an aggregate would sort all rows instead, which takes many times as long. Other messages are judged row by row (`exact`), which gives the
+same figures for a plain message (tests/sla/figures/test_report.py). A repeated row makes its message odd, because every row of a plain
+message is accounted for.
 """
 
 from functools import reduce
