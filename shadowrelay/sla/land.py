@@ -21,6 +21,7 @@ from shadowrelay.sla.columns import ARROW_EVENTS, UTC_INSTANT
 from shadowrelay.sla.lines import TEXT_CHARACTERS_MAX, Reason
 from shadowrelay.sla.logs import Source
 from shadowrelay.sla.parse import BadLine, LogFile, Parsed
+from shadowrelay.sla.pieces import in_pieces, of_logs, piece_of
 from shadowrelay.sla.sites import DamagedFile
 from shadowrelay.sla.storage import located, written_whole
 
@@ -53,14 +54,15 @@ Landed = list[dict[str, Any]]
 
 def land(spark: "SparkSession", sources: Sequence[Source], warehouse: str, batch: str) -> Landed:
     """Read these logs by Spark's workers and write them to the warehouse as batch `batch`, replacing an earlier attempt of that batch."""
-    hands = dealt(sources, spark.sparkContext.defaultParallelism * HANDS_PER_CORE)
+    cores = spark.sparkContext.defaultParallelism
+    hands = dealt(in_pieces(sources, cores), cores * HANDS_PER_CORE)
     written = spark.sparkContext.parallelize(hands, len(hands)).flatMap(partial(land_files, warehouse=warehouse, batch=batch))
-    return _finished(written.collect(), warehouse, batch)
+    return _finished(of_logs(written.collect()), warehouse, batch)
 
 
 def land_here(sources: Sequence[Source], warehouse: str, batch: str) -> Landed:
     """The same in this process, without Spark."""
-    return _finished(list(land_files(sources, warehouse, batch)), warehouse, batch)
+    return _finished(of_logs(list(land_files(sources, warehouse, batch))), warehouse, batch)
 
 
 def dealt(sources: Sequence[Source], count: int) -> list[list[Source]]:
@@ -111,7 +113,7 @@ def is_landed(warehouse: str, batch: str) -> bool:
 
 
 def land_files(sources: Iterable[Source], warehouse: str, batch: str) -> Iterator[dict[str, Any]]:
-    """Write the rows of each log, then yield its row of `files`. A log that was deleted since it was listed is left out."""
+    """Write the rows of each log or piece, then yield its row of `files`. A log that was deleted since it was listed is left out."""
     for source in sources:
         row = _land_file(source, warehouse, batch)
         if row is not None:
@@ -145,7 +147,7 @@ def _read(source: Source, files: Any, path: str) -> Iterator[tuple[LogFile | Non
     log: LogFile | None = None
     try:
         with files.open(path, "rb") as stream:
-            log = LogFile(stream, source.server, source.name)
+            log = LogFile(stream, source.server, source.name, piece=piece_of(stream, source))
             for parsed in log:
                 yield log, parsed
         yield log, Parsed(nothing, [])  # a file without rows has counts too
@@ -163,6 +165,7 @@ class _Events:
         self._directory = f"server={escaped(source.server)}/batch={batch}"
         self._top = f"{warehouse}/events"
         self._key = source.key
+        self._piece = f"{source.piece}." if source.piece else ""
         self._waiting: dict[date, list[Any]] = {}
         self._count = 0
         self._parts: dict[date, int] = {}
@@ -183,7 +186,7 @@ class _Events:
         for day, batches in self._waiting.items():
             part = self._parts.get(day, 0)
             self._parts[day] = part + 1
-            path = f"{self._top}/date={day.isoformat()}/{self._directory}/{self._key}-{part}.parquet"
+            path = f"{self._top}/date={day.isoformat()}/{self._directory}/{self._key}-{self._piece}{part}.parquet"
             write_parquet(pa.Table.from_batches(batches, ARROW_EVENTS), path)
         self._waiting = {}
         self._count = 0
@@ -195,7 +198,7 @@ class _Quarantine:
     def __init__(self, source: Source, warehouse: str, batch: str) -> None:
         self.count = 0
         self._source = source
-        self._stem = f"{warehouse}/quarantine/batch={batch}/{source.key}"
+        self._stem = f"{warehouse}/quarantine/batch={batch}/{source.key}-{f'{source.piece}.' if source.piece else ''}"
         self._waiting: list[BadLine] = []
         self._parts = 0
 
@@ -210,8 +213,8 @@ class _Quarantine:
         self._flush()
         files, stem = located(self._stem)
         part = self._parts
-        while files.exists(f"{stem}-{part}.parquet"):
-            files.rm(f"{stem}-{part}.parquet")
+        while files.exists(f"{stem}{part}.parquet"):
+            files.rm(f"{stem}{part}.parquet")
             part += 1
 
     def _flush(self) -> None:
@@ -221,7 +224,7 @@ class _Quarantine:
         rows = [
             {"server": server, "file": name, "line": number, "reason": str(reason), "text": text} for number, reason, text in self._waiting
         ]
-        write_parquet(pa.Table.from_pylist(rows, ARROW_QUARANTINE), f"{self._stem}-{self._parts}.parquet")
+        write_parquet(pa.Table.from_pylist(rows, ARROW_QUARANTINE), f"{self._stem}{self._parts}.parquet")
         self._waiting = []
         self._parts += 1
 

@@ -22,12 +22,16 @@ class NoLogs(ShadowrelayError):
 
 
 class Source(NamedTuple):
-    """A log file: `<logs>/<server>/<name>`. `size`: as listed; None if it was not listed, or the store does not tell."""
+    """A log file: `<logs>/<server>/<name>`, or a piece of it (`pieces`): the octets from `begin` to `end`, None for its end.
+    `size`: as listed; None if it was not listed, or the store does not tell."""
 
     path: str
     server: str
     name: str
     size: int | None = None
+    piece: int = 0
+    begin: int = 0
+    end: int | None = None
 
     @property
     def key(self) -> str:

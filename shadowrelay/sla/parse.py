@@ -5,7 +5,6 @@ Most lines are plain, and Arrow splits them together. A line of our own is plain
 An unfinished line or quoted field at the end of a block is parsed again with the next block.
 """
 
-import re
 from collections.abc import Iterator
 from datetime import datetime
 from hashlib import blake2b
@@ -29,12 +28,11 @@ from shadowrelay.sla.lines import (
     row_id_key,
     shown,
 )
+from shadowrelay.sla.pieces import BOM, ROW_BEGINS, WHOLE, Part, Piece
 
 BLOCK_BYTES = 4 * 1024 * 1024  # about 8,000 rows; about thirty times that in memory
-BOM = b"\xef\xbb\xbf"
 _LAST = f",{SCHEMA_VERSION}".encode()
 _TAIL_OCTETS = LOG_ID_OCTETS + len(_LAST)
-_INSTANT = re.compile(rb"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]{8,18}Z,")
 _NO_ROW = frozenset((b"", b"#", b"\r", b" ", b"\xef"))  # first octets of lines that may not be rows
 
 
@@ -59,13 +57,15 @@ class LogFile:
     Raises: what `stream.read` raises, and nothing else.
     """
 
-    def __init__(self, stream: IO[bytes], server: str, name: str, *, block_bytes: int = BLOCK_BYTES) -> None:
-        self.bytes = self.lines = self.rows = self.quarantined = 0
+    def __init__(self, stream: IO[bytes], server: str, name: str, *, piece: Piece = WHOLE, block_bytes: int = BLOCK_BYTES) -> None:
+        self.bytes = self.rows = self.quarantined = 0
+        self.lines = piece.lines
         self.format = ""
         self.version = ""
         self.first_at: datetime | None = None
         self.last_at: datetime | None = None
-        self._stream = stream
+        self._stream: IO[bytes] | Part = stream if piece.octets is None else Part(stream, piece.octets)
+        self._is_followed = piece.octets is not None
         self._key = row_id_key(server)
         self._name = name
         self._block_bytes = block_bytes
@@ -75,6 +75,9 @@ class LogFile:
         self._split: list[tuple[int, bytes, list[str]]] = []
         self._bad: list[BadLine] = []
         self._parts: list[pa.RecordBatch] = []
+        for comment in piece.comments:
+            if not _hides_rows(comment):
+                self._take_comment(comment)
 
     def __iter__(self) -> Iterator[Parsed]:
         rest = b""
@@ -192,6 +195,7 @@ class LogFile:
         is_cut = is_open and after == len(lines) and after < index + RECORD_LINES_MAX
         if is_cut and not is_end:
             return 0
+        is_cut = is_cut and not self._is_followed  # else a row begins here
         if after > index + 1 and not is_open:
             record = b"\n".join(lines[index:after]).removesuffix(b"\r")
             cells = cells_of(record, layout)
@@ -261,7 +265,7 @@ def _hides_rows(comment: bytes) -> bool:
 
 def _begins_row(line: bytes, layout: Layout) -> bool:
     """Quoted fields do not continue with an instant and a comma: if a line begins so, the quote before it was a stray one."""
-    return _INSTANT.match(line) is not None and layout.positions["date-time"] == 0
+    return ROW_BEGINS.match(line) is not None and layout.positions["date-time"] == 0
 
 
 def _split_together(lines: list[bytes], layout: Layout) -> list[pa.Array] | None:
