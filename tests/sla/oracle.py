@@ -268,7 +268,12 @@ class Oracle:
         return bool(holders) and holders <= released and not message.those("RESUBMIT") and not other_ends
 
     def _deliveries(self, message: Message) -> None:
+        offered: dict[str, int] = {}
+        for row in filter(_is_relayed_and_kept, message.rows):
+            offered[row.context] = min(row.at, offered.get(row.context, row.at))
         for row in message.rows:
+            if _is_relayed_and_kept(row) and row.at > offered[row.context]:
+                continue
             is_exchange = row.format != "shadowrelay"
             is_hop = is_exchange and row.event == "SEND" and row.server_hostname in self.logs.logged
             if (row.event in ("SEND", "SENDEXTERNAL") and not is_hop) or (is_exchange and row.event == "DELIVER"):

@@ -8,7 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from shadowrelay.protocol.tracking import KEPT_AS
@@ -111,7 +111,7 @@ def is_end() -> Column:
 def exact_rows(events: DataFrame, logged_servers: Sequence[str]) -> DataFrame:
     """Each row once, with instants as microseconds, servers by the names of their logs, `is_delivery`, and `replaced`: recipients that
     the row's recipients replace. Addresses of Exchange are in lower case. A row by which a message was
-    relayed and kept is followed by the HARECEIVE that it stands for, of the message that it names.
+    relayed and kept is followed by the HARECEIVE that it stands for, of the message that it names; the same relayed again is no delivery.
 
     Shapes: `logged_servers` are servers whose own log is in the input: there, Exchange's SEND is a hop. Partitioned by message, by which
     all later steps group.
@@ -120,6 +120,8 @@ def exact_rows(events: DataFrame, logged_servers: Sequence[str]) -> DataFrame:
     is_exchange_delivery = is_event("SENDEXTERNAL", "DELIVER") | (is_event("SEND") & ~is_hop)
     is_delivery = F.when(is_own(), is_event("SEND", "SENDEXTERNAL")).otherwise(is_exchange_delivery)
     is_itself = F.col("server_hostname") == F.col("server")
+    offered_at = F.min(F.when(is_relayed_and_kept(), F.col("at"))).over(Window.partitionBy("message", "source_context"))
+    is_offered_again = F.coalesce(is_relayed_and_kept() & (F.col("at") > offered_at), F.lit(False))
     return (
         _with_kept_copies(events.select(*COLUMNS))
         .hint("repartition", F.col("message"))  # a hint, which a session for little input leaves out
@@ -130,7 +132,7 @@ def exact_rows(events: DataFrame, logged_servers: Sequence[str]) -> DataFrame:
         .withColumn("server_hostname", F.when(_is_exchange_redirect() & is_itself, "").otherwise(F.col("server_hostname")))
         .withColumn("recipients", F.when(is_own(), F.col("recipients")).otherwise(_lower(F.col("recipients"))))
         .withColumn("replaced", _replaced())
-        .withColumn("is_delivery", is_delivery & ~has_no_recipients())
+        .withColumn("is_delivery", is_delivery & ~has_no_recipients() & ~is_offered_again)
     )
 
 

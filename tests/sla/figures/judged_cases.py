@@ -464,6 +464,7 @@ def relayed(case: Case) -> None:
     to deliver it, and one to relay it to the second hub again."""
     kept = "shadow kept as relayed/{}"
     case.row("SEND", 1, "edge", "first", client="edge", peer="hub", source_context=kept.format("first-kept"))
+    case.row("SEND", 1.5, "edge", "first", client="edge", peer="hub", source_context=kept.format("first-kept"))  # offered again
     case.receive(2, "first", "edge", source_context="delayed: done", ack_us=2_000_000)
     case.receive(1.1, "first-kept", "hub", custom_data=f"S:Replication=Success;S:ShadowAt={case.host('edge')}", reference="relayed/first")
     case.send(3, "first-kept", "hub")
