@@ -24,9 +24,9 @@ from shadowrelay.sla.inspection import Reading, readings
 from shadowrelay.sla.land import Landed, land, land_here
 from shadowrelay.sla.logs import LITTLE_BYTES, NoLogs, Source, is_little, list_logs, require_logs, unreadable_names
 from shadowrelay.sla.sites import (
+    ExpectedLogs,
     Manifest,
-    Shipping,
-    Site,
+    ServerSite,
     merged,
     read_manifests,
     read_servers,
@@ -62,7 +62,7 @@ PARQUET_SHARE = 4  # of the logs' size, and less for larger files
 
 @contextmanager
 def temporary_warehouse(
-    spark: "SparkSession", logs: str, sites: Mapping[str, Site] | None = None, directory: Path | None = None
+    spark: "SparkSession", logs: str, sites: Mapping[str, ServerSite] | None = None, directory: Path | None = None
 ) -> Iterator[str]:
     """A warehouse with all of these logs, deleted afterwards.
 
@@ -89,7 +89,7 @@ def _remove(directory: str) -> None:
         time.sleep(REMOVAL_PAUSE_SECONDS)
 
 
-def ingest_once(spark: "SparkSession", logs: str, warehouse: str, sites: Mapping[str, Site] | None = None) -> None:
+def ingest_once(spark: "SparkSession", logs: str, warehouse: str, sites: Mapping[str, ServerSite] | None = None) -> None:
     """Read all logs into an empty warehouse, as one batch. Raises: NoLogs if no server's directory has a log."""
     sources = require_logs(logs)
     begin(warehouse)
@@ -175,14 +175,14 @@ class Known:
 # ---- servers
 
 
-def describe_servers(logs: str, warehouse: str, sites: Mapping[str, Site] | None, known: Known) -> None:
+def describe_servers(logs: str, warehouse: str, sites: Mapping[str, ServerSite] | None, known: Known) -> None:
     """Write `servers.json` and `shipping.json`, from the current manifests and their previous content."""
     manifests = read_manifests(logs)
     write_servers(warehouse, merged(read_servers(warehouse), manifests, sites or {}))
     write_shipping(warehouse, _shipping(logs, warehouse, manifests, known))
 
 
-def _shipping(logs: str, warehouse: str, manifests: Mapping[str, Manifest | None], known: Known) -> Shipping:
+def _shipping(logs: str, warehouse: str, manifests: Mapping[str, Manifest | None], known: Known) -> ExpectedLogs:
     """A manifest drops old entries, and may be missing or incomplete for a moment: its entries stay known until the file is read."""
     there = {(source.server, source.name) for source in list_logs(logs)}
     whole = [(server, manifest) for server, manifest in manifests.items() if manifest is not None]
@@ -193,7 +193,7 @@ def _shipping(logs: str, warehouse: str, manifests: Mapping[str, Manifest | None
     absent = (named - there) | set(before.missing)
     unread = {log for log in absent | forgotten.keys() if not known.has(*log)}
     dropped |= {key: each for key, each in forgotten.items() if key in unread}  # a node may still ship a file that it was about to drop
-    return Shipping(tuple(sorted(absent & unread)), tuple(sorted(dropped.values())))
+    return ExpectedLogs(tuple(sorted(absent & unread)), tuple(sorted(dropped.values())))
 
 
 # ---- what is new
@@ -209,7 +209,7 @@ def ingest(
     logs: str,
     warehouse: str,
     *,
-    sites: Mapping[str, Site] | None = None,
+    sites: Mapping[str, ServerSite] | None = None,
     is_continuous: bool = False,
     interval: timedelta = INTERVAL,
     files_per_batch: int = FILES_PER_BATCH,
@@ -263,7 +263,7 @@ def review(
     session: Session,
     logs: str,
     warehouse: str,
-    sites: Mapping[str, Site] | None,
+    sites: Mapping[str, ServerSite] | None,
     known: Known,
     *,
     is_compacting: bool,

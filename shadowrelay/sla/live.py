@@ -30,7 +30,7 @@ from shadowrelay.sla.figures.rows import is_acknowledgement, is_event, is_promot
 from shadowrelay.sla.inspection import readings
 from shadowrelay.sla.land import COMPRESSION, escaped, is_landed
 from shadowrelay.sla.session import local_cores
-from shadowrelay.sla.sites import Site
+from shadowrelay.sla.sites import ServerSite
 from shadowrelay.sla.storage import located, written_whole
 from shadowrelay.sla.summary import instant, microseconds, rows_of
 from shadowrelay.sla.warehouse import is_of_several
@@ -373,7 +373,7 @@ def fold(spark: "SparkSession", warehouse: str, *, at: int = FOLD_AT) -> bool:
     return True
 
 
-def recent(spark: "SparkSession", warehouse: str, sites: Mapping[str, Site]) -> dict[str, list[Line]]:
+def recent(spark: "SparkSession", warehouse: str, sites: Mapping[str, ServerSite]) -> dict[str, list[Line]]:
     """`minutes` and `hours` of live.json. The driver's share is bounded by time and number of servers."""
     every = minutes(spark, warehouse).persist()
     try:
@@ -392,12 +392,12 @@ def recent(spark: "SparkSession", warehouse: str, sites: Mapping[str, Site]) -> 
         every.unpersist()
 
 
-def placed(rows: Iterable[Line], sites: Mapping[str, Site], scopes: Iterable[str]) -> list[Line]:
+def placed(rows: Iterable[Line], sites: Mapping[str, ServerSite], scopes: Iterable[str]) -> list[Line]:
     """Lines of live.json, in order. Shapes: `rows`: start (microseconds), server, and the sums."""
     wanted = frozenset(scopes)
     sums: dict[tuple[int, str, str], Line] = {}
     for row in rows:
-        site = sites.get(row["server"], Site())
+        site = sites.get(row["server"], ServerSite())
         names = {"all": "", "boundary": site.boundary, "site": site.site, "server": row["server"]}
         for scope, name in names.items():
             if scope in wanted and (name or scope == "all"):

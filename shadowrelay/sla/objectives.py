@@ -55,7 +55,7 @@ class Objectives:
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class ServiceLevel:
     """The two tables of the file."""
 
     times: Times = Times()
@@ -67,10 +67,10 @@ class Promise:
         return self.times.shadow_heartbeat_frequency
 
 
-def read_objectives(path: Path | str | None) -> Promise:
+def read_objectives(path: Path | str | None) -> ServiceLevel:
     """The defaults without a file. Raises: ConfigurationError with all problems, one per line, with file, key and remedy."""
     if path is None:
-        return Promise()
+        return ServiceLevel()
     try:
         given = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as exc:
@@ -84,7 +84,7 @@ def read_objectives(path: Path | str | None) -> Promise:
     return promise
 
 
-def _promise(given: dict[str, Any], problems: list[str]) -> Promise:
+def _promise(given: dict[str, Any], problems: list[str]) -> ServiceLevel:
     tables: dict[str, dict[str, Any]] = {"times": {}, "objectives": {}}
     for name, table in given.items():
         if name not in tables:
@@ -93,9 +93,9 @@ def _promise(given: dict[str, Any], problems: list[str]) -> Promise:
             problems.append(f"{name}: is no table; write [{name}]")
         else:
             tables[name] = table
-    promise = Promise()
+    promise = ServiceLevel()
     times = _changed(promise.times, "times", tables["times"], problems)
-    return Promise(times, _changed(promise.objectives, "objectives", tables["objectives"], problems))
+    return ServiceLevel(times, _changed(promise.objectives, "objectives", tables["objectives"], problems))
 
 
 def _changed(defaults: Any, table: str, given: dict[str, Any], problems: list[str]) -> Any:
@@ -174,7 +174,7 @@ _NUMBERS = {
 
 
 def judged(
-    promise: Promise, overall: Figures, looking_back: Mapping[str, Figures], not_computable: Collection[str]
+    promise: ServiceLevel, overall: Figures, looking_back: Mapping[str, Figures], not_computable: Collection[str]
 ) -> list[dict[str, Any]]:
     """`objectives` of summary.json.
 
@@ -194,13 +194,13 @@ def judged(
         line |= {
             "kind": KINDS[field.name],
             "default": default.ratio if isinstance(default, Share) else default,
-            "default_within_seconds": _within_seconds(Promise(), field.name),
+            "default_within_seconds": _within_seconds(ServiceLevel(), field.name),
         }
         result.append(line)
     return result
 
 
-def _within_seconds(promise: Promise, name: str) -> float | None:
+def _within_seconds(promise: ServiceLevel, name: str) -> float | None:
     objective = getattr(promise.objectives, name)
     within = promise.lag_within if name == "discard_lag" else objective.within if isinstance(objective, Share) else None
     return within.total_seconds() if within else None
@@ -218,7 +218,7 @@ def verdicts(objectives: Collection[Mapping[str, Any]]) -> dict[str, dict[str, A
     return result
 
 
-def times_of(promise: Promise) -> dict[str, dict[str, float]]:
+def times_of(promise: ServiceLevel) -> dict[str, dict[str, float]]:
     """`times` of summary.json: what was used, and the nodes' default. Units: seconds."""
     defaults = Times()
     return {

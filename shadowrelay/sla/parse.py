@@ -28,7 +28,7 @@ from shadowrelay.sla.lines import (
     row_id_key,
     shown,
 )
-from shadowrelay.sla.pieces import BOM, ROW_BEGINS, WHOLE, Part, Piece
+from shadowrelay.sla.pieces import BOM, ROW_BEGINS, WHOLE, Bounded, Piece
 
 BLOCK_BYTES = 4 * 1024 * 1024  # about 8,000 rows; about thirty times that in memory
 _LAST = f",{SCHEMA_VERSION}".encode()
@@ -64,7 +64,7 @@ class LogFile:
         self.version = ""
         self.first_at: datetime | None = None
         self.last_at: datetime | None = None
-        self._stream: IO[bytes] | Part = stream if piece.octets is None else Part(stream, piece.octets)
+        self._stream: IO[bytes] | Bounded = stream if piece.octets is None else Bounded(stream, piece.octets)
         self._is_followed = piece.octets is not None
         self._key = row_id_key(server)
         self._name = name

@@ -117,7 +117,7 @@ def _comments_in(block: bytes) -> list[int]:
     return sorted(places)
 
 
-class Part(io.RawIOBase):
+class Bounded(io.RawIOBase):
     """The next `octets` of a stream."""
 
     def __init__(self, stream: IO[bytes], octets: int) -> None:

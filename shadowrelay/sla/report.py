@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructType
 
-from shadowrelay.sla.figures.counting import HOUR_US, MINUTE_US, Clock, Within, cells, figures, times
+from shadowrelay.sla.figures.counting import HOUR_US, MINUTE_US, TimeSlots, Within, cells, figures, times
 from shadowrelay.sla.figures.evidence import Evidence, Rules, evidence, within
 from shadowrelay.sla.figures.first_pass import RESENT_KEYS, first_pass, odd_events, seen_counts, server_names, several_copies
 from shadowrelay.sla.figures.slow import slow
@@ -30,7 +30,16 @@ from shadowrelay.sla.incident_list import cuts, incidents, with_cuts
 from shadowrelay.sla.inspection import inspect, remedy
 from shadowrelay.sla.land import COMPRESSION
 from shadowrelay.sla.live import AHEAD_MAX
-from shadowrelay.sla.objectives import BURN_WINDOWS_HOURS, Promise, impossible, judged, not_computable, read_objectives, times_of, verdicts
+from shadowrelay.sla.objectives import (
+    BURN_WINDOWS_HOURS,
+    ServiceLevel,
+    impossible,
+    judged,
+    not_computable,
+    read_objectives,
+    times_of,
+    verdicts,
+)
 from shadowrelay.sla.session import is_brief, is_quick, quick_plans, undivided
 from shadowrelay.sla.spreadsheets import CSV, write_csv
 from shadowrelay.sla.storage import alone, located, written_whole
@@ -209,7 +218,7 @@ def _make(
     spark: "SparkSession",
     warehouse: str,
     output: str,
-    promise: Promise,
+    promise: ServiceLevel,
     *,
     now: datetime | None,
     since: datetime | None,
@@ -234,7 +243,7 @@ def _make(
         if since is not None or until is not None:
             found = within(everything, period.since, period.until)
         first = min(inputs.beginnings, default=newest)
-        clock = Clock(judged_at, MINUTE_US if period.cut(first, newest) <= SHORT // MICROSECOND else HOUR_US)
+        slots = TimeSlots(judged_at, MINUTE_US if period.cut(first, newest) <= SHORT // MICROSECOND else HOUR_US)
         logged = frame_of(spark, SERVERS, [(name,) for name in inputs.logged])
         sites = frame_of(spark, SITES, [(name, site.site, site.boundary) for name, site in inputs.sites.items()])
         limits = _within(promise)
@@ -252,15 +261,15 @@ def _make(
             return said, traces(events, traced(said.lists))
 
         def count() -> dict[str, DataFrame]:
-            frames = {"cells": lambda: cells(found, logged, clock, within=limits), "times": lambda: times(found, clock)}
+            frames = {"cells": lambda: cells(found, logged, slots, within=limits), "times": lambda: times(found, slots)}
             if period.before is not None:
                 earlier = within(everything, *period.before)
-                frames["cells_before"] = lambda: cells(earlier, logged, Clock(judged_at), within=limits)
-                frames["times_before"] = lambda: times(earlier, Clock(judged_at))
+                frames["cells_before"] = lambda: cells(earlier, logged, TimeSlots(judged_at), within=limits)
+                frames["times_before"] = lambda: times(earlier, TimeSlots(judged_at))
             kept = store.keep(frames)
-            frames = {"figures": lambda: figures(kept["cells"], kept["times"], found, sites, clock)}
+            frames = {"figures": lambda: figures(kept["cells"], kept["times"], found, sites, slots)}
             if period.before is not None:
-                frames["before"] = lambda: figures(kept["cells_before"], kept["times_before"], earlier, sites, Clock(judged_at))
+                frames["before"] = lambda: figures(kept["cells_before"], kept["times_before"], earlier, sites, TimeSlots(judged_at))
             return store.keep(frames)
 
         with ThreadPoolExecutor(1) as aside:  # lists are mostly planning, figures mostly computing
@@ -304,7 +313,7 @@ def _not_ahead(events: DataFrame, inputs: Inputs, limit: int) -> dict[str, int |
     return dict.fromkeys(inputs.log_ends) | {row["server"]: row["last_at"] for row in found}
 
 
-def _rules(promise: Promise, now: int, is_final: bool) -> Rules:
+def _rules(promise: ServiceLevel, now: int, is_final: bool) -> Rules:
     times = promise.times
     return Rules(
         now=now,
@@ -316,7 +325,7 @@ def _rules(promise: Promise, now: int, is_final: bool) -> Rules:
     )
 
 
-def _within(promise: Promise) -> Within:
+def _within(promise: ServiceLevel) -> Within:
     def us(within: timedelta | None) -> int:
         return (within or timedelta()) // MICROSECOND
 
@@ -363,7 +372,7 @@ def _quick(spark: "SparkSession", rows: int = 0) -> AbstractContextManager[None]
     return quick_plans(spark) if is_brief(spark) and rows <= FEW_ROWS else nullcontext()
 
 
-def _figures(figures: DataFrame, promise: Promise, inputs: Inputs) -> dict[str, Any]:
+def _figures(figures: DataFrame, promise: ServiceLevel, inputs: Inputs) -> dict[str, Any]:
     """`overall`, `objectives`, `not_computable` and `figures`."""
     selected = shown(figures)
     looking_back = {line["window"]: line for line in selected.lines if line["window"] in BURN_WINDOWS_HOURS}
@@ -381,7 +390,7 @@ def _figures(figures: DataFrame, promise: Promise, inputs: Inputs) -> dict[str, 
     }
 
 
-def _before(figures: DataFrame | None, period: "Period", first: int, promise: Promise, inputs: Inputs) -> dict[str, Any] | None:
+def _before(figures: DataFrame | None, period: "Period", first: int, promise: ServiceLevel, inputs: Inputs) -> dict[str, Any] | None:
     """`before` of summary.json. Shapes: `figures` of the period before, None if there is none; `first`: the first row of all logs."""
     if figures is None or period.before is None:
         return None

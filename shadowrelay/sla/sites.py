@@ -24,7 +24,7 @@ class DamagedFile(ShadowrelayError):
     """A file of the warehouse has invalid content; the text names it, and says what to do."""
 
 
-class Site(NamedTuple):
+class ServerSite(NamedTuple):
     """Site and boundary of a server; empty if unknown."""
 
     site: str = ""
@@ -43,12 +43,12 @@ class Dropped(NamedTuple):
 class Manifest(NamedTuple):
     """The manifest in a server's directory. `names`: the files that were shipped."""
 
-    site: Site
+    site: ServerSite
     names: tuple[str, ...]
     dropped: tuple[Dropped, ...]
 
 
-class Shipping(NamedTuple):
+class ExpectedLogs(NamedTuple):
     """Files that should be in the input. `missing`: (server, name) of files that a manifest lists and that have not been read."""
 
     missing: tuple[tuple[str, str], ...] = ()
@@ -72,11 +72,11 @@ def _read_manifest(files: Any, server: str, path: str) -> Manifest | None:
 def parse_manifest(server: str, given: Mapping[str, Any]) -> Manifest:
     """Raises: KeyError, TypeError, AttributeError if invalid. The server's name is that of the directory, not that in the manifest."""
     dropped = [Dropped(server, str(each["name"]), str(each["reason"]), str(each["at"])) for each in given.get("dropped", [])]
-    site = Site(str(given.get("site") or ""), str(given.get("boundary") or ""))
+    site = ServerSite(str(given.get("site") or ""), str(given.get("boundary") or ""))
     return Manifest(site, tuple(str(each["name"]) for each in given["files"]), tuple(dropped))
 
 
-def read_sites_file(path: Path) -> dict[str, Site]:
+def read_sites_file(path: Path) -> dict[str, ServerSite]:
     """`["mx1.east.example"]` with `site` and `boundary`. Raises: ConfigurationError naming file and server."""
     try:
         given = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -86,38 +86,40 @@ def read_sites_file(path: Path) -> dict[str, Site]:
         raise ConfigurationError(f"{path}: {exc}") from None
     for server, values in given.items():
         is_right = isinstance(values, dict) and all(isinstance(value, str) for value in values.values())
-        if not is_right or not set(values) <= set(Site._fields):
+        if not is_right or not set(values) <= set(ServerSite._fields):
             raise ConfigurationError(f'{path}: ["{server}"] may hold `site` and `boundary`, each a text')
-    return {server: Site(**values) for server, values in given.items()}
+    return {server: ServerSite(**values) for server, values in given.items()}
 
 
-def merged(known: Mapping[str, Site], manifests: Mapping[str, Manifest | None], named: Mapping[str, Site]) -> dict[str, Site]:
+def merged(
+    known: Mapping[str, ServerSite], manifests: Mapping[str, Manifest | None], named: Mapping[str, ServerSite]
+) -> dict[str, ServerSite]:
     """All servers: `named` (from --sites) takes precedence over manifests, and these over `known` from before."""
     shipped = {server: manifest.site for server, manifest in manifests.items() if manifest is not None}
     everyone = sorted({*known, *manifests, *named})
-    return {server: named.get(server) or shipped.get(server) or known.get(server) or Site() for server in everyone}
+    return {server: named.get(server) or shipped.get(server) or known.get(server) or ServerSite() for server in everyone}
 
 
-def read_servers(warehouse: str) -> dict[str, Site]:
+def read_servers(warehouse: str) -> dict[str, ServerSite]:
     """`servers.json`; empty if there is none yet. Raises: DamagedFile."""
     with _whole(warehouse, SERVERS):
-        return {name: Site(**values) for name, values in (_read_json(warehouse, SERVERS) or {}).items()}
+        return {name: ServerSite(**values) for name, values in (_read_json(warehouse, SERVERS) or {}).items()}
 
 
-def write_servers(warehouse: str, servers: Mapping[str, Site]) -> None:
+def write_servers(warehouse: str, servers: Mapping[str, ServerSite]) -> None:
     """Write `servers.json` atomically."""
     _write_json(warehouse, SERVERS, {name: site._asdict() for name, site in sorted(servers.items())})
 
 
-def read_shipping(warehouse: str) -> Shipping:
+def read_shipping(warehouse: str) -> ExpectedLogs:
     """`shipping.json`: missing files, and files that nodes dropped; empty if nothing was shipped. Raises: DamagedFile."""
     with _whole(warehouse, SHIPPING):
         given = _read_json(warehouse, SHIPPING) or {}
         missing = tuple((each["server"], each["name"]) for each in given.get("missing", ()))
-        return Shipping(missing, tuple(Dropped(**each) for each in given.get("dropped", ())))
+        return ExpectedLogs(missing, tuple(Dropped(**each) for each in given.get("dropped", ())))
 
 
-def write_shipping(warehouse: str, shipping: Shipping) -> None:
+def write_shipping(warehouse: str, shipping: ExpectedLogs) -> None:
     """Write `shipping.json` atomically."""
     missing = [{"server": server, "name": name} for server, name in shipping.missing]
     _write_json(warehouse, SHIPPING, {"missing": missing, "dropped": [each._asdict() for each in shipping.dropped]})

@@ -21,7 +21,7 @@ from shadowrelay.sla.figures.exact import WAYS
 from shadowrelay.sla.figures.incidents import UNEXPLAINED
 from shadowrelay.sla.figures.rows import is_generated_message
 from shadowrelay.sla.objectives import LOG_ENDS
-from shadowrelay.sla.sites import Shipping, Site, read_servers, read_shipping
+from shadowrelay.sla.sites import ExpectedLogs, ServerSite, read_servers, read_shipping
 from shadowrelay.sla.warehouse import read_events, read_files, read_quarantine
 
 if TYPE_CHECKING:
@@ -147,8 +147,8 @@ class Inputs:
 
     logs: list[dict[str, Any]]
     quarantined: list[dict[str, Any]]
-    sites: dict[str, Site] = field(default_factory=dict)
-    shipping: Shipping = field(default_factory=Shipping)
+    sites: dict[str, ServerSite] = field(default_factory=dict)
+    shipping: ExpectedLogs = field(default_factory=ExpectedLogs)
 
     @property
     def servers(self) -> list[str]:
@@ -235,7 +235,7 @@ def reasons(quarantined: DataFrame) -> DataFrame:
 def input_of(inputs: Inputs, *, rows: int, rows_repeated: int) -> dict[str, Any]:
     """`input` of summary.json. Shapes: `rows` includes repeats."""
     servers = [
-        {"name": each["server"], **inputs.sites.get(each["server"], Site())._asdict(), "format": each["format"] or ""}
+        {"name": each["server"], **inputs.sites.get(each["server"], ServerSite())._asdict(), "format": each["format"] or ""}
         | {"first_at": instant(each["first_at"]), "last_at": instant(each["last_at"]), "rows": each["rows"]}
         for each in inputs.logs
     ]

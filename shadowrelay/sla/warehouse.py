@@ -436,7 +436,7 @@ FILES_AT_ONCE = 2_000  # one job; about 4 GB of Parquet
 ROWS_PER_FILE_MAX = 2_000_000
 
 
-class Part(NamedTuple):
+class EventsFile(NamedTuple):
     """A Parquet file of the events; `place` is its `date=…/server=…`."""
 
     place: str
@@ -547,7 +547,7 @@ def is_compactable(warehouse: str) -> bool:
     return next(_groups(_parts(files, top), datetime.now(UTC).date()), None) is not None
 
 
-def _parts(files: Any, top: str) -> Iterator[Part]:
+def _parts(files: Any, top: str) -> Iterator[EventsFile]:
     if not files.exists(top):
         return
     for path, entry in files.find(top, detail=True).items():
@@ -555,16 +555,16 @@ def _parts(files: Any, top: str) -> Iterator[Part]:
             path[len(top) :].strip("/").split("/")[-4:] if path.count("/") - top.count("/") == 4 else [""] * 4
         )
         if batch and name.endswith(".parquet") and name[0] not in "._":
-            yield Part(f"{date_place}/{server_place}", path, entry["size"])
+            yield EventsFile(f"{date_place}/{server_place}", path, entry["size"])
 
 
-def _groups(parts: Iterator[Part], before: date) -> Iterator[list[Part]]:
+def _groups(parts: Iterator[EventsFile], before: date) -> Iterator[list[EventsFile]]:
     """Directories worth compacting, grouped into jobs of at most FILES_AT_ONCE files."""
-    small: dict[str, list[Part]] = defaultdict(list)
+    small: dict[str, list[EventsFile]] = defaultdict(list)
     for part in parts:
         if part.size < SMALL_BYTES and part.place[len("date=") :][:10] < before.isoformat():
             small[part.place].append(part)
-    group: list[Part] = []
+    group: list[EventsFile] = []
     for place in sorted(small):
         if len(small[place]) >= FILES_MIN:
             group += small[place]
@@ -581,7 +581,7 @@ def rows_in(files: Any, path: str) -> int:
         return int(parquet.read_metadata(file).num_rows)
 
 
-def _record(warehouse: str, files: Any, top: str, parts: list[Part], name: str) -> None:
+def _record(warehouse: str, files: Any, top: str, parts: list[EventsFile], name: str) -> None:
     rows: dict[str, int] = defaultdict(int)
     for path in files.glob(f"{top}/date=*/server=*/batch={name}/*.parquet"):
         rows[path[len(top) :].strip("/")[len("date=") :][:10]] += rows_in(files, path)
@@ -590,7 +590,7 @@ def _record(warehouse: str, files: Any, top: str, parts: list[Part], name: str) 
         file.write(json.dumps(merge._asdict()).encode())
 
 
-def _merge(spark: "SparkSession", events: str, parts: list[Part], top: str, name: str) -> None:
+def _merge(spark: "SparkSession", events: str, parts: list[EventsFile], top: str, name: str) -> None:
     paths = [f"{events}{part.path[len(top) :]}" for part in parts]
     rows = spark.read.schema(EVENTS).option("basePath", events).parquet(*paths).select(*EVENTS.fieldNames())
     together = rows.repartition("date", "server").dropDuplicates(["date", "server", "row_id"])

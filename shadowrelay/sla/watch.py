@@ -21,7 +21,7 @@ from shadowrelay.sla import ingest, live, stream
 from shadowrelay.sla.ingest import Known, Tell, describe_servers, has_events
 from shadowrelay.sla.logs import require_logs
 from shadowrelay.sla.report import sweep_reports, write_report, write_textfile
-from shadowrelay.sla.sites import Site, read_servers
+from shadowrelay.sla.sites import ServerSite, read_servers
 from shadowrelay.sla.storage import written_whole
 from shadowrelay.sla.summary import instant
 from shadowrelay.sla.warehouse import begin, clean, the_only_one
@@ -41,7 +41,7 @@ class WatchFailed(ShadowrelayError):
     """A step failed too often in a row; the text says which, and why. All completed work stays."""
 
 
-class Step:
+class LoopStep:
     """One step of the loop. `failing`: the current error; None if it works."""
 
     def __init__(self, name: str, do: Callable[[], None], tell: Tell, clock: Callable[[], float] = time.monotonic) -> None:
@@ -104,7 +104,7 @@ def run_watch(
     warehouse: str,
     output: str,
     *,
-    sites: Mapping[str, Site] | None = None,
+    sites: Mapping[str, ServerSite] | None = None,
     objectives_file: str | None = None,
     textfile: str | None = None,
     interval: timedelta = ingest.INTERVAL,
@@ -136,7 +136,7 @@ class _Watch:
         logs: str,
         warehouse: str,
         output: str,
-        sites: Mapping[str, Site] | None,
+        sites: Mapping[str, ServerSite] | None,
         objectives_file: str | None,
         textfile: str | None,
         interval: timedelta,
@@ -161,7 +161,7 @@ class _Watch:
         self._reporter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="report")
         sweep_reports(output)
         self._steps = {
-            name: Step(name, do, tell)
+            name: LoopStep(name, do, tell)
             for name, do in {
                 "ingest": lambda: self._keep_running("ingest"), "feed": self._feed, "live": lambda: self._keep_running("live"),
                 "review": self._review, "report": self._check_report, "live.json": self._show,

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from shadowrelay.sla.incident_list import incidents
 from shadowrelay.sla.objectives import KINDS, has_too_few, not_computable, times_of, verdicts
-from shadowrelay.sla.objectives import Promise as Given
+from shadowrelay.sla.objectives import ServiceLevel as Given
 
 Summary = dict[str, Any]
 

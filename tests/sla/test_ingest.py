@@ -23,7 +23,7 @@ from shadowrelay.sla.inspection import complete_parts, inspect
 from shadowrelay.sla.land import land, land_here
 from shadowrelay.sla.logs import NoLogs, list_logs
 from shadowrelay.sla.session import failure_of
-from shadowrelay.sla.sites import Site, read_servers, read_shipping
+from shadowrelay.sla.sites import ServerSite, read_servers, read_shipping
 from shadowrelay.sla.warehouse import (
     EVENTS,
     InUse,
@@ -90,7 +90,7 @@ def test_logs_become_a_warehouse_with_all_that_a_report_needs(spark, tmp_path):
         )
     )
 
-    with temporary_warehouse(spark, str(tmp_path / "logs"), {"mx=2 x%": Site("west", "b")}) as warehouse:
+    with temporary_warehouse(spark, str(tmp_path / "logs"), {"mx=2 x%": ServerSite("west", "b")}) as warehouse:
         events = read_events(spark, warehouse)
         assert EVENTS == events.schema
         assert [("007", "m1"), ("007", "m2"), ("mx=2 x%", "m2")] == messages_of(spark, warehouse)
@@ -101,7 +101,7 @@ def test_logs_become_a_warehouse_with_all_that_a_report_needs(spark, tmp_path):
         assert {"007": (2, 1), "mx=2 x%": (1, 0)} == {
             row.server: (row.rows, row.quarantined) for row in read_files(spark, warehouse).collect()
         }
-        assert {"007": Site("east", "b"), "mx=2 x%": Site("west", "b")} == read_servers(warehouse)
+        assert {"007": ServerSite("east", "b"), "mx=2 x%": ServerSite("west", "b")} == read_servers(warehouse)
         assert (("007", "MSGTRKgone.LOG"),) == read_shipping(warehouse).missing
 
 
@@ -395,7 +395,7 @@ def test_logs_in_a_store_are_read_by_its_own_library(spark, tmp_path):
     assert (2, 2) == (done.files, done.rows)
     assert done == again
     assert [("mx2", "mx2-1"), ("mx:1", "mx:1-1")] == messages_of(spark, tmp_path / "w")
-    assert Site("west", "b") == read_servers(str(tmp_path / "w"))["mx2"]
+    assert ServerSite("west", "b") == read_servers(str(tmp_path / "w"))["mx2"]
 
 
 def test_a_store_that_fails_is_told_with_its_url(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 
 from shadowrelay.model.tracking import EventId, EventSource
 from shadowrelay.sla import live
-from shadowrelay.sla.sites import Site
+from shadowrelay.sla.sites import ServerSite
 from tests.sla.landed import HOUR, MINUTE, NOW, land
 
 NAMES = ("rows", "messages_acknowledged", "messages_redundant", "copies_received", "deliveries", "recipients_delivered", "late_rows")
@@ -59,7 +59,7 @@ def test_each_row_is_counted_once_over_restarts_repeats_and_batches_done_again(s
     assert [f"upto={newest - 1}", f"batch={newest}"] == live.batches(str(tmp_path / "w")).paths()
     assert whole == totals(spark, tmp_path)
 
-    shown = live.recent(spark, str(tmp_path / "w"), {"mx1": Site("east", "b"), "mx2": Site("west", "b")})
+    shown = live.recent(spark, str(tmp_path / "w"), {"mx1": ServerSite("east", "b"), "mx2": ServerSite("west", "b")})
     hours = {(line["start"], line["scope"], line["name"]): line for line in shown["hours"]}
     assert {"count": 1, "p50": 5, "p95": 5, "p99": 5} == hours["2026-11-21T12:00:00Z", "site", "east"]["shadow_latency_ms"]
     assert 2 == hours["2026-11-21T12:00:00Z", "boundary", "b"]["rows"]

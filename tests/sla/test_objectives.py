@@ -7,7 +7,7 @@ import pytest
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.sla.objectives import (
     Objectives,
-    Promise,
+    ServiceLevel,
     Share,
     Times,
     impossible,
@@ -28,7 +28,7 @@ def written(tmp_path, text):
 
 
 def line(name, overall, looking_back=None, promise=None, impossible=()):
-    lines = judged(promise or Promise(), no_figures() | overall, looking_back or {}, impossible)
+    lines = judged(promise or ServiceLevel(), no_figures() | overall, looking_back or {}, impossible)
     return next(each for each in lines if each["name"] == name)
 
 
@@ -122,7 +122,7 @@ def test_fewer_messages_than_allow_one_failure_have_no_budget(messages, left):
 
 
 def test_safety_is_judged_apart_from_speed():
-    found = judged(Promise(), no_figures() | {"lag_count": 9, "discards_late": 9, "recipients": 3}, {}, ["takeover"])
+    found = judged(ServiceLevel(), no_figures() | {"lag_count": 9, "discards_late": 9, "recipients": 3}, {}, ["takeover"])
 
     assert {
         "safety": {"verdict": "met", "missed": [], "judged": 2, "objectives": 5},
@@ -132,7 +132,7 @@ def test_safety_is_judged_apart_from_speed():
 
 
 def test_each_target_names_its_default_so_that_none_is_lowered_in_silence():
-    promise = Promise(Times(shadow_heartbeat_frequency=timedelta(seconds=1)), Objectives(discard_lag=Share(0.5)))
+    promise = ServiceLevel(Times(shadow_heartbeat_frequency=timedelta(seconds=1)), Objectives(discard_lag=Share(0.5)))
     found = line("discard_lag", {}, promise=promise)
 
     assert (0.5, 0.99, 1.0, 120.0) == tuple(found[name] for name in ("objective", "default", "within_seconds", "default_within_seconds"))
@@ -140,7 +140,7 @@ def test_each_target_names_its_default_so_that_none_is_lowered_in_silence():
 
 
 def test_without_an_allowance_all_is_left_or_nothing():
-    promise = Promise(objectives=Objectives(redundancy_ratio=Share(1.0)))
+    promise = ServiceLevel(objectives=Objectives(redundancy_ratio=Share(1.0)))
 
     for bad, left in ((0, 1.0), (1, 0.0)):
         row = {"messages_redundant": 9, "messages_not_redundant": bad}

@@ -10,9 +10,9 @@ from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.sla.sites import (
     DamagedFile,
     Dropped,
+    ExpectedLogs,
     Manifest,
-    Shipping,
-    Site,
+    ServerSite,
     merged,
     read_manifests,
     read_servers,
@@ -37,23 +37,30 @@ def test_each_directory_is_a_server_with_or_without_a_manifest(tmp_path):
     manifests = read_manifests(str(tmp_path))
 
     dropped = (Dropped("mx1", DROPPED["name"], "directory full", DROPPED["at"]),)
-    assert {"mx1": Manifest(Site("east", "b"), ("MSGTRK2026112112-1.LOG",), dropped), "mx2": None, "mx3": None} == manifests
+    assert {"mx1": Manifest(ServerSite("east", "b"), ("MSGTRK2026112112-1.LOG",), dropped), "mx2": None, "mx3": None} == manifests
     assert {} == read_manifests(str(tmp_path / "nowhere"))
 
 
 def test_the_operators_file_wins_over_manifests_and_these_over_what_was_known():
-    manifests = {"a": Manifest(Site("east", "b"), (), ()), "b": Manifest(Site("west", "b"), (), ()), "c": None}
+    manifests = {"a": Manifest(ServerSite("east", "b"), (), ()), "b": Manifest(ServerSite("west", "b"), (), ()), "c": None}
 
-    servers = merged({"a": Site("old", ""), "c": Site("north", ""), "d": Site("gone", "")}, manifests, {"b": Site("south", "x")})
+    servers = merged(
+        {"a": ServerSite("old", ""), "c": ServerSite("north", ""), "d": ServerSite("gone", "")}, manifests, {"b": ServerSite("south", "x")}
+    )
 
-    assert {"a": Site("east", "b"), "b": Site("south", "x"), "c": Site("north", ""), "d": Site("gone", "")} == servers
+    assert {
+        "a": ServerSite("east", "b"),
+        "b": ServerSite("south", "x"),
+        "c": ServerSite("north", ""),
+        "d": ServerSite("gone", ""),
+    } == servers
 
 
 def test_sites_are_read_from_toml(tmp_path):
     file = tmp_path / "sites.toml"
     file.write_text('["mx1.east.example"]\nsite = "east"\nboundary = "example"\n[mx2]\nsite = "west"\n')
 
-    assert {"mx1.east.example": Site("east", "example"), "mx2": Site("west")} == read_sites_file(file)
+    assert {"mx1.east.example": ServerSite("east", "example"), "mx2": ServerSite("west")} == read_sites_file(file)
 
 
 @pytest.mark.parametrize("text", ["[mx1]\nsight = 'east'", "mx1 = 'east'", "[mx1]\nsite = 3", "[mx1", "[mx1.east.example]\nsite='x'"])
@@ -68,10 +75,10 @@ def test_a_wrong_file_of_sites_is_an_error_that_names_it(tmp_path, text):
 
 
 def test_servers_and_what_was_shipped_come_back_as_they_were_written(tmp_path):
-    servers = {"a": Site("east", "b"), "ü": Site()}
-    shipping = Shipping((("a", "MSGTRK2026112112-1.LOG"),), (Dropped("a", "f", "r", "t"),))
+    servers = {"a": ServerSite("east", "b"), "ü": ServerSite()}
+    shipping = ExpectedLogs((("a", "MSGTRK2026112112-1.LOG"),), (Dropped("a", "f", "r", "t"),))
 
-    assert ({}, Shipping()) == (read_servers(str(tmp_path)), read_shipping(str(tmp_path)))
+    assert ({}, ExpectedLogs()) == (read_servers(str(tmp_path)), read_shipping(str(tmp_path)))
     write_servers(str(tmp_path), servers)
     write_shipping(str(tmp_path), shipping)
 
@@ -104,12 +111,12 @@ def test_a_file_does_not_go_into_a_directory_that_has_its_name(tmp_path):
 
 
 def test_a_write_that_breaks_off_leaves_what_was_there(tmp_path):
-    write_servers(str(tmp_path), {"a": Site()})
+    write_servers(str(tmp_path), {"a": ServerSite()})
 
     with pytest.raises(ZeroDivisionError), written_whole(f"{tmp_path}/servers.json") as file:
         file.write(b"{" * (1 // 0))
 
-    assert {"a": Site()} == read_servers(str(tmp_path))
+    assert {"a": ServerSite()} == read_servers(str(tmp_path))
     assert ["servers.json"] == [path.name for path in tmp_path.iterdir()]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shadowrelay.sla.watch import FAILURES_MAX, Step, WatchFailed
+from shadowrelay.sla.watch import FAILURES_MAX, LoopStep, WatchFailed
 from tests.kit.clock import Hands
 
 
@@ -20,7 +20,7 @@ def test_a_failure_waits_twice_as_long_each_time_until_it_works(told):
             raise ValueError(text)
         step.worked()
 
-    step = Step("live", do, told.append, clock)
+    step = LoopStep("live", do, told.append, clock)
     for second in range(5):
         clock.at = 100.0 + second
         if outcomes:
@@ -39,7 +39,7 @@ def test_what_does_not_pass_is_an_error(told):
     def do():
         raise OSError("disk full")
 
-    step = Step("feed", do, told.append, clock)
+    step = LoopStep("feed", do, told.append, clock)
     for _ in range(FAILURES_MAX - 1):
         step.run()
         clock.at += 61

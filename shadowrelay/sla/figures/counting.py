@@ -44,7 +44,7 @@ DELIVERY_US = f"CASE WHEN {IS_COUNTED} AND kind <> '{RECONSTRUCTED}' THEN last_d
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class TimeSlots:
     """How events are placed in time. `slot_us` is the length of the shortest window: an hour or a minute. Units: microseconds."""
 
     now: int
@@ -67,7 +67,7 @@ class Within:
     lag_us: int
 
 
-def _events(clock: Clock) -> dict[str, str]:
+def _events(slots: TimeSlots) -> dict[str, str]:
     """What is counted: messages when and where they were acknowledged, copies with their HARECEIVE, RESUBMIT rows, takeovers, orphans.
 
     And `again`: messages that a client (not a logged server) had acknowledged, if one with the same internet message id and recipients was
@@ -75,15 +75,15 @@ def _events(clock: Clock) -> dict[str, str]:
     """
     return {
         "message": f"""
-            SELECT {clock.cell("server", "server", "pair_server")}, kind, is_redundant, copies, way, shadow_us, ack_us, done_at,
+            SELECT {slots.cell("server", "server", "pair_server")}, kind, is_redundant, copies, way, shadow_us, ack_us, done_at,
                 {DELIVERY_US} AS delivery_us, recipients_count, exposure_count, exposure_us, exposure_max_us, lost, duplicated, unexplained
             FROM {{messages}} WHERE `at` IS NOT NULL""",
-        "copy": f"SELECT {clock.cell('`primary`', '`primary`', 'server')}, lag_us, is_kept, is_promoted, is_rerouted FROM {{copies}}",
+        "copy": f"SELECT {slots.cell('`primary`', '`primary`', 'server')}, lag_us, is_kept, is_promoted, is_rerouted FROM {{copies}}",
         "promotion": f"""
-            SELECT {clock.cell("new_primary", "old_primary", "new_primary")}, message, is_in_time, detection_us, silence_us
+            SELECT {slots.cell("new_primary", "old_primary", "new_primary")}, message, is_in_time, detection_us, silence_us
             FROM {{promotions}}""",
-        "takeover": f"SELECT {clock.cell('new_primary', 'old_primary', 'new_primary', 'first_resubmit_at')} FROM {{takeovers}}",
-        "orphan": f"SELECT {clock.cell('`primary`', '`primary`', 'server')} FROM {{orphans}} WHERE cause <> '{LOG_ENDS}'",
+        "takeover": f"SELECT {slots.cell('new_primary', 'old_primary', 'new_primary', 'first_resubmit_at')} FROM {{takeovers}}",
+        "orphan": f"SELECT {slots.cell('`primary`', '`primary`', 'server')} FROM {{orphans}} WHERE cause <> '{LOG_ENDS}'",
         "bearing": f"""
             SELECT /*+ BROADCAST(relayed) */ `at`, server, pair_server, id_high, id_low, addressed
             FROM {{messages}} AS sent LEFT ANTI JOIN (SELECT xxhash64(server) AS client_hash FROM {{logged}}) AS relayed
@@ -93,7 +93,7 @@ def _events(clock: Clock) -> dict[str, str]:
             SELECT id_high, id_low, addressed, min(`at`) AS first_at FROM bearing
             GROUP BY id_high, id_low, addressed HAVING count(1) > 1""",
         "again": f"""
-            SELECT {clock.cell("server", "server", "pair_server")} FROM bearing JOIN several USING (id_high, id_low, addressed)
+            SELECT {slots.cell("server", "server", "pair_server")} FROM bearing JOIN several USING (id_high, id_low, addressed)
             WHERE `at` > first_at""",
     }
 
@@ -308,30 +308,30 @@ def _place(*key: str) -> str:
 # ---- all figures
 
 
-def cells(found: Evidence, logged: DataFrame, clock: Clock, *, within: Within) -> DataFrame:
+def cells(found: Evidence, logged: DataFrame, slots: TimeSlots, *, within: Within) -> DataFrame:
     """One line per cell. Shapes: `logged` has the server of each log."""
     text = f"SELECT {CELL_KEY}, {ADDED} FROM ({' UNION ALL '.join(_facts(within))}) GROUP BY {CELL_KEY}"
-    return _asked(text, _events(clock), found, logged=logged)
+    return _asked(text, _events(slots), found, logged=logged)
 
 
-def times(found: Evidence, clock: Clock) -> DataFrame:
+def times(found: Evidence, slots: TimeSlots) -> DataFrame:
     """(slot, server, pair_from, pair_to, metric) -> times, all that were measured, in milliseconds."""
     text = f"""
         SELECT slot, server, pair_from, pair_to, metric, collect_list(ms) AS times FROM ({" UNION ALL ".join(map(_times, TIMES_OF))})
         GROUP BY ALL"""
-    return _asked(text, {name: step for name, step in _events(clock).items() if name in TIMES_OF}, found)
+    return _asked(text, {name: step for name, step in _events(slots).items() if name in TIMES_OF}, found)
 
 
-def figures(cells: DataFrame, times: DataFrame, found: Evidence, sites: DataFrame, clock: Clock) -> DataFrame:
+def figures(cells: DataFrame, times: DataFrame, found: Evidence, sites: DataFrame, slots: TimeSlots) -> DataFrame:
     """One line for each window and scope with events; windows like "6h" end now, and exist for scope `all` only, as do minutes.
 
     Shapes: `cells` and `times` as from the functions of these names, stored: they are read more than once; `sites` is small: server,
     site, boundary. `start` is in microseconds, null for `all` and for windows that end now.
     """
-    has_minutes, columns = clock.slot_us < HOUR_US, ", ".join((*COUNTS, *MAXIMA))
+    has_minutes, columns = slots.slot_us < HOUR_US, ", ".join((*COUNTS, *MAXIMA))
     nothing = ", ".join(f"NULL AS {name}" for name in (*COUNTS, *MAXIMA, *TIMES))
     steps = {
-        "promotion": _events(clock)["promotion"],
+        "promotion": _events(slots)["promotion"],
         **_ranks(has_minutes=has_minutes),
         "added": f"""
             SELECT {FIGURE_KEY}, {ADDED} FROM ({_scoped("{cells}", columns, has_minutes=has_minutes)} UNION ALL {_looking_back(columns)})

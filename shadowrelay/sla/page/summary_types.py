@@ -89,7 +89,7 @@ class Time(TypedDict):
     default_seconds: float
 
 
-class Server(TypedDict):
+class ServerInput(TypedDict):
     name: str
     site: str
     boundary: str
@@ -106,7 +106,7 @@ class Quarantine(TypedDict):
 
 
 class Input(TypedDict):
-    servers: Sequence[Server]
+    servers: Sequence[ServerInput]
     files: int
     files_missing: int
     lines: int
