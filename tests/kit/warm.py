@@ -3,8 +3,11 @@
 A process that has imported everything forks for each start. What comes of it is a child of whoever asked, like any other, with arguments,
 variables, a directory and standard files of its own, to be waited for, signalled and killed. tests/process/test_two_nodes.py starts cold,
 and so do tests in which a library reads variables when it is imported, as fsspec does.
+
+At its end the interpreter does not tidy up its memory, which costs nearly as much as a start: each page that it shares is copied for that.
 """
 
+import atexit
 import ctypes
 import gc
 import json
@@ -13,12 +16,16 @@ import runpy
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, NoReturn
+
+import typer.main
 
 PROGRAM = ("-m", "shadowrelay")
+IMPORTED = ("shadowrelay.cli.main", "shadowrelay.node", "aiosqlite", "pydantic.v1", "uvicorn.lifespan.off")  # the last three: by a start
 CHANGED = "from shadowrelay.cli.main import app"  # in the text of a `-c`: the program with something replaced
 REQUEST_BYTES_MAX = 128 * 1024
 SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER: who inherits the children of those that have ended
@@ -66,8 +73,10 @@ class Warm:
 
 def main(requests: socket.socket) -> None:
     """Each request becomes a process, which goes on behind `next_request`."""
-    for name in ("shadowrelay.cli.main", "shadowrelay.node"):
+    for name in IMPORTED:
         import_module(name)
+    commands = typer.main.get_command(sys.modules["shadowrelay.cli.main"].app)  # of each command its options: half of what one costs
+    typer.main.get_command = lambda _: commands
     gc.freeze()  # what all share is not written to
     request = next_request(requests)
     if request["is_session"]:
@@ -78,10 +87,25 @@ def main(requests: socket.socket) -> None:
     time.tzset()
     option, program, *arguments = request["words"]
     sys.argv = [option, *arguments]
-    if option == "-c":
-        exec(program, {"__name__": "__main__"})
-    else:
-        runpy.run_module(program, run_name="__main__", alter_sys=True)
+    try:
+        if option == "-c":
+            exec(program, {"__name__": "__main__"})
+        else:
+            runpy.run_module(program, run_name="__main__", alter_sys=True)
+    except SystemExit as ended:
+        if not isinstance(ended.code, int):
+            raise
+        end(ended.code)
+    end(0)
+
+
+def end(code: int) -> NoReturn:
+    """As the interpreter ends, but for its memory."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def next_request(requests: socket.socket) -> dict[str, Any]:
