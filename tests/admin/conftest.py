@@ -253,7 +253,9 @@ def _shared():
 
 @pytest.fixture
 def application(_shared, node, metrics):
-    """The API."""
+    """The API. What a test adds to it goes with the test."""
     api, shown, counted = _shared
     shown.its, counted.its = node, metrics
-    return api
+    routes = list(api.router.routes)
+    yield api
+    api.router.routes[:] = routes
