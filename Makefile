@@ -25,8 +25,8 @@ setup: $(STAMP) ## .venv with the locked dependencies; Debian packages by apt-ge
 demo: setup ## three nodes, real mail, a destroyed server, the balance; about a minute
 	@$(BIN)/shadowrelay demo
 
-test: setup lint types ## what every change must pass: lint, types, and the tests that take seconds; many of those wait, so four at once
-	@$(BIN)/python -m pytest -n 4 --dist loadscope --no-loadscope-reorder
+test: setup lint types ## what every change must pass: lint, types, and the tests that take seconds; many of those wait, so five at once
+	@$(BIN)/python -m pytest -n 5 --dist loadscope --no-loadscope-reorder
 
 test-all: setup lint types ## everything, the long crash, ownership and interop runs too
 	@./requirements/setup.sh interop

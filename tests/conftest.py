@@ -9,6 +9,7 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 from tests.kit.quick import share_texts
 from tests.kit.warm import Warm
@@ -30,15 +31,16 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-# One worker has the report's session of Spark, and begins with it. What takes seconds a test comes next, one by one; files of short
-# tests end the run evenly.
+# One worker has the report's session of Spark, and begins with it. What waits for seconds comes next, one by one. Another worker begins
+# at the end, with short tests, which only compute: else processors have little to do at first, and too much later. They meet among tests
+# of loops, which are given one by one, so that the run ends evenly.
 SPARK = "tests/sla/"
 LONG = ("tests/process/", "tests/crash/", "tests/simulation/", "tests/pipeline/")
 TURNS = (SPARK, *LONG)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The order in which `make test` begins them: `-n 4 --dist loadscope --no-loadscope-reorder`."""
+    """The order in which `make test` begins them: `-n 5 --dist loadscope --no-loadscope-reorder`."""
     items.sort(key=lambda item: next((turn for turn, place in enumerate(TURNS) if item.nodeid.startswith(place)), len(TURNS)))
 
 
@@ -49,6 +51,11 @@ class Scheduling(LoadScopeScheduling):
         if nodeid.startswith(SPARK):
             return SPARK
         return nodeid if nodeid.startswith(LONG) else nodeid.partition("::")[0]
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        if node is not self.nodes[0] and node is self.nodes[-1]:
+            self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
+        super()._assign_work_unit(node)
 
 
 @pytest.hookimpl(optionalhook=True)
