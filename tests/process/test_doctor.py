@@ -18,6 +18,7 @@ from tests.kit.smtp_servers import HANG, ScriptedServer, name_server, serving
 pytestmark = pytest.mark.slow
 
 EAST, WEST = "mx1.east.example", "mx1.west.example"
+TRIES = 10
 
 
 @pytest.mark.parametrize(
@@ -61,8 +62,11 @@ class Pair:
         path.write_text(text.replace(old, new))
 
     async def findings(self, name: str = EAST) -> dict[str, Finding]:
-        """Those that are not ok, by subject."""
-        found = await examine(configuration.load(self.directory / name / "node.toml"))
+        """Those that are not ok, by subject. On a busy machine clocks cannot be compared: it tries again then, as the finding says."""
+        for _ in range(TRIES):
+            found = await examine(configuration.load(self.directory / name / "node.toml"))
+            if not any("took too long" in one.text for one in found):
+                break
         return {one.subject: one for one in found if one.level is not Severity.OK}
 
 
