@@ -142,7 +142,7 @@ def _land_file(source: Source, warehouse: str, batch: str) -> dict[str, Any] | N
 
 
 def _read(source: Source, files: Any, path: str) -> Iterator[tuple[LogFile | None, Parsed]]:
-    """Parse the file in pieces, none if it is gone. An error while reading becomes a line in quarantine; the next run reads it again."""
+    """Parse the file block by block; nothing if it is gone. An error of reading is a line in quarantine; the next run reads it again."""
     nothing = pa.RecordBatch.from_pylist([], ARROW_EVENTS)
     log: LogFile | None = None
     try:
@@ -152,8 +152,8 @@ def _read(source: Source, files: Any, path: str) -> Iterator[tuple[LogFile | Non
                 yield log, parsed
         yield log, Parsed(nothing, [])  # a file without rows has counts too
     except Exception as exc:  # whatever fsspec's file system raises: other files must not be affected
-        if log is None and isinstance(exc, FileNotFoundError):
-            return
+        if log is None and isinstance(exc, FileNotFoundError) and source.is_whole:
+            return  # of a piece the others may have been read
         text = f"{type(exc).__name__}: {exc}"[:TEXT_CHARACTERS_MAX]
         yield log, Parsed(nothing, [BadLine(0, Reason.UNREADABLE, text)])
 

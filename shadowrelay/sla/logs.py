@@ -34,6 +34,11 @@ class Source(NamedTuple):
     end: int | None = None
 
     @property
+    def is_whole(self) -> bool:
+        """Whether it is no piece."""
+        return self.piece == 0 and self.end is None
+
+    @property
     def key(self) -> str:
         """The name for files written from this source."""
         return blake2b(f"{self.server}/{self.name}".encode(), digest_size=8).hexdigest()

@@ -64,7 +64,7 @@ def _may_be_cut(source: Source) -> bool:
 
 def piece_of(stream: IO[bytes], source: Source) -> Piece:
     """Find its ends, and scan what is before it; `stream` is at its beginning afterwards."""
-    if source.piece == 0 and source.end is None:
+    if source.is_whole:
         return WHOLE
     end = None if source.end is None else _row_from(stream, source.end)
     begin = _row_from(stream, source.begin) if source.begin else 0
@@ -117,15 +117,15 @@ def _comments_in(block: bytes) -> list[int]:
     return sorted(places)
 
 
-class Bounded(io.RawIOBase):
+class Bounded:
     """The next `octets` of a stream."""
 
     def __init__(self, stream: IO[bytes], octets: int) -> None:
         self._stream = stream
         self._left = octets
 
-    def read(self, size: int = -1) -> bytes:
-        block = self._stream.read(self._left if size < 0 else min(size, self._left))
+    def read(self, size: int) -> bytes:
+        block = self._stream.read(min(size, self._left))
         self._left -= len(block)
         return block
 
@@ -134,10 +134,17 @@ def of_logs(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """One row of `files` for each log, from one for each piece. The lines of a piece are counted from the beginning of the log."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for row in sorted(rows, key=lambda row: int(row["lines"])):
-        log = found.setdefault((row["server"], row["file"]), row)
-        if log is not row:
-            log |= {name: log[name] + row[name] for name in ("bytes", "rows", "quarantined")}
-            log |= {name: row[name] or log[name] for name in ("lines", "format")} | {"version": log["version"] or row["version"]}
-            log["first_at"] = min((at for at in (log["first_at"], row["first_at"]) if at), default=None)
-            log["last_at"] = max((at for at in (log["last_at"], row["last_at"]) if at), default=None)
+        key = row["server"], row["file"]
+        log = found.get(key)
+        found[key] = row if log is None else _joined(log, row)
     return list(found.values())
+
+
+def _joined(first: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
+    sums = {name: first[name] + later[name] for name in ("bytes", "rows", "quarantined")}
+    last = {name: later[name] or first[name] for name in ("lines", "format")}
+    span = {
+        "first_at": min((at for at in (first["first_at"], later["first_at"]) if at), default=None),
+        "last_at": max((at for at in (first["last_at"], later["last_at"]) if at), default=None),
+    }
+    return first | sums | last | span | {"version": first["version"] or later["version"]}

@@ -107,6 +107,19 @@ def test_a_warehouse_of_pieces_is_one_of_whole_logs(logs, tmp_path, monkeypatch)
     assert files < files_of_pieces
 
 
+def test_a_log_that_is_deleted_when_half_of_it_was_read_is_in_quarantine(logs, tmp_path, monkeypatch):
+    monkeypatch.setattr(pieces, "PIECE_BYTES_MIN", 4096)
+    first, second = (each for each in in_pieces(list_logs(str(logs)), 2) if each.server == "mx1")
+    (read,) = land.land_files([first], str(tmp_path / "w"), "ingest-000000")
+    (logs / "mx1" / "MSGTRK1.LOG").unlink()
+
+    (missed,) = land.land_files([second], str(tmp_path / "w"), "ingest-000000")
+    (counted,) = of_logs([missed, read])
+
+    assert (0, 1) == (missed["rows"], missed["quarantined"])
+    assert (read["rows"], read["lines"], 1) == (counted["rows"], counted["lines"], counted["quarantined"])
+
+
 def test_a_log_that_is_gone_when_it_is_to_be_cut_is_left_whole(tmp_path):
     gone = Source(str(tmp_path / "mx1" / "MSGTRK1.LOG"), "mx1", "MSGTRK1.LOG", size=1 << 40)
 
