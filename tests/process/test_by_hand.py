@@ -37,8 +37,14 @@ async def test_an_operator_suspends_exports_filters_removes_and_resumes(tmp_path
             await asyncio.to_thread(send, east, "gone@corp.example", lines=200_000)  # a file, not memory
             await east.kill()
             await east.start()
-            (queue,) = await said(east, "queue", "list", "--filter", "Status -eq 'Suspended' -and DeliveryType -like 'SmartHost*'")
-            assert (2, "ann", "SmartHostConnectorDelivery") == (queue["count"], queue["suspended_by"], queue["delivery_type"])
+            suspended = "Status -eq 'Suspended' -and DeliveryType -like 'SmartHost*'"
+
+            async def both_are_suspended() -> bool:  # they leave the Submission queue one after the other
+                return [2] == [queue["count"] for queue in await said(east, "queue", "list", "--filter", suspended)]
+
+            await until(both_are_suspended)
+            (queue,) = await said(east, "queue", "list", "--filter", suspended)
+            assert ("ann", "SmartHostConnectorDelivery") == (queue["suspended_by"], queue["delivery_type"])
             assert "Suspended" in (await typed(east, "queue", "show", next_hop))[0]
             (large,) = await said(east, "messages", "list", "--filter", "Size -gt 1MB -and Recipients -like 'gone@*'")
 
