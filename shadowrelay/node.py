@@ -101,7 +101,6 @@ class Node:
         await self._open_files()
         for note in self._ledger.notes:
             _log.warning("database.note", text=note)
-        self._metrics = PrometheusMetrics(__version__, settings.server.name, now=self._clock.now, awake=self._clock.awake)
         self._build_services()
         self._context.peers.remember(await self._ledger.peers())
         await self._services.pressure.look()  # before the first client
@@ -179,7 +178,6 @@ class Node:
             link_to=self._link_to,
             deliverer=self._deliverer,
             tracking=self._tracking,
-            metrics=self._metrics,
             chance=random.Random(),
             tasks=self._tasks,
             budget=self._budget,
@@ -187,6 +185,7 @@ class Node:
         )
         self._services = Services(settings, outside, self._effective)
         self._context = self._services.context
+        self._metrics = PrometheusMetrics(__version__, settings.server.name, self._context.counts, now=self._clock.now)
         close_with(self._opened, self._rename_older_copy)
         close_with(self._opened, self._tasks.close)
 
@@ -292,9 +291,9 @@ class Node:
 
     def _watch_states(self) -> None:
         identity, metrics = self._ledger.identity, self._metrics
-        metrics.expect_peers(tuple(self._context.peers.states))
         metrics.database(identity.database, identity.incarnation, "FULL")
         older_copy = self._services.rolled_back
+        metrics.watch_each("heartbeat_age_seconds", "Since the last proof of life of a peer.", "server", self._context.peers.heartbeat_ages)
         metrics.watch("database_older_copy", "1 while peers are asked about an older copy.", lambda: older_copy.is_asking)
         metrics.watch("database_position", "Raised by every commit.", lambda: self._ledger.position)
         metrics.watch("corrupt_rows", "Rows set aside because they could not be read.", lambda: self._ledger.corrupt_rows_count)

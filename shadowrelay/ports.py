@@ -39,7 +39,7 @@ from shadowrelay.model.queue import (
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.resubmission import Criteria, Progress, RequestState, ResubmitRequest, Resubmitted
 from shadowrelay.model.routing import Destination
-from shadowrelay.model.tracking import Replication, TrackingEvent
+from shadowrelay.model.tracking import TrackingEvent
 from shadowrelay.model.values import dataclass
 from shadowrelay.pipeline.delivery_rules import LadderStep
 from shadowrelay.pipeline.pressure_rules import Pressure
@@ -617,36 +617,6 @@ class TrackingLog(Protocol):
 
     async def about(self, message_id: MessageId, since: datetime | None) -> Sequence[TrackingEvent]:
         """The rows that name this message, oldest first; `since`: when it came, `None` if that is not known. Raises: OSError."""
-        ...
-
-
-class Metrics(Protocol):
-    """Counters for monitoring. Never block, never raise. `reason` and `result` take a few fixed values."""
-
-    def acknowledged(self, replication: Replication) -> None: ...
-    def refused(self, reason: str) -> None: ...
-
-    def acknowledgement_delayed(self, why: str, seconds: float) -> None:
-        """A 250 waited so long, and why it was given then."""
-        ...
-
-    def shadow_latency(self, seconds: float) -> None:
-        """From the end of the content until the copy was stored."""
-        ...
-
-    def discarded(self, count: int) -> None: ...
-    def promoted(self, count: int, reason: str) -> None: ...
-
-    def resubmitted(self) -> None:
-        """A message was made from one in Safety Net."""
-        ...
-
-    def attempt(self, result: str) -> None:
-        """One delivery attempt on one fork: delivered, partly, deferred, failed …"""
-        ...
-
-    def heartbeat(self, server: ServerName) -> None:
-        """A proof of life from this peer, in either direction."""
         ...
 
 

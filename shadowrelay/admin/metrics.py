@@ -1,62 +1,40 @@
 """Prometheus metrics of one node, in a registry per node, so that several nodes fit into one process. docs/operations.md "Watching".
 
-Services count through the port `Metrics` into plain numbers, which are passed to the library at each scrape: the library's locks and
-checks would cost a message more than its routing does. States (queues, heartbeat ages, database) are read at each scrape. Nothing here
-blocks the relay or raises into it. Labels have a bounded number of values; further ones become "other".
+Services count in `model.counts`. Its numbers and states (queues, heartbeat ages, database) are read at each scrape. Nothing here blocks
+the relay or raises into it. Labels have a bounded number of values; further next hops become "other".
 """
 
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
 from itertools import accumulate
+from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from shadowrelay.model.counts import LATENCY_BUCKETS_SECONDS, Counts
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.queue import QueueKind, QueueRow
-from shadowrelay.model.tracking import Acknowledged, Replication, ResubmitReason
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-REFUSALS = ("back pressure", "error", "ledger", "not redundant")
-RESULTS = ("deferred", "delivered", "duplicate", "failed", "partly")
-LABEL_VALUES_MAX = 50  # of one label; reasons taken from a peer's text must not fill the memory
-
-# from a copy on the same switch to the default shadow_timeout of 5 s, and beyond
-LATENCY_BUCKETS_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+LABEL_VALUES_MAX = 50  # of one label; next hops must not fill Prometheus
 
 
 class PrometheusMetrics:
-    """Implements `ports.Metrics`. `awake` is `Clock.awake`, `now` is `Clock.now`."""
+    """`counts` are those of the services, `now` is `Clock.now`."""
 
-    def __init__(self, version: str, server: ServerName, *, now: Callable[[], datetime], awake: Callable[[], float]) -> None:
+    def __init__(self, version: str, server: ServerName, counts: Counts, *, now: Callable[[], datetime]) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
         self._now = now
-        self._awake = awake
-        self._heard: dict[ServerName, float] = {}
-        self._counted: defaultdict[Counter, float] = defaultdict(float)  # since the last scrape
-        self._latencies = [0] * (len(LATENCY_BUCKETS_SECONDS) + 1)  # copies by bucket
-        self._latencies_sum = 0.0
+        self._counts = counts
         self._queues: tuple[QueueRow, ...] = ()
         self._labelled: dict[str, tuple[str, str, Callable[[], Mapping[str, float]]]] = {}
         self._states: dict[str, tuple[type[GaugeMetricFamily | CounterMetricFamily], str, Callable[[], float]]] = {}
         self._gauge("build_info", "Which program and which node this is; always 1.", "version", "server").labels(version, server).set(1)
-        acknowledged = self._counter("acknowledged", "Messages answered 250, by whether a synced second copy existed.", "replication")
-        # A series that begins at zero shows its first increase: a takeover of many messages may be the only one.
-        self._acknowledged = {replication: acknowledged.labels(replication.value.lower()) for replication in Replication}
-        self._refused = _Bounded(self._counter("refused", "Messages that no responsibility was taken for, by reason.", "reason"), REFUSALS)
-        self._promoted = _Bounded(self._counter("promoted_messages", "Shadow messages taken over, by reason.", "reason"), ResubmitReason)
-        self._attempts = _Bounded(self._counter("delivery_attempts", "Delivery attempts of forks, by result.", "result"), RESULTS)
-        self._delayed = _Bounded(
-            self._counter("delayed_acknowledgements", "Messages whose 250 waited for a delivery, by why it was given.", "why"), Acknowledged
-        )
-        self._delay_seconds = self._counter("acknowledgement_delay_seconds", "How long they waited, in all.")
-        self._resubmitted = self._counter("resubmitted_messages", "Messages made from those in Safety Net, on request.")
-        self._discarded = self._counter("discarded", "Shadow messages discarded because their primary was done.")
         self._database = self._gauge(
             "database_info", "Queue database, and the durability it runs with; always 1.", "database", "incarnation", "synchronous"
         )
@@ -64,51 +42,6 @@ class PrometheusMetrics:
             "certificate_not_after_timestamp_seconds", "When the certificates in force end, by key of [tls]; seconds since 1970.", "file"
         )
         self.registry.register(_AtScrape(self._collect))
-
-    # ports.Metrics
-    def acknowledged(self, replication: Replication) -> None:
-        """Count one 250."""
-        self._counted[self._acknowledged[replication]] += 1
-
-    def refused(self, reason: str) -> None:
-        """Count one refused message."""
-        self._counted[self._refused.child(reason)] += 1
-
-    def shadow_latency(self, seconds: float) -> None:
-        """Count one copy, and its latency. Units: seconds."""
-        self._latencies[bisect_left(LATENCY_BUCKETS_SECONDS, seconds)] += 1
-        self._latencies_sum += seconds
-
-    def discarded(self, count: int) -> None:
-        """Count discarded shadow messages."""
-        self._counted[self._discarded] += count
-
-    def promoted(self, count: int, reason: str) -> None:
-        """Count promoted shadow messages."""
-        self._counted[self._promoted.child(reason)] += count
-
-    def resubmitted(self) -> None:
-        """Count one message made from one in Safety Net."""
-        self._counted[self._resubmitted] += 1
-
-    def acknowledgement_delayed(self, why: str, seconds: float) -> None:
-        """Count one 250 that waited."""
-        self._counted[self._delayed.child(why)] += 1
-        self._counted[self._delay_seconds] += seconds
-
-    def attempt(self, result: str) -> None:
-        """Count one delivery attempt."""
-        self._counted[self._attempts.child(result)] += 1
-
-    def heartbeat(self, server: ServerName) -> None:
-        """Record a proof of life from this peer."""
-        self._heard[server] = self._awake()
-
-    # wiring
-    def expect_peers(self, servers: Iterable[ServerName]) -> None:
-        """Report the heartbeat ages of exactly these peers from now on."""
-        began = self._awake()
-        self._heard = {server: self._heard.get(server, began) for server in servers}
 
     def watch(self, name: str, documentation: str, value: Callable[[], float]) -> None:
         """Read `value` at each scrape as gauge `shadowrelay_<name>`: sessions, database_position, wal_bytes,
@@ -140,34 +73,14 @@ class PrometheusMetrics:
 
     def render(self) -> bytes:
         """The metrics in Prometheus's text format."""
-        self._settle()
         return generate_latest(self.registry)
-
-    def _settle(self) -> None:
-        counted, self._counted = self._counted, defaultdict(float)
-        for counter, amount in counted.items():
-            counter.inc(amount)
-
-    def _counter(self, name: str, documentation: str, *labels: str) -> Counter:
-        return Counter(f"shadowrelay_{name}", documentation, labels, registry=self.registry)
 
     def _gauge(self, name: str, documentation: str, *labels: str) -> Gauge:
         return Gauge(f"shadowrelay_{name}", documentation, labels, registry=self.registry)
 
     def _collect(self) -> Iterator[Metric]:
         yield from queue_families(self._queues, self._now())
-        bounds = [*map(str, LATENCY_BUCKETS_SECONDS), "+Inf"]
-        yield HistogramMetricFamily(
-            "shadowrelay_shadow_latency_seconds",
-            "End of content until the shadow copy was stored.",
-            buckets=list(zip(bounds, accumulate(self._latencies), strict=True)),
-            sum_value=self._latencies_sum,
-        )
-        ages = GaugeMetricFamily("shadowrelay_heartbeat_age_seconds", "Since the last proof of life of a peer.", labels=["server"])
-        awake = self._awake()
-        for server, heard in self._heard.items():
-            ages.add_metric([server], max(awake - heard, 0.0))
-        yield ages
+        yield from count_families(self._counts)
         for name, (documentation, label, values) in self._labelled.items():
             many = GaugeMetricFamily(name, documentation, labels=[label])
             with suppress(Exception):  # as below
@@ -179,6 +92,35 @@ class PrometheusMetrics:
                 yield family(name, documentation, value=value())
             except Exception:  # one metric less is better than a failed scrape
                 continue
+
+
+def count_families(counts: Counts) -> Iterator[Metric]:
+    """What the services have counted."""
+    acknowledged = {replication.lower(): count for replication, count in counts.acknowledged.items()}
+    yield _counter("acknowledged", "Messages answered 250, by whether a synced second copy existed.", "replication", acknowledged)
+    yield _counter("refused", "Messages that no responsibility was taken for, by reason.", "reason", counts.refused)
+    yield _counter("promoted_messages", "Shadow messages taken over, by reason.", "reason", counts.promoted)
+    yield _counter("delivery_attempts", "Delivery attempts of forks, by result.", "result", counts.attempts)
+    yield _counter("delayed_acknowledgements", "Messages whose 250 waited for a delivery, by why it was given.", "why", counts.delayed)
+    yield CounterMetricFamily("shadowrelay_acknowledgement_delay_seconds", "How long they waited, in all.", value=counts.delay_seconds)
+    yield CounterMetricFamily(
+        "shadowrelay_resubmitted_messages", "Messages made from those in Safety Net, on request.", value=counts.resubmitted
+    )
+    yield CounterMetricFamily("shadowrelay_discarded", "Shadow messages discarded because their primary was done.", value=counts.discarded)
+    bounds = [*map(str, LATENCY_BUCKETS_SECONDS), "+Inf"]
+    yield HistogramMetricFamily(
+        "shadowrelay_shadow_latency_seconds",
+        "End of content until the shadow copy was stored.",
+        buckets=list(zip(bounds, accumulate(counts.latencies), strict=True)),
+        sum_value=counts.latencies_seconds,
+    )
+
+
+def _counter(name: str, documentation: str, label: str, counts: Mapping[Any, int]) -> CounterMetricFamily:
+    family = CounterMetricFamily(f"shadowrelay_{name}", documentation, labels=[label])
+    for value, count in counts.items():
+        family.add_metric([str(value)], count)
+    return family
 
 
 def queue_families(queues: Collection[QueueRow], now: datetime) -> Iterator[GaugeMetricFamily]:
@@ -229,22 +171,6 @@ def _by_kind(name: str, documentation: str, values: Mapping[QueueKind, float]) -
     for kind, value in values.items():
         family.add_metric([kind.value], value)
     return family
-
-
-class _Bounded:
-    """Counters by one label with at most `LABEL_VALUES_MAX` values; those of `known` values start at zero."""
-
-    def __init__(self, counter: Counter, known: Iterable[str]) -> None:
-        self._counter = counter
-        self._children: dict[str, Counter] = {str(value): counter.labels(str(value)) for value in known}
-
-    def child(self, value: str) -> Counter:
-        child = self._children.get(value)
-        if child is None:
-            if len(self._children) >= LABEL_VALUES_MAX:
-                value = "other"
-            child = self._children.setdefault(value, self._counter.labels(value))
-        return child
 
 
 class _AtScrape(Collector):

@@ -17,12 +17,14 @@ without a copy waits for its delivery (`pipeline.delayed`).
 """
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Awaitable
 from datetime import timedelta
 from functools import partial
 
 import structlog
 
+from shadowrelay.model.counts import LATENCY_BUCKETS_SECONDS, Refusal
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.message import Content, Envelope
 from shadowrelay.model.ownership import Claim, DiscardStatus, Notification, Transition
@@ -72,7 +74,7 @@ class AcceptService:
         """See `ports.Acceptor`."""
         if not self._context.pressure.refuses(is_inside=is_inside):
             return None
-        self._context.metrics.refused("back pressure")
+        self._context.counts.refused[Refusal.BACK_PRESSURE] += 1
         return INSUFFICIENT_RESOURCES
 
     def accept(self, envelope: Envelope, content: Content) -> Awaitable[Reply]:
@@ -107,7 +109,8 @@ class AcceptService:
         over, now = context.clock.awake(), context.now()
         seconds = over - began
         ((stored, received),) = accepted
-        context.metrics.acknowledgement_delayed(how.value, seconds)
+        context.counts.delayed[how] += 1
+        context.counts.delay_seconds += seconds
         if not how.is_safe:
             _log.warning("message.acknowledged_by_best_effort", message_id=message_id, seconds=round(seconds, 3), why=how.value)
             reason = f"Acknowledged after {seconds:.3f} s by best effort"
@@ -115,7 +118,7 @@ class AcceptService:
         else:
             _log.info("message.acknowledged_late", message_id=message_id, seconds=round(seconds, 3), why=how.value)
         context.tracking.write(tracking.acknowledged_late(received, at=now, how=how, ack_elapsed=timedelta(seconds=over - started)))
-        context.metrics.acknowledged(Replication.SUCCESS if how.is_safe else Replication.FAILED)
+        context.counts.acknowledged[Replication.SUCCESS if how.is_safe else Replication.FAILED] += 1
         return reply
 
     async def _promoted_by_copy(self, message_id: MessageId, latest: float) -> Acknowledged:
@@ -189,12 +192,12 @@ class AcceptService:
             stored = StoredMessage(stored.internal_id, envelope, after, stored.origin, stored.place, stored.due_at)
             return self._acknowledge(stored, content, started, result, late)
         except LedgerUnavailable as error:
-            context.metrics.refused("ledger")
+            context.counts.refused[Refusal.LEDGER] += 1
             _log.warning("message.refused", message_id=message_id, reason=error.reason)
             reply = error.reply
         except Exception:
             # An unknown error is transient: never 5xx, and the node keeps running.
-            context.metrics.refused("error")
+            context.counts.refused[Refusal.ERROR] += 1
             _log.exception("message.failed", message_id=message_id)
             reply = LOCAL_ERROR
         context.attempts.end(message_id)
@@ -237,7 +240,8 @@ class AcceptService:
             if context.delayed.waiting:
                 context.delayed.end(stored.envelope.message_id, Acknowledged.COPIED)
             replication, shadow_elapsed = Replication.SUCCESS, elapsed
-            context.metrics.shadow_latency(at - started)
+            context.counts.latencies[bisect_left(LATENCY_BUCKETS_SECONDS, at - started)] += 1
+            context.counts.latencies_seconds += at - started
         elif context.is_enabled and wanted:
             replication, shadow_elapsed = Replication.FAILED, None
             context.tracking.write(tracking.haredirectfail(me, stored, at=now, reason=_why(result), size=size))
@@ -253,7 +257,7 @@ class AcceptService:
         )  # fmt: skip
         if late is None:
             context.tracking.write(received)
-            context.metrics.acknowledged(replication)
+            context.counts.acknowledged[replication] += 1
         else:
             late.append((stored, received))
         if replication is Replication.FAILED:
@@ -266,7 +270,7 @@ class AcceptService:
         context = self._context
         reason = "; ".join(dict.fromkeys(failures)) or tracking.NO_SUITABLE_SHADOW_SERVERS
         context.tracking.write(tracking.haredirectfail(context.me.server, stored, at=context.now(), reason=reason, size=size))
-        context.metrics.refused("not redundant")
+        context.counts.refused[Refusal.NOT_REDUNDANT] += 1
         context.attempts.end(stored.envelope.message_id)
         context.placements.discard(stored.envelope.message_id)
         return NOT_MADE_REDUNDANT

@@ -37,7 +37,7 @@ from shadowrelay.pipeline.shadow_copy import Copier
 from shadowrelay.pipeline.sweep import SweepService
 from shadowrelay.pipeline.track import TrackService
 from shadowrelay.pipeline.view import View
-from shadowrelay.ports import Clock, Deliverer, Ledger, Machine, Metrics, PeerLink, TrackingLog
+from shadowrelay.ports import Clock, Deliverer, Ledger, Machine, PeerLink, TrackingLog
 from shadowrelay.settings.values import Peer, Settings
 
 AGAIN_SECONDS = 5.0
@@ -58,7 +58,6 @@ class Outside:
     link_to: Callable[[Peer, "Services"], PeerLink]
     deliverer: Deliverer
     tracking: TrackingLog
-    metrics: Metrics
     chance: random.Random
     tasks: Tasks = field(default_factory=Tasks)
     budget: ContentBudget = field(default_factory=ContentBudget)
@@ -81,7 +80,6 @@ class Services:
             ledger=outside.ledger,
             links=links,
             tracking=outside.tracking,
-            metrics=outside.metrics,
             leases=Leases(clock, transport),
             attempts=Attempts(),
             peers=PeerBook(settings.linked_peers, clock, transport.shadow_heartbeat_frequency.total_seconds()),

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import structlog
 
 from shadowrelay.memory import ContentBudget
+from shadowrelay.model.counts import Counts
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, Content, ContentPlace
 from shadowrelay.model.ownership import Claim, DiscardEvent, DiscardStatus, Role, Transition
@@ -27,7 +28,7 @@ from shadowrelay.pipeline.delayed import Delayed
 from shadowrelay.pipeline.leases import Attempts, Leases
 from shadowrelay.pipeline.peerbook import PeerBook
 from shadowrelay.pipeline.pressure_rules import NO_PRESSURE, Pressure
-from shadowrelay.ports import Clock, Decide, Ledger, Metrics, PeerLink, TrackingLog
+from shadowrelay.ports import Clock, Decide, Ledger, PeerLink, TrackingLog
 from shadowrelay.protocol import tracking
 from shadowrelay.settings.values import Settings
 
@@ -141,12 +142,12 @@ class Context:
     ledger: Ledger
     links: Mapping[ServerName, PeerLink]
     tracking: TrackingLog
-    metrics: Metrics
     leases: Leases
     attempts: Attempts
     peers: PeerBook
     tasks: Tasks
     budget: ContentBudget = field(default_factory=ContentBudget)
+    counts: Counts = field(default_factory=Counts)
     is_draining: bool = field(default=False)  # takes no mail and starts no attempt: it drains, or stops
     is_stopping: bool = field(default=False)
     redirect_to: frozenset[ServerName] = frozenset()  # these get all copies, and then the messages: `pipeline.draining`
@@ -271,4 +272,4 @@ class Context:
                     is_kept=envelope is not None and bool(envelope.relayed_from),
                 )
             )
-        self.metrics.discarded([event.status for event in events].count(DiscardStatus.DELIVERED))
+        self.counts.discarded += [event.status for event in events].count(DiscardStatus.DELIVERED)

@@ -22,6 +22,7 @@ from types import MappingProxyType
 
 import structlog
 
+from shadowrelay.model.counts import AttemptResult
 from shadowrelay.model.ids import NO_MESSAGE, NO_SERVER, MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Content, Ordinals
 from shadowrelay.model.ownership import Claim, Transition
@@ -215,7 +216,7 @@ class Forks:
         ended = frozenset().union(*firsts.values())
         rest = fork.ordinals - ended
         waiting = replace(attempt.retry or self.queued(stored, fork, now), ordinals=rest, attempts_next_at=now) if rest else None
-        context.metrics.attempt("duplicate")
+        context.counts.attempts[AttemptResult.DUPLICATE] += 1
         for first, ordinals in firsts.items():  # before the commit, as in `_track`: an extra row is better than a missing one
             at = context.now()
             context.tracking.write(tracking.duplicate(context.me.server, stored, at=at, ordinals=frozenset(ordinals), first=first))
@@ -325,7 +326,7 @@ class Forks:
         delivered = delivery_rules.delivered_of(result.ordinals, result.result)
         is_whole = len(delivered) == len(result.ordinals)
         outcome = AttemptOutcome(delivered, {}, None) if is_whole else self._outcome(attempt, result)
-        self._context.metrics.attempt("delivered" if is_whole else _metric_label(outcome))
+        self._context.counts.attempts[AttemptResult.DELIVERED if is_whole else _result_of(outcome)] += 1
         try:
             self._track(attempt, result, outcome, EventSource.SMTP if is_whole else _source(result.result))
         except Exception:
@@ -432,10 +433,10 @@ def _news(result: TransactionResult) -> NextHopNews:
     return NextHopNews(None)
 
 
-def _metric_label(outcome: AttemptOutcome) -> str:
+def _result_of(outcome: AttemptOutcome) -> AttemptResult:
     if outcome.delivered:
-        return "partly"
-    return "deferred" if outcome.retry is not None else "failed"
+        return AttemptResult.PARTLY
+    return AttemptResult.DEFERRED if outcome.retry is not None else AttemptResult.FAILED
 
 
 def _source(result: Mapping[int, Reply] | DeliveryError) -> EventSource:

@@ -95,7 +95,6 @@ class PeerRequestService:
             self._recorded(server, latest)
         context.peers.identified(identity)
         context.peers.compare(context.settings)
-        context.metrics.heartbeat(identity.server)
         return answer
 
     def _recorded(self, server: ServerName, latest: tuple[PeerIdentity, datetime]) -> None:

@@ -116,6 +116,7 @@ class PeerBook:
         self.on_remembered: list[Callable[[PeerIdentity], None]] = []  # a forgotten peer contacted this node
         self.on_available: list[Callable[[ServerName], None]] = []  # copies may be sent to it again
         self._trials_count = 0
+        self._began = clock.awake()
 
     def remember(self, rows: Iterable[PeerRow]) -> None:
         """Load what the ledger recorded: any other database is new."""
@@ -329,6 +330,11 @@ class PeerBook:
     def refusing(self) -> int:
         """How many peers answer but accept no copies."""
         return sum(state.breaker.refused is not None for state in self.states.values())
+
+    def heartbeat_ages(self) -> dict[str, float]:
+        """Seconds since the last sign of life of each peer, or since the start."""
+        awake = self._clock.awake()
+        return {server: awake - (self._began if state.heard_awake is None else state.heard_awake) for server, state in self.states.items()}
 
     def silence(self, server: ServerName) -> float:
         """Seconds without a sign of life while this node ran."""

@@ -175,7 +175,7 @@ class PromoteService:
                     )
                 )
             if promoted:
-                context.metrics.promoted(len(promoted), reason.value)
+                context.counts.promoted[reason] += len(promoted)
                 _log.warning("messages.promoted", primary=group.primary, count=len(promoted), reason=reason.value)
                 if is_handover and context.peers.drains(group.primary):
                     # It has a good copy of each, and yields when it is asked: the review chooses that copy, so none is sent.

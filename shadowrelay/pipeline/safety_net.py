@@ -234,7 +234,7 @@ class SafetyNetService:
         if made is None:
             return  # the request was disabled meanwhile, or the message is here already, perhaps as another node's copy
         context.tracking.write(tracking.resubmit_from_safety_net(me.server, made, at=now, request=number))
-        context.metrics.resubmitted()
+        context.counts.resubmitted += 1
         self._deliver.committed(message_id)
 
 

@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import structlog
 
+from shadowrelay.model.counts import Refusal
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.peers import CopyOffer, PeerIdentity
 from shadowrelay.model.queue import NewMessage, Origin
@@ -59,7 +60,7 @@ class TrackService:
             context.attempts.end(message_id)
             if await self._is_here(message_id):
                 return None
-            context.metrics.refused("ledger")
+            context.counts.refused[Refusal.LEDGER] += 1
             _log.warning("message.refused", message_id=message_id, reason=error.reason)
             return error.reply
         except BaseException:
@@ -73,7 +74,7 @@ class TrackService:
                 copies=(1, max(wanted, 1)), previous_hop=peer.server,
             )
         )  # fmt: skip
-        context.metrics.acknowledged(Replication.SUCCESS)
+        context.counts.acknowledged[Replication.SUCCESS] += 1
         if stored.claim.missing_count:
             self._copy_repair.want(message_id)
         self._deliver.take_over(stored, None if content.path is not None else content)

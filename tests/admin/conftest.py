@@ -7,6 +7,7 @@ import pytest
 
 from shadowrelay.admin.api import make_application
 from shadowrelay.admin.metrics import PrometheusMetrics
+from shadowrelay.model.counts import Counts
 from shadowrelay.model.drain_progress import DrainState, DrainStep, DrainView, Obstacle, Waiting
 from shadowrelay.model.ids import NO_DATABASE, BoundaryName, DatabaseId, MessageId, ServerName, SiteName
 from shadowrelay.model.message import Content, ContentPlace, Envelope, Recipient
@@ -231,9 +232,15 @@ def node():
 
 
 @pytest.fixture
-def metrics():
-    """Counters with a clock that stands still."""
-    return PrometheusMetrics("1.2.3", ServerName("mx1"), now=lambda: NOW, awake=lambda: 100.0)
+def counts():
+    """What the services of the node count."""
+    return Counts()
+
+
+@pytest.fixture
+def metrics(counts):
+    """Of a node whose clock stands still."""
+    return PrometheusMetrics("1.2.3", ServerName("mx1"), counts, now=lambda: NOW)
 
 
 class Present:

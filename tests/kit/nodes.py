@@ -84,24 +84,20 @@ class VirtualClock:
 
 
 class Recorder:
-    """Tracking log and metrics that only remember."""
+    """A tracking log that only remembers."""
 
     def __init__(self) -> None:
         self.events: list[TrackingEvent] = []
-        self.counts: Counter[str] = Counter()
+        self.synced_count = 0
 
     def write(self, event: TrackingEvent) -> None:
         self.events.append(event)
 
     async def sync(self) -> None:
-        self.counts["synced"] = len(self.events)
+        self.synced_count = len(self.events)
 
     def rows(self, event_id: EventId) -> list[TrackingEvent]:
         return [event for event in self.events if event.event is event_id]
-
-    def __getattr__(self, metric: str) -> Callable[..., None]:
-        """Any metric: counted by its name and the texts that come with it."""
-        return lambda *given: self.counts.update([" ".join([metric, *(str(one) for one in given if isinstance(one, str))])])
 
 
 PROMISES = {"record_accepted", "record_verdict", "transition", "record_attempt", "record_queued"}
@@ -520,7 +516,6 @@ class VirtualNode:
             link_to=lambda peer, _: self.net.link_to(self, peer.name),
             deliverer=FakeDeliverer(self.name, self.net.sink, self.net.step),
             tracking=self.log,
-            metrics=self.log,
             chance=random.Random(7),
             tasks=self.tasks,
             machine=self.net.machines[self.name],

@@ -32,8 +32,8 @@ async def a_node(net: Net, redundancy: str = "previous-hop", **changes: Any) -> 
     return await net.start(EAST, [], redundancy=redundancy, **changes)
 
 
-def counted(node: VirtualNode) -> set[str]:
-    return {name for name in node.log.counts if name.startswith("acknowledgement_delayed")}
+def counted(node: VirtualNode) -> set[Acknowledged]:
+    return {why for why, count in node.context.counts.delayed.items() if count}
 
 
 @in_virtual_time
@@ -48,7 +48,7 @@ async def test_the_250_waits_until_the_next_hop_has_the_message(tmp_path: Path) 
         assert 250 == reply.code
         assert 7 <= now() < DELAY
         assert ["user1@corp.example"] == net.sink.addresses()
-        assert {"acknowledgement_delayed done"} == counted(node)
+        assert {Acknowledged.DONE} == counted(node)
         assert [] == node.log.rows(EventId.HAREDIRECTFAIL)
     finally:
         await net.close()
@@ -73,7 +73,7 @@ async def test_after_the_delay_the_250_is_given_by_best_effort_and_logged_as_tha
 
         assert 250 == reply.code
         assert DELAY <= acknowledged_at < DELAY + 1
-        assert {"acknowledgement_delayed best effort"} == counted(node)
+        assert {Acknowledged.BEST_EFFORT} == counted(node)
         (row,) = node.log.rows(EventId.HAREDIRECTFAIL)
         assert row.source_context == "Acknowledged after 30.000 s by best effort"
     finally:
@@ -87,7 +87,7 @@ async def test_a_message_acknowledged_by_best_effort_is_lost_with_its_only_disk(
         edge = net.nodes[EDGE]
         net.isolate(EDGE)
         reply = await edge.accept(connector="default")
-        log = edge.log
+        log, counts = edge.log, edge.context.counts
         await net.wipe(EDGE)
         net.heal()
         await net.start(EDGE, [HUB], boundary="edge", redundancy="previous-hop")
@@ -95,7 +95,7 @@ async def test_a_message_acknowledged_by_best_effort_is_lost_with_its_only_disk(
 
         assert 250 == reply.code
         assert [] == net.sink.arrived
-        assert 1 == log.counts["acknowledgement_delayed best effort"]
+        assert 1 == counts.delayed[Acknowledged.BEST_EFFORT]
         assert 1 == len(log.rows(EventId.HAREDIRECTFAIL))
 
 
@@ -124,7 +124,7 @@ async def test_with_promotion_a_copy_is_made_in_the_end(tmp_path: Path) -> None:
 
         assert 250 == reply.code
         assert Role.SHADOW is await net.nodes[WEST].role(node.last)
-        assert {"acknowledgement_delayed copied"} == counted(node)
+        assert {Acknowledged.COPIED} == counted(node)
         assert [] == node.log.rows(EventId.HAREDIRECTFAIL)
     finally:
         await net.close()
@@ -160,7 +160,7 @@ async def test_with_promotion_a_ledger_that_does_not_commit_delays_the_250_no_lo
             reply = await waiting
 
         assert (250, True) == (reply.code, longest <= now() - began < longest + 1)
-        assert {"acknowledgement_delayed best effort"} == counted(node)
+        assert {Acknowledged.BEST_EFFORT} == counted(node)
     finally:
         await net.close()
 
@@ -184,7 +184,7 @@ async def test_mail_of_such_a_connector_is_not_copied_and_not_refused_for_that(t
         (received,) = node.log.rows(EventId.RECEIVE)
         said = (dict(received.custom_data)["Replication"], received.source_context)
         assert {"previous-hop": ("Success", "delayed: done"), "none": ("Disabled", "")}[redundancy] == said
-        assert counted(node) == ({"acknowledgement_delayed done"} if redundancy == "previous-hop" else set())
+        assert counted(node) == ({Acknowledged.DONE} if redundancy == "previous-hop" else set())
     finally:
         await net.close()
 
@@ -274,7 +274,7 @@ async def test_the_wait_for_a_message_that_an_administrator_removes_ends_at_once
         reply = await waiting
 
         assert (250, True) == (reply.code, now() - began < 1)
-        assert {"acknowledgement_delayed removed"} == counted(node)
+        assert {Acknowledged.REMOVED} == counted(node)
         assert [] == node.log.rows(EventId.HAREDIRECTFAIL)
 
 
@@ -288,7 +288,7 @@ async def test_the_wait_for_a_message_that_is_set_aside_ends_as_best_effort(tmp_
 
         assert (250, True) == (reply.code, acknowledged_at < 15)
         assert Role.SET_ASIDE is await node.role(node.last)
-        assert {"acknowledgement_delayed set aside"} == counted(node)
+        assert {Acknowledged.SET_ASIDE} == counted(node)
 
 
 @in_virtual_time
@@ -301,7 +301,7 @@ async def test_the_wait_for_a_message_that_gets_a_copy_to_be_redirected_ends_wit
         await until(lambda: node.services.drain.state is DrainState.ACTIVE, 60)
 
         assert (250, True) == (reply.code, at - began < 5)
-        assert {"acknowledgement_delayed copied"} == counted(node)
+        assert {Acknowledged.COPIED} == counted(node)
         assert Role.PRIMARY is await node.net.nodes[WEST].role(node.last)
 
 
@@ -326,7 +326,7 @@ async def test_the_wait_for_a_message_that_another_server_took_over_ends_at_once
 
         assert (250, True) == (reply.code, is_waiting)
         assert now() - began < 4 * HEARTBEAT
-        assert {"acknowledgement_delayed handed over"} == counted(node)
+        assert {Acknowledged.HANDED_OVER} == counted(node)
     finally:
         await net.close()
 
@@ -399,7 +399,7 @@ async def test_a_message_of_several_forks_waits_for_the_last_of_them(tmp_path: P
         assert (["x@a.example", "x@c.example"], False) == before
         assert (250, True) == (reply.code, 12 <= now() < DELAY)
         assert ["x@a.example", "x@b.example", "x@c.example"] == net.sink.addresses()
-        assert {"acknowledgement_delayed done"} == counted(node)
+        assert {Acknowledged.DONE} == counted(node)
     finally:
         await net.close()
 
@@ -416,7 +416,7 @@ async def test_what_is_returned_waits_for_its_dsn_which_is_on_this_disk_only(tmp
         reply = await node.accept("user1@corp.example", "user2@corp.example", connector="default")
         at = now()
 
-        assert (250, {f"acknowledgement_delayed {why}"}) == (reply.code, counted(node))
+        assert (250, {why}) == (reply.code, counted(node))
         assert min(taken_after, DELAY) <= at < min(taken_after, DELAY) + 6
         assert (["a@x.example", "user2@corp.example"] if why == "done" else ["user2@corp.example"]) == net.sink.addresses()
         assert 0 == len(node.context.delayed)
@@ -436,7 +436,7 @@ async def test_a_copy_of_the_dsn_ends_the_wait_for_what_is_returned(tmp_path: Pa
 
         reply = await node.accept(connector="default")
 
-        assert (250, True, {"acknowledgement_delayed done"}) == (reply.code, now() < DELAY, counted(node))
+        assert (250, True, {Acknowledged.DONE}) == (reply.code, now() < DELAY, counted(node))
     finally:
         await net.close()
 
@@ -461,7 +461,7 @@ async def test_copying_the_delay_and_the_promotion_together_are_shorter_than_cli
 
         reply = await node.accept(connector="default")
 
-        assert (250, {"acknowledgement_delayed best effort"}) == (reply.code, counted(node))
+        assert (250, {Acknowledged.BEST_EFFORT}) == (reply.code, counted(node))
         assert 240 <= now() - began < 271
     finally:
         await net.close()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from shadowrelay.model.counts import AttemptResult
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.queue import Origin
 from shadowrelay.model.replies import Reply, TransientDeliveryError
@@ -52,7 +53,7 @@ async def test_a_message_that_a_client_sends_again_ends_as_delivered(tmp_path: P
             row.source_context,
             row.reference,
         )
-        assert 1 == east.log.counts["attempt duplicate"]
+        assert 1 == east.context.counts.attempts[AttemptResult.DUPLICATE]
         assert [first] == [sent.network_message_id for sent in east.log.rows(EventId.SENDEXTERNAL)]
         await until(west.in_role(second, Role.DELIVERED), 30), "its discard is as usual"
 

@@ -568,7 +568,7 @@ async def test_the_log_is_on_disk_before_a_shadow_server_hears_that_it_may_disca
 
         sent = [number for number, event in enumerate(east.log.events) if event.event in (EventId.SEND, EventId.SENDEXTERNAL)]
         assert 1 == len(sent)
-        assert east.log.counts["synced"] > sent[0]
+        assert east.log.synced_count > sent[0]
 
 
 @in_virtual_time
@@ -588,6 +588,21 @@ async def test_nothing_is_old_because_the_wall_clock_has_jumped(tmp_path: Path) 
         await until(east.in_role(east.last, Role.DELIVERED), 60)
         assert 1 == len(net.sink.arrived)
         assert [] == east.log.rows(EventId.EXPIRE) + east.log.rows(EventId.FAIL) + west.log.rows(EventId.EXPIRE)
+
+
+@in_virtual_time
+async def test_the_age_of_a_heartbeat_grows_until_the_peer_is_heard(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east = net.nodes[EAST]
+        await until(lambda: east.context.peers.heartbeat_ages()[WEST] < 1, 2 * HEARTBEAT)
+        await net.kill(WEST)
+        await asyncio.sleep(100)
+        assert 100 <= east.context.peers.heartbeat_ages()[WEST] < 102
+
+        await net.kill(EAST)
+        east = await net.start(EAST, [WEST])  # it has not heard it since its start
+        await asyncio.sleep(10)
+        assert 10 <= east.context.peers.heartbeat_ages()[WEST] < 11
 
 
 @in_virtual_time

@@ -78,7 +78,7 @@ async def test_a_delivered_message_is_delivered_again_as_a_message_of_its_own(tm
         found = re.match(header.encode(), second)
         assert found is not None
         assert first == second[found.end() :]
-        assert 1 == east.log.counts["resubmitted"]
+        assert 1 == east.context.counts.resubmitted
         done = await request_of(east, number)
         assert (1, 1, 1, 0, 0) == (
             done.examined_count, done.resubmitted_count, done.redundant_count, done.outside_count, done.missing_count,

@@ -826,7 +826,7 @@ async def test_where_track_is_switched_off_the_next_hop_is_delivered_to_and_done
 
         assert [EDGE] == [who for who, _, _ in net.sink.arrived], "by SMTP, which the sink stands for"
         for node in (edge, hub):
-            assert (None, 0) == (await node.role(relayed_id(edge.last, HUB, frozenset((1,)))), node.log.counts["promoted"])
+            assert (None, 0) == (await node.role(relayed_id(edge.last, HUB, frozenset((1,)))), sum(node.context.counts.promoted.values()))
         (sent,) = edge.log.rows(EventId.SEND) + edge.log.rows(EventId.SENDEXTERNAL)
         assert "" == sent.source_context, "no shadow was kept"
     finally:

@@ -11,8 +11,6 @@ from typing import Any, Protocol
 
 from sqlalchemy import select
 
-from shadowrelay import __version__
-from shadowrelay.admin.metrics import PrometheusMetrics
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.message import ContentPlace
 from shadowrelay.model.queue import AttemptRecord, NewMessage
@@ -136,7 +134,6 @@ class SimulatedNode(Node):
         close_with(self._opened, self._ledger.close)
         await self._show_what_was_found(store)
         self._watch_ledger()
-        self._metrics = PrometheusMetrics(__version__, settings.server.name, now=self._clock.now, awake=self._clock.awake)
         self._tracking = MemoryTrackingLog(self._simulated, self._process, self._observer)  # type: ignore[assignment]
         self._build_services()
         self._context.peers.remember(await self._ledger.peers())

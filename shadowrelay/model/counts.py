@@ -1,0 +1,47 @@
+"""What the services of a node count: plain numbers, which `admin.metrics` reads at each scrape. docs/operations.md "Watching".
+
+Counting a message costs an addition; the library's locks and checks would cost more than the message's routing does.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from shadowrelay.model.tracking import Acknowledged, Replication, ResubmitReason
+
+# from a copy on the same switch to the default shadow_timeout of 5 s, and beyond
+LATENCY_BUCKETS_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+
+
+class Refusal(StrEnum):
+    """Why responsibility for a message was refused."""
+
+    BACK_PRESSURE = "back pressure"
+    ERROR = "error"  # an unexpected one
+    LEDGER = "ledger"  # it could not be stored
+    NOT_REDUNDANT = "not redundant"  # no shadow server took a copy
+
+
+class AttemptResult(StrEnum):
+    """What became of one delivery attempt on one fork."""
+
+    DEFERRED = "deferred"
+    DELIVERED = "delivered"
+    DUPLICATE = "duplicate"  # delivered earlier as another message
+    FAILED = "failed"
+    PARTLY = "partly"
+
+
+@dataclass(slots=True)
+class Counts:
+    """Since the start of the process; every reason and result begins at zero, so that its first increase shows."""
+
+    acknowledged: dict[Replication, int] = field(default_factory=lambda: dict.fromkeys(Replication, 0))  # messages answered 250
+    refused: dict[Refusal, int] = field(default_factory=lambda: dict.fromkeys(Refusal, 0))
+    promoted: dict[ResubmitReason, int] = field(default_factory=lambda: dict.fromkeys(ResubmitReason, 0))
+    attempts: dict[AttemptResult, int] = field(default_factory=lambda: dict.fromkeys(AttemptResult, 0))
+    delayed: dict[Acknowledged, int] = field(default_factory=lambda: dict.fromkeys(Acknowledged, 0))  # 250s that waited for a delivery
+    delay_seconds: float = 0.0  # of those, in all
+    resubmitted: int = 0  # messages made from those in Safety Net
+    discarded: int = 0  # shadow messages whose primary was done
+    latencies: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BUCKETS_SECONDS) + 1))  # copies by bucket; the last: longer
+    latencies_seconds: float = 0.0  # in all
