@@ -22,18 +22,18 @@ tries every cell.
 | `placing`               | raises  | P       | raises    | raises      | raises | raises     | raises    | raises   |
 | `placed`                | raises  | P       | A         | H           | late   | late       | late      | late     |
 | `released_acknowledged` | raises  | P       | A         | H           | S      | U          | D         | R        |
-| `gave_up`               | raises  | P       | A         | H           | late   | late       | late      | late     |
-| `choosing_again`        | raises  | P       | A         | H           | late   | late       | late      | late     |
-| `refused`               | raises  | R       | raises    | raises      | raises | raises     | raises    | raises   |
-| `wanting`               | over    | P       | A         | H           | other  | other      | late      | late     |
-| `handing_over`          | raises  | A       | A         | A           | late   | late       | late      | late     |
-| `draining`              | raises  | H       | other     | other       | late   | late       | late      | late     |
-| `reminding`             | raises  | other   | other     | H           | other  | other      | other     | other    |
+| `no_longer_chosen`      | over    | P       | A         | H           | late   | late       | late      | late     |
+| `choosing_again`        | over    | P       | A         | H           | late   | late       | late      | late     |
+| `client_refused`        | raises  | R       | raises    | raises      | raises | raises     | raises    | raises   |
+| `copies_wanted`         | over    | P       | A         | H           | other  | other      | late      | late     |
+| `handing_over`          | over    | A       | A         | A           | late   | late       | late      | late     |
+| `drained`               | raises  | H       | other     | other       | late   | late       | late      | late     |
+| `reminded`              | over    | other   | other     | H           | other  | other      | other     | other    |
 | `taken_back`            | raises  | other   | P         | other       | other  | other      | late      | late     |
 | `recorded`              | raises  | P D     | A D       | D H         | S D    | U D        | D         | D R      |
 | `review`                | raises  | P S D R | A S D R   | S D R H     | late   | late       | late      | late     |
 | `nobody_claims_more`    | raises  | P       | P A       | P H         | late   | late       | late      | late     |
-| `claimed_again`         | raises  | P       | A         | H           | late   | late       | late      | late     |
+| `claimed_again`         | over    | P       | A         | H           | late   | late       | late      | late     |
 | `answer_question`       | asked   | P S     | A S       | S H         | S      | asked      | asked     | asked    |
 | `hold`                  | S       | P D     | A D       | D H         | S D    | S D        | over      | S D      |
 | `relayed_again`         | asked   | P       | A         | H           | asked  | asked      | asked     | asked    |
@@ -43,17 +43,17 @@ tries every cell.
 | `heard` promoted        | over    | asked   | asked     | asked       | asked  | other      | over      | over     |
 | `heard` forks           | over    | other   | other     | other       | asked  | other      | over      | over     |
 | `reconciled`            | over    | D       | D         | D           | S D R  | D          | over      | over     |
-| `followed`              | raises  | late    | late      | late        | S D    | late       | late      | late     |
+| `followed`              | over    | late    | late      | late        | S D    | late       | late      | late     |
 | `answered`              | raises  | late    | late      | late        | P S D  | late       | late      | late     |
-| `alone`                 | raises  | late    | late      | late        | P D    | late       | late      | late     |
-| `round_over`            | raises  | late    | late      | late        | S      | late       | late      | late     |
-| `dropped`               | raises  | other   | other     | other       | other  | R          | late      | late     |
+| `nobody_left_to_ask`    | over    | late    | late      | late        | P D    | late       | late      | late     |
+| `new_round`             | raises  | late    | late      | late        | S      | late       | late      | late     |
+| `unreadable_removed`    | raises  | other   | other     | other       | other  | R          | late      | late     |
 
 - *late*: the claim has ended or changed since the operation began. Other nodes were notified when it changed.
 - *over*: there is nothing left to end. A repeated or late notification or offer changes nothing.
 - *other*: the event concerns another role. A notification ends a copy, never this node's own claim nor a copy from another server.
-- *asked*: nothing changes but the answer: the status of the message, or the outcome that says to ask the server that took it over. A
-  shadow server gets that outcome from its own primary, which has yielded.
+- *asked*: nothing changes but the answer: the status of the message, or the outcome that says to ask the server that took it over. On a
+  copy, `promoted` from its own primary server says that it has yielded: ask whom it yielded to.
 - *raises*: `IllegalTransition`: there is no such message, or only its owner may do that. The claim has ended
   since the caller looked, or the caller has a bug.
 """

@@ -31,6 +31,7 @@ from shadowrelay.model.ownership import (
     Claim,
     Copy,
     CopyNumber,
+    DiscardEvent,
     DiscardStatus,
     Notification,
     Role,
@@ -348,6 +349,45 @@ def is_older_claim(answer: StatusAnswer, peer: PeerDatabase) -> bool:
     """Rule *rolled back*, third part: `peer` claims the message, but as an older copy of its database has it. It delivers nothing before
     all nodes were asked, so the server that holds the copy for it may promote, and it will yield to that server."""
     return answer.state is StatusState.PRIMARY and answer.number is not None and answer.number.database != peer.database
+
+
+ENDINGS = (DiscardStatus.DELIVERED, DiscardStatus.RELEASED)
+
+
+def discarded(events: Iterable[DiscardEvent], transitions: Iterable[Transition]) -> list[DiscardEvent]:
+    """The events that ended one of our shadow messages, or some of its recipients, as done or not needed."""
+    return [
+        event
+        for event, transition in zip(events, transitions, strict=True)
+        if event.status in ENDINGS
+        and transition.before is not None
+        and transition.after is not None
+        and transition.before.role is Role.SHADOW
+        and transition.before != transition.after
+    ]
+
+
+def as_notification(answer: StatusAnswer, *, from_sender: bool) -> DiscardStatus | None:
+    """A running primary's answer to STATUS about a copy that this node holds for it, as the equivalent discard notification;
+    `None` if it still claims the message.
+
+    Shapes: `from_sender`: the incarnation that sent the copy answers. It starts to accept a message before it sends the copy, is
+    `active` while it accepts, and keeps what it committed until the row has expired. Its `unknown` therefore proves that the commit
+    failed and the client was refused, or that the message is finished: the copy is not needed. A later incarnation may have
+    lost the row of an acknowledged message, if an older copy of the database was restored. Its `unknown` proves nothing, and the
+    message is taken over.
+    """
+    if answer.state is StatusState.UNKNOWN:
+        return DiscardStatus.RELEASED if from_sender else DiscardStatus.YOURS
+    if answer.state is StatusState.DELIVERED:
+        return DiscardStatus.DELIVERED
+    return DiscardStatus.RELEASED if answer.state is StatusState.RELEASED else None
+
+
+def yielded_to(answer: StatusAnswer, primary: PeerDatabase, me: PeerDatabase) -> ServerName:
+    """The server to which the primary of a copy has yielded, from its answer about the message; `NO_SERVER` if it has not."""
+    is_other = answer.state is StatusState.SHADOW and answer.primary not in (primary.server, me.server)
+    return answer.primary if is_other else NO_SERVER
 
 
 CLOCK_MARGIN = 0.03  # I4: clock rates agree within 1 %, so 2 % between two of them; 1 % for timer resolution

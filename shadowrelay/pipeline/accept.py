@@ -39,7 +39,7 @@ from shadowrelay.model.replies import (
     queued_as,
 )
 from shadowrelay.model.tracking import Acknowledged, Replication, TrackingEvent
-from shadowrelay.ownership import primary
+from shadowrelay.ownership import claims
 from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.copy_repair import CopyRepair
@@ -135,7 +135,7 @@ class AcceptService:
         context = self._context
         copies = context.settings.transport.shadow_copies
         try:
-            await context.ledger.transition([message_id], lambda _, claim: primary.wanting(claim, copies))
+            await context.ledger.transition([message_id], lambda _, claim: claims.copies_wanted(claim, copies))
         except LedgerUnavailable:
             context.delayed.end(message_id, Acknowledged.BEST_EFFORT)
         else:
@@ -155,7 +155,7 @@ class AcceptService:
             plan = self._copier.plan(message_id, copies=wanted) if is_enabled else ()
             firsts = plan[:1] if wanted == 1 else tuple(dict.fromkeys(plan))[:wanted]
             parties = tuple(map(context.peers.party, firsts))
-            claim = primary.first_claim(context.me, len(envelope.recipients), parties, wanted)
+            claim = claims.first_claim(context.me, len(envelope.recipients), parties, wanted)
             now = context.now()
             message = NewMessage(envelope, claim, Origin.CLIENT, now, delivery_rules.remember_until(now, transport))
             if reject and len(firsts) < wanted:
@@ -277,7 +277,7 @@ class AcceptService:
 
     async def _unwind(self, message_id: MessageId, result: CopyResult) -> None:
         def unwinding(_: MessageId, claim: Claim | None) -> Transition:
-            return primary.refused(result.known(claim))
+            return claims.client_refused(result.known(claim))
 
         while True:  # send 451 only after this commit: otherwise the message could still be delivered
             try:

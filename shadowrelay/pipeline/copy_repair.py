@@ -21,7 +21,7 @@ from shadowrelay.model.ownership import Claim, Role, Transition
 from shadowrelay.model.queue import StoredMessage
 from shadowrelay.model.replies import ContentCorrupt, IllegalTransition, LedgerUnavailable
 from shadowrelay.model.values import dataclass
-from shadowrelay.ownership import primary, rules
+from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import Outcome
 from shadowrelay.pipeline import placement
 from shadowrelay.pipeline.context import Context
@@ -332,7 +332,7 @@ class CopyRepair:
             known = result.verdict(message_id, claim).after
             if known is None or not known.is_primary:
                 return Transition(claim, claim)
-            learnt = primary.apply_answer(known, self._context.me, party, answer)
+            learnt = claims.apply_answer(known, self._context.me, party, answer)
             if learnt is None:
                 return Transition(claim, known)
             ends = learnt.after is None or not learnt.after.is_primary

@@ -23,9 +23,8 @@ from shadowrelay.model.ids import NO_SERVER, MessageId, ServerName
 from shadowrelay.model.ownership import Choice, Claim, Role, Transition
 from shadowrelay.model.queue import SUBMISSION, Origin, QueueKind, QueueRow, StoredMessage
 from shadowrelay.model.replies import LedgerUnavailable, PeerUnavailable, RequestRefused
-from shadowrelay.ownership import primary, rules
+from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import Outcome
-from shadowrelay.pipeline import review
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.copy_repair import CopyRepair
 from shadowrelay.pipeline.deliver import DeliverService
@@ -316,12 +315,15 @@ class DrainService:
                 if is_hopeless and self._is_any_other_available(server):
                     elsewhere[message_id] = server
         if uncopied:
-            await context.ledger.transition(uncopied, lambda _, claim: primary.wanting(claim, context.settings.transport.shadow_copies))
+            copies = context.settings.transport.shadow_copies
+            await context.ledger.transition(uncopied, lambda _, claim: claims.copies_wanted(claim, copies))
             self._place.wake(0)
         for server, message_ids in again.items():  # with the highest number it can take them over
             await self._review.choose_again(server, message_ids)
         if elsewhere:
-            await context.ledger.transition(list(elsewhere), lambda message_id, claim: review.gave_up(claim, elsewhere[message_id]))
+            await context.ledger.transition(
+                list(elsewhere), lambda message_id, claim: claims.no_longer_chosen(claim, elsewhere[message_id])
+            )
             self._place.wake(0)
         if wanted:
             transitions = await context.end_claims(list(wanted), partial(self._decide, wanted))
@@ -332,7 +334,7 @@ class DrainService:
         known = wanted[message_id]
         if claim is None or not self.is_wanted or (claim.role, claim.done, claim.copies) != (known.role, known.done, known.copies):
             return Transition(claim, claim, outcome=Outcome.WAIT)
-        transition = primary.draining(claim)
+        transition = claims.drained(claim)
         if transition.changed and not self._context.attempts.end_claim(message_id):
             return Transition(claim, claim, outcome=Outcome.WAIT)
         return transition
@@ -450,7 +452,7 @@ class DrainService:
                 if has_no_notification[server]:
                     to_remind.append(message_id)
             if to_remind:
-                await self._context.ledger.transition(to_remind, _reminded)
+                await self._context.ledger.transition(to_remind, lambda _, claim: claims.reminded(claim))
 
     async def view(self) -> DrainView:
         """See `ports.AdminView`."""
@@ -478,10 +480,6 @@ class DrainService:
 
 def _count(rows: Sequence[QueueRow], *kinds: QueueKind) -> int:
     return sum(row.count for row in rows if row.kind in kinds)
-
-
-def _reminded(_: MessageId, claim: Claim | None) -> Transition:
-    return Transition(None, None) if claim is None else primary.reminding(claim)
 
 
 def _handed_to(message: StoredMessage) -> ServerName:

@@ -16,7 +16,7 @@ from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.ownership import Claim, DiscardEvent, DiscardStatus, Role, StatusAnswer, StatusQuestion, Transition
 from shadowrelay.model.queue import StoredMessage
 from shadowrelay.model.replies import LedgerUnavailable, PeerUnavailable
-from shadowrelay.ownership import shadow
+from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import Outcome, PeerDatabase
 from shadowrelay.pipeline.context import Context
 
@@ -72,7 +72,7 @@ class FollowService:
                 unanswered.update(message.envelope.message_id for message in messages)
                 continue
             for message, answer in zip(messages, answers[1], strict=True):
-                if other := shadow.yielded_to(answer, primary, self._context.me):
+                if other := rules.yielded_to(answer, primary, self._context.me):
                     moved[other].append(message)
         for other, messages in moved.items():
             answers = await self._ask(other, messages)
@@ -100,7 +100,7 @@ class FollowService:
         said = {message.envelope.message_id: answer for message, answer in zip(messages, answers, strict=True)}
 
         def decide(message_id: MessageId, claim: Claim | None) -> Transition:
-            return Transition(None, None) if claim is None else shadow.followed(claim, party, said[message_id])
+            return claims.followed(claim, party, said[message_id])
 
         transitions = await self._context.end_claims(list(said), decide)
         followed = sum(transition.outcome == Outcome.YIELDED for transition in transitions)

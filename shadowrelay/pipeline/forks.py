@@ -39,7 +39,7 @@ from shadowrelay.model.replies import (
 from shadowrelay.model.routing import Destination, Fork, HostPort
 from shadowrelay.model.tracking import EventSource
 from shadowrelay.model.values import dataclass, replace
-from shadowrelay.ownership import primary
+from shadowrelay.ownership import claims
 from shadowrelay.pipeline import delivery_rules, journal
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.delivery_rules import AttemptOutcome
@@ -547,7 +547,7 @@ class Outcomes:
         message_id = stored.envelope.message_id
 
         def decide(_: MessageId, claim: Claim | None) -> Transition:
-            return primary.recorded(claim, record.done)
+            return claims.recorded(claim, record.done)
 
         joined, has_verdict = self._verdicts.joined(message_id, decide)
         for generated in record.generated if not stored.is_promoted else ():  # promoted: all nodes are asked first, see `Notices`

@@ -17,7 +17,7 @@ from shadowrelay.model.ownership import Claim, DiscardEvent, Transition
 from shadowrelay.model.peers import DiscardReply, PeerIdentity
 from shadowrelay.model.replies import LedgerUnavailable, PeerUnavailable
 from shadowrelay.model.tracking import Acknowledged
-from shadowrelay.ownership import shadow
+from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import Outcome, PeerDatabase
 from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.context import Context
@@ -164,7 +164,7 @@ class HeartbeatService:
         await self._relay.recorded(reply.events)
 
         def decide(event: DiscardEvent, claim: Claim | None) -> Transition:
-            transition = shadow.heard(claim, speaker, event)
+            transition = claims.heard(claim, speaker, event)
             if not context.call_off_done(event.message_id, transition) and transition.changed:
                 context.attempts.changed(event.message_id)
             return transition
@@ -184,4 +184,4 @@ class HeartbeatService:
                 context.leases.forget(event.message_id)
                 if context.delayed.waiting:
                     context.delayed.end(event.message_id, Acknowledged.DONE)
-        await context.track_discarded(speaker.server, shadow.discarded(reply.events, transitions))
+        await context.track_discarded(speaker.server, rules.discarded(reply.events, transitions))

@@ -229,7 +229,7 @@ class Leases:
             self._confirmed.setdefault(message_id, {})[server] = self._clock.awake()
 
     def inherit(self, message_id: MessageId, original_id: MessageId) -> None:
-        """A DSN has its original's servers on its list (`primary.generated_claim`), and inherits the leases on them."""
+        """A DSN has its original's servers on its list (`claims.generated_claim`), and inherits the leases on them."""
         self._copies[message_id] = dict(self._copies.get(original_id, ()))
         if original_id in self._confirmed:
             self._confirmed[message_id] = dict(self._confirmed[original_id])

@@ -21,7 +21,7 @@ from shadowrelay.model.ownership import Claim, Role, Transition
 from shadowrelay.model.queue import AttemptRecord, GeneratedMessage, StoredMessage, Suspension
 from shadowrelay.model.replies import ContentCorrupt, Reply, RequestRefused
 from shadowrelay.model.tracking import Acknowledged, EventSource
-from shadowrelay.ownership import primary, rules, shadow
+from shadowrelay.ownership import claims, rules
 from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.deliver import DeliverService
@@ -102,7 +102,7 @@ class MessageDesk:
     async def _record_released(self, stored: StoredMessage) -> None:
         context = self._context
         message_id = stored.envelope.message_id
-        transition = await context.ledger.record_taken_back(message_id, lambda _, claim: primary.taken_back(claim))
+        transition = await context.ledger.record_taken_back(message_id, lambda _, claim: claims.taken_back(claim))
         _refuse_if("" if transition.changed else CHANGED)
         _log.warning("message.released", message_id=message_id, was=stored.set_aside_reason)
         reason = f"released by an administrator; it was set aside because {stored.set_aside_reason}"
@@ -177,7 +177,7 @@ class MessageDesk:
         context = self._context
         message_id = stored.envelope.message_id
         if not stored.claim.is_primary:  # an unreadable copy: its primary has the message
-            (transition,) = await context.ledger.transition([message_id], lambda _, claim: shadow.dropped(claim))
+            (transition,) = await context.ledger.transition([message_id], lambda _, claim: claims.unreadable_removed(claim))
             _refuse_if("" if transition.changed else CHANGED)
             _log.warning("message.removed", message_id=message_id, recipients=0, dsn=False)
             return
@@ -196,7 +196,7 @@ class MessageDesk:
         def decide(_: MessageId, claim: Claim | None) -> Transition:
             if claim is None or claim.role is not stored.claim.role or claim.done != stored.claim.done or delivery_rules.handed_to(claim):
                 raise RequestRefused(CHANGED)
-            return primary.recorded(claim, left)
+            return claims.recorded(claim, left)
 
         if stored.claim.role is Role.PRIMARY and not stored.is_promoted:  # promoted: all nodes are asked first, see `Notices`
             for notice in notices:

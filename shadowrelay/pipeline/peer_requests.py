@@ -15,7 +15,7 @@ from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
 from shadowrelay.model.queue import NewMessage, Origin
 from shadowrelay.model.replies import LedgerUnavailable, Reply
 from shadowrelay.model.values import replace
-from shadowrelay.ownership import primary, shadow
+from shadowrelay.ownership import claims
 from shadowrelay.ownership.rules import Outcome, PeerDatabase
 from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.common_settings import common_settings
@@ -151,7 +151,7 @@ class PeerRequestService:
         def decide(message_id: MessageId, claim: Claim | None) -> Transition:
             if self._is_of_ended_process(peer):  # the peer restarted while the content was written
                 return Transition(claim, claim, outcome=Outcome.REFUSED)
-            transition = shadow.hold(claim, context.me, party, offer.number, count, offer.done)
+            transition = claims.hold(claim, context.me, party, offer.number, count, offer.done)
             self._note_listed(message_id, party, transition)
             return transition
 
@@ -182,7 +182,7 @@ class PeerRequestService:
         context, message_id, party = self._context, offer.envelope.message_id, PeerDatabase(peer.server, peer.database)
 
         def decide(message_id: MessageId, claim: Claim | None) -> Transition:
-            transition = shadow.relayed_again(claim, context.me, party)
+            transition = claims.relayed_again(claim, context.me, party)
             self._note_listed(message_id, party, transition)
             return transition
 
@@ -239,7 +239,7 @@ class PeerRequestService:
             return Transition(None, None)
         entry = claim.copy_on(party.server)
         lease_runs = entry is not None and self._context.leases.left(message_id, entry) > 0
-        return primary.released_acknowledged(claim, party, lease_runs)
+        return claims.released_acknowledged(claim, party, lease_runs)
 
     async def status(self, peer: PeerIdentity, questions: Sequence[StatusQuestion]) -> tuple[StatusAnswer, ...]:
         """Answer, and apply the rules for these questions to our own claims, in one commit."""
@@ -274,10 +274,10 @@ class PeerRequestService:
             answer = StatusAnswer(StatusState.PRIMARY, CopyNumber(1, 1, context.me.database))
             return Transition(None, None, answer=answer)
         number_server = context.ledger.server_of(number.database)
-        transition = shadow.answer_question(claim, context.me, asker, number, number_server, in_attempt=False)
+        transition = claims.answer_question(claim, context.me, asker, number, number_server, in_attempt=False)
         ends = claim is not None and claim.is_primary and transition.after is not None and not transition.after.is_primary
         if ends and not context.attempts.end_claim(message_id):
-            transition = shadow.answer_question(claim, context.me, asker, number, number_server, in_attempt=True)
+            transition = claims.answer_question(claim, context.me, asker, number, number_server, in_attempt=True)
         self._note_listed(message_id, asker, transition)
         return transition
 

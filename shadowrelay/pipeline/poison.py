@@ -16,7 +16,7 @@ from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.ownership import Choice, Claim, Role, Transition
 from shadowrelay.model.queue import StoredMessage
 from shadowrelay.model.tracking import Acknowledged
-from shadowrelay.ownership import primary, rules
+from shadowrelay.ownership import claims, rules
 from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.context import Context
 from shadowrelay.protocol import tracking
@@ -45,7 +45,7 @@ async def set_aside(context: Context, message: StoredMessage, reason: str) -> No
     message_id = message.envelope.message_id
     _log.error("message.set_aside", message_id=message_id, reason=reason)
     hands_over = _hands_over(message, reason)
-    await context.ledger.record_set_aside(message_id, reason, _handing_over if hands_over else None)
+    await context.ledger.record_set_aside(message_id, reason, (lambda _, claim: claims.handing_over(claim)) if hands_over else None)
     context.attempts.changed(message_id)
     context.delayed.end(message_id, Acknowledged.SET_ASIDE)
     context.tracking.write(tracking.poison(context.me.server, message, at=context.now(), reason=reason))
@@ -96,13 +96,9 @@ def _can_be_handed_over(claim: Claim) -> bool:
     return heir is not None and heir.choice is Choice.CHOSEN
 
 
-def _handing_over(_: MessageId, claim: Claim | None) -> Transition:
-    return Transition(None, None) if claim is None else primary.handing_over(claim)
-
-
-def _still_set_aside(message_id: MessageId, claim: Claim | None) -> Transition:
+def _still_set_aside(_: MessageId, claim: Claim | None) -> Transition:
     """An administrator may have released or removed it since it was read."""
-    return Transition(claim, claim) if claim is None or claim.role is not Role.SET_ASIDE else _handing_over(message_id, claim)
+    return Transition(claim, claim) if claim is None or claim.role is not Role.SET_ASIDE else claims.handing_over(claim)
 
 
 TURN_SECONDS = 1.0  # content that kills does so while it is handled; anything longer is a wait for the network

@@ -22,7 +22,7 @@ from shadowrelay.model.queue import ShadowGroup, StoredMessage
 from shadowrelay.model.replies import ContentCorrupt, LedgerUnavailable, PeerUnavailable
 from shadowrelay.model.tracking import ResubmitReason
 from shadowrelay.model.values import replace
-from shadowrelay.ownership import shadow
+from shadowrelay.ownership import claims
 from shadowrelay.ownership.rules import Outcome, PeerDatabase
 from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.context import Context
@@ -250,14 +250,11 @@ class PromoteService:
         rest = [message_id for message_id in by_id if message_id not in promoted]
         copies = context.settings.copies_wanted
 
-        def alone(_: MessageId, claim: Claim | None) -> Transition:
-            return (
-                Transition(None, None)
-                if claim is None
-                else shadow.alone(claim, context.me, self._servers_that_must_answer(claim, reachable), copies)
-            )
+        def without_answer(_: MessageId, claim: Claim | None) -> Transition:
+            must_answer = () if claim is None else self._servers_that_must_answer(claim, reachable)
+            return claims.nobody_left_to_ask(claim, context.me, must_answer, copies)
 
-        await context.tasks.whole(self._promoted(by_id, rest, alone, on_promoted), "promote")
+        await context.tasks.whole(self._promoted(by_id, rest, without_answer, on_promoted), "promote")
 
     async def _promoted(
         self, by_id: Mapping[MessageId, StoredMessage], ids: Sequence[MessageId], decide: Decide, on_promoted: OnPromoted
@@ -265,10 +262,10 @@ class PromoteService:
         """Commit the decisions of `decide`, and report at once the messages that are ours, and those known to be delivered."""
         transitions = await self._context.ledger.transition(ids, decide)
         ours = _ours(ids, transitions)
-        claims = {message_id: transition.after for message_id, transition in zip(ids, transitions, strict=True)}
+        after = {message_id: transition.after for message_id, transition in zip(ids, transitions, strict=True)}
         # With the claim as it is now: recipients may have been reported done since the page was read.
         on_promoted(
-            [replace(by_id[message_id], claim=claim) for message_id, claim in claims.items() if claim is not None and message_id in ours]
+            [replace(by_id[message_id], claim=claim) for message_id, claim in after.items() if claim is not None and message_id in ours]
         )
         await self._track_ended(ids, transitions)
         return ours
@@ -333,9 +330,9 @@ class PromoteService:
         def decide(message_id: MessageId, claim: Claim | None) -> Transition:
             if claim is None or claim.role is not Role.SHADOW:
                 return Transition(claim, claim)
-            before = shadow.round_over(claim).after if is_first else claim
+            before = claims.new_round(claim).after if is_first else claim
             must_answer = self._servers_that_must_answer(claim, reachable)
-            return replace(shadow.answered(before, me, party, answer_to[message_id], must_answer, copies), before=claim)
+            return replace(claims.answered(before, me, party, answer_to[message_id], must_answer, copies), before=claim)
 
         return decide
 

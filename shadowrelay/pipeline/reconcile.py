@@ -1,6 +1,6 @@
 """Asks a running primary server about the copies held for it, after it restarted and once a span. docs/protocol.md 10, `unknown`.
 
-`ownership.shadow.meaning` interprets the answers. `unknown` from the incarnation that sent the copy means that the copy is not needed.
+`rules.as_notification` interprets the answers. `unknown` from the incarnation that sent the copy means that the copy is not needed.
 From a later incarnation of the same database it means that the primary crashed before its own commit, or that an older copy of its database
 was restored: the message is taken over, after asking all nodes (`pipeline.promote`).
 """
@@ -15,7 +15,7 @@ from shadowrelay.model.ownership import Claim, DiscardEvent, StatusQuestion, Tra
 from shadowrelay.model.peers import Incarnation
 from shadowrelay.model.queue import HeldCopy
 from shadowrelay.model.replies import LedgerUnavailable, PeerUnavailable
-from shadowrelay.ownership import shadow
+from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import PeerDatabase
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.promote import PAGE, PromoteService
@@ -107,14 +107,14 @@ class ReconcileService:
         if sender is not None and (answering != sender or not self._is_present(party, sender)):
             return  # it restarted meanwhile, so everything is asked again
         from_sender = sender is not None
-        meanings = {message_id: shadow.meaning(answer, from_sender=from_sender) for message_id, answer in answers.items()}
+        meanings = {message_id: rules.as_notification(answer, from_sender=from_sender) for message_id, answer in answers.items()}
         events = [DiscardEvent(0, message_id, meant) for message_id, meant in meanings.items() if meant is not None]
         for message_id, answer in answers.items():
-            if shadow.yielded_to(answer, party, context.me):
+            if rules.yielded_to(answer, party, context.me):
                 self._has_yielded(message_id)
 
         def decide(message_id: MessageId, claim: Claim | None) -> Transition:
-            transition = shadow.reconciled(claim, party, questions[message_id], answers[message_id], from_sender=from_sender)
+            transition = claims.reconciled(claim, party, questions[message_id], answers[message_id], from_sender=from_sender)
             if not context.call_off_done(message_id, transition) and transition.changed:  # it may have been promoted since
                 context.attempts.changed(message_id)
             return transition
@@ -124,7 +124,7 @@ class ReconcileService:
             for event, transition in zip(events, transitions, strict=True):  # again after the commit: see `call_off_done`
                 if not context.call_off_done(event.message_id, transition) and transition.changed:
                     context.attempts.changed(event.message_id)
-            await context.track_discarded(party.server, shadow.discarded(events, transitions))
+            await context.track_discarded(party.server, rules.discarded(events, transitions))
 
         if events:
             await context.tasks.whole(settle(), f"reconcile {party.server}")

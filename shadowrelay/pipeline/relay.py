@@ -31,7 +31,7 @@ from shadowrelay.model.replies import (
 )
 from shadowrelay.model.routing import Destination, HostPort
 from shadowrelay.model.values import dataclass, replace
-from shadowrelay.ownership import shadow
+from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import PeerDatabase
 from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.context import Context
@@ -183,8 +183,8 @@ class RelayService:
             if superseded is not None and superseded.state is StatusState.PRIMARY and superseded.number is not None
             else rank
         )
-        claim = shadow.kept_claim(next_hop, number, count, done)
-        if superseded is not None and shadow.yielded_to(superseded, next_hop, context.me):
+        claim = claims.kept_claim(next_hop, number, count, done)
+        if superseded is not None and rules.yielded_to(superseded, next_hop, context.me):
             self._yielded.add(message_id)
         keep_until = delivery_rules.shadow_keep_until(context.now(), context.settings.transport)
         kept = NewMessage(envelope, claim, Origin.SHADOW, None, keep_until)

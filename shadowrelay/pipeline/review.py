@@ -19,7 +19,7 @@ from shadowrelay.model.ids import NO_SERVER, MessageId, ServerName
 from shadowrelay.model.ownership import Claim, Copy, CopyNumber, StatusAnswer, StatusQuestion, StatusState, Transition
 from shadowrelay.model.queue import StoredMessage
 from shadowrelay.model.replies import LedgerUnavailable, PeerUnavailable
-from shadowrelay.ownership import primary, rules
+from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import Outcome, PeerDatabase
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.copy_repair import CopyRepair
@@ -133,7 +133,7 @@ class ReviewService:
         while page := await self._context.ledger.primaries_listed_on(server, PAGE, after):
             after = page[-1].internal_id
             ids = [message.envelope.message_id for message in page if message.claim.is_chosen(server)]
-            await self._context.ledger.transition(ids, lambda _, claim: gave_up(claim, server))
+            await self._context.ledger.transition(ids, lambda _, claim: claims.no_longer_chosen(claim, server))
         self._place.wake(0)
 
     async def run(self) -> None:
@@ -324,7 +324,7 @@ class ReviewService:
         """Give the copies on this server the next numbers. The numbers were just committed for this server alone: a placement in progress
         at the same time has different ones."""
         me = self._context.me
-        raised = await self._context.ledger.transition(message_ids, lambda _, claim: choosing_again(claim, me, server))
+        raised = await self._context.ledger.transition(message_ids, lambda _, claim: claims.choosing_again(claim, me, server))
         numbers = {
             message_id: transition.after.number
             for message_id, transition in zip(message_ids, raised, strict=True)
@@ -349,7 +349,7 @@ class ReviewService:
         me = self._context.me
         unclaimed, unanswered = await self._unclaimed(message_ids, self._context.peers.states, self._span)
         if not unanswered:
-            await self._context.ledger.transition(sorted(unclaimed), lambda _, claim: claimed_again(claim, me))
+            await self._context.ledger.transition(sorted(unclaimed), lambda _, claim: claims.claimed_again(claim, me))
         return unanswered
 
     async def _unclaimed(
@@ -458,14 +458,14 @@ class ReviewService:
         context = self._context
         if claim is None:
             return Transition(None, None)
-        transition = primary.review(claim, context.me, party, answer, lease_runs)
+        transition = claims.review(claim, context.me, party, answer, lease_runs)
         ends = claim.is_primary and transition.after is not None and not transition.after.is_primary
         if ends and not context.attempts.end_claim(message_id):
             return Transition(claim, claim, outcome=Outcome.WAIT)  # an attempt runs: claims end only between attempts
         return transition
 
 
-# Decisions of `shadowrelay.ownership` about claims that may be gone by now; and the number of a question.
+# What the answers mean for the claims that were asked about.
 
 
 def holds_for(answer: StatusAnswer, me: PeerDatabase) -> bool:
@@ -474,26 +474,11 @@ def holds_for(answer: StatusAnswer, me: PeerDatabase) -> bool:
     return is_ours and not answer.promoting
 
 
-def gave_up(claim: Claim | None, server: ServerName) -> Transition:
-    """The chosen server has been unreachable for too long."""
-    return Transition(None, None) if claim is None else primary.gave_up(claim, server)
-
-
-def choosing_again(claim: Claim | None, me: PeerDatabase, server: ServerName) -> Transition:
-    """Assign the next number, before an older copy is chosen again."""
-    return Transition(None, None) if claim is None else primary.choosing_again(claim, me, server)
-
-
 def nobody_claims_more(claim: Claim | None, asked: Claim, server: ServerName) -> Transition:
     """All nodes were asked about a copy that is gone; applies only if none was placed there since."""
     if claim is None or not is_same_copy(claim, asked, server):
         return Transition(claim, claim)
-    return primary.nobody_claims_more(claim, server)
-
-
-def claimed_again(claim: Claim | None, me: PeerDatabase) -> Transition:
-    """All nodes were asked about a message of an older copy of this database."""
-    return Transition(None, None) if claim is None else primary.claimed_again(claim, me)
+    return claims.nobody_claims_more(claim, server)
 
 
 def is_same_copy(claim: Claim | None, asked: Claim, server: ServerName) -> bool:
@@ -503,5 +488,5 @@ def is_same_copy(claim: Claim | None, asked: Claim, server: ServerName) -> bool:
 
 
 def question_number(server: ServerName, _: MessageId, claim: Claim) -> CopyNumber:
-    """As `primary.question_number`, for `functools.partial`."""
-    return primary.question_number(claim, server)
+    """As `claims.question_number`, for `functools.partial`."""
+    return claims.question_number(claim, server)

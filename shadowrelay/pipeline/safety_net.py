@@ -19,7 +19,7 @@ from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, ContentCorrupt, Le
 from shadowrelay.model.resubmission import Criteria, Progress, RequestState, ResubmitRequest
 from shadowrelay.model.routing import Destination
 from shadowrelay.model.values import replace
-from shadowrelay.ownership import primary
+from shadowrelay.ownership import claims
 from shadowrelay.ownership.rules import PeerDatabase
 from shadowrelay.pipeline import delivery_rules, dsn, safety_net_rules
 from shadowrelay.pipeline.context import Context
@@ -222,7 +222,7 @@ class SafetyNetService:
         context = self._context
         me, now, original_id, number = context.me, context.now(), original.envelope.message_id, request.number
         message_id = safety_net_rules.resubmission_id(original_id, me.database, number)
-        claim = primary.first_claim(me, len(selection.ordinals), wanted=context.settings.copies_wanted)
+        claim = claims.first_claim(me, len(selection.ordinals), wanted=context.settings.copies_wanted)
         if request.criteria.primary_server:  # any other shadow server may have made this message already: they are asked first
             message_id = safety_net_rules.shared_resubmission_id(original_id, selection.ordinals)
             claim = replace(claim, copies=context.peers.entries())

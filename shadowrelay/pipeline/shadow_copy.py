@@ -15,7 +15,7 @@ from shadowrelay.model.ownership import Claim, CopyNumber, DiscardStatus, Notifi
 from shadowrelay.model.peers import CopyOffer
 from shadowrelay.model.replies import IllegalTransition, LedgerUnavailable, PeerSaid, PeerUnavailable
 from shadowrelay.model.values import dataclass
-from shadowrelay.ownership import primary, rules
+from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import PeerDatabase
 from shadowrelay.pipeline import placement
 from shadowrelay.pipeline.context import Context
@@ -41,11 +41,11 @@ class CopyResult:
 
     def known(self, claim: Claim | None) -> Claim:
         """The claim with its list as the attempts left it."""
-        known = primary.not_sent(claim, self.unsent) if self.unsent else rules.require_claim(claim)
+        known = claims.not_sent(claim, self.unsent) if self.unsent else rules.require_claim(claim)
         for party in self.uncertain:
-            known = primary.uncertain(known, party)
+            known = claims.uncertain(known, party)
         for party, _ in self.stored:
-            known = primary.uncertain(known, party)
+            known = claims.uncertain(known, party)
         return known
 
     def verdict(self, message_id: MessageId, claim: Claim | None) -> Transition:
@@ -56,7 +56,7 @@ class CopyResult:
         if not self.stored:
             return Transition(claim, known)
         for party, number in self.stored:
-            chosen = primary.placed(known, number, party)
+            chosen = claims.placed(known, number, party)
             assert chosen.after is not None
             known, outcome = chosen.after, outcome or chosen.outcome
         self._verdict = Transition(claim, known, outcome=outcome)
@@ -149,7 +149,7 @@ class Copier:
 
     def _may_place_on(self, message_id: MessageId, claim: Claim, party: PeerDatabase) -> bool:
         entry = claim.copy_on(party.server)
-        return primary.may_place_on(claim, party, entry is not None and self._context.leases.left(message_id, entry) > 0)
+        return claims.may_place_on(claim, party, entry is not None and self._context.leases.left(message_id, entry) > 0)
 
     def copy(
         self,
@@ -266,7 +266,7 @@ class Copier:
     async def _list(self, message_id: MessageId, party: PeerDatabase, unsent: tuple[ServerName, ...]) -> Claim:
         me = self._context.me
         (transition,) = await self._context.ledger.transition(
-            [message_id], lambda _, claim: primary.placing(primary.not_sent(claim, unsent), me, party)
+            [message_id], lambda _, claim: claims.placing(claims.not_sent(claim, unsent), me, party)
         )
         assert transition.after is not None
         self._context.attempts.changed(message_id)  # attempts that read the old list must not start with it

@@ -15,7 +15,7 @@ from shadowrelay.model.peers import CopyOffer, PeerIdentity
 from shadowrelay.model.queue import NewMessage, Origin
 from shadowrelay.model.replies import LOCAL_ERROR, LedgerUnavailable, Reply, queued_as
 from shadowrelay.model.tracking import Replication
-from shadowrelay.ownership import primary
+from shadowrelay.ownership import claims
 from shadowrelay.ownership.rules import PeerDatabase
 from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.context import Context
@@ -49,7 +49,7 @@ class TrackService:
             return NOT_LINKED
         previous = PeerDatabase(peer.server, peer.database)
         wanted = transport.shadow_copies if context.settings.is_copied(envelope.connector) else 0
-        claim = primary.relayed_claim(context.me, previous, offer.number, len(envelope.recipients), wanted)
+        claim = claims.relayed_claim(context.me, previous, offer.number, len(envelope.recipients), wanted)
         now, started = context.now(), context.clock.awake()
         message = NewMessage(envelope, claim, Origin.CLIENT, now, delivery_rules.remember_until(now, transport))
         if not context.attempts.begin(message_id):  # it is here, and an attempt runs; or an earlier offer of it is still being accepted

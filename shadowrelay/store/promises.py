@@ -23,7 +23,7 @@ from shadowrelay.model.peers import PeerIdentity, Seen
 from shadowrelay.model.queue import SUSPENDED, AttemptRecord, ForkRetry, GeneratedMessage, NewMessage, PeerRow, StoredMessage, Suspension
 from shadowrelay.model.replies import LOCAL_ERROR, LedgerUnavailable, RequestRefused
 from shadowrelay.model.values import dataclass, replace
-from shadowrelay.ownership.primary import generated_claim
+from shadowrelay.ownership.claims import generated_claim
 from shadowrelay.ownership.rules import Outcome, without_server
 from shadowrelay.pipeline.delivery_rules import LadderStep
 from shadowrelay.ports import Decide

@@ -10,7 +10,7 @@ from shadowrelay.model.peers import PeerIdentity, Seen
 from shadowrelay.model.queue import QueueKind
 from shadowrelay.model.replies import ContentCorrupt
 from shadowrelay.model.values import replace
-from shadowrelay.ownership.primary import handing_over
+from shadowrelay.ownership.claims import handing_over
 from shadowrelay.ports import Ledger
 from tests.kit.ledger import (
     DAY,

@@ -5,7 +5,7 @@ import pytest
 from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, DatabaseId
 from shadowrelay.model.ownership import Choice, Claim, Copy, DiscardEvent, DiscardStatus, Notification, Role, Transition
 from shadowrelay.model.values import replace
-from shadowrelay.ownership.primary import released_acknowledged
+from shadowrelay.ownership.claims import released_acknowledged
 from shadowrelay.ownership.rules import PeerDatabase
 from shadowrelay.ports import Ledger
 from tests.kit.clock import Hands

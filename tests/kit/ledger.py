@@ -16,7 +16,7 @@ from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, Discard
 from shadowrelay.model.peers import PeerIdentity
 from shadowrelay.model.queue import AttemptRecord, FailureKind, ForkRetry, GeneratedMessage, NewMessage, Origin, StoredMessage
 from shadowrelay.model.values import replace
-from shadowrelay.ownership.primary import released_acknowledged
+from shadowrelay.ownership.claims import released_acknowledged
 from shadowrelay.ownership.rules import PeerDatabase
 from shadowrelay.ports import Ledger
 from shadowrelay.store import SqliteLedger, counters

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from shadowrelay.model.ids import DatabaseId, MessageId
 from shadowrelay.model.message import NO_ORDINALS
 from shadowrelay.model.ownership import Choice, Claim, CopyNumber, DiscardEvent, DiscardStatus, Role, StatusState, Transition
-from shadowrelay.ownership import primary, rules, shadow
+from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import Outcome
 from shadowrelay.pipeline.relay import FIRST_RANK
 from tests.ownership.state import SERVERS, WIDTH, Claims, owner, party
@@ -136,8 +136,8 @@ class Events:
     def _answer(self, asked: Node, asker: Node, number_of: Claim, number=None) -> tuple[Transition, After]:
         """`asked` commits what the question does to it, and answers."""
         before, me = self.claims[asked.claim], party(asker.node, asker.generation)
-        number = primary.question_number(number_of, SERVERS[asked.node]) if number is None else number
-        answer = shadow.answer_question(
+        number = claims.question_number(number_of, SERVERS[asked.node]) if number is None else number
+        answer = claims.answer_question(
             before, party(asked.node, asked.generation), me, number, owner(number.database), asked.in_attempt
         )  # fmt: skip
         after = self._after(answer)
@@ -151,20 +151,20 @@ class Events:
 
     # primary and server
     def _may_place(self, me: Node, server: Node, lease_runs: bool) -> bool:
-        return primary.may_place_on(self.claim_of(me.claim), party(server.node, server.generation), lease_runs)
+        return claims.may_place_on(self.claim_of(me.claim), party(server.node, server.generation), lease_runs)
 
     def _place(self, me: Node, server: Node) -> tuple[After, After, After]:
         """The primary after listing the server, the server after the offer, the primary after its reply."""
         mine, theirs = party(me.node, me.generation), party(server.node, server.generation)
-        listed = primary.placing(self.claim_of(me.claim), mine, theirs)
+        listed = claims.placing(self.claim_of(me.claim), mine, theirs)
         assert listed.after is not None
         number = listed.after.number
-        offer = shadow.hold(self.claims[server.claim], theirs, mine, number, 1, NO_ORDINALS)
+        offer = claims.hold(self.claims[server.claim], theirs, mine, number, 1, NO_ORDINALS)
         if offer.outcome == Outcome.STORED:
-            heard: Transition | None = primary.placed(listed.after, number, theirs)
+            heard: Transition | None = claims.placed(listed.after, number, theirs)
         else:
             assert offer.answer is not None
-            heard = primary.apply_answer(listed.after, mine, theirs, offer.answer)
+            heard = claims.apply_answer(listed.after, mine, theirs, offer.answer)
         before = self._after(listed)
         return before, self._after(offer), before if heard is None else self._after(heard)
 
@@ -174,13 +174,13 @@ class Events:
         answer, asked = self._answer(server, me, claim, claim.number if plain else None)
         assert answer.answer is not None
         return asked, self._after(
-            primary.review(claim, party(me.node, me.generation), party(server.node, server.generation), answer.answer, lease_runs)
+            claims.review(claim, party(me.node, me.generation), party(server.node, server.generation), answer.answer, lease_runs)
         )
 
     def _choose_again(self, me: Node, server: Node, lease_runs: bool) -> tuple[After, After, After]:
         """The primary with the next number, the server after the question, the primary after the answer."""
         mine = party(me.node, me.generation)
-        raised = self._after(primary.choosing_again(self.claim_of(me.claim), mine, SERVERS[server.node]))
+        raised = self._after(claims.choosing_again(self.claim_of(me.claim), mine, SERVERS[server.node]))
         asked, heard = self._review(me._replace(claim=raised.claim), server, lease_runs, True)
         return raised, asked, heard
 
@@ -191,9 +191,9 @@ class Events:
         rank = CopyNumber(*FIRST_RANK, mine.database)
         before = self.claims[server.claim]
         if before is None:
-            taken = self._after(Transition(None, primary.relayed_claim(theirs, mine, rank, 1, self.wanted)))
+            taken = self._after(Transition(None, claims.relayed_claim(theirs, mine, rank, 1, self.wanted)))
         else:
-            offered_again = shadow.relayed_again(before, theirs, mine)
+            offered_again = claims.relayed_again(before, theirs, mine)
             taken = self._after(offered_again)
             assert offered_again.answer is not None
             if offered_again.answer.state in (StatusState.DELIVERED, StatusState.RELEASED):
@@ -201,7 +201,7 @@ class Events:
             if offered_again.answer.state is StatusState.PRIMARY:
                 assert offered_again.answer.number is not None
                 rank = offered_again.answer.number
-        return taken, self._after(Transition(None, shadow.kept_claim(theirs, rank, 1)))
+        return taken, self._after(Transition(None, claims.kept_claim(theirs, rank, 1)))
 
     # shadow server
     def _answered(self, me: Node, other: Node, reachable: frozenset[int]) -> tuple[After, After]:
@@ -211,15 +211,15 @@ class Events:
         assert answer.answer is not None
         servers = frozenset(SERVERS[node] for node in reachable)
         return asked, self._after(
-            shadow.answered(claim, party(me.node, me.generation), party(other.node, other.generation), answer.answer, servers, self.wanted)
+            claims.answered(claim, party(me.node, me.generation), party(other.node, other.generation), answer.answer, servers, self.wanted)
         )
 
     def _alone(self, me: Node, reachable: frozenset[int]) -> After:
         servers = frozenset(SERVERS[node] for node in reachable)
-        return self._after(shadow.alone(self.claim_of(me.claim), party(me.node, me.generation), servers, self.wanted))
+        return self._after(claims.nobody_left_to_ask(self.claim_of(me.claim), party(me.node, me.generation), servers, self.wanted))
 
     def _lives(self, claim: int) -> After:
-        return self._after(shadow.round_over(self.claim_of(claim)))
+        return self._after(claims.new_round(self.claim_of(claim)))
 
     def _follow(self, me: Node, primary_node: Node, other: Node) -> tuple[After, After, After] | None:
         """The primary after the question, the other after the question, the shadow server after both answers; `None` where the primary
@@ -228,22 +228,22 @@ class Events:
         first, asked = self._answer(primary_node, me, claim)
         assert first.answer is not None
         theirs, mine = party(primary_node.node, primary_node.generation), party(me.node, me.generation)
-        if shadow.yielded_to(first.answer, theirs, mine) != SERVERS[other.node]:
+        if rules.yielded_to(first.answer, theirs, mine) != SERVERS[other.node]:
             return None
         second, then_asked = self._answer(other, me, claim)
         assert second.answer is not None
-        return asked, then_asked, self._after(shadow.followed(claim, party(other.node, other.generation), second.answer))
+        return asked, then_asked, self._after(claims.followed(claim, party(other.node, other.generation), second.answer))
 
     # notifications
     def _hear(self, claim: int, speaker: Node, status: DiscardStatus) -> After:
-        return self._after(shadow.heard(self.claims[claim], party(speaker.node, speaker.generation), DiscardEvent(1, MESSAGE, status)))
+        return self._after(claims.heard(self.claims[claim], party(speaker.node, speaker.generation), DiscardEvent(1, MESSAGE, status)))
 
     def _acknowledge(self, claim: int, asker: Node, lease_runs: bool) -> int:
         """As `Ledger.forget_acknowledged`: a `released` that goes takes the server off the list."""
         before = self.claims[claim]
         if before is None:
             return claim
-        return self.claims.key(primary.released_acknowledged(before, party(asker.node, asker.generation), lease_runs).after)
+        return self.claims.key(claims.released_acknowledged(before, party(asker.node, asker.generation), lease_runs).after)
 
     # an older copy of the database
     def _is_older(self, me: Node) -> bool:
@@ -251,20 +251,20 @@ class Events:
         return claim is not None and rules.is_of_older_copy(claim, party(me.node, me.generation))
 
     def _claimed_again(self, me: Node) -> After:
-        return self._after(primary.claimed_again(self.claim_of(me.claim), party(me.node, me.generation)))
+        return self._after(claims.claimed_again(self.claim_of(me.claim), party(me.node, me.generation)))
 
     # one node
     def _local(self, name: str, claim: int, server: int = 0) -> After:
-        """`gave_up`, `refused`, `handing_over`, `draining`, `nobody_claims_more`, `recorded`."""
+        """`no_longer_chosen`, `client_refused`, `handing_over`, `drained`, `nobody_claims_more`, `recorded`."""
         before = self.claim_of(claim)
-        if name == "gave_up":
-            return self._after(primary.gave_up(before, SERVERS[server]))
-        if name == "refused":
-            return self._after(primary.refused(before))
+        if name == "no_longer_chosen":
+            return self._after(claims.no_longer_chosen(before, SERVERS[server]))
+        if name == "client_refused":
+            return self._after(claims.client_refused(before))
         if name == "handing_over":
-            return self._after(primary.handing_over(before))
-        if name == "draining":
-            return self._after(primary.draining(before))
+            return self._after(claims.handing_over(before))
+        if name == "drained":
+            return self._after(claims.drained(before))
         if name == "nobody_claims_more":
-            return self._after(primary.nobody_claims_more(before, SERVERS[server]))
-        return self._after(primary.recorded(before, FIRST))
+            return self._after(claims.nobody_claims_more(before, SERVERS[server]))
+        return self._after(claims.recorded(before, FIRST))

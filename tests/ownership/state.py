@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, DatabaseId, ServerName
 from shadowrelay.model.ownership import Claim, CopyNumber, DiscardStatus, Role
 from shadowrelay.model.values import replace
-from shadowrelay.ownership import primary
+from shadowrelay.ownership import claims
 from shadowrelay.ownership.rules import PeerDatabase
 
 SERVERS = tuple(ServerName(f"node-{node}") for node in range(4))
@@ -139,9 +139,9 @@ def put(values: tuple[Any, ...], index: int, value: Any) -> tuple[Any, ...]:
     return (*values[:index], value, *values[index + 1 :])
 
 
-def first_state(claims: Claims, budget: Budget) -> State:
+def first_state(known: Claims, budget: Budget) -> State:
     """Node 0 has taken the message and named no server yet; or node 1 has it, and node 0 has not."""
-    accepted = 0 if budget.is_relayed else claims.key(primary.first_claim(party(0, 0), 1, wanted=budget.wanted))
+    accepted = 0 if budget.is_relayed else known.key(claims.first_claim(party(0, 0), 1, wanted=budget.wanted))
     return State(
         up=(True,) * budget.nodes,
         generation=(0,) * budget.nodes,

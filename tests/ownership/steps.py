@@ -159,7 +159,7 @@ class Steps:
                 continue
             if not self.reach(s, n, t):
                 if entry.choice is Choice.CHOSEN:
-                    yield f"{n}: gives up on {t}", self.commit(s, n, self.events.local("gave_up", s.claims[n], t))
+                    yield f"{n}: gives up on {t}", self.commit(s, n, self.events.local("no_longer_chosen", s.claims[n], t))
             elif idle:
                 yield from self._review(s, n, t)
         if not idle:
@@ -170,11 +170,11 @@ class Steps:
                 yield from self._place(s, n, t, mine)
         if s.hands and s.client is Client.ACKNOWLEDGED and mine.heir is not None and mine.role is Role.PRIMARY:
             leases = s.leases & ~lease_bit(n, mine.heir)
-            for event, why in (("handing_over", "says yours"), ("draining", "drains, says yours")):
+            for event, why in (("handing_over", "says yours"), ("drained", "drains, says yours")):
                 handed = self.commit(s, n, self.events.local(event, s.claims[n]), leases, hands=s.hands - 1)
                 yield f"hands: {n} {why} to {mine.heir}", handed
         if n == 0 and self._waits(s) and mine.ownership == 1:
-            refused = self.commit(s, n, self.events.local("refused", s.claims[n]), client=Client.REFUSED, excused=True)
+            refused = self.commit(s, n, self.events.local("client_refused", s.claims[n]), client=Client.REFUSED, excused=True)
             yield "451 to the client", refused
 
     def _waits(self, s: State) -> bool:

@@ -23,7 +23,7 @@ from shadowrelay.model.ownership import (
 )
 from shadowrelay.model.replies import IllegalTransition
 from shadowrelay.model.values import replace
-from shadowrelay.ownership import primary, shadow
+from shadowrelay.ownership import claims
 from shadowrelay.ownership.rules import PeerDatabase
 
 ME, OWNER, OTHER = (PeerDatabase(ServerName(f"mx{number}"), DatabaseId(str(number))) for number in range(3))
@@ -64,7 +64,7 @@ def table() -> dict[tuple[str, str], str]:
     return cells
 
 
-def claims(state: str) -> Iterator[Claim | None]:
+def claims_as(state: str) -> Iterator[Claim | None]:
     if state == "unknown":
         yield None
         return
@@ -84,58 +84,58 @@ def heard(status: DiscardStatus) -> Event:
     def calls(claim: Claim | None) -> Iterator[Callable[[], Transition]]:
         for party in PARTIES:
             for ordinals in (NOBODY, frozenset({2})):
-                yield lambda party=party, ordinals=ordinals: shadow.heard(claim, party, DiscardEvent(1, MessageId("m"), status, ordinals))
+                yield lambda party=party, ordinals=ordinals: claims.heard(claim, party, DiscardEvent(1, MessageId("m"), status, ordinals))
 
     return calls
 
 
 EVENTS: dict[str, Event] = {
-    "placing": lambda claim: (lambda party=party: primary.placing(claim, ME, party) for party in PARTIES),
+    "placing": lambda claim: (lambda party=party: claims.placing(claim, ME, party) for party in PARTIES),
     "placed": lambda claim: (
-        lambda party=party, number=number: primary.placed(claim, number, party) for party in PARTIES for number in NUMBERS
+        lambda party=party, number=number: claims.placed(claim, number, party) for party in PARTIES for number in NUMBERS
     ),
     "released_acknowledged": lambda claim: (
-        lambda party=party, runs=runs: primary.released_acknowledged(claim, party, runs) for party in PARTIES for runs in (True, False)
+        lambda party=party, runs=runs: claims.released_acknowledged(claim, party, runs) for party in PARTIES for runs in (True, False)
     ),
-    "gave_up": lambda claim: (lambda party=party: primary.gave_up(claim, party.server) for party in PARTIES),
-    "choosing_again": lambda claim: (lambda party=party: primary.choosing_again(claim, ME, party.server) for party in PARTIES),
-    "refused": lambda claim: iter((lambda: primary.refused(claim),)),
-    "wanting": lambda claim: (
-        lambda copies=copies: primary.wanting(None if claim is None else replace(claim, wanted=0), copies) for copies in (1, 2)
+    "no_longer_chosen": lambda claim: (lambda party=party: claims.no_longer_chosen(claim, party.server) for party in PARTIES),
+    "choosing_again": lambda claim: (lambda party=party: claims.choosing_again(claim, ME, party.server) for party in PARTIES),
+    "client_refused": lambda claim: iter((lambda: claims.client_refused(claim),)),
+    "copies_wanted": lambda claim: (
+        lambda copies=copies: claims.copies_wanted(None if claim is None else replace(claim, wanted=0), copies) for copies in (1, 2)
     ),
-    "handing_over": lambda claim: iter((lambda: primary.handing_over(claim),)),
-    "draining": lambda claim: iter((lambda: primary.draining(claim),)),
-    "reminding": lambda claim: iter((lambda: primary.reminding(claim),)),
-    "taken_back": lambda claim: iter((lambda: primary.taken_back(claim),)),
-    "recorded": lambda claim: (lambda done=done: primary.recorded(claim, done) for done in DONE),
+    "handing_over": lambda claim: iter((lambda: claims.handing_over(claim),)),
+    "drained": lambda claim: iter((lambda: claims.drained(claim),)),
+    "reminded": lambda claim: iter((lambda: claims.reminded(claim),)),
+    "taken_back": lambda claim: iter((lambda: claims.taken_back(claim),)),
+    "recorded": lambda claim: (lambda done=done: claims.recorded(claim, done) for done in DONE),
     "review": lambda claim: (
-        lambda party=party, answer=answer, runs=runs: primary.review(claim, ME, party, answer, runs)
+        lambda party=party, answer=answer, runs=runs: claims.review(claim, ME, party, answer, runs)
         for party in PARTIES
         for answer in ANSWERS
         for runs in (True, False)
     ),
-    "nobody_claims_more": lambda claim: (lambda party=party: primary.nobody_claims_more(claim, party.server) for party in PARTIES),
-    "claimed_again": lambda claim: iter((lambda: primary.claimed_again(claim, ME),)),
+    "nobody_claims_more": lambda claim: (lambda party=party: claims.nobody_claims_more(claim, party.server) for party in PARTIES),
+    "claimed_again": lambda claim: iter((lambda: claims.claimed_again(claim, ME),)),
     "answer_question": lambda claim: (
-        lambda party=party, number=number, runs=runs: shadow.answer_question(claim, ME, party, number, OWNER.server, runs)
+        lambda party=party, number=number, runs=runs: claims.answer_question(claim, ME, party, number, OWNER.server, runs)
         for party in PARTIES
         for number in NUMBERS
         for runs in (True, False)
     ),
     "hold": lambda claim: (
-        lambda party=party, number=number, done=done: shadow.hold(claim, ME, party, number, 2, done)
+        lambda party=party, number=number, done=done: claims.hold(claim, ME, party, number, 2, done)
         for party in PARTIES
         for number in NUMBERS
         for done in DONE
     ),
-    "relayed_again": lambda claim: (lambda party=party: shadow.relayed_again(claim, ME, party) for party in PARTIES),
+    "relayed_again": lambda claim: (lambda party=party: claims.relayed_again(claim, ME, party) for party in PARTIES),
     "heard delivered": heard(DiscardStatus.DELIVERED),
     "heard released": heard(DiscardStatus.RELEASED),
     "heard yours": heard(DiscardStatus.YOURS),
     "heard promoted": heard(DiscardStatus.PROMOTED),
     "heard forks": heard(DiscardStatus.FORKS),
     "reconciled": lambda claim: (
-        lambda party=party, number=number, answer=answer, is_sender=is_sender: shadow.reconciled(
+        lambda party=party, number=number, answer=answer, is_sender=is_sender: claims.reconciled(
             claim, party, StatusQuestion(MessageId("m"), number), answer, from_sender=is_sender
         )
         for party in PARTIES
@@ -144,19 +144,19 @@ EVENTS: dict[str, Event] = {
         for is_sender in (True, False)
     ),
     "followed": lambda claim: (
-        lambda party=party, answer=answer: shadow.followed(claim, party, answer) for party in PARTIES for answer in ANSWERS
+        lambda party=party, answer=answer: claims.followed(claim, party, answer) for party in PARTIES for answer in ANSWERS
     ),
     "answered": lambda claim: (
-        lambda party=party, answer=answer, reachable=reachable: shadow.answered(claim, ME, party, answer, reachable)
+        lambda party=party, answer=answer, reachable=reachable: claims.answered(claim, ME, party, answer, reachable)
         for party in PARTIES
         for answer in ANSWERS
         for reachable in ((OWNER.server,), (OWNER.server, OTHER.server))
     ),
-    "alone": lambda claim: (
-        lambda reachable=reachable: shadow.alone(claim, ME, reachable) for reachable in ((), (OTHER.server,), (OWNER.server,))
+    "nobody_left_to_ask": lambda claim: (
+        lambda reachable=reachable: claims.nobody_left_to_ask(claim, ME, reachable) for reachable in ((), (OTHER.server,), (OWNER.server,))
     ),
-    "round_over": lambda claim: iter((lambda: shadow.round_over(claim),)),
-    "dropped": lambda claim: iter((lambda: shadow.dropped(claim),)),
+    "new_round": lambda claim: iter((lambda: claims.new_round(claim),)),
+    "unreadable_removed": lambda claim: iter((lambda: claims.unreadable_removed(claim),)),
 }
 
 
@@ -172,7 +172,7 @@ def state_of(claim: Claim | None) -> str:
 def test_an_event_does_to_a_claim_what_its_cell_says(event: str, state: str) -> None:
     after: set[str] = set()
     raised: set[bool] = set()
-    for claim in claims(state):
+    for claim in claims_as(state):
         for call in EVENTS[event](claim):
             try:
                 transition = call()
@@ -199,11 +199,10 @@ def test_the_table_has_every_event_and_state() -> None:
 def test_every_event_stands_in_the_table() -> None:
     """An event takes the claim as it may be, and returns a transition."""
     found = set()
-    for module in (primary, shadow):
-        for name, function in vars(module).items():
-            if inspect.isfunction(function) and function.__module__ == module.__name__ and not name.startswith("_"):
-                first, *_ = inspect.signature(function).parameters.values()
-                if (first.annotation, inspect.signature(function).return_annotation) == (Claim | None, Transition):
-                    found.add(name)
+    for name, function in vars(claims).items():
+        if inspect.isfunction(function) and function.__module__ == claims.__name__ and not name.startswith("_"):
+            first, *_ = inspect.signature(function).parameters.values()
+            if (first.annotation, inspect.signature(function).return_annotation) == (Claim | None, Transition):
+                found.add(name)
 
     assert found == {event.split()[0] for event in EVENTS}

@@ -13,7 +13,7 @@ from shadowrelay.model.ownership import Choice, CopyNumber, StatusAnswer, Status
 from shadowrelay.model.peers import CopyOffer
 from shadowrelay.model.queue import NewMessage, Origin, StoredMessage
 from shadowrelay.model.values import replace
-from shadowrelay.ownership import primary
+from shadowrelay.ownership import claims
 from shadowrelay.ownership.rules import PeerDatabase
 from shadowrelay.pipeline.copy_repair import RepairOutcome
 from shadowrelay.pipeline.leases import Attempts
@@ -47,7 +47,7 @@ def test_what_ended_during_a_read_waits_for_the_next() -> None:
 
 
 async def _stored(node: VirtualNode, content: Content, *, decided: bool, server: PeerDatabase | None) -> StoredMessage:
-    claim = primary.first_claim(node.context.me, 1, () if server is None else (server,))
+    claim = claims.first_claim(node.context.me, 1, () if server is None else (server,))
     message = NewMessage(an_envelope(message_id=a_message_id()), claim, Origin.CLIENT, NOW, NOW)
     return await node.ledger.record_accepted(message, content, decided=decided)
 
@@ -88,10 +88,10 @@ async def test_an_answer_from_before_a_placement_takes_no_server_off_the_list(tm
 
         async def place() -> None:
             """As `Copier` does: the list first, then the copy is sent and stored."""
-            (transition,) = await ledger.transition([message_id], lambda _, claim: primary.placing(claim, me, there))
+            (transition,) = await ledger.transition([message_id], lambda _, claim: claims.placing(claim, me, there))
             assert transition.after is not None
             number = transition.after.number
-            await ledger.transition([message_id], lambda _, claim: primary.placed(claim, number, there))
+            await ledger.transition([message_id], lambda _, claim: claims.placed(claim, number, there))
 
         async def status(questions: Sequence[StatusQuestion]) -> tuple[StatusAnswer, ...]:
             """Answered before the copy came, heard afterwards."""

@@ -14,7 +14,7 @@ from shadowrelay.model.queue import Origin
 from shadowrelay.model.replies import Reply, RequestRefused
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.tracking import EventId, EventSource
-from shadowrelay.ownership.primary import gave_up
+from shadowrelay.ownership.claims import no_longer_chosen
 from tests.kit.clock import until
 from tests.kit.nodes import BASE, EAST, HEARTBEAT, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes
 
@@ -594,7 +594,7 @@ async def test_corrupt_content_without_a_chosen_copy_is_handed_over_when_the_hol
         await east.accept()
         await asyncio.sleep(1)
         net.isolate(WEST)
-        await east.ledger.transition([east.last], lambda _, claim: gave_up(claim, WEST))
+        await east.ledger.transition([east.last], lambda _, claim: no_longer_chosen(claim, WEST))
         east.corrupt()
         await until(east.in_role(east.last, Role.SET_ASIDE), 40)
         net.sink.answer = lambda address: OK

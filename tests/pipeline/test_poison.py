@@ -14,7 +14,7 @@ from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.replies import LedgerUnavailable, Reply, RequestRefused, TransientDeliveryError
 from shadowrelay.model.tracking import EventId, EventSource
-from shadowrelay.ownership.primary import gave_up
+from shadowrelay.ownership.claims import no_longer_chosen
 from shadowrelay.pipeline.poison import SetAside
 from shadowrelay.store import SqliteLedger
 from shadowrelay.store.ledger import Inline
@@ -210,7 +210,7 @@ async def test_poison_without_a_chosen_copy_is_handed_over_when_the_holder_is_ba
         poison = await make_poison(net, EAST)
         net.isolate(WEST)
         ledger = await SqliteLedger.open(tmp_path / EAST, server=EAST, now=lambda: BASE, inline=Inline())
-        await ledger.transition([poison], lambda _, claim: gave_up(claim, WEST))
+        await ledger.transition([poison], lambda _, claim: no_longer_chosen(claim, WEST))
         ledger.abandon()
         await net.start(EAST)
         await until(net.nodes[EAST].in_role(poison, Role.SET_ASIDE), 20)

@@ -11,7 +11,7 @@ from shadowrelay.model.peers import CopyOffer
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.tracking import EventId
 from shadowrelay.model.values import replace
-from shadowrelay.ownership.primary import handing_over
+from shadowrelay.ownership.claims import handing_over
 from tests.kit.clock import until
 from tests.kit.ledger import a_content, an_envelope
 from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes

@@ -18,7 +18,7 @@ from shadowrelay.model.ids import MessageId
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.routing import HostPort
-from shadowrelay.ownership import primary
+from shadowrelay.ownership import claims
 from shadowrelay.pipeline.poison import set_aside_poison
 from shadowrelay.store.versions import VERSION
 from tests.kit import nodes as kit
@@ -93,7 +93,7 @@ async def fill(net: Net) -> None:
     await east.services.view.suspend(ids["suspended@corp.example"], "ann")
     (queue,) = [row.identity for row in await east.services.view.queues() if "localhost" in row.next_hop]
     await east.services.view.suspend_queue(queue, "ann")
-    (handed,) = await east.ledger.real.transition([ids["handed@corp.example"]], lambda _, claim: primary.draining(claim))
+    (handed,) = await east.ledger.real.transition([ids["handed@corp.example"]], lambda _, claim: claims.drained(claim))
     assert handed.outcome == "handed"
 
 

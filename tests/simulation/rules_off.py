@@ -16,7 +16,7 @@ from shadowrelay.model.ownership import Claim, Transition
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.tracking import EventId, TrackingEvent
 from shadowrelay.model.values import replace
-from shadowrelay.ownership import primary, rules
+from shadowrelay.ownership import claims, rules
 from shadowrelay.pipeline import delivery_rules, dsn
 from shadowrelay.pipeline.leases import Leases
 from shadowrelay.protocol import tracking
@@ -143,7 +143,7 @@ RULES: dict[str, Off] = {
     ),
     "done": Off(
         "a message is done only after every fork",
-        ((primary, "recorded", _all_done(primary.recorded)),),
+        ((claims, "recorded", _all_done(claims.recorded)),),
         (30000,), "I3",
     ),
     "notices": Off(
@@ -168,7 +168,7 @@ RULES: dict[str, Off] = {
     ),
     "released": Off(
         "a refused message is released on every server that may hold it",
-        ((primary, "refused", _tells_nobody(primary.refused)),),
+        ((claims, "client_refused", _tells_nobody(claims.client_refused)),),
     ),
     "bytes": Off(
         "a line that begins with a dot gets another one",

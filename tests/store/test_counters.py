@@ -18,7 +18,7 @@ from shadowrelay.model.ownership import Choice, Claim, Copy, DiscardEvent, Disca
 from shadowrelay.model.queue import FailureKind, QueueKind, ShadowGroup
 from shadowrelay.model.replies import IllegalTransition, LedgerUnavailable
 from shadowrelay.model.values import replace
-from shadowrelay.ownership.primary import draining
+from shadowrelay.ownership import claims
 from shadowrelay.ownership.rules import Outcome
 from shadowrelay.pipeline.delivery_rules import LadderStep
 from shadowrelay.store import SqliteLedger
@@ -80,7 +80,7 @@ def forked(_: DiscardEvent, before: Claim | None) -> Transition:
 
 
 def drained(_: MessageId, before: Claim | None) -> Transition:
-    return Transition(before, before) if before is None else draining(before)
+    return Transition(before, before) if before is None else claims.drained(before)
 
 
 class Driver:

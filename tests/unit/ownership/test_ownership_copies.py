@@ -16,7 +16,7 @@ from shadowrelay.model.ownership import (
     StatusState,
 )
 from shadowrelay.model.values import replace
-from shadowrelay.ownership import primary, rules, shadow
+from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import Outcome, PeerDatabase
 
 ME, ONE, TWO, THREE = (PeerDatabase(ServerName(name), DatabaseId(f"d-{name}")) for name in ("me", "one", "two", "three"))
@@ -46,52 +46,52 @@ def chosen(claim: Claim | None) -> set[tuple[str, int]]:
 
 # choosing
 def test_the_first_servers_have_numbers_of_their_own_and_each_confirmation_chooses_one() -> None:
-    first = primary.first_claim(ME, 1, (ONE, TWO), 2)
-    one = primary.placed(first, number(1), ONE).after
+    first = claims.first_claim(ME, 1, (ONE, TWO), 2)
+    one = claims.placed(first, number(1), ONE).after
     assert one is not None
-    both = primary.placed(one, number(2), TWO).after
+    both = claims.placed(one, number(2), TWO).after
 
     assert (number(2), 2, 1, 0) == (first.number, first.missing_count, one.missing_count, both.missing_count if both else None)
     assert {("one", 1), ("two", 2)} == chosen(both)
 
 
 def test_a_late_confirmation_of_a_number_that_was_followed_by_another_for_that_server_chooses_nobody() -> None:
-    assert set() == chosen(primary.placed(claim(entry(ONE, LISTED, 3)), number(1), ONE).after)
+    assert set() == chosen(claims.placed(claim(entry(ONE, LISTED, 3)), number(1), ONE).after)
 
 
 def test_a_copy_that_is_placed_for_a_lost_one_leaves_the_others_chosen() -> None:
-    placing = primary.placing(claim(entry(ONE, CHOSEN, 1), entry(TWO, LISTED, 2)), ME, THREE).after
+    placing = claims.placing(claim(entry(ONE, CHOSEN, 1), entry(TWO, LISTED, 2)), ME, THREE).after
     assert placing is not None
 
     assert {("one", 1)} == chosen(placing)
-    assert {("one", 1), ("three", 4)} == chosen(primary.placed(placing, number(4), THREE).after)
+    assert {("one", 1), ("three", 4)} == chosen(claims.placed(placing, number(4), THREE).after)
 
 
 def test_of_more_than_wanted_the_one_chosen_longest_ago_is_chosen_no_more() -> None:
     full = claim(entry(ONE, CHOSEN, 1), entry(TWO, CHOSEN, 3))
 
-    assert {("two", 3)} == chosen(primary.placing(full, ME, THREE).after)
+    assert {("two", 3)} == chosen(claims.placing(full, ME, THREE).after)
     assert {("two", 3), ("three", 2)} == chosen(
-        primary.placed(replace(full, copies=(*full.copies, entry(THREE, LISTED, 2))), number(2), THREE).after
+        claims.placed(replace(full, copies=(*full.copies, entry(THREE, LISTED, 2))), number(2), THREE).after
     )
 
 
 def test_a_server_that_holds_an_older_copy_is_chosen_again_beside_the_others() -> None:
-    raised = primary.choosing_again(claim(entry(ONE, CHOSEN, 3), entry(TWO, LISTED, 1)), ME, TWO.server).after
+    raised = claims.choosing_again(claim(entry(ONE, CHOSEN, 3), entry(TWO, LISTED, 1)), ME, TWO.server).after
     assert raised is not None
 
     assert (number(4), {("one", 3)}) == (raised.number, chosen(raised))
-    assert {("one", 3), ("two", 4)} == chosen(primary.review(raised, ME, TWO, held(4), lease_runs=True).after)
+    assert {("one", 3), ("two", 4)} == chosen(claims.review(raised, ME, TWO, held(4), lease_runs=True).after)
 
 
 def test_a_question_has_the_number_of_the_copy_that_it_is_about() -> None:
     both = claim(entry(ONE, CHOSEN, 1), entry(TWO, CHOSEN, 3), entry(THREE, LISTED, 2))
 
-    assert [1, 3, 0] == [primary.question_number(both, party.server).placement for party in (ONE, TWO, THREE)]
+    assert [1, 3, 0] == [claims.question_number(both, party.server).placement for party in (ONE, TWO, THREE)]
 
 
 def test_nothing_is_placed_on_a_server_that_is_chosen() -> None:
-    assert not primary.may_place_on(claim(entry(ONE, CHOSEN, 1)), ONE, lease_runs=True)
+    assert not claims.may_place_on(claim(entry(ONE, CHOSEN, 1)), ONE, lease_runs=True)
 
 
 # releasing
@@ -100,15 +100,15 @@ def test_a_server_is_released_only_when_as_many_others_as_wanted_are_chosen() ->
     enough = claim(entry(ONE, CHOSEN, 3), entry(TWO, CHOSEN, 2), entry(THREE, LISTED, 1))
 
     assert (Outcome.CHOSEN, Outcome.DISMISSED) == tuple(
-        primary.review(each, ME, THREE, held(1), lease_runs=True).outcome for each in (few, enough)
+        claims.review(each, ME, THREE, held(1), lease_runs=True).outcome for each in (few, enough)
     )
 
 
 def test_a_primary_that_yields_releases_nobody_and_says_that_it_did() -> None:
     before = claim(entry(ONE, CHOSEN, 1), entry(TWO, CHOSEN, 3))
     higher = StatusAnswer(StatusState.PRIMARY, number(0, 2, TWO))
-    met = primary.review(before, ME, TWO, higher, lease_runs=False)
-    asked = shadow.answer_question(before, ME, TWO, number(0, 2, TWO), TWO.server, in_attempt=False)
+    met = claims.review(before, ME, TWO, higher, lease_runs=False)
+    asked = claims.answer_question(before, ME, TWO, number(0, 2, TWO), TWO.server, in_attempt=False)
 
     for transition in (met, asked):
         assert transition.after is not None
@@ -119,7 +119,7 @@ def test_a_primary_that_yields_releases_nobody_and_says_that_it_did() -> None:
 def test_a_primary_that_wants_one_copy_releases_the_others_when_it_yields() -> None:
     before = claim(entry(ONE), entry(TWO, CHOSEN), wanted=1)
 
-    met = primary.review(before, ME, TWO, StatusAnswer(StatusState.PRIMARY, number(0, 2, TWO)), lease_runs=False)
+    met = claims.review(before, ME, TWO, StatusAnswer(StatusState.PRIMARY, number(0, 2, TWO)), lease_runs=False)
 
     assert (Notification(ONE.server, ONE.database, DiscardStatus.RELEASED),) == met.tell
 
@@ -129,7 +129,7 @@ def test_a_primary_meets_who_took_over_before_its_copy_goes(wanted: int, role: R
     before = claim(entry(ONE, CHOSEN, 3 if wanted > 1 else 0), wanted=wanted)
     of_another = StatusAnswer(StatusState.SHADOW, number(1, 2, TWO), TWO.server, TWO.database)
 
-    met = primary.review(before, ME, ONE, of_another, lease_runs=False)
+    met = claims.review(before, ME, ONE, of_another, lease_runs=False)
 
     assert met.after is not None
     assert role is met.after.role
@@ -139,12 +139,12 @@ def test_a_primary_meets_who_took_over_before_its_copy_goes(wanted: int, role: R
 # following
 def test_a_shadow_server_whose_primary_yielded_becomes_that_of_the_other_one() -> None:
     mine = Claim(Role.SHADOW, number(1, party=ONE), 1, primary=ONE.server, database=ONE.database)
-    told = shadow.heard(mine, ONE, DiscardEvent(1, MessageId("m"), DiscardStatus.PROMOTED))
+    told = claims.heard(mine, ONE, DiscardEvent(1, MessageId("m"), DiscardStatus.PROMOTED))
     answer = StatusAnswer(StatusState.SHADOW, number(0, party=ONE), TWO.server, TWO.database)
 
     assert (mine, Outcome.FOLLOW) == (told.after, told.outcome)
-    assert TWO.server == shadow.yielded_to(answer, ONE, ME)
-    after = shadow.followed(mine, TWO, StatusAnswer(StatusState.PRIMARY, number(0, 2, TWO))).after
+    assert TWO.server == rules.yielded_to(answer, ONE, ME)
+    after = claims.followed(mine, TWO, StatusAnswer(StatusState.PRIMARY, number(0, 2, TWO))).after
     assert after is not None
     assert (Role.SHADOW, TWO.server, TWO.database, mine.number) == (after.role, after.primary, after.database, after.number)
 
@@ -160,13 +160,13 @@ def test_a_shadow_server_whose_primary_yielded_becomes_that_of_the_other_one() -
 def test_a_shadow_server_follows_nobody_who_has_not_a_higher_claim(answer: StatusAnswer) -> None:
     mine = Claim(Role.SHADOW, number(3, party=THREE), 1, primary=ONE.server, database=ONE.database)
 
-    assert mine == shadow.followed(mine, TWO, answer).after
+    assert mine == claims.followed(mine, TWO, answer).after
 
 
 def test_a_shadow_server_that_follows_learns_that_the_message_is_done() -> None:
     mine = Claim(Role.SHADOW, number(1, party=ONE), 1, primary=ONE.server, database=ONE.database)
 
-    after = shadow.followed(mine, TWO, StatusAnswer(StatusState.DELIVERED, done=frozenset({1}))).after
+    after = claims.followed(mine, TWO, StatusAnswer(StatusState.DELIVERED, done=frozenset({1}))).after
 
     assert after is not None
     assert Role.DELIVERED is after.role
@@ -176,13 +176,13 @@ def test_a_shadow_server_that_follows_learns_that_the_message_is_done() -> None:
 def test_a_primary_that_yielded_to_nobody_else_is_not_followed(to: PeerDatabase) -> None:
     answer = StatusAnswer(StatusState.SHADOW, number(0, party=ONE), to.server, to.database)
 
-    assert "" == shadow.yielded_to(answer, ONE, ME)
+    assert "" == rules.yielded_to(answer, ONE, ME)
 
 
 def test_a_new_primary_wants_as_many_copies_as_its_own_settings_say() -> None:
     mine = Claim(Role.SHADOW, number(1, party=ONE), 1, primary=ONE.server, database=ONE.database)
 
-    after = shadow.alone(mine, ME, (), 3).after
+    after = claims.nobody_left_to_ask(mine, ME, (), 3).after
 
     assert after is not None
     assert (Role.PRIMARY, 3, 3) == (after.role, after.wanted, after.missing_count)
@@ -190,7 +190,7 @@ def test_a_new_primary_wants_as_many_copies_as_its_own_settings_say() -> None:
 
 # handing over
 def test_a_message_is_handed_to_the_chosen_server_with_the_highest_number() -> None:
-    handed = primary.draining(claim(entry(ONE, CHOSEN, 1), entry(TWO, CHOSEN, 3)))
+    handed = claims.drained(claim(entry(ONE, CHOSEN, 1), entry(TWO, CHOSEN, 3)))
 
     assert (Notification(TWO.server, TWO.database, DiscardStatus.YOURS),) == handed.tell
     assert handed.after is not None
@@ -201,14 +201,14 @@ def test_nothing_is_handed_over_while_a_server_that_is_not_chosen_may_hold_a_hig
     late = claim(entry(ONE, CHOSEN, 1), entry(TWO, LISTED, 3))
     aside = replace(late, role=Role.SET_ASIDE)
 
-    assert (None, (), ()) == (rules.heir(late), primary.draining(late).tell, primary.handing_over(aside).tell)
-    assert Outcome.CHOOSE_AGAIN == primary.review(aside, ME, ONE, held(1), lease_runs=True).outcome
+    assert (None, (), ()) == (rules.heir(late), claims.drained(late).tell, claims.handing_over(aside).tell)
+    assert Outcome.CHOOSE_AGAIN == claims.review(aside, ME, ONE, held(1), lease_runs=True).outcome
 
 
 def test_what_was_handed_over_stays_so_while_another_server_is_chosen() -> None:
     handed = claim(entry(TWO, HANDED, 3), entry(ONE, LISTED, 1), role=Role.HANDED_OVER)
 
-    after = primary.review(handed, ME, ONE, held(1), lease_runs=True).after
+    after = claims.review(handed, ME, ONE, held(1), lease_runs=True).after
 
     assert after is not None
     assert {HANDED, CHOSEN} == {copy.choice for copy in after.copies}
@@ -220,6 +220,6 @@ def test_what_was_handed_over_gives_nobody_else_a_higher_number(role: Role) -> N
     handed = claim(entry(TWO, HANDED, 3), role=role)
     yielded = StatusAnswer(StatusState.SHADOW, CopyNumber(1, 0, THREE.database), ME.server, ME.database)
 
-    after = primary.review(handed, ME, ONE, yielded, lease_runs=True)
+    after = claims.review(handed, ME, ONE, yielded, lease_runs=True)
 
     assert (Outcome.NOTHING, {HANDED, LISTED}) == (after.outcome, {copy.choice for copy in (after.after or handed).copies})

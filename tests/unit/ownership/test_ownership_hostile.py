@@ -20,7 +20,7 @@ from shadowrelay.model.ownership import (
 )
 from shadowrelay.model.replies import IllegalTransition
 from shadowrelay.model.values import replace
-from shadowrelay.ownership import primary, shadow
+from shadowrelay.ownership import claims
 from shadowrelay.ownership.rules import Outcome, PeerDatabase
 from shadowrelay.protocol.fields import format_number, parse_number
 
@@ -47,7 +47,7 @@ answers = st.builds(
 
 
 @st.composite
-def claims(draw: st.DrawFn) -> Claim | None:
+def known_claims(draw: st.DrawFn) -> Claim | None:
     """As this node may have come to have it: within its bounds, and not done unless it is over."""
     kind = draw(st.sampled_from(["none", "primary", "shadow", "delivered", "released"]))
     if kind == "none":
@@ -78,46 +78,46 @@ def check(transition: Transition) -> Claim | None:
     return after
 
 
-@given(claims(), peers, numbers, ordinals, st.lists(st.tuples(peers, answers), max_size=4))
+@given(known_claims(), peers, numbers, ordinals, st.lists(st.tuples(peers, answers), max_size=4))
 def test_whatever_is_offered_and_answered_is_held_within_bounds_and_ends(
     claim: Claim | None, offerer: PeerDatabase, number: CopyNumber, done: frozenset[int], said: list[tuple[PeerDatabase, StatusAnswer]]
 ) -> None:
-    claim = check(shadow.hold(claim, ME, offerer, replace(number, database=offerer.database), COUNT, done))
+    claim = check(claims.hold(claim, ME, offerer, replace(number, database=offerer.database), COUNT, done))
     for peer, answer in said:
         if claim is not None:
-            claim = check(shadow.answered(claim, ME, peer, answer, {PEER.server, OTHER.server}))
+            claim = check(claims.answered(claim, ME, peer, answer, {PEER.server, OTHER.server}))
     if claim is not None:
-        check(shadow.alone(claim, ME, ()))
+        check(claims.nobody_left_to_ask(claim, ME, ()))
 
 
-@given(claims(), peers, numbers, st.booleans())
+@given(known_claims(), peers, numbers, st.booleans())
 def test_whatever_is_asked_leaves_the_claim_within_bounds(
     claim: Claim | None, asker: PeerDatabase, number: CopyNumber, in_attempt: bool
 ) -> None:
-    check(shadow.answer_question(claim, ME, asker, number, OTHER.server, in_attempt))
+    check(claims.answer_question(claim, ME, asker, number, OTHER.server, in_attempt))
 
 
-@given(claims(), peers, st.sampled_from(DiscardStatus), ordinals)
+@given(known_claims(), peers, st.sampled_from(DiscardStatus), ordinals)
 def test_whatever_is_said_leaves_the_claim_within_bounds(
     claim: Claim | None, peer: PeerDatabase, said: DiscardStatus, done: frozenset[int]
 ) -> None:
-    check(shadow.heard(claim, peer, DiscardEvent(1, ONE, said, done)))
+    check(claims.heard(claim, peer, DiscardEvent(1, ONE, said, done)))
 
 
-@given(claims(), peers, answers, st.booleans())
+@given(known_claims(), peers, answers, st.booleans())
 def test_whatever_a_primary_hears_leaves_its_claim_within_bounds(
     claim: Claim | None, peer: PeerDatabase, answer: StatusAnswer, lease_runs: bool
 ) -> None:
     if claim is not None:
-        check(primary.review(claim, ME, peer, answer, lease_runs))
-        check(primary.choosing_again(claim, ME, peer.server))
+        check(claims.review(claim, ME, peer, answer, lease_runs))
+        check(claims.choosing_again(claim, ME, peer.server))
 
 
 def test_a_copy_with_nothing_left_to_deliver_is_answered_delivered_and_not_kept() -> None:
     number = CopyNumber(1, 1, PEER.database)
 
-    fresh = shadow.hold(None, ME, PEER, number, COUNT, EVERYONE)
-    rest = shadow.hold(
+    fresh = claims.hold(None, ME, PEER, number, COUNT, EVERYONE)
+    rest = claims.hold(
         Claim(Role.SHADOW, number, COUNT, frozenset({1}), PEER.server, PEER.database), ME, PEER, number, COUNT, frozenset({2, 3})
     )
 
@@ -128,13 +128,13 @@ def test_a_copy_with_nothing_left_to_deliver_is_answered_delivered_and_not_kept(
 
 
 def test_a_copy_whose_number_cannot_be_followed_is_refused() -> None:
-    assert Outcome.REFUSED == shadow.hold(None, ME, PEER, CopyNumber(RANK_MAX, 1, PEER.database), COUNT, frozenset()).outcome
-    assert Outcome.STORED == shadow.hold(None, ME, PEER, CopyNumber(RANK_MAX - 1, 1, PEER.database), COUNT, frozenset()).outcome
+    assert Outcome.REFUSED == claims.hold(None, ME, PEER, CopyNumber(RANK_MAX, 1, PEER.database), COUNT, frozenset()).outcome
+    assert Outcome.STORED == claims.hold(None, ME, PEER, CopyNumber(RANK_MAX - 1, 1, PEER.database), COUNT, frozenset()).outcome
 
 
 def test_a_primary_whose_placements_are_used_up_places_no_more() -> None:
     claim = Claim(Role.PRIMARY, CopyNumber(1, RANK_MAX, ME.database), COUNT, copies=(Copy(PEER.server, PEER.database),))
 
     with pytest.raises(IllegalTransition):
-        primary.placing(claim, ME, OTHER)
-    assert not primary.choosing_again(claim, ME, PEER.server).changed
+        claims.placing(claim, ME, OTHER)
+    assert not claims.choosing_again(claim, ME, PEER.server).changed

@@ -6,7 +6,7 @@ from shadowrelay.model.ids import DatabaseId, ServerName
 from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, DiscardStatus, Notification, Role, StatusAnswer, StatusState
 from shadowrelay.model.replies import IllegalTransition
 from shadowrelay.model.values import replace
-from shadowrelay.ownership import primary, rules
+from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import Outcome, PeerDatabase
 
 ME = PeerDatabase(ServerName("me"), DatabaseId("db"))
@@ -40,7 +40,7 @@ def a_primary(number: CopyNumber) -> StatusAnswer:
 
 
 def test_a_message_that_another_server_delivered_is_over_has_its_name_and_the_list_is_told() -> None:
-    transition = primary.apply_answer(claim(entry(TWO)), ME, ONE, DELIVERED)
+    transition = claims.apply_answer(claim(entry(TWO)), ME, ONE, DELIVERED)
 
     assert transition is not None
     by_one = replace(claim(role=Role.DELIVERED), done=frozenset({1}), primary=ONE.server, database=ONE.database)
@@ -49,7 +49,7 @@ def test_a_message_that_another_server_delivered_is_over_has_its_name_and_the_li
 
 
 def test_a_primary_yields_to_a_higher_one_goes_below_its_own_numbers_and_lets_the_others_go() -> None:
-    transition = primary.apply_answer(claim(entry(ONE, Choice.CHOSEN), entry(TWO)), ME, ONE, a_primary(HIGHER))
+    transition = claims.apply_answer(claim(entry(ONE, Choice.CHOSEN), entry(TWO)), ME, ONE, a_primary(HIGHER))
     after = Claim(
         Role.SHADOW, replace(NUMBER, placement=0), 1, primary=ONE.server, database=ONE.database, copies=(entry(TWO, Choice.DISMISSED),)
     )
@@ -59,7 +59,7 @@ def test_a_primary_yields_to_a_higher_one_goes_below_its_own_numbers_and_lets_th
 
 
 def test_the_higher_of_two_primaries_waits_for_the_lower_to_end() -> None:
-    transition = primary.apply_answer(claim(), ME, ONE, a_primary(LOWER))
+    transition = claims.apply_answer(claim(), ME, ONE, a_primary(LOWER))
 
     assert transition is not None
     assert (Outcome.WAIT, False) == (transition.outcome, transition.changed)
@@ -68,12 +68,12 @@ def test_the_higher_of_two_primaries_waits_for_the_lower_to_end() -> None:
 def test_without_the_rule_meet_the_higher_primary_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rules, "ends_before", lambda answer, claim: False)
 
-    assert primary.apply_answer(claim(), ME, ONE, a_primary(LOWER)) is None
+    assert claims.apply_answer(claim(), ME, ONE, a_primary(LOWER)) is None
 
 
 def test_a_primary_yields_to_the_primary_of_a_higher_copy() -> None:
     answer = StatusAnswer(StatusState.SHADOW, HIGHER, TWO.server, TWO.database)
-    transition = primary.apply_answer(claim(entry(ONE)), ME, ONE, answer)
+    transition = claims.apply_answer(claim(entry(ONE)), ME, ONE, answer)
 
     assert transition is not None
     assert claim(entry(ONE, Choice.DISMISSED), role=Role.RELEASED) == transition.after
@@ -81,7 +81,7 @@ def test_a_primary_yields_to_the_primary_of_a_higher_copy() -> None:
 
 
 def test_a_copy_of_an_older_database_of_ours_will_promote_first() -> None:
-    transition = primary.apply_answer(claim(), ME, ONE, replace(holds(LOWER), database=DatabaseId("old")))
+    transition = claims.apply_answer(claim(), ME, ONE, replace(holds(LOWER), database=DatabaseId("old")))
 
     assert transition is not None
     assert Outcome.WAIT == transition.outcome
@@ -92,7 +92,7 @@ def test_a_copy_of_an_older_database_of_ours_will_promote_first() -> None:
     [UNKNOWN, StatusAnswer(StatusState.RELEASED, HIGHER), StatusAnswer(StatusState.SHADOW, LOWER, TWO.server, TWO.database), holds(LOWER)],
 )
 def test_nobody_yields_to_a_lower_number_or_because_a_copy_was_released(answer: StatusAnswer) -> None:
-    assert primary.apply_answer(claim(), ME, ONE, answer) is None
+    assert claims.apply_answer(claim(), ME, ONE, answer) is None
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_nobody_yields_to_a_lower_number_or_because_a_copy_was_released(answer: 
 def test_a_server_without_the_copy_leaves_the_list_only_under_its_lease(
     choice: Choice, lease_runs: bool, outcome: Outcome, kept: bool
 ) -> None:
-    transition = primary.review(claim(entry(ONE, choice)), ME, ONE, UNKNOWN, lease_runs)
+    transition = claims.review(claim(entry(ONE, choice)), ME, ONE, UNKNOWN, lease_runs)
 
     assert (outcome, claim(entry(ONE, choice)) if kept else claim()) == (transition.outcome, transition.after)
 
@@ -116,38 +116,38 @@ def test_a_server_without_the_copy_leaves_the_list_only_under_its_lease(
 def test_a_released_to_a_database_that_is_gone_keeps_nobody_on_the_list() -> None:
     gone = replace(entry(ONE, Choice.DISMISSED), database=DatabaseId("old"))
 
-    assert Outcome.EVERYBODY == primary.review(claim(gone), ME, ONE, UNKNOWN, False).outcome
+    assert Outcome.EVERYBODY == claims.review(claim(gone), ME, ONE, UNKNOWN, False).outcome
 
 
 def test_an_unlisted_server_without_a_copy_changes_nothing() -> None:
-    assert not primary.review(claim(), ME, ONE, UNKNOWN, False).changed
+    assert not claims.review(claim(), ME, ONE, UNKNOWN, False).changed
 
 
 def test_a_review_settles_what_the_other_claims() -> None:
-    assert Outcome.YIELDED == primary.review(claim(entry(ONE)), ME, ONE, a_primary(HIGHER), True).outcome
+    assert Outcome.YIELDED == claims.review(claim(entry(ONE)), ME, ONE, a_primary(HIGHER), True).outcome
 
 
 def test_a_server_that_nobody_outclaims_leaves_the_list() -> None:
-    assert claim(entry(TWO)) == primary.nobody_claims_more(claim(entry(ONE), entry(TWO)), ONE.server).after
+    assert claim(entry(TWO)) == claims.nobody_claims_more(claim(entry(ONE), entry(TWO)), ONE.server).after
 
 
 def test_a_hand_over_to_a_server_that_lost_its_disk_is_claimed_again() -> None:
     before = claim(entry(ONE, Choice.HANDED_OVER), role=Role.SET_ASIDE)
 
-    assert claim() == primary.nobody_claims_more(before, ONE.server).after
+    assert claim() == claims.nobody_claims_more(before, ONE.server).after
 
 
 @pytest.mark.parametrize("role", [Role.SHADOW, Role.RELEASED, Role.DELIVERED])
 def test_who_is_no_primary_any_more_learns_nothing(role: Role) -> None:
     before = claim(entry(ONE), role=role)
 
-    assert (before, Outcome.YIELDED) == (primary.review(before, ME, ONE, UNKNOWN, False).after, Outcome.YIELDED)
-    assert not primary.nobody_claims_more(before, ONE.server).changed
+    assert (before, Outcome.YIELDED) == (claims.review(before, ME, ONE, UNKNOWN, False).after, Outcome.YIELDED)
+    assert not claims.nobody_claims_more(before, ONE.server).changed
 
 
 def test_an_unknown_message_cannot_be_reviewed() -> None:
     with pytest.raises(IllegalTransition):
-        primary.review(None, ME, ONE, UNKNOWN, True)
+        claims.review(None, ME, ONE, UNKNOWN, True)
 
 
 OURS = CopyNumber(2, 1, ME.database)
@@ -176,7 +176,7 @@ OURS = CopyNumber(2, 1, ME.database)
 def test_a_primary_meets_a_server_that_holds_its_copy(
     copies: tuple[Copy, ...], number: CopyNumber, outcome: Outcome, after: tuple[Copy, ...], tell: tuple[Notification, ...]
 ) -> None:
-    transition = primary.review(claim(*copies), ME, ONE, holds(number), False)
+    transition = claims.review(claim(*copies), ME, ONE, holds(number), False)
 
     assert (outcome, claim(*after), tell) == (transition.outcome, transition.after, transition.tell)
 
@@ -184,8 +184,8 @@ def test_a_primary_meets_a_server_that_holds_its_copy(
 def test_a_message_handed_over_chooses_nobody_else() -> None:
     before = claim(entry(TWO, Choice.HANDED_OVER), entry(ONE), role=Role.SET_ASIDE)
 
-    assert (Outcome.NOTHING, before) == (primary.review(before, ME, ONE, holds(LOWER), False).outcome or "", before)
+    assert (Outcome.NOTHING, before) == (claims.review(before, ME, ONE, holds(LOWER), False).outcome or "", before)
 
 
 def test_a_holder_that_knows_all_recipients_done_ends_the_claim() -> None:
-    assert Outcome.DONE == primary.review(claim(entry(ONE)), ME, ONE, replace(holds(OURS), done=frozenset({1})), True).outcome
+    assert Outcome.DONE == claims.review(claim(entry(ONE)), ME, ONE, replace(holds(OURS), done=frozenset({1})), True).outcome

@@ -6,7 +6,7 @@ from shadowrelay.model.ids import NO_DATABASE, DatabaseId, ServerName
 from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, DiscardStatus, Notification, Role
 from shadowrelay.model.replies import IllegalTransition
 from shadowrelay.model.values import replace
-from shadowrelay.ownership import primary, rules
+from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import Outcome, PeerDatabase
 
 ME = PeerDatabase(ServerName("me"), DatabaseId("da"))
@@ -24,11 +24,11 @@ def claim(*copies: Copy, role: Role = Role.PRIMARY) -> Claim:
 
 
 def test_a_first_claim_names_the_server_that_is_sent_the_copy() -> None:
-    assert Claim(Role.PRIMARY, CopyNumber(1, 1, ME.database), 2, copies=(entry(ONE),)) == primary.first_claim(ME, 2, (ONE,))
+    assert Claim(Role.PRIMARY, CopyNumber(1, 1, ME.database), 2, copies=(entry(ONE),)) == claims.first_claim(ME, 2, (ONE,))
 
 
 def test_a_first_claim_without_a_server_becomes_by_placing_what_it_is_with_one() -> None:
-    assert primary.first_claim(ME, 2, (ONE,)) == primary.placing(primary.first_claim(ME, 2), ME, ONE).after
+    assert claims.first_claim(ME, 2, (ONE,)) == claims.placing(claims.first_claim(ME, 2), ME, ONE).after
 
 
 @pytest.mark.parametrize(
@@ -44,11 +44,11 @@ def test_a_first_claim_without_a_server_becomes_by_placing_what_it_is_with_one()
     ],
 )
 def test_a_listed_server_gets_another_copy_only_under_its_lease(listed: Copy | None, lease_runs: bool, may: bool) -> None:
-    assert may == primary.may_place_on(claim(*([listed] if listed else [])), ONE, lease_runs)
+    assert may == claims.may_place_on(claim(*([listed] if listed else [])), ONE, lease_runs)
 
 
 def test_placing_raises_the_number_and_nobody_is_chosen_any_more() -> None:
-    after = primary.placing(claim(entry(ONE, Choice.CHOSEN)), ME, TWO).after
+    after = claims.placing(claim(entry(ONE, Choice.CHOSEN)), ME, TWO).after
 
     assert replace(claim(entry(ONE), entry(TWO)), number=CopyNumber(1, 3, ME.database)) == after
 
@@ -56,30 +56,30 @@ def test_placing_raises_the_number_and_nobody_is_chosen_any_more() -> None:
 @pytest.mark.parametrize("choice", [Choice.DISMISSED, Choice.RECALLED])
 def test_nothing_is_placed_where_a_released_is_under_way(choice: Choice) -> None:
     with pytest.raises(IllegalTransition):
-        primary.placing(claim(entry(ONE, choice)), ME, ONE)
+        claims.placing(claim(entry(ONE, choice)), ME, ONE)
 
 
 @pytest.mark.parametrize("role", [Role.SHADOW, Role.DELIVERED, Role.RELEASED, Role.SET_ASIDE])
 def test_only_a_primary_places_or_refuses(role: Role) -> None:
     with pytest.raises(IllegalTransition):
-        primary.placing(claim(role=role), ME, ONE)
+        claims.placing(claim(role=role), ME, ONE)
     with pytest.raises(IllegalTransition):
-        primary.refused(claim(role=role))
+        claims.client_refused(claim(role=role))
 
 
 def test_an_event_of_an_unknown_message_is_illegal() -> None:
     with pytest.raises(IllegalTransition):
-        primary.placed(None, NUMBER, ONE)
+        claims.placed(None, NUMBER, ONE)
 
 
 def test_a_server_that_was_sent_nothing_goes_off_the_list() -> None:
-    assert claim(entry(TWO)) == primary.not_sent(claim(entry(ONE), entry(TWO)), (ONE.server,))
-    assert claim(entry(ONE)) == primary.not_sent(claim(entry(ONE)), ())
+    assert claim(entry(TWO)) == claims.not_sent(claim(entry(ONE), entry(TWO)), (ONE.server,))
+    assert claim(entry(ONE)) == claims.not_sent(claim(entry(ONE)), ())
 
 
 def test_the_confirmed_server_is_chosen_and_the_others_stay_listed_untold() -> None:
     before = claim(entry(ONE, Choice.CHOSEN), entry(TWO))
-    transition = primary.placed(before, NUMBER, TWO)
+    transition = claims.placed(before, NUMBER, TWO)
 
     assert (claim(entry(TWO, Choice.CHOSEN), entry(ONE)), (), Outcome.CHOSEN) == (transition.after, transition.tell, transition.outcome)
 
@@ -87,13 +87,13 @@ def test_the_confirmed_server_is_chosen_and_the_others_stay_listed_untold() -> N
 def test_a_server_with_a_released_under_way_stays_dismissed_when_another_is_chosen() -> None:
     before = claim(entry(ONE, Choice.DISMISSED), entry(TWO))
 
-    assert claim(entry(TWO, Choice.CHOSEN), entry(ONE, Choice.DISMISSED)) == primary.placed(before, NUMBER, TWO).after
+    assert claim(entry(TWO, Choice.CHOSEN), entry(ONE, Choice.DISMISSED)) == claims.placed(before, NUMBER, TWO).after
 
 
 def test_late_news_of_an_older_number_chooses_nobody_but_shows_the_database() -> None:
     before = claim(replace(entry(ONE), database=NO_DATABASE))
 
-    assert claim(entry(ONE)) == primary.placed(before, replace(NUMBER, placement=1), ONE).after
+    assert claim(entry(ONE)) == claims.placed(before, replace(NUMBER, placement=1), ONE).after
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_late_news_of_an_older_number_chooses_nobody_but_shows_the_database() ->
     ids=["off the list", "no primary", "dismissed", "recalled"],
 )
 def test_a_confirmation_that_comes_too_late_changes_nothing(before: Claim) -> None:
-    assert not primary.placed(before, NUMBER, ONE).changed
+    assert not claims.placed(before, NUMBER, ONE).changed
 
 
 @pytest.mark.parametrize(
@@ -118,18 +118,18 @@ def test_a_confirmation_that_comes_too_late_changes_nothing(before: Claim) -> No
     ],
 )
 def test_who_acknowledged_released_leaves_the_list_if_it_cannot_have_promoted(before: Claim, lease_runs: bool, after: Claim | None) -> None:
-    assert (after or before) == primary.released_acknowledged(before, ONE, lease_runs).after
+    assert (after or before) == claims.released_acknowledged(before, ONE, lease_runs).after
 
 
 @pytest.mark.parametrize(
     ("choice", "after"), [(Choice.CHOSEN, Choice.LISTED), (Choice.LISTED, Choice.LISTED), (Choice.HANDED_OVER, Choice.HANDED_OVER)]
 )
 def test_only_the_chosen_server_is_given_up(choice: Choice, after: Choice) -> None:
-    assert claim(entry(ONE, after)) == primary.gave_up(claim(entry(ONE, choice)), ONE.server).after
+    assert claim(entry(ONE, after)) == claims.no_longer_chosen(claim(entry(ONE, choice)), ONE.server).after
 
 
 def test_a_server_is_chosen_again_under_the_next_number_that_is_for_it_alone() -> None:
-    transition = primary.choosing_again(claim(entry(ONE), entry(TWO, Choice.CHOSEN)), ME, ONE.server)
+    transition = claims.choosing_again(claim(entry(ONE), entry(TWO, Choice.CHOSEN)), ME, ONE.server)
 
     assert replace(claim(entry(ONE), entry(TWO)), number=CopyNumber(1, 3, ME.database)) == transition.after
     assert Outcome.CHOOSE_AGAIN == transition.outcome
@@ -144,7 +144,7 @@ def test_a_server_is_chosen_again_under_the_next_number_that_is_for_it_alone() -
     ],
 )
 def test_nobody_else_is_chosen_again(before: Claim) -> None:
-    assert not primary.choosing_again(before, ME, ONE.server).changed
+    assert not claims.choosing_again(before, ME, ONE.server).changed
 
 
 @pytest.mark.parametrize(
@@ -153,35 +153,35 @@ def test_nobody_else_is_chosen_again(before: Claim) -> None:
     ids=["chosen", "listed", "unlisted", "own copy"],
 )
 def test_a_question_carries_a_placement_only_for_the_chosen_server(before: Claim, placement: int) -> None:
-    assert replace(NUMBER, placement=placement) == primary.question_number(before, ONE.server)
+    assert replace(NUMBER, placement=placement) == claims.question_number(before, ONE.server)
 
 
 def test_a_refused_message_is_given_up_everywhere() -> None:
-    transition = primary.refused(claim(entry(ONE), entry(TWO, Choice.DISMISSED)))
+    transition = claims.client_refused(claim(entry(ONE), entry(TWO, Choice.DISMISSED)))
 
     assert claim(entry(TWO, Choice.DISMISSED), entry(ONE, Choice.DISMISSED), role=Role.RELEASED) == transition.after
     assert (Notification(ONE.server, ONE.database, DiscardStatus.RELEASED),) == transition.tell
 
 
 def test_a_hand_over_keeps_copy_and_list_and_is_said_once() -> None:
-    transition = primary.handing_over(claim(entry(ONE, Choice.CHOSEN), entry(TWO)))
+    transition = claims.handing_over(claim(entry(ONE, Choice.CHOSEN), entry(TWO)))
 
     assert claim(entry(ONE, Choice.HANDED_OVER), entry(TWO), role=Role.SET_ASIDE) == transition.after
     assert (Notification(ONE.server, ONE.database, DiscardStatus.YOURS),) == transition.tell
-    assert not primary.handing_over(transition.after).changed
-    assert not primary.handing_over(claim(entry(ONE))).changed
+    assert not claims.handing_over(transition.after).changed
+    assert not claims.handing_over(claim(entry(ONE))).changed
 
 
 def test_a_hand_over_that_comes_to_nothing_is_claimed_again() -> None:
     handed = claim(entry(ONE, Choice.HANDED_OVER), role=Role.SET_ASIDE)
 
-    assert claim() == primary.not_sent(handed, (ONE.server,))
+    assert claim() == claims.not_sent(handed, (ONE.server,))
 
 
 def test_every_server_on_the_list_is_told_what_is_done_and_only_what_is_new() -> None:
-    first = primary.recorded(claim(entry(ONE, Choice.CHOSEN)), frozenset({1}))
-    again = primary.recorded(first.after, frozenset({1}))
-    last = primary.recorded(first.after, frozenset({2}))
+    first = claims.recorded(claim(entry(ONE, Choice.CHOSEN)), frozenset({1}))
+    again = claims.recorded(first.after, frozenset({1}))
+    last = claims.recorded(first.after, frozenset({2}))
 
     assert (Notification(ONE.server, ONE.database, DiscardStatus.DELIVERED, frozenset({1})),) == first.tell
     assert not again.changed
@@ -190,7 +190,7 @@ def test_every_server_on_the_list_is_told_what_is_done_and_only_what_is_new() ->
 
 
 def test_what_a_node_delivered_before_it_yielded_is_kept_and_told_nobody() -> None:
-    transition = primary.recorded(claim(role=Role.SHADOW), frozenset({1}))
+    transition = claims.recorded(claim(role=Role.SHADOW), frozenset({1}))
 
     assert (replace(claim(role=Role.SHADOW), done=frozenset({1})), ()) == (transition.after, transition.tell)
 
@@ -214,4 +214,4 @@ def test_an_attempt_waits_for_every_server_without_a_lease() -> None:
 def test_an_unconfirmed_copy_may_be_in_either_database(listed: Copy | None, after: Copy | None) -> None:
     others = (entry(TWO, Choice.CHOSEN),)
 
-    assert claim(*others, *([after] if after else [])) == primary.uncertain(claim(*others, *([listed] if listed else [])), ONE)
+    assert claim(*others, *([after] if after else [])) == claims.uncertain(claim(*others, *([listed] if listed else [])), ONE)

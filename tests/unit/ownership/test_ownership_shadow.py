@@ -21,7 +21,7 @@ from shadowrelay.model.ownership import (
 )
 from shadowrelay.model.replies import IllegalTransition
 from shadowrelay.model.values import replace
-from shadowrelay.ownership import primary, rules, shadow
+from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import Outcome, PeerDatabase
 
 ME = PeerDatabase(ServerName("me"), DatabaseId("db"))
@@ -48,7 +48,7 @@ def event(what: DiscardStatus, *ordinals: int) -> DiscardEvent:
     ids=["unknown", "released", "older"],
 )
 def test_a_copy_is_stored_unless_something_higher_is_known(before: Claim | None) -> None:
-    transition = shadow.hold(before, ME, ONE, NUMBER, 2, frozenset())
+    transition = claims.hold(before, ME, ONE, NUMBER, 2, frozenset())
 
     assert (HELD, Outcome.STORED) == (transition.after, transition.outcome)
 
@@ -57,25 +57,25 @@ def test_a_stored_copy_keeps_what_was_done_and_who_must_acknowledge() -> None:
     waiting = (Copy(TWO.server, TWO.database, Choice.DISMISSED),)
     before = replace(HELD, role=Role.RELEASED, done=frozenset({1}), copies=waiting)
 
-    assert replace(HELD, done=frozenset({1}), copies=waiting) == shadow.hold(before, ME, ONE, NUMBER, 2, frozenset()).after
+    assert replace(HELD, done=frozenset({1}), copies=waiting) == claims.hold(before, ME, ONE, NUMBER, 2, frozenset()).after
 
 
 def test_who_offers_a_lower_copy_to_a_primary_is_listed_because_it_will_yield() -> None:
-    transition = shadow.hold(OWN, ME, ONE, NUMBER, 2, frozenset())
+    transition = claims.hold(OWN, ME, ONE, NUMBER, 2, frozenset())
     listed = replace(OWN, copies=(*OWN.copies, Copy(ONE.server, ONE.database)))
 
-    assert (listed, Outcome.SUPERSEDED, shadow.status_of(OWN)) == (transition.after, transition.outcome, transition.answer)
+    assert (listed, Outcome.SUPERSEDED, claims.status_of(OWN)) == (transition.after, transition.outcome, transition.answer)
 
 
 def test_who_offers_a_higher_copy_to_a_primary_is_not_listed() -> None:
-    assert OWN == shadow.hold(OWN, ME, ONE, replace(NUMBER, ownership=OWN.number.ownership + 1), 2, frozenset()).after
+    assert OWN == claims.hold(OWN, ME, ONE, replace(NUMBER, ownership=OWN.number.ownership + 1), 2, frozenset()).after
 
 
 @pytest.mark.parametrize("before", [replace(OWN, role=Role.DELIVERED), replace(HELD, number=HIGHER), HELD])
 def test_a_superseded_copy_is_answered_like_a_question(before: Claim) -> None:
-    transition = shadow.hold(before, ME, ONE, NUMBER, 2, frozenset())
+    transition = claims.hold(before, ME, ONE, NUMBER, 2, frozenset())
 
-    assert (before, Outcome.SUPERSEDED, shadow.status_of(before)) == (transition.after, transition.outcome, transition.answer)
+    assert (before, Outcome.SUPERSEDED, claims.status_of(before)) == (transition.after, transition.outcome, transition.answer)
 
 
 @pytest.mark.parametrize(
@@ -97,10 +97,10 @@ def test_a_superseded_copy_is_answered_like_a_question(before: Claim) -> None:
     ],
 )
 def test_a_notification_is_obeyed_once_and_only_by_whom_it_concerns(before: Claim | None, heard: DiscardEvent, after: Claim | None) -> None:
-    transition = shadow.heard(before, ONE, heard)
+    transition = claims.heard(before, ONE, heard)
 
     assert (after or before) == transition.after
-    assert not shadow.heard(transition.after, ONE, heard).changed
+    assert not claims.heard(transition.after, ONE, heard).changed
 
 
 UNKNOWN = StatusAnswer(StatusState.UNKNOWN)
@@ -133,7 +133,7 @@ def test_what_a_live_primary_answers_about_the_copy_held_for_it(
 ) -> None:
     question = StatusQuestion(MessageId("m"), NUMBER)
 
-    assert after == shadow.reconciled(before, ONE, question, answer, from_sender=from_sender).after
+    assert after == claims.reconciled(before, ONE, question, answer, from_sender=from_sender).after
 
 
 def test_a_copy_that_yielded_to_its_primary_ends_when_that_one_says_that_it_was_released() -> None:
@@ -141,21 +141,21 @@ def test_a_copy_that_yielded_to_its_primary_ends_when_that_one_says_that_it_was_
     notification = event(DiscardStatus.RELEASED)
     question, answer = StatusQuestion(MessageId("m"), LOWER), StatusAnswer(StatusState.RELEASED, NUMBER)
 
-    assert not shadow.heard(YIELDED, ONE, notification).changed
-    assert replace(YIELDED, role=Role.RELEASED) == shadow.reconciled(YIELDED, ONE, question, answer, from_sender=False).after
-    assert not shadow.reconciled(YIELDED, TWO, question, answer, from_sender=False).changed
-    assert not shadow.reconciled(YIELDED, ONE, replace(question, number=NUMBER), answer, from_sender=False).changed
+    assert not claims.heard(YIELDED, ONE, notification).changed
+    assert replace(YIELDED, role=Role.RELEASED) == claims.reconciled(YIELDED, ONE, question, answer, from_sender=False).after
+    assert not claims.reconciled(YIELDED, TWO, question, answer, from_sender=False).changed
+    assert not claims.reconciled(YIELDED, ONE, replace(question, number=NUMBER), answer, from_sender=False).changed
 
 
 def test_a_copy_that_yielded_to_its_primary_is_not_ended_by_what_that_one_does_not_know() -> None:
     """The primary never gave its number, so that it sent no such copy."""
     question = StatusQuestion(MessageId("m"), LOWER)
 
-    assert not shadow.reconciled(YIELDED, ONE, question, UNKNOWN, from_sender=True).changed
+    assert not claims.reconciled(YIELDED, ONE, question, UNKNOWN, from_sender=True).changed
 
 
 def test_a_primary_that_hears_promoted_asks_the_speaker() -> None:
-    assert Outcome.REVIEW == shadow.heard(OWN, ONE, event(DiscardStatus.PROMOTED)).outcome
+    assert Outcome.REVIEW == claims.heard(OWN, ONE, event(DiscardStatus.PROMOTED)).outcome
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_a_primary_that_hears_promoted_asks_the_speaker() -> None:
 def test_an_answer_in_the_round_before_a_promotion(
     before: Claim, peer: PeerDatabase, answer: StatusAnswer, outcome: Outcome, after: Claim
 ) -> None:
-    transition = shadow.answered(before, ME, peer, answer, ALL)
+    transition = claims.answered(before, ME, peer, answer, ALL)
 
     assert (outcome, after or Claim(Role.PRIMARY, CopyNumber(3, 0, ME.database), 2)) == (transition.outcome, transition.after)
 
@@ -189,25 +189,25 @@ def test_an_answer_in_the_round_before_a_promotion(
 def test_without_the_rule_wait_a_round_goes_on_after_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rules, "asked_after_waiting", lambda claim: claim.asked)
 
-    assert ASKED == shadow.answered(ASKED, ME, TWO, StatusAnswer(StatusState.SHADOW, HIGHER, ONE.server, ONE.database), ALL).after
+    assert ASKED == claims.answered(ASKED, ME, TWO, StatusAnswer(StatusState.SHADOW, HIGHER, ONE.server, ONE.database), ALL).after
 
 
 def test_who_is_no_shadow_server_any_more_does_not_promote() -> None:
-    assert Outcome.YIELDED == shadow.answered(OWN, ME, TWO, StatusAnswer(StatusState.UNKNOWN), ALL).outcome
-    assert not shadow.alone(OWN, ME, frozenset()).changed
-    assert not shadow.round_over(OWN).changed
+    assert Outcome.YIELDED == claims.answered(OWN, ME, TWO, StatusAnswer(StatusState.UNKNOWN), ALL).outcome
+    assert not claims.nobody_left_to_ask(OWN, ME, frozenset()).changed
+    assert not claims.new_round(OWN).changed
 
 
 def test_a_shadow_server_promotes_alone_when_all_in_reach_were_heard_and_tells_the_old_primary() -> None:
     waiting = (Copy(TWO.server, TWO.database, Choice.DISMISSED),)
-    transition = shadow.alone(replace(ASKED, copies=waiting), ME, frozenset({ONE.server}))
+    transition = claims.nobody_left_to_ask(replace(ASKED, copies=waiting), ME, frozenset({ONE.server}))
 
     assert Claim(Role.PRIMARY, CopyNumber(3, 0, ME.database), 2, copies=waiting) == transition.after
     assert (Notification(ONE.server, ONE.database, DiscardStatus.PROMOTED),) == transition.tell
 
 
 def test_nobody_is_told_of_a_promotion_whose_primary_is_unknown() -> None:
-    assert () == shadow.alone(replace(HELD, primary=NO_SERVER), ME, frozenset()).tell
+    assert () == claims.nobody_left_to_ask(replace(HELD, primary=NO_SERVER), ME, frozenset()).tell
 
 
 FORKS = DiscardEvent(1, MessageId("m"), DiscardStatus.FORKS, frozenset({1}), "a:25")
@@ -215,7 +215,7 @@ FORKS = DiscardEvent(1, MessageId("m"), DiscardStatus.FORKS, frozenset({1}), "a:
 
 @pytest.mark.parametrize("claim", [HELD, HANDED, ASKED, replace(HELD, number=LOWER)], ids=["held", "handed", "asked", "yielded"])
 def test_forks_are_noted_and_decide_nothing(claim: Claim) -> None:
-    transition = shadow.heard(claim, ONE, FORKS)
+    transition = claims.heard(claim, ONE, FORKS)
 
     assert (False, Outcome.FORKS) == (transition.changed, transition.outcome)
 
@@ -234,21 +234,21 @@ def test_forks_are_noted_and_decide_nothing(claim: Claim) -> None:
     ids=["unknown", "own", "of another server", "of another database", "delivered", "released", "set aside"],
 )
 def test_forks_of_anything_but_a_copy_held_for_the_speaker_are_ignored(claim: Claim | None, speaker: PeerDatabase) -> None:
-    assert Transition(claim, claim) == shadow.heard(claim, speaker, FORKS)
+    assert Transition(claim, claim) == claims.heard(claim, speaker, FORKS)
 
 
 def test_a_shadow_server_does_not_promote_before_all_in_reach_were_heard() -> None:
-    assert not shadow.alone(ASKED, ME, ALL).changed
+    assert not claims.nobody_left_to_ask(ASKED, ME, ALL).changed
 
 
 def test_a_primary_that_lives_ends_the_round() -> None:
-    assert HELD == shadow.round_over(ASKED).after
+    assert HELD == claims.new_round(ASKED).after
 
 
 def test_an_unknown_message_has_no_round() -> None:
-    for ask in (lambda: shadow.round_over(None), lambda: shadow.alone(None, ME, ALL)):
-        with pytest.raises(IllegalTransition):
-            ask()
+    with pytest.raises(IllegalTransition):
+        claims.new_round(None)
+    assert not claims.nobody_left_to_ask(None, ME, ALL).changed
 
 
 @pytest.mark.parametrize(
@@ -269,15 +269,15 @@ def test_an_unknown_message_has_no_round() -> None:
 def test_what_a_question_does_to_the_claim_of_a_shadow_server(
     before: Claim | None, asker: PeerDatabase, number: CopyNumber, after: Claim | None
 ) -> None:
-    transition = shadow.answer_question(before, OWNER, asker, number, NO_SERVER, False)
+    transition = claims.answer_question(before, OWNER, asker, number, NO_SERVER, False)
 
-    assert (after, shadow.status_of(after)) == (transition.after, transition.answer)
+    assert (after, claims.status_of(after)) == (transition.after, transition.answer)
 
 
 def test_a_higher_question_ends_a_primary_between_two_attempts() -> None:
     before = replace(OWN, copies=(Copy(TWO.server, TWO.database), Copy(ONE.server, ONE.database, Choice.CHOSEN)))
-    ended = shadow.answer_question(before, OWNER, TWO, HIGHER, NO_SERVER, False)
-    running = shadow.answer_question(before, OWNER, TWO, HIGHER, NO_SERVER, True)
+    ended = claims.answer_question(before, OWNER, TWO, HIGHER, NO_SERVER, False)
+    running = claims.answer_question(before, OWNER, TWO, HIGHER, NO_SERVER, True)
     dismissed = (Copy(ONE.server, ONE.database, Choice.DISMISSED),)
 
     below = replace(NUMBER, placement=0)
@@ -288,7 +288,7 @@ def test_a_higher_question_ends_a_primary_between_two_attempts() -> None:
 
 
 def test_a_primary_ended_by_anothers_shadow_server_shadows_that_primary() -> None:
-    after = shadow.answer_question(OWN, OWNER, TWO, replace(HIGHER, database=DatabaseId("dx")), ServerName("x"), False).after
+    after = claims.answer_question(OWN, OWNER, TWO, replace(HIGHER, database=DatabaseId("dx")), ServerName("x"), False).after
 
     assert after is not None
     assert (ServerName("x"), DatabaseId("dx")) == (after.primary, after.database)
@@ -306,7 +306,7 @@ def test_a_primary_ended_by_anothers_shadow_server_shadows_that_primary() -> Non
     ],
 )
 def test_who_asks_with_a_lower_number_may_hold_a_copy_and_is_listed(listed: tuple[Copy, ...], after: Choice | None) -> None:
-    transition = shadow.answer_question(replace(OWN, copies=listed), OWNER, TWO, LOWER, NO_SERVER, False)
+    transition = claims.answer_question(replace(OWN, copies=listed), OWNER, TWO, LOWER, NO_SERVER, False)
     copies = listed if after is None else (Copy(TWO.server, TWO.database, after),)
 
     assert replace(OWN, copies=copies) == transition.after
@@ -326,7 +326,7 @@ def test_who_asks_with_a_lower_number_may_hold_a_copy_and_is_listed(listed: tupl
     ],
 )
 def test_what_a_node_says_of_a_message(claim: Claim | None, answer: StatusAnswer) -> None:
-    assert answer == shadow.status_of(claim)
+    assert answer == claims.status_of(claim)
 
 
 # properties
@@ -364,14 +364,14 @@ def transitions(draw: st.DrawFn) -> Transition:
     party, answer, number = draw(parties), draw(answers), draw(numbers)
     claim = draw(st.one_of(mine, held))
     moves = [
-        lambda: shadow.answer_question(claim, ME, party, number, NO_SERVER, draw(st.booleans())),
-        lambda: shadow.heard(claim, party, draw(events)),
-        lambda: shadow.hold(claim, ME, party, number, 3, draw(ordinals)),
-        lambda: primary.recorded(claim, draw(ordinals)),
-        lambda: primary.review(claim, ME, party, answer, draw(st.booleans())),
-        lambda: shadow.answered(claim, ME, party, answer, ALL),
-        lambda: primary.placed(claim, number, party),
-        lambda: primary.choosing_again(claim, ME, party.server),
+        lambda: claims.answer_question(claim, ME, party, number, NO_SERVER, draw(st.booleans())),
+        lambda: claims.heard(claim, party, draw(events)),
+        lambda: claims.hold(claim, ME, party, number, 3, draw(ordinals)),
+        lambda: claims.recorded(claim, draw(ordinals)),
+        lambda: claims.review(claim, ME, party, answer, draw(st.booleans())),
+        lambda: claims.answered(claim, ME, party, answer, ALL),
+        lambda: claims.placed(claim, number, party),
+        lambda: claims.choosing_again(claim, ME, party.server),
     ]
     return draw(st.sampled_from(moves))()
 

@@ -9,7 +9,7 @@ from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, Role, S
 from shadowrelay.model.peers import PeerIdentity, Seen
 from shadowrelay.model.queue import Beginning
 from shadowrelay.model.values import replace
-from shadowrelay.ownership import primary, rules, shadow
+from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import Outcome, PeerDatabase
 
 ME, FORMER = PeerDatabase(ServerName("me"), DatabaseId("new")), DatabaseId("former")
@@ -56,14 +56,14 @@ def test_only_claims_under_another_database_are_of_an_older_copy() -> None:
 @pytest.mark.parametrize("number", [OLDER.number, CopyNumber(1, 1, FORMER), CopyNumber(1, 3, FORMER)])
 def test_a_question_of_who_holds_the_copy_for_it_does_not_end_a_claim_of_an_older_copy(number: CopyNumber) -> None:
     """The asker may not be able to promote: its copy may be damaged."""
-    after = shadow.answer_question(OLDER, ME, HOLDER, number, ME.server, in_attempt=False)
+    after = claims.answer_question(OLDER, ME, HOLDER, number, ME.server, in_attempt=False)
 
     assert (OLDER, StatusAnswer(StatusState.PRIMARY, OLDER.number)) == (after.after, after.answer)
 
 
 def test_a_question_of_who_got_its_copy_since_then_ends_a_claim_of_an_older_copy() -> None:
     """Whoever placed that copy may be destroyed by now: if the older claim stayed, the two would wait for each other."""
-    after = shadow.answer_question(OLDER, ME, HOLDER, CopyNumber(2, 1, DatabaseId("dg")), ServerName("gone"), in_attempt=False).after
+    after = claims.answer_question(OLDER, ME, HOLDER, CopyNumber(2, 1, DatabaseId("dg")), ServerName("gone"), in_attempt=False).after
 
     assert after is not None
     assert (Role.SHADOW, ServerName("gone"), CopyNumber(1, 0, FORMER)) == (after.role, after.primary, after.number)
@@ -72,9 +72,9 @@ def test_a_question_of_who_got_its_copy_since_then_ends_a_claim_of_an_older_copy
 @pytest.mark.parametrize("placement", [1, 2])
 def test_whoever_holds_the_copy_promotes_although_the_older_copy_claims_the_message(placement: int) -> None:
     held = Claim(Role.SHADOW, OLDER.number, 1, primary=ME.server, database=FORMER)
-    claims = StatusAnswer(StatusState.PRIMARY, CopyNumber(1, placement, FORMER))
+    still_claims = StatusAnswer(StatusState.PRIMARY, CopyNumber(1, placement, FORMER))
 
-    promoted = shadow.answered(held, HOLDER, ME, claims, {ME.server})
+    promoted = claims.answered(held, HOLDER, ME, still_claims, {ME.server})
 
     assert promoted.after is not None
     assert (Outcome.PROMOTED, CopyNumber(2, 0, HOLDER.database)) == (promoted.outcome, promoted.after.number)
@@ -83,14 +83,14 @@ def test_whoever_holds_the_copy_promotes_although_the_older_copy_claims_the_mess
 def test_a_copy_from_before_the_older_one_yields_to_its_claim() -> None:
     held = Claim(Role.SHADOW, CopyNumber(1, 1, FORMER), 1, primary=ME.server, database=FORMER)
 
-    after = shadow.answered(held, HOLDER, ME, StatusAnswer(StatusState.PRIMARY, OLDER.number), {ME.server})
+    after = claims.answered(held, HOLDER, ME, StatusAnswer(StatusState.PRIMARY, OLDER.number), {ME.server})
 
     assert after.after is not None
     assert (Outcome.YIELDED, ME.server, ME.database) == (after.outcome, after.after.primary, after.after.database)
 
 
 def test_a_claim_that_nobody_else_has_is_claimed_again_under_the_new_database() -> None:
-    after = primary.claimed_again(OLDER, ME)
+    after = claims.claimed_again(OLDER, ME)
 
     assert Outcome.CLAIMED_AGAIN == after.outcome
     assert replace(OLDER, number=CopyNumber(1, 3, ME.database), copies=(Copy(HOLDER.server, HOLDER.database),)) == after.after
@@ -98,21 +98,21 @@ def test_a_claim_that_nobody_else_has_is_claimed_again_under_the_new_database() 
 
 @pytest.mark.parametrize("claim", [replace(OLDER, number=CopyNumber(1, 2, ME.database)), replace(OLDER, role=Role.DELIVERED)])
 def test_no_other_claim_is_claimed_again(claim: Claim) -> None:
-    assert not primary.claimed_again(claim, ME).changed
+    assert not claims.claimed_again(claim, ME).changed
 
 
 def test_a_copy_for_the_former_database_promotes_first() -> None:
     """It knows what happened since: the primary waits until it was taken over."""
     holds = StatusAnswer(StatusState.SHADOW, OLDER.number, ME.server, FORMER)
 
-    assert Outcome.WAIT == primary.review(OLDER, ME, HOLDER, holds, lease_runs=False).outcome
+    assert Outcome.WAIT == claims.review(OLDER, ME, HOLDER, holds, lease_runs=False).outcome
 
 
 def test_who_yields_to_a_server_that_is_about_to_promote_is_on_its_list_afterwards() -> None:
     held = Claim(Role.SHADOW, OLDER.number, 1, primary=ME.server, database=FORMER)
     yielded = StatusAnswer(StatusState.SHADOW, CopyNumber(1, 0, FORMER), HOLDER.server, HOLDER.database)
 
-    promoted = shadow.answered(held, HOLDER, ME, yielded, {ME.server})
+    promoted = claims.answered(held, HOLDER, ME, yielded, {ME.server})
 
     assert promoted.after is not None
     assert (Role.PRIMARY, (Copy(ME.server, ME.database),)) == (promoted.after.role, promoted.after.copies)

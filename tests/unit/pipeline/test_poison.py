@@ -9,7 +9,7 @@ from shadowrelay.model.message import Envelope, Recipient
 from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, Role
 from shadowrelay.model.queue import Origin, StoredMessage
 from shadowrelay.model.values import replace
-from shadowrelay.ownership import primary, shadow
+from shadowrelay.ownership import claims
 from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.delivery_rules import DueAction
 
@@ -70,7 +70,7 @@ def test_a_command_is_refused_with_its_reason(message: StoredMessage, release: s
 
 
 def test_a_message_that_is_taken_back_is_primary_again_with_its_copies_and_number() -> None:
-    transition = primary.taken_back(ASIDE)
+    transition = claims.taken_back(ASIDE)
 
     assert replace(ASIDE, role=Role.PRIMARY) == transition.after
     assert () == transition.tell
@@ -78,12 +78,12 @@ def test_a_message_that_is_taken_back_is_primary_again_with_its_copies_and_numbe
 
 @pytest.mark.parametrize("claim", [HANDED, HELD, replace(ASIDE, role=Role.PRIMARY), replace(ASIDE, role=Role.DELIVERED, copies=())])
 def test_only_what_is_set_aside_here_and_not_handed_over_is_taken_back(claim: Claim) -> None:
-    assert not primary.taken_back(claim).changed
+    assert not claims.taken_back(claim).changed
 
 
 def test_a_copy_that_cannot_be_read_is_dropped_and_still_answers_released() -> None:
-    transition = shadow.dropped(HELD)
+    transition = claims.unreadable_removed(HELD)
 
     assert transition.after is not None
     assert Role.RELEASED is transition.after.role
-    assert not shadow.dropped(ASIDE).changed
+    assert not claims.unreadable_removed(ASIDE).changed
