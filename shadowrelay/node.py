@@ -102,7 +102,7 @@ class Node:
         for note in self._ledger.notes:
             _log.warning("database.note", text=note)
         self._build_services()
-        self._context.peers.remember(await self._ledger.peers())
+        self._context.peers.load(await self._ledger.peers())
         await self._services.pressure.look()  # before the first client
         listens = [settings.admin.listen, *([] if settings.admin.tls_listen is None else [settings.admin.tls_listen])]
         names = (settings.server.name, *(listen.host for listen in listens), *settings.admin.allowed_hosts)
@@ -215,7 +215,7 @@ class Node:
 
         events = LinkEvents(
             own_identity=lambda: peer_requests.own_identity(peer.name),
-            conflict=lambda identity: context.peers.conflict(context.me, identity) or services.rolled_back.heard(identity),
+            conflict=lambda identity: context.peers.conflict(context.me, identity) or services.rolled_back.check(identity),
             on_identity=identified,
             on_heard=context.peers.heard,
             on_offer=context.peers.offered,

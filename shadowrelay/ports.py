@@ -140,7 +140,8 @@ class Ledger(Protocol):
 
     def record_hold(self, message: NewMessage, content: Content, decide: Decide) -> Awaitable[Transition]:
         """A shadow copy. `decide` receives the current claim. If `after` is a shadow claim, insert or replace the message with
-        this envelope and content; if `after == before`, the copy is superseded: `answer` is set, the content dropped."""
+        this envelope and content; any other `after`
+        is applied to the message that is here, `answer` is set, and the content is dropped."""
         ...
 
     # ownership
@@ -310,7 +311,7 @@ class Ledger(Protocol):
         ...
 
     async def unplaced(self, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
-        """Decided primary messages, not done, without a chosen copy, internal_id > after, ascending; an empty page is the end."""
+        """Decided primary messages, not done, with fewer copies than wanted; internal_id > after, ascending; an empty page is the end."""
         ...
 
     async def unreported(self, message_id: MessageId) -> Ordinals:
@@ -533,7 +534,7 @@ class PeerRequests(Protocol):
     async def hold(self, peer: PeerIdentity, offer: CopyOffer) -> Reply: ...
 
     async def track(self, peer: PeerIdentity, offer: CopyOffer, began_awake: float) -> Reply:
-        """Take over a message that the peer keeps as the shadow. `began_awake`: when its MAIL came, from which the lease counts."""
+        """Accept a message whose shadow the peer keeps. `began_awake`: when its MAIL came, from which the lease counts."""
         ...
 
     async def discards(self, peer: PeerIdentity, maximum: int, acknowledged: int | None) -> DiscardReply: ...

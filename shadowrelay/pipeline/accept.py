@@ -263,7 +263,7 @@ class AcceptService:
         if replication is Replication.FAILED:
             self._copy_repair.want(stored.envelope.message_id)
         is_moving = result is None and content.path is not None  # the session's file is now in the store, and is read from there
-        self._deliver.take_over(stored, None if is_moving else content)
+        self._deliver.deliver_accepted(stored, None if is_moving else content)
         return queued_as(stored.envelope.message_id)
 
     def _refuse(self, stored: StoredMessage, failures: list[str], size: int) -> Reply:

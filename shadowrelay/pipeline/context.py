@@ -163,7 +163,7 @@ class Context:
     def __post_init__(self) -> None:
         self.now = self.clock.now
 
-    def clock_ahead(self) -> timedelta:
+    def note_clock(self) -> timedelta:
         """How far the wall clock has jumped ahead of elapsed time: nothing expires by that part."""
         before = self.wall
         self.wall = delivery_rules.next_reading(before, self.clock.now(), self.clock.awake())
@@ -250,7 +250,7 @@ class Context:
             await self.ledger.transition((), lambda _, claim: Transition(claim, claim))  # transactions keep their order
         self.attempts.settle(message_ids)
 
-    async def track_discarded(self, primary: ServerName, events: Sequence[DiscardEvent]) -> None:
+    async def log_discarded(self, primary: ServerName, events: Sequence[DiscardEvent]) -> None:
         """Write a HADISCARD row for each shadow message that these ended, whichever way the node learned that. Called after the commit,
         because the commit may fail. Raises: LedgerUnavailable."""
         if not events:

@@ -1,8 +1,9 @@
 """Creates missing shadow copies. docs/architecture.md "Placing copies".
 
-They are missing for mail accepted without (all) copies, DSNs, promoted mail, and mail whose shadow server was lost. There is no
-polling: a cursor passes once through the unplaced messages in the order of their internal ids. It is set back when a message
-below it loses its copy, and stops while no peer may be tried. A message tried without success waits individually, longer each
+They are missing for mail accepted without (all) copies, DSNs, promoted mail, and mail whose shadow server was lost. Events drive
+it: a cursor passes once through the unplaced messages in the order of their internal ids. It is set back when a message
+below it loses its copy, and stops while no peer may be tried. A pass every ten minutes finds what no event
+reported. A message tried without success waits individually, longer each
 time. Memory is bounded: the ids of waiting messages, and the envelopes of those in progress.
 """
 
@@ -184,7 +185,7 @@ class CopyRepair:
             raise
         for message_id in due:
             message = found.get(message_id)
-            if message is None or message.claim.role is not Role.PRIMARY or not message.claim.missing_count or message.claim.handed:
+            if message is None or message.claim.role is not Role.PRIMARY or not message.claim.missing_count:
                 self._waiting.pop(message_id, None)
                 if message is None or not message.claim.is_primary:
                     self._context.leases.forget(message_id)  # a copy was stored after the message had ended, and that could not be recorded
@@ -267,7 +268,7 @@ class CopyRepair:
 
     def _is_settling(self, message: StoredMessage) -> bool:
         fresh = timedelta(seconds=min(SETTLING_SECONDS, self._context.heartbeat))
-        running = self._context.attempts.is_running(message.envelope.message_id)
+        running = self._context.attempts.is_busy(message.envelope.message_id)
         return running and self._context.now() - message.envelope.arrived_at < fresh
 
     async def place(self, message: StoredMessage) -> RepairOutcome:

@@ -35,7 +35,7 @@ from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.delivery_rules import NO_REPLY, reply_of
 from shadowrelay.pipeline.forks import ForkAttempt, Forks, NextHopNews, Outcomes, SameInProgress, Verdicts
-from shadowrelay.pipeline.leases import ACCEPT, AttemptLease
+from shadowrelay.pipeline.leases import WHOLE_MESSAGE, AttemptLease
 from shadowrelay.pipeline.next_hop_queue import PAGE, PARKED_MAX, Enqueuer, NextHopQueue, NextHopQueues
 from shadowrelay.pipeline.poison import Suspects, set_aside_corrupt, set_aside_poison
 from shadowrelay.protocol import tracking
@@ -62,7 +62,7 @@ class DeliverService:
     | `_cleared`            | reviewed: may be attempted         | `cleared`, by the review | `_after_review`; put back on failure  |
     | `_blocked`            | reviewed: wait for a server        | `blocked`, by the review | `_after_review`; put back on failure  |
     | `_woken`              | servers whose messages are to wake | `wake_server`            | `_wake_some`, page by page            |
-    | `_loaded_since_start` | earlier messages with a LOAD row   | `_track_load`            | `_done`                               |
+    | `_loaded_since_start` | earlier messages with a LOAD row   | `_log_load`            | `_done`                               |
 
     A recipient is in at most one entry of `_in_hand`, so that two attempts never deliver to it at the same time. `_cleared` and
     `_blocked` contain only messages in `_in_review`, each in at most one of the two.
@@ -89,7 +89,7 @@ class DeliverService:
         self._queues = queues = NextHopQueues(context, self._event.set, self._without_room)
         self._enqueuer = Enqueuer(context, forks, verdicts, queues, want_copy)
         self._loaded_since_start: set[int] = set()  # internal ids
-        self._outcomes = Outcomes(context, verdicts, queues.note_due, self.committed, self._done)
+        self._outcomes = Outcomes(context, verdicts, queues.note_due, self.copy_and_deliver, self._done)
         self._fresh: dict[MessageId, None] = {}
         self._in_hand: dict[MessageId, dict[str, Ordinals]] = {}  # by next hop
         self._in_review: dict[MessageId, dict[str, bool]] = {}  # by next hop: whether it is only `_age`d
@@ -122,7 +122,7 @@ class DeliverService:
         self._is_submission_wanted = True
         self._event.set()
 
-    def committed(self, message_id: MessageId) -> None:
+    def copy_and_deliver(self, message_id: MessageId) -> None:
         """A message without a waiting client was committed (a DSN, or one from Safety Net): copy and deliver it."""
         self._want_copy(message_id)
         self._look_at(message_id)
@@ -221,8 +221,8 @@ class DeliverService:
         """See `Forks.next_hop_of`."""
         return self._forks.next_hop_of(name)
 
-    def take_over(self, stored: StoredMessage, content: Content | None) -> None:
-        """Deliver a message just accepted, for which `Attempts.begin` was called so that its claim cannot end. Without `content`
+    def deliver_accepted(self, stored: StoredMessage, content: Content | None) -> None:
+        """Deliver a message that was just accepted, for which `Attempts.begin` was called so that its claim cannot end. Without `content`
         it is read from the store."""
         message_id = stored.envelope.message_id
         if self._context.is_draining or self._outcomes.is_blocked:
@@ -233,7 +233,7 @@ class DeliverService:
             self._context.attempts.end(message_id)
             return
         forks = self._forks.of(stored)
-        self._forks.track_transfer(stored, forks)
+        self._forks.log_transfer(stored, forks)
         if all(map(self._queues.has_room, forks)):
             for fork in forks:
                 self._load(stored, fork, None, content)
@@ -249,7 +249,7 @@ class DeliverService:
             if not await self._enqueuer.accepted(stored, forks):
                 self._look_later(stored.envelope.message_id)
         finally:
-            self._context.attempts.end(stored.envelope.message_id, ACCEPT)
+            self._context.attempts.end(stored.envelope.message_id, WHOLE_MESSAGE)
 
     async def drained(self, seconds: float) -> bool:
         """Wait at most `seconds` until no attempt runs any more. Forks that only wait are released at once."""
@@ -304,7 +304,7 @@ class DeliverService:
     async def _turn(self) -> None:
         await self._outcomes.unblocked()
         context = self._context
-        ahead = context.clock_ahead()
+        ahead = context.note_clock()
         if (set_backs_count := context.set_backs_count) != self._set_backs_count:
             await self._queues.hasten()
             self._set_backs_count = set_backs_count
@@ -388,10 +388,10 @@ class DeliverService:
 
     def _expire_in_submission(self, messages: Sequence[StoredMessage]) -> None:
         context = self._context
-        now = context.now() - context.clock_ahead()
+        now = context.now() - context.note_clock()
         for stored in messages:
             message_id = stored.envelope.message_id
-            if stored.claim.role is not Role.PRIMARY or message_id in self._in_review or context.attempts.is_running(message_id):
+            if stored.claim.role is not Role.PRIMARY or message_id in self._in_review or context.attempts.is_busy(message_id):
                 continue
             if delivery_rules.is_expired(stored.envelope.arrived_at, now, context.settings.transport.message_expiration_timeout):
                 for fork in self._forks.of(stored):
@@ -421,7 +421,7 @@ class DeliverService:
                 self._look_later(message_id)
                 continue
             forks = self._forks.of(stored)
-            if self._context.attempts.is_running(message_id):
+            if self._context.attempts.is_busy(message_id):
                 if not all(message_id in self._queues.of(fork.destination.key).loaded for fork in forks):
                     self._look_later(message_id)  # in use for a moment
                 continue
@@ -432,7 +432,7 @@ class DeliverService:
             ):
                 recorded.append(self._enqueue_found(stored, forks))
                 continue
-            self._forks.track_transfer(stored, forks)
+            self._forks.log_transfer(stored, forks)
             for fork in forks:
                 self._load(stored, fork, None, None)
         if recorded:
@@ -558,12 +558,12 @@ class DeliverService:
         self._in_hand.setdefault(message_id, in_hand)[key] = fork.ordinals
         self._queues.running_count += 1
         if stored.internal_id <= context.ledger.last_id_at_start:
-            self._track_load(stored)
+            self._log_load(stored)
         work = self._work(queue, stored, fork, retry, content, lease, is_aging=is_aging)
         context.tasks.spawn(work, "deliver")
         return True
 
-    def _track_load(self, stored: StoredMessage) -> None:
+    def _log_load(self, stored: StoredMessage) -> None:
         """Write LOAD, once for each message from before this start."""
         context = self._context
         if stored.internal_id not in self._loaded_since_start:

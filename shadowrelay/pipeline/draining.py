@@ -62,10 +62,10 @@ class Doors:
 class DrainService:
     """`begin` and `end` are drain and undrain; `view` reports the progress."""
 
-    def __init__(self, context: Context, deliver: DeliverService, place: CopyRepair, review: ReviewService) -> None:
+    def __init__(self, context: Context, deliver: DeliverService, copy_repair: CopyRepair, review: ReviewService) -> None:
         self._context = context
         self._deliver = deliver
-        self._place = place
+        self._copy_repair = copy_repair
         self._review = review
         self.doors = Doors()
         self._task: asyncio.Task[None] | None = None
@@ -174,7 +174,7 @@ class DrainService:
         self._context.is_draining = False
         self.doors.open()
         self._deliver.undrained()
-        self._place.wake(0)
+        self._copy_repair.wake(0)
         self._announce()
 
     def _start(self) -> None:
@@ -317,14 +317,14 @@ class DrainService:
         if uncopied:
             copies = context.settings.transport.shadow_copies
             await context.ledger.transition(uncopied, lambda _, claim: claims.copies_wanted(claim, copies))
-            self._place.wake(0)
+            self._copy_repair.wake(0)
         for server, message_ids in again.items():  # with the highest number it can take them over
             await self._review.choose_again(server, message_ids)
         if elsewhere:
             await context.ledger.transition(
                 list(elsewhere), lambda message_id, claim: claims.no_longer_chosen(claim, elsewhere[message_id])
             )
-            self._place.wake(0)
+            self._copy_repair.wake(0)
         if wanted:
             transitions = await context.end_claims(list(wanted), partial(self._decide, wanted))
             self._report(wanted, transitions, found)
@@ -355,7 +355,7 @@ class DrainService:
     async def _obstacle(self, message: StoredMessage, reached: dict[ServerName, bool]) -> Obstacle | None:
         context = self._context
         message_id, chosen = message.envelope.message_id, message.claim.chosen()
-        if context.attempts.is_running(message_id):
+        if context.attempts.is_busy(message_id):
             return Obstacle.ATTEMPT
         if rules.is_of_older_copy(message.claim, context.me):
             return Obstacle.OLDER_COPY

@@ -1,4 +1,4 @@
-"""Moves copies to a new primary server after their old one yielded to it. docs/design.md 6.2 "Several copies".
+"""Registers copies with the primary server to which their old one yielded. docs/design.md 6.2 "Several copies".
 
 Where several copies are wanted, a primary server that yields releases none of the others: the new primary server needs them. It sends
 `promoted` to their servers. Each of these asks it to which server it yielded, and asks that server, which lists it before it answers.
@@ -109,4 +109,4 @@ class FollowService:
         for transition, message in zip(transitions, messages, strict=True):
             if transition.outcome == Outcome.DONE and transition.before is not None:
                 event = DiscardEvent(0, message.envelope.message_id, DiscardStatus.DELIVERED)
-                await self._context.track_discarded(transition.before.primary, [event])
+                await self._context.log_discarded(transition.before.primary, [event])

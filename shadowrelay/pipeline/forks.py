@@ -163,7 +163,7 @@ class Forks:
         )
         return ForkRetry(fork.destination.key, fork.ordinals, 0, FailureKind.QUEUED, now, now, "", notice_at=notice_at)
 
-    def track_transfer(self, stored: StoredMessage, forks: Sequence[Fork]) -> None:
+    def log_transfer(self, stored: StoredMessage, forks: Sequence[Fork]) -> None:
         """Write TRANSFER: forks were made."""
         context = self._context
         now = context.now()
@@ -217,7 +217,7 @@ class Forks:
         rest = fork.ordinals - ended
         waiting = replace(attempt.retry or self.queued(stored, fork, now), ordinals=rest, attempts_next_at=now) if rest else None
         context.counts.attempts[AttemptResult.DUPLICATE] += 1
-        for first, ordinals in firsts.items():  # before the commit, as in `_track`: an extra row is better than a missing one
+        for first, ordinals in firsts.items():  # before the commit, as in `_log_rows`: an extra row is better than a missing one
             at = context.now()
             context.tracking.write(tracking.duplicate(context.me.server, stored, at=at, ordinals=frozenset(ordinals), first=first))
             _log.info("delivery.duplicate", message_id=stored.envelope.message_id, delivered_as=first, recipients=len(ordinals))
@@ -284,7 +284,7 @@ class Forks:
                 ),
             )
         if outcome.failed:
-            self._track(attempt, result, outcome, EventSource.QUEUE)
+            self._log_rows(attempt, result, outcome, EventSource.QUEUE)
         await self._commit(attempt, record, await self._record(attempt, outcome, result))
 
     async def _transaction(self, attempt: ForkAttempt, ordinals: Ordinals, prefix: bytes) -> TransactionResult:
@@ -328,7 +328,7 @@ class Forks:
         outcome = AttemptOutcome(delivered, {}, None) if is_whole else self._outcome(attempt, result)
         self._context.counts.attempts[AttemptResult.DELIVERED if is_whole else _result_of(outcome)] += 1
         try:
-            self._track(attempt, result, outcome, EventSource.SMTP if is_whole else _source(result.result))
+            self._log_rows(attempt, result, outcome, EventSource.SMTP if is_whole else _source(result.result))
         except Exception:
             _log.exception("attempt.untracked", message_id=attempt.stored.envelope.message_id)  # the outcome stands nevertheless
         return outcome
@@ -341,7 +341,7 @@ class Forks:
             result.ordinals,
             result.result,
             attempt.retry,
-            arrived_at=attempt.stored.envelope.arrived_at + context.clock_ahead(),
+            arrived_at=attempt.stored.envelope.arrived_at + context.note_clock(),
             now=context.now(),
             send=settings.send,
             message_expiration_timeout=settings.transport.message_expiration_timeout,
@@ -349,7 +349,7 @@ class Forks:
             dot_sent_unanswered=result.dot_sent_unanswered,
         )
 
-    def _track(self, attempt: ForkAttempt, result: TransactionResult, outcome: AttemptOutcome, source: EventSource) -> None:
+    def _log_rows(self, attempt: ForkAttempt, result: TransactionResult, outcome: AttemptOutcome, source: EventSource) -> None:
         """Log the replies of the next hop before they are committed: they are facts, even if the commit fails."""
         context, stored, destination = self._context, attempt.stored, attempt.fork.destination
         me, now, key, server, elapsed = context.me.server, context.now(), destination.key, result.server, result.elapsed
@@ -365,7 +365,7 @@ class Forks:
             )
         if outcome.done and destination.tracks:
             taken = NO_SERVER if result.relayed is None else result.relayed.server
-            self._relay.track_other_ways(stored, destination, result.ordinals, taken)
+            self._relay.log_other_ways(stored, destination, result.ordinals, taken)
         if outcome.expired:
             context.tracking.write(tracking.expire(me, stored, at=now, ordinals=outcome.expired))
         for cause, ordinals in ((source, outcome.failed.keys() - outcome.expired), (EventSource.QUEUE, outcome.expired)):

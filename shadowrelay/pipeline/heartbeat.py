@@ -161,7 +161,7 @@ class HeartbeatService:
 
     async def _apply(self, speaker: PeerDatabase, incarnation: int, reply: DiscardReply) -> None:
         context = self._context
-        await self._relay.recorded(reply.events)
+        await self._relay.wait_until_recorded(reply.events)
 
         def decide(event: DiscardEvent, claim: Claim | None) -> Transition:
             transition = claims.heard(claim, speaker, event)
@@ -184,4 +184,4 @@ class HeartbeatService:
                 context.leases.forget(event.message_id)
                 if context.delayed.waiting:
                     context.delayed.end(event.message_id, Acknowledged.DONE)
-        await context.track_discarded(speaker.server, rules.discarded(reply.events, transitions))
+        await context.log_discarded(speaker.server, rules.discarded(reply.events, transitions))

@@ -1,4 +1,4 @@
-"""Tracks running attempts, and leases on the servers that may hold copies. docs/design.md 6.2, 6.4.
+"""Running attempts, and leases on the servers that may hold copies. docs/design.md 6.2, 6.4.
 
 A claim may end only between two attempts (docs/design.md 6.2 "again", "meet"). Attempts begin on the event loop and claims end in
 the writer's thread; one lock decides which came first. Between that decision and the end of its commit, and in a read that
@@ -22,7 +22,7 @@ from shadowrelay.ports import Clock
 from shadowrelay.settings.values import Transport, WithoutLease
 
 LONGEST_REPLY_SECONDS = rules.REPLY_ALLOWANCE_MAX.total_seconds()  # nobody waits longer for the reply to a final dot
-ACCEPT = ""  # stands for the next hop while a message is being accepted
+WHOLE_MESSAGE = ""  # in the place of a next hop: all forks are reserved, because the message is accepted or its claim is changed
 
 Fork = tuple[MessageId, str]
 
@@ -51,18 +51,18 @@ class Attempts:
         """Reserve the message: until `end`, nothing else may be attempted on it, and its claim may not end. False if an attempt
         runs, or if an attempt or the claim may have ended since the message was read."""
         with self._lock:
-            if message_id in self._running or message_id in self._ended_claims or (message_id, ACCEPT) in self._ended_forks:
+            if message_id in self._running or message_id in self._ended_claims or (message_id, WHOLE_MESSAGE) in self._ended_forks:
                 return False
             if message_id in self._waiting:
                 self._make_stale(message_id)
-            self._running[message_id] = {ACCEPT}
+            self._running[message_id] = {WHOLE_MESSAGE}
             return True
 
     def wait(self, message_id: MessageId, next_hop: str) -> bool:
         """This fork, as just read, waits for a session. False if it already waits or runs, or if it or the claim may have ended or
         changed since it was read. A change during acceptance is ignored, because the accepting task knows the claim."""
         with self._lock:
-            if message_id in self._changed and ACCEPT not in self._running.get(message_id, ()):
+            if message_id in self._changed and WHOLE_MESSAGE not in self._running.get(message_id, ()):
                 return False
             if message_id in self._ended_claims or (message_id, next_hop) in self._ended_forks:
                 return False
@@ -74,19 +74,19 @@ class Attempts:
     def start(self, message_id: MessageId, next_hop: str) -> bool:
         """Start a waiting fork. False if it is stale, or the whole message is reserved: read it again."""
         with self._lock:
-            if (message_id, next_hop) in self._stale or ACCEPT in self._running.get(message_id, ()):
+            if (message_id, next_hop) in self._stale or WHOLE_MESSAGE in self._running.get(message_id, ()):
                 return False
             self._stop_waiting(message_id, next_hop)
             self._running.setdefault(message_id, set()).add(next_hop)
             return True
 
-    def end(self, message_id: MessageId, next_hop: str = ACCEPT) -> None:
+    def end(self, message_id: MessageId, next_hop: str = WHOLE_MESSAGE) -> None:
         """The attempt is over and recorded, or was never started. A read that began earlier still shows the fork as due."""
         with self._lock:
             if next_hop in self._waiting.get(message_id, ()):
                 self._stop_waiting(message_id, next_hop)
             self._ended_forks.add((message_id, next_hop))
-            if next_hop == ACCEPT:
+            if next_hop == WHOLE_MESSAGE:
                 self._changed_in_acceptance.discard(message_id)
             running = self._running.get(message_id)
             if running is not None:
@@ -122,7 +122,7 @@ class Attempts:
         if message_id in self._waiting:
             self._make_stale(message_id)
         self._changed.add(message_id)
-        if ACCEPT in self._running.get(message_id, ()):
+        if WHOLE_MESSAGE in self._running.get(message_id, ()):
             self._changed_in_acceptance.add(message_id)
 
     def end_claim(self, message_id: MessageId) -> bool:
@@ -148,7 +148,7 @@ class Attempts:
             self._ended_claims -= self._settled_claims
             self._settled_claims.clear()
 
-    def is_running(self, message_id: MessageId) -> bool:
+    def is_busy(self, message_id: MessageId) -> bool:
         """Whether the message is being accepted or delivered, or waits for a session."""
         with self._lock:
             return message_id in self._running or message_id in self._waiting
@@ -196,7 +196,7 @@ class Leases:
 
     def learn_span(self, server: ServerName, span: timedelta, track: timedelta | None = None) -> None:
         """The peer's own span, from its XSHADOW. One that differs is safe, but probably not meant: leases use the shorter one, and a
-        takeover waits for the longer one. `track`: when it takes back what it relayed to this node, which is no lease either."""
+        takeover waits for the longer one. `track`: when it takes back what it relayed to this node; the lease ends before that, too."""
         self._spans[server] = span
         self._lengths[server] = rules.lease_length(self._span, span if track is None else min(span, track))
         if track is not None:
@@ -234,7 +234,7 @@ class Leases:
         if original_id in self._confirmed:
             self._confirmed[message_id] = dict(self._confirmed[original_id])
 
-    def without(self, message_id: MessageId, server: ServerName) -> None:
+    def begin_without_lease(self, message_id: MessageId, server: ServerName) -> None:
         """The server may hold a copy that this process did not send, and how long it will wait is unknown: no lease."""
         # A new dict: a decision may call this on the writer's thread, while the event loop goes through the old one.
         self._copies[message_id] = {**self._copies.get(message_id, {}), server: 0.0}
@@ -324,7 +324,7 @@ class AttemptLease:
         return self._leases.may_end_data(self._message_id, self._claim, self.excused, self._known)
 
     def reply_seconds(self) -> float:
-        """Seconds that the leases still last."""
+        """Seconds that the leases still last; infinite if that covers any time allowed for a reply."""
         if self._leases.reply_allowance >= LONGEST_REPLY_SECONDS:  # `may_end_data` has found that they last so long
             return math.inf
         return self._leases.dot_left(self._message_id, self._claim, self.excused, self._known)

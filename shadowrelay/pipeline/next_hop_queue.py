@@ -378,7 +378,7 @@ class Enqueuer:
             self._want_copy(stored.envelope.message_id)
             retries = [replace(retry, waits_for=WAITS_FOR_COPY, attempts_next_at=until) for retry in retries]
         await self._context.ledger.record_queued(stored.envelope.message_id, retries)
-        self._forks.track_transfer(stored, forks)
+        self._forks.log_transfer(stored, forks)
         for retry in retries:
             self._queues.note_due(retry.next_hop, retry.attempts_next_at)
 
@@ -392,7 +392,7 @@ class Enqueuer:
         await self._context.ledger.record_queued(
             stored.envelope.message_id, [self._forks.queued(stored, fork, now) for fork in fresh], gone
         )
-        self._forks.track_transfer(stored, fresh)
+        self._forks.log_transfer(stored, fresh)
         for fork in (*fresh, *forks):
             self._queues.note_due(fork.destination.key, now)
 

@@ -41,7 +41,7 @@ class PeerRequestService:
     def __init__(self, context: Context, is_older_copy: Callable[[PeerIdentity], Reply | None], track: TrackService) -> None:
         self._context = context
         self._is_older_copy = is_older_copy
-        self._track = track
+        self._log_rows = track
         self._sent: dict[PeerDatabase, int] = {}  # highest sequence that this process has sent to each peer
         self._acknowledged: dict[PeerDatabase, int] = {}  # highest sequence that each has acknowledged, in a commit
         self._unrecorded: dict[ServerName, tuple[PeerIdentity, datetime]] = {}  # the latest identity, and when it was received
@@ -176,7 +176,7 @@ class PeerRequestService:
 
     async def track(self, peer: PeerIdentity, offer: CopyOffer, began_awake: float) -> Reply:
         """Take a message that the peer relays and keeps the shadow of. If it is here already, the reply reports its status."""
-        reply = await self._track.take(peer, offer, began_awake)
+        reply = await self._log_rows.take(peer, offer, began_awake)
         if reply is not None:
             return reply
         context, message_id, party = self._context, offer.envelope.message_id, PeerDatabase(peer.server, peer.database)
@@ -270,7 +270,7 @@ class PeerRequestService:
 
     def _answer(self, message_id: MessageId, claim: Claim | None, asker: PeerDatabase, number: CopyNumber) -> Transition:
         context = self._context
-        if claim is None and context.attempts.is_running(message_id):  # still being accepted: active
+        if claim is None and context.attempts.is_busy(message_id):  # still being accepted: active
             answer = StatusAnswer(StatusState.PRIMARY, CopyNumber(1, 1, context.me.database))
             return Transition(None, None, answer=answer)
         number_server = context.ledger.server_of(number.database)
@@ -290,7 +290,7 @@ class PeerRequestService:
         was, entry = before.copy_on(asker.server), after.copy_on(asker.server)
         if entry is not None and (was is None or was.database != entry.database):
             self._context.attempts.changed(message_id)
-            self._context.leases.without(message_id, asker.server)
+            self._context.leases.begin_without_lease(message_id, asker.server)
 
 
 def _without_unreported(answer: StatusAnswer, unreported: Ordinals, claim: Claim | None) -> StatusAnswer:

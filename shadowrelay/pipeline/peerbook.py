@@ -118,7 +118,7 @@ class PeerBook:
         self._trials_count = 0
         self._began = clock.awake()
 
-    def remember(self, rows: Iterable[PeerRow]) -> None:
+    def load(self, rows: Iterable[PeerRow]) -> None:
         """Load what the ledger recorded: any other database is new."""
         for row in rows:
             if row.server in self.states:
@@ -166,10 +166,10 @@ class PeerBook:
         state.database, state.incarnation, state.began = identity.database, identity.incarnation, identity.began
         state.former, state.identity = identity.former, identity
         if not is_same:
-            self._now(state, circuit.after_copy(state.breaker))
+            self._set_breaker(state, circuit.after_copy(state.breaker))
         if not is_same or identity.position >= state.position:  # two sessions may tell it in the wrong order
             state.position = identity.position
-            self._drains(state, is_draining=identity.is_draining)
+            self._note_draining(state, is_draining=identity.is_draining)
         self.heard(identity.server, identity.database)
         if before not in (NO_DATABASE, identity.database):
             for tell_database in self.on_new_database:
@@ -195,7 +195,7 @@ class PeerBook:
         """How many peers have another value of a setting that should be one."""
         return sum(bool(state.differs) for state in self.states.values())
 
-    def _drains(self, state: PeerState, *, is_draining: bool) -> None:
+    def _note_draining(self, state: PeerState, *, is_draining: bool) -> None:
         """Note whether the peer reports that it drains. A draining peer has to be polled soon."""
         was_draining, state.is_draining = state.is_draining, is_draining
         if is_draining:
@@ -205,7 +205,7 @@ class PeerBook:
             state.wake.set()
         elif was_draining:
             _log.info("peer.drains_no_longer", server=state.peer.name)
-            self._now(state, circuit.after_copy(state.breaker))
+            self._set_breaker(state, circuit.after_copy(state.breaker))
 
     def heard(self, server: ServerName, database: DatabaseId) -> None:
         """Record a sign of life, in either direction."""
@@ -216,9 +216,9 @@ class PeerBook:
         state.heard_awake = self._clock.awake()
         state.last_error = ""
         if state.is_forgotten:
-            self._remembered(state)
+            self._came_back(state)
         if state.breaker is not circuit.CLOSED:
-            self._now(state, circuit.after_sign_of_life(state.breaker))
+            self._set_breaker(state, circuit.after_sign_of_life(state.breaker))
         if state.unreachable_since is not None:
             seconds = self._clock.ran() - state.unreachable_since
             state.unreachable_since = None
@@ -235,7 +235,7 @@ class PeerBook:
         if server in self.states:
             self.states[server].is_forgotten = is_forgotten
 
-    def _remembered(self, state: PeerState) -> None:
+    def _came_back(self, state: PeerState) -> None:
         """It came back, and counts as before. What it took over meanwhile, it tells itself."""
         state.is_forgotten = False
         _log.warning("peer.remembered", server=state.peer.name)
@@ -270,15 +270,15 @@ class PeerBook:
         if not is_offered:
             self.refused(server, circuit.Refused.SESSION, "does not offer HOLD now")
         elif (state := self.states.get(server)) is not None:
-            self._now(state, circuit.after_offer(state.breaker))
+            self._set_breaker(state, circuit.after_offer(state.breaker))
 
     def stored(self, server: ServerName) -> None:
         """The peer has stored a copy."""
         state = self.states[server]
         if state.breaker is not circuit.CLOSED:
-            self._now(state, circuit.after_copy(state.breaker))
+            self._set_breaker(state, circuit.after_copy(state.breaker))
 
-    def _now(self, state: PeerState, after: circuit.Breaker) -> None:
+    def _set_breaker(self, state: PeerState, after: circuit.Breaker) -> None:
         before, state.breaker = state.breaker, after
         if before.opened_at is None or after.opened_at is not None:
             return
@@ -324,7 +324,7 @@ class PeerBook:
         return sum(state.breaker.opened_at is None and not state.is_forgotten for state in states)
 
     def reasons_against_copies(self) -> tuple[str, ...]:
-        """Of each other peer, why it takes none."""
+        """Why each peer takes no copies."""
         return tuple([f"{server}: {_reason_of(state)}" for server, state in self.states.items() if _reason_of(state)])
 
     def refusing(self) -> int:
@@ -352,7 +352,7 @@ class PeerBook:
         return state is not None and state.is_forgotten
 
     def forgotten(self) -> int:
-        """How many peers are."""
+        """The number of forgotten peers."""
         return sum(state.is_forgotten for state in self.states.values())
 
     def drains(self, server: ServerName) -> bool:

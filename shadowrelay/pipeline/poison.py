@@ -112,7 +112,7 @@ class Suspects:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Use around an attempt on a suspect (`Course.ALONE`). It waits for the previous turn to end: with its attempt, or after
+        """Use around an attempt on a suspect (`DueAction.ALONE`). It waits for the previous turn to end: with its attempt, or after
         `TURN_SECONDS`, because a silent next hop of one suspect must not block the others."""
         await self._turn.acquire()
         is_mine = True

@@ -33,8 +33,6 @@ from shadowrelay.pipeline.review import ReviewService
 from shadowrelay.ports import Decide
 from shadowrelay.protocol import tracking
 
-ENDINGS = (DiscardStatus.DELIVERED, DiscardStatus.RELEASED)
-
 
 @dataclass(slots=True)
 class Reachable:
@@ -53,10 +51,10 @@ _log = structlog.get_logger()
 class PromoteService:
     """Watches the shadow queues for lost primaries."""
 
-    def __init__(self, context: Context, deliver: DeliverService, place: CopyRepair, review: ReviewService) -> None:
+    def __init__(self, context: Context, deliver: DeliverService, copy_repair: CopyRepair, review: ReviewService) -> None:
         self._context = context
         self._deliver = deliver
-        self._place = place
+        self._copy_repair = copy_repair
         self._review = review
         self._event = asyncio.Event()
         self._corrupt: dict[MessageId, str] = {}  # logged once: why
@@ -132,7 +130,7 @@ class PromoteService:
         if context.peers.is_available(primary):
             return True  # it answers, but has lost the message or hands it over: it can be relayed there again
         timeout = context.settings.transport.message_expiration_timeout
-        if delivery_rules.is_expired(message.envelope.arrived_at + context.clock_ahead(), context.now(), timeout):
+        if delivery_rules.is_expired(message.envelope.arrived_at + context.note_clock(), context.now(), timeout):
             return True
         return self._deliver.has_other_route(message, primary)
 
@@ -182,7 +180,7 @@ class PromoteService:
                     for message in promoted:
                         self._review.suspect(message.envelope.message_id, group.primary)
                 else:
-                    self._place.wake(promoted[0].internal_id - 1)
+                    self._copy_repair.wake(promoted[0].internal_id - 1)
                 self._deliver.wake()
 
         after = left_count = 0
@@ -267,7 +265,7 @@ class PromoteService:
         on_promoted(
             [replace(by_id[message_id], claim=claim) for message_id, claim in after.items() if claim is not None and message_id in ours]
         )
-        await self._track_ended(ids, transitions)
+        await self._log_ended(ids, transitions)
         return ours
 
     async def _is_whole(self, message: StoredMessage) -> bool:
@@ -336,7 +334,7 @@ class PromoteService:
 
         return decide
 
-    async def _track_ended(self, ids: Sequence[MessageId], transitions: Sequence[Transition]) -> None:
+    async def _log_ended(self, ids: Sequence[MessageId], transitions: Sequence[Transition]) -> None:
         """Write the rows of messages that another node reported delivered: they are no longer shadow messages."""
         by_primary: dict[ServerName, list[DiscardEvent]] = defaultdict(list)
         for message_id, transition in zip(ids, transitions, strict=True):
@@ -344,7 +342,7 @@ class PromoteService:
                 by_primary[transition.before.primary].append(DiscardEvent(0, message_id, DiscardStatus.DELIVERED))
         try:
             for primary, events in by_primary.items():
-                await self._context.track_discarded(primary, events)
+                await self._context.log_discarded(primary, events)
         except LedgerUnavailable as error:
             _log.warning("discards.untracked", reason=error.reason)  # messages promoted with them must still be reported
 

@@ -124,7 +124,7 @@ class ReconcileService:
             for event, transition in zip(events, transitions, strict=True):  # again after the commit: see `call_off_done`
                 if not context.call_off_done(event.message_id, transition) and transition.changed:
                     context.attempts.changed(event.message_id)
-            await context.track_discarded(party.server, rules.discarded(events, transitions))
+            await context.log_discarded(party.server, rules.discarded(events, transitions))
 
         if events:
             await context.tasks.whole(settle(), f"reconcile {party.server}")

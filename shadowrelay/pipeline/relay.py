@@ -175,7 +175,7 @@ class RelayService:
         report = DeliveryReport(name, dict.fromkeys(sorted(job.ordinals), Reply(250, "2.0.0", text)))
         if is_done or state is StatusState.RELEASED:
             if self._is_of_earlier_process(stored):
-                self._track_end(envelope, server, DiscardStatus.DELIVERED if is_done else DiscardStatus.RELEASED)
+                self._log_end(envelope, server, DiscardStatus.DELIVERED if is_done else DiscardStatus.RELEASED)
             return Relayed(server, report, None, None)
         next_hop = PeerDatabase(server, answer.server_database)
         number = (
@@ -190,7 +190,7 @@ class RelayService:
         kept = NewMessage(envelope, claim, Origin.SHADOW, None, keep_until)
         return Relayed(server, report, kept, content if content.path is not None else None)
 
-    def track_other_ways(self, stored: StoredMessage, destination: Destination, ordinals: Ordinals, taken: ServerName) -> None:
+    def log_other_ways(self, stored: StoredMessage, destination: Destination, ordinals: Ordinals, taken: ServerName) -> None:
         """These recipients' fork has ended, by the server `taken` if there is one. An earlier process may have logged that the shadow of
         one of the other servers stays here, and died before its commit. Such a row has an end, too."""
         if not self._is_of_earlier_process(stored):
@@ -198,9 +198,9 @@ class RelayService:
         for host in destination.hosts:
             server = self.server_at(host)
             if server is not None and server != taken:
-                self._track_end(relayed_envelope(stored.envelope, server, ordinals), server, DiscardStatus.RELEASED)
+                self._log_end(relayed_envelope(stored.envelope, server, ordinals), server, DiscardStatus.RELEASED)
 
-    def _track_end(self, envelope: Envelope, server: ServerName, status: DiscardStatus) -> None:
+    def _log_end(self, envelope: Envelope, server: ServerName, status: DiscardStatus) -> None:
         context = self._context
         context.tracking.write(
             tracking.hadiscard(
@@ -224,7 +224,7 @@ class RelayService:
                 self._yielded.discard(message_id)
                 self._has_yielded(message_id)
 
-    async def recorded(self, events: Iterable[DiscardEvent]) -> None:
+    async def wait_until_recorded(self, events: Iterable[DiscardEvent]) -> None:
         """Wait until the ledger has the messages that were relayed just now: the next hop may deliver one before this node has recorded its
         shadow. An offer without an answer is not waited for. Its events are applied when the answer arrives; if none arrives, the message
         is offered again, and that answer contains them."""

@@ -57,10 +57,10 @@ class ReviewService:
     | `_waited_for`         | servers for which messages wait       | `_wait_for`; `run`          | `reachable`; `run`                 |
     """
 
-    def __init__(self, context: Context, deliver: DeliverService, place: CopyRepair) -> None:
+    def __init__(self, context: Context, deliver: DeliverService, copy_repair: CopyRepair) -> None:
         self._context = context
         self._deliver = deliver
-        self._place = place
+        self._copy_repair = copy_repair
         self._wanted: set[MessageId] = set()
         self._later: list[tuple[float, MessageId]] = []  # a heap by `Clock.awake`
         self._later_at: dict[MessageId, float] = {}  # the valid time of each message in `_later`; other entries there are stale
@@ -134,7 +134,7 @@ class ReviewService:
             after = page[-1].internal_id
             ids = [message.envelope.message_id for message in page if message.claim.is_chosen(server)]
             await self._context.ledger.transition(ids, lambda _, claim: claims.no_longer_chosen(claim, server))
-        self._place.wake(0)
+        self._copy_repair.wake(0)
 
     async def run(self) -> None:
         """Review requested messages in pages. If another node must act first, repeat later: soon at first, then less often."""
@@ -275,7 +275,7 @@ class ReviewService:
                 self._deliver.blocked(message_id, NO_SERVER, pause)
         is_unanswered = bool(unreachable & suspects)  # handed over, and the old primary server does not answer
         if (is_settled or is_unanswered) and not is_older and message.claim.missing_count:
-            self._place.want(message_id)
+            self._copy_repair.want(message_id)
 
     def _wait_for(self, message: StoredMessage, away: set[ServerName]) -> None:
         """Have the message wait for one of these servers. It wakes when the server returns, when `may_go_without` applies, or when a lease
@@ -414,13 +414,13 @@ class ReviewService:
             if transition.outcome == Outcome.CHOSEN:
                 self._deliver.placed(message_id)
                 if transition.before is not None and not transition.before.is_chosen(server):
-                    self._track_chosen(messages[message_id], server, asked_at)
+                    self._log_chosen(messages[message_id], server, asked_at)
         for message_id, answer in answer_to.items():
             if holds_for(answer, context.me):  # our question reset its silence timer
                 context.leases.began(message_id, server, asked_at, is_confirmed=True)
         return outcome
 
-    def _track_chosen(self, message: StoredMessage, server: ServerName, asked_at: float) -> None:
+    def _log_chosen(self, message: StoredMessage, server: ServerName, asked_at: float) -> None:
         """HAREDIRECT: a copy that the server held already counts again. None was sent."""
         context = self._context
         elapsed = timedelta(seconds=context.clock.awake() - asked_at)

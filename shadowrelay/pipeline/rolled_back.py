@@ -57,7 +57,7 @@ class RolledBackService:
 
         await asyncio.gather(*(greet(server) for server in context.peers.states))
 
-    def heard(self, identity: PeerIdentity) -> str:
+    def check(self, identity: PeerIdentity) -> str:
         """A peer has identified itself: why its session cannot be used; empty if it can."""
         ledger, seen = self._context.ledger, identity.seen
         own = ledger.identity
@@ -79,7 +79,7 @@ class RolledBackService:
 
     def refusal(self, identity: PeerIdentity) -> Reply | None:
         """The same as a reply to a peer's XSHADOW."""
-        return STARTS_AGAIN if self.heard(identity) else None
+        return STARTS_AGAIN if self.check(identity) else None
 
     async def run(self) -> None:
         """Have everything in the older copy asked about, in the order of acceptance, also what is not due yet. What cannot be decided

@@ -235,7 +235,7 @@ class SafetyNetService:
             return  # the request was disabled meanwhile, or the message is here already, perhaps as another node's copy
         context.tracking.write(tracking.resubmit_from_safety_net(me.server, made, at=now, request=number))
         context.counts.resubmitted += 1
-        self._deliver.committed(message_id)
+        self._deliver.copy_and_deliver(message_id)
 
 
 def _named(criteria: Criteria) -> dict[str, str]:

@@ -31,7 +31,7 @@ class SweepService:
 
     async def run(self) -> None:
         """Sweep forever."""
-        self._context.clock_ahead()  # the first reading: jumps are detected from here on
+        self._context.note_clock()  # the first reading: jumps are detected from here on
         while True:
             await asyncio.sleep(min(self._context.heartbeat, 60.0))
             try:
@@ -71,7 +71,7 @@ class SweepService:
 
     async def _expire(self) -> None:
         context = self._context
-        ahead = context.clock_ahead()
+        ahead = context.note_clock()
         while True:
             expired = await context.ledger.expire(context.now() - ahead, STEP)
             for message in expired:

@@ -77,7 +77,7 @@ class TrackService:
         context.counts.acknowledged[Replication.SUCCESS] += 1
         if stored.claim.missing_count:
             self._copy_repair.want(message_id)
-        self._deliver.take_over(stored, None if content.path is not None else content)
+        self._deliver.deliver_accepted(stored, None if content.path is not None else content)
         return queued_as(message_id)
 
     async def _is_here(self, message_id: MessageId) -> bool:

@@ -58,7 +58,7 @@ class View:
         rolled_back: RolledBackService,
         drain: DrainService,
         deliver: DeliverService,
-        place: CopyRepair,
+        copy_repair: CopyRepair,
         safety_net: SafetyNetService,
         started_at: datetime,
         effective: Callable[[], dict[str, object]],
@@ -71,7 +71,7 @@ class View:
         self._started_at = started_at
         self._effective = effective
         self._deliver = deliver
-        self._place = place
+        self._copy_repair = copy_repair
         self._safety_net = safety_net
         self._on_forgotten = on_forgotten
         self._velocities = Velocities(context.clock)
@@ -397,7 +397,7 @@ class View:
             fewer = "without a copy" if not taking else f"with {taking} of {wanted} copies"
             outcome = "is refused with 451" if transport.reject_message_on_shadow_failure else f"is accepted {fewer}"
             yield f"new mail {outcome}: {'; '.join(context.peers.reasons_against_copies()) or 'too few peers are configured'}"
-        if count := self._place.failing_count:
+        if count := self._copy_repair.failing_count:
             yield f"accepted messages with fewer copies than wanted: {count}; the copies are tried again"
 
 

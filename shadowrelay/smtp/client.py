@@ -125,7 +125,7 @@ async def _open(host: HostPort, name: str, opening: ConnectOptions, tls: TlsUse)
         await _greet(client, opening)
         if tls is not TlsUse.NEVER:
             await _protect(client, name, opening, tls)
-        return _take_over(client, host, name)
+        return _adopt_transport(client, host, name)
     except BaseException as error:
         transport = client.transport
         client.close()
@@ -190,7 +190,7 @@ async def _protect(client: aiosmtplib.SMTP, name: str, opening: ConnectOptions, 
         raise _TlsFailed(Reply(TLS_FAILED.code, TLS_FAILED.enhanced, text[:300])) from error
 
 
-def _take_over(client: aiosmtplib.SMTP, host: HostPort, name: str) -> Opened:
+def _adopt_transport(client: aiosmtplib.SMTP, host: HostPort, name: str) -> Opened:
     protocol = client.protocol
     if client.transport is None or protocol is None:
         raise SessionBroken(CONNECTION_LOST)

@@ -47,7 +47,7 @@ from shadowrelay.smtp.limits import (
     client_ip,
 )
 from shadowrelay.smtp.peer_part import PeerPart
-from shadowrelay.smtp.reception import Reception, SessionLog
+from shadowrelay.smtp.reception import Reception, SessionState
 
 aiosmtpd_log.setLevel(logging.WARNING)  # it logs each connection, in a format other than ours
 
@@ -110,9 +110,9 @@ class Connection(SMTP):
         """Start the session."""
         peername = transport.get_extra_info("peername")
         self.own_reader.progress_at = self._began_at = self.loop.time()
-        self.account = SessionLog(client_ip(peername), peername[1] if isinstance(peername, tuple) else 0, self._began_at)
-        self.peer = PeerPart(self.reception, self.account)
-        address, connector = self.account.address, self.reception.connector
+        self.state = SessionState(client_ip(peername), peername[1] if isinstance(peername, tuple) else 0, self._began_at)
+        self.peer = PeerPart(self.reception, self.state)
+        address, connector = self.state.address, self.reception.connector
         is_trusted = self.reception.rights.is_externally_secured(address)  # several nodes may share one address
         of_address_max = connector.max_sessions if is_trusted else connector.max_sessions_per_address
         self._refused_at_once = self.reception.count.enter(address, connector.max_sessions, of_address_max)
@@ -184,7 +184,7 @@ class Connection(SMTP):
         asyncio.StreamReaderProtocol.connection_lost(self, error)
         self.transport = None
         self._sessions.pop(self, None)
-        self.reception.count.leave(self.account.address)
+        self.reception.count.leave(self.state.address)
         self.gone.set_result(None)
         if self._is_handled:
             self.ended()
@@ -199,7 +199,7 @@ class Connection(SMTP):
         self._writer = self._reader = None  # type: ignore[assignment]
 
     def _log_end(self) -> None:
-        account = self.account
+        account = self.state
         counts = (account.messages_count, account.copies_count, account.refused_count, account.errors_count)
         is_probe = not any(counts) and account.reason in ORDINARY_ENDS  # of a load balancer or a peer, every few seconds
         (_log.debug if is_probe else _log.info)(
@@ -223,7 +223,7 @@ class Connection(SMTP):
         if self._is_ending or self.transport is None:
             return
         self._is_ending = True
-        self.account.reason = reason
+        self.state.reason = reason
         if reply is not None:
             self.say(reply)
         self._write()
@@ -235,7 +235,7 @@ class Connection(SMTP):
     def cut(self, reason: str = "cut") -> None:
         """Close the connection at once."""
         if self.transport is not None:
-            self.account.reason = reason
+            self.state.reason = reason
             self.transport.abort()
 
     # the timer: one, rescheduled only when it fires
@@ -246,7 +246,7 @@ class Connection(SMTP):
     def _ends_at(self) -> float:
         connector = self.reception.connector
         inactive_at = self.own_reader.progress_at + connector.connection_inactivity_timeout.total_seconds()
-        if self.account.peer:
+        if self.state.peer:
             return inactive_at
         return min(inactive_at, self._began_at + connector.connection_timeout.total_seconds())
 
@@ -291,7 +291,7 @@ class Connection(SMTP):
         if transport is None:
             return True
         if self._replies:
-            if self.account.peer:
+            if self.state.peer:
                 self.peer.answering()
             transport.write(self._replies[0] if len(self._replies) == 1 else b"".join(self._replies))
             self._replies.clear()
@@ -323,11 +323,9 @@ class Connection(SMTP):
                 self.transport, BoundedReading(self), context, server_side=True, ssl_handshake_timeout=HANDSHAKE_SECONDS
             )
         except OSError as error:  # ssl.SSLError and TimeoutError are subclasses
-            self.account.reason, failure = "TLS failed", error
-            name, address = self.reception.connector.name, self.account.address
-            _log.warning(
-                "session.tls_failed", connector=name, client=address, client_name=self.account.client_name, reason=reason_of(error)
-            )
+            self.state.reason, failure = "TLS failed", error
+            name, address = self.reception.connector.name, self.state.address
+            _log.warning("session.tls_failed", connector=name, client=address, client_name=self.state.client_name, reason=reason_of(error))
         session = None if transport is None else transport.get_extra_info("ssl_object")
         if transport is None or session is None:  # without an error: we cut the connection
             # A connection lost in the handshake is reported to the TLS layer only. asyncio returns no transport then, uvloop a dead one.
@@ -339,8 +337,8 @@ class Connection(SMTP):
         self._writer._transport = transport  # type: ignore[attr-defined]
         self._replace_writer(self._writer)  # type: ignore[attr-defined]
         report_every_unwritten_octet(transport)  # now: unwritten handshake data may pause reading on this transport, not on the old one
-        self.account.tls = session.version() or "TLS"
-        self.account.client_name = ""
+        self.state.tls = session.version() or "TLS"
+        self.state.client_name = ""
         self.peer.protected(session.getpeercert())
         return True
 
@@ -367,7 +365,7 @@ class Connection(SMTP):
     def end_when_idle(self) -> None:
         """The node takes no mail: the session ends now, or after its transaction. A peer's session stays, to fetch notifications."""
         self._is_draining = True
-        if not self.is_busy and not self.account.peer:
+        if not self.is_busy and not self.state.peer:
             self._hang_up_drained()
 
     def _hang_up_drained(self) -> None:
@@ -375,7 +373,7 @@ class Connection(SMTP):
 
     def is_waited_for(self) -> bool:
         """The node is stopping and waits for this session."""
-        return self.is_busy if self.account.peer else self._is_draining
+        return self.is_busy if self.state.peer else self._is_draining
 
     # commands
 
@@ -383,10 +381,10 @@ class Connection(SMTP):
         """A negative reply. Protocol errors are counted; one too many ends the session.
 
         A peer's errors do not: it is trusted, and would repeat them in a new session."""
-        self.account.refused_count += 1
-        if is_error and reply.code in PROTOCOL_ERROR_CODES and not self.account.peer:
-            self.account.errors_count += 1
-            if self.account.errors_count > self.reception.connector.max_protocol_errors:
+        self.state.refused_count += 1
+        if is_error and reply.code in PROTOCOL_ERROR_CODES and not self.state.peer:
+            self.state.errors_count += 1
+            if self.state.errors_count > self.reception.connector.max_protocol_errors:
                 self.hang_up(TOO_MANY_ERRORS, "too many errors")
                 return
         self.say(reply)
@@ -406,7 +404,7 @@ class Connection(SMTP):
                     name, command, argument = self._parsed(line)
                     if command is not None:
                         try:
-                            if self.account.peer and (self.peer.heard_at != reader.progress_at or name in EXCHANGE_STARTS):
+                            if self.state.peer and (self.peer.heard_at != reader.progress_at or name in EXCHANGE_STARTS):
                                 self.peer.heard(name, reader.progress_at)
                             await command(self, argument)
                         except Exception as error:
@@ -422,12 +420,12 @@ class Connection(SMTP):
                     except asyncio.LimitOverrunError as overrun:
                         await self._skip_line(overrun.consumed)
                         self.refuse(COMMAND_TOO_LONG)
-                if self._is_draining and self.is_idle() and not self.account.peer:
+                if self._is_draining and self.is_idle() and not self.state.peer:
                     self._hang_up_drained()
         except (OSError, asyncio.IncompleteReadError):
             self.hang_up(None, "lost")
         except Exception:
-            _log.exception("session.failed", client=self.account.address)
+            _log.exception("session.failed", client=self.state.address)
             self.hang_up(FAILED_IN_CONTENT, "failed")
         finally:
             self._is_handled = True
@@ -480,8 +478,8 @@ class Connection(SMTP):
         """A failure on this side: a transient reply without details, except an id to look up in the log."""
         log_id = uuid.uuid4().hex[:12]
         trace = None if isinstance(error, LedgerUnavailable) else error  # a full disk is not a bug: no traceback
-        _log.error("session.failed", log_id=log_id, command=name, client=self.account.address, error=repr(error), exc_info=trace)
-        self.account.refused_count += 1
+        _log.error("session.failed", log_id=log_id, command=name, client=self.state.address, error=repr(error), exc_info=trace)
+        self.state.refused_count += 1
         self.after_failure(Reply(reply.code, reply.enhanced, f"{reply.text} (log id {log_id})"))
 
     def _unknown(self, name: str) -> None:

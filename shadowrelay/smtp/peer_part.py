@@ -39,12 +39,12 @@ from shadowrelay.smtp.limits import (
     OTHER_BOUNDARY,
     XSHADOW_FIRST,
 )
-from shadowrelay.smtp.reception import Reception, SessionLog
+from shadowrelay.smtp.reception import Reception, SessionState
 from shadowrelay.smtp.tls import names_in_certificate
 
 
 @dataclass(slots=True)
-class Hold:
+class PeerTransaction:
     """The additional state of a transaction between nodes: a shadow copy, or (if `trace` has our Received line) a message whose shadow the
     peer keeps. `began_awake`: the arrival of MAIL, by `Clock.awake`.
 
@@ -72,7 +72,7 @@ class PeerPart:
 
     __slots__ = ("_account", "_answered_awake", "_proved_names", "_reception", "heard_at", "identity")
 
-    def __init__(self, reception: Reception, account: SessionLog) -> None:
+    def __init__(self, reception: Reception, account: SessionState) -> None:
         self._reception = reception
         self._account = account
         self._proved_names: frozenset[str] = frozenset()
@@ -170,7 +170,7 @@ class PeerPart:
 
     # a copy
 
-    def begin_hold(self, value: str, size: int, path: str, *, smtputf8: bool) -> Hold:
+    def begin_hold(self, value: str, size: int, path: str, *, smtputf8: bool) -> PeerTransaction:
         """MAIL with XSHADOW=: the transaction becomes a copy, or a message whose shadow the peer keeps. It is exempt from the limits for
         other clients. Raises: WireError.
 
@@ -184,21 +184,21 @@ class PeerPart:
         if size > size_max:
             raise WireError(MESSAGE_TOO_BIG)
         if is_tracked and not self._offers_track():
-            is_off_here = reception.peer_requests.offers_track() or not reception.connector.redundancy.tracks
-            raise WireError(TRACK_NOT_OFFERED if is_off_here else HOLD_NOT_OFFERED)
+            is_for_good = reception.peer_requests.offers_track() or not reception.connector.redundancy.tracks
+            raise WireError(TRACK_NOT_OFFERED if is_for_good else HOLD_NOT_OFFERED)
         if not is_tracked and (identity.boundary != reception.boundary or not reception.peer_requests.offers_hold()):
             raise WireError(HOLD_NOT_OFFERED)
         portion, descriptors = reception.budget.portion(), reception.descriptors
         if not is_tracked:
-            return Hold(message_id, number, ContentSink(path, portion, descriptors), size_max)
+            return PeerTransaction(message_id, number, ContentSink(path, portion, descriptors), size_max)
         account = self._account
         client = (account.client_name, account.address)
         protocol = protocol_name(is_extended=True, smtputf8=smtputf8, is_encrypted=bool(account.tls))
         trace = trace_header(reception.name, protocol, message_id, client, [], reception.clock.now())
         sink = RelayedSink(path, portion, descriptors, trace)
-        return Hold(message_id, number, sink, size_max, trace=trace, began_awake=reception.clock.awake())
+        return PeerTransaction(message_id, number, sink, size_max, trace=trace, began_awake=reception.clock.awake())
 
-    def offer_of(self, hold: Hold, argument: str, sender: str, recipients: Sequence[Recipient], values: MailValues) -> CopyOffer:
+    def offer_of(self, hold: PeerTransaction, argument: str, sender: str, recipients: Sequence[Recipient], values: MailValues) -> CopyOffer:
         """XSHADOW COMMIT: the copy, if it is complete and equals what the peer sent. Raises: WireError."""
         if hold.has_failed:
             raise WireError(HOLD_HAS_FAILED)

@@ -76,7 +76,7 @@ from shadowrelay.smtp.limits import (
     TLS_IS_ACTIVE,
     TOO_MANY_RECIPIENTS,
 )
-from shadowrelay.smtp.peer_part import Hold
+from shadowrelay.smtp.peer_part import PeerTransaction
 
 PEER_MAIL_PARAMETERS = MAIL_PARAMETERS | {KEYWORD}
 NO_VALUES = MailValues()
@@ -93,7 +93,7 @@ class MailTransaction:
     values: MailValues
     recipients: list[Recipient] = field(default_factory=list)
     refused_count: int = 0
-    hold: Hold | None = None
+    hold: PeerTransaction | None = None
 
 
 IDS_DRAWN_AT_ONCE = 64  # a system call per id, which also releases the interpreter's lock, is too slow
@@ -142,7 +142,7 @@ class Receiver(Connection):
             self.refuse(BAD_HELLO_NAME)
             return False
         self.reset()
-        self.account.client_name = name
+        self.state.client_name = name
         return True
 
     def _extensions(self) -> list[str]:
@@ -154,7 +154,7 @@ class Receiver(Connection):
             "ENHANCEDSTATUSCODES",
             "DSN",
         ]
-        if self.reception.tls_context is not None and not self.account.tls:
+        if self.reception.tls_context is not None and not self.state.tls:
             lines.append("STARTTLS")
         if (keyword := self.peer.keyword()) is not None:
             lines.append(keyword)
@@ -184,7 +184,7 @@ class Receiver(Connection):
             self.refuse(NOT_IMPLEMENTED)
         elif arg.strip():
             self.refuse(NO_ARGUMENT_ALLOWED)
-        elif self.account.tls:
+        elif self.state.tls:
             self.refuse(TLS_IS_ACTIVE)
         else:
             self.say(START_TLS)
@@ -205,7 +205,7 @@ class Receiver(Connection):
         self.transaction = None
         self.was_mail_refused = False
 
-    def _hold(self) -> Hold | None:
+    def _hold(self) -> PeerTransaction | None:
         return None if self.transaction is None else self.transaction.hold
 
     def refuse(self, reply: Reply, *, is_error: bool = True) -> None:
@@ -225,7 +225,7 @@ class Receiver(Connection):
         if self.reception.closed_with is not None:
             self.hang_up(self.reception.closed_with, "drain")
             return
-        if not self.account.client_name:
+        if not self.state.client_name:
             self.refuse(HELLO_FIRST)
             return
         if (before := self.transaction) is not None:
@@ -260,7 +260,7 @@ class Receiver(Connection):
         """Wait as long as back pressure keeps this client waiting; then why its transaction cannot begin. docs/design.md 6.8."""
         acceptor = self.reception.acceptor
         # the mail of our own clients, and of peers, is refused last
-        is_inside = bool(self.account.peer) or self.reception.rights.may_relay(self.account.address)
+        is_inside = bool(self.state.peer) or self.reception.rights.may_relay(self.state.address)
         refusal = acceptor.refusal(is_inside=is_inside)
         if refusal is None and (seconds := acceptor.pressure.delay(is_inside=is_inside)):
             await self.hold_back(seconds)
@@ -296,7 +296,7 @@ class Receiver(Connection):
         """
         if transaction.hold is not None:
             return address
-        home = self.reception.postmaster_home(may_relay=self.reception.rights.may_relay(self.account.address))
+        home = self.reception.postmaster_home(may_relay=self.reception.rights.may_relay(self.state.address))
         if not home:
             raise WireError(NO_POSTMASTER)
         return f"{address}@{home}"
@@ -310,7 +310,7 @@ class Receiver(Connection):
         if len(transaction.recipients) >= self.reception.connector.max_recipients_per_message:
             return TOO_MANY_RECIPIENTS
         rights = self.reception.rights
-        if rights.may_relay(self.account.address) or rights.accepts(recipient.address):
+        if rights.may_relay(self.state.address) or rights.accepts(recipient.address):
             return None
         return RELAYING_DENIED
 
@@ -326,7 +326,7 @@ class Receiver(Connection):
                 self.hang_up(OUT_OF_STEP, "out of step")
             return
         assert self.transaction is not None
-        transaction, reception, account = self.transaction, self.reception, self.account
+        transaction, reception, account = self.transaction, self.reception, self.state
         self.say(START_DATA)
         if self._write():
             await self._drained()
@@ -407,7 +407,7 @@ class Receiver(Connection):
 
     def _refuse_content(self, reply: Reply) -> None:
         if reply is BARE_CR_OR_LF:
-            self.account.refused_count += 1
+            self.state.refused_count += 1
             self.hang_up(reply, "bare CR or LF")
         else:
             self.refuse(reply, is_error=False)
@@ -466,7 +466,7 @@ class Receiver(Connection):
             raise WireError(INSUFFICIENT_RESOURCES)
         self._collect(b"250 2.0.0 %d octets received\r\n" % count)
 
-    def _live_hold(self) -> Hold:
+    def _live_hold(self) -> PeerTransaction:
         hold = None if self.transaction is None else self.transaction.hold
         if hold is None:
             raise WireError(NO_HOLD)
@@ -499,11 +499,11 @@ class Receiver(Connection):
         finally:
             self._end_our_time()
         if reply.code < 300 and hold.trace:
-            self.account.messages_count += 1
+            self.state.messages_count += 1
         elif reply.code < 300:
-            self.account.copies_count += 1
+            self.state.copies_count += 1
         else:
-            self.account.refused_count += 1
+            self.state.refused_count += 1
             hold.sink.discard()
         self._say_with_position(reply)
 

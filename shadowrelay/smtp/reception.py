@@ -98,8 +98,8 @@ def reception_for(
 
 
 @dataclass(slots=True)
-class SessionLog:
-    """The fields of a session's line in the operator log."""
+class SessionState:
+    """What is known of a session, and what has happened in it; its line in the operator log when it ends."""
 
     address: str
     port: int

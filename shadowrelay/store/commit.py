@@ -4,7 +4,7 @@ A promise is one call of the ledger. Each succeeds or fails by itself. First all
 always succeeds. If SQLite refuses something, all is rolled back and each runs again under a savepoint of its own. If that transaction fails
 too (a full disk also ends the savepoints), each runs in a transaction of its own.
 
-`Committer.prepare` does the work of the processor and `finish` waits for the disk; neither knows about threads or the event loop.
+`Committer.prepare` uses the processor and `finish` waits for the disk; neither knows about threads or the event loop.
 `ThreadedWriter` prepares on the event loop and finishes on a thread of its own. `InlineWriter` does both at the call, for a
 deterministic simulation.
 """
@@ -67,7 +67,7 @@ class Committer:
             self.connection.wait_for_locks(True)
             prepared = self.prepare(promises)
         except Exception as error:
-            self._each(promises, error)
+            self._run_separately(promises, error)
         else:
             if prepared is not None:
                 self.finish(promises, prepared)
@@ -85,16 +85,16 @@ class Committer:
             self._after_failure(failure)
             self.commit(promises)
         else:
-            self._each(promises, failure)
+            self._run_separately(promises, failure)
 
     def finish(self, promises: Sequence[Promise], prepared: Prepared) -> None:
         """Bring a prepared transaction to the disk. Never raises, like `commit`."""
         try:
             self._to_disk(prepared)
         except Exception as error:
-            self._each(promises, error)
+            self._run_separately(promises, error)
 
-    def _each(self, promises: Sequence[Promise], error: BaseException) -> None:
+    def _run_separately(self, promises: Sequence[Promise], error: BaseException) -> None:
         """The promises failed together: run each by itself."""
         failure = self._after_failure(error)
         if len(promises) == 1:

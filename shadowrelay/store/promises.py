@@ -81,7 +81,7 @@ def accepted(work: UnitOfWork, message: NewMessage, placed: Placed, decided: boo
 
 
 def hold(work: UnitOfWork, message: NewMessage, placed: Placed, decide: Decide) -> Transition:
-    """Whether the content was kept: see `is_kept`."""
+    """Store the copy if `decide` makes a shadow claim of it (`is_kept`)."""
     message_id = message.envelope.message_id
     row = work.row(message_id)
     before = None if row is None else row.claim

@@ -64,7 +64,7 @@ SELECT_NEXT_DUE = compiled(
     .order_by(_R.attempts_next_at)
     .limit(constant(1))
 )
-SELECT_UNPLACED = compiled(  # primary messages without a copy
+SELECT_UNPLACED = compiled(  # primary messages with fewer copies than wanted
     through(tables.UNPLACED, tables.MESSAGE).where(_M.internal_id > bindparam("after")).order_by(_M.internal_id).limit(bindparam("limit"))
 )
 SELECT_NOTICES = compiled(  # messages with a delay notice or an expiry due

@@ -164,7 +164,7 @@ class UnitOfWork:
             self.rows[row.message_id] = row
             if row.set_aside_reason and columns[5] != Role.SET_ASIDE:
                 self.state.corrupt_rows_count += 1
-                self._mark(row)
+                self.changed(row)
 
     def row(self, message_id: MessageId) -> Row | None:
         if message_id not in self.rows:
@@ -205,7 +205,7 @@ class UnitOfWork:
             return row
         if row is None:
             assert after is not None
-            return self._insert_knowledge(message_id, after)
+            return self._insert_finished(message_id, after)
         if after is None:
             self.delete(row)
             return None
@@ -219,7 +219,7 @@ class UnitOfWork:
             self._change_role(row, before, keep_until, remember_until)
         if row.claim.role is Role.SHADOW and row.claim.primary not in self.state.shadow_queues:
             self._add_shadow_queue(row.claim.primary)
-        self._mark(row)
+        self.changed(row)
         if after.copies or row.listed:
             self._list(row)
         if row.blocks_notifications and row.is_safe:
@@ -240,7 +240,7 @@ class UnitOfWork:
             }
             self.replace_retries(row, due)
 
-    def _insert_knowledge(self, message_id: MessageId, claim: Claim) -> Row:
+    def _insert_finished(self, message_id: MessageId, claim: Claim) -> Row:
         """The row of a message that this node never stored, and only knows to be finished."""
         if claim.role in TO_BE_DELIVERED:
             raise IllegalTransition(f"{message_id}: {claim.role} without an envelope")
@@ -351,7 +351,7 @@ class UnitOfWork:
         row.retries_count = len(retries)
         self.retries[row.internal_id] = dict(retries)
         self.retries_octets[row.internal_id] = 0 if row.place is None else row.place.size
-        self._mark(row)
+        self.changed(row)
 
     # the forks of shadow messages
     def note_fork(self, row: Row, next_hop: str, ordinals: Ordinals) -> None:
@@ -399,16 +399,13 @@ class UnitOfWork:
         row.forks_count = len(forks)
         self.shadow_forks[row.internal_id] = forks
         self.shadow_forks_octets[row.internal_id] = 0 if row.place is None else row.place.size
-        self._mark(row)
+        self.changed(row)
 
-    def _mark(self, row: Row) -> None:
+    def changed(self, row: Row) -> None:
+        """A field of the row was changed, so it is written."""
         self.changes_count += 1
         if row.message_id not in self.new:
             self.dirty[row.message_id] = None
-
-    def changed(self, row: Row) -> None:
-        """A field of the row other than the claim was changed."""
-        self._mark(row)
 
     def _list(self, row: Row) -> None:
         wanted = row.should_be_listed()
@@ -483,7 +480,7 @@ class UnitOfWork:
         row.blocks_notifications = False
         self.generated_ready.append(row.message_id)
         if self.rows.get(row.message_id) is row:
-            self._mark(row)
+            self.changed(row)
 
 
 def flush(work: UnitOfWork) -> None:
@@ -498,6 +495,7 @@ def flush(work: UnitOfWork) -> None:
     if work.forks_new or work.forks_old:
         _tell_forks(work)
     _write_lists(work)
+    write_retries(work)
     if work.shadow_forks:
         _write_shadow_forks(work)
     if work.delivered:
@@ -603,7 +601,6 @@ def _write_lists(work: UnitOfWork) -> None:
     for entries, by in ((work.listing_new, 1), (work.listing_gone, -1)):
         for server, _ in entries:
             work.counts.append(((counters.LISTED, server, 0), by, 0))
-    write_retries(work)
 
 
 def _write_shadow_forks(work: UnitOfWork) -> None:

@@ -249,7 +249,7 @@ class FakeLink:
         if conflict := node.context.peers.conflict(node.context.me, other.services.peer_requests.own_identity(node.name)):
             raise PeerUnavailable(self._server, conflict)
         self._identity = await other.services.peer_requests.greeted(node.services.peer_requests.own_identity(self._server))
-        if reason := node.services.rolled_back.heard(self._identity):
+        if reason := node.services.rolled_back.check(self._identity):
             raise PeerUnavailable(self._server, reason)
         self._other, self._answered = other, None
         await node.services.peer_requests.greeted(self._identity)
@@ -522,7 +522,7 @@ class VirtualNode:
         )
         self.services = Services(settings, outside)
         self.context = self.services.context
-        self.context.peers.remember(await ledger.peers())
+        self.context.peers.load(await ledger.peers())
         await self.services.pressure.look()
         if introduced:
             await self.services.rolled_back.introduce()

@@ -64,7 +64,7 @@ async def test_a_message_is_not_delivered_again_because_an_old_read_says_that_it
         await until(lambda: node.ledger.counts["submission, read"])
 
         node.context.attempts.begin(message_id)
-        node.services.deliver.take_over(stored, content)
+        node.services.deliver.deliver_accepted(stored, content)
         await node.idle()
         reads_count = node.ledger.counts["submission, read"]
         may_be_heard.set()

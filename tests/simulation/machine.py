@@ -136,7 +136,7 @@ class SimulatedNode(Node):
         self._watch_ledger()
         self._tracking = MemoryTrackingLog(self._simulated, self._process, self._observer)  # type: ignore[assignment]
         self._build_services()
-        self._context.peers.remember(await self._ledger.peers())
+        self._context.peers.load(await self._ledger.peers())
         await self._start_receiver()
         await self._services.rolled_back.introduce()
         if self.is_rolled_back:
