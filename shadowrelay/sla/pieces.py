@@ -11,12 +11,14 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Any, NamedTuple
 
+from shadowrelay.sla.lines import LINE_BYTES_MAX
 from shadowrelay.sla.logs import Source
 from shadowrelay.sla.storage import is_local, located
 
 PIECE_BYTES_MIN = 32 * 1024 * 1024  # about two thirds of a second: less is not worth a scan
 BOM = b"\xef\xbb\xbf"
 ROW_BEGINS = re.compile(rb"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]{8,18}Z,")
+_COMMENTS = (b"\n#", b"\n" + BOM + b"#")
 _SCAN_BYTES = 1024 * 1024
 _HEADER_BYTES = 4096
 _IS_OWN = re.compile(rb"(?:\xef\xbb\xbf)?#software: *shadowrelay *\r?\n", re.IGNORECASE)
@@ -103,13 +105,17 @@ def _before(stream: IO[bytes], octets: int) -> tuple[int, tuple[bytes, ...]]:
         for place in _comments_in(block[: end + 1]):
             comments.append(block[place : block.index(b"\n", place)])
         rest = block[end:]
+        if not rest.startswith(_COMMENTS):
+            rest = rest[: len(_COMMENTS[-1])]  # enough to see that it is none: a line may be as long as the log
+        elif len(rest) > LINE_BYTES_MAX:
+            rest = b"\n-"  # a bad line, for the parser
     return lines, tuple(comments)
 
 
 def _comments_in(block: bytes) -> list[int]:
     """Where they begin, without their byte order mark. Shapes: `block` begins and ends with the end of a line."""
     places = []
-    for mark in (b"\n#", b"\n" + BOM + b"#"):
+    for mark in _COMMENTS:
         place = block.find(mark)
         while place >= 0:
             places.append(place + len(mark) - 1)

@@ -1,6 +1,7 @@
 """A log that is read in pieces gives what it gives as a whole."""
 
 import io
+import tracemalloc
 from datetime import timedelta
 
 import pytest
@@ -124,3 +125,20 @@ def test_a_log_that_is_gone_when_it_is_to_be_cut_is_left_whole(tmp_path):
     gone = Source(str(tmp_path / "mx1" / "MSGTRK1.LOG"), "mx1", "MSGTRK1.LOG", size=1 << 40)
 
     assert [gone] == in_pieces([gone], 8)
+
+
+@pytest.mark.parametrize("begins", [b"", b"#", b"\xef\xbb\xbf#"])
+def test_a_line_as_long_as_the_log_is_not_kept_in_memory(begins, monkeypatch):
+    monkeypatch.setattr(pieces, "_SCAN_BYTES", 64 * 1024)
+    monkeypatch.setattr(pieces, "LINE_BYTES_MAX", 256 * 1024)
+    log = HEADER + ROW + begins + b"x" * 8_000_000 + b"\n" + ROW
+    stream, last = io.BytesIO(log), len(log) - len(ROW)
+    tracemalloc.start()
+    try:
+        piece = piece_of(stream, Source("", "mx1", "x", piece=1, begin=last, end=None))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert (last, True) == (piece.begin, most < 2_000_000)
+    assert [line for line in HEADER.split(b"\n") if line] == list(piece.comments)

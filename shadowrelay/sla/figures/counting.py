@@ -11,6 +11,7 @@ All of it is SQL: as objects, the columns would be thousands of calls to the JVM
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark.sql import DataFrame
 
@@ -71,7 +72,7 @@ def _events(slots: TimeSlots) -> dict[str, str]:
     """What is counted: messages when and where they were acknowledged, copies with their HARECEIVE, RESUBMIT rows, takeovers, orphans.
 
     And `again`: messages that a client (not a logged server) had acknowledged, if one with the same internet message id and recipients was
-    acknowledged to a client earlier. Compared by hashes, so that the aggregate has fixed width.
+    acknowledged to a client earlier, be it before the interval. Compared by hashes, so that the aggregate has fixed width.
     """
     return {
         "message": f"""
@@ -86,7 +87,7 @@ def _events(slots: TimeSlots) -> dict[str, str]:
         "orphan": f"SELECT {slots.cell('`primary`', '`primary`', 'server')} FROM {{orphans}} WHERE cause <> '{LOG_ENDS}'",
         "bearing": f"""
             SELECT /*+ BROADCAST(relayed) */ `at`, server, pair_server, id_high, id_low, addressed
-            FROM {{messages}} AS sent LEFT ANTI JOIN (SELECT xxhash64(server) AS client_hash FROM {{logged}}) AS relayed
+            FROM {{sent}} AS sent LEFT ANTI JOIN (SELECT xxhash64(server) AS client_hash FROM {{logged}}) AS relayed
                 ON sent.client_hash = relayed.client_hash
             WHERE {IS_COUNTED} AND id_high IS NOT NULL AND addressed IS NOT NULL""",
         "several": """
@@ -94,7 +95,7 @@ def _events(slots: TimeSlots) -> dict[str, str]:
             GROUP BY id_high, id_low, addressed HAVING count(1) > 1""",
         "again": f"""
             SELECT {slots.cell("server", "server", "pair_server")} FROM bearing JOIN several USING (id_high, id_low, addressed)
-            WHERE `at` > first_at""",
+            WHERE `at` > first_at AND `at` >= {{since}}L AND `at` < {{until}}L""",
     }
 
 
@@ -351,9 +352,10 @@ def figures(cells: DataFrame, times: DataFrame, found: Evidence, sites: DataFram
 
 def _asked(text: str, steps: Mapping[str, str], found: Evidence, **frames: DataFrame) -> DataFrame:
     """Shapes: `text` is a query of `steps`, by their names, and these of tables, by their names in braces."""
-    frames |= {name: getattr(found, name) for name in ("messages", "copies", "promotions", "takeovers", "orphans")}
+    named: dict[str, Any] = {name: getattr(found, name) for name in ("sent", "messages", "copies", "promotions", "takeovers", "orphans")}
+    since, until = found.interval
     before = ", ".join(f"{name} AS ({step})" for name, step in steps.items())
-    return found.messages.sparkSession.sql(f"WITH {before} {text}", None, **frames)
+    return found.messages.sparkSession.sql(f"WITH {before} {text}", None, since=since, until=until, **named, **frames)
 
 
 def _number(name: str) -> str:

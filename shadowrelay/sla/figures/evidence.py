@@ -6,6 +6,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -38,10 +39,15 @@ class Rules:
     expiration_us: int
 
 
+ALWAYS = (-(2**62), 2**62)  # microseconds
+
+
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One table per kind, with one line each; `promotions` are RESUBMIT rows; `lines` the exact timelines."""
+    """One table per kind, with one line each; `promotions` are RESUBMIT rows; `lines` the exact timelines. `sent` has all messages, also
+    those outside the interval, in microseconds, to which the others belong: what is sent again may have been sent before it."""
 
+    sent: DataFrame
     messages: DataFrame
     copies: DataFrame
     promotions: DataFrame
@@ -51,6 +57,7 @@ class Evidence:
     orphans: DataFrame
     exposures: DataFrame
     lines: DataFrame
+    interval: tuple[int, int] = ALWAYS
 
 
 def evidence(
@@ -102,8 +109,8 @@ def evidence(
         )
     each |= keep({"takeovers": lambda: with_return(each["taken"], events)})
     messages = each["exact_messages"] if seen is None else plain_messages(seen, several).unionByName(each["exact_messages"])
-    kept = {name: each[name] for name in ("promotions", "takeovers", "duplicates", "losses", "orphans", "exposures")}
-    return Evidence(messages=messages, copies=held, lines=lines, **kept)
+    kept: dict[str, Any] = {name: each[name] for name in ("promotions", "takeovers", "duplicates", "losses", "orphans", "exposures")}
+    return Evidence(sent=messages, messages=messages, copies=held, lines=lines, **kept)
 
 
 def within(found: Evidence, since: int | None, until: int | None) -> Evidence:
@@ -117,6 +124,7 @@ def within(found: Evidence, since: int | None, until: int | None) -> Evidence:
     named = messages.select("message")
     return replace(
         found,
+        interval=(ALWAYS[0] if since is None else since, ALWAYS[1] if until is None else until),
         messages=messages,
         copies=of_interval(found.copies, "at"),
         promotions=of_interval(found.promotions, "at"),

@@ -23,7 +23,7 @@ COPIES_MAX = 3  # of a plain message
 COPY_SHAPE = REDIRECT | HOLD | DISCARD
 ODD_BROADCAST_MAX = 1_000_000  # messages: about 100 MB per executor. More are joined by sorting all events: slow, but bounded memory
 COLUMNS = (
-    "at", "event", "source", "message", "internet_message_id", "client_hostname", "server_hostname", "source_context",
+    "at", "event", "source", "message", "internet_message_id", "client_hostname", "server_hostname", "source_context", "reference",
     "recipient_count", "recipients_hash", "replication", "copies", "ack_us", "shadow_us", "format", "server",
 )  # fmt: skip
 
@@ -110,6 +110,7 @@ def _kind() -> Column:
         F.when(~is_own(), ODD)
         .when(~has_each_once, ODD)  # a sum of hashes cannot show that
         .when(is_event("RECEIVE", "SEND", "SENDEXTERNAL") & (F.col("source_context") != ""), ODD)  # delayed, or relayed and kept
+        .when(is_event("RECEIVE") & (F.col("reference") != ""), ODD)  # relayed by TRACK: the previous hop's SEND row is a copy, too
         .when(is_event("SEND", "SENDEXTERNAL") & (size > 0), 0)
         .when(is_event("HAREDIRECT"), REDIRECT)
         .when(is_event("HARECEIVE"), HOLD)

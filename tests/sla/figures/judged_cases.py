@@ -267,6 +267,7 @@ def twice(case: Case) -> None:
 def again(case: Case) -> None:
     case.plain(0, "first", internet_message_id="<same@again>")
     case.plain(100, "second", internet_message_id="<same@again>")
+    case.plain(12_000, "in an interval without the first", internet_message_id="<same@again>")
     case.receive(200, "third", replication="Failed", internet_message_id="<same@again>")
     case.send(201, "third", internet_message_id="<same@again>")
     case.receive(300, "relayed", server="q", client="p", internet_message_id="<same@again>")
@@ -481,10 +482,23 @@ def relayed(case: Case) -> None:
     case.row("HADISCARD", 705, "edge", "third-again", (), client="burnt", peer="edge", source_context="delivered")
 
 
+def backed(case: Case) -> None:
+    """A hub has a copy of what an edge relayed to it by TRACK, before it answers: but for the edge's copy, a plain message."""
+    case.receive(0, "first", "edge", replication="Disabled")
+    case.redirect(0.1, "kept", "hub", "s")
+    case.hold(0.1, "kept", "s", "hub")
+    case.receive(
+        0.2, "kept", "hub", client="edge", custom_data=f"S:Replication=Success;S:ShadowAt={case.host('edge')}", reference="backed/first"
+    )
+    case.row("SEND", 0.3, "edge", "first", client="edge", peer="hub", source_context="shadow kept as backed/kept")
+    case.send(1, "kept", "hub")
+    case.row("HADISCARD", 2, "s", "kept", (), client="hub", peer="s", source_context="delivered")
+
+
 _CASES: tuple[Callable[[Case], None], ...] = (
     plain, several, outlived,
     exposed, rebuilt, refused, notified, journaled, resubmitted, told, ended, lost, logends, twice, again, orphaned,
-    takenover, apart, slow, repeated, traps, exchange16, replaced, redirected, exchange10, nowhere, relayed,
+    takenover, apart, slow, repeated, traps, exchange16, replaced, redirected, exchange10, nowhere, relayed, backed,
 )  # fmt: skip
 
 

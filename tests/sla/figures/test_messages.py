@@ -124,7 +124,7 @@ def test_the_ends_of_a_recipient(judged):
 
 def test_what_clients_sent_again(judged):
     # without an id, at the same instant, by a logged server, or to others, nothing is again
-    assert 2 == judged.figures("again")["messages_sent_again"]
+    assert 3 == judged.figures("again")["messages_sent_again"]
 
 
 def test_repeated_rows_count_once(judged):
@@ -185,3 +185,8 @@ def test_what_is_relayed_and_kept_is_redundant_by_its_own_way(judged):
     burnt = dict.fromkeys(("second-kept", "third-kept", "third-again"), "burnt")
     assert {"first-kept": "hub", **burnt} == {message: copy["primary"] for message, copy in copies.items()}
     assert (0, 0, 0, 0) == tuple(found[name] for name in ("recipients_lost", "recipients_duplicated", "shadows_orphaned", "clock_skews"))
+
+
+def test_a_message_that_a_kept_shadow_names_is_counted_once_however_plain_it_looks(judged):
+    assert ["first", "kept"] == [line["message"] for line in judged.lines("messages", "backed")]
+    assert (2, 0) == tuple(judged.figures("backed")[f"messages_{name}"] for name in ("acknowledged", "reconstructed"))
