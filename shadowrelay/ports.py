@@ -1,6 +1,6 @@
-"""Interfaces between the rules and the outside world: clock, ledger, peers, delivery, logs, administration. docs/architecture.md.
+"""What the pipeline needs from the outside world: clock, machine, ledger, peers, next hops, tracking log. docs/architecture.md.
 
-`tests/contract` is the contract of `Ledger`. All ports are in this file, although it is long.
+`tests/contract` is the contract of `Ledger`. What others need from the pipeline stands where they call it: `smtp.reception`, `admin.api`.
 
 Times: `now` is wall time (aware UTC), for logs and due dates. `awake` is seconds of CLOCK_BOOTTIME, which continues during
 suspend: leases are counted in it. `ran` counts only while this process was running: a shadow server counts silence in it, so
@@ -14,8 +14,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Protocol
 
-from shadowrelay.model.drain_progress import DrainView
-from shadowrelay.model.ids import NO_DATABASE, DatabaseId, MessageId, ServerName
+from shadowrelay.model.ids import DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import Content, ContentPlace, Envelope, Ordinals
 from shadowrelay.model.ownership import Claim, DiscardEvent, StatusAnswer, StatusQuestion, Transition
 from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity, Seen
@@ -27,9 +26,7 @@ from shadowrelay.model.queue import (
     HeldCopy,
     MessagePage,
     NewMessage,
-    NodeView,
     PeerRow,
-    PeerView,
     QueueKind,
     QueueRow,
     ShadowGroup,
@@ -42,9 +39,7 @@ from shadowrelay.model.routing import Destination
 from shadowrelay.model.tracking import TrackingEvent
 from shadowrelay.model.values import dataclass
 from shadowrelay.pipeline.delivery_rules import LadderStep
-from shadowrelay.pipeline.pressure_rules import Pressure
 from shadowrelay.protocol.filters import Expression
-from shadowrelay.settings.values import BackPressure
 
 Decide = Callable[[MessageId, Claim | None], Transition]
 """A pure decision of `shadowrelay.ownership`, run inside the transaction on the claim as stored there."""
@@ -507,66 +502,6 @@ class PeerLink(Protocol):
     async def close(self) -> None: ...
 
 
-class PeerRequests(Protocol):
-    """Commands of authorised peers, called by the receiver once per SMTP command; implemented by `pipeline.peer_requests`."""
-
-    @property
-    def position(self) -> int:
-        """The current database position, which each reply to a peer carries."""
-        ...
-
-    def own_identity(self, listener: ServerName, database: DatabaseId = NO_DATABASE) -> PeerIdentity:
-        """For XSHADOW; `seen` refers to this database of the listener, or to the one known last."""
-        ...
-
-    def refusal(self, identity: PeerIdentity) -> Reply | None:
-        """Why this peer is refused: it has this node's name, or the database of another node."""
-        ...
-
-    async def greeted(self, identity: PeerIdentity) -> PeerIdentity:
-        """The peer has identified itself; returns our identity for the reply."""
-        ...
-
-    def offers_hold(self) -> bool: ...
-
-    def offers_track(self) -> bool: ...
-
-    async def hold(self, peer: PeerIdentity, offer: CopyOffer) -> Reply: ...
-
-    async def track(self, peer: PeerIdentity, offer: CopyOffer, began_awake: float) -> Reply:
-        """Accept a message whose shadow the peer keeps. `began_awake`: when its MAIL came, from which the lease counts."""
-        ...
-
-    async def discards(self, peer: PeerIdentity, maximum: int, acknowledged: int | None) -> DiscardReply: ...
-
-    async def status(self, peer: PeerIdentity, questions: Sequence[StatusQuestion]) -> tuple[StatusAnswer, ...]: ...
-
-    def heard(self, server: ServerName, database: DatabaseId) -> None:
-        """This peer sent a command: a proof of life."""
-        ...
-
-    def proved(self, server: ServerName, database: DatabaseId, answered_awake: float) -> None:
-        """The peer has received the reply that was sent at `answered_awake`: leases are renewed from then."""
-        ...
-
-
-class Acceptor(Protocol):
-    """Ordinary mail, called by the receiver; implemented by `pipeline.accept`."""
-
-    @property
-    def pressure(self) -> Pressure:
-        """The back pressure now, from memory: called for each MAIL."""
-        ...
-
-    def refusal(self, *, is_inside: bool) -> Reply | None:
-        """The reason to refuse MAIL now, or None. A refusal is counted. Called only while the pressure is felt."""
-        ...
-
-    def accept(self, envelope: Envelope, content: Content) -> Awaitable[Reply]:
-        """Take responsibility, or return the refusal. If the caller is cancelled, accepting goes on."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class DeliveryJob:
     """One transaction with a next hop.
@@ -618,115 +553,4 @@ class TrackingLog(Protocol):
 
     async def about(self, message_id: MessageId, since: datetime | None) -> Sequence[TrackingEvent]:
         """The rows that name this message, oldest first; `since`: when it came, `None` if that is not known. Raises: OSError."""
-        ...
-
-
-class AdminView(Protocol):
-    """Data and operations for the administration. All methods may raise LedgerUnavailable."""
-
-    async def queues(self) -> tuple[QueueRow, ...]: ...
-
-    async def retry_queue(self, queue: str) -> QueueRow | None:
-        """Try what is in the queue with this identity at once. Returns the queue as it was, or `None` if there is none.
-        Raises RequestRefused for a queue in which nothing is tried."""
-        ...
-
-    async def suspend_queue(self, queue: str, by: str, *, is_hold: bool = False) -> QueueRow | None:
-        """Attempt nothing from this delivery queue, also after a restart; `is_hold`: also if nothing is in it now. Returns and raises
-        as `retry_queue`."""
-        ...
-
-    async def resume_queue(self, queue: str, by: str) -> QueueRow | None:
-        """Deliver from it again, at once. Returns and raises as `retry_queue`."""
-        ...
-
-    async def messages(self, queue: str, limit: int, after: int = 0, *, newest: bool = False) -> tuple[StoredMessage, ...]:
-        """See `Ledger.messages`."""
-        ...
-
-    async def filtered_messages(
-        self, queue: str, expression: Expression, limit: int, after: int = 0, *, newest: bool = False
-    ) -> MessagePage:
-        """See `Ledger.filtered`."""
-        ...
-
-    async def searched_messages(self, expression: Expression, limit: int, after: int = 0) -> MessagePage:
-        """See `Ledger.searched`."""
-        ...
-
-    async def message(self, message_id: MessageId) -> StoredMessage | None: ...
-
-    async def events(self, message_id: MessageId) -> Sequence[TrackingEvent]:
-        """The rows of this node's tracking log that name this message, oldest first. Raises: RequestRefused if it cannot be read."""
-        ...
-
-    async def content(self, message_id: MessageId, *, with_envelope: bool = False) -> tuple[bytes, Content] | None:
-        """The header lines to prepend and the content, as it would be delivered; `with_envelope`: the lines begin with the envelope
-        (`protocol.replay`). None: there is no such message.
-        Raises RequestRefused if it cannot be read."""
-        ...
-
-    async def suspend(self, message_id: MessageId, by: str) -> bool:
-        """Attempt nothing on this message, also after a restart. False: there is no such message. Raises RequestRefused."""
-        ...
-
-    async def resume(self, message_id: MessageId, by: str) -> bool:
-        """Deliver it again, at once. False: there is no such message. Raises RequestRefused."""
-        ...
-
-    async def resubmit(self, message_id: MessageId, by: str) -> bool:
-        """Route this message anew and attempt it now. False: there is no such message. Raises RequestRefused."""
-        ...
-
-    async def release(self, message_id: MessageId) -> bool:
-        """Deliver a message that was set aside. False: there is no such message. Raises RequestRefused."""
-        ...
-
-    async def remove(self, message_id: MessageId, *, with_dsn: bool) -> bool:
-        """End a message for all remaining recipients. False: there is no such message. Raises RequestRefused."""
-        ...
-
-    async def peers(self) -> tuple[PeerView, ...]: ...
-
-    async def forget(self, server: ServerName, *, is_forced: bool = False) -> bool:
-        """The peer will not come back. False: there is no such peer. Raises RequestRefused for one that answers, unless `is_forced`."""
-        ...
-
-    async def request_resubmission(self, criteria: Criteria) -> ResubmitRequest:
-        """Resubmit deliveries from Safety Net. Raises RequestRefused."""
-        ...
-
-    async def resubmit_requests(self) -> tuple[ResubmitRequest, ...]: ...
-
-    async def change_request(self, number: int, *, is_enabled: bool) -> ResubmitRequest | None:
-        """Stop a request, or continue a stopped one. None: there is no such request. Raises RequestRefused."""
-        ...
-
-    async def remove_request(self, number: int) -> bool:
-        """Forget a request that is done or disabled. False: there is no such request. Raises RequestRefused."""
-        ...
-
-    async def node(self) -> NodeView: ...
-
-    async def drain(self) -> DrainView:
-        """Begin to drain, if it does not yet. Raises RequestRefused while the node starts or stops."""
-        ...
-
-    async def undrain(self) -> DrainView:
-        """Take and deliver mail again. Raises RequestRefused if the node does not drain."""
-        ...
-
-    async def redirect(self, targets: Sequence[ServerName]) -> DrainView:
-        """Refuse mail, hand all active messages over to these peers, and take mail again. Raises RequestRefused."""
-        ...
-
-    async def drain_view(self) -> DrainView: ...
-
-    def pressure(self) -> tuple[Pressure, BackPressure]:
-        """The back pressure, and the settings that it was measured with."""
-        ...
-
-    def is_ready(self) -> tuple[bool, tuple[str, ...]]:
-        """Whether mail is accepted now, and if not, the reasons: starting, draining, high back pressure. If it is ready and there are
-        reasons, it is degraded: they name what it does not accept."""
         ...

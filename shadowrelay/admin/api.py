@@ -5,11 +5,11 @@ problems without exception texts. No file from another host is loaded, so there 
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from http import HTTPStatus
 from ipaddress import ip_address
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, Protocol
 from uuid import UUID
 
 import structlog
@@ -24,12 +24,15 @@ from shadowrelay.admin import resources
 from shadowrelay.admin.gate import Gate, problem
 from shadowrelay.admin.metrics import CONTENT_TYPE, PrometheusMetrics
 from shadowrelay.admin.token import is_token
+from shadowrelay.model.drain_progress import DrainView
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.invalid import explanation_of
-from shadowrelay.model.queue import MessagePage
+from shadowrelay.model.message import Content
+from shadowrelay.model.queue import MessagePage, NodeView, PeerView, QueueRow, StoredMessage
 from shadowrelay.model.replies import LedgerUnavailable, RequestRefused
-from shadowrelay.model.resubmission import Criteria
-from shadowrelay.ports import AdminView
+from shadowrelay.model.resubmission import Criteria, ResubmitRequest
+from shadowrelay.model.tracking import TrackingEvent
+from shadowrelay.pipeline.pressure_rules import Pressure
 from shadowrelay.protocol.filters import (
     LENGTH_MAX,
     MESSAGE_PROPERTIES,
@@ -40,6 +43,7 @@ from shadowrelay.protocol.filters import (
     matches,
     parse_filter,
 )
+from shadowrelay.settings.values import BackPressure
 
 LISTED_MAX = 1000  # messages in one response: about 500 KB
 LISTED_DEFAULT = 100
@@ -66,6 +70,117 @@ _PROBLEM_CONTENT = {"application/problem+json": {"schema": resources.Problem.mod
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     code: {"description": HTTPStatus(code).phrase, "content": _PROBLEM_CONTENT} for code in (400, 401, 403, 404, 409, 503)
 }
+
+
+class AdminView(Protocol):
+    """Data and operations for the administration. All methods may raise LedgerUnavailable."""
+
+    async def queues(self) -> tuple[QueueRow, ...]: ...
+
+    async def retry_queue(self, queue: str) -> QueueRow | None:
+        """Try what is in the queue with this identity at once. Returns the queue as it was, or `None` if there is none.
+        Raises RequestRefused for a queue in which nothing is tried."""
+        ...
+
+    async def suspend_queue(self, queue: str, by: str, *, is_hold: bool = False) -> QueueRow | None:
+        """Attempt nothing from this delivery queue, also after a restart; `is_hold`: also if nothing is in it now. Returns and raises
+        as `retry_queue`."""
+        ...
+
+    async def resume_queue(self, queue: str, by: str) -> QueueRow | None:
+        """Deliver from it again, at once. Returns and raises as `retry_queue`."""
+        ...
+
+    async def messages(self, queue: str, limit: int, after: int = 0, *, newest: bool = False) -> tuple[StoredMessage, ...]:
+        """See `Ledger.messages`."""
+        ...
+
+    async def filtered_messages(
+        self, queue: str, expression: Expression, limit: int, after: int = 0, *, newest: bool = False
+    ) -> MessagePage:
+        """See `Ledger.filtered`."""
+        ...
+
+    async def searched_messages(self, expression: Expression, limit: int, after: int = 0) -> MessagePage:
+        """See `Ledger.searched`."""
+        ...
+
+    async def message(self, message_id: MessageId) -> StoredMessage | None: ...
+
+    async def events(self, message_id: MessageId) -> Sequence[TrackingEvent]:
+        """The rows of this node's tracking log that name this message, oldest first. Raises: RequestRefused if it cannot be read."""
+        ...
+
+    async def content(self, message_id: MessageId, *, with_envelope: bool = False) -> tuple[bytes, Content] | None:
+        """The header lines to prepend and the content, as it would be delivered; `with_envelope`: the lines begin with the envelope
+        (`protocol.replay`). None: there is no such message.
+        Raises RequestRefused if it cannot be read."""
+        ...
+
+    async def suspend(self, message_id: MessageId, by: str) -> bool:
+        """Attempt nothing on this message, also after a restart. False: there is no such message. Raises RequestRefused."""
+        ...
+
+    async def resume(self, message_id: MessageId, by: str) -> bool:
+        """Deliver it again, at once. False: there is no such message. Raises RequestRefused."""
+        ...
+
+    async def resubmit(self, message_id: MessageId, by: str) -> bool:
+        """Route this message anew and attempt it now. False: there is no such message. Raises RequestRefused."""
+        ...
+
+    async def release(self, message_id: MessageId) -> bool:
+        """Deliver a message that was set aside. False: there is no such message. Raises RequestRefused."""
+        ...
+
+    async def remove(self, message_id: MessageId, *, with_dsn: bool) -> bool:
+        """End a message for all remaining recipients. False: there is no such message. Raises RequestRefused."""
+        ...
+
+    async def peers(self) -> tuple[PeerView, ...]: ...
+
+    async def forget(self, server: ServerName, *, is_forced: bool = False) -> bool:
+        """The peer will not come back. False: there is no such peer. Raises RequestRefused for one that answers, unless `is_forced`."""
+        ...
+
+    async def request_resubmission(self, criteria: Criteria) -> ResubmitRequest:
+        """Resubmit deliveries from Safety Net. Raises RequestRefused."""
+        ...
+
+    async def resubmit_requests(self) -> tuple[ResubmitRequest, ...]: ...
+
+    async def change_request(self, number: int, *, is_enabled: bool) -> ResubmitRequest | None:
+        """Stop a request, or continue a stopped one. None: there is no such request. Raises RequestRefused."""
+        ...
+
+    async def remove_request(self, number: int) -> bool:
+        """Forget a request that is done or disabled. False: there is no such request. Raises RequestRefused."""
+        ...
+
+    async def node(self) -> NodeView: ...
+
+    async def drain(self) -> DrainView:
+        """Begin to drain, if it does not yet. Raises RequestRefused while the node starts or stops."""
+        ...
+
+    async def undrain(self) -> DrainView:
+        """Take and deliver mail again. Raises RequestRefused if the node does not drain."""
+        ...
+
+    async def redirect(self, targets: Sequence[ServerName]) -> DrainView:
+        """Refuse mail, hand all active messages over to these peers, and take mail again. Raises RequestRefused."""
+        ...
+
+    async def drain_view(self) -> DrainView: ...
+
+    def pressure(self) -> tuple[Pressure, BackPressure]:
+        """The back pressure, and the settings that it was measured with."""
+        ...
+
+    def is_ready(self) -> tuple[bool, tuple[str, ...]]:
+        """Whether mail is accepted now, and if not, the reasons: starting, draining, high back pressure. If it is ready and there are
+        reasons, it is degraded: they name what it does not accept."""
+        ...
 
 
 def make_application(

@@ -245,11 +245,11 @@ class Sink:
     pressure = NO_PRESSURE
 
     def refusal(self, *, is_inside: bool) -> Reply | None:
-        """See `ports.Acceptor`. None, because content is refused instead, as by a server whose store is down."""
+        """See `smtp.reception.Acceptor`. None, because content is refused instead, as by a server whose store is down."""
         return None
 
     async def accept(self, envelope: Envelope, content: Content) -> Reply:
-        """See `ports.Acceptor`."""
+        """See `smtp.reception.Acceptor`."""
         refusal = DEFERRED if self.is_deferring else self.decide(envelope)
         if refusal is not None:
             return refusal

@@ -56,7 +56,7 @@ RETRY_SECONDS = 1.0  # between attempts to commit an unwinding or a release
 
 
 class AcceptService:
-    """Implements the port `Acceptor`."""
+    """Implements `smtp.reception.Acceptor`."""
 
     def __init__(self, context: Context, copier: Copier, deliver: DeliverService, verdicts: Verdicts, copy_repair: CopyRepair) -> None:
         self._context = context
@@ -67,18 +67,18 @@ class AcceptService:
 
     @property
     def pressure(self) -> Pressure:
-        """See `ports.Acceptor`."""
+        """See `smtp.reception.Acceptor`."""
         return self._context.pressure
 
     def refusal(self, *, is_inside: bool) -> Reply | None:
-        """See `ports.Acceptor`."""
+        """See `smtp.reception.Acceptor`."""
         if not self._context.pressure.refuses(is_inside=is_inside):
             return None
         self._context.counts.refused[Refusal.BACK_PRESSURE] += 1
         return INSUFFICIENT_RESOURCES
 
     def accept(self, envelope: Envelope, content: Content) -> Awaitable[Reply]:
-        """See `ports.Acceptor`."""
+        """See `smtp.reception.Acceptor`."""
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         connector = self._context.settings.special_connectors.get(envelope.connector)
         is_delayed = connector is not None and connector.redundancy.tracks and self._context.is_enabled

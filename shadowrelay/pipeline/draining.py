@@ -455,7 +455,7 @@ class DrainService:
                 await self._context.ledger.transition(to_remind, lambda _, claim: claims.reminded(claim))
 
     async def view(self) -> DrainView:
-        """See `ports.AdminView`."""
+        """See `admin.api.AdminView`."""
         context = self._context
         rows = await context.ledger.queues()
         held: Counter[str] = Counter()

@@ -1,4 +1,7 @@
-"""Answers the requests of peers: hello, HOLD, TRACK, XQDISCARD, STATUS. The port `PeerRequests`. docs/protocol.md 5, 6, 9, 10."""
+"""Answers the requests of peers: hello, HOLD, TRACK, XQDISCARD, STATUS. docs/protocol.md 5, 6, 9, 10.
+
+Implements `smtp.reception.PeerRequests`.
+"""
 
 import asyncio
 import contextlib
@@ -48,7 +51,7 @@ class PeerRequestService:
         self._recording: set[ServerName] = set()  # whose identity is being recorded in the background
 
     def own_identity(self, listener: ServerName, database: DatabaseId = NO_DATABASE) -> PeerIdentity:
-        """See `ports.PeerRequests`."""
+        """See `smtp.reception.PeerRequests`."""
         context = self._context
         identity = context.ledger.identity
         server = context.settings.server
@@ -68,11 +71,11 @@ class PeerRequestService:
 
     @property
     def position(self) -> int:
-        """See `ports.PeerRequests`."""
+        """See `smtp.reception.PeerRequests`."""
         return self._context.ledger.position
 
     def refusal(self, identity: PeerIdentity) -> Reply | None:
-        """See `ports.PeerRequests`."""
+        """See `smtp.reception.PeerRequests`."""
         reason = self._context.peers.conflict(self._context.me, identity)
         return Reply(550, "5.7.1", f"Refused: {reason}") if reason else self._is_older_copy(identity)
 
@@ -125,11 +128,11 @@ class PeerRequestService:
         return context.is_enabled and not context.is_draining and context.pressure.level is not Level.HIGH
 
     def heard(self, server: ServerName, database: DatabaseId) -> None:
-        """See `ports.PeerRequests`."""
+        """See `smtp.reception.PeerRequests`."""
         self._context.peers.heard(server, database)
 
     def proved(self, server: ServerName, database: DatabaseId, answered_awake: float) -> None:
-        """See `ports.PeerRequests`."""
+        """See `smtp.reception.PeerRequests`."""
         self._context.leases.proved(server, database, answered_awake)
 
     async def hold(self, peer: PeerIdentity, offer: CopyOffer) -> Reply:

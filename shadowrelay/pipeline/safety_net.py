@@ -73,7 +73,7 @@ class SafetyNetService:
         return await self._context.ledger.resubmit_requests()
 
     async def change(self, number: int, *, is_enabled: bool) -> ResubmitRequest | None:
-        """See `ports.AdminView.change_request`."""
+        """See `admin.api.AdminView.change_request`."""
         state = RequestState.PENDING if is_enabled else RequestState.DISABLED
         changed = await self._context.ledger.change_request(number, state)
         if changed is None:
@@ -86,7 +86,7 @@ class SafetyNetService:
         return changed
 
     async def remove(self, number: int) -> bool:
-        """See `ports.AdminView.remove_request`."""
+        """See `admin.api.AdminView.remove_request`."""
         if not await self._context.ledger.remove_request(number):
             present = await self._find(number)
             if present is None:

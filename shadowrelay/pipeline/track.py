@@ -30,7 +30,7 @@ _log = structlog.get_logger()
 
 
 class TrackService:
-    """Implements `ports.PeerRequests.track`."""
+    """Implements `smtp.reception.PeerRequests.track`."""
 
     def __init__(self, context: Context, deliver: DeliverService, copy_repair: CopyRepair) -> None:
         self._context = context

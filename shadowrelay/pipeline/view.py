@@ -1,4 +1,4 @@
-"""Serves the administration API: listings, and requests to change the queues. Implements port `AdminView`. docs/design.md 8."""
+"""Serves the administration API: listings, and requests to change the queues. Implements `admin.api.AdminView`. docs/design.md 8."""
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
@@ -82,7 +82,7 @@ class View:
         await self._velocities.run(self._context.ledger.depths)
 
     async def queues(self) -> tuple[QueueRow, ...]:
-        """See `ports.AdminView`. A queue in Retry shows the result of its probes, which its messages do not have."""
+        """See `admin.api.AdminView`. A queue in Retry shows the result of its probes, which its messages do not have."""
         loaded = self._deliver.queues()
         velocity = self._velocities.of
         return tuple(
@@ -103,7 +103,7 @@ class View:
         return None
 
     async def suspend_queue(self, queue: str, by: str, *, is_hold: bool = False) -> QueueRow | None:
-        """See `ports.AdminView`."""
+        """See `admin.api.AdminView`."""
         found = await self._named(queue)
         if found is None and is_hold:
             found = await self._named(next_hop := self._held(queue))
@@ -127,7 +127,7 @@ class View:
         return destination.key
 
     async def resume_queue(self, queue: str, by: str) -> QueueRow | None:
-        """See `ports.AdminView`."""
+        """See `admin.api.AdminView`."""
         found = await self._named(queue)
         if found is None:
             return None
@@ -147,7 +147,7 @@ class View:
             _log.warning("queue.suspended", next_hop=next_hop, by=by)
 
     async def retry_queue(self, queue: str) -> QueueRow | None:
-        """See `ports.AdminView`. Deferred messages become due page by page in the background."""
+        """See `admin.api.AdminView`. Deferred messages become due page by page in the background."""
         context = self._context
         found = await self._named(queue)
         if found is None:
@@ -166,27 +166,27 @@ class View:
         return found
 
     async def messages(self, queue: str, limit: int, after: int = 0, *, newest: bool = False) -> tuple[StoredMessage, ...]:
-        """See `ports.AdminView`."""
+        """See `admin.api.AdminView`."""
         return await self._context.ledger.messages(queue, limit, after, newest=newest)
 
     async def filtered_messages(
         self, queue: str, expression: Expression, limit: int, after: int = 0, *, newest: bool = False
     ) -> MessagePage:
-        """See `ports.AdminView`."""
+        """See `admin.api.AdminView`."""
         expiry = self._context.settings.transport.message_expiration_timeout
         return await self._context.ledger.filtered(queue, expression, expiry, limit, after, newest=newest)
 
     async def searched_messages(self, expression: Expression, limit: int, after: int = 0) -> MessagePage:
-        """See `ports.AdminView`."""
+        """See `admin.api.AdminView`."""
         expiry = self._context.settings.transport.message_expiration_timeout
         return await self._context.ledger.searched(expression, expiry, limit, after)
 
     async def message(self, message_id: MessageId) -> StoredMessage | None:
-        """See `ports.AdminView`."""
+        """See `admin.api.AdminView`."""
         return await self._context.ledger.load(message_id)
 
     async def events(self, message_id: MessageId) -> Sequence[TrackingEvent]:
-        """See `ports.AdminView`."""
+        """See `admin.api.AdminView`."""
         stored = await self._context.ledger.load(message_id)
         try:
             return await self._context.tracking.about(message_id, None if stored is None else stored.envelope.arrived_at)
@@ -194,43 +194,43 @@ class View:
             raise RequestRefused(f"the message tracking log cannot be read: {error}") from error
 
     async def content(self, message_id: MessageId, *, with_envelope: bool = False) -> tuple[bytes, Content] | None:
-        """See `ports.AdminView`."""
+        """See `admin.api.AdminView`."""
         return await self._messages.content(message_id, with_envelope=with_envelope)
 
     async def suspend(self, message_id: MessageId, by: str) -> bool:
-        """See `ports.AdminView`."""
+        """See `admin.api.AdminView`."""
         return await self._messages.suspend(message_id, by)
 
     async def resume(self, message_id: MessageId, by: str) -> bool:
-        """See `ports.AdminView`."""
+        """See `admin.api.AdminView`."""
         return await self._messages.resume(message_id, by)
 
     async def resubmit(self, message_id: MessageId, by: str) -> bool:
-        """See `ports.AdminView`."""
+        """See `admin.api.AdminView`."""
         return await self._messages.resubmit(message_id, by)
 
     async def release(self, message_id: MessageId) -> bool:
-        """See `ports.AdminView`."""
+        """See `admin.api.AdminView`."""
         return await self._messages.release(message_id)
 
     async def remove(self, message_id: MessageId, *, with_dsn: bool) -> bool:
-        """See `ports.AdminView`."""
+        """See `admin.api.AdminView`."""
         return await self._messages.remove(message_id, with_dsn=with_dsn)
 
     async def request_resubmission(self, criteria: Criteria) -> ResubmitRequest:
-        """See `ports.AdminView`."""
+        """See `admin.api.AdminView`."""
         return await self._safety_net.request(criteria)
 
     async def resubmit_requests(self) -> tuple[ResubmitRequest, ...]:
-        """See `ports.AdminView`."""
+        """See `admin.api.AdminView`."""
         return await self._safety_net.requests()
 
     async def change_request(self, number: int, *, is_enabled: bool) -> ResubmitRequest | None:
-        """See `ports.AdminView`."""
+        """See `admin.api.AdminView`."""
         return await self._safety_net.change(number, is_enabled=is_enabled)
 
     async def remove_request(self, number: int) -> bool:
-        """See `ports.AdminView`."""
+        """See `admin.api.AdminView`."""
         return await self._safety_net.remove(number)
 
     async def peers(self) -> tuple[PeerView, ...]:
@@ -307,7 +307,7 @@ class View:
         self._on_forgotten(server)
 
     async def node(self) -> NodeView:
-        """See `ports.AdminView`."""
+        """See `admin.api.AdminView`."""
         context = self._context
         identity = context.ledger.identity
         server = context.settings.server
@@ -332,14 +332,14 @@ class View:
         return "draining" if self._context.is_draining else "running" if self.is_running else "starting"
 
     async def drain(self) -> DrainView:
-        """See `ports.AdminView`."""
+        """See `admin.api.AdminView`."""
         if self._context.is_stopping:
             raise RequestRefused("this node is stopping: its queue stays, and the next start goes on with it")
         await self._drain.begin()
         return await self._drain.view()
 
     async def undrain(self) -> DrainView:
-        """See `ports.AdminView`."""
+        """See `admin.api.AdminView`."""
         if self._context.is_stopping:
             raise RequestRefused("this node is stopping: undrain it after the next start")
         if not await self._drain.end():
@@ -347,22 +347,22 @@ class View:
         return await self._drain.view()
 
     async def redirect(self, targets: Sequence[ServerName]) -> DrainView:
-        """See `ports.AdminView`."""
+        """See `admin.api.AdminView`."""
         if self._context.is_stopping:
             raise RequestRefused("this node is stopping: its queue stays, and the next start goes on with it")
         await self._drain.redirect(targets)
         return await self._drain.view()
 
     async def drain_view(self) -> DrainView:
-        """See `ports.AdminView`."""
+        """See `admin.api.AdminView`."""
         return await self._drain.view()
 
     def pressure(self) -> tuple[Pressure, BackPressure]:
-        """See `ports.AdminView`."""
+        """See `admin.api.AdminView`."""
         return self._context.pressure, self._context.settings.back_pressure
 
     def is_ready(self) -> tuple[bool, tuple[str, ...]]:
-        """See `ports.AdminView`."""
+        """See `admin.api.AdminView`."""
         reasons = []
         if not self.is_running:
             reasons.append("starting")

@@ -1,19 +1,84 @@
-"""What the sessions of one receive connector share, and the account of each session. docs/operations.md "Settings"."""
+"""What the sessions of one receive connector share and call, and the state of each session. docs/operations.md "Settings"."""
 
 import asyncio
 import ssl
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from shadowrelay.memory import ContentBudget
-from shadowrelay.model.ids import BoundaryName, ServerName
+from shadowrelay.model.ids import NO_DATABASE, BoundaryName, DatabaseId, ServerName
+from shadowrelay.model.message import Content, Envelope
+from shadowrelay.model.ownership import StatusAnswer, StatusQuestion
+from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
 from shadowrelay.model.replies import Reply
-from shadowrelay.ports import Acceptor, Clock, PeerRequests
+from shadowrelay.pipeline.pressure_rules import Pressure
+from shadowrelay.ports import Clock
 from shadowrelay.settings.values import Peer, ReceiveConnector, Route, Settings
 from shadowrelay.smtp.limits import CONTENT_AHEAD_OCTETS, Descriptors, Rights, SessionCount, postmaster_homes
 from shadowrelay.smtp.tls import TlsContexts
+
+
+class Acceptor(Protocol):
+    """What a receiver needs for ordinary mail; implemented by `pipeline.accept`."""
+
+    @property
+    def pressure(self) -> Pressure:
+        """The back pressure now, from memory: called for each MAIL."""
+        ...
+
+    def refusal(self, *, is_inside: bool) -> Reply | None:
+        """The reason to refuse MAIL now, or None. A refusal is counted. Called only while the pressure is felt."""
+        ...
+
+    def accept(self, envelope: Envelope, content: Content) -> Awaitable[Reply]:
+        """Take responsibility, or return the refusal. If the caller is cancelled, accepting goes on."""
+        ...
+
+
+class PeerRequests(Protocol):
+    """Commands of authorised peers, called by the receiver once per SMTP command; implemented by `pipeline.peer_requests`."""
+
+    @property
+    def position(self) -> int:
+        """The current database position, which each reply to a peer carries."""
+        ...
+
+    def own_identity(self, listener: ServerName, database: DatabaseId = NO_DATABASE) -> PeerIdentity:
+        """For XSHADOW; `seen` refers to this database of the listener, or to the one known last."""
+        ...
+
+    def refusal(self, identity: PeerIdentity) -> Reply | None:
+        """Why this peer is refused: it has this node's name, or the database of another node."""
+        ...
+
+    async def greeted(self, identity: PeerIdentity) -> PeerIdentity:
+        """The peer has identified itself; returns our identity for the reply."""
+        ...
+
+    def offers_hold(self) -> bool: ...
+
+    def offers_track(self) -> bool: ...
+
+    async def hold(self, peer: PeerIdentity, offer: CopyOffer) -> Reply: ...
+
+    async def track(self, peer: PeerIdentity, offer: CopyOffer, began_awake: float) -> Reply:
+        """Accept a message whose shadow the peer keeps. `began_awake`: when its MAIL came, from which the lease counts."""
+        ...
+
+    async def discards(self, peer: PeerIdentity, maximum: int, acknowledged: int | None) -> DiscardReply: ...
+
+    async def status(self, peer: PeerIdentity, questions: Sequence[StatusQuestion]) -> tuple[StatusAnswer, ...]: ...
+
+    def heard(self, server: ServerName, database: DatabaseId) -> None:
+        """This peer sent a command: a proof of life."""
+        ...
+
+    def proved(self, server: ServerName, database: DatabaseId, answered_awake: float) -> None:
+        """The peer has received the reply that was sent at `answered_awake`: leases are renewed from then."""
+        ...
 
 
 @dataclass(slots=True)

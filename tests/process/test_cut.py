@@ -52,7 +52,7 @@ class SlowSink(Sink):
     slow_for = EAST
 
     async def accept(self, envelope: Envelope, content: Content) -> Reply:
-        """See `ports.Acceptor`."""
+        """See `smtp.reception.Acceptor`."""
         if envelope.client_name == self.slow_for:
             await asyncio.sleep(SLOW_SECONDS)
         return await super().accept(envelope, content)
