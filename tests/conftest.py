@@ -31,12 +31,12 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-# One worker has the report's session of Spark, and begins with it. What waits for seconds comes next, one by one. Another worker begins
-# at the end, with short tests, which only compute: else processors have little to do at first, and too much later. They meet among tests
-# of loops, which are given one by one, so that the run ends evenly.
+# One worker has the report's session of Spark, and begins with it; one the simulation, whose worlds inherit from one process. What waits
+# for seconds comes next, one by one. Another worker begins at the end, with short tests, which only compute: else processors have little
+# to do at first, and too much later. They meet among tests of loops, which are given one by one, so that the run ends evenly.
 SPARK = "tests/sla/"
-LONG = ("tests/process/", "tests/crash/", "tests/simulation/", "tests/pipeline/")
-TURNS = (SPARK, *LONG)
+LONG = ("tests/process/", "tests/crash/", "tests/pipeline/")
+TURNS = (SPARK, "tests/simulation/", *LONG)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

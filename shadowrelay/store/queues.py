@@ -36,6 +36,7 @@ DECIDED = through(tables.SUBMISSION, tables.MESSAGE)
 UNDECIDED = through(tables.UNDECIDED, tables.MESSAGE)
 SET_ASIDE = through(tables.POISON, tables.MESSAGE)
 GIVEN_AWAY = through(tables.HANDED_OVER, tables.MESSAGE)
+OF_MESSAGES = {SUBMISSION: (DECIDED, UNDECIDED), POISON: (SET_ASIDE,), HANDED_OVER: (GIVEN_AWAY,)}  # what is in these is a message, no fork
 
 
 def _first_fork(column: ColumnElement[Any], index: Index, order: ColumnElement[Any]) -> ScalarSelect[Any]:
@@ -238,24 +239,17 @@ def _pages(
     if name in (SAFETY_NET_PRIMARY, SAFETY_NET_SHADOW):
         side = 1 if name == SAFETY_NET_SHADOW else 0
         return [safety_net_page(connection, side, rows.encode_instant(now), after, limit, newest=newest)]
-    submission = [page(DECIDED, after, limit), page(UNDECIDED, after, limit)]
-    poison = [page(SET_ASIDE, after, limit)]
-    given_away = [page(GIVEN_AWAY, after, limit)]
+    if name in OF_MESSAGES:
+        return [page(statement, after, limit) for statement in OF_MESSAGES[name]]
+    if name in ("", UNDELIVERED):
+        undelivered = [page(statement, after, limit) for statements in OF_MESSAGES.values() for statement in statements]
+        undelivered.append(queued_page(after, limit, newest=newest))
+        if name:
+            return undelivered
     shadows = _shadows(connection, forked=True)
-    undelivered = [*submission, queued_page(after, limit, newest=newest), *poison, *given_away]
-    every_shadow = [page(shadows_of(primary, database), after, limit) for primary in shadows for database in shadows[primary]]
-    if not name:
-        return [*undelivered, *every_shadow]
-    if name == UNDELIVERED:
-        return undelivered
-    if name == SHADOWS:
-        return every_shadow
-    if name == SUBMISSION:
-        return submission
-    if name == POISON:
-        return poison
-    if name == HANDED_OVER:
-        return given_away
+    if name in ("", SHADOWS):
+        every_shadow = [page(shadows_of(primary, database), after, limit) for primary in shadows for database in shadows[primary]]
+        return every_shadow if name else [*undelivered, *every_shadow]
     if name.startswith(SHADOW):
         wanted, _, next_hop = name.removeprefix(SHADOW).partition("\\")
         primary = next((server for server, number in numbers.items() if wanted in (str(number), server)), NO_SERVER)

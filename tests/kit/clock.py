@@ -22,17 +22,18 @@ async def until(condition: Callable[[], Any], seconds: float | None = None, what
     `what` is for the failure: what was waited for, or how it was instead.
     """
     loop = asyncio.get_running_loop()
-    usual = VIRTUAL_PATIENCE_SECONDS if isinstance(loop, async_solipsism.EventLoop) else PATIENCE_SECONDS
-    patience = usual if seconds is None else seconds
-    deadline = loop.time() + patience
+    is_virtual = isinstance(loop, async_solipsism.EventLoop)
+    patience = seconds if seconds is not None else VIRTUAL_PATIENCE_SECONDS if is_virtual else PATIENCE_SECONDS
+    began = loop.time()
     while True:
         found = condition()
         if inspect.isawaitable(found):
             found = await found
         if found:
             return found
-        assert loop.time() < deadline, _failure(what, patience)
-        await asyncio.sleep(PAUSE_SECONDS)
+        waited = loop.time() - began
+        assert waited < patience, _failure(what, patience)
+        await asyncio.sleep(max(PAUSE_SECONDS, waited / 20 if is_virtual else 0.0))  # there only the looks cost anything
 
 
 def wait_until(condition: Callable[[], Any], seconds: float = PATIENCE_SECONDS, what: What = "") -> Any:

@@ -47,7 +47,7 @@ FIVE_SITES = tuple(ServerName(f"hub.{site}.example") for site in ("chicago", "ne
 SITES |= {server: server.split(".")[-2] for server in FIVE_SITES}  # of seed-003, and a second server in New York
 LATENCY_SECONDS = 0.002
 CONTROL_SECONDS = 2.0
-SPAN, HEARTBEAT = 60.0, 5.0
+SPAN, HEARTBEAT, POLL = 60.0, 5.0, 1.0
 OK = Reply(250, "2.0.0", "OK")
 
 
@@ -465,7 +465,7 @@ def make_settings(name: ServerName, peers: Iterable[ServerName], directory: Path
         "shadow_resubmit_time_span": timedelta(seconds=SPAN),
         "shadow_heartbeat_frequency": timedelta(seconds=HEARTBEAT),
         "shadow_timeout": timedelta(seconds=2),
-        "discard_poll_interval": timedelta(seconds=0.5),
+        "discard_poll_interval": timedelta(seconds=POLL),
         "shadow_heartbeat_timeout_interval": timedelta(seconds=HEARTBEAT),
         "shadow_heartbeat_retry_count": 3,
     }

@@ -33,8 +33,15 @@ def test_nothing_is_lost_doubled_or_stuck_with_more_faults(budget: Budget, polic
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("two", SMALL_TWO, ids=lambda two: _name(two.budget))
+@pytest.mark.parametrize(
+    ("two", "policy"),
+    [
+        pytest.param(two, policy, marks=[pytest.mark.heavy] * (policy == "deliver" and two.budget.disks > 0))
+        for two in SMALL_TWO
+        for policy in POLICIES
+    ],
+    ids=lambda value: _name(value.budget) if isinstance(value, Copies) else value,
+)
 def test_with_two_copies_on_four_nodes_nothing_is_lost_doubled_or_stuck(two: Copies, policy: str) -> None:
     finding = explore(policy, two.budget, beginning=two.beginning)
 

@@ -30,13 +30,16 @@ if __name__ == "__main__":
 
 import argparse
 import gc
+import json
 import pickle
 import select
+import tempfile
 import time
 import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import cache
 
 from tests.kit.quick import share_texts
 from tests.simulation.rules_off import RULES, without
@@ -73,6 +76,7 @@ def run(seed: int, arguments: argparse.Namespace, *, is_traced: bool) -> Result:
             return Result(seed, [traceback.format_exc()], world.__dict__.get("counts", Counter()), world.trace)
 
 
+@cache
 def warm_up() -> None:
     """What every world needs is made once, and inherited: modules, compiled SQL, certificates. Nothing of it is looked at again by the
     collector of garbage, which a world of a minute does without."""
@@ -146,6 +150,25 @@ def many(seeds: Sequence[int], arguments: argparse.Namespace) -> int:
     return min(failed_count, 1)
 
 
+def serve() -> int:
+    """Each line has the arguments of a run, which inherits all that is imported, compiled and made; the answer is its status, and what it
+    said. For tests: the imports take longer than a short world."""
+    warm_up()
+    for line in sys.stdin:
+        with tempfile.TemporaryFile("w+") as said:
+            if not (child := os.fork()):
+                for number in (1, 2):
+                    os.dup2(said.fileno(), number)
+                sys.argv[1:] = json.loads(line)
+                code = main()
+                sys.stdout.flush()
+                os._exit(code)
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            said.seek(0)
+            print(json.dumps([code, said.read()]), flush=True)
+    return 0
+
+
 def _range(text: str) -> Sequence[int]:
     first, _, last = text.partition("-")
     return range(int(first), int(last or first) + 1)
@@ -174,4 +197,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(serve() if sys.argv[1:] == ["--serve"] else main())

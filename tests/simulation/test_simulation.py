@@ -1,8 +1,10 @@
 """Whole nodes in virtual time. Each seed is a world; it runs in a process of its own, where hashing and addresses are fixed."""
 
+import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -21,32 +23,47 @@ REGRESSIONS = (
 )
 
 
-def _run(*arguments: str) -> tuple[int, str]:
-    command = [sys.executable, "-m", "tests.simulation.run", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout + done.stderr
+COMMAND = (sys.executable, "-m", "tests.simulation.run")
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture(scope="session")
+def run() -> Iterator[Run]:
+    """One process after the other, which inherit what the first one has imported."""
+    with subprocess.Popen([*COMMAND, "--serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        requests, answers = server.stdin, server.stdout
+        assert requests is not None
+        assert answers is not None
+
+        def ask(*arguments: str) -> tuple[int, str]:
+            print(json.dumps(arguments), file=requests, flush=True)
+            code, text = json.loads(answers.readline())
+            return code, text
+
+        yield ask
 
 
 @pytest.mark.slow
-def test_a_few_short_worlds_keep_every_invariant() -> None:
-    code, text = _run("--seeds", FEW, "--steps", str(FEW_STEPS))
+def test_a_few_short_worlds_keep_every_invariant(run: Run) -> None:
+    code, text = run("--seeds", FEW, "--steps", str(FEW_STEPS))
 
     assert (0, True) == (code, "acknowledged" in text), text
 
 
 @pytest.mark.slow
-def test_with_two_copies_two_disks_are_destroyed_at_once_and_every_invariant_is_kept() -> None:
-    code, text = _run("--seeds", FEW, "--steps", str(FEW_STEPS), "--copies", "2")
+def test_with_two_copies_two_disks_are_destroyed_at_once_and_every_invariant_is_kept(run: Run) -> None:
+    code, text = run("--seeds", FEW, "--steps", str(FEW_STEPS), "--copies", "2")
 
     assert (0, True, True) == (code, "acknowledged" in text, "wipe" in text), text
 
 
 @pytest.mark.slow
-def test_the_same_seed_is_the_same_world() -> None:
-    first, second = (_run("4", "--steps", "8") for _ in range(2))
+def test_the_same_seed_is_the_same_world(run: Run) -> None:
+    arguments = ("4", "--steps", "8")
+    code, text = run(*arguments)
 
-    assert first == second
-    assert "fault:" in first[1]
+    assert (0, text) == (code, subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=True).stdout)
+    assert "fault:" in text
 
 
 @pytest.mark.slow
@@ -62,8 +79,8 @@ def test_the_same_seed_is_the_same_world() -> None:
         ("two-heirs", range(4, 30), "ac"),  # (a): both deliver at the same moment
     ],
 )
-def test_a_script_repeats_only_what_it_must_and_says_why(script: str, twice: range, causes: str) -> None:
-    code, text = _run("--script", script)
+def test_a_script_repeats_only_what_it_must_and_says_why(run: Run, script: str, twice: range, causes: str) -> None:
+    code, text = run("--script", script)
 
     found = re.search(r"arrived twice (\d+)", text)
     assert found is not None, text
@@ -74,39 +91,39 @@ def test_a_script_repeats_only_what_it_must_and_says_why(script: str, twice: ran
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("seed", REGRESSIONS)
-def test_a_seed_that_found_something_finds_nothing_now(seed: int) -> None:
-    code, text = _run("--plain", "--seeds", str(seed))
+def test_a_seed_that_found_something_finds_nothing_now(run: Run, seed: int) -> None:
+    code, text = run("--plain", "--seeds", str(seed))
 
     assert 0 == code, text
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("seed", FOUND_LATER)
-def test_a_seed_that_found_something_with_all_faults_finds_nothing_now(seed: int) -> None:
-    code, text = _run("--seeds", str(seed))
+def test_a_seed_that_found_something_with_all_faults_finds_nothing_now(run: Run, seed: int) -> None:
+    code, text = run("--seeds", str(seed))
 
     assert 0 == code, text
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OFF_BY_DEFAULT)
-def test_a_rule_switched_off_is_found_out(name: str) -> None:
-    _is_found_out(name, RULES[name].worlds[0])
+def test_a_rule_switched_off_is_found_out(run: Run, name: str) -> None:
+    _is_found_out(run, name, RULES[name].worlds[0])
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(("name", "world"), [(name, world) for name, rule in RULES.items() for world in rule.worlds])
-def test_each_rule_switched_off_is_found_out(name: str, world: int | str) -> None:
-    _is_found_out(name, world)
+def test_each_rule_switched_off_is_found_out(run: Run, name: str, world: int | str) -> None:
+    _is_found_out(run, name, world)
 
 
-def _is_found_out(name: str, world: int | str) -> None:
+def _is_found_out(run: Run, name: str, world: int | str) -> None:
     """And by nothing else: the same world finds nothing with all rules on."""
     which = ("--script", world) if isinstance(world, str) else ("--seeds", str(world))
-    code, text = _run("--without", name, *which)
+    code, text = run("--without", name, *which)
 
     assert (1, True) == (code, RULES[name].finds in text.partition("FAILED")[2].partition("\n")[2]), text
-    code, text = _run(*which)
+    code, text = run(*which)
     assert 0 == code, text
 
 
@@ -115,8 +132,8 @@ def test_at_least_twenty_one_rules_are_found_out() -> None:
 
 
 @pytest.mark.slow
-def test_many_seeds_end_with_what_they_were_in_all() -> None:
-    code, text = _run("--seeds", "5-6", "--steps", "5", "--jobs", "2", "--nodes", "3-4", "--messages", "7")
+def test_many_seeds_end_with_what_they_were_in_all(run: Run) -> None:
+    code, text = run("--seeds", "5-6", "--steps", "5", "--jobs", "2", "--nodes", "3-4", "--messages", "7")
 
     assert (0, True) == (code, "2 worlds, 0.0 virtual hours, 0 failed" in text), text
     assert re.search(r"  sent +14\n", text), text
@@ -126,7 +143,7 @@ def test_many_seeds_end_with_what_they_were_in_all() -> None:
 @pytest.mark.heavy
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seeds", MANY)
-def test_many_worlds_keep_every_invariant(seeds: str) -> None:
-    code, text = _run("--seeds", seeds)
+def test_many_worlds_keep_every_invariant(run: Run, seeds: str) -> None:
+    code, text = run("--seeds", seeds)
 
     assert 0 == code, text
