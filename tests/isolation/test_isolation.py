@@ -17,16 +17,16 @@ from pathlib import Path
 
 import dns.rcode
 import pytest
-import structlog
 
 from shadowrelay.lab.cluster import Cluster, NodeProcess, Place, Row, Table
 from shadowrelay.lab.cluster import rows as tracking_rows
 from shadowrelay.lab.traffic import Load, Sent, Sink
 from shadowrelay.model.routing import HostPort
-from shadowrelay.tracking import operator_log
 from tests.kit.clock import until
 from tests.kit.processes import operator_events, queues_of, rss_kilobytes, wait_until_peers_know_each_other
 from tests.kit.smtp_servers import CLOSE, EXTENSIONS, HANG, ScriptedServer, name_server, serving
+
+pytestmark = pytest.mark.usefixtures("quiet")
 
 # Two nodes that are each other's shadow server, and ten next hops: one is healthy, each of the other nine is sick in its own way.
 #
@@ -237,12 +237,6 @@ REASONS = {  # source and beginning of the reply in every DEFER row
     "untrusted": ("SMTP", "454 4.7.0 TLS first"),
     "greylisting": ("SMTP", "451 4.7.1 Greylisted"),
 }
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> None:
-    structlog.reset_defaults()
-    operator_log.configure("critical")
 
 
 @pytest.mark.slow

@@ -23,13 +23,6 @@ OUTSIDE, INSIDE = 0, 1  # connectors
 
 
 @pytest.fixture
-async def sink() -> AsyncIterator[Sink]:
-    opened = Sink()
-    yield opened
-    await opened.close()
-
-
-@pytest.fixture
 def machine() -> FakeMachine:
     return FakeMachine()
 
