@@ -6,6 +6,7 @@ its /etc/passwd, and sends everything else to the nodes.
 """
 
 import contextlib
+import email
 import os
 import shutil
 import signal
@@ -308,3 +309,17 @@ mv "$name" {mail}/"$1"/new/
 
 
 MTAS: tuple[type[Mta], ...] = (PostfixMta, Exim, OpenSmtpd, Sendmail)
+
+
+# what they stored
+def body_of(message: bytes) -> bytes:
+    """Everything after the headers, with CRLF again."""
+    return message.partition(b"\n\n")[2].replace(b"\n", b"\r\n")
+
+
+def head_of(message: bytes) -> str:
+    return message.partition(b"\n\n")[0].decode("ascii")
+
+
+def subject_of(message: bytes) -> str:
+    return str(email.message_from_bytes(message)["Subject"])
