@@ -69,6 +69,12 @@ def a_spooled_content(directory: Path, data: bytes) -> Content:
     """In a file, as the receiver leaves it."""
     path = directory / f"spooled-{uuid4()}"
     path.write_bytes(data)
+    return content_in(path)
+
+
+def content_in(path: Path) -> Content:
+    """What this file has."""
+    data = path.read_bytes()
     return Content(len(data), hashlib.sha256(data).digest(), path=path)
 
 

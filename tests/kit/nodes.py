@@ -37,6 +37,7 @@ from shadowrelay.protocol.xqdiscard import parse_superseded
 from shadowrelay.settings.values import Settings
 from shadowrelay.store import SqliteLedger
 from tests.kit.clock import until
+from tests.kit.ledger import a_content
 from tests.kit.machine import FakeMachine
 from tests.kit.quick import Quick
 
@@ -284,7 +285,7 @@ class FakeLink:
         async def take(other: "VirtualNode", me: PeerIdentity) -> Reply:
             sent = offer.content.path.read_bytes() if offer.content.path is not None else offer.content.data or b""
             data = f"Received: by {other.name}\r\n".encode() + sent
-            content = Content(len(data), hashlib.sha256(data).digest(), data)
+            content = a_content(data)
             if offer.content.path is not None:  # large: a file there, too
                 path = other.ledger.real.spool_directory / f"{offer.envelope.message_id}.copy"
                 path.write_bytes(data)
@@ -550,7 +551,7 @@ class VirtualNode:
         self.last = message_id(f"{self.name} {next(_NUMBERS)}")
         addresses = recipients or ("user1@corp.example",)
         envelope = Envelope(self.last, sender, tuple(Recipient(address) for address in addresses), self.clock.now(), **fields)
-        return await self.services.accept.accept(envelope, Content(len(data), hashlib.sha256(data).digest(), data))
+        return await self.services.accept.accept(envelope, a_content(data))
 
     async def message(self, wanted: MessageId) -> StoredMessage | None:
         return await self.ledger.real.load(wanted)

@@ -1,7 +1,6 @@
 """The way of Exchange 2010: the previous hop keeps the shadow of what it relays. docs/design.md 6.7."""
 
 import asyncio
-import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from shadowrelay.model.ids import DatabaseId, MessageId, ServerName
-from shadowrelay.model.message import Content, Envelope, Recipient
+from shadowrelay.model.message import Envelope, Recipient
 from shadowrelay.model.ownership import Claim, CopyNumber, Role, StatusState
 from shadowrelay.model.peers import CopyOffer
 from shadowrelay.model.replies import Reply
@@ -21,6 +20,7 @@ from shadowrelay.model.values import replace
 from shadowrelay.pipeline.relay import relayed_id
 from shadowrelay.protocol.xqdiscard import parse_superseded
 from tests.kit.clock import until
+from tests.kit.ledger import a_content, content_in
 from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, SOUTH, SPAN, WEST, Net, VirtualNode, in_virtual_time, make_settings, message_id
 from tests.pipeline.test_poison import die_while_handling
 from tests.pipeline.test_safety_net import in_state, request_of, resubmit
@@ -50,10 +50,9 @@ async def an_edge(directory: Path, *hubs: ServerName, **changes: Any) -> AsyncIt
 
 async def accept_file(node: VirtualNode, path: Path) -> Reply:
     """A message whose content is in a file, as the receiver leaves it."""
-    data = path.read_bytes()
     node.last = message_id(path.name)
     envelope = Envelope(node.last, "a@x.example", (Recipient("user1@corp.example"),), node.clock.now())
-    return await node.services.accept.accept(envelope, Content(len(data), hashlib.sha256(data).digest(), path=path))
+    return await node.services.accept.accept(envelope, content_in(path))
 
 
 async def claim_of(node: VirtualNode, message_id: MessageId) -> Claim | None:
@@ -433,8 +432,7 @@ async def test_what_came_back_as_a_copy_is_not_offered_a_second_time(tmp_path: P
         edge, hub = net.nodes[EDGE], net.nodes[HUB]
         stored = await hub.message(relayed)
         assert stored is not None
-        content = Content(2, hashlib.sha256(b"x\n").digest(), b"x\n")
-        offer = CopyOffer(CopyNumber(1, 2, stored.claim.number.database), stored.envelope, frozenset(), content)
+        offer = CopyOffer(CopyNumber(1, 2, stored.claim.number.database), stored.envelope, frozenset(), a_content())
         assert 250 == (await edge.services.peer_requests.hold(hub.services.peer_requests.own_identity(EDGE), offer)).code
         await net.wipe(HUB)
         await net.start(HUB, [EDGE], redundancy="previous-hop", peer={EDGE: {"boundary": "edge"}})
@@ -456,7 +454,7 @@ async def test_a_second_server_that_relays_it_again_keeps_it_under_a_number_of_i
         relayed = await a_relayed_message(net)
         stored = await hub.message(relayed)
         assert stored is not None
-        offer = CopyOffer(stored.claim.number, stored.envelope, frozenset(), Content(2, hashlib.sha256(b"x\n").digest(), b"x\n"))
+        offer = CopyOffer(stored.claim.number, stored.envelope, frozenset(), a_content())
         await asyncio.sleep(2)  # no attempt runs
         second = replace(edge.services.peer_requests.own_identity(HUB), server=NORTH, database=DatabaseId("d" * 32))
         reply = await hub.services.peer_requests.track(second, offer, hub.clock.awake())
