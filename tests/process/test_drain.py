@@ -18,7 +18,7 @@ from shadowrelay.smtp.listener import ReceiverServer
 from shadowrelay.store import SqliteLedger
 from tests.kit.clock import until
 from tests.kit.processes import api_of, held_by, said, wait_until_peers_know_each_other
-from tests.process.test_closing import a_node
+from tests.process.conftest import a_node
 
 pytestmark = [pytest.mark.usefixtures("quiet"), pytest.mark.slow, pytest.mark.timeout(240)]
 

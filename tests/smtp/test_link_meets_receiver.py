@@ -26,7 +26,7 @@ from shadowrelay.smtp.deliverer import SmtpDeliverer
 from shadowrelay.smtp.peer_link import LinkEvents, SessionLink, SmtpPeerLink
 from shadowrelay.smtp.resolver import DnsResolver
 from tests.kit.ledger import a_content, a_spooled_content
-from tests.kit.receiving import OWN_DATABASE, PEER_DATABASE, FixedClock, Station, receiving
+from tests.kit.receiving import OWN_DATABASE, PEER, PEER_DATABASE, FixedClock, Station, receiving
 
 ENVELOPE = Envelope(
     MessageId("00000000-0000-4000-8000-000000000009"),
@@ -55,7 +55,7 @@ async def a_pair(
     poll: Callable[[SessionLink], Awaitable[None]] | None = None,
     **connector: object,
 ) -> AsyncIterator[tuple[SmtpPeerLink, Station]]:
-    async with receiving(spool, **({"accept_xshadow": True, "externally_secured": ["127.0.0.1"]} | connector)) as station:
+    async with receiving(spool, **(PEER | connector)) as station:
         link = SmtpPeerLink(
             ServerName("a.example"),
             station.server.address,
