@@ -24,7 +24,7 @@ import async_solipsism
 
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import Content, Envelope, Recipient
-from shadowrelay.model.ownership import Role, StatusAnswer, StatusQuestion
+from shadowrelay.model.ownership import Claim, Role, StatusAnswer, StatusQuestion
 from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
 from shadowrelay.model.queue import StoredMessage
 from shadowrelay.model.replies import STORE_UNAVAILABLE, LeaseTooShort, LedgerUnavailable, PeerSaid, PeerUnavailable, Reply
@@ -49,7 +49,7 @@ SITES |= {server: server.split(".")[-2] for server in FIVE_SITES}  # of seed-003
 LATENCY_SECONDS = 0.002
 CONTROL_SECONDS = 2.0
 SPAN, HEARTBEAT = 60.0, 5.0
-OK = Reply(250, "2.0.0", "OK")
+OK, BUSY, NO_SUCH_USER = Reply(250, "2.0.0", "OK"), Reply(451, "4.3.2", "not now"), Reply(550, "5.1.1", "no such user")
 
 
 def in_virtual_time(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
@@ -556,9 +556,13 @@ class VirtualNode:
     async def message(self, wanted: MessageId) -> StoredMessage | None:
         return await self.ledger.real.load(wanted)
 
-    async def role(self, wanted: MessageId) -> Role | None:
+    async def claim(self, wanted: MessageId) -> Claim | None:
         stored = await self.message(wanted)
-        return None if stored is None else stored.claim.role
+        return None if stored is None else stored.claim
+
+    async def role(self, wanted: MessageId) -> Role | None:
+        claim = await self.claim(wanted)
+        return None if claim is None else claim.role
 
     async def idle(self) -> None:
         """No task of it runs. Only where its loops do not run either."""
@@ -569,6 +573,15 @@ class VirtualNode:
 
         async def is_so() -> bool:
             return role is await self.role(wanted)
+
+        return is_so
+
+    def has_done(self, wanted: MessageId, *ordinals: int) -> Callable[[], Awaitable[bool]]:
+        """For `until`: it knows of these recipients of the message, and of no others, that they are done."""
+
+        async def is_so() -> bool:
+            claim = await self.claim(wanted)
+            return claim is not None and claim.done == set(ordinals)
 
         return is_so
 

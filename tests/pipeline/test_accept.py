@@ -11,9 +11,7 @@ from shadowrelay.model.replies import NOT_MADE_REDUNDANT, STORE_UNAVAILABLE, Rep
 from shadowrelay.model.tracking import EventId, Replication
 from tests.kit.clock import until
 from tests.kit.ledger import a_content, a_spooled_content, an_envelope
-from tests.kit.nodes import EAST, NORTH, WEST, in_virtual_time, nodes
-
-BUSY = Reply(451, "4.3.2", "not now")
+from tests.kit.nodes import BUSY, EAST, NORTH, WEST, in_virtual_time, nodes
 
 
 def names(log) -> list[EventId]:

@@ -13,10 +13,8 @@ from shadowrelay.model.ownership import DiscardEvent, DiscardStatus, Role
 from shadowrelay.model.peers import DiscardReply
 from shadowrelay.model.replies import STORE_UNAVAILABLE, LedgerUnavailable, PeerUnavailable, Reply, TransientDeliveryError
 from shadowrelay.pipeline import delivery_rules
-from tests.kit.nodes import EAST, HEARTBEAT, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, make_settings, nodes
+from tests.kit.nodes import BUSY, EAST, HEARTBEAT, NO_SUCH_USER, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, make_settings, nodes
 
-BUSY = Reply(451, "4.3.2", "not now")
-NO_SUCH_USER = Reply(550, "5.1.1", "no such user")
 HOPS = [{"recipients": [f"*@{name}.example"], "next_hop": f"{name}.example:25"} for name in ("sick", "healthy")]
 UNREADABLE = LedgerUnavailable(STORE_UNAVAILABLE, "EIO")
 

@@ -9,14 +9,7 @@ import pytest
 import structlog
 
 from tests.kit.receiving import HELLO, PEER, files_in, receiving
-from tests.smtp.hostile import (
-    BARE,
-    CLOSED,
-    COMMANDS,
-    ENDINGS,
-    OK,
-    SMUGGLED,
-)
+from tests.smtp.hostile import BARE, CLOSED, COMMANDS, ENDINGS, OK, SMUGGLED
 
 
 @pytest.mark.parametrize(("before", "octets", "expected"), [case[1:] for case in COMMANDS], ids=[case[0] for case in COMMANDS])
