@@ -17,7 +17,7 @@ from shadowrelay.model.peers import PeerIdentity
 from shadowrelay.model.queue import AttemptRecord, FailureKind, ForkRetry, GeneratedMessage, NewMessage, Origin, StoredMessage
 from shadowrelay.model.values import replace
 from shadowrelay.ownership.primary import released_acknowledged
-from shadowrelay.ownership.rules import PeerDatabase
+from shadowrelay.ownership.rules import Outcome, PeerDatabase
 from shadowrelay.ports import Ledger
 from shadowrelay.store import SqliteLedger, counters
 
@@ -228,6 +228,11 @@ def discarded(_: DiscardEvent, before: Claim | None) -> Transition:
         return Transition(None, None)
     everybody = frozenset(range(1, before.recipients_count + 1))
     return Transition(before, replace(before, role=Role.DELIVERED, done=everybody, primary=NO_SERVER, database=NO_DATABASE))
+
+
+def forks_heard(_: DiscardEvent, before: Claim | None) -> Transition:
+    """XQDISCARD told of a fork, which is noted."""
+    return Transition(before, before, outcome=Outcome.FORKS)
 
 
 def released_heard(_: MessageId, before: Claim | None) -> Transition:

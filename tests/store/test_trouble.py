@@ -29,7 +29,7 @@ from tests.kit.ledger import (
     an_identity,
     choose,
 )
-from tests.store.test_group_commit import held_up, promised
+from tests.store.writers import held_up, promised
 
 
 async def limit_pages(ledger: SqliteLedger, more: int | None) -> None:
