@@ -20,6 +20,7 @@ from shadowrelay.ownership.primary import released_acknowledged
 from shadowrelay.ownership.rules import Outcome, PeerDatabase
 from shadowrelay.ports import Ledger
 from shadowrelay.store import SqliteLedger, counters
+from shadowrelay.store.content import RecentContents
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 HERE = ServerName("mx1.east.example")
@@ -55,6 +56,11 @@ async def counts_in(ledger: SqliteLedger) -> tuple[Counts, Counts]:
 
     kept = "SELECT kind, name, number, count, octets FROM counter"
     return await ledger._readers.ask(lambda connection: (counted(connection, kept), counted(connection, counters.RECOUNT)))
+
+
+def forget_recent(ledger: SqliteLedger) -> None:
+    """The contents that it has in memory: it reads them from its disk."""
+    ledger._contents.recent = RecentContents()
 
 
 def a_message_id() -> MessageId:

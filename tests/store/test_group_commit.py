@@ -23,6 +23,7 @@ from tests.kit.ledger import (
     all_done,
     an_attempt,
     choose,
+    forget_recent,
     nothing,
     refuse,
 )
@@ -144,7 +145,7 @@ async def test_a_statement_that_sqlite_refuses_fails_only_its_own_promise(tmp_pa
 
         assert isinstance(second, LedgerUnavailable)
         assert 451 == second.reply.code
-        ledger._contents.recent._contents.clear()  # so that the offsets count
+        forget_recent(ledger)  # so that the offsets count
         assert [first, third] == [await ledger.load(message.envelope.message_id) for message in fresh]
         assert b"last\r\n" == (await ledger.read_content(third.place)).data  # type: ignore[union-attr, arg-type]
         assert there == await ledger.load(there.envelope.message_id)
