@@ -41,13 +41,13 @@ from tests.crash.outage_plan import (
     Delivered,
     Heal,
     Moment,
+    NextHops,
     Off,
     On,
+    OutagePlan,
     Outline,
     Part,
     Pass,
-    Plan,
-    Sink,
     Through,
     copies_of,
     plan,
@@ -167,7 +167,7 @@ async def a_site(copies: int, directory: Path, program: Sequence[str] = SERVE) -
 class Story:
     """Carries out the acts of one plan, and records their faults."""
 
-    def __init__(self, the_plan: Plan, site: Site, load: Load, share_deferring: Callable[[Envelope], Reply | None]) -> None:
+    def __init__(self, the_plan: OutagePlan, site: Site, load: Load, share_deferring: Callable[[Envelope], Reply | None]) -> None:
         self.faults: list[Fault] = []
         self._plan, self._site, self._load = the_plan, site, load
         self._decide = share_deferring
@@ -190,7 +190,7 @@ class Story:
         match act:
             case Through(nodes):
                 self._load.nodes = {name: self._addresses[name] for name in nodes}
-            case Sink(is_deferring):
+            case NextHops(is_deferring):
                 for sink in self._site.sinks:
                     sink.is_deferring = is_deferring
             case Acknowledged(count):

@@ -37,8 +37,8 @@ from shadowrelay.protocol.xqdiscard import parse_superseded
 from shadowrelay.settings.values import Settings
 from shadowrelay.store import SqliteLedger
 from tests.kit.clock import until
-from tests.kit.ledger import a_content
-from tests.kit.machine import FakeMachine
+from tests.kit.fake_machine import FakeMachine
+from tests.kit.ledger import a_content, forget_recent
 from tests.kit.quick import Quick
 
 BASE = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
@@ -587,9 +587,8 @@ class VirtualNode:
 
     def corrupt(self) -> None:
         """Turn every byte of its contents over, and forget what is in memory."""
-        contents = self.ledger.real._contents
-        contents.recent = type(contents.recent)()
-        for path in contents.directory.glob("*.segment"):
+        forget_recent(self.ledger.real)
+        for path in (self.settings.server.data_directory / "content").glob("*.segment"):
             path.write_bytes(bytes(byte ^ 0xFF for byte in path.read_bytes()))
 
 

@@ -13,7 +13,7 @@ from shadowrelay.model.ownership import Role
 from shadowrelay.pipeline.pressure_rules import Level, Resource
 from shadowrelay.ports import Disk, MemoryUse
 from shadowrelay.settings.values import BackPressure
-from tests.kit.machine import GB
+from tests.kit.fake_machine import GB
 from tests.kit.nodes import BUSY, EAST, NO_SUCH_USER, NORTH, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes, until
 
 NORMAL, MEDIUM, HIGH = Level

@@ -15,7 +15,7 @@ from shadowrelay.settings.configuration import LoadedSettings
 from shadowrelay.settings.values import Settings
 from tests.kit.clients import talking_to
 from tests.kit.clock import until
-from tests.kit.machine import FakeMachine
+from tests.kit.fake_machine import FakeMachine
 
 FAST = {"resource_monitoring_interval": "100ms"}
 INSUFFICIENT = "452 4.3.1 Insufficient system resources"

@@ -50,7 +50,7 @@ class Fault:
     others: frozenset[ServerName] = frozenset()
 
 
-class World:
+class ChainWorld:
     """One seed. `complaints` is empty when all is well."""
 
     def __init__(self, seed: int) -> None:
@@ -67,7 +67,7 @@ class World:
         self.logs: list[Recorder] = []  # of each process
         self.burnt_at = -1.0  # when a disk was destroyed last, while what was in it is still on its way
 
-    def run(self) -> "World":
+    def run(self) -> "ChainWorld":
         """All of it, in virtual time."""
         loop = async_solipsism.EventLoop()
         shared = Path("/dev/shm")
@@ -320,7 +320,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     totals: Counter[str] = Counter()
     failed = []
     for seed in range(int(first), int(last or first) + 1):
-        world = World(seed).run()
+        world = ChainWorld(seed).run()
         totals += world.counts
         if world.complaints:
             failed.append(seed)

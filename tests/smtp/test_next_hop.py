@@ -37,7 +37,7 @@ def some_work(
 
 
 @dataclass
-class Result:
+class Attempted:
     replies: dict[int, str]
     error: Exception | None
     is_usable: bool
@@ -54,19 +54,19 @@ async def a_session(server: ScriptedServer) -> AsyncIterator[Opened]:
             await session.pipeline.closed()
 
 
-async def run(server: ScriptedServer, work: OutgoingMessage) -> Result:
+async def run(server: ScriptedServer, work: OutgoingMessage) -> Attempted:
     async with a_session(server) as session:
         return await run_in(session, work)
 
 
-async def run_in(session: Opened, work: OutgoingMessage) -> Result:
+async def run_in(session: Opened, work: OutgoingMessage) -> Attempted:
     transaction = DeliveryTransaction(session, work)
     error: Exception | None = None
     try:
         await transaction.run()
     except (DeliveryError, LeaseTooShort, Unfinished) as caught:
         error = caught
-    return Result({ordinal: str(reply) for ordinal, reply in transaction.replies.items()}, error, session.pipeline.is_usable)
+    return Attempted({ordinal: str(reply) for ordinal, reply in transaction.replies.items()}, error, session.pipeline.is_usable)
 
 
 # what is said

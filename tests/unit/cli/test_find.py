@@ -31,11 +31,11 @@ class SearchedNodes:
         self.rows: dict[str, list[dict[str, Any]] | Exception] = {}
         self.asked: list[Any] = []
 
-    def __call__(self, url: str, token: str, *, authority: Path | None = None, name: str = "") -> "SearchedNodes.One":
+    def __call__(self, url: str, token: str, *, authority: Path | None = None, name: str = "") -> "SearchedNodes.SearchedNode":
         self.asked.append((url, token))
-        return self.One(self, url)
+        return self.SearchedNode(self, url)
 
-    class One(PlayedClient):
+    class SearchedNode(PlayedClient):
         def __init__(self, nodes: "SearchedNodes", url: str) -> None:
             self.nodes, self.url = nodes, url
 

@@ -35,10 +35,10 @@ class TwoNodes:
         self.transport = {"transport.shadow_copies": 1, "transport.shadow_redundancy_enabled": True}
         self.reasons: list[str] = []
 
-    def __call__(self, url: str, token: str, *, authority: Path | None = None, name: str = "") -> "TwoNodes.One":
-        return self.One(self, url.removeprefix("http://"))
+    def __call__(self, url: str, token: str, *, authority: Path | None = None, name: str = "") -> "TwoNodes.OneOfTwo":
+        return self.OneOfTwo(self, url.removeprefix("http://"))
 
-    class One(PlayedClient):
+    class OneOfTwo(PlayedClient):
         def __init__(self, nodes: "TwoNodes", name: str) -> None:
             self.nodes, self.name = nodes, name
 
