@@ -11,6 +11,8 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
+from shadowrelay.tracking import operator_log
+from tests.kit.machines import Hub, machines, obstacle
 from tests.kit.quick import share_texts
 from tests.kit.warm import Warm
 
@@ -121,3 +123,19 @@ def _begin_warm(request: pytest.FixtureRequest) -> None:
     """Where nearly every test starts nodes."""
     if request.node.nodeid.startswith(("tests/process/", "tests/crash/", "tests/interop/", "tests/isolation/")):
         request.getfixturevalue("warm_starts")
+
+
+@pytest.fixture
+def quiet() -> None:
+    """Nodes of this process say nothing. Several of them, or many messages, would say more than anybody reads."""
+    structlog.reset_defaults()
+    operator_log.configure("critical")
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    """Two machines that can be cut apart, where Linux lets us make them."""
+    if reason := obstacle():
+        pytest.skip(reason)
+    with machines(["mx1.east.example", "mx1.west.example"]) as made:
+        yield made

@@ -1,8 +1,10 @@
 """A node to look at: what `AdminView` promises, from values."""
 
+import asyncio
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
+import httpx
 import pytest
 
 from shadowrelay.admin.api import make_application
@@ -266,3 +268,18 @@ def application(_shared, node, metrics):
     routes = list(api.router.routes)
     yield api
     api.router.routes[:] = routes
+
+
+class InProcess(httpx.BaseTransport):
+    """Asks an ASGI application from synchronous code."""
+
+    def __init__(self, application):
+        self._transport = httpx.ASGITransport(application)
+
+    def handle_request(self, request):
+        async def ask():
+            asked = httpx.Request(request.method, request.url, headers=request.headers)
+            response = await self._transport.handle_async_request(asked)
+            return httpx.Response(response.status_code, headers=response.headers, content=await response.aread())
+
+        return asyncio.run(ask())

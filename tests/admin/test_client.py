@@ -1,6 +1,5 @@
 """The commands' client, against the API in process."""
 
-import asyncio
 import io
 
 import httpx
@@ -8,22 +7,7 @@ import pytest
 
 from shadowrelay.admin.api_client import TOKEN_VARIABLE, NodeClient, NodeError, find_token
 from shadowrelay.model.replies import ConfigurationError
-from tests.admin.conftest import ENVELOPE, MX2, TOKEN, numbered
-
-
-class InProcess(httpx.BaseTransport):
-    """Asks an ASGI application from synchronous code."""
-
-    def __init__(self, application):
-        self._transport = httpx.ASGITransport(application)
-
-    def handle_request(self, request):
-        async def ask():
-            asked = httpx.Request(request.method, request.url, headers=request.headers)
-            response = await self._transport.handle_async_request(asked)
-            return httpx.Response(response.status_code, headers=response.headers, content=await response.aread())
-
-        return asyncio.run(ask())
+from tests.admin.conftest import ENVELOPE, MX2, TOKEN, InProcess, numbered
 
 
 @pytest.fixture

@@ -11,8 +11,7 @@ from shadowrelay.admin.api_client import NodeClient
 from shadowrelay.cli.main import app
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.resubmission import Criteria
-from tests.admin.conftest import TOKEN
-from tests.admin.test_client import InProcess
+from tests.admin.conftest import TOKEN, InProcess
 
 HOUR = ("--from", "2026-11-21T09:00+01:00", "--to", "2026-11-21 10:00")
 NINE, TEN = datetime(2026, 11, 21, 8, tzinfo=UTC), datetime(2026, 11, 21, 10, tzinfo=UTC)

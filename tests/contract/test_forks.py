@@ -8,7 +8,6 @@ from shadowrelay.model.message import Ordinals
 from shadowrelay.model.ownership import Choice, Claim, Copy, DiscardEvent, DiscardStatus, Role, Transition
 from shadowrelay.model.queue import NewMessage, Origin, QueueKind, ReportedFork, ShadowGroup
 from shadowrelay.model.values import replace
-from shadowrelay.ownership.rules import Outcome
 from shadowrelay.ports import Ledger
 from tests.kit.ledger import (
     HELLO,
@@ -24,6 +23,7 @@ from tests.kit.ledger import (
     accept,
     all_done,
     an_attempt,
+    forks_heard,
     hold,
     known,
     promote,
@@ -156,11 +156,7 @@ async def test_the_verdict_of_the_same_commit_says_who_is_told(ledger: Ledger) -
 # the shadow server
 
 
-def noted(_: DiscardEvent, before: Claim | None) -> Transition:
-    return Transition(before, before, outcome=Outcome.FORKS)
-
-
-async def hear(ledger: Ledger, message_id, *forks: tuple[str, set[int]], decide=noted) -> None:
+async def hear(ledger: Ledger, message_id, *forks: tuple[str, set[int]], decide=forks_heard) -> None:
     events = [DiscardEvent(place, message_id, FORKS, frozenset(ordinals), hop) for place, (hop, ordinals) in enumerate(forks, 1)]
     await ledger.record_discards(THERE, THEIR_DATABASE, 1, events, decide, NOW)
 

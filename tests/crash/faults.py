@@ -11,16 +11,16 @@ from shadowrelay.lab.cluster import Cluster, NodeProcess, Passing
 from shadowrelay.lab.traffic import Load, Sink
 from shadowrelay.model.message import Envelope
 from shadowrelay.model.replies import Reply
-from tests.crash.plan import KILLS, STOPS, Disruption, Moment, Plan, Step
+from tests.crash.plan import KILLS, STOPS, Disruption, Plan, Step, When
 
 ARMED_SECONDS_MAX = 3.0  # if the instant does not come by then, the fault is injected anyway
 WAIT_SECONDS_MAX = 6.0  # for acknowledgements, which are few while a server is out of reach
 
 PASSINGS = {
-    Moment.BEFORE_ACK: Passing.HELD_ARRIVES,
-    Moment.COPY_HELD: Passing.HELD_PASSED,
-    Moment.COPY_COMING: Passing.COMMIT_ARRIVES,
-    Moment.COPY_CAME: Passing.COMMIT_PASSED,
+    When.BEFORE_ACK: Passing.HELD_ARRIVES,
+    When.COPY_HELD: Passing.HELD_PASSED,
+    When.COPY_COMING: Passing.COMMIT_ARRIVES,
+    When.COPY_CAME: Passing.COMMIT_PASSED,
 }
 KINDS = {
     Disruption.KILL: FaultKind.KILL,
@@ -106,7 +106,7 @@ class Trouble:
             node.signal(signal.SIGSTOP)
 
     async def _at(self, step: Step, strike: Callable[[], None]) -> None:
-        if step.moment is Moment.NOW:
+        if step.moment is When.NOW:
             strike()
             return
         struck = asyncio.Event()
@@ -123,17 +123,17 @@ class Trouble:
                 now(step.node)
 
     @contextmanager
-    def _watching(self, moment: Moment, now: Callable[[str], None]) -> Iterator[None]:
+    def _watching(self, moment: When, now: Callable[[str], None]) -> Iterator[None]:
         """Meanwhile, call `now` with the name of the affected node whenever the instant comes."""
         before = [sink.decide for sink in self._sinks]
-        if moment is Moment.AFTER_ACK:
+        if moment is When.AFTER_ACK:
             self._load.on_acknowledged = now
-        elif moment is Moment.DELIVERY:
+        elif moment is When.DELIVERY:
             for sink, decide in zip(self._sinks, before, strict=True):
                 sink.decide = and_then(decide, now)
         else:
             for (caller, called), wire in self._cluster.wires.items():
-                of = called if moment in (Moment.COPY_COMING, Moment.COPY_CAME) else caller
+                of = called if moment in (When.COPY_COMING, When.COPY_CAME) else caller
                 wire.on_passing = _when(PASSINGS[moment], of, now)
         try:
             yield

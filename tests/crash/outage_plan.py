@@ -48,7 +48,7 @@ class Through:
 
 
 @dataclass(frozen=True, slots=True)
-class Sink:
+class NextHops:
     """The receiving servers defer everything, or take it again."""
 
     is_deferring: bool
@@ -132,11 +132,11 @@ class Heal:
         return "all packets pass again"
 
 
-Act = Through | Sink | Acknowledged | Delivered | Pass | Off | On | Part | Heal
+Act = Through | NextHops | Acknowledged | Delivered | Pass | Off | On | Part | Heal
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class OutagePlan:
     """One episode. Units: `rate` in messages per second, `size` in octets; `share_deferred` of all deliveries, at random."""
 
     seed: int
@@ -158,7 +158,7 @@ def copies_of(seed: int) -> int:
     return COPIES[seed // len(Outline) % len(COPIES)]
 
 
-def plan(seed: int) -> Plan:
+def plan(seed: int) -> OutagePlan:
     """Derive the episode of a seed."""
     chance = random.Random(seed)
     copies, outline = copies_of(seed), list(Outline)[seed % len(Outline)]
@@ -168,7 +168,7 @@ def plan(seed: int) -> Plan:
     size, rate = SMALL, chance.uniform(15, 25)
     if outline in (Outline.POWER, Outline.OUTAGE) and chance.random() < 0.4:  # an attempt with much content may outlast a partition
         size, rate = LARGE, 15.0
-    return Plan(seed, copies, outline, acts, rate, size, share)
+    return OutagePlan(seed, copies, outline, acts, rate, size, share)
 
 
 def _power(chance: random.Random, copies: int) -> Iterator[Act]:
@@ -183,28 +183,28 @@ def _outage(chance: random.Random, copies: int) -> Iterator[Act]:
 def _struck(chance: random.Random, nodes: tuple[str, ...]) -> Iterator[Act]:
     moment = chance.choice(list(Moment))
     is_deferring = moment is not Moment.DELIVERY and chance.random() < 0.7
-    yield Sink(is_deferring)
+    yield NextHops(is_deferring)
     yield Acknowledged(MESSAGES_BEFORE)
     yield Off(nodes, moment)
     if chance.random() < 0.5:
-        yield Sink(is_deferring=False)
+        yield NextHops(is_deferring=False)
     yield Pass(_short(chance) if nodes == NODES or chance.random() < 0.5 else _long(chance))
     yield On(nodes, chance.uniform(0.1, 3.0) if chance.random() < 0.4 else 0.0)
 
 
 def _partition(chance: random.Random, copies: int) -> Iterator[Act]:
-    yield Sink(chance.random() < 0.6)
+    yield NextHops(chance.random() < 0.6)
     yield Acknowledged(MESSAGES_BEFORE)
     yield _division(chance)
     amid, seconds = _short(chance), _long(chance) if chance.random() < 0.7 else chance.uniform(0.3, 0.6) * TIMES.span
     yield Pass(amid)
-    yield Sink(is_deferring=False)
+    yield NextHops(is_deferring=False)
     yield Pass(seconds - amid)
     yield Heal()
 
 
 def _power_in_partition(chance: random.Random, copies: int) -> Iterator[Act]:
-    yield Sink(chance.random() < 0.6)
+    yield NextHops(chance.random() < 0.6)
     yield Acknowledged(MESSAGES_BEFORE)
     division = _division(chance)
     yield division
@@ -212,7 +212,7 @@ def _power_in_partition(chance: random.Random, copies: int) -> Iterator[Act]:
     side = chance.choice((division.one, division.other))
     nodes = side if chance.random() < 0.4 else (chance.choice(side),)
     yield Off(nodes, chance.choice((Moment.NOW, Moment.DELIVERY)))
-    yield Sink(is_deferring=False)
+    yield NextHops(is_deferring=False)
     yield Pass(_short(chance) if chance.random() < 0.5 else _long(chance))
     ends: list[Act] = [On(nodes), Heal()]
     chance.shuffle(ends)
@@ -226,7 +226,7 @@ def _burnt(chance: random.Random, copies: int) -> Iterator[Act]:
     node = chance.choice(NODES)
     burnt = (node, *chance.sample([other for other in NODES if other != node], copies - 1))
     yield from _queued_at(node)
-    yield Sink(is_deferring=False)
+    yield NextHops(is_deferring=False)
     yield Delivered(node, MESSAGES_REPEATED)
     yield Off(burnt, burnt=burnt)
     yield Pass(_short(chance) if chance.random() < 0.7 else _long(chance))
@@ -241,7 +241,7 @@ def _failed_together(chance: random.Random, copies: int) -> Iterator[Act]:
     is_burnt = not is_dark or chance.random() < 0.5  # one that was cut off, and then is down, is simply away: (c)
     yield from _queued_at(node)
     yield Off(others) if is_dark else Part((node,), others)
-    yield Sink(is_deferring=False)
+    yield NextHops(is_deferring=False)
     yield Delivered(node, MESSAGES_REPEATED)
     yield Pass(TIMES.until_heard + RECORD_SECONDS / 2)  # whoever could have asked would have asked
     yield Off((node,), burnt=(node,) if is_burnt else ())
@@ -252,7 +252,7 @@ def _failed_together(chance: random.Random, copies: int) -> Iterator[Act]:
 
 def _queued_at(node: str) -> Iterator[Act]:
     yield Through((node,))
-    yield Sink(is_deferring=True)
+    yield NextHops(is_deferring=True)
     yield Acknowledged(MESSAGES_BEFORE)
     yield Through(NODES)
 

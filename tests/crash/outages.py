@@ -41,25 +41,24 @@ from tests.crash.outage_plan import (
     Delivered,
     Heal,
     Moment,
+    NextHops,
     Off,
     On,
+    OutagePlan,
     Outline,
     Part,
     Pass,
-    Plan,
-    Sink,
     Through,
     copies_of,
     plan,
 )
-from tests.crash.ring import Episode, about_account, arrivals_of, deferring, recipients_of, settled, summary, transport
+from tests.crash.ring import Episode, about_account, arrivals_of, deferring, recipients_of, run_under, settled, summary, transport
 from tests.kit.machines import Disk, Hub, disk_obstacle, in_flight, machines, obstacle
 from tests.kit.processes import wait_until_peers_know_each_other
 
 MESSAGES_MAX, ACKNOWLEDGED_MIN = 120, 60  # in each episode
 EPISODES_MAX = 10  # on one cluster
 WAIT_SECONDS_MAX = 6.0  # for acknowledgements and deliveries, of which there may be none
-LOAD_SECONDS_MAX = 60.0  # after the last act, until enough is acknowledged
 MEMORY = Path("/dev/shm")
 RING = "tests.crash.outages"
 
@@ -168,7 +167,7 @@ async def a_site(copies: int, directory: Path, program: Sequence[str] = SERVE) -
 class Story:
     """Carries out the acts of one plan, and records their faults."""
 
-    def __init__(self, the_plan: Plan, site: Site, load: Load, share_deferring: Callable[[Envelope], Reply | None]) -> None:
+    def __init__(self, the_plan: OutagePlan, site: Site, load: Load, share_deferring: Callable[[Envelope], Reply | None]) -> None:
         self.faults: list[Fault] = []
         self._plan, self._site, self._load = the_plan, site, load
         self._decide = share_deferring
@@ -191,7 +190,7 @@ class Story:
         match act:
             case Through(nodes):
                 self._load.nodes = {name: self._addresses[name] for name in nodes}
-            case Sink(is_deferring):
+            case NextHops(is_deferring):
                 for sink in self._site.sinks:
                     sink.is_deferring = is_deferring
             case Acknowledged(count):
@@ -290,7 +289,7 @@ async def run(seed: int, site: Site) -> Episode:
         return arrivals_of(site.sinks)[before_count:]
 
     try:
-        await _run_load(the_plan, story, load)
+        await run_under(load, story.run(), lambda: story.acknowledged_count >= ACKNOWLEDGED_MIN, rate=the_plan.rate, count_max=MESSAGES_MAX)
         for sink in site.sinks:
             sink.is_deferring, sink.decide = False, lambda envelope: None
         still_queued = await settled(site.cluster, load, arrivals, TIMES, site.is_quiet)
@@ -302,18 +301,6 @@ async def run(seed: int, site: Site) -> Episode:
     complaints = about_account(result, load, arrivals(), story.faults) + still_queued
     complaints += evidence.complaints(lines, load.sent, kills, site.wiped_at) + evidence.strangers(lines, arrivals())
     return Episode(seed, str(the_plan), result, story.faults, time.monotonic() - began, load.sent, complaints, RING)
-
-
-async def _run_load(the_plan: Plan, story: Story, load: Load) -> None:
-    sending = asyncio.create_task(load.run(MESSAGES_MAX, rate=the_plan.rate))
-    try:
-        await story.run()
-        deadline = time.monotonic() + LOAD_SECONDS_MAX
-        while story.acknowledged_count < ACKNOWLEDGED_MIN and time.monotonic() < deadline:
-            await asyncio.sleep(0.05)
-    finally:
-        load.stop()
-        await sending
 
 
 # ---- many

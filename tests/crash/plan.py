@@ -28,7 +28,7 @@ class Disruption(Enum):
     BREAK = "has copies broken off in the middle"
 
 
-class Moment(Enum):
+class When(Enum):
     """The instant of a fault, after its step was armed."""
 
     NOW = "at once"
@@ -51,7 +51,7 @@ class Step:
     everything until `thaw_after` seconds after the fault began. `is_overlapped`: the next step begins meanwhile."""
 
     disruption: Disruption
-    moment: Moment
+    moment: When
     node: str
     other: str
     after: int
@@ -112,9 +112,9 @@ def plan(seed: int) -> Plan:
 
 
 def _step(chance: random.Random, disruption: Disruption, node: str, *, is_overlapped: bool) -> Step:
-    moments = [Moment.NOW, Moment.AFTER_ACK]
+    moments = [When.NOW, When.AFTER_ACK]
     if disruption in STOPS:
-        moments += [Moment.BEFORE_ACK, Moment.COPY_HELD, Moment.COPY_COMING, Moment.COPY_CAME, Moment.DELIVERY]
+        moments += [When.BEFORE_ACK, When.COPY_HELD, When.COPY_COMING, When.COPY_CAME, When.DELIVERY]
     moment = chance.choice(moments)
     if disruption in LONG:
         seconds = TIMES.span + TIMES.heartbeat + chance.uniform(0.5, 2.0)
@@ -122,7 +122,7 @@ def _step(chance: random.Random, disruption: Disruption, node: str, *, is_overla
         seconds = chance.uniform(0.3, 0.6) * TIMES.span
     else:
         seconds = chance.uniform(0.0, 1.0) if disruption in KILLS else chance.uniform(1.0, 2.5)
-    is_frozen = moment is not Moment.DELIVERY and chance.random() < 0.85
+    is_frozen = moment is not When.DELIVERY and chance.random() < 0.85
     thaw_after = chance.uniform(0.3, 1.3) * (seconds + 1.0)
     other = chance.choice([name for name in NODES if name != node])
     return Step(disruption, moment, node, other, chance.randint(25, 50), seconds, is_frozen, thaw_after, is_overlapped)

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,11 +25,11 @@ from shadowrelay.model.replies import Reply
 from shadowrelay.tracking import operator_log
 from tests.crash import evidence
 from tests.crash.faults import Trouble
-from tests.crash.plan import NODES, TIMES, Plan, plan
+from tests.crash.plan import NODES, TIMES, plan
 from tests.kit.processes import held_by
 
 SEEDS = tuple(range(1, 31))
-ACKNOWLEDGED_MIN = 100
+MESSAGES_MAX, ACKNOWLEDGED_MIN = 10_000, 100  # in each episode
 LOAD_SECONDS_MAX = 60.0  # after the faults, until enough is acknowledged
 SETTLE_SECONDS_MAX = 120.0
 
@@ -105,7 +105,9 @@ async def run(seed: int, directory: Path) -> Episode:
             load = Load({name: node.address for name, node in cluster.nodes.items()}, chance, size=2048, recipients=recipients_of)
             trouble = Trouble(the_plan, cluster, sinks, load)
             try:
-                await _run_load(the_plan, trouble, load)
+                await run_under(
+                    load, trouble.run(), lambda: trouble.acknowledged_count >= ACKNOWLEDGED_MIN, rate=the_plan.rate, count_max=MESSAGES_MAX
+                )
                 for sink in sinks:
                     sink.is_deferring, sink.decide = False, lambda envelope: None
                 still_queued = await settled(cluster, load, lambda: arrivals_of(sinks), TIMES)
@@ -133,12 +135,13 @@ def arrivals_of(sinks: tuple[Sink, ...]) -> list[Arrival]:
     return sorted((arrival for sink in sinks for arrival in sink.arrivals), key=lambda arrival: arrival.at)
 
 
-async def _run_load(the_plan: Plan, trouble: Trouble, load: Load) -> None:
-    sending = asyncio.create_task(load.run(10_000, rate=the_plan.rate))
+async def run_under(load: Load, trouble: Awaitable[None], is_enough: Callable[[], bool], *, rate: float, count_max: int) -> None:
+    """So many messages at most, until the trouble is over and enough of them are acknowledged."""
+    sending = asyncio.create_task(load.run(count_max, rate=rate))
     try:
-        await trouble.run()
+        await trouble
         deadline = time.monotonic() + LOAD_SECONDS_MAX
-        while trouble.acknowledged_count < ACKNOWLEDGED_MIN and time.monotonic() < deadline:
+        while not is_enough() and time.monotonic() < deadline:
             await asyncio.sleep(0.05)
     finally:
         load.stop()

@@ -12,16 +12,14 @@ from itertools import accumulate
 from pathlib import Path
 
 import pytest
-import structlog
 
 from shadowrelay.lab.account import Cause, DeliveryRecord, RecordState
 from shadowrelay.lab.traffic import Arrival
-from shadowrelay.tracking import operator_log
 from tests.crash import outages
 from tests.crash.evidence import Line, records, strangers
 from tests.crash.outage_plan import NODES, Heal, Moment, Off, On, Outline, Part, copies_of, plan
 from tests.kit.clock import wait_until
-from tests.kit.machines import Disk, Hub, disk_obstacle, in_flight, machines, obstacle
+from tests.kit.machines import Disk, Hub, disk_obstacle, in_flight, obstacle
 from tests.kit.private import UNSHARE
 
 pytestmark = pytest.mark.crash
@@ -73,14 +71,6 @@ def test_what_was_not_synced_is_gone_when_the_power_fails(disk: Disk) -> None:
 
     with on_it("print({name: open(name).read() for name in sorted(os.listdir()) if name != 'lost+found'})") as reader:
         assert ("{'half': 'one ', 'synced': 'one '}\n", None) == reader.communicate()
-
-
-@pytest.fixture
-def hub() -> Iterator[Hub]:
-    if reason := obstacle():
-        pytest.skip(reason)
-    with machines([EAST, WEST]) as made:
-        yield made
 
 
 @pytest.mark.slow
@@ -241,9 +231,7 @@ def test_who_delivers_what_another_server_received_must_say_that_it_took_it_over
 
 
 @pytest.fixture
-def _possible(tmp_path: Path) -> None:
-    structlog.reset_defaults()
-    operator_log.configure("critical")
+def _possible(tmp_path: Path, quiet: None) -> None:
     if reason := obstacle() or disk_obstacle(tmp_path):
         pytest.skip(reason)
 

@@ -7,11 +7,10 @@ import pytest
 
 from shadowrelay.lab.cluster import rows
 from shadowrelay.lab.sla_report import contradictions, make_report
-from shadowrelay.tracking import operator_log
 from tests.crash import ring
 from tests.crash.plan import NODES, TIMES
 
-pytestmark = [pytest.mark.crash, pytest.mark.heavy, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.usefixtures("quiet"), pytest.mark.crash, pytest.mark.heavy, pytest.mark.timeout(600)]
 
 SEEDS = (3, 6, 7, 11, 13)
 
@@ -29,7 +28,6 @@ def tracking(names: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_the_report_agrees_with_clients_and_receiving_servers(seed: int, tmp_path: Path) -> None:
-    operator_log.configure("critical")
     episode = await ring.run(seed, tmp_path)
     redundant = sum(
         row["event-id"] == "RECEIVE" and "S:Replication=Success" in row["custom-data"]

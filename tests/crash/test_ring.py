@@ -6,22 +6,14 @@ A failing seed prints how to replay it: `python -m tests.crash.ring SEED`.
 from pathlib import Path
 
 import pytest
-import structlog
 
-from shadowrelay.tracking import operator_log
 from tests.crash import ring
 from tests.crash.plan import KILLS, NODES, Disruption, plan
 
 ACKNOWLEDGED_MIN = 3000
 TAKEN_OVER_MIN = 300
 
-pytestmark = pytest.mark.crash
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> None:
-    structlog.reset_defaults()
-    operator_log.configure("critical")
+pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("quiet")]
 
 
 @pytest.mark.slow

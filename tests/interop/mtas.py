@@ -6,9 +6,11 @@ its /etc/passwd, and sends everything else to the nodes.
 """
 
 import contextlib
+import email
 import os
 import shutil
 import signal
+import socket
 import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -24,6 +26,24 @@ UNPACKED = ROOT / ".venv" / "interop"
 SNIPPETS = ROOT / "configs" / "mtas"
 NODE_ADDRESSES = {"mx1.east.example": "127.0.0.2", "mx1.west.example": "127.0.0.3"}
 HOSTS = {**{name: [address] for name, address in NODE_ADDRESSES.items()}, "nodes.corp.example": list(NODE_ADDRESSES.values())}
+
+
+def write_identities(directory: Path, users: Sequence[str], hosts: Mapping[str, Sequence[str]]) -> dict[str, Path]:
+    """/etc/passwd, /etc/group and /etc/hosts: what is there, and these. Returns the mounts.
+
+    Shapes: `hosts` has the addresses of a name; every user has a group of its own name.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    own = socket.gethostname()
+    lines = {
+        "passwd": [f"{user}:x:{private.FIRST_ID + number}:{private.FIRST_ID + number}::/:/bin/false" for number, user in enumerate(users)],
+        "group": [f"{user}:x:{private.FIRST_ID + number}:" for number, user in enumerate(users)],
+        # Sendmail waits a minute for a qualified name of this machine
+        "hosts": [f"127.0.1.1 {own}.example {own}", *(f"{address} {name}" for name, addresses in hosts.items() for address in addresses)],
+    }
+    for name, more in lines.items():
+        (directory / name).write_text("".join(f"{line}\n" for line in more) + (Path("/etc") / name).read_text())
+    return {f"/etc/{name}": directory / name for name in lines}
 
 
 class Mta(ABC):
@@ -61,7 +81,7 @@ class Mta(ABC):
         """Write everything that it needs."""
         self.mail.mkdir(parents=True)
         self.mail.chmod(0o1777)
-        mounts = private.write_identities(self.directory / "etc", [*self.own_users, *self.users], HOSTS)
+        mounts = write_identities(self.directory / "etc", [*self.own_users, *self.users], HOSTS)
         self._mounts = {**mounts, **self.write()}
 
     def snippet(self, name: str) -> str:
@@ -308,3 +328,17 @@ mv "$name" {mail}/"$1"/new/
 
 
 MTAS: tuple[type[Mta], ...] = (PostfixMta, Exim, OpenSmtpd, Sendmail)
+
+
+# what they stored
+def body_of(message: bytes) -> bytes:
+    """Everything after the headers, with CRLF again."""
+    return message.partition(b"\n\n")[2].replace(b"\n", b"\r\n")
+
+
+def head_of(message: bytes) -> str:
+    return message.partition(b"\n\n")[0].decode("ascii")
+
+
+def subject_of(message: bytes) -> str:
+    return str(email.message_from_bytes(message)["Subject"])

@@ -19,7 +19,7 @@ import trustme
 
 from shadowrelay.lab.cluster import NodeProcess, Place, free_ports
 from shadowrelay.model.routing import HostPort
-from tests.interop.mtas import HOSTS, MTAS, NODE_ADDRESSES, Mta
+from tests.interop.mtas import HOSTS, MTAS, NODE_ADDRESSES, Mta, body_of, head_of, subject_of
 from tests.kit.postfix import free_port
 from tests.kit.processes import operator_events
 
@@ -165,19 +165,6 @@ async def yard(workplace: Path, kinds: Sequence[type[Mta]]) -> AsyncIterator[Yar
         await asyncio.gather(*(node.stop() for node in nodes))
         for mta in mtas.values():
             mta.stop()
-
-
-def body_of(message: bytes) -> bytes:
-    """Everything after the headers, with CRLF again."""
-    return message.partition(b"\n\n")[2].replace(b"\n", b"\r\n")
-
-
-def head_of(message: bytes) -> str:
-    return message.partition(b"\n\n")[0].decode("ascii")
-
-
-def subject_of(message: bytes) -> str:
-    return str(email.message_from_bytes(message)["Subject"])
 
 
 def return_path_of(message: bytes) -> str:

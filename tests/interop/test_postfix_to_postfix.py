@@ -13,6 +13,7 @@ import pytest
 
 from shadowrelay.lab.cluster import Cluster, Place
 from shadowrelay.model.routing import HostPort
+from tests.interop.mtas import body_of, head_of, subject_of
 from tests.kit.postfix import Postfix, running_postfix, stored_messages, storing_settings
 from tests.kit.processes import wait_until_peers_know_each_other
 
@@ -73,19 +74,6 @@ async def chain(workplace: Path, **settings: str) -> AsyncIterator[Chain]:
             table.write_text("".join(f"/{pattern}/ smtp:[127.0.0.1]:{port}\n" for pattern, port in zip(patterns, ports, strict=True)))
             with running_postfix(workplace / "sending", {"transport_maps": f"regexp:{table}", **settings}) as sending:
                 yield Chain(sending, cluster, receiving, mail)
-
-
-def body_of(message: bytes) -> bytes:
-    """Everything after the headers, with CRLF again."""
-    return message.partition(b"\n\n")[2].replace(b"\n", b"\r\n")
-
-
-def subject_of(message: bytes) -> str:
-    return str(email.message_from_bytes(message)["Subject"])
-
-
-def head_of(message: bytes) -> str:
-    return message.partition(b"\n\n")[0].decode("ascii")
 
 
 async def test_mail_from_postfix_through_three_nodes_to_postfix_arrives_once_and_unchanged(workplace: Path) -> None:

@@ -17,16 +17,16 @@ from pathlib import Path
 
 import dns.rcode
 import pytest
-import structlog
 
 from shadowrelay.lab.cluster import Cluster, NodeProcess, Place, Row, Table
 from shadowrelay.lab.cluster import rows as tracking_rows
 from shadowrelay.lab.traffic import Load, Sent, Sink
 from shadowrelay.model.routing import HostPort
-from shadowrelay.tracking import operator_log
 from tests.kit.clock import until
 from tests.kit.processes import operator_events, queues_of, rss_kilobytes, wait_until_peers_know_each_other
 from tests.kit.smtp_servers import CLOSE, EXTENSIONS, HANG, ScriptedServer, name_server, serving
+
+pytestmark = pytest.mark.usefixtures("quiet")
 
 # Two nodes that are each other's shadow server, and ten next hops: one is healthy, each of the other nine is sick in its own way.
 #
@@ -48,7 +48,7 @@ SESSIONS = 50
 _MESSAGE_ID = re.compile(rb"(?im)^Message-ID: (\S+)\r$")
 
 
-class World:
+class TenNextHops:
     """Who arrived where, how often a next hop was called, and what the nodes logged."""
 
     def __init__(self, cluster: Cluster, servers: Mapping[str, ScriptedServer], sink: Sink, refused: socket.socket, size: int) -> None:
@@ -131,7 +131,7 @@ class World:
 @asynccontextmanager
 async def world(
     directory: Path, *, slow_seconds: float | None = None, is_dns_silent: bool = False, send: Table | None = None, size: int = 1024
-) -> AsyncIterator[World]:
+) -> AsyncIterator[TenNextHops]:
     """Everything runs, and the nodes know each other. The slow next hop answers a dot after so many seconds; by default when
     `is_slow_released`."""
     async with AsyncExitStack() as stack:
@@ -156,7 +156,7 @@ async def world(
             )  # fmt: skip
             async with cluster:
                 await asyncio.to_thread(wait_until_peers_know_each_other, list(cluster.nodes.values()))
-                found = World(cluster, servers, sink, refused, size)
+                found = TenNextHops(cluster, servers, sink, refused, size)
                 found.is_slow_released = gate
                 if is_dns_silent:
                     found.unresolvable = f"{DEAD_NAME}:25"
@@ -239,12 +239,6 @@ REASONS = {  # source and beginning of the reply in every DEFER row
 }
 
 
-@pytest.fixture(autouse=True)
-def _quiet() -> None:
-    structlog.reset_defaults()
-    operator_log.configure("critical")
-
-
 @pytest.mark.slow
 async def test_the_healthy_next_hop_gets_its_mail_while_nine_are_sick(tmp_path: Path) -> None:
     async with world(tmp_path, send=SEND) as here:
@@ -319,7 +313,7 @@ def is_to_healthy(one: Sent) -> bool:
     return one.recipients[0].endswith(f"@{HEALTHY}.example")
 
 
-async def healthy_p99(here: World, kinds: Sequence[str], rate: float) -> float:
+async def healthy_p99(here: TenNextHops, kinds: Sequence[str], rate: float) -> float:
     """From the beginning of a submission to the arrival, of the messages of this phase to the healthy next hop. Nearest rank."""
     start = len(here.sent)
     await here.send(kinds, rate=rate)

@@ -12,6 +12,7 @@ from tests.kit.clock import PATIENCE_SECONDS
 
 HELLO = b"Subject: hello\r\n\r\nhello\r\n"
 SENDER = "sender@client.example"
+TO_DATA = ("EHLO client.example", "MAIL FROM:<a@x.example>", "RCPT TO:<b@here.example>", "DATA")  # what `receiving` takes
 _QUEUED_AS = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 

@@ -17,9 +17,10 @@ from shadowrelay.model.peers import PeerIdentity
 from shadowrelay.model.queue import AttemptRecord, FailureKind, ForkRetry, GeneratedMessage, NewMessage, Origin, StoredMessage
 from shadowrelay.model.values import replace
 from shadowrelay.ownership.claims import released_acknowledged
-from shadowrelay.ownership.rules import PeerDatabase
+from shadowrelay.ownership.rules import Outcome, PeerDatabase
 from shadowrelay.ports import Ledger
 from shadowrelay.store import SqliteLedger, counters
+from shadowrelay.store.content import RecentContents
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 HERE = ServerName("mx1.east.example")
@@ -57,6 +58,11 @@ async def counts_in(ledger: SqliteLedger) -> tuple[Counts, Counts]:
     return await ledger._readers.ask(lambda connection: (counted(connection, kept), counted(connection, counters.RECOUNT)))
 
 
+def forget_recent(ledger: SqliteLedger) -> None:
+    """The contents that it has in memory: it reads them from its disk."""
+    ledger._contents.recent = RecentContents()
+
+
 def a_message_id() -> MessageId:
     return MessageId(str(uuid4()))
 
@@ -69,6 +75,12 @@ def a_spooled_content(directory: Path, data: bytes) -> Content:
     """In a file, as the receiver leaves it."""
     path = directory / f"spooled-{uuid4()}"
     path.write_bytes(data)
+    return content_in(path)
+
+
+def content_in(path: Path) -> Content:
+    """What this file has."""
+    data = path.read_bytes()
     return Content(len(data), hashlib.sha256(data).digest(), path=path)
 
 
@@ -222,6 +234,11 @@ def discarded(_: DiscardEvent, before: Claim | None) -> Transition:
         return Transition(None, None)
     everybody = frozenset(range(1, before.recipients_count + 1))
     return Transition(before, replace(before, role=Role.DELIVERED, done=everybody, primary=NO_SERVER, database=NO_DATABASE))
+
+
+def forks_heard(_: DiscardEvent, before: Claim | None) -> Transition:
+    """XQDISCARD told of a fork, which is noted."""
+    return Transition(before, before, outcome=Outcome.FORKS)
 
 
 def released_heard(_: MessageId, before: Claim | None) -> Transition:

@@ -34,7 +34,7 @@ INSIDE_NAME = b"hub"  # of the machine's only interface
 
 
 @dataclass(slots=True)
-class Machine:
+class LinuxMachine:
     """`inside`: a command before another one, which then runs on this machine."""
 
     name: str
@@ -101,7 +101,7 @@ class Hub:
     """The machines, in the order of the names that were asked for."""
 
     namespace: str
-    machines: dict[str, Machine]
+    machines: dict[str, LinuxMachine]
     host: str = HUB_HOST
     network: str = NETWORK
     _parted: list[str] = field(default_factory=list)
@@ -150,7 +150,7 @@ def machines(names: Sequence[str]) -> Iterator[Hub]:
         prefix = f"shadowrelay-{os.getpid()}"
         hub = stack.enter_context(_namespace(f"{prefix}-hub"))
         _ip("-n", hub, "address", "add", HUB_HOST, "dev", "lo")
-        made = {name: Machine(name, f"{prefix}-{number}", number, hub) for number, name in enumerate(names, start=1)}
+        made = {name: LinuxMachine(name, f"{prefix}-{number}", number, hub) for number, name in enumerate(names, start=1)}
         for machine in made.values():
             machine.plug_in()
             stack.callback(machine.remove)

@@ -24,7 +24,7 @@ import async_solipsism
 
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import Content, Envelope, Recipient
-from shadowrelay.model.ownership import Role, StatusAnswer, StatusQuestion
+from shadowrelay.model.ownership import Claim, Role, StatusAnswer, StatusQuestion
 from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
 from shadowrelay.model.queue import StoredMessage
 from shadowrelay.model.replies import STORE_UNAVAILABLE, LeaseTooShort, LedgerUnavailable, PeerSaid, PeerUnavailable, Reply
@@ -37,7 +37,8 @@ from shadowrelay.protocol.xqdiscard import parse_superseded
 from shadowrelay.settings.values import Settings
 from shadowrelay.store import SqliteLedger
 from tests.kit.clock import until
-from tests.kit.machine import FakeMachine
+from tests.kit.fake_machine import FakeMachine
+from tests.kit.ledger import a_content, forget_recent
 from tests.kit.quick import Quick
 
 BASE = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
@@ -48,7 +49,7 @@ SITES |= {server: server.split(".")[-2] for server in FIVE_SITES}  # of seed-003
 LATENCY_SECONDS = 0.002
 CONTROL_SECONDS = 2.0
 SPAN, HEARTBEAT, POLL = 60.0, 5.0, 1.0
-OK = Reply(250, "2.0.0", "OK")
+OK, BUSY, NO_SUCH_USER = Reply(250, "2.0.0", "OK"), Reply(451, "4.3.2", "not now"), Reply(550, "5.1.1", "no such user")
 
 
 def in_virtual_time(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
@@ -284,7 +285,7 @@ class FakeLink:
         async def take(other: "VirtualNode", me: PeerIdentity) -> Reply:
             sent = offer.content.path.read_bytes() if offer.content.path is not None else offer.content.data or b""
             data = f"Received: by {other.name}\r\n".encode() + sent
-            content = Content(len(data), hashlib.sha256(data).digest(), data)
+            content = a_content(data)
             if offer.content.path is not None:  # large: a file there, too
                 path = other.ledger.real.spool_directory / f"{offer.envelope.message_id}.copy"
                 path.write_bytes(data)
@@ -550,14 +551,18 @@ class VirtualNode:
         self.last = message_id(f"{self.name} {next(_NUMBERS)}")
         addresses = recipients or ("user1@corp.example",)
         envelope = Envelope(self.last, sender, tuple(Recipient(address) for address in addresses), self.clock.now(), **fields)
-        return await self.services.accept.accept(envelope, Content(len(data), hashlib.sha256(data).digest(), data))
+        return await self.services.accept.accept(envelope, a_content(data))
 
     async def message(self, wanted: MessageId) -> StoredMessage | None:
         return await self.ledger.real.load(wanted)
 
-    async def role(self, wanted: MessageId) -> Role | None:
+    async def claim(self, wanted: MessageId) -> Claim | None:
         stored = await self.message(wanted)
-        return None if stored is None else stored.claim.role
+        return None if stored is None else stored.claim
+
+    async def role(self, wanted: MessageId) -> Role | None:
+        claim = await self.claim(wanted)
+        return None if claim is None else claim.role
 
     async def idle(self) -> None:
         """No task of it runs. Only where its loops do not run either."""
@@ -571,11 +576,19 @@ class VirtualNode:
 
         return is_so
 
+    def has_done(self, wanted: MessageId, *ordinals: int) -> Callable[[], Awaitable[bool]]:
+        """For `until`: it knows of these recipients of the message, and of no others, that they are done."""
+
+        async def is_so() -> bool:
+            claim = await self.claim(wanted)
+            return claim is not None and claim.done == set(ordinals)
+
+        return is_so
+
     def corrupt(self) -> None:
         """Turn every byte of its contents over, and forget what is in memory."""
-        contents = self.ledger.real._contents
-        contents.recent = type(contents.recent)()
-        for path in contents.directory.glob("*.segment"):
+        forget_recent(self.ledger.real)
+        for path in (self.settings.server.data_directory / "content").glob("*.segment"):
             path.write_bytes(bytes(byte ^ 0xFF for byte in path.read_bytes()))
 
 

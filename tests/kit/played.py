@@ -25,7 +25,7 @@ DATABASES = {
 }
 
 
-class Steps:
+class StepsToStrike:
     """Counts; at `target` it strikes. A process that is gone makes no step any more."""
 
     def __init__(self, target: int = 0) -> None:
@@ -59,7 +59,7 @@ class Steps:
 
 
 @dataclass(slots=True)
-class World:
+class PlayedWorld:
     """What outlives the node: its peers and the next hop. `script` is what peers do with one copy after another: `store`,
     `refuse` (nothing was sent), `lose` (sent, not stored), `break` (stored, but the answer is lost)."""
 
@@ -75,7 +75,7 @@ class World:
 class PlayedPeer:
     """Port `PeerLink`. Stores what it is sent, and answers STATUS truthfully."""
 
-    def __init__(self, server: ServerName, world: World, steps: Steps, node: VirtualNode) -> None:
+    def __init__(self, server: ServerName, world: PlayedWorld, steps: StepsToStrike, node: VirtualNode) -> None:
         self.server = server
         self._world, self._steps, self._node = world, steps, node
         self.identity: PeerIdentity | None = identity_of(server)
@@ -121,11 +121,16 @@ def identity_of(server: ServerName) -> PeerIdentity:
 
 @asynccontextmanager
 async def one_node(
-    directory: Path, world: World | None = None, steps: Steps | None = None, *, failures: Mapping[str, int] | None = None, **transport: Any
+    directory: Path,
+    world: PlayedWorld | None = None,
+    steps: StepsToStrike | None = None,
+    *,
+    failures: Mapping[str, int] | None = None,
+    **transport: Any,
 ) -> AsyncIterator[VirtualNode]:
     """A process without its loops, until it is stopped or gone; again in the same directory, the next one. `failures` are how often
     each promise of the ledger fails first."""
-    world, steps = world or World(), steps or Steps()
+    world, steps = world or PlayedWorld(), steps or StepsToStrike()
     net = Net(directory, names=(EAST, *DATABASES), transport=transport)
     net.sink, net.step = world.sink, steps.step
     net.link_to = lambda node, server: PlayedPeer(server, world, steps, node)
@@ -138,9 +143,3 @@ async def one_node(
         yield node
     finally:
         await (net.kill if steps.is_dead else net.stop)(EAST)
-
-
-async def told_to(node: VirtualNode, server: ServerName) -> dict[MessageId, str]:
-    """The last that a peer will hear of each message."""
-    reply = await node.ledger.real.discards_for(server, DATABASES[server], 400)
-    return {event.message_id: event.status.value for event in reply.events}

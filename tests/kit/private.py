@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -33,21 +32,3 @@ def children_of(process: int) -> list[int]:
         return [int(word) for word in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
     except OSError:
         return []
-
-
-def write_identities(directory: Path, users: Sequence[str], hosts: Mapping[str, Sequence[str]]) -> dict[str, Path]:
-    """/etc/passwd, /etc/group and /etc/hosts: what is there, and these. Returns the mounts.
-
-    Shapes: `hosts` has the addresses of a name; every user has a group of its own name.
-    """
-    directory.mkdir(parents=True, exist_ok=True)
-    own = socket.gethostname()
-    lines = {
-        "passwd": [f"{user}:x:{FIRST_ID + number}:{FIRST_ID + number}::/:/bin/false" for number, user in enumerate(users)],
-        "group": [f"{user}:x:{FIRST_ID + number}:" for number, user in enumerate(users)],
-        # Sendmail waits a minute for a qualified name of this machine
-        "hosts": [f"127.0.1.1 {own}.example {own}", *(f"{address} {name}" for name, addresses in hosts.items() for address in addresses)],
-    }
-    for name, more in lines.items():
-        (directory / name).write_text("".join(f"{line}\n" for line in more) + (Path("/etc") / name).read_text())
-    return {f"/etc/{name}": directory / name for name in lines}

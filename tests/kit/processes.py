@@ -15,6 +15,7 @@ from shadowrelay.admin.api_client import NodeClient
 from shadowrelay.admin.token import read_token
 from shadowrelay.lab.cluster import NodeProcess, Place, free_ports
 from shadowrelay.model.routing import HostPort
+from tests.kit.clients import Client
 from tests.kit.clock import PATIENCE_SECONDS, wait_until
 
 CONFIGURATION = """
@@ -64,6 +65,13 @@ async def a_served_node(directory: Path, connector: str = "") -> AsyncIterator[N
         yield node
     finally:
         await node.stop()
+
+
+async def client_of(node: NodeProcess, *commands: str) -> Client:
+    """A new connection to `a_served_node`: these commands were answered 2xx or 3xx."""
+    client = await Client.to(node.address)
+    await client.begin(*commands, banner=f"220 {node.name} ESMTP")
+    return client
 
 
 # what it shows
@@ -118,11 +126,6 @@ def kept_count(node: NodeProcess) -> int:
     """Messages in its shadow queues."""
     with api_of(node) as client:
         return sum(queue["count"] for queue in client.queues() if queue["kind"] == "Shadow")
-
-
-async def is_empty(node: NodeProcess) -> bool:
-    """Everything is delivered."""
-    return not await asyncio.to_thread(waiting_count, node)
 
 
 def wait_until_peers_know_each_other(nodes: Sequence[NodeProcess]) -> None:

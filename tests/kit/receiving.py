@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -33,6 +33,7 @@ HELLO = f"XSHADOW server=b.example boundary=default database={PEER_DATABASE} inc
 
 HELD = Reply(250, "2.0.0", "Held")
 BANNER = "220 a.example ESMTP"
+PEER = {"accept_xshadow": True, "externally_secured": ["127.0.0.1", "::1"]}  # settings of a connector
 NO_DISCARDS = DiscardReply((), 0)
 
 
@@ -253,3 +254,17 @@ async def receiving(
         for client in station.clients:
             await client.close()
         await server.close()
+
+
+def in_a_session(spool: Path, scenario: Callable[[Station, Client], Awaitable[Any]], *commands: str, **settings: Any) -> Any:
+    """What `scenario` returns, on a loop in which waiting takes no time, with a client that has said these commands."""
+
+    async def run() -> Any:
+        async with receiving(spool, listen="127.0.0.1:2525", **settings) as station:
+            return await scenario(station, await station.client_in(*commands))
+
+    loop = async_solipsism.EventLoop()
+    try:
+        return loop.run_until_complete(run())
+    finally:
+        loop.close()

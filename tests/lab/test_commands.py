@@ -1,15 +1,13 @@
 """What the commands say when they cannot work, and the command lines and names that they are made of."""
 
-import stat
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from shadowrelay.cli.main import app
 from shadowrelay.lab.disturbance import cut, interface_of
 from shadowrelay.lab.state import State
 from shadowrelay.lab.topology import LabError, machine, machines_of, pairs
+from tests.lab.conftest import a_program, run
 
 COMMANDS = [
     ["up"], ["down"], ["status"], ["send"], ["verify"], ["kill", "mx1.east"], ["start", "mx1.east"], ["wipe", "mx1.east"],
@@ -19,12 +17,6 @@ COMMANDS = [
 ]  # fmt: skip
 
 
-def a_program(directory: Path, name: str, text: str) -> None:
-    file = directory / name
-    file.write_text(f"#!/bin/sh\n{text}\n")
-    file.chmod(file.stat().st_mode | stat.S_IXUSR)
-
-
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project directory, and a machine without any program."""
@@ -32,11 +24,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     return tmp_path
-
-
-def run(project: Path, *arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["lab", *arguments, "--project-directory", str(project)])
-    return result.exit_code, result.stderr
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=lambda arguments: arguments[0])

@@ -9,7 +9,7 @@ import pytest
 from shadowrelay.lab.engine import Engine
 from shadowrelay.lab.state import State
 from shadowrelay.lab.topology import LabError
-from tests.lab.test_commands import a_program, run
+from tests.lab.conftest import a_program, run
 
 TELL = 'case "$*" in ps*) /bin/cat "$LISTING" ;; *) echo "$*" >>"$TOLD"; /usr/bin/env >"$TOLD.env" ;; esac'
 

@@ -22,7 +22,7 @@ from tests.tidy.house import ROOT
 INJECT = ROOT / "lab" / "mta" / "inject.py"
 
 
-class Postfix(socketserver.StreamRequestHandler):
+class PlayedPostfix(socketserver.StreamRequestHandler):
     """Takes everything, and says under which queue id."""
 
     taken_count = 0
@@ -34,7 +34,7 @@ class Postfix(socketserver.StreamRequestHandler):
             if is_content:
                 if line == b".\r\n":
                     is_content, number = False, number + 1
-                    Postfix.taken_count = number
+                    PlayedPostfix.taken_count = number
                     self.wfile.write(b"250 2.0.0 Ok: queued as Q%d\r\n" % number)
             elif line.upper().startswith(b"DATA"):
                 is_content = True
@@ -45,7 +45,7 @@ class Postfix(socketserver.StreamRequestHandler):
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Postfix) as server:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), PlayedPostfix) as server:
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
@@ -81,8 +81,8 @@ def test_an_interrupted_sending_ends_soon_and_what_it_gave_is_known(tmp_path: Pa
         for one in injection:
             if one.number == 3:
                 break
-        Postfix.taken_count = 0
-        while Postfix.taken_count < 10:  # it goes on sending, and nobody reads
+        PlayedPostfix.taken_count = 0
+        while PlayedPostfix.taken_count < 10:  # it goes on sending, and nobody reads
             time.sleep(0.01)
 
     numbers = [json.loads(line)["number"] for line in State(tmp_path).injected_lines()]

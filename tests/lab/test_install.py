@@ -74,7 +74,7 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-class Machine:
+class Container:
     """A container without a network, in which commands run as root."""
 
     def __init__(self, dist: Path, dockerfile: str) -> None:
@@ -109,15 +109,15 @@ def quoted(command: str) -> str:
 
 
 @pytest.fixture(params=[DEB, WHEEL], ids=["deb", "wheel"])
-def machine(request: pytest.FixtureRequest, dist: Path) -> Iterator[Machine]:
-    made = Machine(dist, request.param)
+def machine(request: pytest.FixtureRequest, dist: Path) -> Iterator[Container]:
+    made = Container(dist, request.param)
     try:
         yield made
     finally:
         made.close()
 
 
-def test_it_is_installed_used_upgraded_and_removed(machine: Machine) -> None:
+def test_it_is_installed_used_upgraded_and_removed(machine: Container) -> None:
     machine.as_node(INIT)
     machine.as_node(f"shadowrelay check --config {EAST}")
     machine.serve(EAST)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab import docker
-from tests.lab.test_commands import a_program
+from tests.lab.conftest import a_program
 
 
 @pytest.mark.parametrize("program", ["", "exit 1"])

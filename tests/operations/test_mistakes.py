@@ -2,18 +2,15 @@
 
 import asyncio
 import contextlib
-import errno
 import re
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import dns.message
 import dns.rcode
@@ -31,6 +28,7 @@ from shadowrelay.model.counts import Counts
 from shadowrelay.model.ids import ServerName
 from shadowrelay.settings import cluster_files
 from tests.admin.conftest import NOW, TOKEN, FakeNode
+from tests.kit.sealed import a_sealed_directory
 from tests.tidy.house import ROOT
 
 PAGE = ROOT / "docs/mistakes.md"
@@ -226,19 +224,8 @@ def without_tls(desk: Desk) -> tuple[int, list[str]]:
 
 
 def sealed(name: str, key: str) -> Mistake:
-    """A directory in which this user can make nothing; root can everywhere."""
-
     def make(desk: Desk) -> tuple[int, list[str]]:
-        directory = desk.directory / "sealed"
-        directory.mkdir()
-        real = tempfile.TemporaryFile
-
-        def refused(dir: Path) -> Any:
-            if dir == directory:
-                raise PermissionError(errno.EACCES, "Permission denied")
-            return real(dir=dir)
-
-        desk.monkeypatch.setattr(tempfile, "TemporaryFile", refused)
+        directory = a_sealed_directory(desk.directory / "sealed", desk.monkeypatch)
         return desk.variable(key, str(directory / name)).check()
 
     return make

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from shadowrelay.model.ownership import Role
-from tests.ownership.state import OWNERS_MAX, Budget, Client, State, first_state
+from tests.ownership.state import OWNERS_MAX, Budget, ClientHeard, State, first_state
 from tests.ownership.steps import FAULTS, Steps
 
 POLICIES = ("defer", "deliver")
@@ -77,7 +77,7 @@ def explore(policy: str, budget: Budget, *, is_first_enough: bool = False, begin
 def _wrong_at_once(steps: Steps, state: State) -> str:
     if state.arrived > 1 and not state.excused:
         return "twice"
-    if state.client is Client.ACKNOWLEDGED and not state.arrived:
+    if state.client is ClientHeard.ACKNOWLEDGED and not state.arrived:
         facts = [steps.events.facts(claim) for claim in state.claims]
         if not any(mine.is_primary or mine.role is Role.SHADOW for mine in facts):
             return "lost"
@@ -87,7 +87,7 @@ def _wrong_at_once(steps: Steps, state: State) -> str:
 def _is_settled(steps: Steps, state: State) -> bool:
     """Nothing can go wrong any more, whatever happens: nothing that was promised can be lost, and another arrival is excused, or nobody
     is left who could deliver."""
-    if not state.arrived and state.client not in (Client.REFUSED, Client.UNANSWERED):
+    if not state.arrived and state.client not in (ClientHeard.REFUSED, ClientHeard.UNANSWERED):
         return False
     return state.excused or (state.backup is None and not any(steps.facts(state, n).is_open for n in steps.nodes))
 
@@ -101,7 +101,7 @@ def _find_stuck(steps: Steps, order: list[State], before: list[list[int]], arriv
                 can_arrive.add(here)
                 arrived.append(here)
     for here, state in enumerate(order):
-        if here < first or state.client is not Client.ACKNOWLEDGED or here in can_arrive or "lost" in wrong:
+        if here < first or state.client is not ClientHeard.ACKNOWLEDGED or here in can_arrive or "lost" in wrong:
             continue
         if max(steps.events.facts(claim).ownership for claim in state.claims) < OWNERS_MAX:
             wrong.setdefault("stuck", here)

@@ -21,7 +21,7 @@ PLACEMENTS_MAX, CHOICES_MAX, OWNERS_MAX = 3, 9, 4  # bounds of the exploration
 OVER = (Role.DELIVERED, Role.RELEASED)
 
 
-class Client(IntEnum):
+class ClientHeard(IntEnum):
     """What the client of node 0 was told."""
 
     WAITS = 0  # `is_relayed`: node 1 has the message, and has not recorded yet that it relayed it
@@ -64,7 +64,7 @@ class State(NamedTuple):
     leases: int  # bit `lease_bit(n, t)`: the lease of primary n on server t runs
     attempt: tuple[Attempt, ...]
     told: tuple[Told, ...]  # place WIDTH * speaker + asker
-    client: Client
+    client: ClientHeard
     arrived: int  # copies that the recipient got
     excused: bool  # a documented cause of a duplicate has happened
     cut: tuple[int, ...]  # two nodes that cannot reach each other
@@ -149,7 +149,7 @@ def first_state(known: Claims, budget: Budget) -> State:
         leases=0,
         attempt=(Attempt.IDLE,) * budget.nodes,
         told=(Told(),) * WIDTH**2,
-        client=Client.WAITS,
+        client=ClientHeard.WAITS,
         arrived=0,
         excused=False,
         cut=(),

@@ -23,7 +23,7 @@ from tests.ownership.state import (
     WIDTH,
     Attempt,
     Budget,
-    Client,
+    ClientHeard,
     State,
     Told,
     database,
@@ -52,9 +52,9 @@ class Steps:
         """Name and state after each step; names of faults begin with one of `FAULTS`."""
         if self._may_answer(s):
             # What else may come first may as well come next, when more is promised and more may happen. A 451 excuses everything.
-            yield "250 to the client", s._replace(client=Client.ACKNOWLEDGED)
+            yield "250 to the client", s._replace(client=ClientHeard.ACKNOWLEDGED)
             return
-        if self.is_relayed and s.client is Client.WAITS:
+        if self.is_relayed and s.client is ClientHeard.WAITS:
             yield from self._relay(s)
         elif self.is_relayed_twice:
             yield from self._relay_too(s)
@@ -168,18 +168,18 @@ class Steps:
         if not mine.is_redundant and mine.role is Role.PRIMARY and mine.placement < self.placements_max:
             for t in self._different(s):
                 yield from self._place(s, n, t, mine)
-        if s.hands and s.client is Client.ACKNOWLEDGED and mine.heir is not None and mine.role is Role.PRIMARY:
+        if s.hands and s.client is ClientHeard.ACKNOWLEDGED and mine.heir is not None and mine.role is Role.PRIMARY:
             leases = s.leases & ~lease_bit(n, mine.heir)
             for event, why in (("handing_over", "says yours"), ("drained", "drains, says yours")):
                 handed = self.commit(s, n, self.events.local(event, s.claims[n]), leases, hands=s.hands - 1)
                 yield f"hands: {n} {why} to {mine.heir}", handed
         if n == 0 and self._waits(s) and mine.ownership == 1:
-            refused = self.commit(s, n, self.events.local("client_refused", s.claims[n]), client=Client.REFUSED, excused=True)
+            refused = self.commit(s, n, self.events.local("client_refused", s.claims[n]), client=ClientHeard.REFUSED, excused=True)
             yield "451 to the client", refused
 
     def _waits(self, s: State) -> bool:
         """Node 0 has not answered its client."""
-        return s.client is Client.WAITS and not self.is_relayed
+        return s.client is ClientHeard.WAITS and not self.is_relayed
 
     def _may_answer(self, s: State) -> bool:
         mine = self.facts(s, 0)
@@ -234,10 +234,10 @@ class Steps:
         began = s.leases | lease_bit(n, t)
         sent = self.commit(s, n, listed, began)
         stored = self.commit(sent, t, offered, sent.leases | lease_bit(t, n) if heard.outcome == Outcome.YIELDED else None)
-        if s.client is Client.WAITS and is_stored and s.crashes and n == 0 and len(mine.chosen) + 1 == self.events.wanted:
+        if s.client is ClientHeard.WAITS and is_stored and s.crashes and n == 0 and len(mine.chosen) + 1 == self.events.wanted:
             # the 250 does not wait for the commit of the choice, only for that of the message and the copy
             answered = stored._replace(
-                client=Client.ACKNOWLEDGED, crashes=s.crashes - 1, up=put(s.up, n, False), leases=self._no_leases(stored, n)
+                client=ClientHeard.ACKNOWLEDGED, crashes=s.crashes - 1, up=put(s.up, n, False), leases=self._no_leases(stored, n)
             )
             yield f"crash {n}: after it placed on {t} and said 250, before it recorded the choice", answered
         yield name, self.commit(stored, n, heard)
@@ -250,7 +250,7 @@ class Steps:
         if not self.reach(s, 1, 0):
             return
         if s.claims[1]:
-            yield "1: has it from another", s._replace(client=Client.ACKNOWLEDGED)
+            yield "1: has it from another", s._replace(client=ClientHeard.ACKNOWLEDGED)
             return
         is_new = s.claims[0] == 0
         taken, kept = self.events.relay(self.node(s, 1), self.node(s, 0))
@@ -258,7 +258,7 @@ class Steps:
         sent = self.commit(s, 0, taken, leases if is_new else None)
         name = "1: relays to 0" + ("" if is_new else ", again")
         is_listed = sent.claims[0] != s.claims[0]
-        yield name, self.commit(sent._replace(leases=leases) if is_listed else sent, 1, kept, client=Client.ACKNOWLEDGED)
+        yield name, self.commit(sent._replace(leases=leases) if is_listed else sent, 1, kept, client=ClientHeard.ACKNOWLEDGED)
         if s.late and sent != s:
             yield f"late: {name}, not heard", sent._replace(late=s.late - 1)
         if s.crashes and sent != s:
@@ -458,7 +458,7 @@ class Steps:
                 yield f"lease of {n} on {t} ends", s._replace(leases=s.leases & ~lease_bit(n, t))
 
     def _faults(self, s: State, n: int, mine: Facts) -> Iterator[Step]:
-        unanswered = Client.UNANSWERED if n == 0 and self._waits(s) else s.client
+        unanswered = ClientHeard.UNANSWERED if n == 0 and self._waits(s) else s.client
         arrived = s.attempt[n] is Attempt.ARRIVED
         idle = put(s.attempt, n, Attempt.IDLE)
         if s.up[n] and s.crashes:
@@ -475,16 +475,16 @@ class Steps:
         if not s.up[n]:
             yield f"restart {n}", s._replace(up=put(s.up, n, True))
         if n == 0 and s.restores:
-            if s.backup is None and mine.is_primary and s.client is Client.ACKNOWLEDGED:
+            if s.backup is None and mine.is_primary and s.client is ClientHeard.ACKNOWLEDGED:
                 yield "back up 0", s._replace(backup=(s.claims[0], s.told[:WIDTH]))
             elif s.backup is not None:
                 yield "put back 0", self._put_back(s, mine)
         if s.disks:
             # I4 (a), (b). A poll and a round of questions take a moment.
             told = tuple(Told() if n in (place // WIDTH, place % WIDTH) else told for place, told in enumerate(s.told))
-            is_in_limbo = self.is_relayed and s.client is Client.WAITS
+            is_in_limbo = self.is_relayed and s.client is ClientHeard.WAITS
             if n == 1 and is_in_limbo:
-                unanswered = Client.UNANSWERED  # the message that it was to relay is another one's business
+                unanswered = ClientHeard.UNANSWERED  # the message that it was to relay is another one's business
             # I4 (b): the disk of a next hop, whose copy on a third server is all that is known of what it took
             is_taken_unheard = n == 0 and is_in_limbo and any(s.claims[t] for t in self.nodes if t > 1)
             destroyed = s._replace(

@@ -1,7 +1,6 @@
 """Accepting: what the client is told, and what becomes of the message. docs/design.md 5."""
 
 import asyncio
-import hashlib
 from pathlib import Path
 
 import pytest
@@ -11,10 +10,8 @@ from shadowrelay.model.ownership import Role
 from shadowrelay.model.replies import NOT_MADE_REDUNDANT, STORE_UNAVAILABLE, Reply
 from shadowrelay.model.tracking import EventId, Replication
 from tests.kit.clock import until
-from tests.kit.ledger import a_spooled_content, an_envelope
-from tests.kit.nodes import EAST, NORTH, WEST, in_virtual_time, nodes
-
-BUSY = Reply(451, "4.3.2", "not now")
+from tests.kit.ledger import a_content, a_spooled_content, an_envelope
+from tests.kit.nodes import BUSY, EAST, NORTH, WEST, in_virtual_time, nodes
 
 
 def names(log) -> list[EventId]:
@@ -353,8 +350,7 @@ async def test_a_large_message_that_needs_no_copy_is_delivered_at_the_first_atte
 @in_virtual_time
 async def test_a_promise_that_ends_before_it_began_leaves_no_session_waiting(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST) as net:
-        content = Content(2, hashlib.sha256(b"\r\n").digest(), b"\r\n")
-        answer = net.nodes[EAST].services.accept.accept(an_envelope(), content)
+        answer = net.nodes[EAST].services.accept.accept(an_envelope(), a_content())
         (promise,) = (task for task in asyncio.all_tasks() if task.get_name() == "accept")
         promise.cancel()
 

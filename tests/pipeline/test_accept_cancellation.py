@@ -14,7 +14,7 @@ from shadowrelay.model.replies import Reply
 from tests.kit.clock import until
 from tests.kit.ledger import a_content, an_envelope
 from tests.kit.nodes import VirtualNode, in_virtual_time
-from tests.kit.played import DATABASES, Steps, World, one_node, told_to
+from tests.kit.played import DATABASES, PlayedWorld, StepsToStrike, one_node
 
 SCENARIOS: dict[str, tuple[list[str], dict[str, int]]] = {
     "the first stores": (["store"], {}),
@@ -49,7 +49,7 @@ def begin_to_accept(node: VirtualNode) -> tuple[MessageId, "asyncio.Task[Reply]"
 async def test_a_client_that_leaves_at_any_await_changes_nothing_of_the_promise(tmp_path: Path, scenario: str, reject: bool) -> None:
     for target in count(1):
         script, failures = SCENARIOS[scenario]
-        world, steps = World(list(script)), Steps(target)
+        world, steps = PlayedWorld(list(script)), StepsToStrike(target)
         async with one_node(tmp_path, world, steps, failures=failures, reject_message_on_shadow_failure=reject) as node:
             message_id, client = begin_to_accept(node)
             steps.strike = client.cancel
@@ -83,7 +83,7 @@ async def test_a_client_that_leaves_at_any_await_changes_nothing_of_the_promise(
 async def test_a_process_that_dies_at_any_await_keeps_its_word_when_it_is_back(tmp_path: Path, scenario: str, reject: bool) -> None:
     for target in count(1):
         script, failures = SCENARIOS[scenario]
-        world, steps = World(list(script)), Steps(target)
+        world, steps = PlayedWorld(list(script)), StepsToStrike(target)
         async with one_node(tmp_path, world, steps, failures=failures, reject_message_on_shadow_failure=reject) as node:
             message_id, client = begin_to_accept(node)
             steps.strike = steps.die
@@ -106,7 +106,7 @@ async def _over(node: VirtualNode, client: "asyncio.Task[Reply]") -> None:
 
 
 async def _come_back(
-    directory: Path, world: World, reject: bool, message_id: MessageId, reply: Reply | None, *, may_be_forgotten: bool
+    directory: Path, world: PlayedWorld, reject: bool, message_id: MessageId, reply: Reply | None, *, may_be_forgotten: bool
 ) -> None:
     """What the next process of the node finds, and what it makes of it."""
     is_accepted, is_refused = reply is not None and reply.code == 250, reply is not None and reply.code != 250
@@ -135,7 +135,13 @@ def listed(claim: Claim) -> set[ServerName]:
     return {copy.server for copy in claim.copies}
 
 
-async def _delivered(node: VirtualNode, world: World, message_id: MessageId) -> None:
+async def told_to(node: VirtualNode, server: ServerName) -> dict[MessageId, str]:
+    """The last that a peer will hear of each message."""
+    reply = await node.ledger.real.discards_for(server, DATABASES[server], 400)
+    return {event.message_id: event.status.value for event in reply.events}
+
+
+async def _delivered(node: VirtualNode, world: PlayedWorld, message_id: MessageId) -> None:
     """The node delivers what it found, and whoever holds a copy is told."""
     node.services.start()
     await until(node.in_role(message_id, Role.DELIVERED))

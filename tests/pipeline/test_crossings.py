@@ -21,7 +21,7 @@ from shadowrelay.ports import HoldAnswer
 from tests.kit.clock import until
 from tests.kit.ledger import NOW, a_content, a_message_id, an_envelope
 from tests.kit.nodes import WEST, VirtualNode, in_virtual_time
-from tests.kit.played import DATABASES, World, identity_of, one_node
+from tests.kit.played import DATABASES, PlayedWorld, identity_of, one_node
 
 ONE = MessageId("1")
 
@@ -54,7 +54,7 @@ async def _stored(node: VirtualNode, content: Content, *, decided: bool, server:
 
 @in_virtual_time
 async def test_a_message_is_not_delivered_again_because_an_old_read_says_that_it_is_due(tmp_path: Path) -> None:
-    world = World()
+    world = PlayedWorld()
     async with one_node(tmp_path, world, reject_message_on_shadow_failure=False) as node:
         may_be_heard = node.ledger.gates["submission, read"] = asyncio.Event()
         content = a_content()
@@ -116,7 +116,7 @@ async def test_an_answer_from_before_a_placement_takes_no_server_off_the_list(tm
 @in_virtual_time
 async def test_a_copy_that_may_be_in_a_new_database_of_its_server_is_discarded_there_too(tmp_path: Path, reject: bool) -> None:
     new = DatabaseId("44444444-4444-4444-8444-444444444444")
-    world = World(["break"] * 9)
+    world = PlayedWorld(["break"] * 9)
     async with one_node(tmp_path, world, reject_message_on_shadow_failure=reject) as node:
         for link in node.context.links.values():  # the session that the copy is sent in shows a database that was not known before
             link.identity = replace(identity_of(link.server), database=new)  # type: ignore[misc]

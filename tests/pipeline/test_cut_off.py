@@ -8,12 +8,10 @@ import pytest
 
 from shadowrelay.model.ids import DatabaseId
 from shadowrelay.model.ownership import Claim, Copy, CopyNumber, Role
-from shadowrelay.model.replies import Reply
 from shadowrelay.pipeline.leases import Leases
 from tests.kit.clock import until
-from tests.kit.nodes import EAST, OK, POLL, SPAN, WEST, VirtualClock, in_virtual_time, make_settings, message_id, nodes
+from tests.kit.nodes import BUSY, EAST, OK, POLL, SPAN, WEST, VirtualClock, in_virtual_time, make_settings, message_id, nodes
 
-BUSY = Reply(451, "4.7.1", "busy")
 COUNT = 20
 DATABASE = DatabaseId("11111111-1111-4111-8111-111111111111")
 

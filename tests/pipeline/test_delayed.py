@@ -16,10 +16,9 @@ from shadowrelay.model.replies import Reply
 from shadowrelay.model.tracking import Acknowledged, EventId
 from shadowrelay.pipeline.delayed import Delayed
 from tests.kit.clock import until
-from tests.kit.nodes import EAST, HEARTBEAT, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, make_settings, message_id
-from tests.pipeline.test_track import EDGE, HUB, an_edge
+from tests.kit.nodes import BUSY, EAST, HEARTBEAT, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, make_settings, message_id
+from tests.pipeline.edges import EDGE, HUB, an_edge
 
-BUSY = Reply(451, "4.3.2", "not now")
 REFUSED = Reply(550, "5.1.1", "no such user")
 DELAY = 30.0
 

@@ -16,10 +16,8 @@ from shadowrelay.model.routing import HostPort
 from shadowrelay.model.tracking import EventId, EventSource
 from shadowrelay.ownership.claims import no_longer_chosen
 from tests.kit.clock import until
-from tests.kit.nodes import BASE, EAST, HEARTBEAT, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes
+from tests.kit.nodes import BASE, BUSY, EAST, HEARTBEAT, NO_SUCH_USER, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes
 
-BUSY = Reply(451, "4.3.2", "not now")
-NO_SUCH_USER = Reply(550, "5.1.1", "no such user")
 TWO_HOPS = [{"recipients": ["*@a.example"], "next_hop": "a.example:25"}, {"recipients": ["*@b.example"], "next_hop": "b.example:25"}]
 
 
@@ -43,11 +41,7 @@ async def test_recipients_of_one_fork_are_discarded_while_the_other_waits(tmp_pa
 
         await east.accept("u@a.example", "u@b.example")
 
-        async def heard() -> bool:
-            held = await west.message(east.last)
-            return held is not None and frozenset({1}) == held.claim.done
-
-        await until(heard, 10)
+        await until(west.has_done(east.last, 1), 10)
         assert Role.SHADOW is await west.role(east.last)
         net.sink.answer = lambda address: OK
         await until(west.in_role(east.last, Role.DELIVERED), 30)

@@ -17,10 +17,8 @@ from shadowrelay.model.tracking import EventId, EventSource
 from shadowrelay.pipeline import dsn
 from shadowrelay.pipeline.delivery_rules import ARRIVING_PER_SESSION
 from tests.kit.clock import until
-from tests.kit.nodes import EAST, HEARTBEAT, OK, SPAN, WEST, Net, in_virtual_time, nodes
+from tests.kit.nodes import BUSY, EAST, HEARTBEAT, NO_SUCH_USER, OK, SPAN, WEST, Net, in_virtual_time, nodes
 
-BUSY = Reply(451, "4.3.2", "not now")
-NO_SUCH_USER = Reply(550, "5.1.1", "no such user")
 GONE = TransientDeliveryError(Reply(451, "4.4.1", "nobody listens"), "sick.example:25", is_unreachable=True)
 LOST = TransientDeliveryError(Reply(451, "4.4.2", "Connection lost"), "sick.example:25", is_connection=True, dot_sent_unanswered=True)
 HOPS = [{"recipients": [f"*@{name}.example"], "next_hop": f"{name}.example:25"} for name in ("sick", "healthy")]
@@ -445,11 +443,7 @@ async def test_each_fork_is_recorded_when_it_is_done_and_its_shadow_server_hears
 
         await east.accept("u@healthy.example", "u@sick.example")
 
-        async def heard() -> bool:
-            held = await west.message(east.last)
-            return held is not None and frozenset({1}) == held.claim.done
-
-        await until(heard, 3)
+        await until(west.has_done(east.last, 1), 3)
         await net.kill(EAST)
         slow.set()
         net.sink.hang = lambda address: None

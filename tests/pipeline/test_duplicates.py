@@ -12,9 +12,8 @@ from shadowrelay.model.ownership import Role
 from shadowrelay.model.queue import Origin
 from shadowrelay.model.replies import Reply, TransientDeliveryError
 from shadowrelay.model.tracking import EventId
-from tests.kit.nodes import EAST, OK, SPAN, WEST, VirtualNode, in_virtual_time, nodes, until
+from tests.kit.nodes import BUSY, EAST, OK, SPAN, WEST, VirtualNode, in_virtual_time, nodes, until
 
-BUSY = Reply(451, "4.3.2", "not now")
 DATE = "Sun, 1 Mar 2026 12:00:00 +0000"
 HEADERS = {"internet_message_id": "<1@x.example>", "date": DATE}
 WINDOW, CLEANUP = 600.0, 60.0

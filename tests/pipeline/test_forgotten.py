@@ -8,10 +8,8 @@ import pytest
 
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.ownership import Role
-from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, LedgerUnavailable, Reply, RequestRefused
-from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, SOUTH, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes, until
-
-BUSY = Reply(451, "4.3.2", "not now")
+from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, LedgerUnavailable, RequestRefused
+from tests.kit.nodes import BUSY, EAST, HEARTBEAT, NORTH, OK, SOUTH, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes, until
 
 
 async def is_shown(node: VirtualNode) -> bool:

@@ -274,11 +274,7 @@ async def test_whoever_takes_over_the_rest_of_a_message_knows_that_it_was_report
         net.sink.answer = lambda address: BUSY if address == "late@corp.example" else OK
         await east.accept("u@corp.example", "late@corp.example")
 
-        async def is_told() -> bool:
-            copy = await west.message(east.last)
-            return copy is not None and copy.claim.done == {1}
-
-        await until(is_told)
+        await until(west.has_done(east.last, 1))
         await net.wipe(EAST)
         net.sink.answer = lambda address: OK
         await until(west.in_role(east.last, Role.DELIVERED), 4 * SPAN)

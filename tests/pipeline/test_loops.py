@@ -11,15 +11,14 @@ from shadowrelay.model.ids import MessageId
 from shadowrelay.model.message import Envelope
 from shadowrelay.model.ownership import Role, Transition
 from shadowrelay.model.peers import DiscardReply
-from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, LedgerUnavailable, Reply
+from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, LedgerUnavailable
 from shadowrelay.model.tracking import EventId
 from shadowrelay.pipeline.context import Tasks
 from shadowrelay.pipeline.copy_repair import RepairOutcome
 from shadowrelay.pipeline.leases import Attempts
 from tests.kit.clock import until
-from tests.kit.nodes import EAST, HEARTBEAT, OK, SPAN, WEST, in_virtual_time, nodes
+from tests.kit.nodes import BUSY, EAST, HEARTBEAT, OK, SPAN, WEST, in_virtual_time, nodes
 
-BUSY = Reply(451, "4.3.2", "not now")
 ONE, TWO = MessageId("1"), MessageId("2")
 UNEXPECTED = ValueError("a bug")
 

@@ -14,21 +14,21 @@ from shadowrelay.model.ownership import Role
 from shadowrelay.model.replies import PeerUnavailable
 from shadowrelay.ports import PeerLink
 from tests.kit.clock import until
-from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes
-from tests.pipeline.test_several_copies import ALL, BUSY, a_waiting_message, claim_of, holders, only_one
+from tests.kit.nodes import BUSY, EAST, HEARTBEAT, NORTH, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes
+from tests.pipeline.scenes import FOUR, a_waiting_message, holders, only_one
 
 
 @in_virtual_time
 async def test_a_damaged_copy_that_is_first_in_the_order_of_takeover_does_not_hold_the_good_one_back(tmp_path: Path) -> None:
-    async with nodes(tmp_path, *ALL, shadow_copies=2) as net:
+    async with nodes(tmp_path, *FOUR, shadow_copies=2) as net:
         east = await a_waiting_message(net)
-        (first, second) = sorted((copy for copy in (await claim_of(east)).copies), key=lambda copy: -copy.placement)
+        (first, second) = sorted((copy for copy in (await east.claim(east.last)).copies), key=lambda copy: -copy.placement)
         net.nodes[first.server].corrupt()
         await net.wipe(EAST)
         net.sink.answer = lambda address: OK
 
         await until(net.nodes[second.server].in_role(east.last, Role.DELIVERED), 3 * SPAN)
-        assert second.server == only_one(net, ALL)
+        assert second.server == only_one(net, FOUR)
 
 
 async def redirected(east: VirtualNode, target: ServerName) -> None:
@@ -42,36 +42,36 @@ async def redirected(east: VirtualNode, target: ServerName) -> None:
 async def test_a_redirect_to_one_of_two_chosen_servers_keeps_both_copies(tmp_path: Path, place: int) -> None:
     async with nodes(tmp_path, EAST, WEST, NORTH, shadow_copies=2) as net:
         east = await a_waiting_message(net)
-        target = sorted((copy for copy in (await claim_of(east)).copies), key=lambda copy: -copy.placement)[place].server
+        target = sorted((copy for copy in (await east.claim(east.last)).copies), key=lambda copy: -copy.placement)[place].server
         await redirected(east, target)
 
         async def is_whole() -> bool:
-            claim = await claim_of(net.nodes[target], east)
+            claim = await net.nodes[target].claim(east.last)
             return claim.role is Role.PRIMARY and not claim.missing_count
 
         await until(is_whole, 4 * HEARTBEAT)
         net.sink.answer = lambda address: OK
         for name in (EAST, WEST, NORTH):
             await until(net.nodes[name].in_role(east.last, Role.DELIVERED), 10 * HEARTBEAT)
-        assert target == only_one(net, ALL)
+        assert target == only_one(net, FOUR)
 
 
 @in_virtual_time
 async def test_a_redirect_to_a_server_without_a_copy_leaves_no_copy_behind(tmp_path: Path) -> None:
-    async with nodes(tmp_path, *ALL, shadow_copies=2) as net:
+    async with nodes(tmp_path, *FOUR, shadow_copies=2) as net:
         east = await a_waiting_message(net)
-        (target,) = set(ALL) - {EAST} - await holders(net, east)
+        (target,) = set(FOUR) - {EAST} - await holders(net, east)
         await redirected(east, target)
 
         assert Role.PRIMARY is await net.nodes[target].role(east.last)
         await asyncio.sleep(4 * HEARTBEAT)
-        claim = await claim_of(net.nodes[target], east)
+        claim = await net.nodes[target].claim(east.last)
         assert 0 == claim.missing_count
         net.sink.answer = lambda address: OK
         await until(net.nodes[target].in_role(east.last, Role.DELIVERED), 10 * HEARTBEAT)
         await asyncio.sleep(2 * SPAN)
-        assert target == only_one(net, ALL)
-        for name in ALL:
+        assert target == only_one(net, FOUR)
+        for name in FOUR:
             assert await net.nodes[name].role(east.last) in (Role.DELIVERED, Role.RELEASED)
 
 
@@ -96,7 +96,7 @@ async def test_a_server_that_gets_one_of_two_missing_copies_is_told_the_forks(tm
 
 @in_virtual_time
 async def test_after_a_promotion_the_forks_are_told_to_all_of_its_shadow_servers(tmp_path: Path) -> None:
-    async with nodes(tmp_path, *ALL, shadow_copies=2) as net:
+    async with nodes(tmp_path, *FOUR, shadow_copies=2) as net:
         east = await a_waiting_message(net)
         await asyncio.sleep(HEARTBEAT)
         for name in await holders(net, east):
@@ -108,7 +108,7 @@ async def test_after_a_promotion_the_forks_are_told_to_all_of_its_shadow_servers
 
         await until(is_taken_over, SPAN + 10 * HEARTBEAT)
         await asyncio.sleep(4 * HEARTBEAT)
-        for name in ALL[1:]:
+        for name in FOUR[1:]:
             if await net.nodes[name].role(east.last) is Role.SHADOW:
                 assert await forks_on(net, name, east.last), name
 
@@ -133,7 +133,7 @@ async def test_a_server_that_is_tried_again_stays_on_the_list_whatever_the_other
 
         assert 250 == (await east.accept()).code
         await asyncio.sleep(0.1)
-        claim = await claim_of(east)
+        claim = await east.claim(east.last)
         assert {WEST, NORTH} == await holders(net, east)
         assert {WEST, NORTH} == {copy.server for copy in claim.copies}
 

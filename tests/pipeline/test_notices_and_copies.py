@@ -10,10 +10,9 @@ from shadowrelay.model.ownership import Role
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.tracking import EventId
 from tests.kit.clock import until
-from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, SOUTH, SPAN, WEST, VirtualNode, in_virtual_time, nodes
+from tests.kit.nodes import BUSY, EAST, HEARTBEAT, NORTH, OK, SOUTH, SPAN, WEST, VirtualNode, in_virtual_time, nodes
 
 NO_USER = Reply(550, "5.1.1", "no such user")
-BUSY = Reply(451, "4.3.2", "not now")
 SENDER = "a@x.example"
 
 
@@ -69,11 +68,7 @@ async def test_a_copy_that_is_placed_before_the_notice_does_not_say_that_its_rec
         held = await second.message(east.last)
         peer_requests.hold = hold
 
-        async def is_told() -> bool:
-            later = await second.message(east.last)
-            return later is not None and later.claim.done == {1}
-
-        await until(is_told, 4 * HEARTBEAT)
+        await until(second.has_done(east.last, 1), 4 * HEARTBEAT)
         assert held is not None
         assert frozenset() == held.claim.done
 

@@ -11,9 +11,8 @@ from shadowrelay.model.ownership import CopyNumber, Role, StatusQuestion, Status
 from shadowrelay.model.replies import Reply
 from shadowrelay.pipeline.dsn import DsnKind, dsn_message_id
 from tests.kit.clock import until
-from tests.kit.nodes import EAST, NORTH, OK, SPAN, WEST, Net, in_virtual_time, nodes
+from tests.kit.nodes import BUSY, EAST, NO_SUCH_USER, NORTH, OK, SPAN, WEST, Net, in_virtual_time, nodes
 
-NO_SUCH_USER, BUSY = Reply(550, "5.1.1", "no such user"), Reply(451, "4.7.1", "busy")
 SENDER = "a@x.example"
 
 

@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 
 from shadowrelay.model.ownership import Role
-from shadowrelay.model.replies import Reply
 from shadowrelay.settings.texts import format_duration
 from shadowrelay.settings.values import Settings
-from tests.kit.nodes import EAST, HEARTBEAT, OK, SPAN, WEST, Net, in_virtual_time, nodes, until
+from tests.kit.nodes import BUSY, EAST, HEARTBEAT, OK, SPAN, WEST, Net, in_virtual_time, nodes, until
 
-BUSY = Reply(451, "4.3.2", "not now")
 Said = Callable[[], list[dict[str, Any]]]
 
 

@@ -9,28 +9,12 @@ import pytest
 
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.ownership import Role
-from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, PeerSaid, PeerUnavailable, Reply
+from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, PeerSaid, PeerUnavailable
 from shadowrelay.pipeline.deliver import DeliverService
 from tests.kit.clock import until
 from tests.kit.ledger import a_spooled_content, an_envelope
-from tests.kit.nodes import EAST, HEARTBEAT, NORTH, WEST, VirtualNode, in_virtual_time, nodes
-
-BUSY = Reply(451, "4.3.2", "not now")
-
-
-def count_holds(node: VirtualNode, *servers: str) -> list[str]:
-    """The copies that this node sends from now on, by server."""
-    sent: list[str] = []
-    for server in servers:
-        link = node.context.links[server]
-        hold = link.hold
-
-        async def counted(offer, deadline, hold=hold, server=server, **patience):
-            sent.append(server)
-            return await hold(offer, deadline, **patience)
-
-        link.hold = counted
-    return sent
+from tests.kit.nodes import BUSY, EAST, HEARTBEAT, NORTH, WEST, VirtualNode, in_virtual_time, nodes
+from tests.pipeline.scenes import count_holds
 
 
 def sites_of(node: VirtualNode, server: str) -> list[str]:

@@ -12,33 +12,17 @@ import structlog
 
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.ownership import Role
-from shadowrelay.model.replies import LedgerUnavailable, Reply, RequestRefused, TransientDeliveryError
+from shadowrelay.model.replies import LedgerUnavailable, RequestRefused, TransientDeliveryError
 from shadowrelay.model.tracking import EventId, EventSource
 from shadowrelay.ownership.claims import no_longer_chosen
 from shadowrelay.pipeline.poison import SetAside
 from shadowrelay.store import SqliteLedger
 from shadowrelay.store.ledger import Inline
 from tests.kit.clock import until
-from tests.kit.nodes import BASE, EAST, OK, SPAN, WEST, Net, VirtualClock, in_virtual_time, nodes
+from tests.kit.nodes import BASE, BUSY, EAST, OK, SPAN, WEST, Net, VirtualClock, in_virtual_time, nodes
+from tests.pipeline.scenes import die_while_handling
 
-BUSY = Reply(451, "4.3.2", "busy")
 BROKEN = TransientDeliveryError(BUSY, "sink", is_connection=True)
-
-
-async def die_while_handling(net: Net, server: ServerName) -> None:
-    """The next content that this node handles is the last thing that the process does."""
-    handling = asyncio.Event()
-
-    async def hang(who: ServerName) -> None:
-        if who == server:
-            handling.set()
-            await asyncio.sleep(10_000)
-
-    net.sink.before_dot = hang
-    async with asyncio.timeout(120):
-        await handling.wait()
-    await net.kill(server)
-    net.sink.before_dot = None
 
 
 async def make_poison(net: Net, server: ServerName) -> MessageId:

@@ -10,15 +10,12 @@ import pytest
 
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.ownership import Role
-from shadowrelay.model.replies import Reply
 from shadowrelay.pipeline.pressure_rules import Level, Resource
 from shadowrelay.ports import Disk, MemoryUse
 from shadowrelay.settings.values import BackPressure
-from tests.kit.machine import GB
-from tests.kit.nodes import EAST, NORTH, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes, until
+from tests.kit.fake_machine import GB
+from tests.kit.nodes import BUSY, EAST, NO_SUCH_USER, NORTH, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes, until
 
-BUSY = Reply(451, "4.3.2", "not now")
-NO_SUCH_USER = Reply(550, "5.1.1", "no such user")
 NORMAL, MEDIUM, HIGH = Level
 Said = Callable[[], list[dict[str, Any]]]
 AT_ONCE = {f"{resource}_history_depth": 1 for resource in ("private_bytes", "content_memory", "used_version_buckets", "submission_queue")}

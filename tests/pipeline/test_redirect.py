@@ -12,7 +12,7 @@ from shadowrelay.model.queue import Suspension
 from shadowrelay.model.replies import RequestRefused
 from shadowrelay.model.tracking import EventId
 from tests.kit.nodes import EAST, NORTH, OK, WEST, Net, in_virtual_time, until
-from tests.pipeline.test_drain import ALL, SPAN, accept_deferred, copies_stored, is_in, nodes, until_delivered_once, view_of, waits
+from tests.pipeline.drains import ALL, SPAN, accept_deferred, copies_stored, is_in, nodes, until_delivered_once, view_of, waits
 
 COUNT = 12
 

@@ -13,12 +13,13 @@ from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.queue import Origin
 from shadowrelay.model.replies import Reply, RequestRefused
-from shadowrelay.model.resubmission import Criteria, RequestState, ResubmitRequest
+from shadowrelay.model.resubmission import Criteria, RequestState
 from shadowrelay.model.tracking import EventId, EventSource
 from shadowrelay.pipeline import safety_net
 from shadowrelay.pipeline.pressure_rules import Pressure
 from tests.kit.clock import until
 from tests.kit.nodes import EAST, HEARTBEAT, NORTH, SPAN, WEST, VirtualNode, in_virtual_time, nodes
+from tests.pipeline.scenes import in_state, request_of, resubmit
 
 INSIDE = [{"recipients": ["*@corp.example"], "next_hop": "store.example:25", "inside_boundary": True}]
 SECOND = timedelta(seconds=1)
@@ -30,25 +31,6 @@ async def delivered(node: VirtualNode, *recipients: str, **more: Any) -> Message
     message_id = node.last
     await until(node.in_role(message_id, Role.DELIVERED))
     return message_id
-
-
-async def resubmit(node: VirtualNode, begin: Any = None, **criteria: str) -> int:
-    """All that was delivered so far, and matches."""
-    await asyncio.sleep(0.01)
-    now = node.clock.now()
-    request = await node.services.view.request_resubmission(Criteria(begin or now - timedelta(hours=1), now, **criteria))
-    return request.number
-
-
-async def request_of(node: VirtualNode, number: int) -> ResubmitRequest:
-    return next(found for found in await node.services.view.resubmit_requests() if found.number == number)
-
-
-def in_state(node: VirtualNode, number: int, state: RequestState) -> Any:
-    async def is_so() -> bool:
-        return (await request_of(node, number)).state is state
-
-    return is_so
 
 
 def resubmissions(node: VirtualNode) -> list[Any]:

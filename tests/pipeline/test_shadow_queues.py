@@ -12,11 +12,10 @@ from shadowrelay.model.replies import Reply, TransientDeliveryError
 from shadowrelay.model.tracking import EventId
 from shadowrelay.protocol.filters import MESSAGE_PROPERTIES, parse_filter
 from tests.kit.clock import until
-from tests.kit.nodes import EAST, NORTH, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes
+from tests.kit.nodes import BUSY, EAST, NORTH, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes
 
 HOPS = [{"recipients": [f"*@{name}.example"], "next_hop": f"{name}.example:25"} for name in ("sick", "ill", "healthy")]
 GONE = TransientDeliveryError(Reply(451, "4.4.1", "nobody listens"), "sick.example:25", is_unreachable=True)
-BUSY = Reply(451, "4.3.2", "not now")
 RARELY = timedelta(hours=1)
 
 

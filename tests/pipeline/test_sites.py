@@ -10,23 +10,12 @@ import pytest
 
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.ownership import Role
-from shadowrelay.model.replies import Reply
 from shadowrelay.model.tracking import EventId
 from shadowrelay.pipeline.relay import relayed_id
 from tests.kit.clock import until
-from tests.kit.nodes import FIVE_SITES, HEARTBEAT, OK, Net, in_virtual_time
+from tests.kit.nodes import BUSY, HEARTBEAT, OK, Net, in_virtual_time
+from tests.kit.sites import ATLANTA, CHICAGO, DUBLIN, LINKS, LONDON, NEIGHBOURS, NEW_YORK, NEW_YORK_2
 
-BUSY = Reply(451, "4.3.2", "not now")
-CHICAGO, NEW_YORK, LONDON, DUBLIN, ATLANTA, NEW_YORK_2 = FIVE_SITES
-LINKS = [(("chicago", "new-york"), 10), (("atlanta", "new-york"), 10), (("new-york", "london"), 50), (("london", "dublin"), 10)]
-NEIGHBOURS = {
-    CHICAGO: [NEW_YORK, NEW_YORK_2],
-    NEW_YORK: [CHICAGO, ATLANTA, LONDON],
-    NEW_YORK_2: [CHICAGO, ATLANTA, LONDON],
-    LONDON: [NEW_YORK, NEW_YORK_2, DUBLIN],
-    DUBLIN: [LONDON],
-    ATLANTA: [NEW_YORK, NEW_YORK_2],
-}
 ONE = frozenset((1,))
 
 

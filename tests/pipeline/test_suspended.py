@@ -14,9 +14,8 @@ from shadowrelay.model.queue import QueueKind, QueueRow, QueueStatus
 from shadowrelay.model.replies import STORE_UNAVAILABLE, LedgerUnavailable, Reply, RequestRefused, TransientDeliveryError
 from shadowrelay.model.tracking import EventId, EventSource
 from tests.kit.clock import until
-from tests.kit.nodes import EAST, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes
+from tests.kit.nodes import BUSY, EAST, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes
 
-BUSY = Reply(451, "4.3.2", "not now")
 GONE = TransientDeliveryError(Reply(451, "4.4.1", "nobody listens"), "sick.example:25", is_unreachable=True)
 HOPS = [{"recipients": [f"*@{name}.example"], "next_hop": f"{name}.example:25"} for name in ("sick", "healthy")]
 

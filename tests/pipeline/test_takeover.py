@@ -8,36 +8,20 @@ from shadowrelay.model.ids import DatabaseId, MessageId
 from shadowrelay.model.message import NO_ORDINALS
 from shadowrelay.model.ownership import Choice, CopyNumber, Role, StatusQuestion, StatusState, Transition
 from shadowrelay.model.peers import CopyOffer
-from shadowrelay.model.replies import Reply
 from shadowrelay.model.tracking import EventId
 from shadowrelay.model.values import replace
 from shadowrelay.ownership.claims import handing_over
 from tests.kit.clock import until
 from tests.kit.ledger import a_content, an_envelope
-from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes
-
-BUSY = Reply(451, "4.3.2", "not now")
-
-
-async def a_waiting_message(net: Net) -> VirtualNode:
-    """Accepted by EAST with a copy; the next hop defers."""
-    net.sink.answer = lambda address: BUSY
-    east = net.nodes[EAST]
-    assert 250 == (await east.accept()).code
-    await asyncio.sleep(1)
-    net.sink.answer = lambda address: OK
-    return east
-
-
-def reasons(node: VirtualNode) -> list[str]:
-    return [dict(event.custom_data)["Reason"] for event in node.log.rows(EventId.RESUBMIT)]
+from tests.kit.nodes import BUSY, EAST, HEARTBEAT, NORTH, OK, SPAN, WEST, VirtualNode, in_virtual_time, nodes
+from tests.pipeline.scenes import HeldDot, a_waiting_message, reasons
 
 
 # why
 @in_virtual_time
 async def test_a_primary_that_is_silent_for_the_span_is_taken_over_and_not_before(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST) as net:
-        east, west = await a_waiting_message(net), net.nodes[WEST]
+        east, west = await a_waiting_message(net, afterwards=OK), net.nodes[WEST]
         await net.kill(EAST)
 
         await asyncio.sleep(SPAN - HEARTBEAT)
@@ -53,7 +37,7 @@ async def test_a_primary_that_is_silent_for_the_span_is_taken_over_and_not_befor
 @in_virtual_time
 async def test_a_primary_with_a_new_database_is_taken_over_within_a_heartbeat(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST) as net:
-        east, west = await a_waiting_message(net), net.nodes[WEST]
+        east, west = await a_waiting_message(net, afterwards=OK), net.nodes[WEST]
         await net.wipe(EAST)
 
         await net.start(EAST)
@@ -65,7 +49,7 @@ async def test_a_primary_with_a_new_database_is_taken_over_within_a_heartbeat(tm
 @in_virtual_time
 async def test_a_corrupt_copy_is_not_promoted_and_its_primary_delivers_when_it_is_back(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST) as net:
-        east, west = await a_waiting_message(net), net.nodes[WEST]
+        east, west = await a_waiting_message(net, afterwards=OK), net.nodes[WEST]
         await net.kill(EAST)
         west.corrupt()
 
@@ -82,7 +66,7 @@ async def test_a_corrupt_copy_is_not_promoted_and_its_primary_delivers_when_it_i
 @in_virtual_time
 async def test_a_copy_that_cannot_be_read_now_is_promoted_when_it_can(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST) as net:
-        east, west = await a_waiting_message(net), net.nodes[WEST]
+        east, west = await a_waiting_message(net, afterwards=OK), net.nodes[WEST]
         west.ledger.fail("read_content", 1_000_000)
         await net.kill(EAST)
 
@@ -97,7 +81,7 @@ async def test_a_copy_that_cannot_be_read_now_is_promoted_when_it_can(tmp_path: 
 @in_virtual_time
 async def test_a_shadow_server_that_restarts_meanwhile_still_sees_that_the_database_is_new(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST) as net:
-        east = await a_waiting_message(net)
+        east = await a_waiting_message(net, afterwards=OK)
         await net.kill(WEST)
         await net.wipe(EAST)
         await net.start(EAST)
@@ -110,7 +94,7 @@ async def test_a_shadow_server_that_restarts_meanwhile_still_sees_that_the_datab
 @in_virtual_time
 async def test_a_primary_that_is_restarted_with_its_queue_is_not_taken_over(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST) as net:
-        east, west = await a_waiting_message(net), net.nodes[WEST]
+        east, west = await a_waiting_message(net, afterwards=OK), net.nodes[WEST]
         await net.kill(EAST)
         await asyncio.sleep(SPAN / 2)
 
@@ -125,7 +109,7 @@ async def test_a_primary_that_is_restarted_with_its_queue_is_not_taken_over(tmp_
 @in_virtual_time
 async def test_a_shadow_server_that_was_stopped_does_not_believe_that_all_others_died(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST) as net:
-        east, west = await a_waiting_message(net), net.nodes[WEST]
+        east, west = await a_waiting_message(net, afterwards=OK), net.nodes[WEST]
         net.sink.answer = lambda address: BUSY
         net.isolate(WEST)
         await asyncio.sleep(SPAN - HEARTBEAT)
@@ -139,7 +123,7 @@ async def test_a_shadow_server_that_was_stopped_does_not_believe_that_all_others
 @in_virtual_time
 async def test_a_handed_over_message_is_taken_over_at_once_and_the_speaker_becomes_its_shadow_server(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST) as net:
-        east, west = await a_waiting_message(net), net.nodes[WEST]
+        east, west = await a_waiting_message(net, afterwards=OK), net.nodes[WEST]
         net.sink.answer = lambda address: BUSY
 
         await east.ledger.transition([east.last], lambda _, claim: handing_over(claim))
@@ -159,7 +143,7 @@ async def test_a_handed_over_message_is_taken_over_at_once_and_the_speaker_becom
 @in_virtual_time
 async def test_an_old_primary_that_comes_back_with_its_queue_delivers_nothing_that_was_taken_over(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST) as net:
-        east, west = await a_waiting_message(net), net.nodes[WEST]
+        east, west = await a_waiting_message(net, afterwards=OK), net.nodes[WEST]
         await net.kill(EAST)
         await until(west.in_role(east.last, Role.DELIVERED), 2 * SPAN)
 
@@ -172,7 +156,7 @@ async def test_an_old_primary_that_comes_back_with_its_queue_delivers_nothing_th
 @in_virtual_time
 async def test_an_old_primary_that_comes_back_before_the_delivery_becomes_the_shadow_server(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST) as net:
-        east, west = await a_waiting_message(net), net.nodes[WEST]
+        east, west = await a_waiting_message(net, afterwards=OK), net.nodes[WEST]
         net.sink.answer = lambda address: BUSY
         await net.kill(EAST)
         await until(west.in_role(east.last, Role.PRIMARY), 2 * SPAN)
@@ -188,7 +172,7 @@ async def test_an_old_primary_that_comes_back_before_the_delivery_becomes_the_sh
 @in_virtual_time
 async def test_an_isolated_primary_that_defers_delivers_nothing_after_its_lease_and_yields_when_the_net_heals(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST, delivery_without_lease="defer") as net:
-        east, west = await a_waiting_message(net), net.nodes[WEST]
+        east, west = await a_waiting_message(net, afterwards=OK), net.nodes[WEST]
         net.sink.answer = lambda address: BUSY
         net.isolate(EAST)
         await asyncio.sleep(SPAN)
@@ -206,19 +190,14 @@ async def test_an_isolated_primary_that_defers_delivers_nothing_after_its_lease_
 async def test_a_claim_that_a_question_would_end_during_an_attempt_ends_after_it(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST) as net:
         east, west = net.nodes[EAST], net.nodes[WEST]
-        go_on = asyncio.Event()
-
-        async def wait(server: str) -> None:
-            await go_on.wait()
-
-        net.sink.before_dot = wait
+        dot = HeldDot(net)
         await east.accept()
         await asyncio.sleep(1)
         higher = CopyNumber(2, 0, west.ledger.identity.database)
         me = west.services.peer_requests.own_identity(EAST)
 
         (during,) = await east.services.peer_requests.status(me, [StatusQuestion(east.last, higher)])
-        go_on.set()
+        dot.may_end.set()
         await until(east.in_role(east.last, Role.DELIVERED), 10)
         (after,) = await east.services.peer_requests.status(me, [StatusQuestion(east.last, higher)])
 
@@ -228,7 +207,7 @@ async def test_a_claim_that_a_question_would_end_during_an_attempt_ends_after_it
 @in_virtual_time
 async def test_a_claim_that_a_question_ended_is_not_attempted(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST) as net:
-        east, west = await a_waiting_message(net), net.nodes[WEST]
+        east, west = await a_waiting_message(net, afterwards=OK), net.nodes[WEST]
         higher = CopyNumber(2, 0, west.ledger.identity.database)
 
         (answer,) = await east.services.peer_requests.status(
@@ -417,7 +396,7 @@ async def _place(east: VirtualNode, west: VirtualNode, envelope) -> None:
 @in_virtual_time
 async def test_what_was_answered_in_a_round_that_was_broken_off_counts_no_more(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST, NORTH) as net:
-        east = await a_waiting_message(net)
+        east = await a_waiting_message(net, afterwards=OK)
         holder, third = (net.nodes[name] for name in (WEST, NORTH))
         if Role.SHADOW is not await holder.role(east.last):
             holder, third = third, holder
@@ -451,7 +430,7 @@ def noting(status, server: str, holder: VirtualNode, message_id: MessageId, aske
 @in_virtual_time
 async def test_two_servers_fail_one_after_the_other_and_the_third_delivers(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST, NORTH) as net:
-        east = await a_waiting_message(net)
+        east = await a_waiting_message(net, afterwards=OK)
         net.sink.answer = lambda address: BUSY
         stored = await east.message(east.last)
         assert stored is not None
@@ -471,7 +450,7 @@ async def test_two_servers_fail_one_after_the_other_and_the_third_delivers(tmp_p
 @in_virtual_time
 async def test_a_destroyed_shadow_server_gets_its_copies_again(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST) as net:
-        east = await a_waiting_message(net)
+        east = await a_waiting_message(net, afterwards=OK)
         net.sink.answer = lambda address: BUSY
         await net.wipe(WEST)
 
@@ -483,7 +462,7 @@ async def test_a_destroyed_shadow_server_gets_its_copies_again(tmp_path: Path) -
 @in_virtual_time
 async def test_a_shadow_server_destroyed_while_the_primary_was_down_gets_its_copies_again(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST, send={"message_retry_interval": timedelta(hours=1)}) as net:
-        east = await a_waiting_message(net)
+        east = await a_waiting_message(net, afterwards=OK)
         net.sink.answer = lambda address: BUSY
         await asyncio.sleep(10)
         await net.kill(EAST)
@@ -513,7 +492,7 @@ async def test_copies_of_a_peer_that_this_node_never_asks_are_not_held(tmp_path:
 @in_virtual_time
 async def test_where_redundancy_was_switched_off_the_old_queue_is_delivered_once(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST) as net:
-        east, west = await a_waiting_message(net), net.nodes[WEST]
+        east, west = await a_waiting_message(net, afterwards=OK), net.nodes[WEST]
         await net.kill(EAST)
 
         again = await net.start(EAST, shadow_redundancy_enabled=False)
@@ -527,7 +506,7 @@ async def test_where_redundancy_was_switched_off_the_old_queue_is_delivered_once
 @in_virtual_time
 async def test_where_redundancy_was_switched_off_held_copies_are_still_taken_over(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST) as net:
-        east = await a_waiting_message(net)
+        east = await a_waiting_message(net, afterwards=OK)
         await net.kill(WEST)
         west = await net.start(WEST, shadow_redundancy_enabled=False)
         await asyncio.sleep(HEARTBEAT)
@@ -543,7 +522,7 @@ async def test_a_primary_on_whose_peers_the_span_is_shorter_trusts_the_shorter_o
         await net.start(EAST, peers=(WEST,))
         await net.start(WEST, peers=(EAST,), shadow_resubmit_time_span=timedelta(seconds=20), delivery_without_lease="defer")
         east = net.nodes[EAST]
-        await a_waiting_message(net)
+        await a_waiting_message(net, afterwards=OK)
         left = east.context.leases.server_left(WEST)
 
         assert left is not None

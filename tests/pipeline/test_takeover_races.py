@@ -8,8 +8,8 @@ from shadowrelay.model.ownership import CopyNumber, DiscardStatus, Notification,
 from shadowrelay.model.replies import Reply
 from shadowrelay.pipeline.router import RECIPIENTS_PER_TRANSACTION_MAX
 from tests.kit.clock import until
-from tests.kit.nodes import EAST, HEARTBEAT, NORTH, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes
-from tests.pipeline.test_takeover import BUSY, OK, a_waiting_message, reasons
+from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes
+from tests.pipeline.scenes import HeldDot, a_waiting_message, reasons
 
 
 async def _holder_and_third(net: Net, east: VirtualNode) -> tuple[VirtualNode, VirtualNode]:
@@ -21,7 +21,6 @@ async def _holder_and_third(net: Net, east: VirtualNode) -> tuple[VirtualNode, V
 async def test_a_primary_that_comes_back_while_others_are_asked_is_not_taken_over(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST, NORTH, delivery_without_lease="defer") as net:
         east = await a_waiting_message(net)
-        net.sink.answer = lambda address: BUSY
         holder, third = await _holder_and_third(net, east)
         link = holder.context.links[third.name]
         status, was_asked, may_answer = link.status, asyncio.Event(), asyncio.Event()
@@ -59,21 +58,15 @@ async def test_an_attempt_does_not_end_its_data_without_a_lease_on_who_was_liste
     """It asked with a lower number, so that it may hold a copy, and may not hear the answer (simulation seed 924)."""
     async with nodes(tmp_path, EAST, WEST, NORTH, delivery_without_lease="defer") as net:
         east = net.nodes[EAST]
-        may_end, is_waiting = asyncio.Event(), asyncio.Event()
-
-        async def wait(server: str) -> None:
-            is_waiting.set()
-            await may_end.wait()
-
-        net.sink.before_dot = wait
+        dot = HeldDot(net)
         await east.accept()
-        await is_waiting.wait()
+        await until(lambda: dot.waiting_count)
         _, third = await _holder_and_third(net, east)
         net.isolate(third.name)
         lower = CopyNumber(0, 1, third.ledger.identity.database)
 
         await east.services.peer_requests.status(third.services.peer_requests.own_identity(EAST), [StatusQuestion(east.last, lower)])
-        may_end.set()
+        dot.may_end.set()
         await asyncio.sleep(2 * HEARTBEAT)
         meanwhile = net.sink.addresses()
         net.heal()
@@ -112,7 +105,6 @@ async def test_a_forgotten_peer_that_comes_back_and_has_taken_a_message_over_is_
     """It is on no list any more, and its word is all that there is."""
     async with nodes(tmp_path, EAST, WEST, NORTH, delivery_without_lease="defer") as net:
         east = await a_waiting_message(net)
-        net.sink.answer = lambda address: BUSY
         holder, _ = await _holder_and_third(net, east)
         net.isolate(holder.name)
         await until(lambda: not east.context.peers.is_back(holder.name), HEARTBEAT)
@@ -131,7 +123,6 @@ async def test_a_forgotten_peer_that_comes_back_and_has_taken_a_message_over_is_
 async def test_a_shadow_server_whose_row_cannot_be_read_does_not_hold_its_primary_up(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST, delivery_without_lease="defer") as net:
         east, west = await a_waiting_message(net), net.nodes[WEST]
-        net.sink.answer = lambda address: BUSY
         await west.ledger.real._writer.submit(
             lambda work: (work.connection.exec_driver_sql("UPDATE message SET envelope = 'x'"), setattr(work, "changes_count", 1))
         )
@@ -152,27 +143,21 @@ async def test_an_attempt_is_called_off_before_the_word_that_all_is_delivered_is
     """Right after the commit the claim is over: a final dot in that moment was a duplicate (simulation seed 917)."""
     async with nodes(tmp_path, EAST, WEST) as net:
         east, west = net.nodes[EAST], net.nodes[WEST]
-        may_end, is_waiting = asyncio.Event(), asyncio.Event()
-
-        async def wait(server: str) -> None:
-            is_waiting.set()
-            await may_end.wait()
-
-        net.sink.before_dot = wait
+        dot = HeldDot(net)
         await east.accept()
-        await is_waiting.wait()
+        await until(lambda: dot.waiting_count)
         record = east.ledger.real.record_discards
 
         async def recorded(*arguments, **named):
             transitions = await record(*arguments, **named)
-            may_end.set()
+            dot.may_end.set()
             await asyncio.sleep(0.1)  # before whoever waits for the commit goes on
             return transitions
 
         east.ledger.real.record_discards = recorded
         tell = (Notification(EAST, east.ledger.identity.database, DiscardStatus.DELIVERED),)
         await west.ledger.real.transition([east.last], lambda _, claim: Transition(claim, claim, tell))
-        await until(may_end.is_set, 2 * HEARTBEAT)
+        await until(dot.may_end.is_set, 2 * HEARTBEAT)
         await asyncio.sleep(1)
 
         assert ([], Role.DELIVERED) == (net.sink.arrived, await east.role(east.last))
@@ -184,25 +169,14 @@ async def test_an_attempt_on_recipients_that_another_node_has_done_is_called_off
     routes = [{"recipients": [f"*@{name}.example"], "next_hop": f"{name}.example:25"} for name in ("one", "two")]
     async with nodes(tmp_path, EAST, WEST, routes=routes) as net:
         east, west = net.nodes[EAST], net.nodes[WEST]
-        may_end = asyncio.Event()
-        waiting: list[str] = []
-
-        async def wait(server: str) -> None:
-            waiting.append(server)
-            await may_end.wait()
-
-        net.sink.before_dot = wait
+        dot = HeldDot(net)
         await east.accept("a@one.example", "b@two.example")
-        await until(lambda: 2 == len(waiting))
+        await until(lambda: 2 == dot.waiting_count)
         tell = (Notification(EAST, east.ledger.identity.database, DiscardStatus.DELIVERED, frozenset({2})),)
         await west.ledger.real.transition([east.last], lambda _, claim: Transition(claim, claim, tell))
 
-        async def is_heard() -> bool:
-            message = await east.message(east.last)
-            return message is not None and frozenset({2}) == message.claim.done
-
-        await until(is_heard, 2 * HEARTBEAT)
-        may_end.set()
+        await until(east.has_done(east.last, 2), 2 * HEARTBEAT)
+        dot.may_end.set()
         await until(east.in_role(east.last, Role.DELIVERED), HEARTBEAT)
 
         assert ["a@one.example"] == net.sink.addresses()
@@ -213,26 +187,15 @@ async def test_one_transaction_of_a_large_fork_is_called_off_and_the_next_goes_o
     async with nodes(tmp_path, EAST, WEST) as net:
         east, west = net.nodes[EAST], net.nodes[WEST]
         first, rest = RECIPIENTS_PER_TRANSACTION_MAX, 20
-        may_end = asyncio.Event()
-        waiting: list[str] = []
-
-        async def wait(server: str) -> None:
-            waiting.append(server)
-            await may_end.wait()
-
-        net.sink.before_dot = wait
+        dot = HeldDot(net)
         await east.accept(*(f"u{number}@corp.example" for number in range(1, first + rest + 1)))
-        await until(lambda: bool(waiting))
+        await until(lambda: dot.waiting_count)
         done = frozenset(range(1, first + 1))
         tell = (Notification(EAST, east.ledger.identity.database, DiscardStatus.DELIVERED, done),)
         await west.ledger.real.transition([east.last], lambda _, claim: Transition(claim, claim, tell))
 
-        async def is_heard() -> bool:
-            message = await east.message(east.last)
-            return message is not None and done == message.claim.done
-
-        await until(is_heard, 2 * HEARTBEAT)
-        may_end.set()
+        await until(east.has_done(east.last, *done), 2 * HEARTBEAT)
+        dot.may_end.set()
         await until(east.in_role(east.last, Role.DELIVERED), 2 * HEARTBEAT)
 
         assert sorted(f"u{number}@corp.example" for number in range(first + 1, first + rest + 1)) == sorted(net.sink.addresses())

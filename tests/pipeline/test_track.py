@@ -1,7 +1,6 @@
 """The way of Exchange 2010: the previous hop keeps the shadow of what it relays. docs/design.md 6.7."""
 
 import asyncio
-import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -11,8 +10,8 @@ from typing import Any
 import pytest
 
 from shadowrelay.model.ids import DatabaseId, MessageId, ServerName
-from shadowrelay.model.message import Content, Envelope, Recipient
-from shadowrelay.model.ownership import Claim, CopyNumber, Role, StatusState
+from shadowrelay.model.message import Envelope, Recipient
+from shadowrelay.model.ownership import CopyNumber, Role, StatusState
 from shadowrelay.model.peers import CopyOffer
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.resubmission import RequestState
@@ -21,44 +20,31 @@ from shadowrelay.model.values import replace
 from shadowrelay.pipeline.relay import relayed_id
 from shadowrelay.protocol.xqdiscard import parse_superseded
 from tests.kit.clock import until
-from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, SOUTH, SPAN, WEST, Net, VirtualNode, in_virtual_time, make_settings, message_id
-from tests.pipeline.test_poison import die_while_handling
-from tests.pipeline.test_safety_net import in_state, request_of, resubmit
+from tests.kit.ledger import a_content, content_in
+from tests.kit.nodes import (
+    BUSY,
+    HEARTBEAT,
+    NORTH,
+    OK,
+    SOUTH,
+    SPAN,
+    Net,
+    VirtualNode,
+    in_virtual_time,
+    make_settings,
+    message_id,
+)
+from tests.pipeline.edges import EDGE, HUB, OTHER_HUB, an_edge, route_to
+from tests.pipeline.scenes import die_while_handling, in_state, request_of, resubmit
 
-BUSY = Reply(451, "4.3.2", "not now")
 KEPT_SPAN = 3 * HEARTBEAT  # the timeout interval times the retry count of these nodes
-HUB, OTHER_HUB, EDGE = EAST, NORTH, WEST
-
-
-def route_to(*servers: ServerName) -> list[dict[str, Any]]:
-    return [{"recipients": ["*"], "next_hop": [f"{server}:2525" for server in servers], "redundancy": "previous-hop"}]
-
-
-@asynccontextmanager
-async def an_edge(directory: Path, *hubs: ServerName, **changes: Any) -> AsyncIterator[Net]:
-    """EDGE, a boundary of its own, relays to the first of these hubs that it can reach; they deliver to the sink."""
-    net = Net(directory)
-    try:
-        for hub in hubs:
-            await net.start(hub, [EDGE], redundancy="previous-hop", peer={EDGE: {"boundary": "edge"}})
-        await net.start(EDGE, hubs, boundary="edge", redundancy="previous-hop", **{"routes": route_to(*hubs), **changes})
-        await asyncio.sleep(1)
-        yield net
-    finally:
-        await net.close()
 
 
 async def accept_file(node: VirtualNode, path: Path) -> Reply:
     """A message whose content is in a file, as the receiver leaves it."""
-    data = path.read_bytes()
     node.last = message_id(path.name)
     envelope = Envelope(node.last, "a@x.example", (Recipient("user1@corp.example"),), node.clock.now())
-    return await node.services.accept.accept(envelope, Content(len(data), hashlib.sha256(data).digest(), path=path))
-
-
-async def claim_of(node: VirtualNode, message_id: MessageId) -> Claim | None:
-    stored = await node.message(message_id)
-    return None if stored is None else stored.claim
+    return await node.services.accept.accept(envelope, content_in(path))
 
 
 async def a_relayed_message(net: Net, hub: ServerName = HUB) -> MessageId:
@@ -76,7 +62,7 @@ async def test_what_is_relayed_stays_as_the_shadow_of_the_next_hop_until_that_ha
     async with an_edge(tmp_path, HUB) as net:
         relayed = await a_relayed_message(net)
         edge, hub = net.nodes[EDGE], net.nodes[HUB]
-        kept, taken = await claim_of(edge, relayed), await claim_of(hub, relayed)
+        kept, taken = await edge.claim(relayed), await hub.claim(relayed)
         original = await edge.role(edge.last)
         net.sink.answer = lambda address: OK
 
@@ -332,7 +318,7 @@ async def an_edge_that_died_before_its_record(directory: Path, count: int = 1, *
         hub = await net.start(HUB, [EDGE], redundancy="previous-hop", peer={EDGE: {"boundary": "edge"}})
 
         async def is_dropped() -> bool:
-            claim = await claim_of(hub, relayed)
+            claim = await hub.claim(relayed)
             return claim is not None and not claim.copies
 
         await until(is_dropped, 10 * HEARTBEAT)
@@ -345,7 +331,7 @@ async def test_a_next_hop_tells_the_previous_one_that_died_before_its_record(tmp
         edge, hub = net.nodes[EDGE], net.nodes[HUB]
         edge.services.start()
         await until(edge.in_role(relayed, Role.SHADOW), 5 * HEARTBEAT)
-        taken = await claim_of(hub, relayed)
+        taken = await hub.claim(relayed)
         net.sink.answer = lambda address: OK
         await until(lambda: bool(net.sink.arrived), 5 * HEARTBEAT)
         await asyncio.sleep(2)
@@ -417,7 +403,7 @@ async def test_what_the_next_hop_had_done_before_it_was_offered_again_is_not_tak
         await asyncio.sleep(2 * HEARTBEAT)  # the notification of what is done comes before the edge knows the message
         gate.set()
         await until(edge.in_role(relayed, Role.SHADOW), 5 * HEARTBEAT)
-        kept = await claim_of(edge, relayed)
+        kept = await edge.claim(relayed)
         await net.wipe(HUB)
         net.sink.answer = lambda address: OK
         await until(edge.in_role(relayed, Role.DELIVERED), KEPT_SPAN + 5 * HEARTBEAT)
@@ -433,8 +419,7 @@ async def test_what_came_back_as_a_copy_is_not_offered_a_second_time(tmp_path: P
         edge, hub = net.nodes[EDGE], net.nodes[HUB]
         stored = await hub.message(relayed)
         assert stored is not None
-        content = Content(2, hashlib.sha256(b"x\n").digest(), b"x\n")
-        offer = CopyOffer(CopyNumber(1, 2, stored.claim.number.database), stored.envelope, frozenset(), content)
+        offer = CopyOffer(CopyNumber(1, 2, stored.claim.number.database), stored.envelope, frozenset(), a_content())
         assert 250 == (await edge.services.peer_requests.hold(hub.services.peer_requests.own_identity(EDGE), offer)).code
         await net.wipe(HUB)
         await net.start(HUB, [EDGE], redundancy="previous-hop", peer={EDGE: {"boundary": "edge"}})
@@ -456,11 +441,11 @@ async def test_a_second_server_that_relays_it_again_keeps_it_under_a_number_of_i
         relayed = await a_relayed_message(net)
         stored = await hub.message(relayed)
         assert stored is not None
-        offer = CopyOffer(stored.claim.number, stored.envelope, frozenset(), Content(2, hashlib.sha256(b"x\n").digest(), b"x\n"))
+        offer = CopyOffer(stored.claim.number, stored.envelope, frozenset(), a_content())
         await asyncio.sleep(2)  # no attempt runs
         second = replace(edge.services.peer_requests.own_identity(HUB), server=NORTH, database=DatabaseId("d" * 32))
         reply = await hub.services.peer_requests.track(second, offer, hub.clock.awake())
-        kept, taken = await claim_of(edge, relayed), await claim_of(hub, relayed)
+        kept, taken = await edge.claim(relayed), await hub.claim(relayed)
 
         answer = parse_superseded(reply.text)
         assert kept is not None
@@ -501,7 +486,7 @@ async def test_offered_again_to_a_hub_that_has_yielded_it_is_known_to_the_server
         gates["due"].set()
 
         async def is_listed() -> bool:
-            kept, taken = await claim_of(edge, relayed), await claim_of(other, relayed)
+            kept, taken = await edge.claim(relayed), await other.claim(relayed)
             return kept is not None and taken is not None and kept.primary == OTHER_HUB and taken.copy_on(EDGE) is not None
 
         await until(is_listed, SPAN / 2)  # long before it asks again
@@ -552,7 +537,7 @@ async def test_offered_again_to_a_hub_that_was_released_it_is_done(tmp_path: Pat
 
         def is_chosen(hub: ServerName) -> Callable[[], Awaitable[bool]]:
             async def is_so() -> bool:
-                claim = await claim_of(net.nodes[OTHER_HUB], relayed)
+                claim = await net.nodes[OTHER_HUB].claim(relayed)
                 return claim is not None and (chosen := claim.chosen()) is not None and chosen.server == hub
 
             return is_so
@@ -638,7 +623,7 @@ async def test_a_reply_that_does_not_come_holds_up_no_discard_notifications(tmp_
         role_meanwhile = await edge.role(first)
         reply_comes.set()
         await until(edge.in_role(first, Role.DELIVERED), 3 * HEARTBEAT)
-        kept = await claim_of(edge, late)
+        kept = await edge.claim(late)
         net.sink.answer = lambda address: OK
         await until(edge.in_role(late, None if recipients == 1 else Role.DELIVERED), 5 * HEARTBEAT)
 
@@ -706,7 +691,7 @@ async def test_one_message_is_the_shadow_of_two_next_hops_and_still_primary_for_
         at_hub, at_other = relayed_id(edge.last, HUB, frozenset((1,))), relayed_id(edge.last, OTHER_HUB, frozenset((2,)))
         for relayed in (at_hub, at_other):
             await until(edge.in_role(relayed, Role.SHADOW), 5)
-        original = await claim_of(edge, edge.last)
+        original = await edge.claim(edge.last)
 
         net.sink.answer = lambda address: OK if address == "x@a.example" else BUSY
         await until(edge.in_role(at_hub, Role.DELIVERED), 5 * HEARTBEAT)

@@ -8,17 +8,31 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from shadowrelay.model.ids import MessageId
-from shadowrelay.model.ownership import DiscardEvent, DiscardStatus, Role
+from shadowrelay.model.ids import DatabaseId, MessageId
+from shadowrelay.model.ownership import CopyNumber, DiscardEvent, DiscardStatus, Role, StatusAnswer, StatusQuestion, StatusState
 from shadowrelay.model.peers import DiscardReply
 from shadowrelay.model.replies import STORE_UNAVAILABLE, LedgerUnavailable, PeerUnavailable, Reply, TransientDeliveryError
 from shadowrelay.pipeline import delivery_rules
-from tests.kit.nodes import EAST, HEARTBEAT, OK, POLL, SPAN, WEST, Net, VirtualNode, in_virtual_time, make_settings, nodes
+from tests.kit.clock import until
+from tests.kit.nodes import (
+    BUSY,
+    EAST,
+    HEARTBEAT,
+    NO_SUCH_USER,
+    OK,
+    POLL,
+    SPAN,
+    WEST,
+    Net,
+    VirtualNode,
+    in_virtual_time,
+    make_settings,
+    nodes,
+)
 
-BUSY = Reply(451, "4.3.2", "not now")
-NO_SUCH_USER = Reply(550, "5.1.1", "no such user")
 HOPS = [{"recipients": [f"*@{name}.example"], "next_hop": f"{name}.example:25"} for name in ("sick", "healthy")]
 UNREADABLE = LedgerUnavailable(STORE_UNAVAILABLE, "EIO")
+LATER = StatusAnswer(StatusState.PRIMARY, CopyNumber(0, 1, DatabaseId("another")))  # "I yield to you": wait for it, and ask again
 
 
 def gone(address: str) -> TransientDeliveryError:
@@ -293,20 +307,23 @@ async def test_a_ledger_that_refuses_is_not_asked_to_hasten_every_queue_each_tim
 async def test_a_message_that_stays_in_review_leaves_the_probe_to_others(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST) as net:
         east = net.nodes[EAST]
-        net.sink.answer = gone
-        for number in range(10):
-            await east.accept(f"u{number}@corp.example")
-        await asyncio.sleep(1)
-        east.context.leases._copies.clear()
-        review_all, stuck = east.services.review._review, east.last
+        ids = await queued(net, 10)
+        for message_id in ids:
+            east.context.leases.forget(message_id)
+        link, stuck = east.context.links[WEST], ids[0]  # whose attempt would be the probe
+        status, asked_count = link.status, 0
 
-        async def all_but_one(batch: Sequence[MessageId]) -> None:
-            if stuck in batch:
-                east.services.review._again(stuck)
-            await review_all([message_id for message_id in batch if message_id != stuck])
+        async def all_but_one(questions: Sequence[StatusQuestion]) -> tuple[StatusAnswer, ...]:
+            """West is primary of one of them too, and about to yield: it is asked about that one again."""
+            nonlocal asked_count
+            answers = await status(questions)
+            asked_count += stuck in [question.message_id for question in questions]
+            return tuple(LATER if asked.message_id == stuck else answer for asked, answer in zip(questions, answers, strict=True))
 
-        east.services.review._review = all_but_one  # type: ignore[method-assign]
+        link.status = all_but_one  # type: ignore[method-assign]
         net.sink.answer = lambda address: OK
+        await until(lambda: 9 == len(net.sink.arrived))
+        assert 1 == asked_count, "it is still in its first review"
         await asyncio.sleep(60)
 
         assert 9 == len(net.sink.arrived)

@@ -10,8 +10,8 @@ from shadowrelay.pipeline.placement import LARGE_OCTETS, CopyTime, time_for
 MEGABYTE = 1024 * 1024
 
 
-class Copies:
-    """Copies under way, and the order in which they had their turn."""
+class CopiesUnderWay:
+    """Copies that are being sent, and the order in which they had their turn."""
 
     def __init__(self, turns: Turns) -> None:
         self.turns = turns
@@ -34,7 +34,7 @@ class Copies:
 
 
 async def test_a_burst_of_large_copies_goes_one_after_the_other_in_its_order():
-    copies = Copies(Turns(4 * MEGABYTE))
+    copies = CopiesUnderWay(Turns(4 * MEGABYTE))
     tasks = [copies.start(str(number), 25 * MEGABYTE) for number in range(5)]
     for number in range(5):
         await copies.settle()
@@ -44,7 +44,7 @@ async def test_a_burst_of_large_copies_goes_one_after_the_other_in_its_order():
 
 
 async def test_as_many_go_at_once_as_there_is_room_for():
-    copies = Copies(Turns(4 * MEGABYTE))
+    copies = CopiesUnderWay(Turns(4 * MEGABYTE))
     tasks = [copies.start(str(number), 1 * MEGABYTE) for number in range(6)]
     await copies.settle()
     assert ["0", "1", "2", "3"] == copies.begun
@@ -54,7 +54,7 @@ async def test_as_many_go_at_once_as_there_is_room_for():
 
 
 async def test_a_small_copy_waits_for_nobody():
-    copies = Copies(Turns(4 * MEGABYTE))
+    copies = CopiesUnderWay(Turns(4 * MEGABYTE))
     tasks = [copies.start("large", 25 * MEGABYTE), copies.start("waits", 25 * MEGABYTE), copies.start("small", LARGE_OCTETS)]
     await copies.settle()
     assert {"large", "small"} == set(copies.begun)
@@ -65,7 +65,7 @@ async def test_a_small_copy_waits_for_nobody():
 
 @pytest.mark.parametrize("who", ["the one that has its turn", "one that waits", "one whose turn has just come"])
 async def test_who_is_cancelled_takes_no_turn_along(who):
-    copies = Copies(Turns(4 * MEGABYTE))
+    copies = CopiesUnderWay(Turns(4 * MEGABYTE))
     tasks = {name: copies.start(name, 25 * MEGABYTE) for name in ("first", "second", "third")}
     await copies.settle()
     if who == "one whose turn has just come":

@@ -19,7 +19,7 @@ from shadowrelay.smtp.host_names import AT_ONCE
 from shadowrelay.store.content import RECENT_BYTES_MAX
 from tests.kit.clients import submit
 from tests.kit.clock import PATIENCE_SECONDS, until
-from tests.kit.processes import api_of, is_empty, operator_events, rss_kilobytes, wait_until_peers_know_each_other
+from tests.kit.processes import api_of, operator_events, rss_kilobytes, wait_until_peers_know_each_other, waiting_count
 from tests.kit.smtp_servers import HANG, ScriptedServer, name_server, serving
 
 pytestmark = pytest.mark.slow
@@ -66,6 +66,11 @@ def of_kind(node: NodeProcess, event: str) -> list[Row]:
 def loaded(node: NodeProcess) -> Counter[str]:
     """How often each message was loaded at a start."""
     return Counter(row["network-message-id"] for row in of_kind(node, "LOAD"))
+
+
+async def is_empty(node: NodeProcess) -> bool:
+    """Everything is delivered."""
+    return not await asyncio.to_thread(waiting_count, node)
 
 
 class Gate:

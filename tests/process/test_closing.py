@@ -9,10 +9,7 @@ import structlog
 
 from shadowrelay.admin.server import AdminServer
 from shadowrelay.model.replies import STORE_UNAVAILABLE, ConfigurationError, LedgerUnavailable
-from shadowrelay.node import Node
 from shadowrelay.pipeline.context import Tasks
-from shadowrelay.settings.configuration import LoadedSettings
-from shadowrelay.settings.values import Settings
 from shadowrelay.smtp.deliverer import SmtpDeliverer
 from shadowrelay.smtp.host_names import Lookups
 from shadowrelay.smtp.listener import ReceiverServer
@@ -20,6 +17,7 @@ from shadowrelay.smtp.peer_link import SmtpPeerLink
 from shadowrelay.store.ledger import SqliteLedger
 from shadowrelay.tracking.shipper import Shipper
 from shadowrelay.tracking.writer import FileTrackingLog
+from tests.process.conftest import a_node
 
 CLOSES = {
     ReceiverServer: "close",
@@ -33,22 +31,6 @@ CLOSES = {
     SqliteLedger: "close",
 }
 NAMES = [part.__name__ for part in CLOSES]  # in the order of closing
-
-
-def a_node(directory: Path, port: int = 0) -> Node:
-    """With a peer that is not there, a target for its tracking log, and receivers on `port`."""
-    settings = Settings.model_validate(
-        {
-            "server": {"name": "mx1.east.example", "site": "east", "boundary": "example", "data_directory": directory / "data"},
-            "transport": {"discard_poll_interval": "10ms"},
-            "tracking": {"directory": directory / "tracking"},
-            "shipping": {"target": (directory / "shipped").as_uri()},
-            "admin": {"listen": "127.0.0.1:0", "token_file": directory / "token"},
-            "receive_connectors": [{"name": "inbound", "listen": f"127.0.0.1:{port}"}],
-            "peers": [{"name": "mx1.west.example", "site": "west", "boundary": "example", "address": "127.0.0.1:9"}],
-        }
-    )
-    return Node(LoadedSettings(directory / "node.toml", settings, {}))
 
 
 @pytest.fixture

@@ -10,13 +10,12 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-import structlog
 
 from shadowrelay.lab.account import RECORD_SECONDS, Cause, Fault, FaultKind, FaultTimes, account
 from shadowrelay.lab.cluster import Cluster, NodeProcess, Place, Table
@@ -24,10 +23,11 @@ from shadowrelay.lab.traffic import Arrival, Load, Sent, Sink
 from shadowrelay.model.message import Content, Envelope
 from shadowrelay.model.replies import Reply
 from shadowrelay.ownership.rules import proof_age_max
-from shadowrelay.tracking import operator_log
 from tests.kit.clock import until
-from tests.kit.machines import Hub, machines, obstacle
+from tests.kit.machines import Hub, obstacle
 from tests.kit.processes import held_by, wait_until_peers_know_each_other
+
+pytestmark = pytest.mark.usefixtures("quiet")
 
 EAST, WEST = "mx1.east.example", "mx1.west.example"
 SPAN, HEARTBEAT, POLL = 8.0, 1.0, 0.2
@@ -56,20 +56,6 @@ class SlowSink(Sink):
         if envelope.client_name == self.slow_for:
             await asyncio.sleep(SLOW_SECONDS)
         return await super().accept(envelope, content)
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> None:
-    structlog.reset_defaults()
-    operator_log.configure("critical")
-
-
-@pytest.fixture
-def hub() -> Iterator[Hub]:
-    if reason := obstacle():
-        pytest.skip(reason)
-    with machines([EAST, WEST]) as made:
-        yield made
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-import structlog
 
 from shadowrelay.lab.account import Fault, FaultKind, FaultTimes, account, has_all_arrived
 from shadowrelay.lab.cluster import Cluster, Place, rows
@@ -17,12 +16,11 @@ from shadowrelay.pipeline.context import SystemClock
 from shadowrelay.smtp.limits import NOT_ACTIVE
 from shadowrelay.smtp.listener import ReceiverServer
 from shadowrelay.store import SqliteLedger
-from shadowrelay.tracking import operator_log
 from tests.kit.clock import until
 from tests.kit.processes import api_of, held_by, said, wait_until_peers_know_each_other
-from tests.process.test_closing import a_node
+from tests.process.conftest import a_node
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.usefixtures("quiet"), pytest.mark.slow, pytest.mark.timeout(240)]
 
 NAMES = ("mx1.east.example", "mx1.west.example", "mx2.west.example")
 PLACES = tuple(Place(name, name.split(".")[1]) for name in NAMES)
@@ -31,12 +29,6 @@ TRANSPORT = {"shadow_resubmit_time_span": f"{TIMES.span:g}s", "shadow_heartbeat_
 RETRIES = {"message_retry_interval": "4s"}  # long enough that something waits on every node when it is drained
 RATE, SHARE_DEFERRED = 12.0, 0.3
 SETTLE_SECONDS_MAX = 90.0
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> None:
-    structlog.reset_defaults()
-    operator_log.configure("critical")
 
 
 async def settled(cluster: Cluster, load: Load, sink: Sink) -> None:

@@ -1,7 +1,7 @@
 """A node on a disk without an octet left: it starts, refuses mail in words, delivers what it has, and is well again by itself."""
 
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -33,13 +33,6 @@ def a_small_volume(directory: Path) -> Iterator[Path]:
         yield directory
     finally:
         subprocess.run(["umount", "--lazy", str(directory)], check=True)
-
-
-@pytest.fixture
-async def sink() -> AsyncIterator[Sink]:
-    opened = Sink()
-    yield opened
-    await opened.close()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The hostile inputs of `tests/smtp/test_hostile_input.py` again, over a socket to a running `shadowrelay serve`: the same
+"""The hostile inputs of `tests/smtp/hostile.py` again, over a socket to a running `shadowrelay serve`: the same
 replies, nothing accepted, and the same process alive and taking mail at the end."""
 
 import contextlib
@@ -7,21 +7,13 @@ from pathlib import Path
 import pytest
 
 from shadowrelay.lab.cluster import NodeProcess, rows
-from tests.kit.clients import Client
-from tests.kit.processes import a_served_node
-from tests.smtp.test_hostile_input import BARE, CLOSED, COMMANDS, ENDINGS, SMUGGLED
-
-INTO_DATA = b"EHLO client.example\r\nMAIL FROM:<a@x.example>\r\nRCPT TO:<b@here.example>\r\nDATA\r\n"
-
-
-async def connect(node: NodeProcess) -> Client:
-    client = await Client.to(node.address)
-    await client.begin(banner="220 a.example ESMTP")
-    return client
+from tests.kit.clients import TO_DATA
+from tests.kit.processes import a_served_node, client_of
+from tests.smtp.hostile import BARE, CLOSED, COMMANDS, ENDINGS, IN_RCPT, SMUGGLED
 
 
 async def answers_to(node: NodeProcess, before: bytes, octets: bytes, expected: list[str]) -> list[str]:
-    client = await connect(node)
+    client = await client_of(node)
     try:
         await client.send(before)
         await client.replies(before.count(b"\r\n"))
@@ -44,16 +36,14 @@ async def test_a_running_node_gives_each_hostile_input_its_reply_and_takes_mail_
             if differing(expected, answers):
                 wrong[name] = answers
         for ending in ENDINGS:
-            client = await connect(node)
-            await client.send(INTO_DATA)
-            await client.replies(4)
+            client = await client_of(node, *TO_DATA)
             with contextlib.suppress(ConnectionError):
                 await client.send(b"first" + ending + SMUGGLED)
             answers = [await client.reply(), await client.rest() or CLOSED]
             if [BARE, CLOSED] != answers:
                 wrong[repr(ending)] = answers
             await client.close()
-        good = await answers_to(node, INTO_DATA, b"hello\r\n.\r\n", ["250"])
+        good = await answers_to(node, IN_RCPT + b"DATA\r\n", b"hello\r\n.\r\n", ["250"])
         is_alive = node.is_running
     accepted = [row for row in rows(node.tracking) if row["event-id"] == "RECEIVE"]
 

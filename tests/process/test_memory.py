@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from shadowrelay.lab.cluster import NodeProcess
-from tests.kit.clients import Client
+from tests.kit.clients import TO_DATA, Client
 from tests.kit.clock import until
-from tests.kit.processes import a_node_process, a_served_node, figure, rss_kilobytes
-from tests.process.test_hostile_serve import INTO_DATA, connect
+from tests.kit.processes import a_node_process, a_served_node, client_of, figure, rss_kilobytes
 
 MB = 1_000_000
 LINE = b"x" * 998 + b"\r\n"
@@ -28,9 +27,7 @@ def resident_mb(node: NodeProcess) -> int:
 
 async def in_content(node: NodeProcess, octets: bytes) -> Client:
     """A session that has sent this of its content, and not the end."""
-    client = await connect(node)
-    await client.send(INTO_DATA)
-    await client.replies(4)
+    client = await client_of(node, *TO_DATA)
     await client.send(octets)
     return client
 
@@ -42,7 +39,7 @@ async def test_unfinished_content_of_many_sessions_stays_within_the_budget_and_g
         clients = [await in_content(node, LINE * 1_040) for _ in range(190)]
         await asyncio.sleep(1)
         held = resident_mb(node)
-        good = await connect(node)  # the node takes mail all the while
+        good = await client_of(node)  # the node takes mail all the while
         await good.send(b"EHLO c\r\n")
         await good.reply()
         for client in (*clients, good):
@@ -55,7 +52,7 @@ async def test_unfinished_content_of_many_sessions_stays_within_the_budget_and_g
 
 async def deaf(node: NodeProcess) -> Client:
     """A session that pipelines commands and reads no reply."""
-    client = await connect(node)
+    client = await client_of(node)
     client.writer.transport.pause_reading()  # type: ignore[attr-defined]
     client.writer.write(b"EHLO c\r\n" * 120_000)
     return client
@@ -105,7 +102,7 @@ async def test_large_messages_of_many_sessions_do_not_stand_in_memory(tmp_path: 
 @pytest.mark.heavy
 async def test_five_thousand_idle_sessions_are_cheap(tmp_path: Path) -> None:
     async with a_served_node(tmp_path, "max_sessions_per_address = 6000") as node:
-        clients = [await connect(node) for _ in range(5_000)]
+        clients = [await client_of(node) for _ in range(5_000)]
         held = resident_mb(node)
         for client in clients:
             client.writer.transport.abort()

@@ -15,18 +15,11 @@ from shadowrelay.settings.configuration import LoadedSettings
 from shadowrelay.settings.values import Settings
 from tests.kit.clients import talking_to
 from tests.kit.clock import until
-from tests.kit.machine import FakeMachine
+from tests.kit.fake_machine import FakeMachine
 
 FAST = {"resource_monitoring_interval": "100ms"}
 INSUFFICIENT = "452 4.3.1 Insufficient system resources"
 OUTSIDE, INSIDE = 0, 1  # connectors
-
-
-@pytest.fixture
-async def sink() -> AsyncIterator[Sink]:
-    opened = Sink()
-    yield opened
-    await opened.close()
 
 
 @pytest.fixture

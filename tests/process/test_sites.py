@@ -11,7 +11,7 @@ from shadowrelay.lab.cluster import Cluster, NodeProcess, Place, Table, rows
 from shadowrelay.lab.traffic import Load, Sink
 from tests.kit.clock import until
 from tests.kit.processes import held_by, kept_count, wait_until_peers_know_each_other, waiting_count
-from tests.process.test_track import TIMES
+from tests.process.conftest import TIMES_OF_CHAINS
 
 SITES = ("chicago", "new-york", "london", "dublin", "atlanta")
 CHICAGO, NEW_YORK, LONDON, DUBLIN, ATLANTA = (f"hub.{site}.example" for site in SITES)
@@ -51,7 +51,7 @@ async def test_each_site_keeps_its_shadow_until_the_next_one_has_handed_on(tmp_p
     places = [Place(f"hub.{site}.example", site, redundancy="previous-hop") for site in SITES]
     load = None
     try:
-        async with Cluster(places, None, directory=tmp_path, transport=TIMES, tables=tables(str(address))) as cluster:
+        async with Cluster(places, None, directory=tmp_path, transport=TIMES_OF_CHAINS, tables=tables(str(address))) as cluster:
             node = cluster.nodes
             await asyncio.to_thread(wait_until_peers_know_each_other, list(node.values()))
             load = Load({CHICAGO: node[CHICAGO].address}, random.Random(7), recipients=recipients_of)

@@ -19,11 +19,11 @@ from shadowrelay.lab.traffic import Load, Sink
 from shadowrelay.model.routing import HostPort
 from tests.kit.clock import until
 from tests.kit.processes import held_by, kept_count, wait_until_peers_know_each_other, waiting_count
+from tests.process.conftest import TIMES_OF_CHAINS
 from tests.sla.oracle import judge
 
 EDGE, HUB, OTHER_HUB = "edge.dmz.example", "hub1.east.example", "hub2.east.example"
 COUNT = 300
-TIMES = {"shadow_heartbeat_timeout_interval": "2s", "shadow_heartbeat_retry_count": 3, "reject_message_on_shadow_failure": False}
 
 
 def places(*hubs: str) -> list[Place]:
@@ -35,7 +35,7 @@ def places(*hubs: str) -> list[Place]:
 async def a_chain(directory: Path, sink: Sink, *hubs: str) -> AsyncIterator[Cluster]:
     """The hubs deliver to the sink. COUNT messages were taken by the edge and are in the first hub."""
     address = await sink.start()
-    async with Cluster(places(*hubs), HostPort("127.0.0.1", address.port), directory=directory, transport=TIMES) as cluster:
+    async with Cluster(places(*hubs), HostPort("127.0.0.1", address.port), directory=directory, transport=TIMES_OF_CHAINS) as cluster:
         edge, hub = cluster.nodes[EDGE], cluster.nodes[hubs[0]]
         await asyncio.to_thread(wait_until_peers_know_each_other, list(cluster.nodes.values()))
         load = Load({EDGE: edge.address}, random.Random(7), recipients=lambda number: (f"user{number}@corp.example",))

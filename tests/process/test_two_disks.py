@@ -5,15 +5,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-import structlog
 
 from shadowrelay.lab.cluster import Cluster, Place, rows
 from shadowrelay.lab.traffic import DEFERRED, Load, Sink
-from shadowrelay.tracking import operator_log
 from tests.kit.clock import until
 from tests.kit.processes import held_by
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.usefixtures("quiet"), pytest.mark.slow, pytest.mark.timeout(300)]
 
 NAMES = ("mx1.east.example", "mx1.west.example", "mx2.west.example", "mx2.east.example")
 PLACES = tuple(Place(name, name.split(".")[1]) for name in NAMES)
@@ -25,12 +23,6 @@ TRANSPORT = {
     "shadow_timeout": "15s",
 }
 COUNT = 60
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> None:
-    structlog.reset_defaults()
-    operator_log.configure("critical")
 
 
 async def test_what_a_client_was_promised_survives_two_destroyed_disks_and_is_delivered_once(tmp_path: Path) -> None:

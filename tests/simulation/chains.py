@@ -27,12 +27,12 @@ import structlog
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.tracking import EventId
-from tests.kit.nodes import BASE, EAST, HEARTBEAT, NORTH, OK, SOUTH, WEST, Net, Recorder
-from tests.pipeline.test_sites import CHICAGO, DUBLIN, LINKS, NEIGHBOURS
+from tests.kit.nodes import BASE, BUSY, EAST, HEARTBEAT, NORTH, OK, SOUTH, WEST, Net, Recorder
+from tests.kit.sites import CHICAGO, DUBLIN, LINKS, NEIGHBOURS
+from tests.pipeline.edges import route_to
 
 EDGE, HUB, OTHER_HUB, LAST, OTHER_EDGE, THIRD_HUB = WEST, EAST, NORTH, SOUTH, CHICAGO, DUBLIN
 KEPT_SPAN = 3 * HEARTBEAT
-BUSY = Reply(451, "4.3.2", "not now")
 DATE = "Sun, 1 Mar 2026 12:00:00 +0000"  # with a Message-ID: recorded deliveries are compared
 FIVE = ("chicago", "new-york", "london", "dublin", "atlanta")
 STEPS = 40
@@ -50,7 +50,7 @@ class Fault:
     others: frozenset[ServerName] = frozenset()
 
 
-class World:
+class ChainWorld:
     """One seed. `complaints` is empty when all is well."""
 
     def __init__(self, seed: int) -> None:
@@ -67,7 +67,7 @@ class World:
         self.logs: list[Recorder] = []  # of each process
         self.burnt_at = -1.0  # when a disk was destroyed last, while what was in it is still on its way
 
-    def run(self) -> "World":
+    def run(self) -> "ChainWorld":
         """All of it, in virtual time."""
         loop = async_solipsism.EventLoop()
         shared = Path("/dev/shm")
@@ -123,20 +123,17 @@ class World:
             edge_way = {"redundancy": "both", "reject_message_on_shadow_failure": True}
             self.counts["two edges"] += 1
 
-        def route(*servers: ServerName) -> list[dict[str, Any]]:
-            return [{"recipients": ["*"], "next_hop": [f"{server}:2525" for server in servers], "redundancy": "previous-hop"}]
-
         starts: dict[ServerName, Callable[[], Any]] = {
             LAST: partial(net.start, LAST, hubs, boundary="last", redundancy=last_way, peer=in_hubs, **common)
         }
         for hub in hubs:
             peer = {LAST: {"boundary": "last"}, **in_edge, **in_hubs}
             names = [LAST, *in_edge, *(other for other in hubs if other != hub)]
-            starts[hub] = partial(net.start, hub, names, boundary="hubs", redundancy=hub_way, routes=route(LAST), peer=peer, **common)
+            starts[hub] = partial(net.start, hub, names, boundary="hubs", redundancy=hub_way, routes=route_to(LAST), peer=peer, **common)
         for edge in in_edge:
             names = [*hubs, *(other for other in in_edge if other != edge)]
             peer = in_hubs | in_edge
-            starts[edge] = partial(net.start, edge, names, boundary="edge", routes=route(*hubs), peer=peer, **edge_way, **common)
+            starts[edge] = partial(net.start, edge, names, boundary="edge", routes=route_to(*hubs), peer=peer, **edge_way, **common)
         return starts
 
     def _five_sites(self) -> dict[ServerName, Callable[[], Any]]:
@@ -323,7 +320,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     totals: Counter[str] = Counter()
     failed = []
     for seed in range(int(first), int(last or first) + 1):
-        world = World(seed).run()
+        world = ChainWorld(seed).run()
         totals += world.counts
         if world.complaints:
             failed.append(seed)

@@ -19,7 +19,7 @@ from tests.kit.quick import Quick, QuickReaders, quicken
 Watch = Callable[[Sequence[tuple[MessageId, Row | None]]], None]
 
 
-class Disk:
+class SlowDisk:
     """How slow it is, and whether it takes anything at all."""
 
     def __init__(self, chance: random.Random) -> None:
@@ -36,7 +36,7 @@ class Disk:
 class LaggingWriter(InlineWriter):
     """Group commit like the thread's: whatever waits when a commit begins is in it."""
 
-    def __init__(self, committer: Committer, closing: Callable[[Committer], None], disk: Disk) -> None:
+    def __init__(self, committer: Committer, closing: Callable[[Committer], None], disk: SlowDisk) -> None:
         super().__init__(committer, closing)
         self._disk = disk
         self._waiting: list[Promise] = []
@@ -95,7 +95,7 @@ class LaggingWriter(InlineWriter):
 class LaggingReaders(QuickReaders):
     """What is read may be old when it is known; not so `at_once`."""
 
-    def __init__(self, path: Path, disk: Disk) -> None:
+    def __init__(self, path: Path, disk: SlowDisk) -> None:
         super().__init__(path)
         self._disk = disk
         self.at_once = super().ask
@@ -123,7 +123,7 @@ class WatchedCommitter(Committer):
 class Lagging(Quick):
     """A store on such a disk."""
 
-    def __init__(self, disk: Disk, watch: Watch) -> None:
+    def __init__(self, disk: SlowDisk, watch: Watch) -> None:
         self._disk, self._watch = disk, watch
 
     def writer(self, committer: Committer, closing: Callable[[Committer], None]) -> LaggingWriter:

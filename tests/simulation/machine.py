@@ -27,9 +27,9 @@ from shadowrelay.smtp.deliverer import SmtpDeliverer
 from shadowrelay.store import tables
 from shadowrelay.store.ledger import SqliteLedger
 from shadowrelay.store.rows import KEPT, TO_BE_DELIVERED, Row, decode_row
-from tests.kit.machine import FakeMachine
+from tests.kit.fake_machine import FakeMachine
 from tests.kit.receiving import VirtualListener
-from tests.simulation.disk import Disk, Lagging
+from tests.simulation.disk import Lagging, SlowDisk
 from tests.simulation.loop import Process, WorldLoop
 from tests.simulation.network import Network
 from tests.simulation.power import Power
@@ -58,7 +58,7 @@ class Machine:
     directory: Path
     rate: float
     booted: float  # what CLOCK_BOOTTIME shows at the beginning of the world
-    disk: Disk
+    disk: SlowDisk
     settings: Settings
     wall_offset: float = 0.0
     process: Process | None = None
@@ -71,7 +71,7 @@ class Machine:
         return self.process is not None
 
 
-class VirtualClock(SystemClock):
+class MachineClock(SystemClock):
     """The machine's clocks; what a process counts as `ran` is the real clock's own rule."""
 
     def __init__(self, machine: Machine, loop: WorldLoop) -> None:
@@ -116,7 +116,7 @@ class SimulatedNode(Node):
             return await network.dial(machine.host, to, process)
 
         loaded = LoadedSettings(machine.directory / "node.toml", machine.settings, {})
-        super().__init__(loaded, clock=VirtualClock(machine, loop), dial=dial, open_listener=VirtualListener.open, machine=FakeMachine())
+        super().__init__(loaded, clock=MachineClock(machine, loop), dial=dial, open_listener=VirtualListener.open, machine=FakeMachine())
         self._simulated, self._process, self._observer = machine, process, observer
         self._shipper = None  # the log is memory
 

@@ -29,7 +29,7 @@ from tests.simulation.disk import LaggingWriter
 
 
 @dataclass(frozen=True, slots=True)
-class Off:
+class RuleOff:
     """`off`: what is replaced by what. `worlds` are seeds and scripts that find a violation then: `finds` is in the first complaint.
     None: the ownership ring shows it, and no world that was tried."""
 
@@ -39,9 +39,9 @@ class Off:
     finds: str = ""
 
 
-def _ownership(name: str, finds: str = "", *worlds: int | str) -> Off:
+def _ownership(name: str, finds: str = "", *worlds: int | str) -> RuleOff:
     rule = OWNERSHIP[name]
-    return Off(rule.text, ((rule.module, rule.function, rule.off),), worlds, finds)
+    return RuleOff(rule.text, ((rule.module, rule.function, rule.off),), worlds, finds)
 
 
 def _without_sync() -> tuple[tuple[str, str, object], ...]:
@@ -94,7 +94,7 @@ class _WithoutDsync:
         return getattr(os, name)
 
 
-RULES: dict[str, Off] = {
+RULES: dict[str, RuleOff] = {
     "lease": _ownership("lease", "I4", "cut-waiting"),
     "dot": _ownership("dot"),
     "higher": _ownership("higher", "still queued", "two-holders"),
@@ -106,81 +106,81 @@ RULES: dict[str, Off] = {
     "keep": _ownership("keep", "I1", "full-elsewhere"),
     "everybody": _ownership("everybody"),
     "meet": _ownership("meet"),
-    "rolled back": Off(
+    "rolled back": RuleOff(
         "a database that is an older copy gets a new id, and its messages are asked about",
         ((rules, "is_older_copy", lambda openings, position, seen: False), (rules, "shows_older_copy", lambda seen, identity: False)),
         ("put-back",), "without a cause",
     ),
-    "silence": Off(
+    "silence": RuleOff(
         "a shadow server promotes only after the whole span",
         ((rules, "silence_limit", _quarter(rules.silence_limit)),),
         ("cut-defer",), "I4",
     ),
-    "lease length": Off(
+    "lease length": RuleOff(
         "a lease ends before the silence does",
         ((rules, "lease_length", _double(rules.lease_length)),),
         ("cut-defer",), "I4",
     ),
-    "sync": Off(
+    "sync": RuleOff(
         "a commit is synced before anybody hears of it",
         ((writing, "PRAGMAS", _without_sync()),),
         (30000,), "I2",
     ),
-    "content": Off(
+    "content": RuleOff(
         "content is on the disk before the row that names it",
         ((content, "os", _WithoutDsync()),),
         (30000,), "lost the content",
     ),
-    "names": Off(
+    "names": RuleOff(
         "the name of a file is on the disk before the row that names it",
         ((content, "sync_directory", lambda directory: None),),
         (30000,), "I2",
     ),
-    "said": Off(
+    "said": RuleOff(
         "nobody hears of a promise before its commit",
         ((LaggingWriter, "_finish", _says_first(LaggingWriter._finish)),),
         (30000,), "I2",
     ),
-    "done": Off(
+    "done": RuleOff(
         "a message is done only after every fork",
         ((claims, "recorded", _all_done(claims.recorded)),),
         (30000,), "I3",
     ),
-    "notices": Off(
+    "notices": RuleOff(
         "a recipient is not reported done while its DSN exists on one disk only",
         ((UnitOfWork, "tell", _without_generated(UnitOfWork.tell)),),
         (30000,), "I1",
     ),
-    "failures": Off(
+    "failures": RuleOff(
         "the sender is told what failed",
         ((dsn, "notifiable", lambda original, ordinals, kind: NO_ORDINALS),),
         (30000,), "tells nobody",
     ),
-    "transient": Off(
+    "transient": RuleOff(
         "only a permanent refusal ends a recipient",
         ((Reply, "is_permanent", property(lambda reply: reply.code >= 400)),),
         (30000,), "nobody refused",
     ),
-    "rows": Off(
+    "rows": RuleOff(
         "what became of a recipient is in the tracking log",
         ((tracking, "send", _as_deferred(tracking.send)),),
         (30000,), "no row says",
     ),
-    "released": Off(
+    "released": RuleOff(
         "a refused message is released on every server that may hold it",
         ((claims, "client_refused", _tells_nobody(claims.client_refused)),),
     ),
-    "bytes": Off(
+    "bytes": RuleOff(
         "a line that begins with a dot gets another one",
         ((deliverer, "stuffed_with_end", lambda data, server: data + (b".\r\n" if data.endswith(b"\r\n") else b"\r\n.\r\n")),),
         (30000,), "other bytes",
     ),
-    "duplicates": Off(
+    "duplicates": RuleOff(
         "what was delivered to a recipient is not delivered again under another id",
         ((delivery_rules, "keys_of", lambda envelope, ordinals: {}),),
         ("sent-again",), "delivers it again",
     ),
-    "forget": Off(
+    "forget": RuleOff(
         "nothing is kept in memory for a message that is done",
         ((Leases, "forget", lambda self, message_id: None),),
         (30000,), "I6",

@@ -44,7 +44,7 @@ class Behaviour:
 CALM = Behaviour(0, 0, 0, 0, 0, 0)
 
 
-class Sink(ScriptedServer):
+class RecordingSink(ScriptedServer):
     """What arrived, and what was refused for good: (message id, recipient)."""
 
     def __init__(self, chance: random.Random, now: Callable[[], float]) -> None:

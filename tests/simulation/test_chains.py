@@ -6,7 +6,7 @@ import pytest
 import structlog
 
 from tests.simulation import chains
-from tests.simulation.chains import EDGE, HUB, LAST, Fault, World
+from tests.simulation.chains import EDGE, HUB, LAST, ChainWorld, Fault
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +19,7 @@ def _silent() -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 9))
 def test_what_an_edge_acknowledges_arrives_through_the_chain_whatever_fails(seed: int) -> None:
-    world = World(seed).run()
+    world = ChainWorld(seed).run()
 
     assert [] == world.complaints
     assert world.acknowledged
@@ -38,7 +38,7 @@ def test_what_an_edge_acknowledges_arrives_through_the_chain_whatever_fails(seed
     ],
 )
 def test_the_judge_knows_which_faults_explain_a_second_delivery(faults: list[Fault], has_cause: bool) -> None:
-    world = World(1)
+    world = ChainWorld(1)
     world.faults = faults
 
     assert has_cause == world._has_cause(LAST, 10.0)

@@ -29,12 +29,12 @@ from shadowrelay.settings.values import Settings
 from tests.simulation import bounds, judge
 from tests.simulation.checks import Checker
 from tests.simulation.client import Clients
-from tests.simulation.disk import Disk
+from tests.simulation.disk import SlowDisk
 from tests.simulation.loop import PROCESS, WorldLoop
 from tests.simulation.machine import Machine, Machines
 from tests.simulation.network import Network
 from tests.simulation.power import Power
-from tests.simulation.sink import CALM, Sink
+from tests.simulation.sink import CALM, RecordingSink
 from tests.simulation.tls import tls_of
 
 SINK_HOST = "10.0.9.1"
@@ -205,7 +205,7 @@ class World:
         chance = self.chance
         self.network = Network(self.loop, random.Random(chance.getrandbits(64)))
         self.checker = Checker(self.now, self.note, self._copies)
-        self.sink = Sink(random.Random(chance.getrandbits(64)), self.now)
+        self.sink = RecordingSink(random.Random(chance.getrandbits(64)), self.now)
         self.sink.on_dot, self.sink.on_arrival, self.sink.on_refusal = self.checker.dot, self.checker.arrival, self.checker.refusal
         self.network.serve(SINK_HOST, None, self.sink.factory)
         self.machines = self._machines(directory)
@@ -249,7 +249,7 @@ class World:
                     **tls.get(name, {}),
                 }
             )  # fmt: skip
-            disk = Disk(random.Random(chance.getrandbits(64)))
+            disk = SlowDisk(random.Random(chance.getrandbits(64)))
             rate = 1.0 + chance.uniform(-0.005, 0.005)  # any two agree within 1 %
             machines.append(Machine(name, host, site, directory / host, rate, chance.uniform(10, 10_000), disk, settings))
         return machines

@@ -9,12 +9,11 @@ from shadowrelay.sla import inspection, live, report
 from shadowrelay.sla import warehouse as module
 from shadowrelay.sla.ingest import Known, counted, ingest
 from shadowrelay.sla.inspection import inspect, read_again, readings
-from shadowrelay.sla.land import land_files, land_here
-from shadowrelay.sla.logs import list_logs, source_of
+from shadowrelay.sla.land import land_files
+from shadowrelay.sla.logs import list_logs
 from shadowrelay.sla.summary import quarantined_once
 from shadowrelay.sla.warehouse import (
     WarehouseUnusable,
-    begin,
     clean,
     compact,
     compact_files,
@@ -28,24 +27,9 @@ from shadowrelay.sla.warehouse import (
 )
 from tests.kit.log_files import STARTED, a_log, an_event
 from tests.sla import landed
+from tests.sla.warehouses import fill
 
 NOW = STARTED + timedelta(days=3)
-
-
-def fill(directory, servers=("mx1", "007"), hours=9, days=2):
-    """A log for each hour, each repeated once under another name; gives the warehouse."""
-    paths = []
-    for server in servers:
-        for hour in range(hours):
-            events = [an_event(f"{server}-{day}-{hour}", at=STARTED + timedelta(days=day, hours=hour)) for day in range(days)]
-            for instance in (1, 2):
-                path = directory / "logs" / server / f"MSGTRK20261121{hour:02}-{instance}.LOG"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(a_log(events))
-                paths.append(source_of(str(path)))
-    begin(str(directory / "w"))
-    land_here(paths, str(directory / "w"), "b")
-    return directory / "w"
 
 
 def rows_of(spark, warehouse):

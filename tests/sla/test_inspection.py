@@ -19,26 +19,11 @@ from shadowrelay.sla.report import write_report
 from shadowrelay.sla.sites import DamagedFile, read_shipping
 from shadowrelay.sla.warehouse import WarehouseUnusable, begin, compact, next_number, prune, read_events, read_files, read_readings
 from tests.kit.log_files import STARTED, a_log, an_event
-from tests.sla.test_compact import fill
-
-
-def warehouse_of(directory, servers=("mx1", "mx=2"), batch="run-000000"):
-    for server in servers:
-        for hour in (12, 13):
-            path = directory / "logs" / server / f"MSGTRK20261121{hour}-1.LOG"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(a_log(an_event(f"{server}-{hour}-{number}", at=STARTED) for number in range(3)))
-    begin(str(directory / "w"))
-    land_here(list_logs(str(directory / "logs")), str(directory / "w"), batch)
-    return directory / "w"
+from tests.sla.warehouses import fill, torn, warehouse_of
 
 
 def parts_of(warehouse, server):
     return sorted((warehouse / "events").glob(f"date=*/server={server}/batch=*/*.parquet"))
-
-
-def torn(path):
-    path.write_bytes(path.read_bytes()[:-10])
 
 
 def test_a_file_of_events_that_is_missing_or_torn_is_told_by_its_log_and_is_read_from_it_again(tmp_path):

@@ -16,7 +16,7 @@ from shadowrelay.sla import lines, parse
 from shadowrelay.sla.lines import Layout
 from tests.kit.events import recipients_hash
 from tests.kit.log_files import STARTED, a_log, an_event, read_log
-from tests.unit.protocol.test_tracking import events as any_event
+from tests.unit.protocol.strategies import tracking_events as any_event
 
 SURROGATE = re.compile("[\ud800-\udfff]")
 tracking_events = any_event.map(lambda event: replace(event, at=event.at.replace(year=2000 + event.at.year % 28 * 4)))

@@ -10,7 +10,7 @@ from shadowrelay.cli.main import app
 from shadowrelay.model.tracking import EventId
 from shadowrelay.sla.trace import rows_of_logs, rows_of_warehouse, trace
 from tests.kit.log_files import STARTED, a_log, an_event
-from tests.sla.test_inspection import torn, warehouse_of
+from tests.sla.warehouses import torn, warehouse_of
 
 
 def test_every_server_is_asked_and_the_rows_are_in_order(tmp_path):

@@ -3,18 +3,16 @@
 import asyncio
 import contextlib
 import gc
-import hashlib
 import ssl
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from math import inf
 
 import pytest
 import structlog
 import trustme
 
-from shadowrelay.model.ids import MessageId
-from shadowrelay.model.message import Content, Envelope, Recipient
+from shadowrelay.model.message import Content, Envelope
 from shadowrelay.model.replies import ContentCorrupt, LeaseTooShort, PermanentDeliveryError, Reply, TransientDeliveryError
 from shadowrelay.model.routing import Destination, HostPort
 from shadowrelay.model.values import replace
@@ -26,10 +24,11 @@ from shadowrelay.smtp.limits import Descriptors
 from shadowrelay.smtp.resolver import Exchange
 from shadowrelay.smtp.tls import opportunistic_context
 from tests.kit.clock import PATIENCE_SECONDS, until
+from tests.kit.ledger import a_content, an_envelope
 from tests.kit.smtp_servers import CLOSE, HANG, CancelledAt, ScriptedServer, cancelled_at, serving
 
 BODY = b"Subject: hello\r\n\r\n.dot\r\n"
-CONTENT = Content(len(BODY), hashlib.sha256(BODY).digest(), BODY)
+CONTENT = a_content(BODY)
 TAKEN = Reply(250, "2.0.0", "taken")
 NOBODY_THERE = HostPort("127.0.0.1", 1)
 
@@ -58,11 +57,6 @@ def at(server: ScriptedServer) -> HostPort:
 
 def route(*hosts: HostPort) -> Destination:
     return Destination("route", hosts)
-
-
-def an_envelope(recipients_count: int = 1) -> Envelope:
-    recipients = tuple(Recipient(f"r{number}@b.example") for number in range(1, recipients_count + 1))
-    return Envelope(MessageId("00000000-0000-4000-8000-000000000001"), "s@a.example", recipients, datetime(2026, 1, 1, tzinfo=UTC))
 
 
 @contextlib.asynccontextmanager

@@ -1,7 +1,6 @@
 """Our own two sides against each other over a socket: what the peer link sends is what the port behind the receiver gets."""
 
 import contextlib
-import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from math import inf
@@ -26,7 +25,8 @@ from shadowrelay.smtp.client import ConnectOptions
 from shadowrelay.smtp.deliverer import SmtpDeliverer
 from shadowrelay.smtp.peer_link import LinkEvents, SessionLink, SmtpPeerLink
 from shadowrelay.smtp.resolver import DnsResolver
-from tests.kit.receiving import OWN_DATABASE, PEER_DATABASE, FixedClock, Station, receiving
+from tests.kit.ledger import a_content, a_spooled_content
+from tests.kit.receiving import OWN_DATABASE, PEER, PEER_DATABASE, FixedClock, Station, receiving
 
 ENVELOPE = Envelope(
     MessageId("00000000-0000-4000-8000-000000000009"),
@@ -42,6 +42,7 @@ ENVELOPE = Envelope(
 )
 SMALL = b"Subject: x\r\n\r\n.\r\nQUIT\r\nbare \r and \n and \xff"
 LARGE = bytes(range(256)) * 12_000
+TAKEN_AND_REFUSED = ["250 2.0.0", "550 5.7.1"]
 
 
 ME = PeerIdentity(ServerName("b.example"), BoundaryName("default"), PEER_DATABASE, 1, 0, 5, timedelta(seconds=60))
@@ -54,7 +55,7 @@ async def a_pair(
     poll: Callable[[SessionLink], Awaitable[None]] | None = None,
     **connector: object,
 ) -> AsyncIterator[tuple[SmtpPeerLink, Station]]:
-    async with receiving(spool, **({"accept_xshadow": True, "externally_secured": ["127.0.0.1"]} | connector)) as station:
+    async with receiving(spool, **(PEER | connector)) as station:
         link = SmtpPeerLink(
             ServerName("a.example"),
             station.server.address,
@@ -71,13 +72,7 @@ async def a_pair(
 
 
 def an_offer(spool: Path, data: bytes) -> CopyOffer:
-    digest = hashlib.sha256(data).digest()
-    if data is LARGE:
-        path = spool / "ours"
-        path.write_bytes(data)
-        content = Content(len(data), digest, path=path)
-    else:
-        content = Content(len(data), digest, data)
+    content = a_spooled_content(spool, data) if data is LARGE else a_content(data)
     return CopyOffer(CopyNumber(3, 2, PEER_DATABASE), ENVELOPE, frozenset({2}), content)
 
 
@@ -211,46 +206,34 @@ def a_deliverer(**options: Any) -> SmtpDeliverer:
     )
 
 
-@pytest.mark.parametrize("is_large", [False, True], ids=["small", "large"])
-async def test_what_we_deliver_is_what_a_next_hop_like_us_receives(tmp_path: Path, is_large: bool):
-    data = b"Subject: x\r\n\r\n.\r\n..\r\nend\r\n" + (b"." * 99 + b"\r\n") * (20_000 if is_large else 0)
-    path = tmp_path / "ours"
-    path.write_bytes(data)
-    digest = hashlib.sha256(data).digest()
-    content = Content(len(data), digest, path=path) if is_large else Content(len(data), digest, data)
-    envelope = Envelope(ENVELOPE.message_id, "", (Recipient("r@here.example"), Recipient("r@there.example")), ENVELOPE.arrived_at)
-    async with receiving(tmp_path) as station:
-        deliverer = a_deliverer()
-        destination = Destination("k", (station.server.address,))
-
-        async def read_content() -> Content:
-            return content
-
-        report = await deliverer.deliver(
-            DeliveryJob(destination, envelope, envelope.ordinals, b"", read_content, lambda: True, lambda: inf)
-        )
-        await deliverer.close()
-
-    assert ((250, "2.0.0"), (550, "5.7.1")) == tuple((report.replies[n].code, report.replies[n].enhanced) for n in (1, 2))
-    assert [data] == station.acceptor.bodies
-
-
-# a next hop that is a peer
-async def deliver(deliverer: SmtpDeliverer, station: Station) -> tuple[int, ...]:
+async def deliver(deliverer: SmtpDeliverer, station: Station, content: Content) -> list[str]:
     """One message to this station as a next hop; the codes of its replies."""
-    data = b"Subject: x\r\n\r\nhello\r\n"
     envelope = Envelope(ENVELOPE.message_id, "", (Recipient("r@here.example"), Recipient("r@there.example")), ENVELOPE.arrived_at)
 
     async def read_content() -> Content:
-        return Content(len(data), hashlib.sha256(data).digest(), data)
+        return content
 
     job = DeliveryJob(
         Destination("k", (station.server.address,)), envelope, envelope.ordinals, b"", read_content, lambda: True, lambda: inf
     )
     report = await deliverer.deliver(job)
-    return tuple(report.replies[ordinal].code for ordinal in (1, 2))
+    return [f"{reply.code} {reply.enhanced}" for _, reply in sorted(report.replies.items())]
 
 
+@pytest.mark.parametrize("is_large", [False, True], ids=["small", "large"])
+async def test_what_we_deliver_is_what_a_next_hop_like_us_receives(tmp_path: Path, is_large: bool):
+    data = b"Subject: x\r\n\r\n.\r\n..\r\nend\r\n" + (b"." * 99 + b"\r\n") * (20_000 if is_large else 0)
+    async with receiving(tmp_path) as station:
+        deliverer = a_deliverer()
+        content = a_spooled_content(tmp_path, data) if is_large else a_content(data)
+
+        assert TAKEN_AND_REFUSED == await deliver(deliverer, station, content)
+        await deliverer.close()
+
+    assert [data] == station.acceptor.bodies
+
+
+# a next hop that is a peer
 async def test_a_session_that_delivers_to_a_peer_fetches_its_notifications(tmp_path: Path):
     events = (DiscardEvent(7, ENVELOPE.message_id, DiscardStatus.DELIVERED, frozenset({1})),)
     heard: list[DiscardReply] = []
@@ -261,9 +244,9 @@ async def test_a_session_that_delivers_to_a_peer_fetches_its_notifications(tmp_p
     async with a_pair(tmp_path, poll=poll) as (link, station):
         station.peer_requests.discard_reply = DiscardReply(events, 0)
         deliverer = a_deliverer(to_peer=lambda address: link.for_delivery())
-        replies = [await deliver(deliverer, station) for _ in range(3)]
+        replies = [await deliver(deliverer, station, a_content()) for _ in range(3)]
 
-        assert [(250, 550)] * 3 == replies, "for its mail a peer has no more rights than others"
+        assert [TAKEN_AND_REFUSED] * 3 == replies, "for its mail a peer has no more rights than others"
         assert [DiscardReply(events, 0)] == heard, "once in each session"
         assert 1 == station.server.sessions_count
         assert 3 == len(station.acceptor.bodies)
@@ -275,7 +258,7 @@ async def test_a_peer_that_refuses_the_session_gets_its_mail_like_any_next_hop(t
     async with a_pair(tmp_path, **connector) as (link, station):
         deliverer = a_deliverer(to_peer=lambda address: link.for_delivery())
 
-        assert (250, 550) == await deliver(deliverer, station)
+        assert TAKEN_AND_REFUSED == await deliver(deliverer, station, a_content())
         await deliverer.close()
 
 
@@ -286,7 +269,7 @@ async def test_a_poll_that_fails_does_not_hold_up_the_mail(tmp_path: Path):
     async with a_pair(tmp_path, poll=poll) as (link, station):
         deliverer = a_deliverer(to_peer=lambda address: link.for_delivery())
 
-        assert (250, 550) == await deliver(deliverer, station)
+        assert TAKEN_AND_REFUSED == await deliver(deliverer, station, a_content())
         await deliverer.close()
 
 
@@ -299,6 +282,6 @@ async def test_mail_to_a_next_hop_that_is_no_peer_asks_nothing(tmp_path: Path):
     async with receiving(tmp_path) as station:
         deliverer = a_deliverer(to_peer=nobody)
 
-        assert (250, 550) == await deliver(deliverer, station)
+        assert TAKEN_AND_REFUSED == await deliver(deliverer, station, a_content())
         assert [station.server.address] == asked
         await deliverer.close()

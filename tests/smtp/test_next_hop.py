@@ -2,10 +2,8 @@
 
 import asyncio
 import contextlib
-import hashlib
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,8 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shadowrelay.model.ids import MessageId
-from shadowrelay.model.message import Content, Envelope, Recipient
+from shadowrelay.model.message import Content, Recipient
 from shadowrelay.model.replies import DeliveryError, LeaseTooShort, PermanentDeliveryError, Reply, TransientDeliveryError
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import replace
@@ -22,22 +19,14 @@ from shadowrelay.smtp.client import ConnectOptions, Opened, open_session
 from shadowrelay.smtp.data import DotStuffer, stuffed_with_end
 from shadowrelay.smtp.deliverer import DeliveryTransaction, Limits, OutgoingMessage, Unfinished
 from tests.kit.clock import PATIENCE_SECONDS, until
+from tests.kit.ledger import a_content, a_spooled_content, an_envelope
 from tests.kit.smtp_servers import CLOSE, EXTENSIONS, HANG, ScriptedServer, serving
 
 BODY = b"Subject: hello\r\n\r\nline\r\n.dot\r\n..two\r\n\r\n.\r\nend\r\n"
+SENDER = an_envelope().sender
 FULL = Limits()
 SHORT = Limits(command=0.2, data=0.2, block=0.2, dot=0.2)  # where the server never answers before the content
 SHORT_AT_DOT = Limits(dot=0.2)
-
-
-def an_envelope(recipients_count: int = 1, **changes: object) -> Envelope:
-    recipients = tuple(Recipient(f"r{number}@b.example") for number in range(1, recipients_count + 1))
-    envelope = Envelope(MessageId("00000000-0000-4000-8000-000000000001"), "s@a.example", recipients, datetime(2026, 1, 1, tzinfo=UTC))
-    return replace(envelope, **changes)  # type: ignore[arg-type]
-
-
-def a_content(data: bytes = BODY) -> Content:
-    return Content(len(data), hashlib.sha256(data).digest(), data)
 
 
 def some_work(
@@ -48,7 +37,7 @@ def some_work(
 
 
 @dataclass
-class Result:
+class Attempted:
     replies: dict[int, str]
     error: Exception | None
     is_usable: bool
@@ -65,19 +54,19 @@ async def a_session(server: ScriptedServer) -> AsyncIterator[Opened]:
             await session.pipeline.closed()
 
 
-async def run(server: ScriptedServer, work: OutgoingMessage) -> Result:
+async def run(server: ScriptedServer, work: OutgoingMessage) -> Attempted:
     async with a_session(server) as session:
         return await run_in(session, work)
 
 
-async def run_in(session: Opened, work: OutgoingMessage) -> Result:
+async def run_in(session: Opened, work: OutgoingMessage) -> Attempted:
     transaction = DeliveryTransaction(session, work)
     error: Exception | None = None
     try:
         await transaction.run()
     except (DeliveryError, LeaseTooShort, Unfinished) as caught:
         error = caught
-    return Result({ordinal: str(reply) for ordinal, reply in transaction.replies.items()}, error, session.pipeline.is_usable)
+    return Attempted({ordinal: str(reply) for ordinal, reply in transaction.replies.items()}, error, session.pipeline.is_usable)
 
 
 # what is said
@@ -91,7 +80,13 @@ async def test_sender_recipients_and_data_go_in_one_order_and_the_content_arrive
     assert {1: "250 2.0.0 taken", 2: "250 2.0.0 taken"} == result.replies
     assert [b"Received: by us\r\n" + BODY] == server.messages
     size = len(b"Received: by us\r\n" + BODY)
-    expected = ["EHLO me.example", f"MAIL FROM:<s@a.example> SIZE={size}", "RCPT TO:<r1@b.example>", "RCPT TO:<r2@b.example>", "DATA"]
+    expected = [
+        "EHLO me.example",
+        f"MAIL FROM:<{SENDER}> SIZE={size}",
+        "RCPT TO:<user1@corp.example>",
+        "RCPT TO:<user2@corp.example>",
+        "DATA",
+    ]
     assert expected == server.lines
     assert result.is_usable
 
@@ -130,7 +125,7 @@ async def test_dsn_parameters_are_dropped_where_dsn_is_not_offered():
 
     await run(server, some_work(recipients=(Recipient("r@b.example", notify="NEVER"),), ret="HDRS", envid="e"))
 
-    assert ["MAIL FROM:<s@a.example>", "RCPT TO:<r@b.example>"] == server.lines[1:3]
+    assert [f"MAIL FROM:<{SENDER}>", "RCPT TO:<r@b.example>"] == server.lines[1:3]
 
 
 async def test_eight_bit_content_is_declared_even_if_its_client_did_not():
@@ -172,7 +167,7 @@ async def test_smtputf8_that_nothing_needs_is_not_asked_for():
 
     result = await run(server, some_work(smtputf8=True))
 
-    assert "MAIL FROM:<s@a.example>" == server.lines[1]
+    assert f"MAIL FROM:<{SENDER}>" == server.lines[1]
     assert {1: "250 2.0.0 taken"} == result.replies
 
 
@@ -382,11 +377,9 @@ async def test_the_content_is_marked_as_handled_only_by_steps_that_wait_for_noth
 
 async def test_a_large_content_is_streamed_from_its_file(tmp_path: Path):
     data = (b"." * 70 + b"\r\n") * 20_000
-    path = tmp_path / "content"
-    path.write_bytes(data)
     asked: list[int] = []
     server = ScriptedServer()
-    content = Content(len(data), hashlib.sha256(data).digest(), path=path)
+    content = a_spooled_content(tmp_path, data)
     work = OutgoingMessage(an_envelope(), (1,), content, b"Received: x\r\n", lambda: asked.append(len(server.messages)) is None)
 
     result = await run(server, work)

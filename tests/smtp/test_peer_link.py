@@ -9,14 +9,15 @@ import hashlib
 import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import trustme
 
 from shadowrelay.model.ids import BoundaryName, DatabaseId, MessageId, ServerName
-from shadowrelay.model.message import BodyType, Content, Envelope, Recipient
+from shadowrelay.model.message import BodyType, Content, Recipient
 from shadowrelay.model.ownership import CopyNumber, DiscardEvent, DiscardStatus, StatusAnswer, StatusQuestion, StatusState
 from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
 from shadowrelay.model.replies import STORE_UNAVAILABLE, LedgerUnavailable, PeerSaid, PeerUnavailable
@@ -35,7 +36,8 @@ from shadowrelay.protocol.xqdiscard import (
 from shadowrelay.protocol.xshadow import format_hello, parse_commit, parse_envelope, parse_hello, parse_hold
 from shadowrelay.smtp.client import ConnectOptions, TlsUse
 from shadowrelay.smtp.peer_link import LinkEvents, SessionLink, SmtpPeerLink
-from tests.kit.clock import PATIENCE_SECONDS, let_pass, until
+from tests.kit.clock import PATIENCE_SECONDS, Hands, let_pass, until
+from tests.kit.ledger import NOW, a_content, a_spooled_content, an_envelope
 from tests.kit.smtp_servers import CLOSE, HANG, CancelledAt, ScriptedServer, cancelled_at, serving
 
 OURS = DatabaseId("11111111-1111-4111-8111-111111111111")
@@ -50,23 +52,8 @@ HELLO = f"250 2.0.0 {format_hello(IT)}"
 FROM_ANOTHER_SERVER = f"250 {format_hello(replace(IT, server=ServerName('other.example')))}"
 FROM_ANOTHER_BOUNDARY = f"250 {format_hello(replace(IT, boundary=BoundaryName('other')))}"
 DEADLINE = PATIENCE_SECONDS
+STILL = SimpleNamespace(now=Hands(NOW), awake=Hands(0.0), ran=Hands(0.0))  # a deadline is so many seconds from it
 LEDGER_GONE = LedgerUnavailable(STORE_UNAVAILABLE, "disk full")
-
-
-class StillClock:
-    """Clock.awake stands; a deadline is so many seconds from it."""
-
-    def __init__(self) -> None:
-        self.time = 0.0
-
-    def now(self) -> datetime:
-        return datetime(2026, 1, 1, tzinfo=UTC)
-
-    def awake(self) -> float:
-        return self.time
-
-    def ran(self) -> float:
-        return self.time
 
 
 def a_peer(script: dict[str, object] | None = None, **changes: object) -> ScriptedServer:
@@ -75,11 +62,10 @@ def a_peer(script: dict[str, object] | None = None, **changes: object) -> Script
     return ScriptedServer({"XSHADOW": HELLO, **(script or {})}, **settings)  # type: ignore[arg-type]
 
 
-def an_offer(recipients_count: int = 2, content: Content | None = None) -> CopyOffer:
-    recipients = tuple(Recipient(f"r{number}@b.example", notify="NEVER") for number in range(1, recipients_count + 1))
-    envelope = Envelope(MESSAGE, "s@a.example", recipients, datetime(2026, 1, 1, tzinfo=UTC), BodyType.EIGHT_BIT_MIME, subject="hello")
-    content = content or Content(len(BODY), hashlib.sha256(BODY).digest(), BODY)
-    return CopyOffer(CopyNumber(1, 2, OURS), envelope, frozenset({2}), content)
+def an_offer(content: Content | None = None) -> CopyOffer:
+    recipients = tuple(Recipient(f"r{number}@b.example", notify="NEVER") for number in (1, 2))
+    envelope = an_envelope(2, MESSAGE, sender="s@a.example", recipients=recipients, body=BodyType.EIGHT_BIT_MIME)
+    return CopyOffer(CopyNumber(1, 2, OURS), envelope, frozenset({2}), content or a_content(BODY))
 
 
 @contextlib.asynccontextmanager
@@ -90,7 +76,7 @@ async def a_link(
         PEER,
         HostPort("127.0.0.1", server.port),
         opening or ConnectOptions("mx1.east.example"),
-        StillClock(),
+        STILL,  # type: ignore[arg-type]
         LinkEvents(**{"own_identity": lambda: ME, **events}),  # type: ignore[arg-type]
         boundary=BoundaryName("example"),
         sessions_max=sessions_max,
@@ -179,11 +165,9 @@ async def test_a_copy_goes_in_one_transaction_and_its_bytes_arrive_unchanged():
 
 async def test_a_large_copy_is_streamed_in_counted_chunks(tmp_path: Path):
     data = bytes(range(256)) * 4000
-    path = tmp_path / "content"
-    path.write_bytes(data)
     server = a_peer()
     async with serving(server), a_link(server) as link:
-        held = await link.hold(an_offer(content=Content(len(data), hashlib.sha256(data).digest(), path=path)), DEADLINE)
+        held = await link.hold(an_offer(a_spooled_content(tmp_path, data)), DEADLINE)
 
     assert held.superseded is None
     assert data == b"".join(server.sessions[0].blocks)
@@ -192,11 +176,9 @@ async def test_a_large_copy_is_streamed_in_counted_chunks(tmp_path: Path):
 
 async def test_a_large_copy_that_is_refused_early_is_not_sent_whole(tmp_path: Path):
     data = bytes(8 * 1024 * 1024)
-    path = tmp_path / "content"
-    path.write_bytes(data)
     server = a_peer({"MAIL": "452 4.3.1 full"})
     async with serving(server), a_link(server) as link:
-        error = await refusal_of(link.hold(an_offer(content=Content(len(data), b"0" * 32, path=path)), DEADLINE))
+        error = await refusal_of(link.hold(an_offer(a_spooled_content(tmp_path, data)), DEADLINE))
 
     assert ("452 4.3.1 full", False) == (error.reason, error.sent)
     assert sum(map(len, server.sessions[0].blocks)) < len(data)
@@ -206,7 +188,7 @@ async def test_nothing_of_a_large_copy_is_sent_before_the_peer_wants_it(tmp_path
     data = bytes(1024 * 1024)
     server = a_peer({"MAIL": "452 4.3.1 full"})
     async with serving(server), a_link(server) as link:
-        error = await refusal_of(link.hold(an_offer(content=Content(len(data), b"0" * 32, data)), DEADLINE))
+        error = await refusal_of(link.hold(an_offer(a_content(data)), DEADLINE))
 
     assert (PeerSaid.NO_COPY, False) == (error.said, error.sent)
     assert not any(line.startswith("BDAT") for line in server.lines)
@@ -214,7 +196,7 @@ async def test_nothing_of_a_large_copy_is_sent_before_the_peer_wants_it(tmp_path
 
 async def test_a_copy_that_gets_on_is_given_more_time_and_one_that_stands_still_is_not():
     data = bytes(20 * 64 * 1024)
-    content = Content(len(data), hashlib.sha256(data).digest(), data)
+    content = a_content(data)
     still = 2 * DEADLINE
 
     def takes_long(line: str) -> str:
@@ -224,9 +206,9 @@ async def test_a_copy_that_gets_on_is_given_more_time_and_one_that_stands_still_
     slow = a_peer({"BDAT": takes_long})
     silent = a_peer({"BDAT": HANG}, on_hang=lambda: let_pass(still + 1))
     async with serving(slow, silent), a_link(slow) as one, a_link(silent) as other:
-        held = await one.hold(an_offer(content=content), 100 * DEADLINE, still=still)
-        error = await refusal_of(other.hold(an_offer(content=content), 100 * DEADLINE, still=still))
-        late = await refusal_of(one.hold(an_offer(content=content), 3 * DEADLINE, still=still))
+        held = await one.hold(an_offer(content), 100 * DEADLINE, still=still)
+        error = await refusal_of(other.hold(an_offer(content), 100 * DEADLINE, still=still))
+        late = await refusal_of(one.hold(an_offer(content), 3 * DEADLINE, still=still))
 
     assert held.superseded is None
     assert data == b"".join(slow.sessions[0].blocks[:20])
@@ -286,7 +268,7 @@ async def test_a_reply_with_forks_that_cannot_be_read_ends_the_session_and_ackno
 async def test_a_content_file_that_is_gone_is_no_copy(tmp_path: Path):
     server = a_peer()
     async with serving(server), a_link(server) as link:
-        error = await refusal_of(link.hold(an_offer(content=Content(1, b"0" * 32, path=tmp_path / "gone")), DEADLINE))
+        error = await refusal_of(link.hold(an_offer(Content(1, b"0" * 32, path=tmp_path / "gone")), DEADLINE))
 
     assert ("cannot be written" in error.reason, False) == (True, error.sent)
 

@@ -16,9 +16,9 @@ from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, STORE_UNAVAILABLE
 from shadowrelay.pipeline.dsn import promotion_header, resubmission_header
 from shadowrelay.smtp.data import CommandReader, ContentSink, DataFilter, has_long_line, header_facts, receive_data, trace_header
 from shadowrelay.smtp.limits import BARE_CR_OR_LF, LINE_OCTETS_MAX, LINE_TOO_LONG, Descriptors
+from tests.kit.clients import TO_DATA
 from tests.kit.receiving import NOON, files_in, octets_of, receiving
 
-TO_DATA = ("EHLO client.example", "MAIL FROM:<a@x.example>", "RCPT TO:<b@here.example>", "DATA")
 CONTENTS = [
     b"",
     b"\r\n",

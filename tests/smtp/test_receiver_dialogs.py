@@ -33,7 +33,7 @@ _REPLY = re.compile(r"(\d{3}) (\d\.\d\.\d) (.*)")
 
 
 @dataclass
-class Dialog:
+class ReadDialog:
     """A dialog that was read."""
 
     steps: list[tuple[str, str]]
@@ -43,9 +43,9 @@ class Dialog:
     pressure: Level = Level.NORMAL
 
 
-def read(path: Path) -> Dialog:
+def read(path: Path) -> ReadDialog:
     """Raises: ValueError for a line that means nothing."""
-    dialog = Dialog([])
+    dialog = ReadDialog([])
     for line in path.read_text().splitlines():
         if not line or line.startswith("#"):
             continue
@@ -59,7 +59,7 @@ def read(path: Path) -> Dialog:
     return dialog
 
 
-def _take_given(dialog: Dialog, text: str) -> None:
+def _take_given(dialog: ReadDialog, text: str) -> None:
     if text.startswith("acceptor answers "):
         dialog.acceptor_reply = _reply_of(text.removeprefix("acceptor answers "))
     elif text.startswith("copies are answered "):
@@ -76,7 +76,7 @@ def _reply_of(text: str) -> Reply:
     return Reply(int(found[1]), found[2], found[3])
 
 
-async def play(dialog: Dialog, spool: Path) -> None:
+async def play(dialog: ReadDialog, spool: Path) -> None:
     """Play it; AssertionError where it goes another way."""
     async with receiving(spool, **dialog.settings) as station:
         station.acceptor.reply = dialog.acceptor_reply

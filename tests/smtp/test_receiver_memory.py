@@ -11,11 +11,11 @@ import pytest
 from shadowrelay.memory import ContentBudget
 from shadowrelay.smtp.connection import Connection
 from shadowrelay.smtp.limits import READ_AHEAD_OCTETS, REPLIES_OCTETS_MAX, ROOM_SECONDS, UNCOUNTED_OCTETS, Descriptors
-from tests.kit.clients import Client
+from tests.kit.clients import TO_DATA, Client
 from tests.kit.clock import until
-from tests.kit.receiving import HELLO, Station, files_in, receiving
-from tests.smtp.test_receiver_sessions import OK, PEER, TO_DATA, in_virtual_time
+from tests.kit.receiving import HELLO, PEER, Station, files_in, in_a_session, receiving
 
+OK = "250 2.0.0 OK"
 FULL = "452 4.3.1 Insufficient system resources"
 BODY = (b"x" * 98 + b"\r\n") * 3_000
 COPY = "MAIL FROM:<a@x.example> XSHADOW=HOLD:6ba7b810-9dad-41d1-80b4-00c04fd430c8:1.1"
@@ -86,7 +86,7 @@ def test_a_session_that_waits_for_memory_in_vain_is_answered_452_and_goes_on(tmp
         portion.release()
         return waited, refused, await client.ask("DATA"), budget.refused_count
 
-    assert (ROOM_SECONDS, FULL, "354 End data with <CR><LF>.<CR><LF>", 1) == in_virtual_time(tmp_path, scenario)
+    assert (ROOM_SECONDS, FULL, "354 End data with <CR><LF>.<CR><LF>", 1) == in_a_session(tmp_path, scenario)
 
 
 def test_content_for_which_memory_was_waited_for_in_vain_is_read_to_its_end_and_refused(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_content_for_which_memory_was_waited_for_in_vain_is_read_to_its_end_and_
         portion.release()
         return replies, files_in(tmp_path), len(station.acceptor.accepted)
 
-    assert ([FULL, OK], [], 0) == in_virtual_time(tmp_path, scenario)
+    assert ([FULL, OK], [], 0) == in_a_session(tmp_path, scenario)
 
 
 def test_a_session_that_waits_for_memory_is_not_one_without_progress(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_session_that_waits_for_memory_is_not_one_without_progress(tmp_path: P
         await client.send(b".\r\n")
         return await client.reply()
 
-    assert "250 2.0.0 Queued" == in_virtual_time(tmp_path, scenario)
+    assert "250 2.0.0 Queued" == in_a_session(tmp_path, scenario)
 
 
 def test_a_copy_for_which_there_is_no_memory_is_refused_soon(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_copy_for_which_there_is_no_memory_is_refused_soon(tmp_path: Path) -> 
         portion.release()
         return refused, at < 5
 
-    assert (FULL, True) == in_virtual_time(tmp_path, scenario, **PEER)
+    assert (FULL, True) == in_a_session(tmp_path, scenario, **PEER)
 
 
 @pytest.mark.parametrize("ending", ["QUIT", "abort", "abort in content"])
@@ -231,7 +231,7 @@ def test_a_client_that_sends_an_octet_a_second_holds_next_to_nothing_and_ends_wi
         dripping.cancel()
         return used < 1_000, asyncio.get_running_loop().time(), rest
 
-    assert (True, 600.0, b"421 4.4.2 Timeout, closing connection\r\n") == in_virtual_time(tmp_path, scenario)
+    assert (True, 600.0, b"421 4.4.2 Timeout, closing connection\r\n") == in_a_session(tmp_path, scenario)
 
 
 def test_a_client_that_has_vanished_without_a_word_holds_its_content_until_the_inactivity_timeout(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_a_client_that_has_vanished_without_a_word_holds_its_content_until_the_i
         await asyncio.sleep(10)
         return held >= len(BODY), budget.used, station.server.sessions_count
 
-    assert (True, 0, 0) == in_virtual_time(tmp_path, scenario)
+    assert (True, 0, 0) == in_a_session(tmp_path, scenario)
 
 
 async def a_client_that_reads_nothing(station: Station, *commands: str) -> Client:
@@ -363,7 +363,7 @@ def test_the_time_that_a_session_waits_for_our_memory_is_not_its_clients(tmp_pat
         return at, refused, time(), rest
 
     timed_out = b"421 4.4.2 Timeout, closing connection\r\n"
-    assert (35.0, FULL, 45.0, timed_out) == in_virtual_time(tmp_path, scenario, connection_inactivity_timeout="10s")
+    assert (35.0, FULL, 45.0, timed_out) == in_a_session(tmp_path, scenario, connection_inactivity_timeout="10s")
 
 
 def test_the_time_of_a_session_does_not_run_while_it_waits_for_our_memory(tmp_path: Path) -> None:
@@ -377,4 +377,4 @@ def test_the_time_of_a_session_does_not_run_while_it_waits_for_our_memory(tmp_pa
         await client.reader.read()
         return refused, asyncio.get_running_loop().time()
 
-    assert (FULL, 600.0 + ROOM_SECONDS) == in_virtual_time(tmp_path, scenario, connection_inactivity_timeout="599s")
+    assert (FULL, 600.0 + ROOM_SECONDS) == in_a_session(tmp_path, scenario, connection_inactivity_timeout="599s")

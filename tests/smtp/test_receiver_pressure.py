@@ -1,21 +1,19 @@
 """Back pressure on the wire, beside `dialogs/back_pressure*.dlg`: the tarpit in virtual time, and pressure that changes in a session."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import async_solipsism
 import pytest
 
 from shadowrelay.pipeline.pressure_rules import NO_PRESSURE, Level, Pressure
 from tests.kit.clients import Client
-from tests.kit.receiving import HELLO, Station, receiving
+from tests.kit.receiving import HELLO, PEER, Station, in_a_session, receiving
 
 INSUFFICIENT = "452 4.3.1 Insufficient system resources"
+GREETED = "EHLO client.example"
 SENDER_OK = "250 2.1.0 Sender OK"
 INSIDE = {"relay_from": ["::1"]}
-PEER = {"accept_xshadow": True, "externally_secured": ["::1"]}
 NORMAL, MEDIUM, HIGH = Level
 
 
@@ -25,18 +23,6 @@ def tarpit(seconds: float, level: Level = MEDIUM) -> Pressure:
 
 def pressed(level: Level) -> Pressure:
     return Pressure({}, level, is_felt=True)
-
-
-def in_virtual_time(spool: Path, scenario: Callable[[Station, Client], Awaitable[Any]], **settings: Any) -> Any:
-    async def run() -> Any:
-        async with receiving(spool, listen="127.0.0.1:2525", **settings) as station:
-            return await scenario(station, await station.client_in("EHLO client.example"))
-
-    loop = async_solipsism.EventLoop()
-    try:
-        return loop.run_until_complete(run())
-    finally:
-        loop.close()
 
 
 async def timed(client: Client, command: str) -> tuple[float, str]:
@@ -60,7 +46,7 @@ def test_the_tarpit_delays_the_reply_to_mail(tmp_path: Path, level: Level, setti
             await timed(client, "RCPT TO:<b@here.example>"),
         ]
 
-    noop, mail, rcpt = in_virtual_time(tmp_path, scenario, **settings)
+    noop, mail, rcpt = in_a_session(tmp_path, scenario, GREETED, **settings)
 
     assert (0.0, seconds, seconds) == (noop[0], mail[0], rcpt[0])
     assert (SENDER_OK, "250 2.1.5 Recipient OK") == (mail[1], rcpt[1])
@@ -76,7 +62,7 @@ def test_replies_to_earlier_commands_do_not_wait_with_the_delayed_one(tmp_path: 
             times.append(asyncio.get_running_loop().time())
         return times
 
-    assert [0.0, 20.0, 20.0] == in_virtual_time(tmp_path, scenario)
+    assert [0.0, 20.0, 20.0] == in_a_session(tmp_path, scenario, GREETED)
 
 
 def test_the_delay_counts_against_no_timeout_of_the_client(tmp_path: Path) -> None:
@@ -90,7 +76,7 @@ def test_the_delay_counts_against_no_timeout_of_the_client(tmp_path: Path) -> No
         return asyncio.get_running_loop().time()
 
     # 40 s without progress from the last command on; 100 s in all would have ended it in the second delay
-    assert 240.0 == in_virtual_time(tmp_path, scenario, connection_inactivity_timeout="40s", connection_timeout="60s")
+    assert 240.0 == in_a_session(tmp_path, scenario, GREETED, connection_inactivity_timeout="40s", connection_timeout="60s")
 
 
 def test_pressure_that_rises_during_the_delay_refuses_the_message(tmp_path: Path) -> None:
@@ -99,7 +85,7 @@ def test_pressure_that_rises_during_the_delay_refuses_the_message(tmp_path: Path
         asyncio.get_running_loop().call_later(5, setattr, station.acceptor, "pressure", pressed(MEDIUM))
         return await timed(client, "MAIL FROM:<a@x.example>"), station.acceptor.refused_count
 
-    assert ((10.0, INSUFFICIENT), 1) == in_virtual_time(tmp_path, scenario)
+    assert ((10.0, INSUFFICIENT), 1) == in_a_session(tmp_path, scenario, GREETED)
 
 
 def test_what_is_refused_is_refused_at_once(tmp_path: Path) -> None:
@@ -107,7 +93,7 @@ def test_what_is_refused_is_refused_at_once(tmp_path: Path) -> None:
         station.acceptor.pressure = Pressure({}, MEDIUM, 55, MEDIUM, is_felt=True)
         return await timed(client, "MAIL FROM:<a@x.example>")
 
-    assert (0.0, INSUFFICIENT) == in_virtual_time(tmp_path, scenario)
+    assert (0.0, INSUFFICIENT) == in_a_session(tmp_path, scenario, GREETED)
 
 
 def test_a_peer_is_inside_and_its_copies_are_never_delayed(tmp_path: Path) -> None:
@@ -120,7 +106,7 @@ def test_a_peer_is_inside_and_its_copies_are_never_delayed(tmp_path: Path) -> No
         mail = await timed(client, "MAIL FROM:<a@x.example>")
         return copy, mail
 
-    assert ((0.0, SENDER_OK), (0.0, SENDER_OK)) == in_virtual_time(tmp_path, scenario, **PEER)
+    assert ((0.0, SENDER_OK), (0.0, SENDER_OK)) == in_a_session(tmp_path, scenario, GREETED, **PEER)
 
 
 def test_a_client_that_goes_during_the_delay_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -133,7 +119,7 @@ def test_a_client_that_goes_during_the_delay_leaves_nothing_behind(tmp_path: Pat
             await asyncio.sleep(0.1)
         return asyncio.get_running_loop().time()
 
-    assert 3.0 > in_virtual_time(tmp_path, scenario)
+    assert 3.0 > in_a_session(tmp_path, scenario, GREETED)
 
 
 def test_a_client_that_closed_its_side_after_a_whole_group_waits_for_its_replies(tmp_path: Path) -> None:
@@ -144,7 +130,7 @@ def test_a_client_that_closed_its_side_after_a_whole_group_waits_for_its_replies
         replies = (await client.reader.read()).decode().split("\r\n")
         return asyncio.get_running_loop().time(), [reply[:3] for reply in replies]
 
-    assert (20.0, ["250", "250", ""]) == in_virtual_time(tmp_path, scenario)
+    assert (20.0, ["250", "250", ""]) == in_a_session(tmp_path, scenario, GREETED)
 
 
 @pytest.mark.parametrize("settings", [{}, PEER])
@@ -159,7 +145,7 @@ def test_a_node_that_stops_does_not_wait_for_the_delay(tmp_path: Path, settings:
         drained_at = asyncio.get_running_loop().time()
         return drained_at, (await client.reader.readuntil(b"\r\n"))[:3], station.acceptor.accepted
 
-    drained_at, reply, accepted = in_virtual_time(tmp_path, scenario, **settings)
+    drained_at, reply, accepted = in_a_session(tmp_path, scenario, GREETED, **settings)
 
     assert (b"421", []) == (reply, accepted)
     assert drained_at < 2.0

@@ -4,23 +4,20 @@ import asyncio
 import contextlib
 import socket
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import aiosmtpd.smtp
-import async_solipsism
 import pytest
 import structlog
 
 from shadowrelay.model.replies import STORE_UNAVAILABLE, LedgerUnavailable
 from shadowrelay.smtp.receiver import Receiver
-from tests.kit.clients import Client
+from tests.kit.clients import TO_DATA, Client
 from tests.kit.clock import PATIENCE_SECONDS, until
-from tests.kit.receiving import HELLO, Station, files_in, receiving
+from tests.kit.receiving import HELLO, PEER, Station, files_in, in_a_session, receiving
 
-TO_DATA = ("EHLO client.example", "MAIL FROM:<a@x.example>", "RCPT TO:<b@here.example>", "DATA")
-PEER = {"accept_xshadow": True, "externally_secured": ["127.0.0.1", "::1"]}
 OK = "250 2.0.0 OK"
 
 
@@ -106,18 +103,6 @@ async def test_as_many_errors_are_answered_as_the_setting_says_and_the_next_ends
 # timeouts: a loop whose time jumps to the next event; 300 s inactivity, 600 s in all
 
 
-def in_virtual_time(spool: Path, scenario: Callable[[Station, Client], Awaitable[Any]], **settings: Any) -> Any:
-    async def run() -> Any:
-        async with receiving(spool, listen="127.0.0.1:2525", **settings) as station:
-            return await scenario(station, await station.connect())
-
-    loop = async_solipsism.EventLoop()
-    try:
-        return loop.run_until_complete(run())
-    finally:
-        loop.close()
-
-
 async def ended_at(client: Client) -> tuple[float, bytes]:
     rest = await client.reader.read()
     return asyncio.get_running_loop().time(), rest
@@ -133,7 +118,7 @@ def test_a_session_without_progress_is_closed(tmp_path: Path, settings: dict[str
     async def scenario(station: Station, client: Client) -> Any:
         return await ended_at(client)
 
-    assert (seconds, TIMED_OUT) == in_virtual_time(tmp_path, scenario, **settings)
+    assert (seconds, TIMED_OUT) == in_a_session(tmp_path, scenario, **settings)
 
 
 def test_every_octet_is_progress_within_a_command_and_within_content(tmp_path: Path) -> None:
@@ -145,7 +130,7 @@ def test_every_octet_is_progress_within_a_command_and_within_content(tmp_path: P
         client.writer.write(b"y")  # at 400
         return await ended_at(client)
 
-    at, rest = in_virtual_time(tmp_path, scenario, connection_timeout="1h")
+    at, rest = in_a_session(tmp_path, scenario, connection_timeout="1h")
 
     assert 700.0 == at
     assert rest.endswith(b"354 End data with <CR><LF>.<CR><LF>\r\n" + TIMED_OUT)
@@ -172,7 +157,7 @@ def test_progress_does_not_save_a_session_from_the_connection_timeout(
         task.cancel()
         return at, rest
 
-    at, rest = in_virtual_time(tmp_path, scenario, **settings)
+    at, rest = in_a_session(tmp_path, scenario, **settings)
 
     assert seconds == at
     assert b"250 2.0.0 OK\r\n" * replies_count + TIMED_OUT == rest
@@ -186,7 +171,7 @@ def test_no_timeout_comes_between_the_final_dot_and_its_reply(tmp_path: Path) ->
         station.acceptor.gate.set()
         return await ended_at(client)
 
-    at, rest = in_virtual_time(tmp_path, scenario)
+    at, rest = in_a_session(tmp_path, scenario)
 
     assert 5000.0 == at
     assert rest.endswith(b"250 2.0.0 Queued\r\n" + TIMED_OUT)
@@ -200,7 +185,7 @@ def test_after_the_reply_the_inactivity_timeout_begins_anew(tmp_path: Path) -> N
         station.acceptor.gate.set()
         return (await ended_at(client))[0]
 
-    assert 700.0 == in_virtual_time(tmp_path, scenario, connection_timeout="1h")
+    assert 700.0 == in_a_session(tmp_path, scenario, connection_timeout="1h")
 
 
 def test_the_session_of_a_peer_has_no_connection_timeout(tmp_path: Path) -> None:
@@ -211,7 +196,7 @@ def test_the_session_of_a_peer_has_no_connection_timeout(tmp_path: Path) -> None
             client.writer.write(b"XQDISCARD 400\r\n")
         return (await ended_at(client))[0]
 
-    assert 4300.0 == in_virtual_time(tmp_path, scenario, **PEER)
+    assert 4300.0 == in_a_session(tmp_path, scenario, **PEER)
 
 
 def test_a_client_that_does_not_read_its_last_reply_is_cut_off(tmp_path: Path) -> None:
@@ -224,7 +209,7 @@ def test_a_client_that_does_not_read_its_last_reply_is_cut_off(tmp_path: Path) -
             await next(iter(station.server._sessions)).gone
         return station.server.sessions_count
 
-    assert 0 == in_virtual_time(tmp_path, scenario, max_protocol_errors=1000)
+    assert 0 == in_a_session(tmp_path, scenario, max_protocol_errors=1000)
 
 
 # endings

@@ -8,9 +8,8 @@ import pytest
 
 from shadowrelay.model.ownership import CopyNumber
 from shadowrelay.protocol.xshadow import format_hold
-from tests.kit.clients import Client
-from tests.kit.receiving import HELLO, PEER_DATABASE, Station, files_in, receiving, without_trace
-from tests.smtp.test_receiver_peers import ENVELOPE, HELD, PEER, a_copy
+from tests.kit.receiving import PEER, PEER_DATABASE, files_in, receiving, without_trace
+from tests.smtp.copies import ENVELOPE, HELD, a_copy, peer_of
 
 TRACKS = {**PEER, "redundancy": "previous-hop"}
 EXTRA = format_hold(ENVELOPE.message_id, CopyNumber(1, 1, PEER_DATABASE), is_tracked=True)
@@ -21,10 +20,6 @@ def relayed(content: bytes, chunk: int | None = None, **changes: str) -> bytes:
     octets = a_copy(content, chunk, **changes)
     start = octets.index(b"XSHADOW=HOLD:")
     return octets[:start] + b"XSHADOW=" + EXTRA.encode() + octets[octets.index(b"\r\n", start) :]
-
-
-async def peer_of(station: Station) -> Client:
-    return await station.client_in("EHLO b.example", HELLO)
 
 
 @pytest.mark.parametrize("content", [b"", b"Subject: x\r\n\r\nhello\r\n", b"QUIT\r\n.\r\nBDAT 5\r\n", bytes(range(256)) * 9000], ids=len)

@@ -12,7 +12,7 @@ from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, ContentPlace
 from shadowrelay.model.ownership import DiscardEvent, DiscardStatus, Role
 from shadowrelay.model.replies import ContentCorrupt, LedgerUnavailable
 from shadowrelay.model.values import replace
-from shadowrelay.store import SqliteLedger, content
+from shadowrelay.store import content
 from shadowrelay.store.content import ContentStore, RecentContents
 from shadowrelay.store.ledger import Inline
 from tests.kit.clock import Hands
@@ -29,6 +29,7 @@ from tests.kit.ledger import (
     all_done,
     an_attempt,
     discarded,
+    forget_recent,
     keep_copy,
     release,
     remove,
@@ -43,10 +44,6 @@ def segments(directory: Path) -> list[int]:
 
 def large_files(directory: Path) -> int:
     return len(list((directory / "content" / "large").iterdir()))
-
-
-def forget_recent(ledger: SqliteLedger) -> None:
-    ledger._contents.recent = RecentContents()
 
 
 async def test_contents_of_one_segment_do_not_overlap(tmp_path: Path) -> None:

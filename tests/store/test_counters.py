@@ -19,7 +19,6 @@ from shadowrelay.model.queue import FailureKind, QueueKind, ShadowGroup
 from shadowrelay.model.replies import IllegalTransition, LedgerUnavailable
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import claims
-from shadowrelay.ownership.rules import Outcome
 from shadowrelay.pipeline.delivery_rules import LadderStep
 from shadowrelay.store import SqliteLedger
 from shadowrelay.store.ledger import Inline
@@ -47,6 +46,7 @@ from tests.kit.ledger import (
     choose,
     counts_in,
     discarded,
+    forks_heard,
     keep_copy,
     promote,
     refuse,
@@ -73,10 +73,6 @@ def listing(copies: tuple[Copy, ...]) -> Callable[[MessageId, Claim | None], Tra
 
 def handed(_: MessageId, before: Claim | None) -> Transition:
     return Transition(before, None if before is None else replace(before, handed=not before.handed))
-
-
-def forked(_: DiscardEvent, before: Claim | None) -> Transition:
-    return Transition(before, before, outcome=Outcome.FORKS)
 
 
 def drained(_: MessageId, before: Claim | None) -> Transition:
@@ -134,7 +130,7 @@ class Driver:
                     DiscardEvent(place, message_id, DiscardStatus.FORKS, frozenset({place % 3 + 1}), NEXT_HOPS[(place + detail) % 3])
                     for place in range(1, detail + 2)
                 ]
-                return ledger.record_discards(THERE, THEIR_DATABASE, 1, events, forked, NOW)
+                return ledger.record_discards(THERE, THEIR_DATABASE, 1, events, forks_heard, NOW)
             case "offered":
                 return asyncio.to_thread(ledger.note_forks_offered, THERE if which % 2 else OTHER, bool(detail % 3))
             case "heard":

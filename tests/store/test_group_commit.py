@@ -2,8 +2,6 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,7 +9,7 @@ import pytest
 from shadowrelay.model.ownership import Claim, Role, Transition
 from shadowrelay.model.replies import LedgerUnavailable
 from shadowrelay.model.values import replace
-from shadowrelay.store import SqliteLedger, commit
+from shadowrelay.store import commit
 from shadowrelay.store.commit import BATCH_MAX, COMMIT_SIBLINGS, LIGHT_ROWS_MAX, WAITING_MAX
 from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.ledger import (
@@ -25,32 +23,11 @@ from tests.kit.ledger import (
     all_done,
     an_attempt,
     choose,
+    forget_recent,
     nothing,
     refuse,
 )
-
-
-@contextmanager
-def held_up(ledger: SqliteLedger) -> Iterator[None]:
-    """The writer is busy with a promise until the block ends, so that what is promised in it waits together."""
-    may_go_on = threading.Event()
-
-    def wait(work: object) -> None:
-        may_go_on.wait(PATIENCE_SECONDS)
-
-    future = ledger._writer.submit(wait, is_heavy=True)
-    try:
-        yield
-    finally:
-        may_go_on.set()
-    del future
-
-
-async def promised(*calls: object) -> list[asyncio.Task[object]]:
-    """Tasks that have made their promises."""
-    tasks = [asyncio.ensure_future(call) for call in calls]  # type: ignore[arg-type]
-    await asyncio.sleep(0)
-    return tasks
+from tests.store.writers import held_up, promised
 
 
 async def test_promises_that_wait_together_are_one_commit(tmp_path: Path) -> None:
@@ -168,7 +145,7 @@ async def test_a_statement_that_sqlite_refuses_fails_only_its_own_promise(tmp_pa
 
         assert isinstance(second, LedgerUnavailable)
         assert 451 == second.reply.code
-        ledger._contents.recent._contents.clear()  # so that the offsets count
+        forget_recent(ledger)  # so that the offsets count
         assert [first, third] == [await ledger.load(message.envelope.message_id) for message in fresh]
         assert b"last\r\n" == (await ledger.read_content(third.place)).data  # type: ignore[union-attr, arg-type]
         assert there == await ledger.load(there.envelope.message_id)

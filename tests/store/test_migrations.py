@@ -5,7 +5,6 @@ import sqlite3
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -37,27 +36,17 @@ WITHOUT_VERDICT, DUE, WITHOUT_COPY, PLACED, IN_TWO_QUEUES, IN_ONE_QUEUE, DELIVER
 WITH_DSN, DSN, SHADOW, HANDED, SHADOW_DONE, PROMOTED, YIELDED, _, SET_ASIDE, LARGE = IDS[7:]
 
 
-def make_version_1(directory: Path) -> None:
+def make_version(directory: Path, version: int = 1) -> None:
+    """The same mail, in a database that has been opened by each version up to this one."""
     (directory / "content" / "large").mkdir(parents=True)
     (directory / "content" / "1.segment").write_bytes((a_content().data or b"") * 16)
     (directory / "content" / "large" / str((1 << 32) + 1)).write_bytes(b"large" * 300_000)
     with closing(sqlite3.connect(directory / DATABASE_NAME)) as connection:
         connection.executescript(VERSION_1.read_text(encoding="utf-8"))
         connection.execute("PRAGMA user_version = 1")
-
-
-def make_version_2(directory: Path) -> None:
-    """The same mail, in a database that has been opened by the version after."""
-    make_version_1(directory)
-    upgrade(directory, "0001", "0002")
-    change(directory, "PRAGMA user_version = 2")
-
-
-def make_version_3(directory: Path) -> None:
-    """The same mail, in a database that has been opened by the version after that."""
-    make_version_2(directory)
-    upgrade(directory, "0002", "0003")
-    change(directory, "PRAGMA user_version = 3")
+    for found in range(1, version):
+        upgrade(directory, f"{found:04}", f"{found + 1:04}")
+        change(directory, f"PRAGMA user_version = {found + 1}")
 
 
 def upgrade(directory: Path, found: str, wanted: str) -> None:
@@ -114,16 +103,9 @@ def upgrade():
 """
 
 
-def make_version_4(directory: Path) -> None:
-    """And by the one after that."""
-    make_version_3(directory)
-    upgrade(directory, "0003", "0004")
-    change(directory, "PRAGMA user_version = 4")
-
-
-@pytest.mark.parametrize("make", [make_version_1, make_version_2, make_version_3, make_version_4])
-async def test_an_older_version_keeps_its_mail_in_every_state(tmp_path: Path, make: Callable[[Path], None]) -> None:
-    make(tmp_path)
+@pytest.mark.parametrize("version", range(1, VERSION))
+async def test_an_older_version_keeps_its_mail_in_every_state(tmp_path: Path, version: int) -> None:
+    make_version(tmp_path, version)
     found_version, _ = versions_of(tmp_path)
 
     async with a_ledger(tmp_path) as ledger:
@@ -161,7 +143,7 @@ async def test_an_older_version_keeps_its_mail_in_every_state(tmp_path: Path, ma
 
 
 async def test_the_counters_of_a_migrated_database_are_what_its_tables_say(tmp_path: Path) -> None:
-    make_version_1(tmp_path)
+    make_version(tmp_path)
 
     async with a_ledger(tmp_path) as ledger:
         counts = {row.identity.partition("\\")[2]: row.count for row in await ledger.queues()}
@@ -184,7 +166,7 @@ async def test_the_counters_of_a_migrated_database_are_what_its_tables_say(tmp_p
 async def test_the_migrated_schema_is_that_of_a_new_database(tmp_path: Path) -> None:
     for name in ("old", "new"):
         (tmp_path / name).mkdir()
-    make_version_1(tmp_path / "old")
+    make_version(tmp_path / "old")
     for name in ("old", "new"):
         async with a_ledger(tmp_path / name):
             pass
@@ -218,7 +200,7 @@ def test_the_last_revision_is_the_version_that_the_program_wants() -> None:
 
 # from one version to the next
 async def test_a_migrated_database_goes_on(tmp_path: Path) -> None:
-    make_version_1(tmp_path)
+    make_version(tmp_path)
     async with a_ledger(tmp_path) as ledger:
         stored = await accept(ledger, due_at=NOW + timedelta(minutes=1))
     async with a_ledger(tmp_path) as ledger:
@@ -246,7 +228,7 @@ async def test_a_database_from_before_alembic_gets_its_revision_and_goes_on(tmp_
 
 
 async def test_an_older_database_migrates_forward_and_says_so(tmp_path: Path, next_revision: Path) -> None:
-    make_version_1(tmp_path)
+    make_version(tmp_path)
     next_revision.write_text(NEXT)
 
     async with a_ledger(tmp_path) as ledger:
@@ -259,7 +241,7 @@ async def test_an_older_database_migrates_forward_and_says_so(tmp_path: Path, ne
 
 
 async def test_a_migration_that_fails_changes_nothing(tmp_path: Path, next_revision: Path) -> None:
-    make_version_1(tmp_path)
+    make_version(tmp_path)
     before = schema_of(tmp_path / DATABASE_NAME)
     next_revision.write_text(f"{NEXT}    op.execute('SELECT * FROM nowhere')\n")
 
@@ -276,7 +258,7 @@ async def test_a_migration_that_fails_changes_nothing(tmp_path: Path, next_revis
 
 @pytest.mark.slow
 async def test_a_process_that_dies_while_it_migrates_leaves_the_old_version(tmp_path: Path) -> None:
-    make_version_1(tmp_path)
+    make_version(tmp_path)
     before = schema_of(tmp_path / DATABASE_NAME)
     script = f"""
 import asyncio, os, signal
@@ -318,7 +300,7 @@ async def test_a_database_of_a_newer_version_is_refused(tmp_path: Path, statemen
 
 
 async def test_scripts_that_are_missing_are_an_error_that_names_the_remedy(tmp_path: Path, next_revision: Path) -> None:
-    make_version_1(tmp_path)
+    make_version(tmp_path)
     shutil.rmtree(next_revision.parents[1])
 
     with pytest.raises(ConfigurationError, match=r"queue\.db cannot be migrated: .*; install shadowrelay again"):

@@ -28,8 +28,9 @@ from tests.kit.ledger import (
     an_attempt,
     an_identity,
     choose,
+    forget_recent,
 )
-from tests.store.test_group_commit import held_up, promised
+from tests.store.writers import held_up, promised
 
 
 async def limit_pages(ledger: SqliteLedger, more: int | None) -> None:
@@ -96,7 +97,7 @@ async def test_no_room_for_content_is_452_and_recovers_with_a_new_segment(tmp_pa
         assert first.place is not None
         assert second.place is not None
         assert second.place.segment > first.place.segment
-        ledger._contents.recent._contents.clear()
+        forget_recent(ledger)
         assert [b"first\r\n", b"second\r\n"] == [(await ledger.read_content(each)).data for each in (first.place, second.place)]
 
 

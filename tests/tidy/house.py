@@ -1,6 +1,7 @@
 """What the tidy tests read: the files of the house, and the imports in them."""
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -68,3 +69,11 @@ def imports_of(path: Path) -> Iterator[str]:
                 yield f"relative import in line {node.lineno}"
             case ast.Call(func=ast.Name(id="import_module"), args=[ast.Constant(value=str(name)), *_]):
                 yield name
+
+
+LISTED = re.compile(r"(?m)^\| `([a-z0-9-]+)` \|")
+
+
+def listed_ids() -> set[str]:
+    """Of the sources in docs/sources.md."""
+    return set(LISTED.findall((ROOT / "docs" / "sources.md").read_text(encoding="utf-8")))

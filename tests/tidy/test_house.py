@@ -4,12 +4,15 @@ import ast
 import re
 import tomllib
 from collections import Counter
+from pathlib import Path
 
 from packaging.requirements import Requirement
 
 from shadowrelay import __version__
 from shadowrelay.cli.main import app
-from tests.tidy.house import ROOT, SOURCES, files_below, tree_of
+from tests.tidy.house import ROOT, SOURCES, files_below, imports_of, relative, tree_of
+
+TESTS = files_below("tests", suffixes={".py"})
 
 
 def test_the_changelog_has_a_place_for_what_is_not_released() -> None:
@@ -63,8 +66,7 @@ def test_every_command_is_documented_for_operators() -> None:
 
 
 def test_names_of_tests_are_sentences() -> None:
-    modules = files_below("tests", suffixes={".py"})
-    functions = [node.name for path in modules for node in tree_of(path).body if getattr(node, "name", "").startswith("test_")]
+    functions = [node.name for path in TESTS for node in tree_of(path).body if getattr(node, "name", "").startswith("test_")]
 
     assert [] == [name for name in functions if name.count("_") < 2]
 
@@ -92,7 +94,22 @@ def test_a_class_stands_at_most_two_levels_below_a_library() -> None:
 def test_no_two_modules_or_classes_share_a_name() -> None:
     # Three modules are the values, the text or the table of the same thing.
     modules = Counter(path.stem for path in SOURCES if path.stem != "__init__")
-    classes = Counter(node.name for path in SOURCES for node in ast.walk(tree_of(path)) if isinstance(node, ast.ClassDef))
 
     assert {name for name, count in modules.items() if count > 1} <= {"rows", "tracking", "values"}
-    assert [] == [name for name, count in classes.items() if count > 1]
+    assert [] == shared_classes(SOURCES)
+
+
+def test_no_two_classes_of_the_tests_share_a_name() -> None:
+    assert [] == shared_classes(TESTS)
+
+
+def test_no_test_file_takes_from_another_one() -> None:
+    taken = [(path, name) for path in TESTS for name in imports_of(path) if re.match(r"tests\.([a-z_]+\.)*test_", name)]
+
+    assert [] == [f"{relative(path)}: {name}" for path, name in taken]
+
+
+def shared_classes(files: list[Path]) -> list[str]:
+    """Names of classes that stand for more than one thing."""
+    classes = Counter(node.name for path in files for node in ast.walk(tree_of(path)) if isinstance(node, ast.ClassDef))
+    return [name for name, count in classes.items() if count > 1]

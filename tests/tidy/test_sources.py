@@ -10,9 +10,8 @@ import pytest
 
 from shadowrelay.settings.reload import FIXED_SEND, FIXED_TABLES, FIXED_TRANSPORT
 from shadowrelay.settings.values import Section, Settings
-from tests.tidy.house import ROOT, files_below, relative
+from tests.tidy.house import ROOT, files_below, listed_ids, relative
 
-LISTED = re.compile(r"(?m)^\| `([a-z0-9-]+)` \|")
 CITED = re.compile(r"Source: ([^\n`)]+)")
 RFC = re.compile(r"\bRFC ?(\d{3,5})\b")
 SETTING_ROW = re.compile(r"(?m)^\| `([a-z]\w*\.\w+)` \| (\w+) \| (.+) \|$")
@@ -29,10 +28,6 @@ PAGES = files_below("docs", "README.md", "CHANGELOG.md", suffixes={".md"})
 
 
 PAGE = (ROOT / "docs" / "sources.md").read_text(encoding="utf-8")
-
-
-def listed_ids() -> set[str]:
-    return set(LISTED.findall(PAGE))
 
 
 def section_of(annotation: Any) -> type[Section]:

@@ -61,7 +61,7 @@ class Faulty:
 SECRET = "4711"
 
 
-class Station:
+class ShippingNode:
     """A log and its shipper as a process has them; `begin` again is the next process."""
 
     def __init__(self, logs, url, now, close_after=timedelta(hours=1), **limits):
@@ -150,14 +150,14 @@ def url(request, tmp_path):
 
 @pytest.fixture
 async def station(tmp_path, url, now):
-    made = Station(tmp_path / "logs", url, now)
+    made = ShippingNode(tmp_path / "logs", url, now)
     yield made
     await made.end()
 
 
 @pytest.fixture
 async def in_directory(tmp_path, now):
-    made = Station(tmp_path / "logs", str(tmp_path / "target"), now)
+    made = ShippingNode(tmp_path / "logs", str(tmp_path / "target"), now)
     yield made
     await made.end()
 
@@ -197,7 +197,7 @@ async def test_the_open_file_is_not_shipped_until_it_is_closed_at_the_end(statio
 
 
 async def test_a_quiet_node_ships_its_file_after_the_interval(tmp_path, now):
-    station = Station(tmp_path / "logs", str(tmp_path / "target"), now, close_after=timedelta(milliseconds=50))
+    station = ShippingNode(tmp_path / "logs", str(tmp_path / "target"), now, close_after=timedelta(milliseconds=50))
     station.shipper.start()
     station.log.write(TrackingEvent(START, EventId.RECEIVE, EventSource.SMTP, 1, "id-1"))
     await station.until_shipped(1)
@@ -525,7 +525,7 @@ async def test_a_manifest_that_nobody_can_read_is_kept_aside(station, url):
 
 
 async def test_when_the_directory_is_full_the_oldest_unshipped_goes_and_everybody_is_told(tmp_path, now):
-    station = Station(tmp_path / "logs", str(tmp_path / "target"), now, max_file_size=1500, max_directory_size=4500)
+    station = ShippingNode(tmp_path / "logs", str(tmp_path / "target"), now, max_file_size=1500, max_directory_size=4500)
     is_down = True
 
     def fault(verb, name):
@@ -553,7 +553,7 @@ async def test_when_the_directory_is_full_the_oldest_unshipped_goes_and_everybod
 
 
 async def test_when_the_target_works_shipped_files_make_room_and_nothing_is_dropped(tmp_path, now):
-    station = Station(tmp_path / "logs", str(tmp_path / "target"), now, max_file_size=1500, max_directory_size=4500)
+    station = ShippingNode(tmp_path / "logs", str(tmp_path / "target"), now, max_file_size=1500, max_directory_size=4500)
     station.shipper.start()
     for number in range(8):
         now.at += timedelta(hours=1)
@@ -566,7 +566,7 @@ async def test_when_the_target_works_shipped_files_make_room_and_nothing_is_drop
 
 
 async def test_age_deletes_only_what_was_shipped(tmp_path, now):
-    station = Station(tmp_path / "logs", str(tmp_path / "target"), now, max_age=timedelta(days=1))
+    station = ShippingNode(tmp_path / "logs", str(tmp_path / "target"), now, max_age=timedelta(days=1))
     await station.write_file(1)
     now.at += timedelta(days=3)
     await station.write_file(2)

@@ -99,10 +99,10 @@ def test_a_directory_that_is_gone_is_an_error(tmp_path: Path) -> None:
 
 
 def test_garbage_is_collected() -> None:
-    class Node:
+    class Knot:
         other: object = None
 
-    one = Node()
+    one = Knot()
     one.other = one
     gone: list[int] = []
     import weakref

@@ -13,8 +13,8 @@ from shadowrelay.cli.find import detail, filter_of, merged, standing
 from shadowrelay.cli.main import app
 from shadowrelay.cli.nodes import NodeAnswer
 from shadowrelay.protocol.filters import MESSAGE_PROPERTIES, parse_filter
+from tests.unit.cli.played_api import TOKEN, PlayedClient, play
 
-TOKEN = "a-token-of-sixteen-or-more"
 ID = "0193a6a2-6f1e-7c3a-9c57-0d1f2e3a4b5c"
 ROW: dict[str, Any] = {
     "internal_id": 7, "message_id": ID, "internet_message_id": "<x@y>", "role": "delivered", "sender": "", "recipients_count": 5,
@@ -24,26 +24,20 @@ ROW: dict[str, Any] = {
 }  # fmt: skip
 
 
-class FakeNodes:
+class SearchedNodes:
     """Stands for NodeClient: what each URL answers."""
 
     def __init__(self) -> None:
         self.rows: dict[str, list[dict[str, Any]] | Exception] = {}
         self.asked: list[Any] = []
 
-    def __call__(self, url: str, token: str, *, authority: Path | None = None, name: str = "") -> "FakeNodes.One":
+    def __call__(self, url: str, token: str, *, authority: Path | None = None, name: str = "") -> "SearchedNodes.SearchedNode":
         self.asked.append((url, token))
-        return self.One(self, url)
+        return self.SearchedNode(self, url)
 
-    class One:
-        def __init__(self, nodes: "FakeNodes", url: str) -> None:
+    class SearchedNode(PlayedClient):
+        def __init__(self, nodes: "SearchedNodes", url: str) -> None:
             self.nodes, self.url = nodes, url
-
-        def __enter__(self) -> "FakeNodes.One":
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            return None
 
         def node(self) -> dict[str, Any]:
             return {"name": f"name of {self.url}"}
@@ -57,11 +51,8 @@ class FakeNodes:
 
 
 @pytest.fixture
-def nodes(monkeypatch: pytest.MonkeyPatch) -> FakeNodes:
-    fake = FakeNodes()
-    monkeypatch.setattr(api_client, "NodeClient", fake)
-    monkeypatch.setenv("SHADOWRELAY_ADMIN_TOKEN", TOKEN)
-    return fake
+def nodes(monkeypatch: pytest.MonkeyPatch) -> SearchedNodes:
+    return play(monkeypatch, SearchedNodes())
 
 
 def run(*words: object) -> Result:
@@ -117,7 +108,7 @@ def test_the_row_that_tells_most_is_shown_once_newest_first() -> None:
     ]
 
 
-def test_all_nodes_of_the_configuration_are_asked_with_one_token(nodes: FakeNodes, tmp_path: Path) -> None:
+def test_all_nodes_of_the_configuration_are_asked_with_one_token(nodes: SearchedNodes, tmp_path: Path) -> None:
     config = tmp_path / "node.toml"
     peer = '[[peers]]\nname = "{0}"\nsite = "b"\naddress = "{0}:25"\n'
     config.write_text(
@@ -138,7 +129,7 @@ def test_all_nodes_of_the_configuration_are_asked_with_one_token(nodes: FakeNode
 
 
 @pytest.mark.parametrize(("status", "code"), [(0, 4), (400, 2), (401, 2)])
-def test_if_no_node_answers_the_exit_code_says_why(nodes: FakeNodes, status: int, code: int) -> None:
+def test_if_no_node_answers_the_exit_code_says_why(nodes: SearchedNodes, status: int, code: int) -> None:
     nodes.rows = dict.fromkeys(("http://a", "http://b"), api_client.NodeError("no", status))
 
     result = run("--subject", "x", "--node", "http://a, http://b")
@@ -146,13 +137,13 @@ def test_if_no_node_answers_the_exit_code_says_why(nodes: FakeNodes, status: int
     assert (code, "shadowrelay: no\n") == (result.exit_code, result.stderr)
 
 
-def test_nothing_found_is_a_failure(nodes: FakeNodes) -> None:
+def test_nothing_found_is_a_failure(nodes: SearchedNodes) -> None:
     nodes.rows = {"http://a": []}
 
     assert (1, "no messages\n") == ((result := run("--subject", "x", "--node", "http://a")).exit_code, result.output)
 
 
-def test_the_newest_are_enough_and_that_is_said(nodes: FakeNodes) -> None:
+def test_the_newest_are_enough_and_that_is_said(nodes: SearchedNodes) -> None:
     nodes.rows = {"http://a": [ROW, ROW | {"message_id": "a"}]}
 
     result = run("--subject", "x", "--node", "http://a", "--limit", 1)

@@ -15,6 +15,7 @@ from shadowrelay.cli import main
 from shadowrelay.cli.main import app
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.settings.configuration import LoadedSettings, example
+from tests.kit.sealed import a_sealed_directory
 
 NODE = '[server]\nname = "mx1.east.example"\nsite = "east"\n[[receive_connectors]]\nname = "in"\nlisten = "127.0.0.1:0"\n'
 
@@ -125,18 +126,7 @@ def test_check_of_a_wrong_file_lists_every_problem_and_ends_with_2(node_file: Pa
 
 @pytest.fixture
 def sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory in which this user can make nothing; root can everywhere."""
-    directory = tmp_path / "sealed"
-    directory.mkdir()
-    real = tempfile.TemporaryFile
-
-    def refused(dir: Path) -> Any:
-        if dir == directory:
-            raise PermissionError(errno.EACCES, "Permission denied")
-        return real(dir=dir)
-
-    monkeypatch.setattr(tempfile, "TemporaryFile", refused)
-    return directory
+    return a_sealed_directory(tmp_path / "sealed", monkeypatch)
 
 
 def problem_of(key: str, directory: Path, node_file: Path) -> tuple[int, str]:

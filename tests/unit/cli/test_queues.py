@@ -12,8 +12,8 @@ from shadowrelay.cli import output
 from shadowrelay.cli.main import app
 from shadowrelay.cli.output import age, duration
 from shadowrelay.settings.texts import rounded_size
+from tests.unit.cli.played_api import TOKEN, PlayedClient, play
 
-TOKEN = "a-token-of-sixteen-or-more"
 LONG_AGO = "2026-01-01T00:00:00+00:00"
 QUEUES = [
     {
@@ -59,8 +59,8 @@ PRESSURE: dict[str, Any] = {
 }  # fmt: skip
 
 
-class FakeClient:
-    """Stands for NodeClient; remembers what it was asked."""
+class FakeClient(PlayedClient):
+    """Remembers what it was asked."""
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
@@ -73,12 +73,6 @@ class FakeClient:
     def __call__(self, url: str, token: str) -> "FakeClient":
         self.asked.append((url, token))
         return self
-
-    def __enter__(self) -> "FakeClient":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
 
     def queues(self, filter_text: str = "") -> list[dict[str, Any]]:
         if self.error is not None:
@@ -152,10 +146,7 @@ class FakeClient:
 
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch) -> FakeClient:
-    fake = FakeClient()
-    monkeypatch.setattr(api_client, "NodeClient", fake)
-    monkeypatch.setenv("SHADOWRELAY_ADMIN_TOKEN", TOKEN)
-    return fake
+    return play(monkeypatch, FakeClient())
 
 
 def run(*words: object) -> Result:

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from tests.unit.cli.test_drain import ACTIVE, Played, run
+from tests.unit.cli.played_drain import ACTIVE, PlayedDrain, run
 
 MOVING = ACTIVE | {"state": "redirecting", "step": "handing over", "undelivered_count": 7, "targets": ["mx2.example"]}
 DONE = ACTIVE | {"targets": ["mx2.example"], "moved_count": 7, "left_count": 0}
 
 
-class Redirected(Played):
+class Redirected(PlayedDrain):
     """The first state answers the request."""
 
     def redirect(self, targets: str) -> dict[str, Any]:

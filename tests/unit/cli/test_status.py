@@ -10,6 +10,7 @@ from typer.testing import CliRunner, Result
 
 from shadowrelay.admin import api_client
 from shadowrelay.cli.main import app
+from tests.unit.cli.played_api import PlayedClient, play
 
 Row = dict[str, Any]
 EAST, WEST = "mx1.east", "mx1.west"
@@ -24,7 +25,7 @@ def queue(kind: str, count: int, primary: str = "") -> Row:
     return {"kind": kind, "count": count, "oldest_at": "2026-01-01T00:00:00Z" if count else None, "primary": primary}
 
 
-class FakeNodes:
+class TwoNodes:
     """Stands for NodeClient: two nodes of a cluster."""
 
     def __init__(self) -> None:
@@ -34,18 +35,12 @@ class FakeNodes:
         self.transport = {"transport.shadow_copies": 1, "transport.shadow_redundancy_enabled": True}
         self.reasons: list[str] = []
 
-    def __call__(self, url: str, token: str, *, authority: Path | None = None, name: str = "") -> "FakeNodes.One":
-        return self.One(self, url.removeprefix("http://"))
+    def __call__(self, url: str, token: str, *, authority: Path | None = None, name: str = "") -> "TwoNodes.OneOfTwo":
+        return self.OneOfTwo(self, url.removeprefix("http://"))
 
-    class One:
-        def __init__(self, nodes: "FakeNodes", name: str) -> None:
+    class OneOfTwo(PlayedClient):
+        def __init__(self, nodes: "TwoNodes", name: str) -> None:
             self.nodes, self.name = nodes, name
-
-        def __enter__(self) -> "FakeNodes.One":
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            return None
 
         def node(self) -> Row:
             if self.name in self.nodes.silent:
@@ -64,18 +59,15 @@ class FakeNodes:
 
 
 @pytest.fixture
-def nodes(monkeypatch: pytest.MonkeyPatch) -> FakeNodes:
-    fake = FakeNodes()
-    monkeypatch.setattr(api_client, "NodeClient", fake)
-    monkeypatch.setenv("SHADOWRELAY_ADMIN_TOKEN", "a-token-of-sixteen-or-more")
-    return fake
+def nodes(monkeypatch: pytest.MonkeyPatch) -> TwoNodes:
+    return play(monkeypatch, TwoNodes())
 
 
 def run(*words: str) -> Result:
     return CliRunner().invoke(app, ["status", "--node", f"http://{EAST},http://{WEST}", *words])
 
 
-def test_a_healthy_cluster_is_redundant_and_says_who_holds_what_for_whom(nodes: FakeNodes) -> None:
+def test_a_healthy_cluster_is_redundant_and_says_who_holds_what_for_whom(nodes: TwoNodes) -> None:
     result, document = run(), json.loads(run("--json").stdout)
 
     assert (0, "New mail is redundant.") == (result.exit_code, result.stdout.splitlines()[0])
@@ -86,7 +78,7 @@ def test_a_healthy_cluster_is_redundant_and_says_who_holds_what_for_whom(nodes: 
     assert [] == document["missing"]
 
 
-def test_a_node_that_is_gone_is_missing_and_it_is_said_when_its_mail_is_taken_over(nodes: FakeNodes) -> None:
+def test_a_node_that_is_gone_is_missing_and_it_is_said_when_its_mail_is_taken_over(nodes: TwoNodes) -> None:
     nodes.silent = [EAST]
     nodes.peers[WEST] = [peer(EAST, held_for_count=40, is_reachable=False, heartbeat_age_seconds=1800.0, last_error="refused")]
 
@@ -99,7 +91,7 @@ def test_a_node_that_is_gone_is_missing_and_it_is_said_when_its_mail_is_taken_ov
     assert [{"node": f"http://{EAST}", "error": "cannot be reached"}] == document["missing"]
 
 
-def test_an_error_that_is_the_reason_is_said_once(nodes: FakeNodes) -> None:
+def test_an_error_that_is_the_reason_is_said_once(nodes: TwoNodes) -> None:
     nodes.peers[EAST] = [peer(WEST, is_reachable=False, last_error="refused")]
     nodes.silent = [WEST]
     nodes.reasons = ["new mail is refused with 451: mx1.west: refused"]
@@ -110,19 +102,19 @@ def test_an_error_that_is_the_reason_is_said_once(nodes: FakeNodes) -> None:
 @pytest.mark.parametrize(
     "trouble", [{"breaker": "refusing", "refusal": "452 4.3.1 disk"}, {"is_draining": True}, {"conflict": "two of a name"}]
 )
-def test_a_peer_that_takes_no_copies_makes_mail_not_redundant(nodes: FakeNodes, trouble: Row) -> None:
+def test_a_peer_that_takes_no_copies_makes_mail_not_redundant(nodes: TwoNodes, trouble: Row) -> None:
     nodes.peers[EAST] = [peer(WEST, **trouble)]
 
     assert (1, True) == ((result := run()).exit_code, f"NOT REDUNDANT on {EAST}" in result.stdout)
 
 
-def test_a_third_node_is_enough(nodes: FakeNodes) -> None:
+def test_a_third_node_is_enough(nodes: TwoNodes) -> None:
     nodes.peers[EAST] = [peer(WEST, breaker="open", is_reachable=False), peer("mx2.west")]
 
     assert (0, True) == ((result := run()).exit_code, result.stdout.startswith("New mail is redundant; mx1.east cannot reach mx1.west."))
 
 
-def test_fewer_copies_than_wanted_are_said(nodes: FakeNodes) -> None:
+def test_fewer_copies_than_wanted_are_said(nodes: TwoNodes) -> None:
     nodes.transport["transport.shadow_copies"] = 2
 
     assert (0, f"New mail has fewer copies than shadow_copies asks for: 1 of 2 on {EAST}, 1 of 2 on {WEST}.") == (
@@ -131,13 +123,13 @@ def test_fewer_copies_than_wanted_are_said(nodes: FakeNodes) -> None:
     )
 
 
-def test_mail_of_a_node_that_places_no_copies_is_not_redundant(nodes: FakeNodes) -> None:
+def test_mail_of_a_node_that_places_no_copies_is_not_redundant(nodes: TwoNodes) -> None:
     nodes.transport["transport.shadow_redundancy_enabled"] = False
 
     assert (1, True) == ((result := run()).exit_code, f"on {EAST} and {WEST}: shadow_redundancy_enabled is false" in result.stdout)
 
 
-def test_watching_shows_it_again_until_interrupted(nodes: FakeNodes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watching_shows_it_again_until_interrupted(nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
 
     def interrupted_later(seconds: float) -> None:
@@ -155,7 +147,7 @@ def test_watching_shows_it_again_until_interrupted(nodes: FakeNodes, monkeypatch
     ]
 
 
-def test_a_peer_that_is_only_starting_is_not_called_lost(nodes: FakeNodes) -> None:
+def test_a_peer_that_is_only_starting_is_not_called_lost(nodes: TwoNodes) -> None:
     nodes.peers[WEST] = [peer(EAST, is_reachable=False, heartbeat_age_seconds=None, last_error="refused")]
 
     result, document = run(), json.loads(run("--json").stdout)
@@ -164,7 +156,7 @@ def test_a_peer_that_is_only_starting_is_not_called_lost(nodes: FakeNodes) -> No
     assert [{"node": WEST, "peer": EAST, "is_new": True}] == document["unreached"]
 
 
-def test_waiting_says_once_what_it_waits_for_and_ends_when_all_is_well(nodes: FakeNodes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_says_once_what_it_waits_for_and_ends_when_all_is_well(nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch) -> None:
     nodes.silent = [EAST, WEST]
     nodes.peers[WEST] = [peer(EAST, is_reachable=False, heartbeat_age_seconds=None)]
     passed: list[float] = []
@@ -186,7 +178,7 @@ def test_waiting_says_once_what_it_waits_for_and_ends_when_all_is_well(nodes: Fa
     assert result.stdout.startswith("New mail is redundant.")
 
 
-def test_waiting_in_vain_ends_like_a_status_at_once(nodes: FakeNodes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_in_vain_ends_like_a_status_at_once(nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch) -> None:
     nodes.silent = [EAST, WEST]
     passed: list[float] = []
     monkeypatch.setattr("shadowrelay.cli.status.time", SimpleNamespace(sleep=passed.append, monotonic=lambda: sum(passed)))

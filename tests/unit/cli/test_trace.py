@@ -13,6 +13,7 @@ from shadowrelay.cli.find import resolved
 from shadowrelay.cli.main import app
 from shadowrelay.cli.message_trace import sentence, what
 from shadowrelay.cli.nodes import NodeAnswer
+from tests.unit.cli.played_api import PlayedClient, play
 
 ID = "0193a6a2-6f1e-7c3a-9c57-0d1f2e3a4b5c"
 NOW = datetime(2026, 11, 23, 6, tzinfo=UTC)
@@ -136,17 +137,11 @@ def test_each_row_is_told_in_words(line: Row, words: str) -> None:
     assert words == what(line)
 
 
-class FakeNodes:
-    """Stands for NodeClient: two nodes, of which one knows the message."""
+class TracingNode(PlayedClient):
+    """One of two, of which one knows the message."""
 
     def __init__(self, url: str, token: str, *, authority: Path | None = None, name: str = "") -> None:
         self.url = url
-
-    def __enter__(self) -> "FakeNodes":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
 
     def node(self) -> Row:
         return {"name": self.url.removeprefix("http://")}
@@ -165,8 +160,7 @@ class FakeNodes:
 
 @pytest.fixture
 def nodes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setattr(api_client, "NodeClient", FakeNodes)
-    monkeypatch.setenv("SHADOWRELAY_ADMIN_TOKEN", "a-token-of-sixteen-or-more")
+    play(monkeypatch, TracingNode)
     return ["--node", f"http://{WEST},http://{EAST}"]
 
 
@@ -201,7 +195,7 @@ def test_of_a_message_that_was_relayed_from_hop_to_hop_the_first_is_meant() -> N
 OTHER = "11111111-6f1e-7c3a-9c57-0d1f2e3a4b5c"
 
 
-class Hops(FakeNodes):
+class Hops(TracingNode):
     """Stands for NodeClient: an edge relays to a hub by TRACK."""
 
     def events(self, message_id: str) -> list[Row]:

@@ -6,7 +6,7 @@ import pytest
 
 from shadowrelay.lab.scenarios.catalogue import SCENARIOS
 from shadowrelay.lab.scenarios.script import Scenario
-from tests.tidy.test_sources import listed_ids
+from tests.tidy.house import listed_ids
 
 QUOTED = re.compile(r'"([^"]+)"')
 CITED = re.compile(r"\(([a-z]+-[a-z0-9]+)(?:[ ,;:][^)]*)?\)")

@@ -18,13 +18,10 @@ from shadowrelay.model.ownership import (
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import Outcome, PeerDatabase
+from tests.unit.ownership.parties import ME, ONE, TWO, entry
 
-ME, ONE, TWO, THREE = (PeerDatabase(ServerName(name), DatabaseId(f"d-{name}")) for name in ("me", "one", "two", "three"))
+THREE = PeerDatabase(ServerName("three"), DatabaseId("dd"))
 LISTED, CHOSEN, HANDED = Choice.LISTED, Choice.CHOSEN, Choice.HANDED_OVER
-
-
-def entry(party: PeerDatabase, choice: Choice = LISTED, placement: int = 0) -> Copy:
-    return Copy(party.server, party.database, choice, placement)
 
 
 def number(placement: int, ownership: int = 1, party: PeerDatabase = ME) -> CopyNumber:

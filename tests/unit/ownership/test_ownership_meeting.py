@@ -2,25 +2,19 @@
 
 import pytest
 
-from shadowrelay.model.ids import DatabaseId, ServerName
+from shadowrelay.model.ids import DatabaseId
 from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, DiscardStatus, Notification, Role, StatusAnswer, StatusState
 from shadowrelay.model.replies import IllegalTransition
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import Outcome, PeerDatabase
+from tests.unit.ownership.parties import ME, ONE, TWO, entry
 
-ME = PeerDatabase(ServerName("me"), DatabaseId("db"))
-ONE = PeerDatabase(ServerName("one"), DatabaseId("da"))
-TWO = PeerDatabase(ServerName("two"), DatabaseId("dc"))
 NUMBER = CopyNumber(2, 2, ME.database)
 HIGHER = CopyNumber(3, 0, ONE.database)
 LOWER = CopyNumber(1, 5, ONE.database)
 DELIVERED = StatusAnswer(StatusState.DELIVERED)
 UNKNOWN = StatusAnswer(StatusState.UNKNOWN)
-
-
-def entry(party: PeerDatabase, choice: Choice = Choice.LISTED) -> Copy:
-    return Copy(party.server, party.database, choice)
 
 
 def claim(*copies: Copy, role: Role = Role.PRIMARY) -> Claim:

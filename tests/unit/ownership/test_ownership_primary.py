@@ -2,21 +2,15 @@
 
 import pytest
 
-from shadowrelay.model.ids import NO_DATABASE, DatabaseId, ServerName
+from shadowrelay.model.ids import NO_DATABASE, DatabaseId
 from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, DiscardStatus, Notification, Role
 from shadowrelay.model.replies import IllegalTransition
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import claims, rules
-from shadowrelay.ownership.rules import Outcome, PeerDatabase
+from shadowrelay.ownership.rules import Outcome
+from tests.unit.ownership.parties import ME, ONE, TWO, entry
 
-ME = PeerDatabase(ServerName("me"), DatabaseId("da"))
-ONE = PeerDatabase(ServerName("one"), DatabaseId("db"))
-TWO = PeerDatabase(ServerName("two"), DatabaseId("dc"))
 NUMBER = CopyNumber(1, 2, ME.database)
-
-
-def entry(party: PeerDatabase, choice: Choice = Choice.LISTED) -> Copy:
-    return Copy(party.server, party.database, choice)
 
 
 def claim(*copies: Copy, role: Role = Role.PRIMARY) -> Claim:

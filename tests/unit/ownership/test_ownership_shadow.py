@@ -23,10 +23,8 @@ from shadowrelay.model.replies import IllegalTransition
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import Outcome, PeerDatabase
+from tests.unit.ownership.parties import ME, ONE, TWO
 
-ME = PeerDatabase(ServerName("me"), DatabaseId("db"))
-ONE = PeerDatabase(ServerName("one"), DatabaseId("da"))
-TWO = PeerDatabase(ServerName("two"), DatabaseId("dc"))
 NUMBER = CopyNumber(2, 2, ONE.database)
 HIGHER = CopyNumber(2, 3, TWO.database)
 LOWER = CopyNumber(1, 9, TWO.database)

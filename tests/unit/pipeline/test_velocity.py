@@ -4,22 +4,16 @@ from types import SimpleNamespace
 
 from shadowrelay.model.queue import QueueKind
 from shadowrelay.pipeline.velocity import EVERY_SECONDS, Velocities
+from tests.kit.clock import Hands
 
 KEY = (QueueKind.DELIVERY, "x.example")
 
 
-class Awake:
-    at = 1000.0
-
-    def awake(self) -> float:
-        return self.at
-
-
 def test_a_queue_that_drains_is_positive_and_one_that_grows_negative() -> None:
-    clock = Awake()
-    velocities = Velocities(clock)  # type: ignore[arg-type]
+    awake = Hands(1000.0)
+    velocities = Velocities(SimpleNamespace(awake=awake))  # type: ignore[arg-type]
     velocities.note({KEY: 100, (QueueKind.SHADOW, "x.example"): 5})
-    clock.at += 20
+    awake.at += 20
 
     assert (2.0, -5.0) == (velocities.of(*KEY, 60), velocities.of(*KEY, 200))
     assert -0.5 == velocities.of(QueueKind.DELIVERY, "new.example", 10), "what was empty then"
@@ -27,11 +21,11 @@ def test_a_queue_that_drains_is_positive_and_one_that_grows_negative() -> None:
 
 
 def test_only_the_last_minute_counts_and_nothing_is_kept_longer() -> None:
-    clock = Awake()
-    velocities = Velocities(clock)  # type: ignore[arg-type]
+    awake = Hands(1000.0)
+    velocities = Velocities(SimpleNamespace(awake=awake))  # type: ignore[arg-type]
     for count in range(0, 6_000, 100):  # ten a second come
         velocities.note({KEY: count})
-        clock.at += EVERY_SECONDS
+        awake.at += EVERY_SECONDS
     assert len(velocities._samples) <= 8
 
     assert -10.0 == velocities.of(*KEY, 6_000)

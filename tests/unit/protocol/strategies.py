@@ -18,6 +18,7 @@ from shadowrelay.model.ownership import (
 )
 from shadowrelay.model.peers import PeerIdentity, Seen
 from shadowrelay.model.replies import WireError
+from shadowrelay.model.tracking import EventId, EventSource, TrackingEvent
 from shadowrelay.protocol.fields import ORDINAL_MAX
 
 A = DatabaseId("0f3c1d2e-7f68-4d3f-9a2a-0d4c2f5a6b7c")
@@ -94,3 +95,76 @@ def refusal(parse: Callable[..., Any], *arguments: Any) -> str | None:
     except WireError as error:
         return str(error.reply)
     return None
+
+
+NASTY = [
+    "",
+    ",",
+    '"',
+    '""',
+    '","',
+    "a,b",
+    'a"b',
+    "\r\n",
+    "\n",
+    "\r",
+    "\0",
+    "\t",
+    "\x1c",
+    "\x85",
+    "\u2028",
+    "\u2029",
+    "\ud800",
+    "\udcff",
+    "\\",
+    "\\u",
+    "\\u000a",
+    "\\\n",
+    "\\\\u0041",
+    "\\U000a",
+    ";",
+    "=",
+    "a=b;c",
+    "S:a=b",
+    " ",
+    "\u00a0",
+    "\U0001f600",
+    "\ufeff",
+    "#Fields: x",
+    "\x7f",
+    "'",
+    "\\\ud800",
+    "<>",
+]
+
+
+texts_or_nasty = texts | st.lists(st.sampled_from(NASTY), max_size=5).map("".join)
+
+
+items = st.lists(texts_or_nasty, max_size=4).map(tuple).filter(lambda values: values != ("",))
+
+
+tracking_events = st.builds(
+    TrackingEvent,
+    at=instants,
+    event=st.sampled_from(EventId),
+    source=st.sampled_from(EventSource),
+    internal_message_id=st.integers(-(2**60), 2**60),
+    network_message_id=texts_or_nasty,
+    message_id=texts_or_nasty,
+    client_ip=texts_or_nasty,
+    client_hostname=texts_or_nasty,
+    server_ip=texts_or_nasty,
+    server_hostname=texts_or_nasty,
+    source_context=texts_or_nasty,
+    connector_id=texts_or_nasty,
+    recipients=items,
+    recipient_statuses=items,
+    total_bytes=st.integers(0, 2**60),
+    reference=texts_or_nasty,
+    subject=texts_or_nasty,
+    sender=texts_or_nasty,
+    message_info=texts_or_nasty,
+    original_client_ip=texts_or_nasty,
+    custom_data=st.lists(st.tuples(texts_or_nasty, texts_or_nasty), max_size=3).map(tuple),
+)
