@@ -37,20 +37,22 @@ def pytest_collection() -> Generator[None, object, object]:
 # for seconds comes next, one by one. Another worker begins at the end, with short tests, which only compute: else processors have little
 # to do at first, and too much later. They meet among tests of loops, which are given one by one, so that the run ends evenly.
 SPARK = "tests/sla/"
+WITHOUT_JVM = tuple(f"{SPARK}test_{name}.py" for name in ("s3", "parse", "pieces", "page", "page_browser", "page_takeovers"))
 LONG = ("tests/process/", "tests/crash/", "tests/pipeline/")
-TURNS = (SPARK, "tests/simulation/", *LONG)
+TURNS = (SPARK, "tests/simulation/", *WITHOUT_JVM, *LONG)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The order in which `make test` begins them: `-n 5 --dist loadscope --no-loadscope-reorder`."""
-    items.sort(key=lambda item: next((turn for turn, place in enumerate(TURNS) if item.nodeid.startswith(place)), len(TURNS)))
+    turns = {place: turn for turn, place in enumerate(TURNS)}
+    items.sort(key=lambda item: max((turns[place] for place in TURNS if item.nodeid.startswith(place)), default=len(TURNS)))
 
 
 class Scheduling(LoadScopeScheduling):
     """What a worker is given at once. (Groups by mark have no effect in pytest-xdist 3.8 with pytest 9.2.)"""
 
     def _split_scope(self, nodeid: str) -> str:
-        if nodeid.startswith(SPARK):
+        if nodeid.startswith(SPARK) and not nodeid.startswith(WITHOUT_JVM):
             return SPARK
         return nodeid if nodeid.startswith(LONG) else nodeid.partition("::")[0]
 
