@@ -44,7 +44,7 @@ class PeerRequestService:
     def __init__(self, context: Context, is_older_copy: Callable[[PeerIdentity], Reply | None], track: TrackService) -> None:
         self._context = context
         self._is_older_copy = is_older_copy
-        self._log_rows = track
+        self._track = track
         self._sent: dict[PeerDatabase, int] = {}  # highest sequence that this process has sent to each peer
         self._acknowledged: dict[PeerDatabase, int] = {}  # highest sequence that each has acknowledged, in a commit
         self._unrecorded: dict[ServerName, tuple[PeerIdentity, datetime]] = {}  # the latest identity, and when it was received
@@ -179,7 +179,7 @@ class PeerRequestService:
 
     async def track(self, peer: PeerIdentity, offer: CopyOffer, began_awake: float) -> Reply:
         """Take a message that the peer relays and keeps the shadow of. If it is here already, the reply reports its status."""
-        reply = await self._log_rows.take(peer, offer, began_awake)
+        reply = await self._track.take(peer, offer, began_awake)
         if reply is not None:
             return reply
         context, message_id, party = self._context, offer.envelope.message_id, PeerDatabase(peer.server, peer.database)

@@ -13,7 +13,7 @@ from shadowrelay.model.message import Ordinals, Recipient
 from shadowrelay.model.routing import Destination, Fork, HostPort
 from shadowrelay.model.values import replace
 from shadowrelay.pipeline.site_links import Path, Sites, last_common_stop
-from shadowrelay.protocol.addresses import domain_of
+from shadowrelay.protocol.fields import domain_of
 from shadowrelay.settings.values import Route
 
 DOMAINS_REMEMBERED_MAX = 10_000

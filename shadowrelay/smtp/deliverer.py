@@ -30,7 +30,7 @@ from shadowrelay.model.replies import DeliveryError, LeaseTooShort, PermanentDel
 from shadowrelay.model.routing import Destination, HostPort
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.ports import DeliveryJob, DeliveryReport
-from shadowrelay.protocol.addresses import format_mail, format_rcpt
+from shadowrelay.protocol.fields import format_mail, format_rcpt
 from shadowrelay.smtp.client import ConnectOptions, Opened, open_session
 from shadowrelay.smtp.client_session import BROKEN_REPLY, CONNECTION_FAILED, SERVICE_CLOSING, RawReply, SessionBroken, SessionPool, failure
 from shadowrelay.smtp.data import DotStuffer, stuffed_with_end

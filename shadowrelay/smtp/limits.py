@@ -17,8 +17,7 @@ from typing import Final
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.routing import HostPort
 from shadowrelay.pipeline.router import Router
-from shadowrelay.protocol.addresses import domain_of
-from shadowrelay.protocol.fields import ORDINAL_MAX
+from shadowrelay.protocol.fields import ORDINAL_MAX, domain_of
 from shadowrelay.settings.texts import Network
 from shadowrelay.settings.values import ReceiveConnector, Route
 

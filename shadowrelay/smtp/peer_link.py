@@ -25,7 +25,7 @@ from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.pipeline.placement import LARGE_OCTETS
 from shadowrelay.ports import Clock, HoldAnswer
-from shadowrelay.protocol.addresses import format_mail, format_rcpt
+from shadowrelay.protocol.fields import format_mail, format_rcpt
 from shadowrelay.protocol.xqdiscard import (
     ANSWERS_OCTETS_MAX,
     QUESTIONS_PER_LINE_MAX,

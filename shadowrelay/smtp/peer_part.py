@@ -18,8 +18,7 @@ from shadowrelay.model.ownership import CopyNumber
 from shadowrelay.model.peers import CopyOffer, PeerIdentity
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, Reply, WireError
 from shadowrelay.model.values import dataclass, replace
-from shadowrelay.protocol.addresses import MailValues
-from shadowrelay.protocol.fields import TRACK_NOT_OFFERED
+from shadowrelay.protocol.fields import TRACK_NOT_OFFERED, MailValues
 from shadowrelay.protocol.xshadow import EnvelopeExtras, format_hello, format_keyword, is_track, parse_commit, parse_hello, parse_hold
 from shadowrelay.smtp.data import ContentSink, RelayedSink, beginning_of, header_facts, protocol_name, trace_header
 from shadowrelay.smtp.limits import (

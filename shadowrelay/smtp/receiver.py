@@ -1,7 +1,7 @@
 """Receives mail: the commands of RFC 5321, of the extensions offered in EHLO, and of peers (docs/protocol.md 5 to 10), in strict order.
 
 Decides nothing about a message: the `Acceptor` does, and `PeerRequests` about a copy. Replies never echo client input. The grammar of a
-line is in `protocol.addresses`, what may come from a peer in `PeerPart`.
+line is in `protocol.fields`, what may come from a peer in `PeerPart`.
 """
 
 import os
@@ -16,8 +16,7 @@ from shadowrelay.model.ids import MessageId
 from shadowrelay.model.message import BodyType, Envelope, Recipient
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, SUPERSEDED, Reply, WireError
 from shadowrelay.model.values import dataclass
-from shadowrelay.protocol.addresses import MAIL_PARAMETERS, MailValues, mail_values_of, parse_mail, parse_rcpt, recipient_of
-from shadowrelay.protocol.fields import UNKNOWN_PARAMETER
+from shadowrelay.protocol.fields import MAIL_PARAMETERS, UNKNOWN_PARAMETER, MailValues, mail_values_of, parse_mail, parse_rcpt, recipient_of
 from shadowrelay.protocol.xqdiscard import (
     BLOCK_OCTETS_MAX,
     DiscardQuery,

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.message import BodyType, Envelope, Recipient
 from shadowrelay.model.ownership import CopyNumber
-from shadowrelay.protocol.addresses import format_mail, format_rcpt
+from shadowrelay.protocol.fields import format_mail, format_rcpt
 from shadowrelay.protocol.xshadow import format_commit, format_envelope, format_hold
 from tests.kit.clients import Client
 from tests.kit.receiving import HELLO, PEER_DATABASE, Station

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from shadowrelay.model.message import BodyType, Envelope, Recipient
 from shadowrelay.model.values import replace
-from shadowrelay.protocol.addresses import (
+from shadowrelay.protocol.fields import (
     ARGUMENT_OCTETS_MAX,
     MAIL_PARAMETERS,
     MailCommand,

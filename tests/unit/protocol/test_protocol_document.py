@@ -9,8 +9,8 @@ import pytest
 
 from shadowrelay.model.ids import NO_DATABASE
 from shadowrelay.model.replies import WireError
-from shadowrelay.protocol import addresses, fields, xqdiscard, xshadow
-from shadowrelay.protocol.addresses import parse_mail, parse_rcpt
+from shadowrelay.protocol import fields, xqdiscard, xshadow
+from shadowrelay.protocol.fields import parse_mail, parse_rcpt
 from shadowrelay.protocol.xqdiscard import (
     DiscardQuery,
     parse_answer_lines,
@@ -229,7 +229,7 @@ def test_other_numbers_of_the_document_are_those_of_the_code():
     assert f"at most {fields.COUNTER_MAX}" in DOCUMENT
     assert f"at most {fields.RANK_MAX}" in DOCUMENT
     assert xqdiscard.REPLY_OCTETS_MAX == 24 * 1024
-    path_limits = (addresses.LOCAL_PART_OCTETS_MAX, addresses.PATH_OCTETS_MAX)
+    path_limits = (fields.LOCAL_PART_OCTETS_MAX, fields.PATH_OCTETS_MAX)
     assert path_limits == (64, 256)
 
 
