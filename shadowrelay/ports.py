@@ -134,9 +134,9 @@ class Ledger(Protocol):
         ...
 
     def record_hold(self, message: NewMessage, content: Content, decide: Decide) -> Awaitable[Transition]:
-        """A shadow copy. `decide` receives the current claim. If `after` is a shadow claim, insert or replace the message with
-        this envelope and content; any other `after`
-        is applied to the message that is here, `answer` is set, and the content is dropped."""
+        """A shadow copy. `decide` receives the current claim. If `after` is a shadow claim other than `before`, insert or replace the
+        message with this envelope and content. Else a change is applied to the message that is here, and the content is dropped;
+        `answer` is set if the copy is superseded."""
         ...
 
     # ownership

@@ -25,9 +25,9 @@ tries every cell.
 | `no_longer_chosen`      | over    | P       | A         | H           | late   | late       | late      | late     |
 | `choosing_again`        | over    | P       | A         | H           | late   | late       | late      | late     |
 | `client_refused`        | raises  | R       | raises    | raises      | raises | raises     | raises    | raises   |
-| `copies_wanted`         | over    | P       | A         | H           | other  | other      | late      | late     |
+| `copies_now_wanted`     | over    | P       | A         | H           | other  | other      | late      | late     |
 | `handing_over`          | over    | A       | A         | A           | late   | late       | late      | late     |
-| `drained`               | raises  | H       | other     | other       | late   | late       | late      | late     |
+| `handed_over_by_drain`  | raises  | H       | other     | other       | late   | late       | late      | late     |
 | `reminded`              | over    | other   | other     | H           | other  | other      | other     | other    |
 | `taken_back`            | raises  | other   | P         | other       | other  | other      | late      | late     |
 | `recorded`              | raises  | P D     | A D       | D H         | S D    | U D        | D         | D R      |
@@ -50,7 +50,7 @@ tries every cell.
 | `unreadable_removed`    | raises  | other   | other     | other       | other  | R          | late      | late     |
 
 - *late*: the claim has ended or changed since the operation began. Other nodes were notified when it changed.
-- *over*: there is nothing left to end. A repeated or late notification or offer changes nothing.
+- *over*: there is nothing left to end or to change. A repeated or late notification or offer changes nothing.
 - *other*: the event concerns another role. A notification ends a copy, never this node's own claim nor a copy from another server.
 - *asked*: nothing changes but the answer: the status of the message, or the outcome that says to ask the server that took it over. On a
   copy, `promoted` from its own primary server says that it has yielded: ask whom it yielded to.

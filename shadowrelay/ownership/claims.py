@@ -35,7 +35,7 @@ def first_claim(me: PeerDatabase, recipients_count: int, firsts: Sequence[PeerDa
     return Claim(Role.PRIMARY, CopyNumber(1, len(copies), me.database), recipients_count, copies=copies, wanted=wanted)
 
 
-def copies_wanted(claim: Claim | None, copies: int) -> Transition:
+def copies_now_wanted(claim: Claim | None, copies: int) -> Transition:
     """A message that was accepted with no copies wanted wants this many from now on."""
     if claim is None or not claim.is_primary or claim.wanted:
         return Transition(claim, claim)
@@ -190,7 +190,7 @@ def handing_over(claim: Claim | None) -> Transition:
     return Transition(claim, replace(claim, role=Role.SET_ASIDE, copies=copies), tell, outcome=Outcome.HANDED)
 
 
-def drained(claim: Claim | None) -> Transition:
+def handed_over_by_drain(claim: Claim | None) -> Transition:
     """This node drains: send `yours` for a message without fault, which is not set aside for that. Call it only between attempts."""
     claim = rules.require_claim(claim)
     chosen = rules.heir(claim)
@@ -221,10 +221,10 @@ def taken_back(claim: Claim | None) -> Transition:
 def recorded(claim: Claim | None, done: Ordinals) -> Transition:
     """Attempts have ended for `done`: delivered, failed with their DSN, or expired. Notify every server on the list."""
     claim = rules.require_claim(claim)
-    news, all_done = done - claim.done, claim.done | done
-    if len(all_done) >= claim.recipients_count:
-        return rules.all_done(claim, claim, all_done)
-    after = replace(claim, done=all_done)
+    news, done_now = done - claim.done, claim.done | done
+    if len(done_now) >= claim.recipients_count:
+        return rules.all_done(claim, claim, done_now)
+    after = replace(claim, done=done_now)
     if claim.role is Role.SHADOW:
         return Transition(claim, after)
     return Transition(claim, after, rules.notify(claim.copies, DiscardStatus.DELIVERED, news) if news else ())

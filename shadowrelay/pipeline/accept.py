@@ -135,7 +135,7 @@ class AcceptService:
         context = self._context
         copies = context.settings.transport.shadow_copies
         try:
-            await context.ledger.transition([message_id], lambda _, claim: claims.copies_wanted(claim, copies))
+            await context.ledger.transition([message_id], lambda _, claim: claims.copies_now_wanted(claim, copies))
         except LedgerUnavailable:
             context.delayed.end(message_id, Acknowledged.BEST_EFFORT)
         else:

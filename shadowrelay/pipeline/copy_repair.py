@@ -1,10 +1,9 @@
 """Creates missing shadow copies. docs/architecture.md "Placing copies".
 
-They are missing for mail accepted without (all) copies, DSNs, promoted mail, and mail whose shadow server was lost. Events drive
-it: a cursor passes once through the unplaced messages in the order of their internal ids. It is set back when a message
-below it loses its copy, and stops while no peer may be tried. A pass every ten minutes finds what no event
-reported. A message tried without success waits individually, longer each
-time. Memory is bounded: the ids of waiting messages, and the envelopes of those in progress.
+They are missing for mail accepted without (all) copies, DSNs, promoted mail, and mail whose shadow server was lost. Events drive it: a
+cursor passes once through the unplaced messages in the order of their internal ids. It is set back when a message below it loses its
+copy, and stops while no peer may be tried. A pass every ten minutes finds what no event reported. A message tried without success waits
+individually, longer each time. Memory is bounded: the ids of waiting messages, and the envelopes of those in progress.
 """
 
 import asyncio

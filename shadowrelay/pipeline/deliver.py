@@ -62,7 +62,7 @@ class DeliverService:
     | `_cleared`            | reviewed: may be attempted         | `cleared`, by the review | `_after_review`; put back on failure  |
     | `_blocked`            | reviewed: wait for a server        | `blocked`, by the review | `_after_review`; put back on failure  |
     | `_woken`              | servers whose messages are to wake | `wake_server`            | `_wake_some`, page by page            |
-    | `_loaded_since_start` | earlier messages with a LOAD row   | `_log_load`            | `_done`                               |
+    | `_loaded_since_start` | earlier messages with a LOAD row   | `_log_load`              | `_done`                               |
 
     A recipient is in at most one entry of `_in_hand`, so that two attempts never deliver to it at the same time. `_cleared` and
     `_blocked` contain only messages in `_in_review`, each in at most one of the two.

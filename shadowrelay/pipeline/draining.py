@@ -316,7 +316,7 @@ class DrainService:
                     elsewhere[message_id] = server
         if uncopied:
             copies = context.settings.transport.shadow_copies
-            await context.ledger.transition(uncopied, lambda _, claim: claims.copies_wanted(claim, copies))
+            await context.ledger.transition(uncopied, lambda _, claim: claims.copies_now_wanted(claim, copies))
             self._copy_repair.wake(0)
         for server, message_ids in again.items():  # with the highest number it can take them over
             await self._review.choose_again(server, message_ids)
@@ -334,7 +334,7 @@ class DrainService:
         known = wanted[message_id]
         if claim is None or not self.is_wanted or (claim.role, claim.done, claim.copies) != (known.role, known.done, known.copies):
             return Transition(claim, claim, outcome=Outcome.WAIT)
-        transition = claims.drained(claim)
+        transition = claims.handed_over_by_drain(claim)
         if transition.changed and not self._context.attempts.end_claim(message_id):
             return Transition(claim, claim, outcome=Outcome.WAIT)
         return transition

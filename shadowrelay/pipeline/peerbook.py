@@ -80,6 +80,7 @@ class PeerState:
     began: int = 0
     former: DatabaseId = NO_DATABASE  # the id of its database before it was found to be an older copy
     heard_awake: float | None = None
+    met_awake: float | None = None  # it answered our poll, or greeted us
     breaker: circuit.Breaker = circuit.CLOSED
     copies_in_flight: int = 0
     turns: Turns = field(default_factory=Turns)  # of copies that clients wait for
@@ -332,9 +333,15 @@ class PeerBook:
         return sum(state.breaker.refused is not None for state in self.states.values())
 
     def heartbeat_ages(self) -> dict[str, float]:
-        """Seconds since the last sign of life of each peer, or since the start."""
+        """Seconds since each peer answered a poll or greeted this node, or since the start. Its commands in a session that it has do not
+        count: it may be that only this node cannot reach it."""
         awake = self._clock.awake()
-        return {server: awake - (self._began if state.heard_awake is None else state.heard_awake) for server, state in self.states.items()}
+        return {server: awake - (self._began if state.met_awake is None else state.met_awake) for server, state in self.states.items()}
+
+    def met(self, server: ServerName) -> None:
+        """The peer has answered a poll, or greeted this node."""
+        if (state := self.states.get(server)) is not None:
+            state.met_awake = self._clock.awake()
 
     def silence(self, server: ServerName) -> float:
         """Seconds without a sign of life while this node ran."""

@@ -108,7 +108,7 @@ def _before(stream: IO[bytes], octets: int) -> tuple[int, tuple[bytes, ...]]:
         if not rest.startswith(_COMMENTS):
             rest = rest[: len(_COMMENTS[-1])]  # enough to see that it is none: a line may be as long as the log
         elif len(rest) > LINE_BYTES_MAX:
-            rest = b"\n-"  # a bad line, for the parser
+            rest = b"\n-"  # no comment: the parser calls such a line bad
     return lines, tuple(comments)
 
 

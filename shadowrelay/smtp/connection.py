@@ -199,23 +199,23 @@ class Connection(SMTP):
         self._writer = self._reader = None  # type: ignore[assignment]
 
     def _log_end(self) -> None:
-        account = self.state
-        counts = (account.messages_count, account.copies_count, account.refused_count, account.errors_count)
-        is_probe = not any(counts) and account.reason in ORDINARY_ENDS  # of a load balancer or a peer, every few seconds
+        state = self.state
+        counts = (state.messages_count, state.copies_count, state.refused_count, state.errors_count)
+        is_probe = not any(counts) and state.reason in ORDINARY_ENDS  # of a load balancer or a peer, every few seconds
         (_log.debug if is_probe else _log.info)(
             "session.closed",
             connector=self.reception.connector.name,
-            client=account.address,
-            port=account.port,
-            client_name=account.client_name,
-            peer=account.peer,
-            tls=account.tls,
-            messages=account.messages_count,
-            copies=account.copies_count,
-            refused=account.refused_count,
-            errors=account.errors_count,
-            seconds=round(self.loop.time() - account.began_at, 6),
-            reason=account.reason,
+            client=state.address,
+            port=state.port,
+            client_name=state.client_name,
+            peer=state.peer,
+            tls=state.tls,
+            messages=state.messages_count,
+            copies=state.copies_count,
+            refused=state.refused_count,
+            errors=state.errors_count,
+            seconds=round(self.loop.time() - state.began_at, 6),
+            reason=state.reason,
         )
 
     def hang_up(self, reply: Reply | None, reason: str) -> None:

@@ -220,5 +220,5 @@ class ReceiverServer:
                         session.cut()
                     await asyncio.wait({session.gone for session in sessions}, return_when=asyncio.FIRST_COMPLETED)
         for session in left():
-            account = session.state
-            _log.error("session.not_closed", connector=self.reception.connector.name, client=account.address, reason=account.reason)
+            state = session.state
+            _log.error("session.not_closed", connector=self.reception.connector.name, client=state.address, reason=state.reason)

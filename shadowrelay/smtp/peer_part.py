@@ -69,14 +69,14 @@ class PeerTransaction:
 class PeerPart:
     """What one session knows of its client as a peer, and what it allows it."""
 
-    __slots__ = ("_account", "_answered_awake", "_proved_names", "_reception", "heard_at", "identity")
+    __slots__ = ("_answered_awake", "_proved_names", "_reception", "_state", "heard_at", "identity")
 
-    def __init__(self, reception: Reception, account: SessionState) -> None:
+    def __init__(self, reception: Reception, state: SessionState) -> None:
         self._reception = reception
-        self._account = account
+        self._state = state
         self._proved_names: frozenset[str] = frozenset()
         self._answered_awake: float | None = None
-        self.identity: PeerIdentity | None = None  # since its XSHADOW hello; `account.peer` is its name
+        self.identity: PeerIdentity | None = None  # since its XSHADOW hello; `state.peer` is its name
         self.heard_at = 0.0  # the reader's `progress_at` at the last command that was reported to `heard`
 
     # the right
@@ -84,14 +84,14 @@ class PeerPart:
     def protected(self, certificate: object) -> None:
         """TLS is active, and earlier state is forgotten. A client certificate signed by the peer authority proves the names in it."""
         self.identity = None
-        self._account.peer = ""
+        self._state.peer = ""
         self._proved_names = names_in_certificate(certificate) & self._reception.peers.keys()
 
     def may_use_xshadow(self) -> bool:
         """Whether this client may use the extension."""
         if not self._reception.connector.accept_xshadow:
             return False
-        return bool(self._proved_names) or self._reception.rights.is_externally_secured(self._account.address)
+        return bool(self._proved_names) or self._reception.rights.is_externally_secured(self._state.address)
 
     def may_prove(self) -> bool:
         """Whether this client is a peer, or may still prove by TLS that it is one."""
@@ -126,13 +126,13 @@ class PeerPart:
         """XSHADOW server=…: check and record the peer's identity, answer with ours. Raises: WireError."""
         if not self.may_use_xshadow():
             raise self._refusal_of_right()
-        if not self._account.client_name:
+        if not self._state.client_name:
             raise WireError(HELLO_FIRST)
         if is_in_transaction:
             raise WireError(IN_TRANSACTION)
         identity = parse_hello(argument)
         reception = self._reception
-        is_named = identity.server in self._proved_names or reception.rights.is_externally_secured(self._account.address)
+        is_named = identity.server in self._proved_names or reception.rights.is_externally_secured(self._state.address)
         if identity.server == reception.name and (refusal := reception.peer_requests.refusal(identity)) is not None:
             raise WireError(refusal)
         if identity.server not in reception.peers or not is_named:
@@ -146,7 +146,7 @@ class PeerPart:
         answer = await reception.peer_requests.greeted(identity)
         self.identity = identity
         self._answered_awake = None  # earlier replies went to a session without this identity
-        self._account.peer = identity.server
+        self._state.peer = identity.server
         reception.peer_requests.heard(identity.server, identity.database)
         return Reply(250, "2.0.0", format_hello(answer))
 
@@ -190,9 +190,9 @@ class PeerPart:
         portion, descriptors = reception.budget.portion(), reception.descriptors
         if not is_tracked:
             return PeerTransaction(message_id, number, ContentSink(path, portion, descriptors), size_max)
-        account = self._account
-        client = (account.client_name, account.address)
-        protocol = protocol_name(is_extended=True, smtputf8=smtputf8, is_encrypted=bool(account.tls))
+        state = self._state
+        client = (state.client_name, state.address)
+        protocol = protocol_name(is_extended=True, smtputf8=smtputf8, is_encrypted=bool(state.tls))
         trace = trace_header(reception.name, protocol, message_id, client, [], reception.clock.now())
         sink = RelayedSink(path, portion, descriptors, trace)
         return PeerTransaction(message_id, number, sink, size_max, trace=trace, began_awake=reception.clock.awake())
@@ -226,11 +226,11 @@ class PeerPart:
             raise WireError(INSUFFICIENT_RESOURCES) from None
         if facts.hop_count > reception.connector.max_hop_count:
             raise WireError(LOOP)
-        account = self._account
+        state = self._state
         return replace(
             envelope,
-            client_address=account.address,
-            client_name=account.client_name,
+            client_address=state.address,
+            client_name=state.client_name,
             connector=reception.connector.name,
             date="" if facts.has_own_trace else envelope.date,
         )

@@ -325,15 +325,15 @@ class Receiver(Connection):
                 self.hang_up(OUT_OF_STEP, "out of step")
             return
         assert self.transaction is not None
-        transaction, reception, account = self.transaction, self.reception, self.state
+        transaction, reception, state = self.transaction, self.reception, self.state
         self.say(START_DATA)
         if self._write():
             await self._drained()
         message_id = new_message_id()
         sink = ContentSink(f"{reception.spool}/{message_id}.part", reception.budget.portion(), reception.descriptors)
-        client = (account.client_name, account.address)
+        client = (state.client_name, state.address)
         values = transaction.values
-        protocol = protocol_name(is_extended=self.is_extended, smtputf8=values.smtputf8, is_encrypted=bool(account.tls))
+        protocol = protocol_name(is_extended=self.is_extended, smtputf8=values.smtputf8, is_encrypted=bool(state.tls))
         trace = trace_header(reception.name, protocol, message_id, client, transaction.recipients, reception.clock.now())
         data = DataFilter(sink, reception.connector.max_message_size, trace)
         self._is_in_content = True
@@ -368,8 +368,8 @@ class Receiver(Connection):
             smtputf8=values.smtputf8,
             ret=values.ret,
             envid=values.envid,
-            client_address=account.address,
-            client_name=account.client_name,
+            client_address=state.address,
+            client_name=state.client_name,
             connector=reception.connector.name,
             internet_message_id=facts.internet_message_id,
             subject=facts.subject,
@@ -386,7 +386,7 @@ class Receiver(Connection):
         finally:
             self._end_our_time()
         if reply.code < 300:
-            account.messages_count += 1
+            state.messages_count += 1
             self.say(reply)
         else:
             sink.discard()

@@ -246,8 +246,8 @@ def _pages(
         undelivered.append(queued_page(after, limit, newest=newest))
         if name:
             return undelivered
-    shadows = _shadows(connection, forked=True)
     if name in ("", SHADOWS):
+        shadows = _shadows(connection, forked=True)
         every_shadow = [page(shadows_of(primary, database), after, limit) for primary in shadows for database in shadows[primary]]
         return every_shadow if name else [*undelivered, *every_shadow]
     if name.startswith(SHADOW):
@@ -255,7 +255,7 @@ def _pages(
         primary = next((server for server, number in numbers.items() if wanted in (str(number), server)), NO_SERVER)
         if next_hop:
             return [shadow_fork_page(f"{primary} {next_hop}", after, limit, newest=newest)]
-        return [page(without_forks(primary, database), after, limit) for database in shadows.get(primary, ())]
+        return [page(without_forks(primary, database), after, limit) for database in _shadows(connection, forked=True).get(primary, ())]
     return [delivery_page(name, after, limit, newest=newest)]
 
 

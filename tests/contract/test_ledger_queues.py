@@ -5,7 +5,7 @@ import asyncio
 from shadowrelay.model.ids import NO_SERVER
 from shadowrelay.model.ownership import Choice, DiscardStatus, Notification, Role, Transition
 from shadowrelay.model.queue import WAITS_FOR_COPY, FailureKind
-from shadowrelay.ownership.claims import drained, taken_back
+from shadowrelay.ownership.claims import handed_over_by_drain, taken_back
 from shadowrelay.pipeline.delivery_rules import LadderStep
 from shadowrelay.ports import Ledger
 from tests.kit.clock import Hands
@@ -296,7 +296,7 @@ async def test_what_a_draining_node_handed_over_is_in_a_queue_of_its_own_with_it
     await ledger.record_queued(message_id, [a_retry(HOP)])
     await ledger.record_verdict(message_id, choose)
 
-    await ledger.transition([message_id], lambda _, claim: drained(claim))
+    await ledger.transition([message_id], lambda _, claim: handed_over_by_drain(claim))
 
     (found,) = await ledger.messages("Server\\HandedOver", 9)
     assert (found,) == await ledger.messages("HandedOver", 9) == await ledger.messages("", 9)

@@ -255,7 +255,7 @@ class Events:
 
     # one node
     def _local(self, name: str, claim: int, server: int = 0) -> After:
-        """`no_longer_chosen`, `client_refused`, `handing_over`, `drained`, `nobody_claims_more`, `recorded`."""
+        """`no_longer_chosen`, `client_refused`, `handing_over`, `handed_over_by_drain`, `nobody_claims_more`, `recorded`."""
         before = self.claim_of(claim)
         if name == "no_longer_chosen":
             return self._after(claims.no_longer_chosen(before, SERVERS[server]))
@@ -263,8 +263,8 @@ class Events:
             return self._after(claims.client_refused(before))
         if name == "handing_over":
             return self._after(claims.handing_over(before))
-        if name == "drained":
-            return self._after(claims.drained(before))
+        if name == "handed_over_by_drain":
+            return self._after(claims.handed_over_by_drain(before))
         if name == "nobody_claims_more":
             return self._after(claims.nobody_claims_more(before, SERVERS[server]))
         return self._after(claims.recorded(before, FIRST))

@@ -170,7 +170,7 @@ class Steps:
                 yield from self._place(s, n, t, mine)
         if s.hands and s.client is ClientHeard.ACKNOWLEDGED and mine.heir is not None and mine.role is Role.PRIMARY:
             leases = s.leases & ~lease_bit(n, mine.heir)
-            for event, why in (("handing_over", "says yours"), ("drained", "drains, says yours")):
+            for event, why in (("handing_over", "says yours"), ("handed_over_by_drain", "drains, says yours")):
                 handed = self.commit(s, n, self.events.local(event, s.claims[n]), leases, hands=s.hands - 1)
                 yield f"hands: {n} {why} to {mine.heir}", handed
         if n == 0 and self._waits(s) and mine.ownership == 1:

@@ -100,11 +100,11 @@ EVENTS: dict[str, Event] = {
     "no_longer_chosen": lambda claim: (lambda party=party: claims.no_longer_chosen(claim, party.server) for party in PARTIES),
     "choosing_again": lambda claim: (lambda party=party: claims.choosing_again(claim, ME, party.server) for party in PARTIES),
     "client_refused": lambda claim: iter((lambda: claims.client_refused(claim),)),
-    "copies_wanted": lambda claim: (
-        lambda copies=copies: claims.copies_wanted(None if claim is None else replace(claim, wanted=0), copies) for copies in (1, 2)
+    "copies_now_wanted": lambda claim: (
+        lambda copies=copies: claims.copies_now_wanted(None if claim is None else replace(claim, wanted=0), copies) for copies in (1, 2)
     ),
     "handing_over": lambda claim: iter((lambda: claims.handing_over(claim),)),
-    "drained": lambda claim: iter((lambda: claims.drained(claim),)),
+    "handed_over_by_drain": lambda claim: iter((lambda: claims.handed_over_by_drain(claim),)),
     "reminded": lambda claim: iter((lambda: claims.reminded(claim),)),
     "taken_back": lambda claim: iter((lambda: claims.taken_back(claim),)),
     "recorded": lambda claim: (lambda done=done: claims.recorded(claim, done) for done in DONE),

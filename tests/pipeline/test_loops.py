@@ -11,7 +11,7 @@ from shadowrelay.model.ids import MessageId
 from shadowrelay.model.message import Envelope
 from shadowrelay.model.ownership import Role, Transition
 from shadowrelay.model.peers import DiscardReply
-from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, LedgerUnavailable
+from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, LedgerUnavailable, PeerUnavailable
 from shadowrelay.model.tracking import EventId
 from shadowrelay.pipeline.context import Tasks
 from shadowrelay.pipeline.copy_repair import RepairOutcome
@@ -602,6 +602,23 @@ async def test_the_age_of_a_heartbeat_grows_until_the_peer_is_heard(tmp_path: Pa
         east = await net.start(EAST, [WEST])  # it has not heard it since its start
         await asyncio.sleep(10)
         assert 10 <= east.context.peers.heartbeat_ages()[WEST] < 11
+
+
+@in_virtual_time
+async def test_the_age_of_a_heartbeat_grows_although_the_peer_still_reaches_this_node(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east = net.nodes[EAST]
+        await until(lambda: east.context.peers.heartbeat_ages()[WEST] < 1, 2 * HEARTBEAT)
+        link = east.context.links[WEST]
+
+        async def discards(maximum: int, acknowledged: int) -> DiscardReply:
+            raise PeerUnavailable(WEST, "cannot be reached")
+
+        link.discards = discards  # type: ignore[method-assign]
+        await asyncio.sleep(100)
+
+        assert 99 <= east.context.peers.heartbeat_ages()[WEST] < 102
+        assert east.context.peers.silence(WEST) < HEARTBEAT + 1, "its own polls come"
 
 
 @in_virtual_time

@@ -93,7 +93,7 @@ async def fill(net: Net) -> None:
     await east.services.view.suspend(ids["suspended@corp.example"], "ann")
     (queue,) = [row.identity for row in await east.services.view.queues() if "localhost" in row.next_hop]
     await east.services.view.suspend_queue(queue, "ann")
-    (handed,) = await east.ledger.real.transition([ids["handed@corp.example"]], lambda _, claim: claims.drained(claim))
+    (handed,) = await east.ledger.real.transition([ids["handed@corp.example"]], lambda _, claim: claims.handed_over_by_drain(claim))
     assert handed.outcome == "handed"
 
 

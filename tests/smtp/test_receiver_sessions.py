@@ -403,7 +403,7 @@ async def test_a_failure_within_content_ends_the_session(tmp_path: Path, monkeyp
         assert "421 4.3.0 Local error in processing, closing connection\r\n" == await client.rest()
 
 
-# the account
+# the line of a session
 
 
 async def test_a_session_leaves_one_line(tmp_path: Path) -> None:

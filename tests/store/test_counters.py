@@ -76,7 +76,7 @@ def handed(_: MessageId, before: Claim | None) -> Transition:
 
 
 def drained(_: MessageId, before: Claim | None) -> Transition:
-    return Transition(before, before) if before is None else claims.drained(before)
+    return Transition(before, before) if before is None else claims.handed_over_by_drain(before)
 
 
 class Driver:

@@ -45,7 +45,7 @@ ALWAYS = (-(2**62), 2**62)  # microseconds
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """One table per kind, with one line each; `promotions` are RESUBMIT rows; `lines` the exact timelines. `sent` has all messages, also
-    those outside the interval, in microseconds, to which the others belong: what is sent again may have been sent before it."""
+    those outside the interval: what is sent again may have been sent before it. Units of `interval`: microseconds."""
 
     sent: DataFrame
     messages: DataFrame

@@ -187,7 +187,7 @@ def test_a_new_primary_wants_as_many_copies_as_its_own_settings_say() -> None:
 
 # handing over
 def test_a_message_is_handed_to_the_chosen_server_with_the_highest_number() -> None:
-    handed = claims.drained(claim(entry(ONE, CHOSEN, 1), entry(TWO, CHOSEN, 3)))
+    handed = claims.handed_over_by_drain(claim(entry(ONE, CHOSEN, 1), entry(TWO, CHOSEN, 3)))
 
     assert (Notification(TWO.server, TWO.database, DiscardStatus.YOURS),) == handed.tell
     assert handed.after is not None
@@ -198,7 +198,7 @@ def test_nothing_is_handed_over_while_a_server_that_is_not_chosen_may_hold_a_hig
     late = claim(entry(ONE, CHOSEN, 1), entry(TWO, LISTED, 3))
     aside = replace(late, role=Role.SET_ASIDE)
 
-    assert (None, (), ()) == (rules.heir(late), claims.drained(late).tell, claims.handing_over(aside).tell)
+    assert (None, (), ()) == (rules.heir(late), claims.handed_over_by_drain(late).tell, claims.handing_over(aside).tell)
     assert Outcome.CHOOSE_AGAIN == claims.review(aside, ME, ONE, held(1), lease_runs=True).outcome
 
 
