@@ -293,7 +293,9 @@ class Node:
         identity, metrics = self._ledger.identity, self._metrics
         metrics.database(identity.database, identity.incarnation, "FULL")
         older_copy = self._services.rolled_back
-        metrics.watch_each("heartbeat_age_seconds", "Since the last proof of life of a peer.", "server", self._context.peers.heartbeat_ages)
+        metrics.watch_each(
+            "heartbeat_age_seconds", "Since a peer answered a poll or greeted this node.", "server", self._context.peers.heartbeat_ages
+        )
         metrics.watch("database_older_copy", "1 while peers are asked about an older copy.", lambda: older_copy.is_asking)
         metrics.watch("database_position", "Raised by every commit.", lambda: self._ledger.position)
         metrics.watch("corrupt_rows", "Rows set aside because they could not be read.", lambda: self._ledger.corrupt_rows_count)

@@ -80,7 +80,7 @@ class PeerState:
     began: int = 0
     former: DatabaseId = NO_DATABASE  # the id of its database before it was found to be an older copy
     heard_awake: float | None = None
-    met_awake: float | None = None  # it answered our poll, or greeted us
+    contact_awake: float = 0.0  # it answered a poll, or greeted this node; until then, the start
     breaker: circuit.Breaker = circuit.CLOSED
     copies_in_flight: int = 0
     turns: Turns = field(default_factory=Turns)  # of copies that clients wait for
@@ -109,7 +109,7 @@ class PeerBook:
     def __init__(self, peers: Iterable[Peer], clock: Clock, heartbeat_seconds: float) -> None:
         self._clock = clock
         self._heartbeat_seconds = heartbeat_seconds
-        self.states = {peer.name: PeerState(peer, clock.ran()) for peer in peers}
+        self.states = {peer.name: PeerState(peer, clock.ran(), contact_awake=clock.awake()) for peer in peers}
         self.conflicts: dict[ServerName, str] = {}  # peers refused for their name or database, and why
         self.on_new_database: list[Callable[[ServerName, DatabaseId, DatabaseId], None]] = []
         self.on_new_incarnation: list[Callable[[ServerName], None]] = []
@@ -117,7 +117,6 @@ class PeerBook:
         self.on_remembered: list[Callable[[PeerIdentity], None]] = []  # a forgotten peer contacted this node
         self.on_available: list[Callable[[ServerName], None]] = []  # copies may be sent to it again
         self._trials_count = 0
-        self._began = clock.awake()
 
     def load(self, rows: Iterable[PeerRow]) -> None:
         """Load what the ledger recorded: any other database is new."""
@@ -336,12 +335,12 @@ class PeerBook:
         """Seconds since each peer answered a poll or greeted this node, or since the start. Its commands in a session that it has do not
         count: it may be that only this node cannot reach it."""
         awake = self._clock.awake()
-        return {server: awake - (self._began if state.met_awake is None else state.met_awake) for server, state in self.states.items()}
+        return {server: awake - state.contact_awake for server, state in self.states.items()}
 
-    def met(self, server: ServerName) -> None:
+    def in_contact(self, server: ServerName) -> None:
         """The peer has answered a poll, or greeted this node."""
         if (state := self.states.get(server)) is not None:
-            state.met_awake = self._clock.awake()
+            state.contact_awake = self._clock.awake()
 
     def silence(self, server: ServerName) -> float:
         """Seconds without a sign of life while this node ran."""
