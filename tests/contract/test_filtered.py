@@ -284,7 +284,7 @@ FILTERS = st.recursive(
 
 @given(FILTERS)
 @example("LastError -like '*'")
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=75, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_sql_finds_what_the_rules_say(filled: tuple[SqliteLedger, list[StoredMessage]], text: str) -> None:
     ledger, messages = filled
 

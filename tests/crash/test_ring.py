@@ -1,4 +1,4 @@
-"""Runs two crash episodes by default: a wiped disk, and an absence longer than the span. The others are heavy, also two faults at once.
+"""Runs one crash episode by default: a wiped disk. The others are heavy, like an absence longer than the span and two faults at once.
 
 A failing seed prints how to replay it: `python -m tests.crash.ring SEED`.
 """
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.crash, pytest.mark.usefixtures("quiet")]
     "seed",
     [
         pytest.param(6, id="a disk is destroyed"),
-        pytest.param(7, id="back with an old queue"),
+        pytest.param(7, id="back with an old queue", marks=pytest.mark.heavy),
         pytest.param(3, id="stopped while another dies", marks=pytest.mark.heavy),
     ],
 )

@@ -232,7 +232,7 @@ SLOW_SECONDS = 12
 
 @pytest.mark.parametrize(
     ("places", "transport"),
-    [(ONE, {}), (TWO, {"shadow_redundancy_enabled": False}), (TWO, {})],
+    [(ONE, {}), pytest.param(TWO, {"shadow_redundancy_enabled": False}, marks=pytest.mark.heavy), (TWO, {})],
     ids=["without peers", "without redundancy", "with a lease that is renewed meanwhile"],
 )
 async def test_a_next_hop_that_is_slow_to_answer_the_dot_gets_each_message_once(
