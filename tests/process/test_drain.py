@@ -62,9 +62,7 @@ async def test_a_drained_node_that_starts_takes_no_mail_from_the_first_connectio
     assert [NOT_ACTIVE] == answers
 
 
-@pytest.mark.parametrize(
-    "is_killed", [pytest.param(False, marks=pytest.mark.heavy), True], ids=["restarted", "killed in the middle too"]
-)
+@pytest.mark.parametrize("is_killed", [pytest.param(False, marks=pytest.mark.heavy), True], ids=["restarted", "killed in the middle too"])
 async def test_a_rolling_restart_under_load_loses_doubles_and_refuses_nothing(tmp_path: Path, is_killed: bool) -> None:
     sink, chance, faults = Sink(), random.Random(12), list[Fault]()
     sink.decide = lambda envelope: DEFERRED if chance.random() < SHARE_DEFERRED else None

@@ -61,6 +61,7 @@ def test_two_nodes_work_as_it_is_written(tmp_path: Path) -> None:
     assert "took over from mx1.east.example, which came back with another queue database" in told
 
 
+@pytest.mark.heavy
 def test_an_edge_that_keeps_the_shadow_works_as_it_is_written(tmp_path: Path) -> None:
     said, sent, told = pasted(tmp_path, blocks("### The previous hop keeps the shadow"))
 

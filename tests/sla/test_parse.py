@@ -33,7 +33,7 @@ def reasons(bad):
     return [(number, reason) for number, reason, _ in bad]
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(st.lists(tracking_events, max_size=6), st.integers(1, 5000))
 def test_what_the_relay_writes_is_read_as_it_was_meant(events, block_bytes):
     log, rows, bad = read_log(a_log(events), block_bytes=block_bytes)
@@ -236,7 +236,7 @@ SAMPLE += (
 SAMPLE += b"\r\n"
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(mutations(SAMPLE) | st.binary(max_size=300), st.integers(1, 3000))
 def test_the_fast_way_and_the_slow_way_and_every_size_of_block_agree(data, block_bytes):
     log, rows, bad = read_log(data)
