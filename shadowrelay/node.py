@@ -55,7 +55,7 @@ TOLD_SECONDS_MIN, TOLD_SECONDS_MAX = 3.0, 10.0
 ADMIN_OBSERVES_SECONDS = 5.0
 CANNOT_START = 1  # exit status
 DESCRIPTORS_MAX = 1_048_576  # a larger table only wastes memory
-GARBAGE_THRESHOLDS = (20_000, 20, 50)  # allocations until a collection of the young generation; measured, docs/performance.md
+GARBAGE_THRESHOLDS = (20_000, 20, 50)  # allocations until a collection of the young generation, and so on; docs/performance.md
 CONTROL_SECONDS_MIN, CONTROL_SECONDS_MAX = 1.0, 10.0  # timeout of one question to a peer
 
 _log = structlog.get_logger()
