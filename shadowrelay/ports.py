@@ -475,12 +475,12 @@ class PeerLink(Protocol):
         """From the latest session."""
         ...
 
-    async def hold(self, offer: CopyOffer, deadline: float, still: float | None = None) -> HoldAnswer:
-        """Place a copy. `deadline` in `Clock.awake`; `still`: give up after so many seconds without progress, None: only at the
+    async def hold(self, offer: CopyOffer, deadline: float, stall_seconds: float | None = None) -> HoldAnswer:
+        """Place a copy. `deadline` in `Clock.awake`; `stall_seconds`: give up after so many seconds without progress, None: only at the
         deadline. PeerUnavailable.sent tells whether the copy may have been stored."""
         ...
 
-    async def track(self, offer: CopyOffer, deadline: float, still: float | None = None) -> HoldAnswer:
+    async def track(self, offer: CopyOffer, deadline: float, stall_seconds: float | None = None) -> HoldAnswer:
         """Relay a message: the peer is its primary server from its 250 on, and remembers this node as the shadow server. As `hold`;
         PeerUnavailable.reply is a refusal of the peer's, and `said` NO_SESSION means that it does not offer TRACK."""
         ...

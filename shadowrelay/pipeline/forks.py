@@ -200,7 +200,7 @@ class Forks:
         finally:
             self._in_progress.difference_update(keys.values())
             if attempt.in_flight:
-                self._relay.over(attempt.in_flight)
+                self._relay.end_in_flight(attempt.in_flight)
 
     async def _end_duplicates(self, attempt: ForkAttempt, keys: Mapping[int, bytes], window: timedelta, record: Record) -> Ordinals:
         """End the recipients to whom the same message was delivered within the window. docs/design.md 6.5."""
@@ -304,7 +304,8 @@ class Forks:
         relayed: Relayed | None = None
         try:
             if fork.destination.tracks:
-                relayed = await self._relay.relay(stored, job, attempt.in_flight)
+                answer = await self._relay.relay(stored, job, attempt.in_flight)
+                relayed, job = (answer, job) if isinstance(answer, Relayed) else (None, answer)
             report = await self._deliverer.deliver(job) if relayed is None else relayed.report
         except (LeaseTooShort, ContentCorrupt, LedgerUnavailable):
             raise
@@ -365,7 +366,7 @@ class Forks:
             )
         if outcome.done and destination.tracks:
             taken = NO_SERVER if result.relayed is None else result.relayed.server
-            self._relay.log_other_ways(stored, destination, result.ordinals, taken)
+            self._relay.log_ends_elsewhere(stored, destination, result.ordinals, taken)
         if outcome.expired:
             context.tracking.write(tracking.expire(me, stored, at=now, ordinals=outcome.expired))
         for cause, ordinals in ((source, outcome.failed.keys() - outcome.expired), (EventSource.QUEUE, outcome.expired)):

@@ -129,7 +129,7 @@ LARGE_OCTETS = 256 * 1024  # of content; a larger copy takes turns, and may cont
 TURN_OCTETS_MAX = 4 * 1024 * 1024  # of large copies in progress to one server; a larger one goes alone
 CLIENT_SECONDS_MAX = 300.0  # half of the time that RFC 5321 4.5.3.2.6 has a client wait for the reply to its final dot
 REPAIR_SECONDS_MAX = 3600.0  # no client waits; 36 MB at 10 kB/s
-REPAIR_STILL_SECONDS = 30.0
+REPAIR_STALL_SECONDS = 30.0
 PAUSE_SECONDS_FIRST, PAUSE_SECONDS_MAX = 1.0, 300.0  # between the attempts to place one message
 _DOUBLINGS_MAX = 9  # 2**9 s is more than the longest pause
 
@@ -209,11 +209,11 @@ def _spread(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 @dataclass(frozen=True, slots=True)
 class CopyTime:
-    """Total time for the attempts on one message. Units: seconds. `still`: time without progress, shared by the attempts; None
+    """Total time for the attempts on one message. Units: seconds. `stall_seconds`: time without progress, shared by the attempts; None
     if only `whole` applies."""
 
     whole: float
-    still: float | None
+    stall_seconds: float | None
 
 
 def time_for(size: int, shadow_timeout: float, *, is_client_waiting: bool) -> CopyTime:
@@ -223,7 +223,7 @@ def time_for(size: int, shadow_timeout: float, *, is_client_waiting: bool) -> Co
         return CopyTime(shadow_timeout, None)
     if is_client_waiting:
         return CopyTime(max(CLIENT_SECONDS_MAX, shadow_timeout), shadow_timeout)
-    return CopyTime(REPAIR_SECONDS_MAX, max(REPAIR_STILL_SECONDS, shadow_timeout))
+    return CopyTime(REPAIR_SECONDS_MAX, max(REPAIR_STALL_SECONDS, shadow_timeout))
 
 
 def pause_after(failures_count: int) -> float:

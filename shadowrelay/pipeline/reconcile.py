@@ -34,10 +34,10 @@ class ReconcileService:
     know is being taken over, and `PeerRequestService.hold` refuses copies from an earlier incarnation.
     """
 
-    def __init__(self, context: Context, promote: PromoteService, has_yielded: Callable[[MessageId], None]) -> None:
+    def __init__(self, context: Context, promote: PromoteService, on_yielded: Callable[[MessageId], None]) -> None:
         self._context = context
         self._promote = promote
-        self._has_yielded = has_yielded  # the primary server of this shadow message has yielded to another one
+        self._on_yielded = on_yielded  # the primary server of this shadow message has yielded to another one
         self._running: set[ServerName] = set()
         self._reconciled: dict[ServerName, Incarnation] = {}
 
@@ -111,7 +111,7 @@ class ReconcileService:
         events = [DiscardEvent(0, message_id, meant) for message_id, meant in meanings.items() if meant is not None]
         for message_id, answer in answers.items():
             if rules.yielded_to(answer, party, context.me):
-                self._has_yielded(message_id)
+                self._on_yielded(message_id)
 
         def decide(message_id: MessageId, claim: Claim | None) -> Transition:
             transition = claims.reconciled(claim, party, questions[message_id], answers[message_id], from_sender=from_sender)

@@ -42,7 +42,7 @@ from shadowrelay.settings.values import Settings
 
 FIRST_RANK = (1, 1)  # of a relayed message: its first primary server has one copy, on the previous hop
 RELAY_SECONDS = 600.0  # for one message, whatever its size. RFC 5321 4.5.3.2.6
-STILL_SECONDS = 120.0  # without progress
+STALL_SECONDS = 120.0  # without progress
 CANNOT_TRACK = frozenset((500, 501, 502, 503, 504, 530, 555))  # they refuse TRACK, not the message: it is sent by plain SMTP
 
 _log = structlog.get_logger()
@@ -50,8 +50,8 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Relayed:
-    """The result of relaying to `server`: the report, and the shadow message to keep, unless that server needs none any more. `content`
-    if it is a file."""
+    """The result of relaying to `server`: the report, and in `kept` the shadow message to keep; None if that server needs no shadow any
+    more. `content` is set only if it is a file."""
 
     server: ServerName
     report: DeliveryReport
@@ -75,12 +75,13 @@ def relayed_envelope(envelope: Envelope, server: ServerName, ordinals: Ordinals)
 class RelayService:
     """The side of the previous hop."""
 
-    def __init__(self, context: Context, has_yielded: Callable[[MessageId], None]) -> None:
+    def __init__(self, context: Context, on_yielded: Callable[[MessageId], None]) -> None:
         self._context = context
-        self._has_yielded = has_yielded  # called with each kept shadow whose next hop has yielded to another server
+        self._on_yielded = on_yielded  # called with each kept shadow whose next hop has yielded to another server
         self._yielded: set[MessageId] = set()  # messages in flight for which it will be called
         self._in_flight: dict[MessageId, asyncio.Future[None]] = {}
-        self._early: dict[MessageId, list[Ordinals]] = {}  # for each offer without an answer: reported done meanwhile; empty: all
+        # For each offer without an answer yet: recipients that notifications report as done. An empty set means all.
+        self._done_before_answer: dict[MessageId, list[Ordinals]] = {}
         self._servers: tuple[Settings, Mapping[HostPort, ServerName]] | None = None
 
     def server_at(self, host: HostPort) -> ServerName | None:
@@ -95,21 +96,25 @@ class RelayService:
         """Whether mail goes there by TRACK, if it is offered."""
         return destination.tracks and any(self.server_at(host) is not None for host in destination.hosts)
 
-    async def relay(self, stored: StoredMessage, job: DeliveryJob, in_flight: list[MessageId]) -> Relayed | None:
-        """One attempt; None: deliver it without TRACK. A host that does not offer it now is passed over while another host may take it so:
-        what is delivered without TRACK leaves no shadow here. Call `over` with what it has added to `in_flight` once the outcome is
-        recorded, or will not be.
+    async def relay(self, stored: StoredMessage, job: DeliveryJob, in_flight: list[MessageId]) -> Relayed | DeliveryJob:
+        """Make one attempt. Returns the job if the message is to be delivered without TRACK, with the hosts to try.
+
+        A host that does not offer TRACK now is skipped while another host may take the message by TRACK, because a delivery without TRACK
+        leaves no shadow here. A host that gave no reply is none of the hosts to try: it may have the message from an earlier attempt, and
+        would recognise it only by TRACK. Adds to `in_flight`; once the outcome is recorded, or will not be, call `end_in_flight` with that
+        list.
 
         Raises: as `ports.Deliverer.deliver`.
         """
-        context = self._context
+        context, hosts = self._context, job.destination.hosts
         if not context.is_enabled:
-            return None
-        reasons, is_offered_by_all = [], True
-        for host in job.destination.hosts:
+            return job
+        reasons: list[str] = []
+        without_track: list[HostPort] = []
+        for place, host in enumerate(hosts):
             server = self.server_at(host)
-            if server is None or server not in context.links:
-                return None
+            if server is None or server not in context.links:  # no peer: the search ends here
+                return replace(job, destination=replace(job.destination, hosts=(*without_track, *hosts[place:])))
             state = context.peers.states[server]
             if state.unreachable_since is not None:  # the heartbeat finds out when it is back
                 reasons.append(f"{server}: {state.last_error}")
@@ -124,16 +129,15 @@ class RelayService:
                     raise TransientDeliveryError(reply, server, is_connection=True, dot_sent_unanswered=True) from error
                 if error.said is PeerSaid.NO_SESSION or (error.reply is not None and error.reply.code in CANNOT_TRACK):
                     _log.info("relay.without_track", server=server, reason=error.reason)
-                    is_offered_by_all = False
+                    without_track.append(host)
                     continue
                 if error.reply is None:
                     reasons.append(f"{server}: {error.reason}")
                     continue
                 kind = PermanentDeliveryError if error.reply.is_permanent else TransientDeliveryError
                 raise kind(error.reply, server) from error
-        if not is_offered_by_all:
-            return None
-        # Not by plain SMTP: a host that gave no reply may have the message, and knows it again only by TRACK.
+        if without_track:
+            return replace(job, destination=replace(job.destination, hosts=tuple(without_track)))
         raise TransientDeliveryError(Reply(451, "4.4.1", "; ".join(reasons)), job.destination.key, is_unreachable=True)
 
     async def _relay_to(
@@ -142,8 +146,8 @@ class RelayService:
         context = self._context
         envelope = relayed_envelope(stored.envelope, server, job.ordinals)
         message_id, count = envelope.message_id, len(envelope.recipients)
-        if self._may_be_offered_again(stored) and await context.ledger.load(message_id) is not None:
-            # The next hop took it, and this node has a copy of it, or even took it over: offered again, it would be two messages.
+        if self._may_have_been_offered(stored) and await context.ledger.load(message_id) is not None:
+            # The next hop took it earlier and placed a copy here, or this node even took it over. A second offer would be a second message.
             known = Reply(250, "2.0.0", f"Here as {message_id}")
             return Relayed(server, DeliveryReport(name, dict.fromkeys(sorted(job.ordinals), known)), None, None)
         content = await job.content()
@@ -153,13 +157,13 @@ class RelayService:
         rank = CopyNumber(*FIRST_RANK, context.me.database)
         self._in_flight[message_id] = asyncio.get_running_loop().create_future()
         in_flight.append(message_id)
-        still = STILL_SECONDS if sent.size > LARGE_OCTETS else None
+        stall_seconds = STALL_SECONDS if sent.size > LARGE_OCTETS else None
         offer = CopyOffer(rank, envelope, frozenset(), sent)
-        reported = self._early[message_id] = []
+        reported = self._done_before_answer[message_id] = []
         try:
-            answer = await context.links[server].track(offer, context.clock.awake() + RELAY_SECONDS, still)
+            answer = await context.links[server].track(offer, context.clock.awake() + RELAY_SECONDS, stall_seconds)
         finally:
-            del self._early[message_id]
+            del self._done_before_answer[message_id]
         superseded = answer.superseded
         if superseded is not None and superseded.state is StatusState.UNKNOWN:  # its row has just expired: the next offer is new there
             raise TransientDeliveryError(Reply(451, "4.3.0", "it was forgotten there"), server)
@@ -190,9 +194,9 @@ class RelayService:
         kept = NewMessage(envelope, claim, Origin.SHADOW, None, keep_until)
         return Relayed(server, report, kept, content if content.path is not None else None)
 
-    def log_other_ways(self, stored: StoredMessage, destination: Destination, ordinals: Ordinals, taken: ServerName) -> None:
-        """These recipients' fork has ended, by the server `taken` if there is one. An earlier process may have logged that the shadow of
-        one of the other servers stays here, and died before its commit. Such a row has an end, too."""
+    def log_ends_elsewhere(self, stored: StoredMessage, destination: Destination, ordinals: Ordinals, taken: ServerName) -> None:
+        """This fork has ended; the server `taken` has taken it, if it is set. An earlier process may have logged that it keeps a shadow for
+        another server, and died before its commit. Log the end of that shadow as well."""
         if not self._is_of_earlier_process(stored):
             return
         for host in destination.hosts:
@@ -211,25 +215,25 @@ class RelayService:
     def _is_of_earlier_process(self, stored: StoredMessage) -> bool:
         return stored.internal_id <= self._context.ledger.last_id_at_start
 
-    def _may_be_offered_again(self, stored: StoredMessage) -> bool:
+    def _may_have_been_offered(self, stored: StoredMessage) -> bool:
         """Whether an earlier attempt may have ended without its record."""
         return bool(stored.retries) or stored.is_promoted or self._is_of_earlier_process(stored)
 
-    def over(self, in_flight: Iterable[MessageId]) -> None:
+    def end_in_flight(self, in_flight: Iterable[MessageId]) -> None:
         """The outcome of the attempt that relayed these is recorded, or will not be."""
         for message_id in in_flight:
             if (waiting := self._in_flight.pop(message_id, None)) is not None and not waiting.done():
                 waiting.set_result(None)
             if message_id in self._yielded:
                 self._yielded.discard(message_id)
-                self._has_yielded(message_id)
+                self._on_yielded(message_id)
 
     async def wait_until_recorded(self, events: Iterable[DiscardEvent]) -> None:
         """Wait until the ledger has the messages that were relayed just now: the next hop may deliver one before this node has recorded its
         shadow. An offer without an answer is not waited for. Its events are applied when the answer arrives; if none arrives, the message
         is offered again, and that answer contains them."""
         for event in events:
-            early = self._early.get(event.message_id)
+            early = self._done_before_answer.get(event.message_id)
             if early is not None and event.status is DiscardStatus.DELIVERED:
                 early.append(event.ordinals)
             elif early is not None and event.status is DiscardStatus.FORKS:

@@ -83,15 +83,15 @@ class CopyResult:
 
 @dataclass(slots=True)
 class Job:
-    """The state that concurrent attempts on one message share. `left` are the servers still to be tried; `still` is the remaining time
-    without progress."""
+    """The state that concurrent attempts on one message share. `left` are the servers still to be tried; `stall_seconds` is what
+    remains of the time without progress."""
 
     envelope: Envelope
     content: Content
     left: list[ServerName]
     deadline: float
     whole: float
-    still: float
+    stall_seconds: float
     is_large: bool
     is_client_waiting: bool
     result: CopyResult
@@ -175,9 +175,9 @@ class Copier:
         time = placement.time_for(content.size, shadow_timeout, is_client_waiting=is_client_waiting)
         now = self._context.clock.awake()
         deadline = (now if started is None else started) + time.whole
-        whole = still = time.still or deadline - now
+        whole = stall_seconds = time.stall_seconds or deadline - now
         left = list(plan[listed_count:])
-        job = Job(envelope, content, left, deadline, whole, still, time.still is not None, is_client_waiting, result)
+        job = Job(envelope, content, left, deadline, whole, stall_seconds, time.stall_seconds is not None, is_client_waiting, result)
         if copies == 1:
             return self._one(job, plan[0] if listed_count else None)
         return self._several(job, plan[:listed_count], copies)
@@ -201,7 +201,7 @@ class Copier:
                 break
             left = job.deadline - context.clock.awake()
             if job.is_large:
-                left = min(left, job.still)
+                left = min(left, job.stall_seconds)
             if left <= 0:
                 result.failures.append("shadow_timeout is over")
                 break
@@ -260,7 +260,7 @@ class Copier:
             if is_over:
                 break
             job.busy.discard(server)
-            job.still -= seconds
+            job.stall_seconds -= seconds
         return result
 
     async def _list(self, message_id: MessageId, party: PeerDatabase, unsent: tuple[ServerName, ...]) -> Claim:
@@ -290,7 +290,7 @@ class Copier:
     async def _try(
         self, server: ServerName, offer: CopyOffer, bounds: tuple[float, float | None], was_listed: bool, result: CopyResult
     ) -> bool:
-        """Try one server; True: stop trying. `bounds`: deadline and `still` of `PeerLink.hold`."""
+        """Try one server; True: stop trying. `bounds`: deadline and `stall_seconds` of `PeerLink.hold`."""
         context = self._context
         state = context.peers.states[server]
         message_id = offer.envelope.message_id
@@ -303,7 +303,7 @@ class Copier:
             return False
         result.attempts_count += 1
         try:
-            answer = await context.links[server].hold(offer, bounds[0], still=bounds[1])
+            answer = await context.links[server].hold(offer, bounds[0], stall_seconds=bounds[1])
         except PeerUnavailable as error:
             self._tell(server, error)
             result.failures.append(str(error))

@@ -403,22 +403,22 @@ class SmtpPeerLink:
         """From the latest session."""
         return self._latest.identity if self._latest is not None else None
 
-    async def hold(self, offer: CopyOffer, deadline: float, still: float | None = None) -> HoldAnswer:
+    async def hold(self, offer: CopyOffer, deadline: float, stall_seconds: float | None = None) -> HoldAnswer:
         """See `ports.PeerLink`."""
-        return await self._send(CopyInFlight(offer), deadline, still)
+        return await self._send(CopyInFlight(offer), deadline, stall_seconds)
 
-    async def track(self, offer: CopyOffer, deadline: float, still: float | None = None) -> HoldAnswer:
+    async def track(self, offer: CopyOffer, deadline: float, stall_seconds: float | None = None) -> HoldAnswer:
         """See `ports.PeerLink`."""
-        return await self._send(CopyInFlight(offer, is_tracked=True), deadline, still)
+        return await self._send(CopyInFlight(offer, is_tracked=True), deadline, stall_seconds)
 
-    async def _send(self, copy: CopyInFlight, deadline: float, still: float | None) -> HoldAnswer:
+    async def _send(self, copy: CopyInFlight, deadline: float, stall_seconds: float | None) -> HoldAnswer:
         seconds = deadline - self._clock.awake()
         if seconds <= 0:
             raise PeerUnavailable(self._server, "no time is left")
         try:
-            async with asyncio.timeout(seconds if still is None else min(seconds, still)) as bound:
-                if still is not None:
-                    copy.on_progress = _extending(bound, seconds, still)
+            async with asyncio.timeout(seconds if stall_seconds is None else min(seconds, stall_seconds)) as bound:
+                if stall_seconds is not None:
+                    copy.on_progress = _extending(bound, seconds, stall_seconds)
                 await self._pool.enter()
                 try:
                     while (session := self._pool.take(self._server)) is not None and not session.offers(copy):
@@ -436,7 +436,7 @@ class SmtpPeerLink:
                 finally:
                     self._pool.leave()
         except (SessionBroken, OSError, ValueError) as error:
-            raise self._unavailable(error, seconds if still is None else min(seconds, still), is_sent=copy.sent) from error
+            raise self._unavailable(error, seconds if stall_seconds is None else min(seconds, stall_seconds), is_sent=copy.sent) from error
         finally:
             copy.on_progress = None
             del bound  # the exception of a cancelled task keeps this frame: with a cycle through the time-out the content would stay
@@ -577,13 +577,13 @@ class SmtpPeerLink:
         return PeerUnavailable(self._server, f"the copy cannot be written: {error}", sent=is_sent)
 
 
-def _extending(bound: asyncio.Timeout, seconds: float, still: float) -> Callable[[], None]:
-    """Returns a callback that gives the copy `still` more seconds from now, up to `seconds` in total."""
+def _extending(bound: asyncio.Timeout, seconds: float, stall_seconds: float) -> Callable[[], None]:
+    """Returns a callback that gives the copy `stall_seconds` more seconds from now, up to `seconds` in total."""
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
 
     def extend() -> None:
         if not bound.expired():
-            bound.reschedule(min(loop.time() + still, end))
+            bound.reschedule(min(loop.time() + stall_seconds, end))
 
     return extend

@@ -9,7 +9,7 @@ goes when no message in it is unfinished or kept in Safety Net.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -421,8 +421,7 @@ V = TypeVar("V")
 UPSERT_PEER = upsert(tables.PEER, lambda new: {column.name: column for column in list(new)[1:]})
 UPSERT_PEER_DATABASE = upsert(tables.PEER_DATABASE, lambda new: {column.name: column for column in list(new)[1:]})
 AT_ONCE_MAX = 1_000  # rows in one transaction
-# It is sent to no server any more, but its content is not safe yet: the next server that gets a copy must not learn it either.
-UNADDRESS_WAITING = update(tables.WAITING).values(asker="", asker_database="")
+UNADDRESS_WAITING = update(tables.WAITING).values(asker=NO_SERVER, asker_database=NO_DATABASE)
 
 
 def peer_heard(work: UnitOfWork, identity: PeerIdentity, heard_at: datetime) -> None:
@@ -442,7 +441,7 @@ def peer_heard(work: UnitOfWork, identity: PeerIdentity, heard_at: datetime) -> 
             work.delete_discards(and_(_D.asker == row.server, _D.asker_database.not_in(present)))
         else:
             _note_replaced(work, row)
-        work.connection.execute(UNADDRESS_WAITING.where(_W.asker == row.server, _W.asker_database.not_in(present)))
+        _unaddress_waiting(work, row.server, present)
     # Promises of one transaction see each other; a commit that fails takes it back.
     known.rows[row.server] = row
     had_server = known.servers.get(row.database)
@@ -453,6 +452,15 @@ def peer_heard(work: UnitOfWork, identity: PeerIdentity, heard_at: datetime) -> 
         _put_back(known.servers, row.database, had_server)
 
     work.after_rollback.append(undo)
+
+
+def _unaddress_waiting(work: UnitOfWork, server: ServerName, kept: Collection[DatabaseId]) -> None:
+    """Notifications that wait for generated messages go to this server no more, except in the databases `kept`. Their rows stay until the
+    generated messages are safe: until then, a server that gets a copy must not learn that these recipients are done."""
+    work.connection.execute(UNADDRESS_WAITING.where(_W.asker == server, _W.asker_database.not_in(kept)))
+    work.waiting = [  # those of this transaction
+        (*row[:2], NO_SERVER, NO_DATABASE, *row[4:]) if row[2] == server and row[3] not in kept else row for row in work.waiting
+    ]
 
 
 def _remember_former(work: UnitOfWork, row: PeerRow) -> None:
@@ -549,7 +557,7 @@ def peer_forgotten(work: UnitOfWork, server: ServerName, after: int) -> int | No
     is_last &= _discards_count(work, server) <= AT_ONCE_MAX
     first = select(_D.sequence).where(_D.asker == server).order_by(_D.sequence).limit(AT_ONCE_MAX).correlate(None)
     work.delete_discards(_D.sequence.in_(first))
-    work.connection.execute(UNADDRESS_WAITING.where(_W.asker == server))
+    _unaddress_waiting(work, server, ())
     if is_last:
         return None
     return int(found[-1][1]) if found else after

@@ -1,5 +1,6 @@
 """The port `Ledger`: peers, expiry, and the queues as they are listed."""
 
+import asyncio
 from datetime import timedelta
 
 import pytest
@@ -20,6 +21,7 @@ from tests.kit.ledger import (
     SECOND,
     THEIR_DATABASE,
     THERE,
+    a_generated_message,
     accept,
     all_done,
     an_attempt,
@@ -84,6 +86,21 @@ async def test_a_forgotten_peer_is_off_every_list_until_it_is_heard_again(ledger
     assert (await ledger.peers())[0].is_forgotten
     await ledger.record_peer(an_identity(), NOW)
     assert not (await ledger.peers())[0].is_forgotten
+
+
+async def test_a_peer_forgotten_while_a_delivery_with_a_dsn_is_recorded_is_told_nothing_of_it(ledger: Ledger) -> None:
+    await ledger.record_peer(an_identity(), NOW)
+    stored, generated = await accept(ledger), a_generated_message()
+    attempt = an_attempt(stored.envelope.message_id, generated=(generated,))
+
+    await asyncio.sleep(0.01)  # until the writer is idle
+
+    forgetting = asyncio.create_task(ledger.record_forgotten(THERE))  # begins with the next await: after the attempt, in its commit
+    await ledger.record_attempt(attempt, all_done)
+    await forgetting
+    await ledger.record_attempt(an_attempt(generated.message.envelope.message_id), all_done)
+
+    assert not await ledger.has_unacknowledged(THERE, THEIR_DATABASE)
 
 
 async def test_a_message_handed_over_to_a_peer_that_is_forgotten_is_claimed_again(ledger: Ledger) -> None:

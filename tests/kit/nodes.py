@@ -28,6 +28,7 @@ from shadowrelay.model.ownership import Claim, Role, StatusAnswer, StatusQuestio
 from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
 from shadowrelay.model.queue import StoredMessage
 from shadowrelay.model.replies import STORE_UNAVAILABLE, LeaseTooShort, LedgerUnavailable, PeerSaid, PeerUnavailable, Reply
+from shadowrelay.model.routing import HostPort
 from shadowrelay.model.tracking import EventId, TrackingEvent
 from shadowrelay.model.values import replace
 from shadowrelay.pipeline.assembly import Outside, Services
@@ -166,6 +167,7 @@ class Sink:
     after_dot: Callable[[ServerName], Awaitable[None]] | None = None
     hang: Callable[[str], asyncio.Event | None] = lambda address: None  # an event that the next hop waits for before it takes it
     attempts_count: int = 0
+    hosts: list[tuple[HostPort, ...]] = field(default_factory=list)  # of each attempt
 
     def addresses(self) -> list[str]:
         return sorted(address for _, address, _ in self.arrived)
@@ -184,6 +186,7 @@ class FakeDeliverer:
         sink = self._sink
         await self._step()
         sink.attempts_count += 1
+        sink.hosts.append(job.destination.hosts)
         await asyncio.sleep(LATENCY_SECONDS)
         envelope = job.envelope
         replies: dict[int, Reply] = {}
@@ -279,7 +282,7 @@ class FakeLink:
         node.context.peers.heard(self._server, self._identity.database)
         return answer
 
-    async def track(self, offer: CopyOffer, deadline: float, still: float | None = None) -> HoldAnswer:
+    async def track(self, offer: CopyOffer, deadline: float, stall_seconds: float | None = None) -> HoldAnswer:
         """The receiver of the other node adds its own Received line."""
 
         async def take(other: "VirtualNode", me: PeerIdentity) -> Reply:
@@ -309,11 +312,11 @@ class FakeLink:
             return HoldAnswer(parse_superseded(reply.text), began, self._identity.database)
         raise PeerUnavailable(self._server, str(reply), said=PeerSaid.NO_COPY, reply=reply)
 
-    async def hold(self, offer: CopyOffer, deadline: float, still: float | None = None) -> HoldAnswer:
+    async def hold(self, offer: CopyOffer, deadline: float, stall_seconds: float | None = None) -> HoldAnswer:
         began = self._node.clock.awake()
         sent = False
         try:
-            async with asyncio.timeout(deadline - began if still is None else still):
+            async with asyncio.timeout(deadline - began if stall_seconds is None else stall_seconds):
                 fault = self._net.hold_fault(self._node.name, self._server)
                 if fault == "slow":
                     await asyncio.sleep(1000)

@@ -80,7 +80,7 @@ class PlayedPeer:
         self._world, self._steps, self._node = world, steps, node
         self.identity: PeerIdentity | None = identity_of(server)
 
-    async def hold(self, offer: CopyOffer, deadline: float, still: float | None = None) -> HoldAnswer:
+    async def hold(self, offer: CopyOffer, deadline: float, stall_seconds: float | None = None) -> HoldAnswer:
         await self._steps.step()
         what = self._world.script.pop(0) if self._world.script else "store"
         if what == "refuse":

@@ -146,7 +146,7 @@ async def test_a_server_that_supersedes_a_copy_stays_on_the_list_because_it_may_
         stored = await _stored(node, a_content(), decided=True, server=None)
         lower = StatusAnswer(StatusState.PRIMARY, CopyNumber(0, 1, DATABASES[WEST]))
 
-        async def hold(offer: CopyOffer, deadline: float, still: float | None = None) -> HoldAnswer:
+        async def hold(offer: CopyOffer, deadline: float, stall_seconds: float | None = None) -> HoldAnswer:
             return HoldAnswer(lower, node.clock.awake(), DATABASES[WEST])
 
         for link in node.context.links.values():

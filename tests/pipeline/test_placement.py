@@ -294,14 +294,14 @@ async def test_a_burst_of_large_messages_is_copied_in_order_although_the_line_is
         link = east.context.links[WEST]
         hold, line = link.hold, asyncio.Lock()
 
-        async def over_a_slow_line(offer, deadline, still=None):
+        async def over_a_slow_line(offer, deadline, stall_seconds=None):
             now = east.clock.awake()
             try:
-                async with asyncio.timeout(deadline - now if still is None else still), line:
+                async with asyncio.timeout(deadline - now if stall_seconds is None else stall_seconds), line:
                     await asyncio.sleep(1.5)  # of the two seconds of shadow_timeout
             except TimeoutError as error:
                 raise PeerUnavailable(WEST, "no answer in time") from error
-            return await hold(offer, deadline, still)
+            return await hold(offer, deadline, stall_seconds)
 
         link.hold = over_a_slow_line
         contents = [a_spooled_content(tmp_path, b"Subject: large\r\n\r\n" + b"x" * 5_000_000) for _ in range(5)]
@@ -321,10 +321,10 @@ async def test_small_copies_do_not_wait_for_a_large_one_that_is_repaired(tmp_pat
         link = east.context.links[WEST]
         hold, may_go_on = link.hold, asyncio.Event()
 
-        async def slowly(offer, deadline, still=None):
+        async def slowly(offer, deadline, stall_seconds=None):
             if offer.envelope.message_id == large.message_id:
                 await may_go_on.wait()
-            return await hold(offer, deadline, still)
+            return await hold(offer, deadline, stall_seconds)
 
         link.hold = slowly
         net.heal()

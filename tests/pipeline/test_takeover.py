@@ -3,6 +3,7 @@
 import asyncio
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from shadowrelay.model.ids import DatabaseId, MessageId
 from shadowrelay.model.message import NO_ORDINALS
@@ -121,15 +122,21 @@ async def test_a_shadow_server_that_was_stopped_does_not_believe_that_all_others
 
 
 @in_virtual_time
-async def test_a_handed_over_message_is_taken_over_at_once_and_the_speaker_becomes_its_shadow_server(tmp_path: Path) -> None:
+async def test_a_handed_over_message_is_taken_over_at_once_and_the_speaker_becomes_its_shadow_server(
+    tmp_path: Path, logged: list[dict[str, Any]]
+) -> None:
     async with nodes(tmp_path, EAST, WEST) as net:
         east, west = await a_waiting_message(net, afterwards=OK), net.nodes[WEST]
         net.sink.answer = lambda address: BUSY
+        of_it = east.last
+        assert 250 == (await east.accept()).code  # its copy is at WEST, too, and is not handed over
+        east.last = of_it
 
         await east.ledger.transition([east.last], lambda _, claim: handing_over(claim))
 
         await until(west.in_role(east.last, Role.PRIMARY), HEARTBEAT)
         assert ["Handover"] == reasons(west)
+        assert [("Handover", 1)] == [(line["reason"], line["count"]) for line in logged if line["event"] == "primary.lost"]
         await until(east.in_role(east.last, Role.SHADOW), 3 * HEARTBEAT)
 
         async def chosen() -> bool:

@@ -15,6 +15,7 @@ from shadowrelay.model.ownership import CopyNumber, Role, StatusState
 from shadowrelay.model.peers import CopyOffer
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.resubmission import RequestState
+from shadowrelay.model.routing import HostPort
 from shadowrelay.model.tracking import EventId
 from shadowrelay.model.values import replace
 from shadowrelay.pipeline.relay import relayed_id
@@ -777,6 +778,20 @@ async def test_a_hub_that_offers_no_track_now_is_passed_over_for_one_that_does(t
 
         assert 250 == (await edge.accept()).code
         await until(edge.in_role(relayed_id(edge.last, OTHER_HUB, frozenset((1,))), Role.SHADOW), 5)
+
+
+@in_virtual_time
+async def test_what_is_delivered_without_track_does_not_go_to_a_hub_that_gave_no_reply(tmp_path: Path) -> None:
+    """It may have the message, and would recognise it only by TRACK."""
+    async with an_edge(tmp_path, HUB, OTHER_HUB) as net:
+        edge = net.nodes[EDGE]
+        net.nodes[OTHER_HUB].services.peer_requests.offers_track = lambda: False
+        await net.kill(HUB)
+
+        assert 250 == (await edge.accept()).code
+        await until(edge.in_role(edge.last, Role.DELIVERED), 5 * HEARTBEAT)
+
+        assert [(HostPort(OTHER_HUB, 2525),)] == net.sink.hosts
 
 
 @in_virtual_time

@@ -428,10 +428,10 @@ async def test_small_repairs_do_not_wait_behind_large_ones(tmp_path: Path) -> No
         link = east.context.links[WEST]
         hold, stored = link.hold, []
 
-        async def slowly(offer, deadline, still=None):
+        async def slowly(offer, deadline, stall_seconds=None):
             if offer.content.size > 256 * 1024:
                 await asyncio.sleep(5)
-            answer = await hold(offer, deadline, still)
+            answer = await hold(offer, deadline, stall_seconds)
             stored.append(offer.content.size)
             return answer
 

@@ -206,9 +206,9 @@ async def test_a_copy_that_gets_on_is_given_more_time_and_one_that_stands_still_
     slow = a_peer({"BDAT": takes_long})
     silent = a_peer({"BDAT": HANG}, on_hang=lambda: let_pass(still + 1))
     async with serving(slow, silent), a_link(slow) as one, a_link(silent) as other:
-        held = await one.hold(an_offer(content), 100 * DEADLINE, still=still)
-        error = await refusal_of(other.hold(an_offer(content), 100 * DEADLINE, still=still))
-        late = await refusal_of(one.hold(an_offer(content), 3 * DEADLINE, still=still))
+        held = await one.hold(an_offer(content), 100 * DEADLINE, stall_seconds=still)
+        error = await refusal_of(other.hold(an_offer(content), 100 * DEADLINE, stall_seconds=still))
+        late = await refusal_of(one.hold(an_offer(content), 3 * DEADLINE, stall_seconds=still))
 
     assert held.superseded is None
     assert data == b"".join(slow.sessions[0].blocks[:20])
