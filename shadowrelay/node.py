@@ -333,12 +333,12 @@ class Node:
             "drain_state", "0: takes mail, 1: drains, 2: drained and inactive, 3: redirects.", lambda: self._services.drain.state.number
         )
         metrics.watch("acknowledgements_waiting", "Clients whose 250 waits for a delivery.", lambda: len(self._context.delayed))
-        metrics.watch("peers_refusing", "Peers that answer but take no copies now.", self._context.peers.refusing)
+        metrics.watch("peers_refusing", "Peers that answer but take no copies now.", self._context.peers.refusing_count)
         metrics.watch("tracking_dropped_rows", "Rows that could not be written.", lambda: self._tracking.dropped_count)
         metrics.watch("tracking_pending_rows", "Rows not written yet.", lambda: self._tracking.pending_count)
         metrics.watch("peers_in_conflict", "Peers refused for their name or database id.", lambda: len(self._context.peers.conflicts))
-        metrics.watch("peers_differing", "Peers whose settings differ but should not.", context.peers.differing)
-        metrics.watch("peers_forgotten", "Peers marked as gone for good.", context.peers.forgotten)
+        metrics.watch("peers_differing", "Peers whose settings differ but should not.", context.peers.differing_count)
+        metrics.watch("peers_forgotten", "Peers marked as gone for good.", context.peers.forgotten_count)
         metrics.watch("time_seconds", "This node's wall clock, in seconds since 1970.", lambda: self._clock.now().timestamp())
         metrics.certificates({} if self._tls is None else self._tls.ends)
 

@@ -456,10 +456,10 @@ class Ledger(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HoldAnswer:
-    """`superseded` is None if the copy is stored and synced. `began_awake`: when sending began (the lease counts from it).
+    """`superseded_by` is None if the copy is stored and synced. `began_awake`: when sending began (the lease counts from it).
     `server_database`: the peer's database that holds it."""
 
-    superseded: StatusAnswer | None
+    superseded_by: StatusAnswer | None
     began_awake: float
     server_database: DatabaseId
 

@@ -96,7 +96,7 @@ class Services:
             forks,
             self.verdicts,
             request_review=lambda message_id: self.review.request(message_id),  # created below: they depend on each other
-            note_parked=lambda server: self.review.parked(server),
+            note_parked=lambda server: self.review.wake_if_back(server),
             want_copy=lambda message_id: self.copy_repair.want(message_id),
         )
         self.copy_repair = CopyRepair(context, copier, self.deliver.placed)
@@ -155,18 +155,18 @@ class Services:
         _log.warning("peer.database_changed", server=server, before=before, database=now)
         self.promote.wake()
         self.copy_repair.wake(0)
-        self.review.reachable(server)
+        self.review.returned(server)
         self._spawn(partial(self.review.request_server, server), f"review {server}")
         self._spawn(partial(self.reconcile.primary_restarted, server), f"reconcile {server}")
 
     def _restarted(self, server: ServerName) -> None:
         """The peer restarted, or this node did and hears it for the first time."""
-        self.review.reachable(server)
+        self.review.returned(server)
         self._spawn(partial(self.reconcile.primary_restarted, server), f"reconcile {server}")
 
     def _forgotten(self, server: ServerName) -> None:
         self.copy_repair.wake(0)  # messages whose copies it held need new ones
-        self.review.reachable(server)
+        self.review.returned(server)
 
     def _remembered(self, identity: PeerIdentity) -> None:
         """The peer is no longer forgotten: record that, also if no new session was opened."""
@@ -175,7 +175,7 @@ class Services:
     def _returned(self, server: ServerName, seconds: float) -> None:
         """Less than a heartbeat is no absence: no copy was given up, and no message can have been taken over."""
         self.copy_repair.available()
-        self.review.reachable(server)
+        self.review.returned(server)
         self._spawn(partial(self.deliver.returned, server), f"queues to {server}")
         if seconds >= self.context.heartbeat:
             self._spawn(partial(self.review.request_server, server), f"review {server}")

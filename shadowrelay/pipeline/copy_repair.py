@@ -288,7 +288,7 @@ class CopyRepair:
         result = await self._copier.copy(
             message.envelope, content, message.claim, plan, listed_count=0, is_client_waiting=False, copies=copies, said=said
         )
-        if result.superseded is not None:
+        if result.superseded_by is not None:
             await self._superseded(message_id, result)
             return RepairOutcome.AGAIN
         (transition,) = await context.ledger.transition([message_id], result.outcome)
@@ -325,8 +325,8 @@ class CopyRepair:
 
     async def _superseded(self, message_id: MessageId, result: CopyResult) -> None:
         """The server has a higher claim, or knows that the message is delivered: its reply counts like an answer to STATUS."""
-        assert result.superseded is not None
-        party, answer = result.superseded
+        assert result.superseded_by is not None
+        party, answer = result.superseded_by
 
         def decide(_: MessageId, claim: Claim | None) -> Transition:
             known = result.verdict(message_id, claim).after

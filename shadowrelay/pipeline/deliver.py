@@ -177,7 +177,7 @@ class DeliverService:
         now = context.now()
         queue.state = delivery_rules.probed_now(queue.state, now)
         self._queues.note_due(key, now)
-        for step in delivery_rules.steps(context.settings.send):
+        for step in delivery_rules.ladder_steps(context.settings.send):
             while count > 0 and (hastened := await context.ledger.hasten(key, step, now, min(count, PAGE))):
                 count -= hastened
                 self._queues.note_due(key, now)
@@ -666,7 +666,7 @@ class DeliverService:
     ) -> bool:
         """True: its leases must be reviewed first."""
         context = self._context
-        course = delivery_rules.course_of(stored.deaths_count)
+        course = delivery_rules.due_action(stored.deaths_count)
         if course is delivery_rules.DueAction.SET_ASIDE:
             await set_aside_poison(context, stored)
             return False

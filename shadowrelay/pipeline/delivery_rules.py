@@ -27,13 +27,14 @@ A fork without a lease is not settled: a server without a lease may not declare 
 
 **The queue** of a next hop is Active, or in Retry while no host of the next hop can be reached (docs/design.md 6.10).
 
-In Retry a single attempt probes the next hop at the steps of the ladder (`steps`), however many messages wait. When the next
+In Retry a single attempt probes the next hop at the steps of the ladder (`ladder_steps`), however many messages wait. When the next
 hop answers, its mail goes at once with a slow start: two attempts after the probe, then four, up to the limit. Retry belongs to
 the queue: a message refused individually has its own ladder, and a next hop that answers is Active, whatever the reply.
 
-A lost session may be the fault of its message: each has its own ladder. When a next hop loses the sessions of more different messages
-in a row than it may have sessions (`LOST_MIN` at least), its queue goes on with one attempt each `PACE` until one is answered. Each
-attempt costs a connection, and perhaps a duplicate. There is no ladder: it may be the messages after all, and others wait behind them.
+A lost session may be the fault of the message, so each message has its own ladder. When a next hop loses the sessions of more different
+messages in a row than it may have sessions (`LOST_MIN` at least), its queue makes only one attempt each `PACE` until one is answered,
+because each attempt costs a connection and perhaps a duplicate. The pace does not get slower: the messages may be at fault after all, and
+others wait behind them.
 
 Each queue may load twice its concurrency, so that the next attempts are ready when a session is free, but no more than a
 fair share of the node's total, so that many slow next hops cannot crowd out a healthy one.
@@ -45,9 +46,9 @@ message waited for a lease, a session, or the reply to its final dot. One death 
 suspect, and suspects are attempted one at a time. After the third it is set aside.
 
 **A message that a client sends again** is recognised by the key of a delivery to one recipient. docs/design.md 6.5. Source: seed-004
-Two messages are the same for a recipient if Message-ID, Date, sender and recipient are. The key is a hash of the four, because they
-may be long. No loss is worth an avoided duplicate: a message without one of the two header fields has no key, and neither has one
-whose fields may have been cut, here or on the wire, or are not printable ASCII.
+Two messages are the same for a recipient if Message-ID, Date, sender and recipient are. The key is a hash of the four, because they may
+be long. A lost message is worse than a duplicate. In doubt there is therefore no key: neither for a message without one of the two header
+fields, nor for one whose fields may have been cut, here or on the wire, or are not printable ASCII.
 
 **Retention** is how long the content and the row of a message stay. Source: seed-000, msd-sn; docs/protocol.md 10; docs/design.md 6.3.
 After the wall clock jumps forward (an administrator or a time server sets the wrong year), nothing expires by the jump until
@@ -90,7 +91,7 @@ class LadderStep:
     wait: timedelta
 
 
-def steps(send: Send) -> tuple[LadderStep, ...]:
+def ladder_steps(send: Send) -> tuple[LadderStep, ...]:
     """The whole ladder. A fork due later than its step allows was scheduled by a clock that has since been set back."""
     last = max(send.queue_glitch_retry_count + send.transient_failure_retry_count, DOUBLINGS_MAX) + 2
     found = [LadderStep(FailureKind.QUEUED, 0, FAILURES_MAX, timedelta(0))]
@@ -218,7 +219,8 @@ def settle_attempt(
         failures_count,
         kind,
         before.first_failed_at if before else now,
-        min(next_at, arrived_at + message_expiration_timeout),  # one last attempt when the time is up, not a step later
+        # The last attempt is made when the message expires, even if the ladder's next step is later.
+        min(next_at, arrived_at + message_expiration_timeout),
         str(replies.get(min(left), NO_REPLY)),
         is_notified or is_late,
         notice_at=notice_at(arrived_at, send, message_expiration_timeout, is_notified=is_notified or is_late),
@@ -292,7 +294,7 @@ def after_unreachable(
     return QueueState(1, Retry(failures_count, now if before is None else before.since, probe_at, noted_at, reply))
 
 
-def after_lost(state: QueueState, message_id: MessageId, concurrency: int, now: datetime) -> QueueState:
+def after_lost_session(state: QueueState, message_id: MessageId, concurrency: int, now: datetime) -> QueueState:
     """The session of this message's attempt ended before there was a result: a lost connection, a timeout, a broken reply, or 421 before
     the final dot. The next hop could be reached, so its queue is Active."""
     lost_max = max(LOST_MIN, concurrency + 1)
@@ -375,14 +377,14 @@ class DueAction(StrEnum):
     SET_ASIDE = "set aside"
 
 
-def course_of(deaths_count: int) -> DueAction:
+def due_action(deaths_count: int) -> DueAction:
     """The poison rule of the module docstring."""
     if deaths_count >= POISON_DEATHS:
         return DueAction.SET_ASIDE
     return DueAction.ALONE if deaths_count >= SUSPECT_DEATHS else DueAction.GO
 
 
-def reason_of(deaths_count: int) -> str:
+def poison_reason(deaths_count: int) -> str:
     """Why a poison message is set aside."""
     return f"the node {KILLED} {deaths_count} times while it handled this content"
 
@@ -390,9 +392,9 @@ def reason_of(deaths_count: int) -> str:
 def is_handed_over(reason: str, *, is_promoted: bool, is_relayed: bool = False) -> bool:
     """Whether a message set aside for `reason` is to be taken over by its shadow server.
 
-    A corrupt one always: the shadow server has a good copy. A poison one only from the server that had it first: if the message
-    kills the second server too, it stays there, set aside. Otherwise it would circulate and kill every server in turn. `is_relayed`: it
-    came by TRACK, and who took it over would relay it to this server again, or to another one.
+    A corrupt one always: the shadow server has a good copy. A poison one only from the server that had it first: if the message kills the
+    second server too, it stays there, set aside. Otherwise it would circulate and kill every server in turn. `is_relayed`: it came by
+    TRACK, and the server that took it over would relay it to this server again, or to another one.
     """
     return CORRUPT in reason or (KILLED in reason and not (is_promoted or is_relayed))
 
@@ -403,27 +405,27 @@ def handed_to(claim: Claim) -> str:
     return chosen.server if chosen is not None and chosen.choice is Choice.HANDED_OVER else ""
 
 
-def no_release(stored: StoredMessage) -> str:
+def reason_against_release(stored: StoredMessage) -> str:
     """Why an administrator cannot put this message back into delivery; empty if it is possible."""
     if stored.claim.role is not Role.SET_ASIDE:
         return f"it is not set aside: its role is {stored.claim.role}"
-    if refusal := no_removal(stored):
+    if refusal := reason_against_removal(stored):
         return refusal
     if not stored.claim.is_primary:
         return f"it is a copy held for {stored.claim.primary}, which delivers the message itself"
     return "its row in the queue database cannot be read" if CORRUPT_ROW in stored.set_aside_reason else ""
 
 
-def no_removal(stored: StoredMessage) -> str:
+def reason_against_removal(stored: StoredMessage) -> str:
     """Why an administrator cannot remove this message; empty if it is possible."""
     if stored.claim.role is not Role.SET_ASIDE:
-        return no_suspension(stored)
+        return reason_against_suspension(stored)
     if server := handed_to(stored.claim):
         return f"it was handed over to {server}: ask that node, or `peers forget {server}` if its queue is destroyed for good"
     return ""
 
 
-def no_suspension(stored: StoredMessage) -> str:
+def reason_against_suspension(stored: StoredMessage) -> str:
     """Why an administrator cannot suspend this message; empty if it is possible."""
     role = stored.claim.role
     if role is Role.SHADOW:
@@ -441,10 +443,11 @@ MESSAGE_ID_CHARACTERS_MAX = 450
 DATE_CHARACTERS_MAX = 99  # the receiver records 100
 
 
-def keys_of(envelope: Envelope, ordinals: Ordinals) -> dict[int, bytes]:
+def duplicate_keys(envelope: Envelope, ordinals: Ordinals) -> dict[int, bytes]:
     """The key of each of these recipients; empty if the message cannot be recognised.
 
-    Domains are compared without case, local parts with it, and `Postmaster` without. RFC 5321 2.4, 4.5.1.
+    Domains, and the address `Postmaster` without a domain, are compared without regard to case; local parts are compared exactly.
+    RFC 5321 2.4, 4.5.1.
     """
     message_id, date = envelope.internet_message_id, envelope.date
     if envelope.resubmitted_from:
@@ -466,12 +469,12 @@ def keys_of(envelope: Envelope, ordinals: Ordinals) -> dict[int, bytes]:
     return keys
 
 
-def has_passed_on(message_id: MessageId, header: bytes, server: ServerName, *, is_kept: bool) -> bool:
-    """Whether a message that `server` took over had passed it before: it delivered the message to a filter, a relay or a peer, and from
-    there the message reached the lost server. The recorded delivery is then that one, and no recipient has the message.
+def was_here_before(message_id: MessageId, header: bytes, server: ServerName, *, is_kept: bool) -> bool:
+    """Whether a message that `server` took over had been on that server before: it delivered the message to a filter, a relay or a peer,
+    and from there the message reached the lost server. The recorded delivery is then that one, and no recipient has the message.
 
-    Under this id it has passed nobody: `server` received it from the client, and lost it with its disk. A message that was relayed by
-    TRACK (`is_kept`) was received here once, under another id.
+    A Received field of `server` with the message's own id does not count: `server` received the message from the client under that id, and
+    lost it with its disk. A message that was relayed by TRACK (`is_kept`) was received here once, under another id.
     """
     others = [found for found in own_traces(header.lower(), server) if found != message_id.encode()]
     return len(others) > (1 if is_kept else 0)

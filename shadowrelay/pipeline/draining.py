@@ -246,7 +246,7 @@ class DrainService:
         await self._find_handed_over(_count(rows, QueueKind.HANDED_OVER), found)
         for server, state in context.peers.states.items():
             if not context.redirect_to and await context.ledger.has_unacknowledged(server, state.database):
-                found[Obstacle.UNTOLD if context.peers.is_back(server) else Obstacle.UNTOLD_AWAY, server] = 1
+                found[Obstacle.UNTOLD if context.peers.is_reachable(server) else Obstacle.UNTOLD_AWAY, server] = 1
         self._waiting = tuple([Waiting(obstacle, server, count) for (obstacle, server), count in sorted(found.items())])
         if context.redirect_to:
             await self._look_at_redirect()
@@ -429,7 +429,7 @@ class DrainService:
         for server, share in servers.items():
             if self._context.redirect_to and server not in self._context.redirect_to:
                 continue  # handed over before
-            is_here = server in self._context.peers and self._context.peers.is_back(server)
+            is_here = server in self._context.peers and self._context.peers.is_reachable(server)
             behind = count - len(page) if server == _handed_to(page[-1]) else 0
             found[Obstacle.TAKEOVER if is_here else Obstacle.TAKEOVER_AWAY, server] = share + max(behind, 0)
 
@@ -443,7 +443,7 @@ class DrainService:
             to_remind: list[MessageId] = []
             for message in page:
                 message_id, server = message.envelope.message_id, _handed_to(message)
-                if message.claim.role is not Role.HANDED_OVER or not self._context.peers.is_back(server):
+                if message.claim.role is not Role.HANDED_OVER or not self._context.peers.is_reachable(server):
                     continue
                 self._review.suspect(message_id, server)
                 if server not in has_no_notification:

@@ -113,7 +113,7 @@ class Forks:
         self._notices = Notices(context)
         self._journaling = Journaling(context)
         self._chance = random.Random()
-        self._in_progress: set[bytes] = set()  # keys of the deliveries that run: `delivery_rules.keys_of`
+        self._in_progress: set[bytes] = set()  # keys of the deliveries that run: `delivery_rules.duplicate_keys`
         self.configure(context.settings)
 
     def configure(self, settings: Settings) -> None:
@@ -180,7 +180,7 @@ class Forks:
         """
         context, stored, ordinals = self._context, attempt.stored, attempt.fork.ordinals
         window = context.settings.transport.duplicate_detection_window
-        keys = delivery_rules.keys_of(stored.envelope, ordinals) if window else NO_KEYS
+        keys = delivery_rules.duplicate_keys(stored.envelope, ordinals) if window else NO_KEYS
         if not self._in_progress.isdisjoint(keys.values()):
             raise SameInProgress
         self._in_progress.update(keys.values())
@@ -230,7 +230,7 @@ class Forks:
         except OSError:
             return True  # the transaction reads it again, and handles the error
         stored, header = attempt.stored, head.partition(b"\r\n\r\n")[0]
-        return delivery_rules.has_passed_on(stored.envelope.message_id, header, self._context.me.server, is_kept=stored.claim.is_kept)
+        return delivery_rules.was_here_before(stored.envelope.message_id, header, self._context.me.server, is_kept=stored.claim.is_kept)
 
     async def _attempt_in_parts(
         self, attempt: ForkAttempt, ordinals: Ordinals, prefix: bytes, keys: Mapping[int, bytes], record: Record

@@ -123,7 +123,7 @@ class Notices:
         envelope = dsn.envelope_for(original, dsn_id, now, context.me.server, kind)
         claim = claims.first_claim(context.me, 1, wanted=context.settings.copies_wanted)
         if stored.is_promoted:  # the lost primary may have made this DSN already, and any node may have taken that over
-            claim = replace(claim, copies=context.peers.entries())
+            claim = replace(claim, copies=context.peers.reachable_as_copies())
         message = NewMessage(envelope, claim, Origin.DSN, now, delivery_rules.remember_until(now, transport))
         return GeneratedMessage(message, Content(len(data), hashlib.sha256(data).digest(), data), ACTIONS[kind].value)
 
@@ -218,7 +218,7 @@ class Journaling:
         header, trailer = journal.header_of(envelope, original, me.server), journal.trailer_of(envelope)
         claim = claims.first_claim(me, 1, wanted=context.settings.copies_wanted)
         if stored.is_promoted:  # the lost primary may have made this report already, and any node may have taken that over
-            claim = replace(claim, copies=context.peers.entries())
+            claim = replace(claim, copies=context.peers.reachable_as_copies())
         message = NewMessage(envelope, claim, Origin.JOURNAL, now, delivery_rules.remember_until(now, context.settings.transport))
         return GeneratedMessage(message, await context.ledger.wrapped(content, header, trailer))
 

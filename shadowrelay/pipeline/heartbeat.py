@@ -143,7 +143,7 @@ class HeartbeatService:
             reply = await link.discards(DISCARDS_PER_QUESTION, self._acknowledged[key])
             if link.identity is None or link.identity.database != identity.database:
                 return  # another database answered: sequences are per database
-            context.peers.in_contact(server)
+            context.peers.note_contact(server)
             context.leases.proved(server, identity.database, spoke_at)  # our command reset its silence timer
             if not reply.events:
                 self._unacknowledged.discard(server)

@@ -60,7 +60,7 @@ class MessageDesk:
         stored = await self._context.ledger.load(message_id)
         if stored is None:
             return False
-        _refuse_if(delivery_rules.no_suspension(stored))
+        _refuse_if(delivery_rules.reason_against_suspension(stored))
         suspension = Suspension(self._context.now(), by)
         await self._context.tasks.whole(self._record_suspended(stored, suspension), "suspend")
         return True
@@ -95,7 +95,7 @@ class MessageDesk:
         stored = await context.ledger.load(message_id)
         if stored is None:
             return False
-        _refuse_if(delivery_rules.no_release(stored))
+        _refuse_if(delivery_rules.reason_against_release(stored))
         await context.tasks.whole(self._record_released(stored), "release")
         return True
 
@@ -116,7 +116,7 @@ class MessageDesk:
         stored = await context.ledger.load(message_id)
         if stored is None:
             return False
-        _refuse_if(delivery_rules.no_removal(stored))
+        _refuse_if(delivery_rules.reason_against_removal(stored))
         if stored.claim.role is not Role.PRIMARY:
             await context.tasks.whole(self._record_removed(stored, with_dsn=with_dsn), "remove")
             return True
@@ -222,7 +222,7 @@ class MessageDesk:
             return False
         if stored.claim.role is Role.SET_ASIDE:
             return await self.release(message_id)
-        _refuse_if(delivery_rules.no_suspension(stored))
+        _refuse_if(delivery_rules.reason_against_suspension(stored))
         _refuse_if("it is suspended: resume it" if stored.suspended is not None else "")
         await self._context.tasks.whole(self._record_resubmitted(message_id, by), "resubmit")
         return True

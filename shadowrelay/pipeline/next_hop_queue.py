@@ -291,7 +291,7 @@ class NextHopQueues:
             if queue.state.paused_until is not None:
                 self.want_turn_at(queue, queue.state.paused_until)
             count = 0
-            waits = [(step, step.wait) for step in delivery_rules.steps(send)]
+            waits = [(step, step.wait) for step in delivery_rules.ladder_steps(send)]
             for step, wait in (*waits, (None, min(PARKED_MAX, self._context.settings.transport.shadow_resubmit_time_span))):
                 while page := await self._context.ledger.hasten(queue.key, step, now + wait, PAGE):
                     count += page
@@ -308,7 +308,7 @@ class NextHopQueues:
         if failure is None:
             queue.state = delivery_rules.after_answer(before, queue.concurrency)
         elif news.is_lost:
-            queue.state = delivery_rules.after_lost(before, message_id, queue.concurrency, context.now())
+            queue.state = delivery_rules.after_lost_session(before, message_id, queue.concurrency, context.now())
         else:
             send, chance, now = context.settings.send, self._chance.random(), context.now()
             queue.state = delivery_rules.after_unreachable(before, str(failure), began_at, context.clock.awake(), now, send, chance)

@@ -98,7 +98,7 @@ class PeerRequestService:
             self._recorded(server, latest)
         context.peers.identified(identity)
         context.peers.compare(context.settings)
-        context.peers.in_contact(identity.server)
+        context.peers.note_contact(identity.server)
         return answer
 
     def _recorded(self, server: ServerName, latest: tuple[PeerIdentity, datetime]) -> None:

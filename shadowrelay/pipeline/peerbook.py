@@ -1,6 +1,6 @@
 """Tracks each peer's current state: last contact, database, circuit breaker, turns. docs/architecture.md "Circuit breaker".
 
-Large copies to one peer take turns: all at once, none of a burst would arrive in time; one after the other, all do.
+Large copies to one peer take turns. If a burst of them were sent at once, none would arrive in time; sent one after the other, all do.
 """
 
 import asyncio
@@ -90,7 +90,7 @@ class PeerState:
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     is_draining: bool = False
     is_forgotten: bool = False  # by an administrator, until it contacts this node
-    position: int = 0  # of its database when it reported whether it drains
+    position: int = 0  # position of its database in the latest report of whether it drains: an older report must not overwrite a newer one
     identity: PeerIdentity | None = None  # the latest
     differs: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # `common_settings.differences`
 
@@ -132,9 +132,9 @@ class PeerBook:
         state = self.states.get(server)
         return PeerDatabase(server, NO_DATABASE if state is None else state.database)
 
-    def entries(self) -> tuple[Copy, ...]:
-        """The list of a message that any peer may have as well: those that answer."""
-        return tuple([Copy(server, self.party(server).database) for server in self.states if self.is_back(server)])
+    def reachable_as_copies(self) -> tuple[Copy, ...]:
+        """An entry for each peer that can be reached: the list of a message that any peer may also hold."""
+        return tuple([Copy(server, self.party(server).database) for server in self.states if self.is_reachable(server)])
 
     def whole_incarnation(self, server: ServerName) -> Incarnation | None:
         """The incarnation that the peer last reported; `None` for a server that is no peer."""
@@ -158,7 +158,8 @@ class PeerBook:
         return reason
 
     def identified(self, identity: PeerIdentity) -> None:
-        """A session identified the peer. Any session is a sign of life; a new process may accept what the last one refused."""
+        """A session identified the peer. Any session is a sign of life; a new process of the peer closes the breaker, because it may accept
+        what the last one refused."""
         state = self.states.get(identity.server)
         if state is None:
             return
@@ -191,7 +192,7 @@ class PeerBook:
             for name in before.keys() - state.differs.keys():
                 _log.warning("peer.setting_agrees", server=server, setting=name)
 
-    def differing(self) -> int:
+    def differing_count(self) -> int:
         """How many peers have another value of a setting that should be one."""
         return sum(bool(state.differs) for state in self.states.values())
 
@@ -231,12 +232,12 @@ class PeerBook:
         return state is not None and state.unreachable_since is None and state.heard_awake is not None and not state.is_draining
 
     def forget(self, server: ServerName, is_forgotten: bool = True) -> None:
-        """It will not come back: it is neither asked nor given copies. Whether it does is still tried, once a heartbeat."""
+        """The peer will not come back: ask it nothing and send it no copies. Once a heartbeat the node still tries whether it is back."""
         if server in self.states:
             self.states[server].is_forgotten = is_forgotten
 
     def _came_back(self, state: PeerState) -> None:
-        """It came back, and counts as before. What it took over meanwhile, it tells itself."""
+        """The peer came back and is used as before. It reports by its own notifications what it took over meanwhile."""
         state.is_forgotten = False
         _log.warning("peer.remembered", server=state.peer.name)
         if state.identity is not None:
@@ -296,8 +297,8 @@ class PeerBook:
         """ "closed", "open", "half-open" or "refusing"."""
         return circuit.state_of(self.states[server].breaker, self._clock.awake())
 
-    def begin(self, server: ServerName) -> int | None:
-        """Begin an attempt; None if another one is on trial, or it is too early. A number other than 0 must be passed to `give_back`."""
+    def begin_attempt(self, server: ServerName) -> int | None:
+        """Begin an attempt; None if another one is on trial, or it is too early. A number other than 0 must be passed to `end_attempt`."""
         state = self.states[server]
         if state.breaker.opened_at is None and not state.is_forgotten:
             return 0
@@ -307,7 +308,7 @@ class PeerBook:
         state.breaker = circuit.begun(state.breaker, self._trials_count)
         return self._trials_count
 
-    def give_back(self, server: ServerName, trial: int) -> None:
+    def end_attempt(self, server: ServerName, trial: int) -> None:
         """The attempt with that number has ended, or was cancelled."""
         state = self.states[server]
         state.breaker = circuit.given_back(state.breaker, trial)
@@ -318,7 +319,7 @@ class PeerBook:
         breakers = [state.breaker for state in self.states.values() if state.breaker.opened_at is not None and not state.is_forgotten]
         return min((again_at if breaker.trial else breaker.trial_at for breaker in breakers), default=None)
 
-    def taking(self, candidates: Iterable[Peer]) -> int:
+    def taking_count(self, candidates: Iterable[Peer]) -> int:
         """How many of these peers take copies, as far as is known: neither silent, nor refusing, nor forgotten."""
         states = [self.states[peer.name] for peer in candidates if peer.name in self.states]
         return sum(state.breaker.opened_at is None and not state.is_forgotten for state in states)
@@ -327,7 +328,7 @@ class PeerBook:
         """Why each peer takes no copies."""
         return tuple([f"{server}: {_reason_of(state)}" for server, state in self.states.items() if _reason_of(state)])
 
-    def refusing(self) -> int:
+    def refusing_count(self) -> int:
         """How many peers answer but accept no copies."""
         return sum(state.breaker.refused is not None for state in self.states.values())
 
@@ -337,7 +338,7 @@ class PeerBook:
         awake = self._clock.awake()
         return {server: awake - state.contact_awake for server, state in self.states.items()}
 
-    def in_contact(self, server: ServerName) -> None:
+    def note_contact(self, server: ServerName) -> None:
         """The peer has answered a poll, or greeted this node."""
         if (state := self.states.get(server)) is not None:
             state.contact_awake = self._clock.awake()
@@ -347,8 +348,8 @@ class PeerBook:
         state = self.states.get(server)
         return 0.0 if state is None else self._clock.ran() - state.heard_ran
 
-    def is_back(self, server: ServerName) -> bool:
-        """Nothing has failed since its last sign of life, so there is no return to wait for."""
+    def is_reachable(self, server: ServerName) -> bool:
+        """Whether nothing has failed since its last sign of life. True as well for a peer with which no contact was tried yet."""
         state = self.states.get(server)
         return state is not None and state.unreachable_since is None and not state.is_forgotten
 
@@ -357,7 +358,7 @@ class PeerBook:
         state = self.states.get(server)
         return state is not None and state.is_forgotten
 
-    def forgotten(self) -> int:
+    def forgotten_count(self) -> int:
         """The number of forgotten peers."""
         return sum(state.is_forgotten for state in self.states.values())
 

@@ -35,7 +35,7 @@ async def set_aside_corrupt(context: Context, message: StoredMessage, reason: st
 
 async def set_aside_poison(context: Context, message: StoredMessage) -> None:
     """Raises: LedgerUnavailable."""
-    await set_aside(context, message, delivery_rules.reason_of(message.deaths_count))
+    await set_aside(context, message, delivery_rules.poison_reason(message.deaths_count))
 
 
 async def set_aside(context: Context, message: StoredMessage, reason: str) -> None:

@@ -35,7 +35,7 @@ from shadowrelay.protocol import tracking
 
 
 @dataclass(slots=True)
-class Reachable:
+class AskedNodes:
     """The nodes that a takeover asks, and the last known incarnation of the lost primary when it began."""
 
     parties: dict[ServerName, PeerDatabase]
@@ -108,15 +108,15 @@ class PromoteService:
         is_silent = self._silence(primary.server) >= limit
         return ResubmitReason.SILENCE if is_silent else None
 
-    def _servers_that_must_answer(self, claim: Claim, reachable: Reachable) -> frozenset[ServerName]:
+    def _servers_that_must_answer(self, claim: Claim, asked: AskedNodes) -> frozenset[ServerName]:
         """The servers that must have answered before this claim is promoted. Called in the transaction that would promote.
 
-        They include the primary server if it contacted this node since the round began: it may count a lease from our answer to it. They
-        also include it if it restarted since then: it may have notified others of deliveries after they had answered us.
+        They include the primary server if it contacted this node since the round began, because our answer may have renewed its lease. They
+        also include it if it restarted since then, because it may have told other nodes of deliveries after those nodes had answered us.
         """
         is_lost = claim.handed or self._loss(PeerDatabase(claim.primary, claim.database), kept=claim.is_kept) is not None
-        is_same = self._context.peers.whole_incarnation(claim.primary) == reachable.primary_incarnation
-        servers = frozenset(reachable.parties)
+        is_same = self._context.peers.whole_incarnation(claim.primary) == asked.primary_incarnation
+        servers = frozenset(asked.parties)
         return servers if is_lost and is_same else servers | {claim.primary}
 
     def _silence(self, primary: ServerName) -> float:
@@ -145,7 +145,7 @@ class PromoteService:
         detected_at = context.now()
         silent_since = detected_at - timedelta(seconds=self._silence(group.primary))
         is_handover = reason is ResubmitReason.HANDOVER
-        reachable = await self._reachable(group.primary, is_handover=is_handover)
+        asked = await self._nodes_to_ask(group.primary, is_handover=is_handover)
         if self.reason(group, kept=kept) is not reason:
             return  # the primary answered; messages handed over nevertheless follow in the next check
         if kept and not await self._any_may_be_taken_back(group, is_handover=is_handover):
@@ -157,7 +157,7 @@ class PromoteService:
             database=group.database,
             reason=reason.value,
             count=count,
-            asking=sorted(reachable.parties),
+            asking=sorted(asked.parties),
         )
 
         def on_promoted(promoted: Sequence[StoredMessage]) -> None:
@@ -177,7 +177,8 @@ class PromoteService:
                 context.counts.promoted[reason] += len(promoted)
                 _log.warning("messages.promoted", primary=group.primary, count=len(promoted), reason=reason.value)
                 if is_handover and context.peers.drains(group.primary):
-                    # It has a good copy of each, and yields when it is asked: the review chooses that copy, so none is sent.
+                    # The draining server still has a good copy of each, and yields when asked. The review asks it and chooses that copy, so
+                    # none is sent.
                     for message in promoted:
                         self._review.suspect(message.envelope.message_id, group.primary)
                 else:
@@ -194,7 +195,7 @@ class PromoteService:
                 going = [message for message in page if self._may_take_back(message)]
                 left_count += len(page) - len(going)
                 page = tuple(going)
-            await self._ask_and_promote(page, reachable, on_promoted)
+            await self._ask_and_promote(page, asked, on_promoted)
         if left_count:
             self._note_without_route(PeerDatabase(group.primary, group.database), left_count)
 
@@ -209,7 +210,7 @@ class PromoteService:
             self._note_without_route(PeerDatabase(group.primary, group.database), group.kept_count)
         return False
 
-    async def _reachable(self, primary: ServerName, *, is_handover: bool) -> Reachable:
+    async def _nodes_to_ask(self, primary: ServerName, *, is_handover: bool) -> AskedNodes:
         context = self._context
 
         async def greet(server: ServerName) -> PeerDatabase | None:
@@ -225,37 +226,37 @@ class PromoteService:
         ]
         parties = await asyncio.gather(*(greet(server) for server in servers))
         found = {party.server: party for party in parties if party is not None}
-        return Reachable(found, context.peers.whole_incarnation(primary))
+        return AskedNodes(found, context.peers.whole_incarnation(primary))
 
-    async def _ask_and_promote(self, page: Sequence[StoredMessage], reachable: Reachable, on_promoted: OnPromoted) -> None:
+    async def _ask_and_promote(self, page: Sequence[StoredMessage], asked: AskedNodes, on_promoted: OnPromoted) -> None:
         """Ask one round of questions about these messages; `on_promoted` is called with those that are ours now."""
         context = self._context
-        by_id = {message.envelope.message_id: message for message in page if await self._is_whole(message)}
-        await self._set_aside_damaged([message for message in page if message.envelope.message_id in self._corrupt], reachable)
+        by_id = {message.envelope.message_id: message for message in page if await self._is_intact(message)}
+        await self._set_aside_damaged([message for message in page if message.envelope.message_id in self._corrupt], asked)
         questions = [StatusQuestion(message_id, message.claim.number) for message_id, message in by_id.items()]
         promoted: set[MessageId] = set()
         is_first = True
-        for server, party in tuple(reachable.parties.items()):
+        for server, party in tuple(asked.parties.items()):
             try:
                 answers = await context.links[server].status(questions)
             except PeerUnavailable as error:
                 context.peers.failed(server, error.reason)
-                del reachable.parties[server]
+                del asked.parties[server]
                 continue
             answer_to = dict(zip(by_id, answers, strict=True))
-            decide = self._round(party, answer_to, reachable, is_first=is_first)
-            promoted |= await context.tasks.whole(self._promoted(by_id, list(answer_to), decide, on_promoted), "promote")
+            decide = self._decide_on_answers(party, answer_to, asked, is_first=is_first)
+            promoted |= await context.tasks.whole(self._commit_decisions(by_id, list(answer_to), decide, on_promoted), "promote")
             is_first = False
         rest = [message_id for message_id in by_id if message_id not in promoted]
         copies = context.settings.copies_wanted
 
         def without_answer(_: MessageId, claim: Claim | None) -> Transition:
-            must_answer = () if claim is None else self._servers_that_must_answer(claim, reachable)
+            must_answer = () if claim is None else self._servers_that_must_answer(claim, asked)
             return claims.nobody_left_to_ask(claim, context.me, must_answer, copies)
 
-        await context.tasks.whole(self._promoted(by_id, rest, without_answer, on_promoted), "promote")
+        await context.tasks.whole(self._commit_decisions(by_id, rest, without_answer, on_promoted), "promote")
 
-    async def _promoted(
+    async def _commit_decisions(
         self, by_id: Mapping[MessageId, StoredMessage], ids: Sequence[MessageId], decide: Decide, on_promoted: OnPromoted
     ) -> set[MessageId]:
         """Commit the decisions of `decide`, and report at once the messages that are ours, and those known to be delivered."""
@@ -269,7 +270,7 @@ class PromoteService:
         await self._log_ended(ids, transitions)
         return ours
 
-    async def _is_whole(self, message: StoredMessage) -> bool:
+    async def _is_intact(self, message: StoredMessage) -> bool:
         """I5: the SHA-256 is checked before promotion. A server does not take over a message whose content it cannot read: the primary may
         return, and another server may hold a good copy."""
         message_id = message.envelope.message_id
@@ -281,7 +282,8 @@ class PromoteService:
             if message_id not in self._corrupt:
                 _log.error("shadow.corrupt", message_id=message_id, primary=message.claim.primary, reason=str(error))
             self._corrupt[message_id] = str(error)
-            if message.claim.handed or self._is_rolled_back(message.claim):  # its primary has a copy, and must not wait for this one
+            # Its primary server has a copy and waits for this node to promote: end that wait.
+            if message.claim.handed or self._is_rolled_back(message.claim):
                 await set_aside_corrupt(self._context, message, str(error))
             return False
         except LedgerUnavailable as error:  # not now: the next check reads again
@@ -294,10 +296,10 @@ class PromoteService:
         self._corrupt.pop(message_id, None)
         return True
 
-    async def _set_aside_damaged(self, damaged: Sequence[StoredMessage], reachable: Reachable) -> None:
-        """Set damaged copies aside if another server has a copy, too: that server may wait for ours, which may have a higher number and
-        will never be promoted. A damaged copy that is the only one stays as it is, because the primary may return."""
-        for server in tuple(reachable.parties):
+    async def _set_aside_damaged(self, damaged: Sequence[StoredMessage], asked: AskedNodes) -> None:
+        """Set damaged copies aside if another server has a copy, too: that server waits if our copy has the higher number, and a damaged
+        copy is never promoted. A damaged copy that is the only one stays as it is, because the primary may return."""
+        for server in tuple(asked.parties):
             if not damaged:
                 return
             # Placement 0, so that no asked node begins its round again.
@@ -306,7 +308,7 @@ class PromoteService:
                 answers = await self._context.links[server].status(questions)
             except PeerUnavailable as error:
                 self._context.peers.failed(server, error.reason)
-                del reachable.parties[server]
+                del asked.parties[server]
                 continue
             only: list[StoredMessage] = []
             for message, answer in zip(damaged, answers, strict=True):
@@ -321,7 +323,9 @@ class PromoteService:
         state = self._context.peers.states.get(claim.primary)
         return state is not None and state.former == claim.database != NO_DATABASE
 
-    def _round(self, party: PeerDatabase, answer_to: Mapping[MessageId, StatusAnswer], reachable: Reachable, *, is_first: bool) -> Decide:
+    def _decide_on_answers(
+        self, party: PeerDatabase, answer_to: Mapping[MessageId, StatusAnswer], asked: AskedNodes, *, is_first: bool
+    ) -> Decide:
         """The first answer begins a new round: the claim may still contain answers of an interrupted round, which may be hours
         old."""
         me, copies = self._context.me, self._context.settings.copies_wanted
@@ -330,7 +334,7 @@ class PromoteService:
             if claim is None or claim.role is not Role.SHADOW:
                 return Transition(claim, claim)
             before = claims.new_round(claim).after if is_first else claim
-            must_answer = self._servers_that_must_answer(claim, reachable)
+            must_answer = self._servers_that_must_answer(claim, asked)
             return replace(claims.answered(before, me, party, answer_to[message_id], must_answer, copies), before=claim)
 
         return decide

@@ -42,8 +42,9 @@ class ReconcileService:
         self._reconciled: dict[ServerName, Incarnation] = {}
 
     async def primary_restarted(self, server: ServerName) -> None:
-        """Page through the shadow messages of this primary in its current database until all have been asked about: while it
-        lives, no node would deliver a message that it does not know. If it restarts meanwhile, begin again."""
+        """Page through the shadow messages of this primary in its current database until all have been asked about. While the primary
+        server runs, nobody takes its messages over; so a message that it does not know would never be delivered. If it restarts meanwhile,
+        begin again."""
         peers = self._context.peers
         if server in self._running:
             return
@@ -69,8 +70,8 @@ class ReconcileService:
             await asyncio.sleep(min(context.heartbeat, AGAIN_SECONDS))
 
     async def run(self) -> None:
-        """Once a span, ask each living primary about the copies held for it. Nothing else would ever end a copy that the network
-        delayed until its `released` had been received and acknowledged."""
+        """Once a span, ask each living primary about the copies held for it. The network may deliver a copy so late that the `released` for
+        it was already received and acknowledged; nothing else would end such a copy."""
         context = self._context
         while True:
             await asyncio.sleep(context.settings.transport.shadow_resubmit_time_span.total_seconds())
@@ -87,8 +88,9 @@ class ReconcileService:
         return party.database == incarnation.database and self._context.peers.whole_incarnation(party.server) == incarnation
 
     async def _ask_all(self, party: PeerDatabase, sender: Incarnation | None = None) -> None:
-        """Leave half of the time to the mail: after a restart both servers ask about everything they hold. `sender`: the
-        incarnation that sent all these copies, or knows them; `None` if an older one may have sent them."""
+        """Ask page by page, and pause after each page for as long as it took, at most `PAUSE_SECONDS_MAX`. So half of the time is left for
+        mail: after a restart both servers ask about everything they hold. `sender`: the incarnation that sent all these copies, or knows
+        them; `None` if an older one may have sent them."""
         clock = self._context.clock
         after = 0
         began = clock.awake()
@@ -121,7 +123,7 @@ class ReconcileService:
 
         async def settle() -> None:
             transitions = await context.ledger.transition([event.message_id for event in events], decide)
-            for event, transition in zip(events, transitions, strict=True):  # again after the commit: see `call_off_done`
+            for event, transition in zip(events, transitions, strict=True):  # before and after the commit: `Context.call_off_done` says why
                 if not context.call_off_done(event.message_id, transition) and transition.changed:
                     context.attempts.changed(event.message_id)
             await context.log_discarded(party.server, rules.discarded(events, transitions))

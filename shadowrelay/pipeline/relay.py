@@ -164,11 +164,13 @@ class RelayService:
             answer = await context.links[server].track(offer, context.clock.awake() + RELAY_SECONDS, stall_seconds)
         finally:
             del self._done_before_answer[message_id]
-        superseded = answer.superseded
-        if superseded is not None and superseded.state is StatusState.UNKNOWN:  # its row has just expired: the next offer is new there
+        superseded_by = answer.superseded_by
+        if (
+            superseded_by is not None and superseded_by.state is StatusState.UNKNOWN
+        ):  # its row has just expired: the next offer is new there
             raise TransientDeliveryError(Reply(451, "4.3.0", "it was forgotten there"), server)
-        done = (NO_ORDINALS if superseded is None else superseded.done).union(*reported).intersection(range(1, count + 1))
-        state = None if superseded is None else superseded.state
+        done = (NO_ORDINALS if superseded_by is None else superseded_by.done).union(*reported).intersection(range(1, count + 1))
+        state = None if superseded_by is None else superseded_by.state
         is_done = state is StatusState.DELIVERED or not all(reported) or len(done) >= count
         if is_done:
             text = f"Delivered there as {message_id}"
@@ -183,12 +185,12 @@ class RelayService:
             return Relayed(server, report, None, None)
         next_hop = PeerDatabase(server, answer.server_database)
         number = (
-            superseded.number
-            if superseded is not None and superseded.state is StatusState.PRIMARY and superseded.number is not None
+            superseded_by.number
+            if superseded_by is not None and superseded_by.state is StatusState.PRIMARY and superseded_by.number is not None
             else rank
         )
         claim = claims.kept_claim(next_hop, number, count, done)
-        if superseded is not None and rules.yielded_to(superseded, next_hop, context.me):
+        if superseded_by is not None and rules.yielded_to(superseded_by, next_hop, context.me):
             self._yielded.add(message_id)
         keep_until = delivery_rules.shadow_keep_until(context.now(), context.settings.transport)
         kept = NewMessage(envelope, claim, Origin.SHADOW, None, keep_until)

@@ -32,8 +32,9 @@ GONE = (Outcome.DROPPED, Outcome.EVERYBODY)  # the server reports that it holds 
 SILENT_SECONDS = 5.0  # a server that did not answer is not asked again for this long, unless it contacts this node
 PAGE = 400  # docs/protocol.md 14: questions in one XQDISCARD STATUS BDAT
 DOUBLINGS_MAX = 10
-REVIEWS_BEFORE_WAITING = 2  # then a message for which another node must act first waits in its queue, and frees its place in memory
-TRUSTED_HEARTBEATS = 2  # without a failed question, until a server that polls but did not answer counts as answering
+# After so many reviews, a message that waits for another node to act goes back to its queue and frees its place in memory.
+REVIEWS_BEFORE_WAITING = 2
+TRUSTED_HEARTBEATS = 2  # heartbeats after the last failed question, until a server that polls counts as answering again
 CLOCK_GRAIN_SECONDS = 0.1
 REVIEW_AGAIN_SECONDS = 1800.0  # in case the event that wakes it was missed
 
@@ -51,10 +52,10 @@ class ReviewService:
     | `_tries`              | reviews in a row without a result     | `_again`                    | `_conclude`; `_ended`              |
     | `_suspects`           | servers to ask although leases run    | `suspect`; `request_server` | `_answered`; `_conclude`; `_ended` |
     | **servers**           |                                       |                             |                                    |
-    | `_unanswered`         | last failed question since an answer  | `_note_unanswered`          | `_trust`                           |
-    | `_unanswered_since`   | first failed question since an answer | `_note_unanswered`          | `_question`, by an answer          |
-    | `_trusted_at`         | when one of these counts as answering | `reachable`                 | `_trust`; `_note_unanswered`       |
-    | `_waited_for`         | servers for which messages wait       | `_wait_for`; `run`          | `reachable`; `run`                 |
+    | `_failed_at`          | last failed question since an answer  | `_note_failed`              | `_trust`                           |
+    | `_failing_since`      | first failed question since an answer | `_note_failed`              | `_question`, by an answer          |
+    | `_trusted_at`         | when one of these counts as answering | `returned`                  | `_trust`; `_note_failed`           |
+    | `_waited_for`         | servers for which messages wait       | `_wait_for`; `run`          | `returned`; `run`                  |
     """
 
     def __init__(self, context: Context, deliver: DeliverService, copy_repair: CopyRepair) -> None:
@@ -66,10 +67,10 @@ class ReviewService:
         self._later_at: dict[MessageId, float] = {}  # the valid time of each message in `_later`; other entries there are stale
         self._batch: frozenset[MessageId] = frozenset()  # in review now
         self._tries: dict[MessageId, int] = {}  # unfinished reviews of each message
-        self._unanswered: dict[ServerName, float] = {}  # `Clock.awake` of the last failed question, if none was answered since
-        self._unanswered_since: dict[ServerName, float] = {}  # of the first failed question since the last answer
+        self._failed_at: dict[ServerName, float] = {}  # `Clock.awake` of the last failed question, if none was answered since
+        self._failing_since: dict[ServerName, float] = {}  # of the first failed question since the last answer
         self._logged_unanswering: set[ServerName] = set()
-        self._trusted_at: dict[ServerName, float] = {}  # of `_unanswered`: when all messages that wait for it proceed
+        self._trusted_at: dict[ServerName, float] = {}  # for servers in `_failed_at`: when all messages that wait for the server proceed
         self._suspects: dict[MessageId, set[ServerName]] = defaultdict(set)
         self._requested_servers: set[ServerName] = set()  # for which `request_server` runs
         self._waited_for: set[ServerName] = set()
@@ -86,26 +87,26 @@ class ReviewService:
         self._suspects[message_id].add(server)
         self.request(message_id)
 
-    def reachable(self, server: ServerName) -> None:
+    def returned(self, server: ServerName) -> None:
         """The server contacted this node again, or was forgotten: messages that wait for it proceed. A server that polls may still not
         answer questions. If its last question failed, one message tries first; the others follow after an answer, or after a while
         without a failure."""
         self._waited_for.discard(server)
         self._waited_for_longer.discard(server)
         peers = self._context.peers
-        if server not in self._unanswered or server not in peers or peers.is_forgotten(server):
+        if server not in self._failed_at or server not in peers or peers.is_forgotten(server):
             self._trust(server)
         elif server not in self._trusted_at:
             self._trusted_at[server] = self._context.clock.awake() + TRUSTED_HEARTBEATS * self._context.heartbeat
             self._deliver.wake_server(server, 1)
 
-    def parked(self, server: ServerName) -> None:
-        """A message waits for this server now."""
-        if self._context.peers.is_back(server):
-            self.reachable(server)
+    def wake_if_back(self, server: ServerName) -> None:
+        """Called after a message was queued to wait for this server: if the server returned while that was written, wake the message."""
+        if self._context.peers.is_reachable(server):
+            self.returned(server)
 
     def _trust(self, server: ServerName) -> None:
-        self._unanswered.pop(server, None)
+        self._failed_at.pop(server, None)
         self._trusted_at.pop(server, None)
         self._deliver.wake_server(server)
 
@@ -122,12 +123,12 @@ class ReviewService:
                 for message in page:
                     self._suspects[message.envelope.message_id].add(server)
                 await self._review([message.envelope.message_id for message in page])
-                if self._is_silent(server):
+                if self._failed_recently(server):
                     return
         finally:
             self._requested_servers.discard(server)
 
-    async def lost(self, server: ServerName) -> None:
+    async def count_as_lost(self, server: ServerName) -> None:
         """The server was unreachable for two heartbeats: place its copies on another server too."""
         after = 0
         while page := await self._context.ledger.primaries_listed_on(server, PAGE, after):
@@ -211,7 +212,7 @@ class ReviewService:
             suspects = self._suspects.get(message_id, set())
             # Suspects need not be on the list: a forgotten peer that returned may have taken the message over.
             suspects.intersection_update(context.links)
-            for server in suspects | set(rules.without_lease(message.claim, self._suffices(message))):
+            for server in suspects | set(rules.without_lease(message.claim, self._lease_suffices(message))):
                 by_server[server].append(message_id)
         unreachable: set[ServerName] = await self._claim_again(older) if older else set()
         unsettled: set[MessageId] = set(older)
@@ -229,7 +230,8 @@ class ReviewService:
                 self._ended(message.envelope.message_id)
 
     def _ended(self, message_id: MessageId) -> None:
-        """The message is no longer ours. Delivery is informed too, because the message may become ours again and must not wait then."""
+        """The message is no longer ours. Tell delivery as well: otherwise the message would wait for this review if it became ours
+        again."""
         self._suspects.pop(message_id, None)
         self._later_at.pop(message_id, None)
         self._tries.pop(message_id, None)
@@ -243,29 +245,29 @@ class ReviewService:
             if not suspects:
                 del self._suspects[message_id]
 
-    def _runs(self, message: StoredMessage) -> Callable[[Copy], bool]:
+    def _lease_runs(self, message: StoredMessage) -> Callable[[Copy], bool]:
         return lambda copy: self._context.leases.left(message.envelope.message_id, copy) > 0
 
-    def _suffices(self, message: StoredMessage) -> Callable[[Copy], bool]:
+    def _lease_suffices(self, message: StoredMessage) -> Callable[[Copy], bool]:
         """Servers whose lease is about to end are asked as well: the answer begins a new one."""
         return partial(self._context.leases.suffices, message.envelope.message_id)
 
     def _conclude(self, message: StoredMessage, unreachable: set[ServerName], *, is_settled: bool) -> None:
         message_id = message.envelope.message_id
-        blocking = frozenset(rules.without_lease(message.claim, self._suffices(message)))
+        blocking = frozenset(rules.without_lease(message.claim, self._lease_suffices(message)))
         is_older = rules.is_of_older_copy(message.claim, self._context.me)
         if is_older:
             blocking |= unreachable  # rule *rolled back*: all nodes must answer
-        ended = blocking.issubset(rules.without_lease(message.claim, self._runs(message)))
+        leases_ended = blocking.issubset(rules.without_lease(message.claim, self._lease_runs(message)))
         suspects = self._suspects.get(message_id, set())
         if is_settled and not blocking and not is_older:
             self._tries.pop(message_id, None)
             self._deliver.cleared(message_id, NO_SERVERS)
-        elif ended and unreachable.issuperset(blocking | suspects) and self.may_go_without(blocking | suspects) and not is_older:
+        elif leases_ended and unreachable.issuperset(blocking | suspects) and self.may_go_without(blocking | suspects) and not is_older:
             self._suspects.pop(message_id, None)  # servers unreachable for so long are asked when they return
             self._tries.pop(message_id, None)
             self._deliver.cleared(message_id, blocking)
-        elif away := {server for server in unreachable & blocking if not self._context.peers.is_back(server)}:
+        elif away := {server for server in unreachable & blocking if not self._context.peers.is_reachable(server)}:
             self._wait_for(message, away)
             if suspects:
                 self._again(message_id)
@@ -273,7 +275,8 @@ class ReviewService:
             pause = self._again(message_id)
             if self._tries[message_id] > REVIEWS_BEFORE_WAITING:
                 self._deliver.blocked(message_id, NO_SERVER, pause)
-        is_unanswered = bool(unreachable & suspects)  # handed over, and the old primary server does not answer
+        # For example, a draining server handed the message over and does not answer: place a copy instead of choosing its copy.
+        is_unanswered = bool(unreachable & suspects)
         if (is_settled or is_unanswered) and not is_older and message.claim.missing_count:
             self._copy_repair.want(message_id)
 
@@ -376,7 +379,7 @@ class ReviewService:
         """Send one XQDISCARD STATUS and apply the answers to our claims; None if the server cannot be asked."""
         context = self._context
         link = context.links.get(server)
-        if link is None or self._is_silent(server) or context.peers.is_forgotten(server):
+        if link is None or self._failed_recently(server) or context.peers.is_forgotten(server):
             return None
         messages = {message.envelope.message_id: message for message in await context.ledger.load_many(message_ids)}
         messages = {message_id: message for message_id, message in messages.items() if message.claim.is_primary}
@@ -389,17 +392,17 @@ class ReviewService:
             answers = await link.status(wanted)
         except PeerUnavailable as error:
             context.peers.failed(server, error.reason)
-            self._note_unanswered(server, error.reason)
+            self._note_failed(server, error.reason)
             return None
-        self._unanswered_since.pop(server, None)
+        self._failing_since.pop(server, None)
         self._logged_unanswering.discard(server)
-        if server in self._unanswered:
+        if server in self._failed_at:
             self._trust(server)
         assert link.identity is not None
         party = PeerDatabase(server, link.identity.database)
         answer_to = dict(zip(messages, answers, strict=True))
         runs = {
-            message_id: (entry := message.claim.copy_on(server)) is not None and self._runs(message)(entry)
+            message_id: (entry := message.claim.copy_on(server)) is not None and self._lease_runs(message)(entry)
             for message_id, message in messages.items()
         }
 
@@ -426,27 +429,27 @@ class ReviewService:
         elapsed = timedelta(seconds=context.clock.awake() - asked_at)
         context.tracking.write(tracking.haredirect(context.me.server, message, at=context.now(), server=server, elapsed=elapsed))
 
-    def _note_unanswered(self, server: ServerName, reason: str) -> None:
+    def _note_failed(self, server: ServerName, reason: str) -> None:
         """A question failed. A server that polls but answers no question for a span is logged once, and not waited for any longer."""
-        now = self._unanswered[server] = self._context.clock.awake()
+        now = self._failed_at[server] = self._context.clock.awake()
         self._trusted_at.pop(server, None)
-        self._unanswered_since.setdefault(server, now)
+        self._failing_since.setdefault(server, now)
         _log.info("review.unanswered", server=server, reason=reason)
         if self._is_unanswering(server) and server not in self._logged_unanswering and self._context.peers.unreachable_for(server) < 1:
             self._logged_unanswering.add(server)
             _log.warning("peer.answers_no_questions", server=server, reason=reason)
 
     def _is_unanswering(self, server: ServerName) -> bool:
-        since = self._unanswered_since.get(server)
+        since = self._failing_since.get(server)
         return since is not None and self._context.clock.awake() - since >= self._span
 
     @property
     def _span(self) -> float:
         return self._context.settings.transport.shadow_resubmit_time_span.total_seconds()
 
-    def _is_silent(self, server: ServerName) -> bool:
+    def _failed_recently(self, server: ServerName) -> bool:
         """It recently did not answer, and has not contacted this node since. Without this, each page of a long review would wait for it."""
-        failed_at = self._unanswered.get(server)
+        failed_at = self._failed_at.get(server)
         if failed_at is None or self._context.clock.awake() - failed_at > min(self._context.heartbeat, SILENT_SECONDS):
             return False
         heard_at = self._context.peers.states[server].heard_awake if server in self._context.peers else None

@@ -28,7 +28,7 @@ from shadowrelay.pipeline.safety_net_rules import Selection
 from shadowrelay.protocol import tracking
 
 PAGE = 50  # messages looked at in a step
-UNFINISHED_MAX = 100  # resubmitted and not delivered, of one request: a queue may have this many of them before new mail
+UNFINISHED_MAX = 100  # resubmitted messages of one request that are not delivered yet: so many of them may be ahead of new mail in a queue
 AT_ONCE = 4  # requests; the next ones wait for these
 LOOK_SECONDS = 0.5  # between two looks at the unfinished messages
 AGAIN_SECONDS = 5.0
@@ -37,7 +37,8 @@ _log = structlog.get_logger()
 
 
 class SafetyNetService:
-    """`destination`: where mail for an address goes now. `is_lost`: whether this database of a peer is gone, or the peer for a span."""
+    """`destination` returns where mail for an address goes now. `is_lost` returns whether this database of a peer is gone, or whether the
+    peer was silent for the span."""
 
     def __init__(
         self,
@@ -118,7 +119,7 @@ class SafetyNetService:
                 continue
 
     async def _turn(self) -> float | None:
-        """Seconds until the next one; None: until a request is made."""
+        """Work on the active requests once. Returns the seconds until the next turn; None: wait until a request is made."""
         context = self._context
         active = [request for request in await context.ledger.resubmit_requests() if request.state.is_active][:AT_ONCE]
         if not active:
@@ -129,15 +130,15 @@ class SafetyNetService:
             raise LedgerUnavailable(INSUFFICIENT_RESOURCES, "back pressure: what was delivered before must wait")
         has_more = False
         for request in active:
-            room = UNFINISHED_MAX - await self._settle(request)
+            room = UNFINISHED_MAX - await self._update_unfinished(request)
             if not request.is_examined and room > 0:
                 has_more |= await self._examine(request, room)
             elif request.is_examined:
                 await self._finish(request)
         return 0.0 if has_more else LOOK_SECONDS
 
-    async def _settle(self, request: ResubmitRequest) -> int:
-        """How many of its messages are unfinished."""
+    async def _update_unfinished(self, request: ResubmitRequest) -> int:
+        """Record which of its messages are redundant or finished by now. Returns how many are unfinished."""
         context = self._context
         waiting = await context.ledger.unfinished_resubmitted(request.number)
         if not waiting:
@@ -200,9 +201,9 @@ class SafetyNetService:
             else:
                 step = Progress(step.examined_at, step.examined_id)
                 room -= 1
-        is_whole = not page or (step.examined_at, step.examined_id) == (page[-1].delivered_at, page[-1].internal_id)
-        await context.ledger.record_progress(request.number, replace(step, is_examined=is_whole and len(page) < PAGE))
-        return is_whole and room > 0
+        is_page_done = not page or (step.examined_at, step.examined_id) == (page[-1].delivered_at, page[-1].internal_id)
+        await context.ledger.record_progress(request.number, replace(step, is_examined=is_page_done and len(page) < PAGE))
+        return is_page_done and room > 0
 
     async def _resubmit(self, request: ResubmitRequest, step: Progress, original: StoredMessage, selection: Selection) -> str:
         """Why it cannot be resubmitted; empty if it was. Raises: LedgerUnavailable."""
@@ -225,7 +226,7 @@ class SafetyNetService:
         claim = claims.first_claim(me, len(selection.ordinals), wanted=context.settings.copies_wanted)
         if request.criteria.primary_server:  # any other shadow server may have made this message already: they are asked first
             message_id = safety_net_rules.shared_resubmission_id(original_id, selection.ordinals)
-            claim = replace(claim, copies=context.peers.entries())
+            claim = replace(claim, copies=context.peers.reachable_as_copies())
         envelope = safety_net_rules.envelope_for(original.envelope, selection.ordinals, message_id, now)
         header = dsn.resubmission_header(me.server, message_id, original_id, number, now)
         content = await context.ledger.wrapped(content, header)

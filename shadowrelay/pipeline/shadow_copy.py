@@ -34,7 +34,7 @@ class CopyResult:
     unsent: tuple[ServerName, ...] = ()
     said: Ordinals = NO_ORDINALS  # recipients that the copies record as done
     uncertain: list[PeerDatabase] = field(default_factory=list)  # may have stored it, but did not confirm
-    superseded: tuple[PeerDatabase, StatusAnswer] | None = None
+    superseded_by: tuple[PeerDatabase, StatusAnswer] | None = None
     failures: list[str] = field(default_factory=list)
     attempts_count: int = 0  # servers actually tried
     _verdict: Transition | None = None  # cached: the ledger usually asks with the same claim again
@@ -195,7 +195,7 @@ class Copier:
     async def _one(self, job: Job, first: ServerName | None) -> CopyResult:
         """Place one copy: try `first`, which is listed already, then the remaining servers, until one has stored it."""
         context, result = self._context, job.result
-        while result.superseded is None:
+        while result.superseded_by is None:
             server = first or job.next()
             if server is None:
                 break
@@ -295,7 +295,7 @@ class Copier:
         state = context.peers.states[server]
         message_id = offer.envelope.message_id
         began = context.clock.awake()
-        trial = context.peers.begin(server)
+        trial = context.peers.begin_attempt(server)
         if trial is None:
             result.failures.append(f"{server}: left alone for now")
             if not was_listed:
@@ -316,12 +316,12 @@ class Copier:
             return False
         finally:
             if trial:
-                context.peers.give_back(server, trial)
+                context.peers.end_attempt(server, trial)
         party = PeerDatabase(server, answer.server_database)
-        if answer.superseded is not None:
-            result.failures.append(f"{server}: superseded by {answer.superseded.state} {answer.superseded.number}")
+        if answer.superseded_by is not None:
+            result.failures.append(f"{server}: superseded by {answer.superseded_by.state} {answer.superseded_by.number}")
             # It has a claim or a copy of its own, and may have yielded to us by now: it stays on the list and is asked.
-            result.superseded = (party, answer.superseded)
+            result.superseded_by = (party, answer.superseded_by)
             return True
         context.peers.stored(server)
         context.leases.began(message_id, server, answer.began_awake, is_confirmed=True)

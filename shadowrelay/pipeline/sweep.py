@@ -64,7 +64,7 @@ class SweepService:
             is_lost = peers.unreachable_for(server) >= HEARTBEATS_UNTIL_LOST * self._context.heartbeat
             if is_lost and server not in self._lost:
                 _log.warning("peer.lost", server=server, silence=round(peers.silence(server), 1))
-                await self._review.lost(server)
+                await self._review.count_as_lost(server)
                 self._lost.add(server)
             elif not is_lost:
                 self._lost.discard(server)

@@ -23,7 +23,7 @@ from shadowrelay.pipeline.copy_repair import CopyRepair
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.protocol import tracking
 
-# The reply to an unknown parameter: the previous hop then delivers the message without TRACK at once, and does not wait.
+# 555 is the reply to an unknown parameter. The previous hop then delivers the message without TRACK at once, instead of waiting.
 NOT_LINKED = Reply(555, "5.5.4", "This server takes no XSHADOW=TRACK from you: send_xshadow is off here")
 
 _log = structlog.get_logger()

@@ -282,7 +282,7 @@ class View:
         """
         context = self._context
         silence = context.peers.silence(server)
-        if not is_forced and server in context.peers and context.peers.is_back(server) and silence < context.heartbeat:
+        if not is_forced and server in context.peers and context.peers.is_reachable(server) and silence < context.heartbeat:
             raise RequestRefused(
                 f"{server} was heard {silence:.1f} s ago: only a peer whose queue is destroyed for good may be forgotten. "
                 f"Stop it first, or take it out of the configuration; --force forgets it all the same"
@@ -392,7 +392,7 @@ class View:
         context, transport = self._context, self._context.settings.transport
         if not context.is_enabled:
             return
-        taking, wanted = context.peers.taking(context.settings.shadow_candidates), context.settings.copies_wanted
+        taking, wanted = context.peers.taking_count(context.settings.shadow_candidates), context.settings.copies_wanted
         if taking < wanted:
             fewer = "without a copy" if not taking else f"with {taking} of {wanted} copies"
             outcome = "is refused with 451" if transport.reject_message_on_shadow_failure else f"is accepted {fewer}"

@@ -59,7 +59,8 @@ COMMAND_NOT_IMPLEMENTED, PARAMETER_NOT_KNOWN, TOO_LARGE = 502, 555, 552  # docs/
 
 @dataclass(slots=True)
 class CopyInFlight:
-    """The state of a copy, whatever happens to it: `began_awake` (of Clock.awake), and whether it may be stored on the peer."""
+    """The state of a copy while it is sent, also after an error. `began_awake`: when sending began (`Clock.awake`). `sent`: the peer may
+    have stored it. `is_tracked`: it is relayed by TRACK."""
 
     offer: CopyOffer
     is_tracked: bool = False
@@ -255,7 +256,8 @@ class PeerSession:
             return self._verdict(await self.pipeline.answers(replies_count, None), copy)
         except SessionBroken:
             refusal = self._refusal_in(self.pipeline.taken())
-            if refusal is not None:  # the refusal arrived before COMMIT was sent
+            # One refused line fails the whole copy, so nothing is stored, even if COMMIT was sent. docs/protocol.md 6.
+            if refusal is not None:
                 return self._superseded(refusal, copy)
             raise
 
@@ -439,7 +441,9 @@ class SmtpPeerLink:
             raise self._unavailable(error, seconds if stall_seconds is None else min(seconds, stall_seconds), is_sent=copy.sent) from error
         finally:
             copy.on_progress = None
-            del bound  # the exception of a cancelled task keeps this frame: with a cycle through the time-out the content would stay
+            # The exception of a cancelled task keeps this frame alive; break the cycle through the time-out, or the content would stay in
+            # memory.
+            del bound
 
     async def _place(self, session: PeerSession, copy: CopyInFlight) -> HoldAnswer:
         copy.began_awake = self._clock.awake()
@@ -447,7 +451,7 @@ class SmtpPeerLink:
             copy.on_progress()
         session.pipeline.on_progress = copy.on_progress
         try:
-            superseded = await session.hold(copy)
+            superseded_by = await session.hold(copy)
         except BaseException:
             self._pool.drop(session)
             raise
@@ -456,7 +460,7 @@ class SmtpPeerLink:
         database = session.database
         self._events.on_heard(self._server, database)
         self._pool.keep(self._server, session)
-        return HoldAnswer(superseded, copy.began_awake, database)
+        return HoldAnswer(superseded_by, copy.began_awake, database)
 
     async def greet(self) -> PeerIdentity:
         """See `ports.PeerLink`."""

@@ -200,7 +200,7 @@ class SqliteLedger:
         if content.path is None:
             return self._writer.submit(partial(run, placed=(content, None)), wants)
         return self._large.promise(
-            (content,), lambda places: self._writer.submit(partial(run, placed=(content, places[0])), wants), promises.is_kept
+            (content,), lambda places: self._writer.submit(partial(run, placed=(content, places[0])), wants), promises.stores_copy
         )
 
     # ownership

@@ -1,8 +1,8 @@
 """The transactions of the ledger, as functions on a `UnitOfWork`: messages, peers, and the removal of expired rows. docs/design.md 3, 9.
 
-They run inside the transaction, on the event loop's thread or, if that takes long or failed there, on the writer's. Each decides
-everything first and changes the `UnitOfWork` afterwards, so that a `decide` that raises leaves nothing behind. The memory of `KnownPeers`
-changes after the commit.
+A *promise* is one write call of the ledger; `commit.py` runs several in one transaction. They run inside the transaction, on the event
+loop's thread or, if that takes long or failed there, on the writer's. Each decides everything first and changes the `UnitOfWork`
+afterwards, so that a `decide` that raises leaves nothing behind. The memory of `KnownPeers` changes after the commit.
 
 Expiry reads a message once more, when its row may be deleted. Content is deleted by whole segments, without reading rows: a segment
 goes when no message in it is unfinished or kept in Safety Net.
@@ -29,7 +29,7 @@ from shadowrelay.pipeline.delivery_rules import LadderStep
 from shadowrelay.ports import Decide
 from shadowrelay.store import counters, reading, rows, tables
 from shadowrelay.store.dialect import compiled, constant, through, upsert
-from shadowrelay.store.rows import LARGE, TO_BE_DELIVERED, Row
+from shadowrelay.store.rows import LARGE, NEEDS_CONTENT, Row
 from shadowrelay.store.work import UnitOfWork, write_retries
 
 _R, _D, _W = tables.RETRY.c, tables.DISCARD.c, tables.WAITING.c
@@ -71,7 +71,7 @@ def accepted(work: UnitOfWork, message: NewMessage, placed: Placed, decided: boo
     if work.rows.get(message.envelope.message_id) is not None:
         raise LedgerUnavailable(LOCAL_ERROR, f"{message.envelope.message_id} is there already")
     content, place = placed
-    row = work.insert(message, work.keep(content, place), is_decided=decided)
+    row = work.insert(message, work.store_content(content, place), is_decided=decided)
     if row.place is not None and content.data is not None:
         work.after_commit.append(partial(work.state.contents.recent.put, row.place, content.data))
     return StoredMessage(
@@ -86,19 +86,19 @@ def hold(work: UnitOfWork, message: NewMessage, placed: Placed, decide: Decide) 
     row = work.row(message_id)
     before = None if row is None else row.claim
     transition = decide(message_id, before)
-    if is_kept(transition):
+    if stores_copy(transition):
         if row is not None:
             work.delete(row)  # a copy placed anew brings its envelope and content with it
         assert transition.after is not None
         fresh = NewMessage(message.envelope, transition.after, message.origin, None, message.keep_until)
-        work.insert(fresh, work.keep(*placed), is_decided=True)
+        work.insert(fresh, work.store_content(*placed), is_decided=True)
     elif transition.changed:
         work.apply(message_id, transition)
     work.tell(message_id, transition)
     return transition
 
 
-def is_kept(transition: Transition) -> bool:
+def stores_copy(transition: Transition) -> bool:
     """Whether `record_hold` stores the content that came with it."""
     after = transition.after
     return after is not None and after.role is Role.SHADOW and after != transition.before
@@ -132,8 +132,9 @@ def verdict(work: UnitOfWork, message_id: MessageId, decide: Decide) -> Transiti
 def attempt(
     work: UnitOfWork, record: AttemptRecord, places: Sequence[ContentPlace | None], decide: Decide, has_survived: bool = False
 ) -> Transition:
-    """`has_survived`: the content was handled, and the process lives: what killed an earlier one was another message. `places`: of the
-    generated messages, and behind them of a shadow that is kept, if its content is a file of its own."""
+    """`has_survived`: this process handled the content and did not die, so another message caused the earlier deaths, and they are
+    forgotten. `places`: where the contents of the generated messages are, in order. If `record.kept_content` is set, the last place is that
+    of the kept shadow."""
     message_id = record.message_id
     row = work.row(message_id)
     claim = None if row is None else row.claim
@@ -156,7 +157,8 @@ def attempt(
         changed.is_decided = True  # nothing is attempted before the verdict, which may come in this very commit
         work.changed(changed)
     if record.sent and changed is not None:
-        changed.delivered_at = work.now_microseconds  # of this commit: an interval that is over gets no more deliveries
+        # The time of this commit: so no delivery is ever added to an interval that is already over.
+        changed.delivered_at = work.now_microseconds
         changed.deliveries += rows.encode_delivery(work.now_microseconds, record.next_hop, record.sent, record.is_inside)
         if message_id not in work.dirty:
             work.changed(changed)
@@ -175,8 +177,8 @@ def attempt(
 
 
 def _requeue(work: UnitOfWork, row: Row, record: AttemptRecord) -> None:
-    """What is left of this fork waits in its queue. A message has either no row in any queue, and all that is undone of it is
-    Submission's, or one for each fork that is undone: one that is being attempted, too."""
+    """Put what is left of this fork into its queue. A message either has no row in any queue, and then it is in Submission with all undone
+    recipients; or it has one row for each undone fork, including a fork that is being attempted."""
     retries = dict(work.retries_of(row))
     was_queued = bool(retries)
     retries.pop(record.next_hop, None)
@@ -195,10 +197,10 @@ def _undone(retry: ForkRetry, done: Ordinals) -> ForkRetry:
 
 
 def queued(work: UnitOfWork, message_id: MessageId, retries: Sequence[ForkRetry], gone: Sequence[str], decide: Decide | None) -> None:
-    """These forks wait in their queues, and no longer in `gone`. `decide` is a verdict that was not recorded yet.
+    """Put these forks into their queues, and take the message out of the queues `gone`. `decide` is a verdict that was not recorded yet.
 
-    Whoever asks for it read the message a while ago. A fork that has come into its queue since, or has been attempted, keeps its
-    ladder; if it is due, it waits as long as the one that was given.
+    The caller read the message some time ago. A fork that was queued or attempted since then keeps its failures; if it is due, it gets the
+    due time of the given one.
     """
     if decide is not None:
         verdict(work, message_id, decide)
@@ -236,8 +238,8 @@ def wake(work: UnitOfWork, server: ServerName, limit: int) -> dict[str, int]:
 
 
 def hasten(work: UnitOfWork, next_hop: str, step: LadderStep | None, latest_at: datetime, limit: int) -> int:
-    """What waits in this queue, at this step of the ladder, beyond `latest_at` waits until then. At most `limit`. Without a step:
-    what waits for a server or a copy."""
+    """Forks in this queue and at this step of the ladder that are due after `latest_at` become due then, at most `limit`. Without a step:
+    those that wait for a server or a copy. Returns how many."""
     write_retries(work)
     parameters = {"queue": next_hop, "latest_at": rows.encode_instant(latest_at), "limit": limit}
     if step is None:
@@ -310,7 +312,7 @@ def _generated(work: UnitOfWork, generated: GeneratedMessage, place: ContentPlac
     if row is None:
         if original is not None:
             message = replace(message, claim=generated_claim(original, message.claim))
-        return work.insert(message, work.keep(generated.content, place), is_decided=True)
+        return work.insert(message, work.store_content(generated.content, place), is_decided=True)
     if place is not None:
         work.large_gone.append(place.offset)
     return row
@@ -373,7 +375,7 @@ def forget_acknowledged(work: UnitOfWork, asker: ServerName, database: DatabaseI
 def set_aside(work: UnitOfWork, message_id: MessageId, reason: str, decide: Decide | None = None) -> None:
     """`decide` may hand it over in the same commit."""
     row = work.row(message_id)
-    if row is None or row.claim.role not in TO_BE_DELIVERED:
+    if row is None or row.claim.role not in NEEDS_CONTENT:
         return
     transition = Transition(row.claim, row.claim) if decide is None else decide(message_id, row.claim)
     after = transition.after or row.claim
@@ -496,8 +498,8 @@ def older_claims_over(work: UnitOfWork) -> None:
 
 
 def _note_replaced(work: UnitOfWork, row: PeerRow) -> None:
-    """Housekeeping removes notifications only for databases that are known to be replaced: so are now those that could not be
-    recorded while the disk was full."""
+    """Housekeeping removes notifications only for databases that are recorded as replaced. Record those as well that could not be recorded
+    while the disk was full."""
     known = work.state.peers
     names = [name.partition(" ") for name, *_ in counters.of_kind(work.connection, counters.DISCARD)]
     databases = [DatabaseId(database) for asker, _, database in names if asker == row.server]

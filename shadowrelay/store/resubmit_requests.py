@@ -128,7 +128,7 @@ def progressed(
         return None
     made = None
     if message is not None and placed is not None and work.row(message.envelope.message_id) is None:
-        row = work.insert(message, work.keep(*placed), is_decided=True)
+        row = work.insert(message, work.store_content(*placed), is_decided=True)
         made = stored_message(row, message.envelope, ())
         if row.place is not None and placed[0].data is not None:
             work.after_commit.append(partial(work.state.contents.recent.put, row.place, placed[0].data))

@@ -165,7 +165,7 @@ def decode_envelope(message_id: MessageId, text: str) -> Envelope:
 
 ALL = tuple(column.name for column in tables.MESSAGE.columns)
 CHANGING = ALL[ALL.index("role") :]
-LISTED = (  # what a verdict changes, or a placement; nearly no index has these
+OFTEN_CHANGED = (  # what a verdict changes, or a placement; nearly no index has these
     "ownership",
     "placement",
     "number_database",
@@ -185,7 +185,7 @@ _DELIVERED_AT, _DELIVERIES, _FORKS_COUNT, _COPIES_WANTED, _IS_KEPT = map(
 KEPT = tuple(name for name in ALL if name != "envelope")
 ENVELOPE_INDEX = ALL.index("envelope")
 LARGE = 0  # the segment number of contents that are a file of their own
-TO_BE_DELIVERED = frozenset((Role.PRIMARY, Role.SHADOW, Role.SET_ASIDE, Role.HANDED_OVER))  # these need their content
+NEEDS_CONTENT = frozenset((Role.PRIMARY, Role.SHADOW, Role.SET_ASIDE, Role.HANDED_OVER))  # these need their content
 CLAIMED = frozenset((Role.PRIMARY, Role.SET_ASIDE, Role.HANDED_OVER))  # this node's own, unless it is a set-aside shadow message
 ROLES = {role.value: role for role in Role}
 ORIGINS = {origin.value: origin for origin in Origin}
@@ -215,7 +215,7 @@ class Row:
     suspended_at: int | None = None
     suspended_by: str = ""
     listed: tuple[ServerName, ...] = ()
-    written: tuple[Any, ...] = ()  # what `beside` was when the row was written; empty when not known
+    written_seldom_changed: tuple[Any, ...] = ()  # what `seldom_changed` was when the row was written; empty when not known
     delivered_at: int | None = None
     deliveries: str = ""
     forks_count: int = 0
@@ -311,8 +311,8 @@ class Row:
             1 if claim.is_kept else 0,
         )
 
-    def beside(self) -> tuple[Any, ...]:
-        """What the columns beside `LISTED` are made from."""
+    def seldom_changed(self) -> tuple[Any, ...]:
+        """What all columns but `OFTEN_CHANGED` are made from."""
         claim = self.claim
         return (
             claim.role,
@@ -335,8 +335,8 @@ class Row:
             claim.is_kept,
         )
 
-    def list_columns(self) -> tuple[Any, ...]:
-        """The columns `LISTED`."""
+    def often_changed(self) -> tuple[Any, ...]:
+        """The columns `OFTEN_CHANGED`."""
         claim = self.claim
         number = claim.number
         copies = claim.copies
@@ -447,7 +447,7 @@ def decode_row(columns: Sequence[Any]) -> Row:
     )
     row.counted = None if key is None else (key, whole_number(changing[25]))
     if not fault:
-        row.written = row.beside()
+        row.written_seldom_changed = row.seldom_changed()
     return row
 
 

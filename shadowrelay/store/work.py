@@ -1,8 +1,8 @@
 """Collects the changes of one transaction, and writes them in few statements. docs/architecture.md "On disk".
 
-Promises on one message see each other's effect on its row, and only the last state is written: an acceptance and its verdict in one
-commit are one INSERT. A promise makes all its decisions before it changes anything here, so that a `decide` that raises leaves nothing
-behind; `changes_count` lets the writer check that.
+A *promise* is one write call of the ledger (`commit.py`). Promises in one transaction see each other's changes to a row, and only the last
+state is written: if an acceptance and its verdict share a commit, there is one INSERT. A promise makes all its decisions before it changes
+anything here, so that a `decide` that raises leaves nothing behind; `changes_count` lets the writer check that.
 
 `flush` writes. A statement is compiled once, at import, and the driver runs it for each row, which costs little more than SQLite's work.
 The order: deleted rows before new ones (a message that is held again has the same id), rows before the rows that refer to them, waiting
@@ -27,7 +27,7 @@ from shadowrelay.model.replies import LOCAL_ERROR, IllegalTransition, LedgerUnav
 from shadowrelay.model.values import replace
 from shadowrelay.store import counters, rows, tables
 from shadowrelay.store.dialect import CrossJoin, compiled, constant, upsert
-from shadowrelay.store.rows import LARGE, TO_BE_DELIVERED, Row, decode_retry
+from shadowrelay.store.rows import LARGE, NEEDS_CONTENT, Row, decode_retry
 from shadowrelay.store.writing import WriterConnection, WriterState
 
 _M, _R, _D, _W, _F = tables.MESSAGE.c, tables.RETRY.c, tables.DISCARD.c, tables.WAITING.c, tables.SHADOW_FORK.c
@@ -54,7 +54,7 @@ SELECT_WAITING = compiled(
 INSERT_MESSAGE = compiled(insert(tables.MESSAGE))
 _THIS_MESSAGE = _M.internal_id == bindparam("message")
 UPDATE_MESSAGE = compiled(update(tables.MESSAGE).where(_THIS_MESSAGE), rows.CHANGING)
-UPDATE_LIST = compiled(update(tables.MESSAGE).where(_THIS_MESSAGE), rows.LISTED)
+UPDATE_OFTEN_CHANGED = compiled(update(tables.MESSAGE).where(_THIS_MESSAGE), rows.OFTEN_CHANGED)
 DELETE_MESSAGE = compiled(delete(tables.MESSAGE).where(_THIS_MESSAGE))
 INSERT_LISTING = compiled(insert_or(tables.LISTING).on_conflict_do_nothing())
 DELETE_LISTING = compiled(
@@ -130,8 +130,8 @@ class UnitOfWork:
         self.retries_gone: list[int] = []  # messages that had rows before
         self.retries_octets: dict[int, int] = {}
         self.retries_found: dict[int, dict[str, ForkRetry]] = {}  # rows as they are in the file
-        self.forks_new: dict[MessageId, None] = {}  # primary messages whose forks are to be reported to their shadow servers
-        self.forks_old: list[MessageId] = []  # messages whose queued reports of forks are out of date
+        self.forks_to_report: dict[MessageId, None] = {}  # primary messages whose forks are to be reported to their shadow servers
+        self.fork_reports_stale: list[MessageId] = []  # messages whose queued reports of forks are out of date
         self.shadow_forks: dict[int, dict[str, Ordinals]] = {}  # by internal id: the new rows of `shadow_fork`, by queue
         self.shadow_forks_gone: list[int] = []  # messages that had rows before
         self.shadow_forks_octets: dict[int, int] = {}
@@ -176,8 +176,8 @@ class UnitOfWork:
         return None if row is None else row.claim
 
     # messages
-    def keep(self, content: Content, place: ContentPlace | None) -> ContentPlace:
-        """Large contents have their place already."""
+    def store_content(self, content: Content, place: ContentPlace | None) -> ContentPlace:
+        """Returns where the content is stored. A large content was stored before as a file, at `place`."""
         return self.state.contents.append(content, self.now) if place is None else place
 
     def insert(self, message: NewMessage, place: ContentPlace, *, is_decided: bool) -> Row:
@@ -190,10 +190,10 @@ class UnitOfWork:
         row = rows.new_row(self.state.internal_id, message, place, is_decided=is_decided)
         self.rows[message_id] = row
         self.new[message_id] = rows.encode_envelope(message.envelope, row.arrived_at)
-        if row.claim.role in TO_BE_DELIVERED:
+        if row.claim.role in NEEDS_CONTENT:
             self._pin(row, 1, 0)
         if row.claim.copies:
-            self._list(row)
+            self._update_listing(row)
         if row.claim.role is Role.SHADOW and row.claim.primary not in self.state.shadow_queues:
             self._add_shadow_queue(row.claim.primary)
         return row
@@ -221,14 +221,14 @@ class UnitOfWork:
             self._add_shadow_queue(row.claim.primary)
         self.changed(row)
         if after.copies or row.listed:
-            self._list(row)
+            self._update_listing(row)
         if row.blocks_notifications and row.is_safe:
             self.release_generated(row)
         if row.retries_count and after.missing_count < before.missing_count:
             if row.is_placed:
                 self._end_wait_for_copy(row)
-            self.forks_new[message_id] = None
-            self.forks_old.append(message_id)
+            self.forks_to_report[message_id] = None
+            self.fork_reports_stale.append(message_id)
         return row
 
     def _end_wait_for_copy(self, row: Row) -> None:
@@ -242,7 +242,7 @@ class UnitOfWork:
 
     def _insert_finished(self, message_id: MessageId, claim: Claim) -> Row:
         """The row of a message that this node never stored, and only knows to be finished."""
-        if claim.role in TO_BE_DELIVERED:
+        if claim.role in NEEDS_CONTENT:
             raise IllegalTransition(f"{message_id}: {claim.role} without an envelope")
         self.state.internal_id += 1
         keep_until = self.now_microseconds + self.state.shadow_keep_microseconds
@@ -255,7 +255,7 @@ class UnitOfWork:
 
     def _change_role(self, row: Row, before: Claim, keep_until: int, remember_until: int) -> None:
         role = row.claim.role
-        had_content, has_content = before.role in TO_BE_DELIVERED, role in TO_BE_DELIVERED
+        had_content, has_content = before.role in NEEDS_CONTENT, role in NEEDS_CONTENT
         row.due_at = self.now_microseconds if role is Role.PRIMARY else None
         row.suspended_at, row.suspended_by = None, ""  # a change of role ends a suspension
         if role is Role.PRIMARY:
@@ -272,7 +272,8 @@ class UnitOfWork:
                 row.delivered_at = self.now_microseconds
             row.keep_until = keep_until
             row.remember_until = max(row.remember_until, remember_until, keep_until)
-            if row.is_shadow_side and before.is_kept:  # Safety Net has the message that was relayed, not the kept shadow
+            # Safety Net keeps the original that was relayed, so the kept shadow does not go there.
+            if row.is_shadow_side and before.is_kept:
                 row.is_shadow_side, row.delivered_at, row.keep_until = False, None, 0
         if role is not Role.PRIMARY and row.retries_count:
             self.replace_retries(row, {})
@@ -293,7 +294,7 @@ class UnitOfWork:
     def delete(self, row: Row) -> None:
         """Delete the row and everything that belongs to it."""
         self.changes_count += 1
-        if row.claim.role in TO_BE_DELIVERED:
+        if row.claim.role in NEEDS_CONTENT:
             self._pin(row, -1, 0)
         if row.retries_count:
             self.replace_retries(row, {})
@@ -343,10 +344,10 @@ class UnitOfWork:
             before = self.retries_of(row)
             is_told = any(key not in before or not retry.ordinals <= before[key].ordinals for key, retry in retries.items())
         if is_told:
-            self.forks_new[row.message_id] = None
+            self.forks_to_report[row.message_id] = None
         if row.retries_count:
             if is_told or not retries:
-                self.forks_old.append(row.message_id)
+                self.fork_reports_stale.append(row.message_id)
             self.retries_gone.append(row.internal_id)
         row.retries_count = len(retries)
         self.retries[row.internal_id] = dict(retries)
@@ -355,7 +356,7 @@ class UnitOfWork:
 
     # the forks of shadow messages
     def note_fork(self, row: Row, next_hop: str, ordinals: Ordinals) -> None:
-        """Its primary server reported a fork: these recipients belong to it, and to no other. Only listings read this, so invalid
+        """The primary server reported a fork. These recipients now belong to that fork and to no other. Only listings read this, so invalid
         reports are ignored."""
         claim = row.claim
         if claim.role is not Role.SHADOW:
@@ -369,7 +370,7 @@ class UnitOfWork:
             self._replace_shadow_forks(row, forks)
 
     def _follow_forks(self, row: Row, before: Claim) -> None:
-        """Recipients that are done have left; a message with another primary server, or another role, has no forks."""
+        """Remove recipients that are done from the reported forks. Remove all forks if the primary server or the role changed."""
         claim = row.claim
         if claim.role is not Role.SHADOW or (claim.primary, claim.database) != (before.primary, before.database):
             self._replace_shadow_forks(row, {})
@@ -407,7 +408,7 @@ class UnitOfWork:
         if row.message_id not in self.new:
             self.dirty[row.message_id] = None
 
-    def _list(self, row: Row) -> None:
+    def _update_listing(self, row: Row) -> None:
         wanted = row.should_be_listed()
         if wanted == row.listed:
             return
@@ -489,10 +490,10 @@ def flush(work: UnitOfWork) -> None:
         work.execute_many(DELETE_MESSAGE, [(internal_id,) for internal_id in work.deleted])
     if work.new:
         _insert(work)
-    _release_generated(work)
+    _write_waiting(work)
     if work.dirty:
         _update(work)
-    if work.forks_new or work.forks_old:
+    if work.forks_to_report or work.fork_reports_stale:
         _tell_forks(work)
     _write_lists(work)
     write_retries(work)
@@ -522,7 +523,7 @@ def _insert(work: UnitOfWork) -> None:
     fresh = []
     for message_id, envelope in work.new.items():
         if (row := work.rows[message_id]) is not None:
-            row.written, row.counted = row.beside(), row.to_be_counted()
+            row.written_seldom_changed, row.counted = row.seldom_changed(), row.to_be_counted()
             if row.counted is not None:
                 work.counts.append((row.counted[0], 1, row.counted[1]))
             fresh.append(
@@ -544,7 +545,7 @@ def _count(work: UnitOfWork, row: Row) -> None:
 
 
 def _count_retries(work: UnitOfWork) -> None:
-    """Called before they are written, because the queues of deleted rows are read from the table."""
+    """Call this before the rows are written: the queues of the rows to delete are read from the table."""
     if work.retries_gone:
         for internal_id, next_hop in work.select(SELECT_RETRIES_GONE, (json.dumps(list(set(work.retries_gone))),)):
             work.counts.append(((counters.DELIVERY, next_hop, 0), -1, -work.retries_octets[internal_id]))
@@ -565,24 +566,25 @@ def _write_counters(work: UnitOfWork) -> None:
 
 
 def _update(work: UnitOfWork) -> None:
-    """If only the list changed, a shorter UPDATE spares SQLite the indexes and their pages."""
-    lists, others = [], []
+    """If only the columns `OFTEN_CHANGED` changed, a shorter UPDATE spares SQLite the indexes and their pages."""
+    often, others = [], []
     for message_id in work.dirty:
         row = work.rows[message_id]
         if row is None:
             continue
-        beside = row.beside()
-        is_beside_same = beside == row.written
-        # Of the columns `LISTED`, only the number of retries affects the queue in which a message counts.
-        if not is_beside_same or bool(row.retries_count) is not (row.counted is None):
+        seldom = row.seldom_changed()
+        is_seldom_same = seldom == row.written_seldom_changed
+        # Of the columns `OFTEN_CHANGED`, only the number of retries decides in which queue a message counts: a primary message counts in
+        # Submission only while it has none. Count it again if `counted` contradicts that.
+        if not is_seldom_same or bool(row.retries_count) is not (row.counted is None):
             _count(work, row)
-        if is_beside_same:
-            lists.append((*row.list_columns(), row.internal_id))
+        if is_seldom_same:
+            often.append((*row.often_changed(), row.internal_id))
         else:
-            row.written = beside
+            row.written_seldom_changed = seldom
             others.append((*row.changing(), row.internal_id))
-    if lists:
-        work.execute_many(UPDATE_LIST, lists)
+    if often:
+        work.execute_many(UPDATE_OFTEN_CHANGED, often)
     if others:
         work.execute_many(UPDATE_MESSAGE, others)
 
@@ -621,10 +623,10 @@ def _write_shadow_forks(work: UnitOfWork) -> None:
 
 def _tell_forks(work: UnitOfWork) -> None:
     """Queue the forks for each shadow server that understands them, replacing reports that it has not fetched yet."""
-    if work.forks_old:
-        for asker, database in work.select(DELETE_FORKS, (json.dumps(work.forks_old),)):
+    if work.fork_reports_stale:
+        for asker, database in work.select(DELETE_FORKS, (json.dumps(work.fork_reports_stale),)):
             work.counts.append(((counters.DISCARD, f"{asker} {database}", 0), -1, 0))
-    for message_id in work.forks_new:
+    for message_id in work.forks_to_report:
         row = work.rows.get(message_id)
         if row is None or row.claim.role is not Role.PRIMARY:
             continue
@@ -650,7 +652,7 @@ def write_retries(work: UnitOfWork) -> None:
     work.retries_gone, work.retries = [], {}
 
 
-def _release_generated(work: UnitOfWork) -> None:
+def _write_waiting(work: UnitOfWork) -> None:
     if work.waiting:
         work.execute_many(INSERT_WAITING, work.waiting)
     while work.generated_ready:

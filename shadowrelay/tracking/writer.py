@@ -33,9 +33,12 @@ from shadowrelay.protocol.tracking import format_header, format_line
 from shadowrelay.tracking import search
 
 PAGE_BYTES = 4096  # the smallest page of Linux; larger ones are multiples of it
-ROOM_BYTES_MIN = 1024  # left in the page at the end of a write, for the next line (about 500 octets). Costs about 10 % of the space
+# If a write leaves less room than this in its page, the page is filled up, so that the next line (about 500 octets) starts a new page.
+# Costs about 10 % of the space.
+ROOM_BYTES_MIN = 1024
 LINE_END = b"\r\n"
-CLOCKS_APART = timedelta(hours=1)  # of two nodes; a message that came at five is not searched for before four
+# The most that the clocks of two nodes may differ: a message that arrived at five is searched for in files from four on.
+CLOCKS_APART = timedelta(hours=1)
 
 _NAME = re.compile(r"MSGTRK(\d{10})-(\d+)\.LOG")
 
@@ -104,22 +107,22 @@ def lay_out(lines: Sequence[bytes], offset: int, limit: int) -> list[bytes]:
         length = len(line)
         if room < length <= PAGE_BYTES:
             if pieces:
-                pieces[-1] = _filled(pieces[-1], room)
+                pieces[-1] = _padded(pieces[-1], room)
             else:
-                line = _filler(room) + line
+                line = _comment_line(room) + line
             room = PAGE_BYTES
         pieces.append(line)
         room = PAGE_BYTES - (PAGE_BYTES - room + length) % PAGE_BYTES
     if pieces and room < ROOM_BYTES_MIN and offset + sum(map(len, pieces)) + room <= limit:
-        pieces[-1] = _filled(pieces[-1], room)
+        pieces[-1] = _padded(pieces[-1], room)
     return pieces
 
 
-def _filled(line: bytes, count: int) -> bytes:
+def _padded(line: bytes, count: int) -> bytes:
     return line[: -len(LINE_END)] + b" " * count + LINE_END  # the last field (schema-version) is never quoted
 
 
-def _filler(count: int) -> bytes:
+def _comment_line(count: int) -> bytes:
     """A comment, or an empty line, before the rare line that is longer than the room left in the page."""
     return b"\n" if count == 1 else b"#" * min(1, count - 2) + b" " * (count - 3) + LINE_END
 
@@ -137,7 +140,7 @@ class Custody(Protocol):
         """Record files that will be deleted without being shipped. Returns those that may be deleted."""
 
 
-class Kept(NamedTuple):
+class TrackingFile(NamedTuple):
     """An existing file. Units: `size` bytes."""
 
     key: FileKey
@@ -153,7 +156,7 @@ class Deletions(NamedTuple):
     dropped: tuple[FileKey, ...]
 
 
-def files_to_delete(files: Sequence[Kept], newest: FileKey | None, now: datetime, size_max: int, age_max: timedelta) -> Deletions:
+def files_to_delete(files: Sequence[TrackingFile], newest: FileKey | None, now: datetime, size_max: int, age_max: timedelta) -> Deletions:
     """Shipped files older than `age_max` (zero: no limit); then shipped, then other files, until the total is at most `size_max`.
 
     Shapes: `files` oldest first. `newest` and later files count but are never deleted; nor is a file that is being shipped.
@@ -180,7 +183,7 @@ def enforce_limits(
     """Delete the files that `files_to_delete` returns. Returns the deleted ones. Raises: OSError."""
     found = {key: (directory / key.name).stat() for key in tracking_files(directory)}
     files = [
-        Kept(key, each.st_size, custody is None or custody.is_shipped(key, each), custody is not None and custody.is_busy(key))
+        TrackingFile(key, each.st_size, custody is None or custody.is_shipped(key, each), custody is not None and custody.is_busy(key))
         for key, each in found.items()
     ]
     deletions = files_to_delete(files, newest, now, size_max, age_max)
@@ -217,8 +220,8 @@ class OpenFile(NamedTuple):
 class FileTrackingLog:
     """A `TrackingLog` in files MSGTRKyyyymmddhh-n.LOG. Belongs to one event loop; `now` returns aware UTC.
 
-    Shapes: `on_closed` is called with each file that is complete and synced, for shipping; no file stays open for longer than
-    `close_after` from its first row. Files that `custody` does not report as shipped are deleted last.
+    Shapes: `on_closed` is called with each file that is complete, for shipping, after its sync, which may have failed; no file stays open
+    for longer than `close_after` from its first row. Files that `custody` does not report as shipped are deleted last.
     Raises: nothing, ever. `dropped_count` and `is_failing` report rows that could not be written.
     """
 
@@ -249,7 +252,7 @@ class FileTrackingLog:
         self._on_closed = on_closed
         self._close_after = close_after
         self._custody = custody
-        self._due: asyncio.TimerHandle | None = None
+        self._close_timer: asyncio.TimerHandle | None = None
         self._file: OpenFile | None = None
         self._size = 0
         self._has_rows = False
@@ -258,7 +261,7 @@ class FileTrackingLog:
         self._is_scheduled = False
         self._is_closed = False
         self._retired: list[OpenFile] = []
-        self._newest: FileKey | None = None  # the first file created since the last round
+        self._newest: FileKey | None = None  # the last file created since the last round; only older ones may be deleted
         self._written_mark = 0  # counts writes; `_synced_mark` says up to which they are on disk
         self._synced_mark = 0
         self._running_mark = 0
@@ -302,7 +305,8 @@ class FileTrackingLog:
             loop.call_soon(self._flush_scheduled)
 
     async def sync(self) -> None:
-        """Return when everything written so far is on disk. Concurrent callers share a sync."""
+        """Return when everything written so far is on disk, or the disk has refused it, which is logged: mail does not stop for its log.
+        Concurrent callers share a sync."""
         self._flush()
         if self._synced_mark >= self._written_mark and not self._retired:
             return
@@ -381,7 +385,7 @@ class FileTrackingLog:
         self._file = OpenFile(descriptor, key, key.ends_at)
         if self._close_after is not None:
             with contextlib.suppress(RuntimeError):  # without a loop: when its hour is over
-                self._due = asyncio.get_running_loop().call_later(self._close_after.total_seconds(), self._retire)
+                self._close_timer = asyncio.get_running_loop().call_later(self._close_after.total_seconds(), self._retire)
         self._size = len(header)
         self._has_rows = False
         self._newest = key
@@ -415,9 +419,9 @@ class FileTrackingLog:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _retire(self) -> None:
-        if self._due is not None:
-            self._due.cancel()
-            self._due = None
+        if self._close_timer is not None:
+            self._close_timer.cancel()
+            self._close_timer = None
         if self._file is not None:
             self._retired.append(self._file)
             self._file = None
@@ -442,7 +446,7 @@ class FileTrackingLog:
         retired, self._retired = self._retired, []
         newest, self._newest = self._newest, None
         try:
-            await asyncio.to_thread(self._settle, retired, self._file, newest, self._now())
+            await asyncio.to_thread(self._sync_and_clean_up, retired, self._file, newest, self._now())
             self._synced_mark = mark
         except OSError as exc:
             self._newest = self._newest or newest
@@ -457,7 +461,7 @@ class FileTrackingLog:
         except Exception:  # an error in the shipper must not affect the log
             _log.exception("tracking.shipper_failed", path=str(path))
 
-    def _settle(self, retired: list[OpenFile], current: OpenFile | None, newest: FileKey | None, now: datetime) -> None:
+    def _sync_and_clean_up(self, retired: list[OpenFile], current: OpenFile | None, newest: FileKey | None, now: datetime) -> None:
         """In a thread, while the loop may create new files: sync, close complete files, enforce the limits."""
         try:
             for file in retired:

@@ -26,7 +26,7 @@ async def without_west(net: Net) -> VirtualNode:
     await asyncio.sleep(HEARTBEAT)
     await net.kill(WEST)
     east = net.nodes[EAST]
-    await until(lambda: not east.context.peers.is_back(WEST), 2 * HEARTBEAT)
+    await until(lambda: not east.context.peers.is_reachable(WEST), 2 * HEARTBEAT)
     assert await east.services.view.forget(WEST)
     return east
 
@@ -62,7 +62,7 @@ async def test_a_forgotten_peer_is_asked_nothing_and_sent_no_copy_until_it_is_he
         east.services.copy_repair.wake(0)
         net.sink.answer = lambda address: OK
         await until(lambda: 8 == len(net.sink.arrived), 3 * HEARTBEAT)
-        assert ([], 1) == (asked, east.context.peers.forgotten())
+        assert ([], 1) == (asked, east.context.peers.forgotten_count())
 
         await net.start(WEST)
         await until(lambda: not east.context.peers.is_forgotten(WEST), 3 * HEARTBEAT)
@@ -141,7 +141,7 @@ async def test_what_cannot_be_recorded_is_not_done(tmp_path: Path, monkeypatch: 
     async with nodes(tmp_path, EAST, WEST) as net:
         await net.kill(WEST)
         east = net.nodes[EAST]
-        await until(lambda: not east.context.peers.is_back(WEST), 2 * HEARTBEAT)
+        await until(lambda: not east.context.peers.is_reachable(WEST), 2 * HEARTBEAT)
 
         async def full(server):
             raise LedgerUnavailable(INSUFFICIENT_RESOURCES, "disk full")
@@ -221,7 +221,7 @@ async def test_of_two_shadow_servers_the_forgotten_one_is_replaced_and_the_messa
         first, second = await chosen_of(east)
         (third,) = {WEST, NORTH, SOUTH} - {first, second}
         await net.kill(first)
-        await until(lambda: not east.context.peers.is_back(first), 2 * HEARTBEAT)
+        await until(lambda: not east.context.peers.is_reachable(first), 2 * HEARTBEAT)
         assert await east.services.view.forget(first)
 
         async def is_replaced() -> bool:
@@ -250,7 +250,7 @@ async def test_of_two_shadow_servers_one_takes_over_from_a_forgotten_primary_who
         await net.kill(WEST)
         for name, which in zip(shadows, ("first", "second"), strict=True):
             node = net.nodes[name]
-            await until(lambda node=node: not node.context.peers.is_back(WEST), 2 * HEARTBEAT)
+            await until(lambda node=node: not node.context.peers.is_reachable(WEST), 2 * HEARTBEAT)
             if forgetting in (which, "both"):
                 assert await node.services.view.forget(WEST)
         net.sink.answer = lambda address: OK
@@ -274,7 +274,7 @@ async def test_the_second_shadow_server_does_not_wait_for_a_first_that_is_gone_a
         await net.kill(first)
         taker = net.nodes[second]
         for name in (EAST, first):
-            await until(lambda name=name: not taker.context.peers.is_back(name), 2 * HEARTBEAT)
+            await until(lambda name=name: not taker.context.peers.is_reachable(name), 2 * HEARTBEAT)
             assert await taker.services.view.forget(name)
         net.sink.answer = lambda address: OK
 

@@ -38,7 +38,7 @@ async def test_a_peer_with_another_span_is_shown_and_logged_once_until_it_has_th
 
         here, there = (format_duration(timedelta(seconds=span)) for span in (2 * SPAN, SPAN))
         assert f"shadow_resubmit_time_span is {here} here, {there} there" == await differs(net, WEST)
-        assert 1 == net.nodes[EAST].context.peers.differing()
+        assert 1 == net.nodes[EAST].context.peers.differing_count()
         assert {EAST, WEST} == {line["server"] for line in said() if line["event"] == "peer.setting_differs"}
         assert 2 == len(said())
 
@@ -46,7 +46,7 @@ async def test_a_peer_with_another_span_is_shown_and_logged_once_until_it_has_th
         await net.start(WEST)
         await asyncio.sleep(5 * HEARTBEAT)
 
-        assert ("", 0) == (await differs(net, EAST), net.nodes[EAST].context.peers.differing())
+        assert ("", 0) == (await differs(net, EAST), net.nodes[EAST].context.peers.differing_count())
         assert {"event": "peer.setting_agrees", "log_level": "warning", "server": WEST, "setting": "shadow_resubmit_time_span"} == said()[
             -1
         ]
@@ -78,7 +78,7 @@ async def test_other_settings_of_the_organization_are_shown_and_logged_in_the_sa
         await asyncio.sleep(5 * HEARTBEAT)
 
         expected = "reject_message_on_shadow_failure is false here, true there; safety_net_hold_time is 2d here, 1h there"
-        assert (expected, 1) == (await differs(net, EAST), net.nodes[EAST].context.peers.differing())
+        assert (expected, 1) == (await differs(net, EAST), net.nodes[EAST].context.peers.differing_count())
         names = [line["setting"] for line in said() if (line["event"], line["server"]) == ("peer.setting_differs", WEST)]
         assert ["reject_message_on_shadow_failure", "safety_net_hold_time"] == names
 

@@ -256,9 +256,9 @@ async def test_a_trial_that_is_cancelled_gives_its_place_back(tmp_path: Path) ->
         peers.failed(WEST, was_refused=True)
         await until(lambda: "half-open" == peers.breaker_state(WEST), 30)
 
-        trial = peers.begin(WEST)
-        assert (False, None) == (peers.may_try(WEST), peers.begin(WEST))
-        peers.give_back(WEST, trial)
+        trial = peers.begin_attempt(WEST)
+        assert (False, None) == (peers.may_try(WEST), peers.begin_attempt(WEST))
+        peers.end_attempt(WEST, trial)
 
         assert peers.may_try(WEST)
 

@@ -26,7 +26,7 @@ from shadowrelay.settings.values import Settings
 from shadowrelay.smtp.deliverer import SmtpDeliverer
 from shadowrelay.store import tables
 from shadowrelay.store.ledger import SqliteLedger
-from shadowrelay.store.rows import KEPT, TO_BE_DELIVERED, Row, decode_row
+from shadowrelay.store.rows import KEPT, NEEDS_CONTENT, Row, decode_row
 from tests.kit.fake_machine import FakeMachine
 from tests.kit.receiving import VirtualListener
 from tests.simulation.disk import Lagging, SlowDisk
@@ -152,9 +152,7 @@ class SimulatedNode(Node):
             return [decode_row(columns) for columns in connection.execute(select(*[tables.MESSAGE.c[name] for name in KEPT]))]
 
         rows = await store.made_readers.at_once(read)
-        damaged = [
-            row.message_id for row in rows if row.claim.role in TO_BE_DELIVERED and row.place and not _is_readable(ledger, row.place)
-        ]
+        damaged = [row.message_id for row in rows if row.claim.role in NEEDS_CONTENT and row.place and not _is_readable(ledger, row.place)]
         self._observer.opened(self._simulated, rows, damaged)
 
     def _make_deliverer(self) -> SmtpDeliverer:

@@ -177,7 +177,7 @@ RULES: dict[str, RuleOff] = {
     ),
     "duplicates": RuleOff(
         "what was delivered to a recipient is not delivered again under another id",
-        ((delivery_rules, "keys_of", lambda envelope, ordinals: {}),),
+        ((delivery_rules, "duplicate_keys", lambda envelope, ordinals: {}),),
         ("sent-again",), "delivers it again",
     ),
     "forget": RuleOff(

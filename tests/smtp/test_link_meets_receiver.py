@@ -97,7 +97,7 @@ async def test_a_copy_arrives_whole_and_unchanged_again_and_again(tmp_path: Path
         offer = an_offer(tmp_path, data)
         answers = [await link.hold(offer, 1000.0) for _ in range(3)]
 
-        assert [(None, OWN_DATABASE)] * 3 == [(answer.superseded, answer.server_database) for answer in answers]
+        assert [(None, OWN_DATABASE)] * 3 == [(answer.superseded_by, answer.server_database) for answer in answers]
         for held, octets in station.peer_requests.holds:
             assert (offer.number, ENVELOPE, offer.done, offer.content.sha256) == (
                 held.number,
@@ -126,7 +126,7 @@ async def test_a_superseded_copy_and_a_refused_one_leave_the_next_one_unharmed(t
         station.peer_requests.hold_reply = Reply(250, "2.0.0", "Held")
         last = await link.hold(offer, 1000.0)
 
-    assert (answer, None) == (first.superseded, last.superseded)
+    assert (answer, None) == (first.superseded_by, last.superseded_by)
     assert (False, False) == (second.value.sent, third.value.sent)
 
 
@@ -141,7 +141,7 @@ async def test_a_relayed_message_arrives_whole_and_under_a_line_of_its_own(tmp_p
         answers = [await link.track(offer, 1000.0) for _ in range(2)]
         sessions_count = station.server.sessions_count
 
-    assert [(None, OWN_DATABASE)] * 2 == [(answer.superseded, answer.server_database) for answer in answers]
+    assert [(None, OWN_DATABASE)] * 2 == [(answer.superseded_by, answer.server_database) for answer in answers]
     for held, octets in station.peer_requests.holds:
         said = held.envelope
         assert (offer.number, RELAYED.message_id, RELAYED.relayed_from) == (held.number, said.message_id, said.relayed_from)
@@ -165,7 +165,7 @@ async def test_a_next_hop_that_takes_no_track_of_us_says_so_behind_the_content(t
     assert (False, 555) == (refused.value.sent, refused.value.reply and refused.value.reply.code)
     assert refused.value.reply is not None
     assert refused.value.reply.code in CANNOT_TRACK
-    assert known == again.superseded
+    assert known == again.superseded_by
 
 
 async def test_a_kept_session_from_before_a_reload_does_not_say_what_the_peer_offers_now(tmp_path: Path):
@@ -178,7 +178,7 @@ async def test_a_kept_session_from_before_a_reload_does_not_say_what_the_peer_of
 
         answer = await link.track(offer, 1000.0)
 
-    assert answer.superseded is None
+    assert answer.superseded_by is None
     assert [ENVELOPE.message_id, RELAYED.message_id] == [held.envelope.message_id for held, _ in station.peer_requests.holds]
 
 

@@ -169,7 +169,7 @@ async def test_a_large_copy_is_streamed_in_counted_chunks(tmp_path: Path):
     async with serving(server), a_link(server) as link:
         held = await link.hold(an_offer(a_spooled_content(tmp_path, data)), DEADLINE)
 
-    assert held.superseded is None
+    assert held.superseded_by is None
     assert data == b"".join(server.sessions[0].blocks)
     assert len(server.sessions[0].blocks) > 1
 
@@ -210,7 +210,7 @@ async def test_a_copy_that_gets_on_is_given_more_time_and_one_that_stands_still_
         error = await refusal_of(other.hold(an_offer(content), 100 * DEADLINE, stall_seconds=still))
         late = await refusal_of(one.hold(an_offer(content), 3 * DEADLINE, stall_seconds=still))
 
-    assert held.superseded is None
+    assert held.superseded_by is None
     assert data == b"".join(slow.sessions[0].blocks[:20])
     assert error.reason.startswith("no answer in")
     assert late.reason.startswith("no answer in")
@@ -281,7 +281,7 @@ async def test_a_superseded_copy_is_an_answer_and_the_session_stays(verb):
         first = await link.hold(an_offer(), DEADLINE)
         second = await link.hold(an_offer(), DEADLINE)
 
-    assert (answer, None) == (first.superseded, second.superseded)
+    assert (answer, None) == (first.superseded_by, second.superseded_by)
     assert 1 == len(server.sessions)
 
 
@@ -355,7 +355,7 @@ async def test_a_session_that_the_peer_closed_while_idle_is_replaced_silently():
         await server.start()
         held = await link.hold(an_offer(), DEADLINE)
 
-    assert held.superseded is None
+    assert held.superseded_by is None
     assert 2 == len(server.sessions)
 
 
@@ -508,7 +508,7 @@ async def test_questions_at_the_opening_that_fail_do_not_cost_the_copy(failure):
     async with serving(server), a_link(server, on_open=on_open) as link:
         held = await link.hold(an_offer(), DEADLINE)
 
-    assert held.superseded is None
+    assert held.superseded_by is None
 
 
 # TLS

@@ -82,7 +82,7 @@ PLANS: dict[str, tuple[Statement, str]] = {
     "decided at an opening": (opening.DECIDE, "message_undecided (role=?)"),
     "large files": (opening.SELECT_LARGE, "USING COVERING INDEX message_large (segment=?)"),
     "update": (work.UPDATE_MESSAGE, "SEARCH message USING INTEGER PRIMARY KEY (rowid=?)"),
-    "update of a list": (work.UPDATE_LIST, "SEARCH message USING INTEGER PRIMARY KEY (rowid=?)"),
+    "update of often changed columns": (work.UPDATE_OFTEN_CHANGED, "SEARCH message USING INTEGER PRIMARY KEY (rowid=?)"),
     "delete": (work.DELETE_MESSAGE, "SEARCH message USING INTEGER PRIMARY KEY (rowid=?)"),
     "delete listing": (work.DELETE_LISTING, "SEARCH listing USING PRIMARY KEY (server=? AND message=?)"),
     "delete retry": (work.DELETE_RETRY, "SEARCH retry USING PRIMARY KEY (message=?)"),

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shadowrelay.tracking.writer import FileKey, Kept, enforce_limits, files_to_delete
+from shadowrelay.tracking.writer import FileKey, TrackingFile, enforce_limits, files_to_delete
 
 NOW = datetime(2026, 11, 21, 10, 30, tzinfo=UTC)
 ENDLESS = 10**12
@@ -18,7 +18,7 @@ def hour(number):
 @st.composite
 def directories(draw):
     keys = draw(st.lists(st.builds(FileKey, st.integers(0, 40).map(hour), st.integers(1, 3)), unique=True, max_size=8))
-    files = [Kept(key, draw(st.integers(0, 50)), draw(st.booleans()), draw(st.booleans())) for key in sorted(keys)]
+    files = [TrackingFile(key, draw(st.integers(0, 50)), draw(st.booleans()), draw(st.booleans())) for key in sorted(keys)]
     newest = draw(st.sampled_from([None, *[file.key for file in files], FileKey(hour(0), 9)]))
     return files, newest, draw(st.integers(0, 200)), timedelta(hours=draw(st.integers(0, 30)))
 

@@ -11,7 +11,7 @@ from shadowrelay.pipeline.delivery_rules import (
     Retry,
     active,
     after_answer,
-    after_lost,
+    after_lost_session,
     after_unreachable,
     hastened,
     may_arrive,
@@ -86,7 +86,7 @@ def lost(count, concurrency, state=None):
     """The state after so many lost sessions of different messages."""
     state = state or active(concurrency)
     for number in range(count):
-        state = after_lost(state, f"message {number}", concurrency, NOW)
+        state = after_lost_session(state, f"message {number}", concurrency, NOW)
     return state
 
 
@@ -102,7 +102,7 @@ def test_a_next_hop_that_loses_more_sessions_in_a_row_than_it_may_have_is_paced(
 def test_one_message_that_loses_its_session_again_and_again_holds_up_nobody():
     state = active(1)
     for _ in range(10):
-        state = after_lost(state, "the same", 1, NOW)
+        state = after_lost_session(state, "the same", 1, NOW)
 
     assert (None, 2) == (state.paused_until, room(state, 0, 1000, NOW))
 

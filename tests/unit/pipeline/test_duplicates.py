@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.message import Envelope, Recipient
 from shadowrelay.model.values import replace
-from shadowrelay.pipeline.delivery_rules import DATE_CHARACTERS_MAX, MESSAGE_ID_CHARACTERS_MAX, keys_of
+from shadowrelay.pipeline.delivery_rules import DATE_CHARACTERS_MAX, MESSAGE_ID_CHARACTERS_MAX, duplicate_keys
 from shadowrelay.protocol.xshadow import format_envelope, parse_envelope
 from shadowrelay.smtp import limits
 
@@ -32,12 +32,12 @@ SENT_AGAIN = replace(
 
 
 def key(envelope: Envelope, ordinal: int = 1) -> bytes | None:
-    return keys_of(envelope, frozenset({ordinal})).get(ordinal)
+    return duplicate_keys(envelope, frozenset({ordinal})).get(ordinal)
 
 
 def test_a_message_that_is_sent_again_has_the_same_keys() -> None:
-    assert keys_of(ENVELOPE, ENVELOPE.ordinals) == keys_of(SENT_AGAIN, SENT_AGAIN.ordinals)
-    assert 2 == len(set(keys_of(ENVELOPE, ENVELOPE.ordinals).values())), "one for each recipient"
+    assert duplicate_keys(ENVELOPE, ENVELOPE.ordinals) == duplicate_keys(SENT_AGAIN, SENT_AGAIN.ordinals)
+    assert 2 == len(set(duplicate_keys(ENVELOPE, ENVELOPE.ordinals).values())), "one for each recipient"
 
 
 def test_the_place_of_a_recipient_does_not_matter() -> None:
@@ -69,7 +69,7 @@ def test_domains_are_compared_without_case(change: dict[str, object]) -> None:
 
 
 def test_a_message_resubmitted_from_safety_net_is_no_duplicate_of_its_original() -> None:
-    assert {} == keys_of(replace(SENT_AGAIN, resubmitted_from=ENVELOPE.message_id), ENVELOPE.ordinals)
+    assert {} == duplicate_keys(replace(SENT_AGAIN, resubmitted_from=ENVELOPE.message_id), ENVELOPE.ordinals)
 
 
 def test_postmaster_has_no_case() -> None:
@@ -89,7 +89,7 @@ def test_postmaster_has_no_case() -> None:
     ],
 )
 def test_a_message_that_cannot_be_told_from_another_has_no_key(change: dict[str, object]) -> None:
-    assert {} == keys_of(replace(ENVELOPE, **change), frozenset({1}))
+    assert {} == duplicate_keys(replace(ENVELOPE, **change), frozenset({1}))
 
 
 @pytest.mark.parametrize(
@@ -113,9 +113,9 @@ def test_a_field_that_was_cut_for_a_peer_has_no_key(message_id: str) -> None:
     envelope = replace(ENVELOPE, internet_message_id=message_id)
     received = over_the_wire(envelope)
 
-    assert keys_of(received, frozenset({1})) in (keys_of(envelope, frozenset({1})), {})
+    assert duplicate_keys(received, frozenset({1})) in (duplicate_keys(envelope, frozenset({1})), {})
     if received.internet_message_id != message_id:
-        assert {} == keys_of(received, frozenset({1}))
+        assert {} == duplicate_keys(received, frozenset({1}))
 
 
 def test_a_field_that_the_receiver_has_cut_has_no_key() -> None:
@@ -127,4 +127,4 @@ def test_not_even_one_that_is_all_quotes() -> None:
     for length in range(MESSAGE_ID_CHARACTERS_MAX, limits.MESSAGE_ID_CHARACTERS_MAX + 1):
         envelope = replace(ENVELOPE, internet_message_id='"' * length)
         received = over_the_wire(envelope)
-        assert keys_of(envelope, frozenset({1})) == keys_of(received, frozenset({1})), length
+        assert duplicate_keys(envelope, frozenset({1})) == duplicate_keys(received, frozenset({1})), length

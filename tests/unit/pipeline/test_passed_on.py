@@ -6,7 +6,7 @@ import pytest
 
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import Recipient
-from shadowrelay.pipeline.delivery_rules import has_passed_on
+from shadowrelay.pipeline.delivery_rules import was_here_before
 from shadowrelay.pipeline.dsn import promotion_header
 from shadowrelay.smtp.data import trace_header
 
@@ -32,4 +32,4 @@ def received(server: ServerName, message_id: MessageId, recipients: int = 1) -> 
     ],
 )
 def test_another_id_in_a_field_of_this_node_says_that_it_has_passed(header: bytes, is_kept: bool, expected: bool) -> None:
-    assert expected is has_passed_on(THIS, header, HERE, is_kept=is_kept)
+    assert expected is was_here_before(THIS, header, HERE, is_kept=is_kept)

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from shadowrelay.model.queue import FailureKind
-from shadowrelay.pipeline.delivery_rules import attempts_next_at, delay_notification_due, is_expired, notice_at, steps
+from shadowrelay.pipeline.delivery_rules import attempts_next_at, delay_notification_due, is_expired, ladder_steps, notice_at
 from shadowrelay.settings.values import Send
 
 NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
@@ -56,10 +56,10 @@ def test_a_message_that_expires_before_it_is_late_has_one_notice():
 @pytest.mark.parametrize("kind", [FailureKind.MESSAGE, FailureKind.CONNECTION, FailureKind.UNANSWERED])
 @pytest.mark.parametrize("failures_count", [1, 2, 4, 5, 7, 10, 11, 1000])
 def test_every_failure_is_on_one_step_which_waits_as_long(kind, failures_count):
-    waits = [step.wait for step in steps(SEND) if step.kind is kind and step.failures_min <= failures_count <= step.failures_max]
+    waits = [step.wait for step in ladder_steps(SEND) if step.kind is kind and step.failures_min <= failures_count <= step.failures_max]
 
     assert [attempts_next_at(failures_count, kind, NOW, SEND, 1.0) - NOW] == waits
 
 
 def test_what_was_not_tried_waits_for_nothing():
-    assert [timedelta(0)] == [step.wait for step in steps(SEND) if step.kind is FailureKind.QUEUED]
+    assert [timedelta(0)] == [step.wait for step in ladder_steps(SEND) if step.kind is FailureKind.QUEUED]
