@@ -2,9 +2,9 @@
 
 A primary server that runs is asked by `pipeline.reconcile`.
 
-A message that this node relayed by TRACK and keeps (`Claim.is_kept`) has its own limit of silence, and is taken back only if it can go
-another way: over another route, or to the primary server itself once that answers from a new database (docs/design.md 6.7). At the end of
-message_expiration_timeout it is taken back to be returned to its sender.
+A *kept shadow* is a message that this node relayed by TRACK (`Claim.is_kept`; `kept` in what follows). It has its own limit of silence. It
+is taken back, that is, promoted, only if it can go another way: over another route, or to the primary server itself once that answers from
+a new database (docs/design.md 6.7). At the end of message_expiration_timeout it is taken back to be returned to its sender.
 """
 
 import asyncio
@@ -57,8 +57,8 @@ class PromoteService:
         self._copy_repair = copy_repair
         self._review = review
         self._event = asyncio.Event()
-        self._corrupt: dict[MessageId, str] = {}  # logged once: why
-        self._unreadable: set[MessageId] = set()  # logged once, until readable again
+        self._corrupt: dict[MessageId, str] = {}  # messages whose content is corrupt, and the reason, which is logged once
+        self._unreadable: set[MessageId] = set()  # messages whose content could not be read; logged once until it can be read again
         self._without_route: dict[PeerDatabase, float] = {}  # `Clock.awake` at which to look again for another route
         self._started_ran = context.clock.ran()
 

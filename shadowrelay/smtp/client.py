@@ -97,7 +97,7 @@ class Opened:
     messages_count: int = 0  # messages sent in this session
 
 
-async def open_session(host: HostPort, name: str, opening: ConnectOptions) -> Opened:
+async def open_session(host: HostPort, name: str, options: ConnectOptions) -> Opened:
     """Return a session after its last EHLO. `name` is the server's expected name: for TLS and in logs.
 
     Raises: SessionBroken; its reply is the server's own if the server refused.
@@ -105,26 +105,26 @@ async def open_session(host: HostPort, name: str, opening: ConnectOptions) -> Op
     if NOT_IN_A_HOST_NAME.search(name) or not name:
         raise SessionBroken(Reply(CONNECTION_FAILED.code, CONNECTION_FAILED.enhanced, f"{name!r} is no host name"))
     try:
-        return await _open(host, name, opening, opening.tls)
+        return await _open(host, name, options, options.tls)
     except _TlsFailed as failed:
-        if opening.tls is TlsUse.REQUIRED:
+        if options.tls is TlsUse.REQUIRED:
             raise SessionBroken(failed.reply) from failed
-    return await _open(host, name, opening, TlsUse.NEVER)
+    return await _open(host, name, options, TlsUse.NEVER)
 
 
 class _TlsFailed(SessionBroken):
     """The session worked up to STARTTLS."""
 
 
-async def _open(host: HostPort, name: str, opening: ConnectOptions, tls: TlsUse) -> Opened:
-    connection = await _connected(host, opening)
-    client = aiosmtplib.SMTP(sock=connection, local_hostname=opening.own_name, timeout=None, start_tls=False)
+async def _open(host: HostPort, name: str, options: ConnectOptions, tls: TlsUse) -> Opened:
+    connection = await _connected(host, options)
+    client = aiosmtplib.SMTP(sock=connection, local_hostname=options.own_name, timeout=None, start_tls=False)
     try:
-        async with _bounded(opening.greeting_seconds, TIMED_OUT):
+        async with _bounded(options.greeting_seconds, TIMED_OUT):
             await _await_greeting(client)
-        await _greet(client, opening)
+        await _greet(client, options)
         if tls is not TlsUse.NEVER:
-            await _protect(client, name, opening, tls)
+            await _protect(client, name, options, tls)
         return _adopt_transport(client, host, name)
     except BaseException as error:
         transport = client.transport
@@ -136,10 +136,10 @@ async def _open(host: HostPort, name: str, opening: ConnectOptions, tls: TlsUse)
         raise
 
 
-async def _connected(host: HostPort, opening: ConnectOptions) -> socket.socket:
+async def _connected(host: HostPort, options: ConnectOptions) -> socket.socket:
     try:
-        async with asyncio.timeout(opening.connect_seconds):
-            return await opening.dial(host)
+        async with asyncio.timeout(options.connect_seconds):
+            return await options.dial(host)
     except TimeoutError as error:
         raise SessionBroken(Reply(CONNECTION_FAILED.code, CONNECTION_FAILED.enhanced, f"{CONNECTION_FAILED.text}: timed out")) from error
     except (OSError, ValueError) as error:  # ValueError: UnicodeError of a name that IDNA does not allow
@@ -166,8 +166,8 @@ async def _bounded(seconds: float, late: Reply) -> AsyncIterator[None]:
         raise SessionBroken(late) from error
 
 
-async def _greet(client: aiosmtplib.SMTP, opening: ConnectOptions) -> None:
-    async with _bounded(opening.command_seconds, TIMED_OUT):
+async def _greet(client: aiosmtplib.SMTP, options: ConnectOptions) -> None:
+    async with _bounded(options.command_seconds, TIMED_OUT):
         try:
             await client.ehlo()
         except aiosmtplib.SMTPHeloError as error:
@@ -176,14 +176,14 @@ async def _greet(client: aiosmtplib.SMTP, opening: ConnectOptions) -> None:
             await client.helo()
 
 
-async def _protect(client: aiosmtplib.SMTP, name: str, opening: ConnectOptions, tls: TlsUse) -> None:
+async def _protect(client: aiosmtplib.SMTP, name: str, options: ConnectOptions, tls: TlsUse) -> None:
     if not client.supports_extension("starttls"):
         if tls is TlsUse.REQUIRED:
             raise SessionBroken(Reply(TLS_FAILED.code, TLS_FAILED.enhanced, "The server does not offer STARTTLS"))
         return
     try:
-        async with asyncio.timeout(opening.command_seconds):
-            await client.starttls(server_hostname=name.rstrip("."), tls_context=opening.context)
+        async with asyncio.timeout(options.command_seconds):
+            await client.starttls(server_hostname=name.rstrip("."), tls_context=options.context)
             await client.ehlo()
     except (aiosmtplib.SMTPException, OSError, ValueError) as error:  # OSError: ssl.SSLError and TimeoutError are ones
         text = f"{TLS_FAILED.text}: {reason_of(error)}"

@@ -447,7 +447,7 @@ class SmtpDeliverer:
 
     def __init__(
         self,
-        opening: ConnectOptions,
+        options: ConnectOptions,
         resolver: MailResolver,
         *,
         concurrency_per_destination: int,
@@ -457,7 +457,7 @@ class SmtpDeliverer:
         shuffle: Callable[[list[Exchange]], None] = random.shuffle,
         to_peer: Callable[[HostPort], Awaitable[Opened | None]] = no_peer,
     ) -> None:
-        self._opening = opening
+        self._connect_options = options
         self._to_peer = to_peer
         self._hosts = Hosts(resolver, mx_port, shuffle)
         self._concurrency = concurrency_per_destination
@@ -580,9 +580,9 @@ class SmtpDeliverer:
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
-            session = await open_session(target.host, target.name, self._opening)
+            session = await open_session(target.host, target.name, self._connect_options)
         except SessionBroken:
-            self._hosts.failed(target.host, loop.time(), was_slow=loop.time() - began >= self._opening.connect_seconds)
+            self._hosts.failed(target.host, loop.time(), was_slow=loop.time() - began >= self._connect_options.connect_seconds)
             raise
         self._hosts.reached(target.host)
         return session

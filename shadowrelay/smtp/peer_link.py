@@ -367,7 +367,7 @@ class SmtpPeerLink:
         self,
         server: ServerName,
         address: HostPort,
-        opening: ConnectOptions,
+        options: ConnectOptions,
         clock: Clock,
         events: LinkEvents,
         *,
@@ -379,7 +379,7 @@ class SmtpPeerLink:
         self._server = server
         self._boundary = boundary  # that it should belong to
         self._address = address
-        self._opening = opening
+        self._connect_options = options
         self._clock = clock
         self._events = events
         self._control_seconds = control_seconds
@@ -493,9 +493,9 @@ class SmtpPeerLink:
         except (PeerUnavailable, SessionBroken, TimeoutError):
             return None  # the polls of the heartbeat log why
 
-    def renew(self, opening: ConnectOptions) -> None:
+    def renew(self, options: ConnectOptions) -> None:
         """Use these options for new sessions; open sessions stay."""
-        self._opening = opening
+        self._connect_options = options
 
     async def close(self) -> None:
         """End all sessions; returns when every connection is closed."""
@@ -536,7 +536,7 @@ class SmtpPeerLink:
         """Connect, EHLO, TLS, XSHADOW, and the node's questions (`on_open`). Raises SessionBroken, PeerUnavailable."""
         if self._is_closed:
             raise PeerUnavailable(self._server, "this node is stopping")
-        opened = await open_session(self._address, self._server, self._opening)
+        opened = await open_session(self._address, self._server, self._connect_options)
         session = PeerSession(opened, self._server, self._turn, self._boundary)
         try:
             identity = await session.shake_hands(self._events.own_identity(), self._events.conflict)
