@@ -255,13 +255,21 @@ class HeldCopy:
 
 @dataclass(frozen=True, slots=True)
 class ShadowGroup:
-    """The shadow messages held for one primary in one of its databases. `kept_count` of them were relayed to it by TRACK."""
+    """The shadow messages held for one primary in one of its databases. `handed_count` of them it has handed over, and `kept_count` were
+    relayed to it by TRACK; `handed_kept_count` are both."""
 
     primary: ServerName
     database: DatabaseId
     count: int
     handed_count: int
     kept_count: int = 0
+    handed_kept_count: int = 0
+
+    def count_of(self, *, kept: bool, handed: bool) -> int:
+        """How many were relayed by TRACK, or were not; of these all, or only those that the primary has handed over."""
+        if handed:
+            return self.handed_kept_count if kept else self.handed_count - self.handed_kept_count
+        return self.kept_count if kept else self.count - self.kept_count
 
 
 @dataclass(frozen=True, slots=True)

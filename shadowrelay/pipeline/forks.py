@@ -211,7 +211,7 @@ class Forks:
         for ordinal, key in keys.items():
             if key in found and found[key].message_id != stored.envelope.message_id:
                 firsts[found[key].message_id].add(ordinal)
-        if not firsts or (stored.is_promoted and await self._has_passed_on(attempt)):
+        if not firsts or (stored.is_promoted and await self._was_here_before(attempt)):
             return NO_ORDINALS
         ended = frozenset().union(*firsts.values())
         rest = fork.ordinals - ended
@@ -224,7 +224,7 @@ class Forks:
         await self._commit(attempt, record, await self._record(attempt, AttemptOutcome(ended, {}, waiting), None))
         return ended
 
-    async def _has_passed_on(self, attempt: ForkAttempt) -> bool:
+    async def _was_here_before(self, attempt: ForkAttempt) -> bool:
         try:
             head, _ = head_of(await attempt.read_content())
         except OSError:

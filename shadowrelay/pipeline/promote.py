@@ -150,13 +150,12 @@ class PromoteService:
             return  # the primary answered; messages handed over nevertheless follow in the next check
         if kept and not await self._any_may_be_taken_back(group, is_handover=is_handover):
             return
-        count = group.handed_count if is_handover else group.kept_count if kept else group.count - group.kept_count
         _log.warning(
             "primary.lost",
             primary=group.primary,
             database=group.database,
             reason=reason.value,
-            count=count,
+            count=group.count_of(kept=kept, handed=is_handover),
             asking=sorted(asked.parties),
         )
 

@@ -100,9 +100,9 @@ class RelayService:
         """Make one attempt. Returns the job if the message is to be delivered without TRACK, with the hosts to try.
 
         A host that does not offer TRACK now is skipped while another host may take the message by TRACK, because a delivery without TRACK
-        leaves no shadow here. A host that gave no reply is none of the hosts to try: it may have the message from an earlier attempt, and
-        would recognise it only by TRACK. Adds to `in_flight`; once the outcome is recorded, or will not be, call `end_in_flight` with that
-        list.
+        leaves no shadow here. A peer of the route that cannot be reached now is none of the hosts to try: it may have the message from an
+        earlier attempt, and would recognise it only by TRACK. The search ends at the first host that is not a peer. Adds to `in_flight`;
+        once the outcome is recorded, or will not be, call `end_in_flight` with that list.
 
         Raises: as `ports.Deliverer.deliver`.
         """

@@ -34,7 +34,8 @@ PAGE = 400  # docs/protocol.md 14: questions in one XQDISCARD STATUS BDAT
 DOUBLINGS_MAX = 10
 # After so many reviews, a message that waits for another node to act goes back to its queue and frees its place in memory.
 REVIEWS_BEFORE_WAITING = 2
-TRUSTED_HEARTBEATS = 2  # heartbeats after the last failed question, until a server that polls counts as answering again
+# A server whose question failed counts as answering again so many heartbeats after its next contact, if no other question fails.
+TRUSTED_HEARTBEATS = 2
 CLOCK_GRAIN_SECONDS = 0.1
 REVIEW_AGAIN_SECONDS = 1800.0  # in case the event that wakes it was missed
 

@@ -284,13 +284,13 @@ def shadow_groups(connection: Connection) -> tuple[ShadowGroup, ...]:
         for database in connection.scalars(SELECT_GROUP_DATABASES, {"server": server}).all():
             of_group, name = {"server": server, "database": database}, f"{server} {database}"
             numbers = [counts.get((name, number), 0) for number in range(8)]
-            handed = kept = 0
+            handed = kept = handed_kept = 0
             if connection.scalar(SELECT_ANY_HANDED, of_group) is not None:
-                handed = max(sum(numbers[1::2]), 1)
+                handed, handed_kept = max(sum(numbers[1::2]), 1), sum(numbers[5::2])
             if connection.scalar(SELECT_ANY_KEPT, of_group) is not None:
                 kept = max(sum(numbers[4:]), 1)
             count = max(sum(numbers[::2]) + handed, kept, 1)
-            found.append(ShadowGroup(ServerName(server), DatabaseId(database), count, handed, kept))
+            found.append(ShadowGroup(ServerName(server), DatabaseId(database), count, handed, kept, handed_kept))
     return tuple(found)
 
 

@@ -88,19 +88,22 @@ async def test_a_forgotten_peer_is_off_every_list_until_it_is_heard_again(ledger
     assert not (await ledger.peers())[0].is_forgotten
 
 
-async def test_a_peer_forgotten_while_a_delivery_with_a_dsn_is_recorded_is_told_nothing_of_it(ledger: Ledger) -> None:
+@pytest.mark.parametrize("event", ["new database", "forgotten"])
+async def test_a_peer_lost_while_a_delivery_with_a_dsn_is_recorded_is_told_nothing_of_it(ledger: Ledger, event: str) -> None:
     await ledger.record_peer(an_identity(), NOW)
     stored, generated = await accept(ledger), a_generated_message()
     attempt = an_attempt(stored.envelope.message_id, generated=(generated,))
 
     await asyncio.sleep(0.01)  # until the writer is idle
 
-    forgetting = asyncio.create_task(ledger.record_forgotten(THERE))  # begins with the next await: after the attempt, in its commit
+    losing = ledger.record_forgotten(THERE) if event == "forgotten" else ledger.record_peer(an_identity(database=NEW_DATABASE), NOW)
+    lost = asyncio.ensure_future(losing)  # begins with the next await: after the attempt, in its commit
     await ledger.record_attempt(attempt, all_done)
-    await forgetting
+    await lost
     await ledger.record_attempt(an_attempt(generated.message.envelope.message_id), all_done)
 
-    assert not await ledger.has_unacknowledged(THERE, THEIR_DATABASE)
+    events = (await ledger.discards_for(THERE, THEIR_DATABASE, 9)).events
+    assert stored.envelope.message_id not in [each.message_id for each in events]
 
 
 async def test_a_message_handed_over_to_a_peer_that_is_forgotten_is_claimed_again(ledger: Ledger) -> None:

@@ -1,6 +1,7 @@
 """The port `Ledger`: messages are stored, change their claims, are read, and each commit raises the position."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -273,6 +274,21 @@ async def test_shadows_are_counted_and_paged_by_primary_and_database(ledger: Led
     assert () == await ledger.copies_of(THERE, NEW_DATABASE, 9)
     held = tuple(HeldCopy(found.internal_id, found.envelope.message_id, found.claim.number) for found in page)
     assert held == await ledger.copies_of(THERE, THEIR_DATABASE, 2)
+
+
+async def test_shadows_that_are_handed_over_are_counted_by_their_kind(ledger: Ledger) -> None:
+    """A takeover of what was relayed by TRACK is one of its own."""
+    kinds = [(False, False), (True, False), (True, False), (False, True), (True, True)]
+    for is_handed, is_kept in kinds:
+        stored = await hold(ledger)
+        changed = partial(replace, handed=is_handed, is_kept=is_kept)
+        await ledger.transition([stored.envelope.message_id], lambda _, before, changed=changed: Transition(before, changed(before)))
+
+    (group,) = await ledger.shadow_groups()
+
+    assert {(False, False): 3, (True, False): 2, (False, True): 2, (True, True): 1} == {
+        (handed, kept): group.count_of(kept=kept, handed=handed) for handed in (False, True) for kept in (False, True)
+    }
 
 
 # the position

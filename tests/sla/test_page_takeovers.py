@@ -15,7 +15,7 @@ def rows_of(summary: dict[str, Any]) -> list[Element]:
     return [item for item in Page(render(summary)).by_id("takeovers").below("li") if item.parents[-1].get("class") == "takeovers"]
 
 
-def duplicate_keys(summary: dict[str, Any]) -> dict[str, str]:
+def keys_of(summary: dict[str, Any]) -> dict[str, str]:
     keys = next(Page(render(summary)).by_id("takeovers").below("dl"))
     return dict(zip((term.text for term in keys.below("dt")), (value.text for value in keys.below("dd")), strict=True))
 
@@ -34,7 +34,7 @@ def test_what_is_late_is_the_same_on_the_lines_and_in_the_section() -> None:
     late = [found for row in rows_of(summary) if (found := re.search(r", ([0-9,]+) late", row.text))]
 
     assert len(late) > 0
-    assert str(sum(int(found[1].replace(",", "")) for found in late)) == duplicate_keys(summary)["Resubmissions late"]
+    assert str(sum(int(found[1].replace(",", "")) for found in late)) == keys_of(summary)["Resubmissions late"]
 
 
 def test_of_a_takeover_without_times_neither_a_loss_nor_lateness_nor_a_reason_is_said() -> None:
@@ -48,7 +48,7 @@ def test_of_a_takeover_without_times_neither_a_loss_nor_lateness_nor_a_reason_is
     assert "promoted" == next(row.below("dt")).text
     assert {"lost", "detected"}.isdisjoint(re.sub(r" .*", "", term.text) for term in row.below("dt"))
     assert [] == [shape for shape in row.below("path") if shape.get("class") == "lost"]
-    assert {"–"} == {value for name, value in duplicate_keys(summary).items() if name not in ("Takeovers", "Messages")}  # noqa: RUF001
+    assert {"–"} == {value for name, value in keys_of(summary).items() if name not in ("Takeovers", "Messages")}  # noqa: RUF001
     assert "since the first that was logged" in Page(render(summary)).by_id("takeovers").text
 
 

@@ -141,7 +141,7 @@ def test_a_copy_for_which_there_is_no_memory_is_refused_soon(tmp_path: Path) -> 
 async def test_a_session_that_is_over_is_freed_without_the_garbage_collector(tmp_path: Path, ending: str) -> None:
     async with receiving(tmp_path) as station:
         gc.disable()
-        gc.freeze()  # `get_objects` has only what was made since
+        gc.freeze()  # `get_objects` has only what was made since. It stays so, as for all tests (tests/conftest.py)
         try:
             client = await station.client_in(*(TO_DATA if ending == "abort in content" else TO_DATA[:1]))
             await client.send(b"QUIT\r\n" if ending == "QUIT" else b"x" * 500)
@@ -156,7 +156,6 @@ async def test_a_session_that_is_over_is_freed_without_the_garbage_collector(tmp
             await asyncio.sleep(0.05)
             left = [each for each in gc.get_objects() if isinstance(each, Connection)]
         finally:
-            gc.unfreeze()
             gc.enable()
 
     # asyncio's own selector transport refers to itself, and so keeps its protocol; uvloop's does not
