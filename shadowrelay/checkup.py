@@ -177,9 +177,11 @@ async def _peer(settings: Settings, contexts: TlsContexts | None, peer: Peer, ho
     if found := await _ourselves(settings, peer.address, hosts, subject):
         return [found]
     is_tls = contexts is not None and settings.peer_requires_tls(peer)
-    opening = _opening(settings, hosts, TlsUse.REQUIRED if is_tls else TlsUse.NEVER, contexts.to_peers if contexts and is_tls else None)
+    options = _connect_options(
+        settings, hosts, TlsUse.REQUIRED if is_tls else TlsUse.NEVER, contexts.to_peers if contexts and is_tls else None
+    )
     try:
-        session = await open_session(peer.address, peer.name, opening)
+        session = await open_session(peer.address, peer.name, options)
     except SessionBroken as broken:
         return [Finding(Severity.ERROR, subject, broken.reply.text, _remedy_for_peer(broken.reply.text))]
     offer = session.extensions.get("xshadow")
@@ -230,9 +232,9 @@ async def _next_hop(settings: Settings, host: HostPort, hosts: HostNames) -> lis
     subject = f"next hop {host}"
     if found := await _ourselves(settings, host, hosts, subject):
         return [found]
-    opening = _opening(settings, hosts, TlsUse.OPPORTUNISTIC, opportunistic_context())
+    options = _connect_options(settings, hosts, TlsUse.OPPORTUNISTIC, opportunistic_context())
     try:
-        session = await open_session(host, host.host, opening)
+        session = await open_session(host, host.host, options)
     except SessionBroken as broken:
         remedy = "mail for it waits until it answers: start it, or correct next_hop in [[routes]]"
         return [Finding(Severity.ERROR, subject, str(broken.reply), remedy)]
@@ -245,7 +247,7 @@ async def _next_hop(settings: Settings, host: HostPort, hosts: HostNames) -> lis
     return [Finding(Severity.OK, subject, text)]
 
 
-def _opening(settings: Settings, hosts: HostNames, tls: TlsUse, context: ssl.SSLContext | None) -> ConnectOptions:
+def _connect_options(settings: Settings, hosts: HostNames, tls: TlsUse, context: ssl.SSLContext | None) -> ConnectOptions:
     seconds = TRIAL_SECONDS
     return ConnectOptions(settings.server.name, tls, context, hosts.dial, seconds, seconds, seconds)
 

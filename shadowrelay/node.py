@@ -191,10 +191,10 @@ class Node:
 
     def _make_deliverer(self) -> SmtpDeliverer:
         settings = self._settings
-        opening = ConnectOptions(settings.server.name, TlsUse.OPPORTUNISTIC, opportunistic_context(), dial=self._dial)
+        options = ConnectOptions(settings.server.name, TlsUse.OPPORTUNISTIC, opportunistic_context(), dial=self._dial)
         resolver = DnsResolver((settings.server.name,), lookups=self._lookups)
         return SmtpDeliverer(
-            opening,
+            options,
             resolver,
             concurrency_per_destination=settings.send.concurrency_per_destination,
             connection_inactivity_timeout=settings.send.connection_inactivity_timeout,
@@ -225,14 +225,14 @@ class Node:
         seconds = min(max(context.heartbeat, CONTROL_SECONDS_MIN), CONTROL_SECONDS_MAX)
         idle_seconds = self._settings.send.peer_connection_inactivity_timeout.total_seconds()
         link = SmtpPeerLink(
-            peer.name, peer.address, self._opening_to(peer), self._clock, events,
+            peer.name, peer.address, self._connect_options_to(peer), self._clock, events,
             boundary=peer.boundary, idle_seconds=idle_seconds, control_seconds=seconds,
         )  # fmt: skip
         self._links[peer.name] = link
         close_with(self._opened, link.close)
         return link
 
-    def _opening_to(self, peer: Peer) -> ConnectOptions:
+    def _connect_options_to(self, peer: Peer) -> ConnectOptions:
         if self._tls is None or not self._settings.peer_requires_tls(peer):
             return ConnectOptions(self._settings.server.name, dial=self._dial_peer)
         return ConnectOptions(self._settings.server.name, TlsUse.REQUIRED, self._tls.to_peers, dial=self._dial_peer)
@@ -405,7 +405,7 @@ class Node:
             receiver.reload(connector, settings.routes, self._tls)
         for peer in settings.linked_peers:
             if peer.name in self._links:  # a peer of another boundary gets a link at the next start
-                self._links[peer.name].renew(self._opening_to(peer))
+                self._links[peer.name].renew(self._connect_options_to(peer))
         self._metrics.certificates({} if self._tls is None else self._tls.ends)
         _log.info("configuration.reloaded", needs_restart=needs_restart)
 

@@ -108,8 +108,8 @@ def test_a_taken_over_session_carries_pipelined_commands_and_much_data_and_sees_
 
     async def talk() -> list[int]:
         async with serving(server):
-            opening = ConnectOptions("me.example", TlsUse.REQUIRED if is_tls else TlsUse.NEVER, client_tls if is_tls else None)
-            session = await open_session(HostPort("127.0.0.1", server.port), "hop.example", opening)
+            options = ConnectOptions("me.example", TlsUse.REQUIRED if is_tls else TlsUse.NEVER, client_tls if is_tls else None)
+            session = await open_session(HostPort("127.0.0.1", server.port), "hop.example", options)
             pipeline = session.pipeline
             pipeline.write(b"NOOP\r\nNOOP\r\nBDAT %d\r\n" % len(block), 3)
             pipeline.write(block, 0)
@@ -168,14 +168,14 @@ async def test_an_opening_that_fails_leaves_no_connection(script, enhanced):
     server = ScriptedServer(script)
     # short is only the wait for what never comes
     seconds = {verb: 0.2 if reply == HANG else PATIENCE_SECONDS for verb, reply in script.items()}
-    opening = ConnectOptions(
+    options = ConnectOptions(
         "me.example",
         greeting_seconds=seconds.get("GREETING", PATIENCE_SECONDS),
         command_seconds=seconds.get("EHLO", PATIENCE_SECONDS),
     )
     async with serving(server):
         with pytest.raises(SessionBroken) as caught:
-            await open_session(HostPort("127.0.0.1", server.port), "hop", opening)
+            await open_session(HostPort("127.0.0.1", server.port), "hop", options)
         await until(lambda: server.open_count == 0)
 
     assert enhanced == caught.value.reply.enhanced

@@ -70,12 +70,12 @@ def an_offer(content: Content | None = None) -> CopyOffer:
 
 @contextlib.asynccontextmanager
 async def a_link(
-    server: ScriptedServer, *, opening: ConnectOptions | None = None, sessions_max: int = 32, idle_seconds: float = 60.0, **events: object
+    server: ScriptedServer, *, options: ConnectOptions | None = None, sessions_max: int = 32, idle_seconds: float = 60.0, **events: object
 ) -> AsyncIterator[SmtpPeerLink]:
     link = SmtpPeerLink(
         PEER,
         HostPort("127.0.0.1", server.port),
-        opening or ConnectOptions("mx1.east.example"),
+        options or ConnectOptions("mx1.east.example"),
         STILL,  # type: ignore[arg-type]
         LinkEvents(**{"own_identity": lambda: ME, **events}),  # type: ignore[arg-type]
         boundary=BoundaryName("example"),
@@ -527,7 +527,7 @@ def mutual_tls() -> tuple[ssl.SSLContext, ssl.SSLContext]:
 async def test_a_peer_proves_its_name_by_mutual_tls():
     server_tls, client_tls = mutual_tls()
     server = a_peer(tls=server_tls)
-    async with serving(server), a_link(server, opening=ConnectOptions("me", TlsUse.REQUIRED, client_tls)) as link:
+    async with serving(server), a_link(server, options=ConnectOptions("me", TlsUse.REQUIRED, client_tls)) as link:
         await link.hold(an_offer(), DEADLINE)
 
     assert [True] == [session.is_tls for session in server.sessions]
@@ -537,7 +537,7 @@ async def test_a_server_with_another_certificate_is_not_told_who_we_are():
     server_tls, _ = mutual_tls()
     _, client_tls = mutual_tls()
     server = a_peer(tls=server_tls)
-    async with serving(server), a_link(server, opening=ConnectOptions("me", TlsUse.REQUIRED, client_tls)) as link:
+    async with serving(server), a_link(server, options=ConnectOptions("me", TlsUse.REQUIRED, client_tls)) as link:
         error = await refusal_of(link.hold(an_offer(), DEADLINE))
 
     assert re.search(r"4\.7\.5 TLS could not be negotiated", error.reason)
