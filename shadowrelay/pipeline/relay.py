@@ -100,7 +100,7 @@ class RelayService:
         """Make one attempt. Returns the job if the message is to be delivered without TRACK, with the hosts to try.
 
         A host that does not offer TRACK now is skipped while another host may take the message by TRACK, because a delivery without TRACK
-        leaves no shadow here. A peer of the route that cannot be reached now is none of the hosts to try: it may have the message from an
+        leaves no shadow here. A peer of the route that cannot be reached now is not among them: it may have the message from an
         earlier attempt, and would recognise it only by TRACK. The search ends at the first host that is not a peer. Adds to `in_flight`;
         once the outcome is recorded, or will not be, call `end_in_flight` with that list.
 
@@ -165,9 +165,8 @@ class RelayService:
         finally:
             del self._done_before_answer[message_id]
         superseded_by = answer.superseded_by
-        if (
-            superseded_by is not None and superseded_by.state is StatusState.UNKNOWN
-        ):  # its row has just expired: the next offer is new there
+        if superseded_by is not None and superseded_by.state is StatusState.UNKNOWN:
+            # Its row has just expired: the next offer is new there.
             raise TransientDeliveryError(Reply(451, "4.3.0", "it was forgotten there"), server)
         done = (NO_ORDINALS if superseded_by is None else superseded_by.done).union(*reported).intersection(range(1, count + 1))
         state = None if superseded_by is None else superseded_by.state
@@ -235,10 +234,10 @@ class RelayService:
         shadow. An offer without an answer is not waited for. Its events are applied when the answer arrives; if none arrives, the message
         is offered again, and that answer contains them."""
         for event in events:
-            early = self._done_before_answer.get(event.message_id)
-            if early is not None and event.status is DiscardStatus.DELIVERED:
-                early.append(event.ordinals)
-            elif early is not None and event.status is DiscardStatus.FORKS:
+            reported = self._done_before_answer.get(event.message_id)
+            if reported is not None and event.status is DiscardStatus.DELIVERED:
+                reported.append(event.ordinals)
+            elif reported is not None and event.status is DiscardStatus.FORKS:
                 continue  # information only
             elif (waiting := self._in_flight.get(event.message_id)) is not None:
                 await asyncio.shield(waiting)

@@ -653,6 +653,7 @@ def write_retries(work: UnitOfWork) -> None:
 
 
 def _write_waiting(work: UnitOfWork) -> None:
+    """Also releases those whose generated message is safe now."""
     if work.waiting:
         work.execute_many(INSERT_WAITING, work.waiting)
     while work.generated_ready:

@@ -62,7 +62,7 @@ async def deaf(node: NodeProcess) -> Client:
 async def test_one_address_that_stops_in_content_and_reads_no_replies_keeps_nobody_else_from_sending(tmp_path: Path) -> None:
     async with a_served_node(tmp_path) as node:
         clients = [await in_content(node, LINE * 1_040) for _ in range(66)]
-        clients += [await deaf(node) for _ in range(10)]  # 30 MB of replies each
+        clients += [await deaf(node) for _ in range(14)]  # 30 MB of replies each
         await asyncio.sleep(3)
         replies = []
         for _ in range(5):
