@@ -6,10 +6,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from shadowrelay.model.ids import ServerName
-from tests.kit.nodes import EAST, NORTH, WEST, Net
+from shadowrelay.model.ids import MessageId, ServerName
+from shadowrelay.model.ownership import Role
+from shadowrelay.pipeline.relay import relayed_id
+from tests.kit.clock import until
+from tests.kit.nodes import BUSY, EAST, HEARTBEAT, NORTH, WEST, Net
 
 HUB, OTHER_HUB, EDGE = EAST, NORTH, WEST
+KEPT_SPAN = 3 * HEARTBEAT  # the timeout interval times the retry count of these nodes
 
 
 def route_to(*servers: ServerName) -> list[dict[str, Any]]:
@@ -28,3 +32,13 @@ async def an_edge(directory: Path, *hubs: ServerName, **changes: Any) -> AsyncIt
         yield net
     finally:
         await net.close()
+
+
+async def a_relayed_message(net: Net, hub: ServerName = HUB) -> MessageId:
+    """Taken by the edge and relayed to the hub, whose next hop defers. The id of what was relayed."""
+    net.sink.answer = lambda address: BUSY
+    edge = net.nodes[EDGE]
+    assert 250 == (await edge.accept()).code
+    relayed = relayed_id(edge.last, hub, frozenset((1,)))
+    await until(edge.in_role(relayed, Role.SHADOW), 5)
+    return relayed
