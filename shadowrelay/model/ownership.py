@@ -41,6 +41,7 @@ class Choice(IntEnum):
     HANDED_OVER = 2  # was sent `yours`
     DISMISSED = 3  # was sent `released`; leaves the list when it acknowledges that
     RECALLED = 4  # was sent `released`, then yielded to us before it received that; becomes LISTED when it acknowledges
+    UNHEARD = 5  # did not answer when all nodes were asked: it is asked when it answers again, and no lease is needed before that
 
     @property
     def awaits_acknowledgement(self) -> bool:

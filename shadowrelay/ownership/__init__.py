@@ -43,17 +43,20 @@ tries every cell.
 | `heard` promoted        | over    | asked   | asked     | asked       | asked  | other      | over      | over     |
 | `heard` forks           | over    | other   | other     | other       | asked  | other      | over      | over     |
 | `reconciled`            | over    | D       | D         | D           | S D R  | D          | over      | over     |
+| `met`                   | over    | late    | late      | late        | S D    | late       | late      | late     |
 | `followed`              | over    | late    | late      | late        | S D    | late       | late      | late     |
 | `answered`              | raises  | late    | late      | late        | P S D  | late       | late      | late     |
 | `nobody_left_to_ask`    | over    | late    | late      | late        | P D    | late       | late      | late     |
 | `new_round`             | raises  | late    | late      | late        | S      | late       | late      | late     |
+| `expired`               | raises  | other   | other     | other       | R      | other      | late      | late     |
 | `unreadable_removed`    | raises  | other   | other     | other       | other  | R          | late      | late     |
 
 - *late*: the claim has ended or changed since the operation began. Other nodes were notified when it changed.
 - *over*: there is nothing left to end or to change. A repeated or late notification or offer changes nothing.
 - *other*: the event concerns another role. A notification ends a copy, never this node's own claim nor a copy from another server.
 - *asked*: nothing changes but the answer: the status of the message, or the outcome that says to ask the server that took it over. On a
-  copy, `promoted` from its own primary server says that it has yielded: ask whom it yielded to.
+  copy, `promoted` from its own primary server says that it has yielded: ask whom it yielded to. From another server it says that there may
+  be two primary servers: ask that one.
 - *raises*: `IllegalTransition`: there is no such message, or only its owner may do that. The claim has ended
   since the caller looked, or the caller has a bug.
 """

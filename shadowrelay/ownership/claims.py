@@ -61,7 +61,7 @@ def generated_claim(original: Claim, generated: Claim) -> Claim:
     they are asked first after a lease has ended. If two servers create it, the later owner's has the higher number. `generated` may
     list further servers that may have a copy.
     """
-    listed = tuple([Copy(copy.server, copy.database) for copy in original.copies])
+    listed = tuple(map(rules.not_chosen, original.copies))
     others = tuple([copy for copy in generated.copies if original.copy_on(copy.server) is None])
     return replace(generated, number=replace(generated.number, ownership=original.number.ownership), copies=(*listed, *others))
 
@@ -252,15 +252,18 @@ def apply_answer(claim: Claim, me: PeerDatabase, peer: PeerDatabase, answer: Sta
     return None
 
 
-def review(claim: Claim | None, me: PeerDatabase, peer: PeerDatabase, answer: StatusAnswer, lease_runs: bool) -> Transition:
-    """A primary has the answer to STATUS of a server on its list."""
+def review(
+    claim: Claim | None, me: PeerDatabase, peer: PeerDatabase, answer: StatusAnswer, lease_runs: bool, is_expired: bool = False
+) -> Transition:
+    """A primary has the answer to STATUS of a server on its list, about a message that has expired or not."""
     claim = rules.require_claim(claim)
     if not claim.is_primary:
         return Transition(claim, claim, outcome=Outcome.YIELDED)
+    if rules.shows_lost_number(claim, me, answer.number):
+        return Transition(claim, claim, outcome=Outcome.OLDER_COPY)
     after = rules.with_done(claim, answer.done)
     entry = claim.copy_on(peer.server)
-    holds = answer.state is StatusState.SHADOW and answer.primary == me.server and answer.database == me.database
-    if holds and not after.is_done:
+    if rules.holds_for(answer, me) and not after.is_done:
         return _holder_answered(claim, after, peer, answer, entry)
     settled = apply_answer(claim, me, peer, answer)
     if settled is not None:
@@ -269,28 +272,35 @@ def review(claim: Claim | None, me: PeerDatabase, peer: PeerDatabase, answer: St
         return Transition(claim, after)
     if entry.choice.awaits_acknowledgement and entry.database in (NO_DATABASE, peer.database):
         return Transition(claim, after, outcome=Outcome.DISMISSED)  # a `released` in flight would discard a copy placed there now
+    if entry.choice is Choice.UNHEARD:
+        return Transition(claim, rules.without_server(after, peer.server), outcome=Outcome.DROPPED)
+    if is_expired and not lease_runs and rules.is_forgotten_end(answer, entry, peer):
+        forgotten = replace(after, done=rules.everyone(claim), primary=peer.server, database=peer.database)
+        return replace(rules.all_done(claim, forgotten), outcome=Outcome.FORGOTTEN)
     # A server that was sent `yours` may promote before its lease ends.
     if rules.needs_everybody(lease_runs and entry.choice is not Choice.HANDED_OVER):
         return Transition(claim, after, outcome=Outcome.EVERYBODY)
     return Transition(claim, rules.without_server(after, peer.server), outcome=Outcome.DROPPED)
 
 
-def nobody_claims_more(claim: Claim | None, server: ServerName) -> Transition:
-    """Every node was asked about a message whose copy on `server` is gone, and none claims it: remove the server from the list."""
+def nobody_claims_more(claim: Claim | None, server: ServerName, unheard: Collection[ServerName] = ()) -> Transition:
+    """Every node was asked about a message whose copy on `server` is gone, and none claims it: remove the server from the list. Those of
+    `unheard` gave no answer, and were not waited for."""
     claim = rules.require_claim(claim)
     if not claim.is_primary:
         return Transition(claim, claim, outcome=Outcome.YIELDED)
-    return Transition(claim, rules.without_server(claim, server), outcome=Outcome.DROPPED)
+    return Transition(claim, rules.with_unheard(rules.without_server(claim, server), unheard), outcome=Outcome.DROPPED)
 
 
-def claimed_again(claim: Claim | None, me: PeerDatabase) -> Transition:
+def claimed_again(claim: Claim | None, me: PeerDatabase, unheard: Collection[ServerName] = ()) -> Transition:
     """Rule *rolled back*: all nodes were asked about a claim from an older copy of this database, and none claims more. The claim gets a
-    number of the new database. No server is chosen: those on the list may hold a copy, and are asked like after any start."""
+    number of the new database. No server is chosen: those on the list may hold a copy, and are asked like after any start. Those of
+    `unheard` gave no answer, and were not waited for."""
     if claim is None or not rules.is_of_older_copy(claim, me):
         return Transition(claim, claim)
     free = rules.unchosen(claim)
     copies = tuple([replace(copy, placement=0) for copy in free.copies])
-    claim_again = replace(free, number=rules.number_after(claim, me), copies=copies)
+    claim_again = rules.with_unheard(replace(free, number=rules.number_after(claim, me), copies=copies), unheard)
     return Transition(claim, claim_again, outcome=Outcome.CLAIMED_AGAIN)
 
 
@@ -348,6 +358,8 @@ def answer_question(
     after = claim
     tell: tuple[Notification, ...] = ()
     outcome = Outcome.NOTHING
+    if rules.shows_lost_number(claim, me, number):
+        return Transition(claim, claim, outcome=Outcome.OLDER_COPY)  # no answer: whatever this database says is of the past
     if claim is not None and rules.is_of_older_copy(claim, me) and number.database == claim.number.database:
         pass  # the asker holds a copy for our former database: it will promote, and only then does this claim yield to it
     elif claim is not None and claim.is_primary:
@@ -389,7 +401,7 @@ def _end_claim(
 def list_asker(claim: Claim, asker: PeerDatabase) -> Claim:
     """An asker with a lower number becomes our shadow server: it may hold a copy, so it is put on the list."""
     entry = claim.copy_on(asker.server)
-    if entry is not None and entry.database in (NO_DATABASE, asker.database):
+    if entry is not None and entry.choice is not Choice.UNHEARD and entry.database in (NO_DATABASE, asker.database):
         if entry.choice is not Choice.DISMISSED:
             return claim
         return replace(claim, copies=rules.replace_copy(claim.copies, replace(entry, choice=Choice.RECALLED)))
@@ -482,23 +494,26 @@ def heard(claim: Claim | None, speaker: PeerDatabase, event: DiscardEvent) -> Tr
         return Transition(claim, claim, outcome=Outcome.FORKS)
     if event.status is DiscardStatus.PROMOTED and claim.is_primary:
         return Transition(claim, claim, outcome=Outcome.REVIEW)
-    if event.status is DiscardStatus.PROMOTED and claim.role is Role.SHADOW and claim.primary == speaker.server:
-        return Transition(claim, claim, outcome=Outcome.FOLLOW)
+    if event.status is DiscardStatus.PROMOTED and claim.role is Role.SHADOW:
+        return Transition(claim, claim, outcome=Outcome.FOLLOW if claim.primary == speaker.server else Outcome.MEET)
     return Transition(claim, claim)
 
 
 def reconciled(
-    claim: Claim | None, primary: PeerDatabase, question: StatusQuestion, answer: StatusAnswer, *, from_sender: bool
+    claim: Claim | None, me: PeerDatabase, primary: PeerDatabase, question: StatusQuestion, answer: StatusAnswer, *, from_sender: bool
 ) -> Transition:
     """The answer of a shadow message's primary to a question about it. If the copy was replaced since the question, the answer
     does not apply, except that a delivered message stays delivered. The answer `released`, unlike the notification, also ends a copy
-    whose number that primary did not assign (this node yielded to it), because an answer describes the present."""
-    status = rules.as_notification(answer, from_sender=from_sender)
+    whose number that primary did not assign (this node yielded to it), because an answer describes the present. So does the answer that
+    the primary holds the message for this node."""
+    status = rules.as_notification(answer, me, from_sender=from_sender)
     if claim is None or status is None:
         return Transition(claim, claim)
     if claim.number != question.number and status is not DiscardStatus.DELIVERED:
         return Transition(claim, claim)
     is_of_primary = claim.role is Role.SHADOW and (claim.primary, claim.database) == (primary.server, primary.database)
+    if rules.holds_for(answer, me) and is_of_primary and not claim.handed:
+        return Transition(claim, replace(claim, handed=True, asked=rules.NOBODY), outcome=Outcome.HANDED)
     if answer.state is StatusState.RELEASED and is_of_primary:
         return Transition(claim, replace(claim, role=Role.RELEASED, asked=rules.NOBODY), outcome=Outcome.RELEASED)
     return heard(claim, primary, DiscardEvent(0, question.message_id, status))
@@ -516,16 +531,36 @@ def followed(claim: Claim | None, peer: PeerDatabase, answer: StatusAnswer) -> T
     return Transition(claim, after)
 
 
+def met(claim: Claim | None, peer: PeerDatabase, answer: StatusAnswer) -> Transition:
+    """The answer of `peer`, which promoted the message while this copy is held for another primary server. If its claim is the higher one,
+    this node holds the copy for it from now on, and tells the other one to ask: otherwise both would deliver. A lower one has ended by
+    the question (rule *again*)."""
+    transition = followed(claim, peer, answer)
+    if claim is None or transition.outcome != Outcome.YIELDED:
+        return transition
+    former = Notification(claim.primary, claim.database, DiscardStatus.PROMOTED)
+    return replace(transition, tell=(*transition.tell, former))
+
+
 def answered(
-    claim: Claim | None, me: PeerDatabase, peer: PeerDatabase, answer: StatusAnswer, reachable: Collection[ServerName], wanted: int = 1
+    claim: Claim | None,
+    me: PeerDatabase,
+    peer: PeerDatabase,
+    answer: StatusAnswer,
+    reachable: Collection[ServerName],
+    wanted: int = 1,
+    unheard: Collection[ServerName] = (),
 ) -> Transition:
     """The answer of `peer` in a shadow server's round of questions before a promotion. With the last answer it promotes.
 
-    Shapes: `reachable` are all servers that must answer in this round; `wanted` is how many copies this node wants of its messages.
+    Shapes: `reachable` are all servers that must answer in this round; `wanted` is how many copies this node wants of its messages;
+    `unheard` are the servers that cannot be asked in this round.
     """
     claim = rules.require_claim(claim)
     if claim.role is not Role.SHADOW:
         return Transition(claim, claim, outcome=Outcome.YIELDED)
+    if rules.shows_lost_number(claim, me, answer.number):
+        return Transition(claim, claim, outcome=Outcome.OLDER_COPY)
     after = rules.with_done(claim, answer.done)
     if answer.state is StatusState.DELIVERED or after.is_done:
         return rules.all_done(claim, replace(after, done=rules.everyone(claim)))
@@ -533,42 +568,50 @@ def answered(
         if rules.outranks(answer.number, claim.number):
             return rules.become_shadow(claim, after, peer)
         if rules.is_older_claim(answer, peer) and peer.server == claim.primary:
-            return _counted(claim, after, me, peer, reachable, wanted)
+            return _counted(claim, after, me, peer, reachable, wanted, unheard)
         lives = peer.server == claim.primary and peer.database == claim.database
         return Transition(claim, replace(after, asked=rules.NOBODY) if lives else after, outcome=Outcome.LIVES if lives else Outcome.WAIT)
     if rules.waits(answer, claim, me):
         asked = rules.asked_after_waiting(claim) if claim.asked else claim.asked
         return Transition(claim, replace(after, asked=asked), outcome=Outcome.WAIT)
-    if answer.state is StatusState.SHADOW and answer.primary == me.server and answer.database == me.database:
+    if rules.holds_for(answer, me):
         after = _list_holder(after, peer)
-    return _counted(claim, after, me, peer, reachable, wanted)
+    return _counted(claim, after, me, peer, reachable, wanted, unheard)
 
 
 def _counted(
-    claim: Claim, after: Claim, me: PeerDatabase, peer: PeerDatabase, reachable: Collection[ServerName], wanted: int
+    claim: Claim,
+    after: Claim,
+    me: PeerDatabase,
+    peer: PeerDatabase,
+    reachable: Collection[ServerName],
+    wanted: int,
+    unheard: Collection[ServerName],
 ) -> Transition:
     """The answer of `peer` does not prevent the promotion: count it, and promote if it was the last."""
     after = replace(after, asked=after.asked | {peer.server})
     if not rules.may_promote(after, reachable):
         return Transition(claim, after, outcome=Outcome.ASKED)
-    return _promote(claim, after, me, wanted)
+    return _promote(claim, after, me, wanted, unheard)
 
 
 def _list_holder(claim: Claim, holder: PeerDatabase) -> Claim:
     """`holder` became our shadow server when we asked it, before we are the primary: it must be on our list once we promote."""
     entry = claim.copy_on(holder.server)
-    if entry is not None:
+    if entry is not None and entry.choice is not Choice.UNHEARD:
         return claim
     return replace(claim, copies=rules.listed_before_sending(claim, Copy(holder.server, holder.database)))
 
 
-def nobody_left_to_ask(claim: Claim | None, me: PeerDatabase, reachable: Collection[ServerName], wanted: int = 1) -> Transition:
+def nobody_left_to_ask(
+    claim: Claim | None, me: PeerDatabase, reachable: Collection[ServerName], wanted: int = 1, unheard: Collection[ServerName] = ()
+) -> Transition:
     """Promote without a further answer: every reachable node has answered, or no node is reachable."""
     if claim is None or claim.role is not Role.SHADOW or not rules.may_promote(claim, reachable):
         return Transition(claim, claim)
     if claim.is_done:
         return rules.all_done(claim, claim)
-    return _promote(claim, claim, me, wanted)
+    return _promote(claim, claim, me, wanted, unheard)
 
 
 def new_round(claim: Claim | None) -> Transition:
@@ -576,6 +619,16 @@ def new_round(claim: Claim | None) -> Transition:
     may have answered since."""
     claim = rules.require_claim(claim)
     return Transition(claim, replace(claim, asked=rules.NOBODY) if claim.role is Role.SHADOW else claim)
+
+
+def expired(claim: Claim | None) -> Transition:
+    """A shadow message was kept for as long as it may be, and its primary server never said that it is done. This node answers `released`
+    until that server has heard that its copy has expired: otherwise it would take `unknown` for an end (rule *forgotten*)."""
+    claim = rules.require_claim(claim)
+    if claim.role is not Role.SHADOW:
+        return Transition(claim, claim)
+    tell = (Notification(claim.primary, claim.database, DiscardStatus.RELEASED),) if claim.primary != NO_SERVER else ()
+    return Transition(claim, replace(claim, role=Role.RELEASED, asked=rules.NOBODY, handed=False), tell, outcome=Outcome.RELEASED)
 
 
 def unreadable_removed(claim: Claim | None) -> Transition:
@@ -586,8 +639,9 @@ def unreadable_removed(claim: Claim | None) -> Transition:
     return Transition(claim, replace(claim, role=Role.RELEASED, asked=rules.NOBODY), outcome=Outcome.RELEASED)
 
 
-def _promote(before: Claim, claim: Claim, me: PeerDatabase, wanted: int) -> Transition:
+def _promote(before: Claim, claim: Claim, me: PeerDatabase, wanted: int, unheard: Collection[ServerName]) -> Transition:
     number = CopyNumber(claim.number.ownership + 1, 0, me.database)
     tell = (Notification(claim.primary, claim.database, DiscardStatus.PROMOTED),) if claim.primary != NO_SERVER else ()
-    after = Claim(Role.PRIMARY, number, claim.recipients_count, done=claim.done, copies=claim.copies, wanted=wanted, is_kept=claim.is_kept)
+    copies = rules.with_unheard(claim, unheard).copies
+    after = Claim(Role.PRIMARY, number, claim.recipients_count, done=claim.done, copies=copies, wanted=wanted, is_kept=claim.is_kept)
     return Transition(before, after, tell, outcome=Outcome.PROMOTED)

@@ -5,7 +5,8 @@ which messages are lost or duplicated without it.
 
 lease `without_lease`, dot `may_end_data`, higher `outranks`, placement `number_after`, ask `may_promote`
 and `waits`, wait `asked_after_waiting`, again `begins_again`, list `listed_before_sending`, keep `may_release` and `left_to`,
-everybody `needs_everybody`, meet `ends_before`, rolled back `is_older_copy` and `is_of_older_copy`.
+everybody `needs_everybody`, unheard `with_unheard`, meet `ends_before`, rolled back `is_older_copy`, `is_of_older_copy` and
+`shows_lost_number`, forgotten `is_forgotten_end`.
 
 **Leases and silence** are the arithmetic by which a primary knows that a shadow server will not promote yet. docs/design.md 6.4.
 
@@ -23,7 +24,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta
 from enum import StrEnum
 
-from shadowrelay.model.ids import NO_SERVER, DatabaseId, ServerName
+from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, DatabaseId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Ordinals
 from shadowrelay.model.ownership import (
     RANK_MAX,
@@ -58,6 +59,7 @@ class Outcome(StrEnum):
     DISMISSED = "dismissed"  # it was sent `released`
     DROPPED = "dropped"  # removed from the list: it holds nothing, and cannot have promoted
     DONE = "done"  # every recipient is done
+    FORGOTTEN = "forgotten"  # ended so long ago that the server that had the copy has forgotten it
     RELEASED = "released"
     HANDED = "handed"
     YIELDED = "yielded"  # another node's claim is higher
@@ -72,6 +74,8 @@ class Outcome(StrEnum):
     WAIT = "wait"  # another node acts first; ask again soon
     REVIEW = "review"  # another server took this message over: ask it
     FOLLOW = "follow"  # this copy's primary yielded to another server: become a shadow server of that one
+    MEET = "meet"  # a server that is not this copy's primary took the message over: ask it, so that the two primaries meet
+    OLDER_COPY = "older copy"  # this node's database is one: it must start again under a new id
     FORKS = "forks"  # note the primary server's forks of it
 
 
@@ -123,8 +127,12 @@ def replace_copy(copies: tuple[Copy, ...], new: Copy) -> tuple[Copy, ...]:
 
 
 def with_database(claim: Claim, peer: PeerDatabase, copies: tuple[Copy, ...]) -> tuple[Copy, ...]:
+    """The list, after `peer` has shown that it holds a copy in this database."""
     entry = claim.copy_on(peer.server)
-    return copies if entry is None else replace_copy(copies, replace(entry, database=peer.database))
+    if entry is None:
+        return copies
+    choice = Choice.LISTED if entry.choice is Choice.UNHEARD else entry.choice
+    return replace_copy(copies, replace(entry, database=peer.database, choice=choice))
 
 
 def without_server(claim: Claim, server: ServerName) -> Claim:
@@ -172,7 +180,10 @@ def choose(before: Claim, claim: Claim, server: PeerDatabase, number: CopyNumber
     if not others:
         return Transition(before, replace(claim, copies=(chosen,)), outcome=outcome)
     kept = _kept(others, claim.wanted - 1) if claim.wanted > 1 else NOBODY
-    listed = [copy if copy.choice.awaits_acknowledgement or copy.server in kept else replace(copy, choice=Choice.LISTED) for copy in others]
+    listed = [
+        replace(copy, choice=Choice.LISTED) if copy.choice in (Choice.CHOSEN, Choice.HANDED_OVER) and copy.server not in kept else copy
+        for copy in others
+    ]
     return Transition(before, replace(claim, copies=(chosen, *listed)), outcome=outcome)
 
 
@@ -214,7 +225,19 @@ def left_to(claim: Claim, primary: ServerName) -> tuple[tuple[Copy, ...], tuple[
         return release_copies(claim, primary)
     waiting = [copy for copy in claim.copies if copy.choice.awaits_acknowledgement]
     others = [copy for copy in claim.copies if not copy.choice.awaits_acknowledgement and copy.server != primary]
-    return (*waiting, *(Copy(copy.server, copy.database) for copy in others)), notify(others, DiscardStatus.PROMOTED)
+    return (*waiting, *map(not_chosen, others)), notify(others, DiscardStatus.PROMOTED)
+
+
+def not_chosen(copy: Copy) -> Copy:
+    """The entry in the list of another claim: its server may hold a copy, under no number of that claim."""
+    return Copy(copy.server, copy.database, Choice.UNHEARD if copy.choice is Choice.UNHEARD else Choice.LISTED)
+
+
+def with_unheard(claim: Claim, unheard: Iterable[ServerName]) -> Claim:
+    """Rule *unheard*: servers that gave no answer when all nodes were asked go on the list, to be asked when they answer again: one of
+    them may have taken the message over, too. The former primary server is told `promoted` instead."""
+    new = [Copy(server, NO_DATABASE, Choice.UNHEARD) for server in unheard if server != claim.primary and claim.copy_on(server) is None]
+    return replace(claim, copies=(*claim.copies, *new)) if new else claim
 
 
 def become_shadow(before: Claim, claim: Claim, primary: PeerDatabase) -> Transition:
@@ -311,6 +334,14 @@ def needs_everybody(lease_runs: bool) -> bool:
     return not lease_runs
 
 
+def is_forgotten_end(answer: StatusAnswer, entry: Copy, peer: PeerDatabase) -> bool:
+    """Rule *forgotten*: the server had stored the copy in this very database and knows nothing of it now. It forgets a copy only a long
+    time after the message has ended, or has got another owner: a copy that expires unacknowledged it remembers as `released` until the
+    primary server has heard that."""
+    was_stored = entry.choice in (Choice.CHOSEN, Choice.HANDED_OVER) and entry.database == peer.database
+    return was_stored and answer.state is StatusState.UNKNOWN
+
+
 def ends_before(answer: StatusAnswer, claim: Claim) -> bool:
     """Rule *meet*: of two primaries, the one with the lower number yields first, and the higher one waits for that."""
     return answer.state is StatusState.PRIMARY and answer.number is not None and not outranks(answer.number, claim.number)
@@ -345,8 +376,20 @@ def is_of_older_copy(claim: Claim, me: PeerDatabase) -> bool:
     return claim.is_primary and claim.number.database != me.database
 
 
+def shows_lost_number(claim: Claim | None, me: PeerDatabase, number: CopyNumber | None) -> bool:
+    """Rule *rolled back*, third part: another node has a number that this database has assigned, and does not know. A number is committed
+    before a copy is sent under it, so the database is an older copy.
+
+    A claim that yielded goes on below all numbers that it assigned; only its ownership is known for certain. A message that is not
+    known proves nothing: it may have expired, or its acceptance was not committed.
+    """
+    if claim is None or number is None or number.database != me.database:
+        return False
+    return outranks(number, claim.number) if claim.is_primary else number.ownership > claim.number.ownership
+
+
 def is_older_claim(answer: StatusAnswer, peer: PeerDatabase) -> bool:
-    """Rule *rolled back*, third part: `peer` claims the message, but as an older copy of its database has it. It delivers nothing before
+    """Rule *rolled back*, fourth part: `peer` claims the message, but as an older copy of its database has it. It delivers nothing before
     all nodes were asked, so the server that holds the copy for it may promote, and it will yield to that server."""
     return answer.state is StatusState.PRIMARY and answer.number is not None and answer.number.database != peer.database
 
@@ -367,9 +410,14 @@ def discarded(events: Iterable[DiscardEvent], transitions: Iterable[Transition])
     ]
 
 
-def as_notification(answer: StatusAnswer, *, from_sender: bool) -> DiscardStatus | None:
+def holds_for(answer: StatusAnswer, me: PeerDatabase) -> bool:
+    """Whether the answering server holds its copy for this node, in its present database."""
+    return answer.state is StatusState.SHADOW and answer.primary == me.server and answer.database == me.database
+
+
+def as_notification(answer: StatusAnswer, me: PeerDatabase, *, from_sender: bool) -> DiscardStatus | None:
     """A running primary's answer to STATUS about a copy that this node holds for it, as the equivalent discard notification;
-    `None` if it still claims the message.
+    `None` if it still claims the message. If it holds the message for this node, nobody delivers it: that counts as `yours`.
 
     Shapes: `from_sender`: the incarnation that sent the copy answers. It starts to accept a message before it sends the copy, is
     `active` while it accepts, and keeps what it committed until the row has expired. Its `unknown` therefore proves that the commit
@@ -377,6 +425,8 @@ def as_notification(answer: StatusAnswer, *, from_sender: bool) -> DiscardStatus
     lost the row of an acknowledged message, if an older copy of the database was restored. Its `unknown` proves nothing, and the
     message is taken over.
     """
+    if holds_for(answer, me):
+        return DiscardStatus.YOURS
     if answer.state is StatusState.UNKNOWN:
         return DiscardStatus.RELEASED if from_sender else DiscardStatus.YOURS
     if answer.state is StatusState.DELIVERED:
@@ -385,7 +435,8 @@ def as_notification(answer: StatusAnswer, *, from_sender: bool) -> DiscardStatus
 
 
 def yielded_to(answer: StatusAnswer, primary: PeerDatabase, me: PeerDatabase) -> ServerName:
-    """The server to which the primary of a copy has yielded, from its answer about the message; `NO_SERVER` if it has not."""
+    """The server to which the asked server (`primary` of a copy, or one that may hold a copy for us) has yielded, from its answer about
+    the message; `NO_SERVER` if it has not."""
     is_other = answer.state is StatusState.SHADOW and answer.primary not in (primary.server, me.server)
     return answer.primary if is_other else NO_SERVER
 

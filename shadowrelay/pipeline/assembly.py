@@ -73,6 +73,7 @@ class Services:
     def __init__(self, settings: Settings, outside: Outside, effective: Callable[[], dict[str, object]] = dict) -> None:
         clock, transport = outside.clock, settings.transport
         links: dict[ServerName, PeerLink] = {}
+        peers = PeerBook(settings.linked_peers, clock, transport.shadow_heartbeat_frequency.total_seconds())
         self.context = context = Context(
             settings=settings,
             me=PeerDatabase(settings.server.name, outside.ledger.identity.database),
@@ -80,9 +81,9 @@ class Services:
             ledger=outside.ledger,
             links=links,
             tracking=outside.tracking,
-            leases=Leases(clock, transport),
+            leases=Leases(clock, transport, lambda server: not peers.is_reachable(server)),
             attempts=Attempts(),
-            peers=PeerBook(settings.linked_peers, clock, transport.shadow_heartbeat_frequency.total_seconds()),
+            peers=peers,
             tasks=outside.tasks,
             budget=outside.budget,
             is_draining=outside.ledger.draining_since is not None,
@@ -101,15 +102,22 @@ class Services:
         )
         self.copy_repair = CopyRepair(context, copier, self.deliver.placed)
         self.accept = AcceptService(context, copier, self.deliver, self.verdicts, self.copy_repair)
-        self.review = ReviewService(context, self.deliver, self.copy_repair)
-        self.promote = PromoteService(context, self.deliver, self.copy_repair, self.review)
+        self.review = ReviewService(context, self.deliver, self.copy_repair, lambda server: self.rolled_back.proved(server))
+        self.promote = PromoteService(
+            context,
+            self.deliver,
+            self.copy_repair,
+            self.review,
+            expire=lambda: self.sweep.expire(),
+            on_older_copy=lambda server: self.rolled_back.proved(server),
+        )
         self.follow = FollowService(context)
         self.reconcile = ReconcileService(context, self.promote, self.follow.want)
         self.heartbeat = HeartbeatService(context, self.promote, self.review, self.follow, self.relay)
         self.drain = DrainService(context, self.deliver, self.copy_repair, self.review)
         self.sweep = SweepService(context, self.review, self.drain)
         self.rolled_back = RolledBackService(context, self.review)
-        self.peer_requests = PeerRequestService(context, self.rolled_back.refusal, TrackService(context, self.deliver, self.copy_repair))
+        self.peer_requests = PeerRequestService(context, self.rolled_back, TrackService(context, self.deliver, self.copy_repair))
         self.pressure = PressureService(context, outside.machine)
         self.messages = MessageDesk(context, self.deliver, self.review, self.copy_repair.wake)
         self.safety_net = SafetyNetService(context, self.deliver, forks.resubmitted_to, self.promote.is_lost)
@@ -173,11 +181,12 @@ class Services:
         self._spawn(partial(self.context.ledger.record_peer, identity, self.context.now()), f"remember {identity.server}")
 
     def _returned(self, server: ServerName, seconds: float) -> None:
-        """Less than a heartbeat is no absence: no copy was given up, and no message can have been taken over."""
+        """Less than a heartbeat is no absence: no copy was given up, and no message can have been taken over, unless this node proceeded
+        without the server's answer."""
         self.copy_repair.available()
         self.review.returned(server)
         self._spawn(partial(self.deliver.returned, server), f"queues to {server}")
-        if seconds >= self.context.heartbeat:
+        if seconds >= self.context.heartbeat or self.review.is_unheard(server):
             self._spawn(partial(self.review.request_server, server), f"review {server}")
 
     def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:

@@ -179,6 +179,8 @@ class HeartbeatService:
                 self._review.suspect(event.message_id, speaker.server)
             elif transition.outcome == Outcome.FOLLOW:
                 self._follow.want(event.message_id)
+            elif transition.outcome == Outcome.MEET:
+                self._follow.want(event.message_id, speaker.server)
             elif transition.outcome == Outcome.HANDED:
                 self._promote.wake()
             elif transition.outcome == Outcome.DONE:

@@ -10,12 +10,12 @@ Leases are kept in memory and do not survive the process. Their arithmetic is in
 
 import math
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 
 from shadowrelay.model.ids import NO_DATABASE, DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Ordinals
-from shadowrelay.model.ownership import Claim, Copy
+from shadowrelay.model.ownership import Choice, Claim, Copy
 from shadowrelay.model.queue import StoredMessage
 from shadowrelay.ownership import rules
 from shadowrelay.ports import Clock
@@ -173,11 +173,13 @@ class Leases:
     """Per server the unbroken run of proofs; per message and server the end of the copy's own lease.
 
     `suffices` decides whether an attempt may start, `may_end_data` whether it may send its final dot. Both also require a
-    recent proof if `delivery_without_lease` is `defer`.
+    recent proof if `delivery_without_lease` is `defer`. No lease is needed on a server that was unheard when all nodes were asked, while
+    it `is_away`; from its return on it is in the way until it was asked.
     """
 
-    def __init__(self, clock: Clock, transport: Transport) -> None:
+    def __init__(self, clock: Clock, transport: Transport, is_away: Callable[[ServerName], bool]) -> None:
         self._clock = clock
+        self._is_away = is_away
         self._span = span = transport.shadow_resubmit_time_span
         self._spans: dict[ServerName, timedelta] = {}
         self._lengths: dict[ServerName, float] = {}  # of servers whose span is known
@@ -241,6 +243,8 @@ class Leases:
 
     def left(self, message_id: MessageId, copy: Copy) -> float:
         """Seconds left of the lease on one copy; zero or less: it has ended."""
+        if copy.choice is Choice.UNHEARD:
+            return math.inf if self._is_away(copy.server) else 0.0
         until = self._copies.get(message_id, {}).get(copy.server)
         return rules.lease_left(until, copy.database, self._servers.get(copy.server), self._clock.awake())
 
@@ -249,7 +253,7 @@ class Leases:
         if `delivery_without_lease` is `defer`, whether the server has proved receipt recently."""
         if not rules.may_end_data(self.left(message_id, copy), self.reply_allowance):
             return False
-        return self._proof_age_max is None or self._is_recent(message_id, copy.server, self._proof_age_max)
+        return self._proof_age_max is None or copy.choice is Choice.UNHEARD or self._is_recent(message_id, copy.server, self._proof_age_max)
 
     def _is_recent(self, message_id: MessageId, server: ServerName, age_max: float) -> bool:
         """Whether the last proof is recent enough."""

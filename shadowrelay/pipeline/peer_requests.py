@@ -5,7 +5,7 @@ Implements `smtp.reception.PeerRequests`.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 
@@ -24,6 +24,7 @@ from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.common_settings import common_settings
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.pressure_rules import Level
+from shadowrelay.pipeline.rolled_back import OLDER_COPY, STARTS_AGAIN, RolledBackService
 from shadowrelay.pipeline.track import TrackService
 from shadowrelay.protocol import tracking
 from shadowrelay.protocol.xqdiscard import format_superseded
@@ -41,9 +42,9 @@ _log = structlog.get_logger()
 class PeerRequestService:
     """One method per SMTP command of an authorised peer."""
 
-    def __init__(self, context: Context, is_older_copy: Callable[[PeerIdentity], Reply | None], track: TrackService) -> None:
+    def __init__(self, context: Context, rolled_back: RolledBackService, track: TrackService) -> None:
         self._context = context
-        self._is_older_copy = is_older_copy
+        self._rolled_back = rolled_back
         self._track = track
         self._sent: dict[PeerDatabase, int] = {}  # highest sequence that this process has sent to each peer
         self._acknowledged: dict[PeerDatabase, int] = {}  # highest sequence that each has acknowledged, in a commit
@@ -77,7 +78,7 @@ class PeerRequestService:
     def refusal(self, identity: PeerIdentity) -> Reply | None:
         """See `smtp.reception.PeerRequests`."""
         reason = self._context.peers.conflict(self._context.me, identity)
-        return Reply(550, "5.7.1", f"Refused: {reason}") if reason else self._is_older_copy(identity)
+        return Reply(550, "5.7.1", f"Refused: {reason}") if reason else self._rolled_back.refusal(identity)
 
     async def greeted(self, identity: PeerIdentity) -> PeerIdentity:
         """A peer identified itself: record that, and check whether its database changed. Returns our identity for the answer; it contains
@@ -246,7 +247,8 @@ class PeerRequestService:
         return claims.released_acknowledged(claim, party, lease_runs)
 
     async def status(self, peer: PeerIdentity, questions: Sequence[StatusQuestion]) -> tuple[StatusAnswer, ...]:
-        """Answer, and apply the rules for these questions to our own claims, in one commit."""
+        """Answer, and apply the rules for these questions to our own claims, in one commit. Raises: LedgerUnavailable, also if a question
+        shows that the database is an older copy: no answer of it describes the present."""
         context = self._context
         asker = PeerDatabase(peer.server, peer.database)
         numbers = {question.message_id: question.number for question in questions}
@@ -256,6 +258,9 @@ class PeerRequestService:
 
         transitions = await context.end_claims(list(numbers), decide)
         answers = dict(zip(numbers, transitions, strict=True))
+        if any(transition.outcome == Outcome.OLDER_COPY for transition in transitions):
+            self._rolled_back.proved(peer.server)
+            raise LedgerUnavailable(STARTS_AGAIN, OLDER_COPY)
         for message_id, transition in answers.items():
             self._note_listed(message_id, asker, transition)  # again, after the commit
             if transition.changed:

@@ -9,7 +9,7 @@ a new database (docs/design.md 6.7). At the end of message_expiration_timeout it
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -51,8 +51,19 @@ _log = structlog.get_logger()
 class PromoteService:
     """Watches the shadow queues for lost primaries."""
 
-    def __init__(self, context: Context, deliver: DeliverService, copy_repair: CopyRepair, review: ReviewService) -> None:
+    def __init__(
+        self,
+        context: Context,
+        deliver: DeliverService,
+        copy_repair: CopyRepair,
+        review: ReviewService,
+        *,
+        expire: Callable[[], Awaitable[None]],
+        on_older_copy: Callable[[ServerName], None],
+    ) -> None:
         self._context = context
+        self._expire = expire
+        self._on_older_copy = on_older_copy
         self._deliver = deliver
         self._copy_repair = copy_repair
         self._review = review
@@ -142,6 +153,7 @@ class PromoteService:
 
     async def _take_over(self, group: ShadowGroup, reason: ResubmitReason, *, kept: bool) -> None:
         context = self._context
+        await self._expire()  # what this node kept for too long, while it was away, nobody delivers any more
         detected_at = context.now()
         silent_since = detected_at - timedelta(seconds=self._silence(group.primary))
         is_handover = reason is ResubmitReason.HANDOVER
@@ -247,13 +259,20 @@ class PromoteService:
             promoted |= await context.tasks.whole(self._commit_decisions(by_id, list(answer_to), decide, on_promoted), "promote")
             is_first = False
         rest = [message_id for message_id in by_id if message_id not in promoted]
-        copies = context.settings.copies_wanted
+        copies, unheard = context.settings.copies_wanted, self._unheard(asked)
 
         def without_answer(_: MessageId, claim: Claim | None) -> Transition:
             must_answer = () if claim is None else self._servers_that_must_answer(claim, asked)
-            return claims.nobody_left_to_ask(claim, context.me, must_answer, copies)
+            return claims.nobody_left_to_ask(claim, context.me, must_answer, copies, unheard)
 
         await context.tasks.whole(self._commit_decisions(by_id, rest, without_answer, on_promoted), "promote")
+
+    def _unheard(self, asked: AskedNodes) -> frozenset[ServerName]:
+        """The peers that are not asked in this round, because they cannot be reached. They are asked when they can."""
+        peers = self._context.peers
+        unheard = frozenset([server for server in peers.states if server not in asked.parties and not peers.is_forgotten(server)])
+        self._review.note_unheard(unheard)
+        return unheard
 
     async def _commit_decisions(
         self, by_id: Mapping[MessageId, StoredMessage], ids: Sequence[MessageId], decide: Decide, on_promoted: OnPromoted
@@ -327,14 +346,17 @@ class PromoteService:
     ) -> Decide:
         """The first answer begins a new round: the claim may still contain answers of an interrupted round, which may be hours
         old."""
-        me, copies = self._context.me, self._context.settings.copies_wanted
+        me, copies, unheard = self._context.me, self._context.settings.copies_wanted, self._unheard(asked)
 
         def decide(message_id: MessageId, claim: Claim | None) -> Transition:
             if claim is None or claim.role is not Role.SHADOW:
                 return Transition(claim, claim)
             before = claims.new_round(claim).after if is_first else claim
             must_answer = self._servers_that_must_answer(claim, asked)
-            return replace(claims.answered(before, me, party, answer_to[message_id], must_answer, copies), before=claim)
+            transition = claims.answered(before, me, party, answer_to[message_id], must_answer, copies, unheard)
+            if transition.outcome == Outcome.OLDER_COPY:
+                self._on_older_copy(party.server)
+            return replace(transition, before=claim)
 
         return decide
 

@@ -109,14 +109,16 @@ class ReconcileService:
         if sender is not None and (answering != sender or not self._is_present(party, sender)):
             return  # it restarted meanwhile, so everything is asked again
         from_sender = sender is not None
-        meanings = {message_id: rules.as_notification(answer, from_sender=from_sender) for message_id, answer in answers.items()}
+        meanings = {
+            message_id: rules.as_notification(answer, context.me, from_sender=from_sender) for message_id, answer in answers.items()
+        }
         events = [DiscardEvent(0, message_id, meant) for message_id, meant in meanings.items() if meant is not None]
         for message_id, answer in answers.items():
             if rules.yielded_to(answer, party, context.me):
                 self._on_yielded(message_id)
 
         def decide(message_id: MessageId, claim: Claim | None) -> Transition:
-            transition = claims.reconciled(claim, party, questions[message_id], answers[message_id], from_sender=from_sender)
+            transition = claims.reconciled(claim, context.me, party, questions[message_id], answers[message_id], from_sender=from_sender)
             if not context.call_off_done(message_id, transition) and transition.changed:  # it may have been promoted since
                 context.attempts.changed(message_id)
             return transition

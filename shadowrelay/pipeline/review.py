@@ -9,18 +9,19 @@ import asyncio
 import contextlib
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 
 import structlog
 
 from shadowrelay.model.ids import NO_SERVER, MessageId, ServerName
-from shadowrelay.model.ownership import Claim, Copy, CopyNumber, StatusAnswer, StatusQuestion, StatusState, Transition
+from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, StatusAnswer, StatusQuestion, Transition
 from shadowrelay.model.queue import StoredMessage
 from shadowrelay.model.replies import LedgerUnavailable, PeerUnavailable
 from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import Outcome, PeerDatabase
+from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.copy_repair import CopyRepair
 from shadowrelay.pipeline.deliver import DeliverService
@@ -28,7 +29,8 @@ from shadowrelay.protocol import tracking
 from shadowrelay.settings.values import WithoutLease
 
 NO_SERVERS: frozenset[ServerName] = frozenset()
-GONE = (Outcome.DROPPED, Outcome.EVERYBODY)  # the server reports that it holds no copy
+GONE = (Outcome.DROPPED, Outcome.EVERYBODY, Outcome.FORGOTTEN)  # the server reports that it holds no copy
+FORGOTTEN = "forgotten"  # source-context of the row
 SILENT_SECONDS = 5.0  # a server that did not answer is not asked again for this long, unless it contacts this node
 PAGE = 400  # docs/protocol.md 14: questions in one XQDISCARD STATUS BDAT
 DOUBLINGS_MAX = 10
@@ -57,10 +59,14 @@ class ReviewService:
     | `_failing_since`      | first failed question since an answer | `_note_failed`              | `_question`, by an answer          |
     | `_trusted_at`         | when one of these counts as answering | `returned`                  | `_trust`; `_note_failed`           |
     | `_waited_for`         | servers for which messages wait       | `_wait_for`; `run`          | `returned`; `run`                  |
+    | `_unheard`            | without whose answer we proceeded     | `note_unheard`              | `request_server`, when it is over  |
     """
 
-    def __init__(self, context: Context, deliver: DeliverService, copy_repair: CopyRepair) -> None:
+    def __init__(
+        self, context: Context, deliver: DeliverService, copy_repair: CopyRepair, on_older_copy: Callable[[ServerName], None]
+    ) -> None:
         self._context = context
+        self._on_older_copy = on_older_copy
         self._deliver = deliver
         self._copy_repair = copy_repair
         self._wanted: set[MessageId] = set()
@@ -75,6 +81,7 @@ class ReviewService:
         self._suspects: dict[MessageId, set[ServerName]] = defaultdict(set)
         self._requested_servers: set[ServerName] = set()  # for which `request_server` runs
         self._waited_for: set[ServerName] = set()
+        self._unheard: set[ServerName] = set()
         self._waited_for_longer: set[ServerName] = set()  # by messages of an older copy of the database: for a span, not a heartbeat
         self._event = asyncio.Event()
 
@@ -111,6 +118,14 @@ class ReviewService:
         self._trusted_at.pop(server, None)
         self._deliver.wake_server(server)
 
+    def note_unheard(self, servers: Iterable[ServerName]) -> None:
+        """Messages were taken over or claimed again without an answer of these servers, which are on their lists now."""
+        self._unheard.update(servers)
+
+    def is_unheard(self, server: ServerName) -> bool:
+        """Whether `note_unheard` named it, and it was not asked since about all that it is listed for."""
+        return server in self._unheard
+
     async def request_server(self, server: ServerName) -> None:
         """Ask about everything that this server may hold for us, although leases run: it was away, or its database is new.
         Page by page; if it goes away again, its next return starts over."""
@@ -126,6 +141,7 @@ class ReviewService:
                 await self._review([message.envelope.message_id for message in page])
                 if self._failed_recently(server):
                     return
+            self._unheard.discard(server)
         finally:
             self._requested_servers.discard(server)
 
@@ -217,13 +233,21 @@ class ReviewService:
                 by_server[server].append(message_id)
         unreachable: set[ServerName] = await self._claim_again(older) if older else set()
         unsettled: set[MessageId] = set(older)
-        for server, concerned in by_server.items():
+        asked: dict[MessageId, set[ServerName]] = defaultdict(set)
+        while by_server:
+            server, concerned = by_server.popitem()
+            for message_id in concerned:
+                asked[message_id].add(server)
             waiting = await self._ask(server, concerned)
             if waiting is None:
                 unreachable.add(server)
             unsettled.update(concerned if waiting is None else waiting)
             for message_id in () if waiting is None else set(concerned).difference(waiting):
                 self._answered(message_id, server)
+            for message_id in concerned:  # an answer may name another server to be asked first
+                for other in self._suspects.get(message_id, set()) - asked[message_id]:
+                    asked[message_id].add(other)
+                    by_server[other].append(message_id)
         for message in await context.ledger.load_many(list(messages)):
             if message.claim.is_primary:
                 self._conclude(message, unreachable, is_settled=message.envelope.message_id not in unsettled)
@@ -260,7 +284,8 @@ class ReviewService:
         if is_older:
             blocking |= unreachable  # rule *rolled back*: all nodes must answer
         leases_ended = blocking.issubset(rules.without_lease(message.claim, self._lease_runs(message)))
-        suspects = self._suspects.get(message_id, set())
+        away_unheard = {copy.server for copy in message.claim.copies if copy.choice is Choice.UNHEARD} & unreachable
+        suspects = self._suspects.get(message_id, set()) - away_unheard  # those are asked when they return; nothing waits for them
         if is_settled and not blocking and not is_older:
             self._tries.pop(message_id, None)
             self._deliver.cleared(message_id, NO_SERVERS)
@@ -338,10 +363,10 @@ class ReviewService:
 
     async def _ask_everybody(self, server: ServerName, gone: Mapping[MessageId, Claim]) -> None:
         """The copies on `server` are gone and its lease had ended: ask whether any other node has taken these over."""
-        unclaimed, unanswered = await self._unclaimed(gone, (other for other in self._context.peers.states if other != server))
+        unclaimed, unanswered, unheard = await self._unclaimed(gone, (other for other in self._context.peers.states if other != server))
 
         def decide(message_id: MessageId, claim: Claim | None) -> Transition:
-            return nobody_claims_more(claim, gone[message_id], server)
+            return nobody_claims_more(claim, gone[message_id], server, unheard)
 
         if not unanswered:
             await self._context.ledger.transition(sorted(unclaimed), decide)
@@ -351,16 +376,19 @@ class ReviewService:
         Returns the servers that must answer first. A server that is down is waited for longer than usual, up to a span: it may be the
         only one that knows that a message is finished."""
         me = self._context.me
-        unclaimed, unanswered = await self._unclaimed(message_ids, self._context.peers.states, self._span)
+        unclaimed, unanswered, unheard = await self._unclaimed(message_ids, self._context.peers.states, self._span)
         if not unanswered:
-            await self._context.ledger.transition(sorted(unclaimed), lambda _, claim: claims.claimed_again(claim, me))
+            await self._context.ledger.transition(sorted(unclaimed), lambda _, claim: claims.claimed_again(claim, me, unheard))
         return unanswered
 
     async def _unclaimed(
         self, message_ids: Iterable[MessageId], servers: Iterable[ServerName], patience: float | None = None
-    ) -> tuple[set[MessageId], set[ServerName]]:
-        """Which of these messages none of these servers claims, and the servers that did not answer and must be waited for."""
-        open_ids, unanswered = set(message_ids), set()
+    ) -> tuple[set[MessageId], set[ServerName], set[ServerName]]:
+        """Which of these messages none of these servers claims, and the servers that did not answer: those that must be waited for, and the
+        others."""
+        open_ids = set(message_ids)
+        unanswered: set[ServerName] = set()
+        unheard: set[ServerName] = set()
         for server in servers:
             if not open_ids:
                 break
@@ -370,9 +398,11 @@ class ReviewService:
                     unanswered.add(server)
                     continue
                 _log.warning("everybody.unheard", server=server, count=len(open_ids))
-            settled = (Outcome.YIELDED, Outcome.DONE, Outcome.WAIT)
+                unheard.add(server)
+            settled = (Outcome.YIELDED, Outcome.DONE, Outcome.FORGOTTEN, Outcome.WAIT, Outcome.OLDER_COPY)
             open_ids -= {message_id for message_id, transition in (transitions or {}).items() if transition.outcome in settled}
-        return open_ids, unanswered
+        self.note_unheard(unheard)
+        return open_ids, unanswered, unheard
 
     async def _question(
         self, server: ServerName, message_ids: Sequence[MessageId], number: Callable[[MessageId, Claim], CopyNumber]
@@ -402,27 +432,60 @@ class ReviewService:
         assert link.identity is not None
         party = PeerDatabase(server, link.identity.database)
         answer_to = dict(zip(messages, answers, strict=True))
+        timeout, now = context.settings.transport.message_expiration_timeout, context.now() - context.note_clock()
+        expired = {
+            message_id for message_id, message in messages.items() if delivery_rules.is_expired(message.envelope.arrived_at, now, timeout)
+        }
         runs = {
             message_id: (entry := message.claim.copy_on(server)) is not None and self._lease_runs(message)(entry)
             for message_id, message in messages.items()
         }
 
         def decide(message_id: MessageId, claim: Claim | None) -> Transition:
-            transition = self._decide(message_id, claim, party, answer_to[message_id], runs[message_id])
+            transition = self._decide(
+                message_id, claim, party, answer_to[message_id], lease_runs=runs[message_id], is_expired=message_id in expired
+            )
             is_old = message_id in placing or not is_same_copy(claim, messages[message_id].claim, server)
             return Transition(claim, claim, outcome=Outcome.WAIT) if is_old and transition.outcome in GONE else transition
 
         transitions = await context.end_claims(list(answer_to), decide)
         outcome = dict(zip(answer_to, transitions, strict=True))
+        if any(transition.outcome == Outcome.OLDER_COPY for transition in transitions):
+            self._on_older_copy(server)
         for message_id, transition in outcome.items():
+            self._log_forgotten(messages[message_id], server, transition)
+            if transition.after is not None and transition.after.is_primary:
+                self._meet(message_id, rules.yielded_to(answer_to[message_id], party, context.me))
             if transition.outcome == Outcome.CHOSEN:
                 self._deliver.placed(message_id)
                 if transition.before is not None and not transition.before.is_chosen(server):
                     self._log_chosen(messages[message_id], server, asked_at)
         for message_id, answer in answer_to.items():
-            if holds_for(answer, context.me):  # our question reset its silence timer
+            if rules.holds_for(answer, context.me) and not answer.promoting:  # our question reset its silence timer
                 context.leases.began(message_id, server, asked_at, is_confirmed=True)
         return outcome
+
+    def _meet(self, message_id: MessageId, other: ServerName) -> None:
+        """A server holds its copy for another one, which may be a primary server, too: ask that one, so that the two meet."""
+        if other in self._context.links and self._context.peers.is_reachable(other):
+            self.suspect(message_id, other)
+
+    def _log_forgotten(self, message: StoredMessage, server: ServerName, transition: Transition) -> None:
+        """HADISCARD: the message ended elsewhere while this node was away, and the server that had the copy has forgotten how."""
+        if transition.outcome == Outcome.FORGOTTEN:
+            context = self._context
+            _log.warning("message.forgotten_elsewhere", message_id=message.envelope.message_id, server=server)
+            row = tracking.hadiscard(
+                context.me.server,
+                message.envelope.message_id,
+                at=context.now(),
+                primary=server,
+                envelope=message.envelope,
+                ordinals=rules.everyone(message.claim) - message.claim.done,
+                status=FORGOTTEN,
+                internal_id=message.internal_id,
+            )
+            context.tracking.write(row)
 
     def _log_chosen(self, message: StoredMessage, server: ServerName, asked_at: float) -> None:
         """HAREDIRECT: a copy that the server held already counts again. None was sent."""
@@ -457,12 +520,19 @@ class ReviewService:
         return heard_at is None or heard_at < failed_at
 
     def _decide(
-        self, message_id: MessageId, claim: Claim | None, party: PeerDatabase, answer: StatusAnswer, lease_runs: bool
+        self,
+        message_id: MessageId,
+        claim: Claim | None,
+        party: PeerDatabase,
+        answer: StatusAnswer,
+        *,
+        lease_runs: bool,
+        is_expired: bool,
     ) -> Transition:
         context = self._context
         if claim is None:
             return Transition(None, None)
-        transition = claims.review(claim, context.me, party, answer, lease_runs)
+        transition = claims.review(claim, context.me, party, answer, lease_runs, is_expired)
         ends = claim.is_primary and transition.after is not None and not transition.after.is_primary
         if ends and not context.attempts.end_claim(message_id):
             return Transition(claim, claim, outcome=Outcome.WAIT)  # an attempt runs: claims end only between attempts
@@ -472,17 +542,11 @@ class ReviewService:
 # What the answers mean for the claims that were asked about.
 
 
-def holds_for(answer: StatusAnswer, me: PeerDatabase) -> bool:
-    """Whether the server holds the copy for us. Not if it is promoting: a server that received `yours` does not wait for a lease to end."""
-    is_ours = answer.state is StatusState.SHADOW and answer.primary == me.server and answer.database == me.database
-    return is_ours and not answer.promoting
-
-
-def nobody_claims_more(claim: Claim | None, asked: Claim, server: ServerName) -> Transition:
+def nobody_claims_more(claim: Claim | None, asked: Claim, server: ServerName, unheard: Collection[ServerName]) -> Transition:
     """All nodes were asked about a copy that is gone; applies only if none was placed there since."""
     if claim is None or not is_same_copy(claim, asked, server):
         return Transition(claim, claim)
-    return claims.nobody_claims_more(claim, server)
+    return claims.nobody_claims_more(claim, server, unheard)
 
 
 def is_same_copy(claim: Claim | None, asked: Claim, server: ServerName) -> bool:

@@ -6,7 +6,8 @@ they hold for the old id, as after a destroyed disk, and this node asks all of t
 else with it.
 
 Peers report in XSHADOW what they have seen of this database (`seen`, `seen-of`). A session that reveals the copy is used for nothing else:
-the peer would take the older copy for the present state.
+the peer would take the older copy for the present state. What they have not seen, a question or answer may reveal: it has a number that
+this database has assigned, and does not know.
 """
 
 import asyncio
@@ -76,6 +77,13 @@ class RolledBackService:
             )
             self.found.set()
         return OLDER_COPY
+
+    def proved(self, server: ServerName) -> None:
+        """A peer has a number that this database has assigned and does not know (`rules.shows_lost_number`)."""
+        own = self._context.ledger.identity
+        if not self.found.is_set():
+            _log.error("database.rolled_back", database=own.database, incarnation=own.incarnation, began=own.began, seen_by=server)
+            self.found.set()
 
     def refusal(self, identity: PeerIdentity) -> Reply | None:
         """The same as a reply to a peer's XSHADOW."""

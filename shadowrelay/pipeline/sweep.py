@@ -38,7 +38,8 @@ class SweepService:
                 await self._notice_lost()
                 await self._set_aside.look()
                 await self._drain.ask_again()
-                await self._expire()
+                await self.expire()
+                await self._forget_unasked()
             except LedgerUnavailable as error:
                 _log.warning("sweep.waits", reason=error.reason)
 
@@ -69,17 +70,21 @@ class SweepService:
             elif not is_lost:
                 self._lost.discard(server)
 
-    async def _expire(self) -> None:
+    async def expire(self) -> None:
+        """Expire what is due. Raises: LedgerUnavailable."""
         context = self._context
-        ahead = context.note_clock()
+        now = context.now() - context.note_clock()
         while True:
-            expired = await context.ledger.expire(context.now() - ahead, STEP)
+            expired = await context.ledger.expire(now, STEP)
             for message in expired:
                 _log.warning("shadow.expired", message_id=message.envelope.message_id, primary=message.claim.primary)
                 context.tracking.write(tracking.expire(context.me.server, message, at=context.now()))
             if len(expired) < STEP:
                 break
-        unasked_since = context.now() - ahead - context.settings.transport.shadow_message_auto_discard_interval
+
+    async def _forget_unasked(self) -> None:
+        context = self._context
+        unasked_since = context.now() - context.note_clock() - context.settings.transport.shadow_message_auto_discard_interval
         forgotten = await context.ledger.forget_unasked(unasked_since)
         if forgotten:
             _log.warning("notifications.unasked", count=forgotten)

@@ -23,7 +23,7 @@ from shadowrelay.model.peers import PeerIdentity, Seen
 from shadowrelay.model.queue import SUSPENDED, AttemptRecord, ForkRetry, GeneratedMessage, NewMessage, PeerRow, StoredMessage, Suspension
 from shadowrelay.model.replies import LOCAL_ERROR, LedgerUnavailable, RequestRefused
 from shadowrelay.model.values import dataclass, replace
-from shadowrelay.ownership.claims import generated_claim
+from shadowrelay.ownership.claims import expired, generated_claim
 from shadowrelay.ownership.rules import Outcome, without_server
 from shadowrelay.pipeline.delivery_rules import LadderStep
 from shadowrelay.ports import Decide
@@ -432,6 +432,7 @@ def peer_heard(work: UnitOfWork, identity: PeerIdentity, heard_at: datetime) -> 
     before = known.rows.get(identity.server)
     _write(work, row)
     if before is None or before.database != row.database:
+        known.remembered.pop(row.server, None)  # they may be for the former database
         if before is not None and before.database:
             _remember_former(work, before)
         work.execute_many(UPSERT_PEER_DATABASE, [(row.database, row.server, 0, 0, 0)])
@@ -608,9 +609,9 @@ def pinned(segment: int) -> Select[Any]:
     return through(tables.UNFINISHED, tables.MESSAGE.c.internal_id).where(tables.MESSAGE.c.segment == segment).limit(1)
 
 
-def first_discards(asker: str) -> Select[Any]:
-    """The oldest notifications for this server."""
-    found = select(_D.sequence, _D.asker_database, _D.created_at).where(_D.asker == asker)
+def first_discards(asker: str, after: int) -> Select[Any]:
+    """The oldest notifications for this server, behind this sequence."""
+    found = select(_D.sequence, _D.asker_database, _D.created_at, _D.status).where(_D.asker == asker, _D.sequence > after)
     return found.order_by(_D.sequence).limit(DISCARDS_PER_STEP)
 
 
@@ -622,22 +623,37 @@ class ExpiryStep:
     has_more: bool
 
 
+REMEMBERED = (DiscardStatus.PROMOTED, DiscardStatus.RELEASED)  # `tables.ENDS_UNHEARD`
+SELECT_END_UNHEARD = compiled(through(tables.ENDS_UNHEARD, _D.sequence).where(_D.message_id == bindparam("message_id")).limit(constant(1)))
+LOOK_AGAIN_MICROSECONDS = 24 * 3600 * 1_000_000
+
+
 def expire(work: UnitOfWork, now: datetime, limit: int) -> ExpiryStep:
-    """One step of at most `limit` rows."""
+    """One step of at most `limit` rows. What ended here, but not on its former primary server as far as that has heard, is remembered
+    until it has: away for long, that server would return mail as undelivered that was delivered here."""
     at = rows.encode_instant(now)
     ids = [MessageId(found) for (found,) in work.select(SELECT_EXPIRED, (at, limit))]
     work.preload(ids)
-    expired = [row for message_id in ids if (row := work.row(message_id)) is not None and (row.expires_at or at + 1) <= at]
-    shadows = [row for row in expired if row.claim.role is Role.SHADOW]
+    due = [row for message_id in ids if (row := work.row(message_id)) is not None and (row.expires_at or at + 1) <= at]
+    shadows = [row for row in due if row.claim.role is Role.SHADOW]
     gone = reading.load_many(work.connection, [row.message_id for row in shadows], work.state.contents).messages
-    for row in expired:
+    for row in due:
         if row.place is not None and row.place.segment == LARGE and row.claim.role is Role.DELIVERED:
             work.large_gone.append(row.place.offset)
             row.place = None
             work.changed(row)  # its row stays until remember_until
             if row.remember_until > at:
                 continue
-        work.delete(row)
+        if row.claim.role is Role.SHADOW:
+            transition = expired(row.claim)
+            work.apply(row.message_id, transition)
+            work.tell(row.message_id, transition)
+            row.remember_until = at + work.state.shadow_keep_microseconds
+        elif (row.is_promoted or row.claim.role is Role.RELEASED) and work.select(SELECT_END_UNHEARD, (row.message_id,)):
+            row.remember_until = at + LOOK_AGAIN_MICROSECONDS
+            work.changed(row)
+        else:
+            work.delete(row)
     _free_segments(work, at)
     return ExpiryStep(gone, len(ids) >= limit)
 
@@ -654,8 +670,8 @@ def _free_segments(work: UnitOfWork, at: int) -> None:
 
 
 def forget_unasked(work: UnitOfWork, older_than: datetime) -> tuple[int, bool]:
-    """One step: the oldest notifications of askers that have not asked since that instant; and those for a database that its
-    server has replaced. How many, and whether there may be more.
+    """One step: the oldest notifications of askers that have not asked since that instant, without those that the asker must hear however
+    late it returns (`REMEMBERED`); and those for a database that its server has replaced. How many, and whether there may be more.
 
     A database that was never recorded is not a replaced one but a newer one: the disk was full when the peer showed it.
     """
@@ -668,16 +684,21 @@ def forget_unasked(work: UnitOfWork, older_than: datetime) -> tuple[int, bool]:
         row = peers.rows.get(ServerName(asker))
         present = NO_DATABASE if row is None else row.database
         is_unasked = peers.asked_at.get(ServerName(asker), 0) < before
-        found = work.connection.execute(first_discards(asker)).fetchall()
+        remembered = peers.remembered.get(ServerName(asker), 0)
+        found = work.connection.execute(first_discards(asker, remembered)).fetchall()
         count = 0
-        for sequence, database, created_at in found:
+        for sequence, database, created_at, status in found:
             is_replaced = database != present and peers.server_of(database) == asker
             if not is_replaced and not (is_unasked and created_at < before):
                 break  # those behind it are younger
+            if not is_replaced and status in REMEMBERED:
+                remembered = sequence
+                continue
             gone.append((sequence,))
             work.counts.append(((counters.DISCARD, f"{asker} {database}", 0), -1, 0))
             count += 1
-        has_more |= count == DISCARDS_PER_STEP
+        has_more |= len(found) == DISCARDS_PER_STEP and (count > 0 or remembered == found[-1][0])
+        work.after_commit.append(partial(peers.remembered.__setitem__, ServerName(asker), remembered))
     if gone:
         work.changes_count += 1
         work.execute_many(DELETE_DISCARD, gone)

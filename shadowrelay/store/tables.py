@@ -176,6 +176,9 @@ DISCARD = Table(
     Column("next_hop", Text, nullable=False, server_default=""),
 )
 Index("discard_asker", DISCARD.c.asker, DISCARD.c.sequence)
+ENDS_UNHEARD = Index(  # who is not to forget the message before its former primary server has heard that it has ended elsewhere
+    "discard_ends", DISCARD.c.message_id, sqlite_where=DISCARD.c.status.in_([constant("promoted"), constant("released")])
+)
 FORKS_UNHEARD = Index("discard_forks", DISCARD.c.message_id, sqlite_where=DISCARD.c.status == constant("forks"))
 
 WAITING = Table(  # a notification without sequence yet: it would be acknowledged unheard with the later ones

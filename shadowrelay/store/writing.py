@@ -194,13 +194,15 @@ class KnownPeers:
 
     Changed with the transaction that changes the file, and taken back with it. Rows are immutable, so the event loop never
     reads a partial update. Shapes: `servers` has every database ever seen, this node's own included; `former` the highest seen of those
-    that were replaced; `asked_at` in microseconds.
+    that were replaced; `asked_at` in microseconds; `remembered`: of the
+    notifications for a server up to this sequence, `forget_unasked` has left only those that do not grow old.
     """
 
     rows: dict[ServerName, PeerRow] = field(default_factory=dict)
     servers: dict[DatabaseId, ServerName] = field(default_factory=dict)
     former: dict[DatabaseId, Seen] = field(default_factory=dict)
     asked_at: dict[ServerName, int] = field(default_factory=dict)
+    remembered: dict[ServerName, int] = field(default_factory=dict)
     asked_unsaved: set[ServerName] = field(default_factory=set)
 
     def seen(self, server: ServerName, database: DatabaseId) -> Seen | None:

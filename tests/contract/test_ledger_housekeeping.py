@@ -5,19 +5,21 @@ from datetime import timedelta
 
 import pytest
 
-from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, DatabaseId
-from shadowrelay.model.ownership import Choice, Copy, DiscardEvent, DiscardStatus, Role
+from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, DatabaseId, MessageId
+from shadowrelay.model.ownership import Choice, Claim, Copy, DiscardEvent, DiscardStatus, Role, Transition
 from shadowrelay.model.peers import PeerIdentity, Seen
-from shadowrelay.model.queue import QueueKind
+from shadowrelay.model.queue import QueueKind, StoredMessage
 from shadowrelay.model.replies import ContentCorrupt
 from shadowrelay.model.values import replace
-from shadowrelay.ownership.claims import handing_over
+from shadowrelay.ownership.claims import handing_over, nobody_left_to_ask
+from shadowrelay.ownership.rules import PeerDatabase
 from shadowrelay.ports import Ledger
 from tests.kit.ledger import (
     DAY,
     HERE,
     NEW_DATABASE,
     NOW,
+    OUR_DATABASE,
     SECOND,
     THEIR_DATABASE,
     THERE,
@@ -117,12 +119,53 @@ async def test_a_message_handed_over_to_a_peer_that_is_forgotten_is_claimed_agai
 
 
 # housekeeping
-async def test_expired_shadow_messages_are_given_back_and_gone(ledger: Ledger) -> None:
+async def test_expired_shadow_messages_are_given_back_and_released(ledger: Ledger) -> None:
     stored = await hold(ledger)
 
     assert () == await ledger.expire(NOW + 4 * DAY - SECOND, 9)
     assert (stored,) == await ledger.expire(NOW + 4 * DAY, 9)
-    assert await ledger.load(stored.envelope.message_id) is None
+    assert Role.RELEASED is await role_of(ledger, stored)
+    assert [DiscardStatus.RELEASED] == [event.status for event in (await ledger.discards_for(THERE, THEIR_DATABASE, 9)).events]
+
+
+async def role_of(ledger: Ledger, stored: StoredMessage) -> Role | None:
+    (transition,) = await ledger.transition([stored.envelope.message_id], lambda _, claim: Transition(claim, claim))
+    return None if transition.after is None else transition.after.role
+
+
+def promote(_: MessageId, claim: Claim | None) -> Transition:
+    return nobody_left_to_ask(claim, PeerDatabase(HERE, OUR_DATABASE), ())
+
+
+@pytest.mark.parametrize("is_delivered", [True, False])
+async def test_an_end_is_remembered_until_the_former_primary_server_has_heard_of_it(ledger: Ledger, is_delivered: bool) -> None:
+    """However long it is away. Otherwise it would return what was delivered, or take an expired copy for one that has ended."""
+    stored = await hold(ledger)
+    message_id = stored.envelope.message_id
+    if is_delivered:
+        await ledger.transition([message_id], promote)
+        await ledger.record_attempt(an_attempt(message_id), all_done)
+    role = Role.DELIVERED if is_delivered else Role.RELEASED
+    for days in (4, 40, 400):
+        await ledger.expire(NOW + days * DAY, 9)
+        await ledger.forget_unasked(NOW + days * DAY)
+        assert role is await role_of(ledger, stored)
+
+    last = (await ledger.discards_for(THERE, THEIR_DATABASE, 9)).events[-1]
+    await ledger.forget_acknowledged(THERE, THEIR_DATABASE, last.sequence, lambda _, claim: Transition(claim, claim))
+    await ledger.expire(NOW + 402 * DAY, 9)
+
+    assert await role_of(ledger, stored) is None
+
+
+async def test_what_must_be_heard_does_not_keep_what_grows_old(ledger: Ledger) -> None:
+    promoted, delivered = await hold(ledger), await accept(ledger, copies=(Copy(THERE, THEIR_DATABASE, Choice.CHOSEN),))
+    await ledger.transition([promoted.envelope.message_id], promote)
+    await ledger.record_attempt(an_attempt(delivered.envelope.message_id), all_done)
+
+    assert (1, 0) == (await ledger.forget_unasked(NOW + 9 * DAY), await ledger.forget_unasked(NOW + 9 * DAY))
+
+    assert [DiscardStatus.PROMOTED] == [event.status for event in (await ledger.discards_for(THERE, THEIR_DATABASE, 9)).events]
 
 
 async def test_a_delivered_message_stays_known_until_its_time_and_no_longer(ledger: Ledger) -> None:

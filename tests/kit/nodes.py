@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -389,6 +390,12 @@ class Net:
     def isolate(self, server: ServerName) -> None:
         self.cut |= {frozenset((server, other)) for other in SITES if other != server}
 
+    def part(self, *parts: Iterable[ServerName]) -> None:
+        """Only the servers of one part reach each other."""
+        groups = [frozenset(part) for part in parts]
+        servers = frozenset().union(*groups)
+        self.cut = {frozenset(pair) for pair in combinations(servers, 2) if not any(group.issuperset(pair) for group in groups)}
+
     def heal(self) -> None:
         self.cut.clear()
 
@@ -571,11 +578,11 @@ class VirtualNode:
         """No task of it runs. Only where its loops do not run either."""
         await until(lambda: not len(self.tasks))
 
-    def in_role(self, wanted: MessageId, role: Role | None) -> Callable[[], Awaitable[bool]]:
-        """For `until`."""
+    def in_role(self, wanted: MessageId, *roles: Role | None) -> Callable[[], Awaitable[bool]]:
+        """For `until`: it has one of these roles for the message."""
 
         async def is_so() -> bool:
-            return role is await self.role(wanted)
+            return await self.role(wanted) in roles
 
         return is_so
 

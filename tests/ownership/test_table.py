@@ -136,7 +136,7 @@ EVENTS: dict[str, Event] = {
     "heard forks": heard(DiscardStatus.FORKS),
     "reconciled": lambda claim: (
         lambda party=party, number=number, answer=answer, is_sender=is_sender: claims.reconciled(
-            claim, party, StatusQuestion(MessageId("m"), number), answer, from_sender=is_sender
+            claim, ME, party, StatusQuestion(MessageId("m"), number), answer, from_sender=is_sender
         )
         for party in PARTIES
         for number in NUMBERS[:2] + NUMBERS[3:4]
@@ -146,6 +146,7 @@ EVENTS: dict[str, Event] = {
     "followed": lambda claim: (
         lambda party=party, answer=answer: claims.followed(claim, party, answer) for party in PARTIES for answer in ANSWERS
     ),
+    "met": lambda claim: (lambda party=party, answer=answer: claims.met(claim, party, answer) for party in PARTIES for answer in ANSWERS),
     "answered": lambda claim: (
         lambda party=party, answer=answer, reachable=reachable: claims.answered(claim, ME, party, answer, reachable)
         for party in PARTIES
@@ -156,6 +157,7 @@ EVENTS: dict[str, Event] = {
         lambda reachable=reachable: claims.nobody_left_to_ask(claim, ME, reachable) for reachable in ((), (OTHER.server,), (OWNER.server,))
     ),
     "new_round": lambda claim: iter((lambda: claims.new_round(claim),)),
+    "expired": lambda claim: iter((lambda: claims.expired(claim),)),
     "unreadable_removed": lambda claim: iter((lambda: claims.unreadable_removed(claim),)),
 }
 

@@ -124,7 +124,7 @@ async def test_a_copy_whose_answer_was_lost_proves_nothing(tmp_path: Path) -> No
 @in_virtual_time
 async def test_the_policy_follows_a_reload_and_a_slow_peer_is_heard_when_its_answer_comes(tmp_path: Path) -> None:
     transport = make_settings(EAST, [WEST], tmp_path, delivery_without_lease="defer").transport
-    leases = Leases(VirtualClock(), transport)
+    leases = Leases(VirtualClock(), transport, lambda _: False)
     one, copy = message_id("slow"), Copy(WEST, DATABASE)
     claim = Claim(Role.PRIMARY, CopyNumber(1, 1, DATABASE), 1, copies=(copy,))
     leases.began(one, WEST, 1000.0, is_confirmed=True)

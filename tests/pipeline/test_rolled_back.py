@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from shadowrelay.model.drain_progress import DrainState
-from shadowrelay.model.ids import NO_DATABASE
+from shadowrelay.model.ids import NO_DATABASE, MessageId
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.peers import PeerIdentity
 from shadowrelay.model.replies import Reply
@@ -373,3 +373,39 @@ async def test_an_older_copy_is_drained_when_all_of_it_was_asked_about(tmp_path:
 
         assert [f"user{number}@corp.example" for number in range(4)] == net.sink.addresses()
         assert [] == net.sink.by(EAST)
+
+
+async def from_before_its_copy(net: Net) -> tuple[VirtualNode, MessageId]:
+    """An older copy of East's database in which a message has no copy yet, put back after West got one. East places none before it is
+    asked."""
+    await net.kill(WEST)
+    _, (waiting,) = await with_older_copy(net, "user1@corp.example")
+    await net.start(WEST)
+    await until(net.nodes[WEST].in_role(waiting, Role.SHADOW), 4 * HEARTBEAT)
+    await net.stop(EAST)
+    net.put_back(EAST)
+    return await net.start(EAST, shadow_redundancy_enabled=False), MessageId(waiting)
+
+
+@in_virtual_time
+async def test_a_number_shows_what_no_position_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """West polled for the last time before the message got its copy."""
+    monkeypatch.setattr(rules, "is_older_copy", lambda *_: False)
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, _ = await from_before_its_copy(net)
+
+        await until(east.services.rolled_back.found.is_set, 2 * SPAN)
+
+
+@in_virtual_time
+async def test_two_servers_that_hold_a_message_for_each_other_do_not_keep_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However that came about."""
+    monkeypatch.setattr(rules, "is_older_copy", lambda *_: False)
+    monkeypatch.setattr(rules, "shows_lost_number", lambda *_: False)
+    async with nodes(tmp_path, EAST, WEST) as net:
+        _, waiting = await from_before_its_copy(net)
+        net.sink.answer = lambda address: OK
+
+        await until(net.nodes[WEST].in_role(waiting, Role.DELIVERED), 3 * SPAN)
+        await asyncio.sleep(2 * SPAN)
+        assert 1 == len(net.sink.arrived)

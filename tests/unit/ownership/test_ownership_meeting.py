@@ -2,8 +2,19 @@
 
 import pytest
 
-from shadowrelay.model.ids import DatabaseId
-from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, DiscardStatus, Notification, Role, StatusAnswer, StatusState
+from shadowrelay.model.ids import NO_DATABASE, DatabaseId, MessageId
+from shadowrelay.model.ownership import (
+    Choice,
+    Claim,
+    Copy,
+    CopyNumber,
+    DiscardEvent,
+    DiscardStatus,
+    Notification,
+    Role,
+    StatusAnswer,
+    StatusState,
+)
 from shadowrelay.model.replies import IllegalTransition
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import claims, rules
@@ -183,3 +194,115 @@ def test_a_message_handed_over_chooses_nobody_else() -> None:
 
 def test_a_holder_that_knows_all_recipients_done_ends_the_claim() -> None:
     assert Outcome.DONE == claims.review(claim(entry(ONE)), ME, ONE, replace(holds(OURS), done=frozenset({1})), True).outcome
+
+
+# who was unheard
+AWAY = Copy(ONE.server, NO_DATABASE, Choice.UNHEARD)
+
+
+def test_who_gave_no_answer_is_listed_at_a_promotion_but_for_the_old_primary_and_who_is_listed_already() -> None:
+    held = Claim(Role.SHADOW, LOWER, 1, primary=TWO.server, database=TWO.database, copies=(entry(ME),))
+    unheard = {ONE.server, TWO.server, ME.server}
+
+    for after in (
+        claims.nobody_left_to_ask(held, ME, (), 1, unheard).after,
+        claims.answered(held, ME, TWO, UNKNOWN, {TWO.server}, 1, unheard).after,
+    ):
+        assert after is not None
+        assert (Role.PRIMARY, (entry(ME), AWAY)) == (after.role, after.copies)
+
+
+def test_who_gave_no_answer_is_listed_where_nobody_else_claims_more() -> None:
+    assert claim(AWAY) == claims.nobody_claims_more(claim(entry(TWO)), TWO.server, {ONE.server}).after
+
+
+@pytest.mark.parametrize(
+    ("answer", "after"),
+    [
+        pytest.param(UNKNOWN, claim(), id="it holds nothing"),
+        pytest.param(holds(LOWER), claim(entry(ONE)), id="it has yielded, and holds the copy"),
+        pytest.param(StatusAnswer(StatusState.SHADOW, LOWER, TWO.server, TWO.database), claim(), id="it holds a lower copy of another"),
+        pytest.param(a_primary(LOWER), claim(AWAY), id="it claims less, and is about to yield"),
+    ],
+)
+def test_who_was_unheard_is_listed_no_longer_when_it_answers_or_as_any_other(answer: StatusAnswer, after: Claim) -> None:
+    assert after == claims.review(claim(AWAY), ME, ONE, answer, False).after
+
+
+def test_who_was_unheard_gets_no_copy_before_it_was_asked() -> None:
+    assert not claims.may_place_on(claim(AWAY), ONE, lease_runs=True)
+
+
+def test_who_was_unheard_stays_so_on_the_list_of_a_dsn_and_of_who_yields() -> None:
+    dsn = claims.generated_claim(claim(AWAY), Claim(Role.PRIMARY, CopyNumber(1, 0, ME.database), 1))
+    yielded = claims.apply_answer(replace(claim(AWAY), wanted=2), ME, TWO, a_primary(HIGHER))
+
+    assert yielded is not None
+    assert yielded.after is not None
+    assert ((AWAY,), (AWAY,)) == (dsn.copies, yielded.after.copies)
+
+
+def test_who_was_unheard_and_asks_under_a_lower_number_is_listed_as_any_other() -> None:
+    assert claim(entry(ONE)) == claims.list_asker(claim(AWAY), ONE)
+
+
+# two primary servers, and who holds a copy for one of them
+HELD_FOR_TWO = Claim(Role.SHADOW, NUMBER, 1, primary=TWO.server, database=TWO.database)
+
+
+def test_a_shadow_server_that_hears_of_another_primary_asks_it() -> None:
+    promoted = DiscardEvent(1, MessageId("m"), DiscardStatus.PROMOTED)
+
+    assert Outcome.MEET == claims.heard(HELD_FOR_TWO, ONE, promoted).outcome
+    assert Outcome.FOLLOW == claims.heard(HELD_FOR_TWO, TWO, promoted).outcome
+
+
+def test_it_tells_its_own_primary_of_a_higher_one() -> None:
+    transition = claims.met(HELD_FOR_TWO, ONE, a_primary(HIGHER))
+
+    assert transition.after is not None
+    assert (ONE.server, Outcome.YIELDED) == (transition.after.primary, transition.outcome)
+    assert (Notification(TWO.server, TWO.database, DiscardStatus.PROMOTED),) == transition.tell
+
+
+def test_it_stays_where_it_is_if_the_other_primary_is_lower() -> None:
+    """That one ended by the question."""
+    assert not claims.met(HELD_FOR_TWO, ONE, a_primary(LOWER)).changed
+
+
+# what was forgotten
+@pytest.mark.parametrize(
+    ("copy", "is_expired", "lease_runs", "answer", "outcome"),
+    [
+        pytest.param(entry(ONE, Choice.CHOSEN), True, False, UNKNOWN, Outcome.FORGOTTEN, id="forgotten"),
+        pytest.param(entry(ONE, Choice.HANDED_OVER), True, False, UNKNOWN, Outcome.FORGOTTEN, id="forgotten after a hand-over"),
+        pytest.param(entry(ONE, Choice.CHOSEN), False, False, UNKNOWN, Outcome.EVERYBODY, id="not expired: in doubt, deliver"),
+        pytest.param(entry(ONE, Choice.CHOSEN), True, True, UNKNOWN, Outcome.DROPPED, id="the lease runs"),
+        pytest.param(entry(ONE), True, False, UNKNOWN, Outcome.EVERYBODY, id="it may never have had the copy"),
+        pytest.param(
+            replace(entry(ONE, Choice.CHOSEN), database=DatabaseId("former")),
+            True,
+            False,
+            UNKNOWN,
+            Outcome.EVERYBODY,
+            id="its disk is another",
+        ),
+        pytest.param(
+            entry(ONE, Choice.CHOSEN), True, False, StatusAnswer(StatusState.RELEASED, LOWER), Outcome.EVERYBODY, id="its copy expired"
+        ),
+    ],
+)
+def test_unknown_ends_an_expired_message_only_if_the_copy_was_stored_there(
+    copy: Copy, is_expired: bool, lease_runs: bool, answer: StatusAnswer, outcome: Outcome
+) -> None:
+    transition = claims.review(claim(copy), ME, ONE, answer, lease_runs, is_expired)
+
+    assert transition.after is not None
+    assert (outcome, outcome == Outcome.FORGOTTEN) == (transition.outcome, transition.after.role is Role.DELIVERED)
+
+
+def test_an_expired_copy_is_released_and_its_primary_told() -> None:
+    transition = claims.expired(HELD_FOR_TWO)
+
+    assert transition.after is not None
+    assert (Role.RELEASED, (released(TWO),)) == (transition.after.role, transition.tell)

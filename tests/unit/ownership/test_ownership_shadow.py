@@ -131,7 +131,7 @@ def test_what_a_live_primary_answers_about_the_copy_held_for_it(
 ) -> None:
     question = StatusQuestion(MessageId("m"), NUMBER)
 
-    assert after == claims.reconciled(before, ONE, question, answer, from_sender=from_sender).after
+    assert after == claims.reconciled(before, ME, ONE, question, answer, from_sender=from_sender).after
 
 
 def test_a_copy_that_yielded_to_its_primary_ends_when_that_one_says_that_it_was_released() -> None:
@@ -140,16 +140,16 @@ def test_a_copy_that_yielded_to_its_primary_ends_when_that_one_says_that_it_was_
     question, answer = StatusQuestion(MessageId("m"), LOWER), StatusAnswer(StatusState.RELEASED, NUMBER)
 
     assert not claims.heard(YIELDED, ONE, notification).changed
-    assert replace(YIELDED, role=Role.RELEASED) == claims.reconciled(YIELDED, ONE, question, answer, from_sender=False).after
-    assert not claims.reconciled(YIELDED, TWO, question, answer, from_sender=False).changed
-    assert not claims.reconciled(YIELDED, ONE, replace(question, number=NUMBER), answer, from_sender=False).changed
+    assert replace(YIELDED, role=Role.RELEASED) == claims.reconciled(YIELDED, ME, ONE, question, answer, from_sender=False).after
+    assert not claims.reconciled(YIELDED, ME, TWO, question, answer, from_sender=False).changed
+    assert not claims.reconciled(YIELDED, ME, ONE, replace(question, number=NUMBER), answer, from_sender=False).changed
 
 
 def test_a_copy_that_yielded_to_its_primary_is_not_ended_by_what_that_one_does_not_know() -> None:
     """The primary never gave its number, so that it sent no such copy."""
     question = StatusQuestion(MessageId("m"), LOWER)
 
-    assert not claims.reconciled(YIELDED, ONE, question, UNKNOWN, from_sender=True).changed
+    assert not claims.reconciled(YIELDED, ME, ONE, question, UNKNOWN, from_sender=True).changed
 
 
 def test_a_primary_that_hears_promoted_asks_the_speaker() -> None:
@@ -401,3 +401,14 @@ def test_who_leaves_a_list_was_told_or_holds_nothing_or_is_the_one_yielded_to(tr
     untold_max = {Outcome.DROPPED: 1, Outcome.YIELDED: 1}.get(Outcome(transition.outcome), 0)
 
     assert len(gone - told) <= untold_max
+
+
+@pytest.mark.parametrize("held", [HELD, YIELDED])
+def test_a_primary_that_holds_the_message_for_its_shadow_server_has_it_take_over(held: Claim) -> None:
+    """Each would hold it for the other, and nobody deliver it."""
+    for_me = StatusAnswer(StatusState.SHADOW, CopyNumber(1, 0, ONE.database), ME.server, ME.database)
+    question = StatusQuestion(MessageId("m"), held.number)
+
+    for from_sender in (True, False):
+        transition = claims.reconciled(held, ME, ONE, question, for_me, from_sender=from_sender)
+        assert (Outcome.HANDED, replace(held, handed=True)) == (transition.outcome, transition.after)

@@ -117,3 +117,39 @@ def test_who_yields_to_a_server_that_is_about_to_promote_is_on_its_list_afterwar
     assert promoted.after is not None
     assert (Role.PRIMARY, (Copy(ME.server, ME.database),)) == (promoted.after.role, promoted.after.copies)
     assert NO_DATABASE != promoted.after.number.database
+
+
+OWN = replace(OLDER, number=CopyNumber(1, 2, ME.database))
+
+
+@pytest.mark.parametrize(
+    ("claim", "number", "is_lost"),
+    [
+        pytest.param(OWN, CopyNumber(1, 3, ME.database), True, id="a placement that is still to come"),
+        pytest.param(OWN, CopyNumber(2, 0, ME.database), True, id="a promotion that is still to come"),
+        pytest.param(OWN, CopyNumber(1, 2, ME.database), False, id="the present number"),
+        pytest.param(OWN, CopyNumber(1, 1, ME.database), False, id="an earlier number"),
+        pytest.param(OWN, CopyNumber(1, 3, HOLDER.database), False, id="the number of another database"),
+        pytest.param(replace(OWN, role=Role.SHADOW, primary=HOLDER.server), CopyNumber(1, 3, ME.database), False, id="after it yielded"),
+        pytest.param(replace(OWN, role=Role.SHADOW, primary=HOLDER.server), CopyNumber(2, 1, ME.database), True, id="a promotion since"),
+        pytest.param(replace(OWN, role=Role.RELEASED), CopyNumber(2, 1, ME.database), True, id="a promotion of what was released"),
+        pytest.param(None, CopyNumber(1, 3, ME.database), False, id="a message that is not known"),
+    ],
+)
+def test_a_number_that_this_database_assigned_and_does_not_know_shows_an_older_copy(
+    claim: Claim | None, number: CopyNumber, is_lost: bool
+) -> None:
+    asked = claims.answer_question(claim, ME, HOLDER, number, ME.server, in_attempt=False)
+
+    assert is_lost == rules.shows_lost_number(claim, ME, number)
+    assert is_lost == (Outcome.OLDER_COPY == asked.outcome)
+    assert not (is_lost and asked.changed)
+
+
+def test_an_answer_with_such_a_number_shows_it_too() -> None:
+    holds = StatusAnswer(StatusState.SHADOW, CopyNumber(1, 3, ME.database), ME.server, ME.database)
+    held = replace(OWN, role=Role.SHADOW, primary=ServerName("gone"), database=DatabaseId("dg"))
+
+    assert Outcome.OLDER_COPY == claims.review(OWN, ME, HOLDER, holds, lease_runs=False).outcome
+    later = replace(holds, number=CopyNumber(2, 1, ME.database))
+    assert Outcome.OLDER_COPY == claims.answered(held, ME, HOLDER, later, {HOLDER.server}).outcome

@@ -1,0 +1,102 @@
+"""A server that was away for longer than the others remember: what has ended meanwhile is neither returned nor delivered again.
+docs/design.md 6.3 "Long absences"."""
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from shadowrelay.model.ids import ServerName
+from shadowrelay.model.ownership import Role
+from shadowrelay.model.tracking import EventId
+from tests.kit.nodes import EAST, HEARTBEAT, OK, SPAN, WEST, Net, in_virtual_time, nodes, until
+from tests.pipeline.scenes import a_waiting_message
+
+SHORT = {  # a message, and what is remembered of it, do not outlive the absence
+    "safety_net_hold_time": timedelta(seconds=4 * SPAN),
+    "message_expiration_timeout": timedelta(seconds=4 * SPAN),
+    "shadow_message_auto_discard_interval": timedelta(seconds=2 * SPAN),
+}
+LONG = 12.0 * SPAN
+
+
+def delivered_to(net: Net) -> list[tuple[ServerName, str]]:
+    return [(server, address) for server, address, _ in net.sink.arrived]
+
+
+@in_virtual_time
+async def test_a_primary_that_was_away_for_long_hears_that_its_message_was_delivered_and_returns_nothing(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, **SHORT) as net:
+        east = await a_waiting_message(net)
+        await net.stop(EAST)
+        net.sink.answer = lambda address: OK
+        await until(net.nodes[WEST].in_role(east.last, Role.DELIVERED), 3 * SPAN)
+        await asyncio.sleep(LONG)
+
+        again = await net.start(EAST)
+
+        await until(again.in_role(east.last, Role.DELIVERED), 4 * HEARTBEAT)
+        await asyncio.sleep(SPAN)
+        assert [(WEST, "user1@corp.example")] == delivered_to(net)
+        assert [] == again.log.rows(EventId.DSN)
+
+
+@in_virtual_time
+async def test_what_only_the_server_with_the_copy_could_end_and_has_forgotten_ends_without_a_dsn(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, **SHORT) as net:
+        east = await a_waiting_message(net)
+        await net.stop(EAST)
+        net.sink.answer = lambda address: OK
+        west = net.nodes[WEST]
+        await until(west.in_role(east.last, Role.DELIVERED), 3 * SPAN)
+        await asyncio.sleep(LONG)
+        await west.ledger.real.record_forgotten(EAST)  # as an earlier version forgets it
+        await west.ledger.real.expire(west.clock.now() + timedelta(days=9), 9)
+        assert await west.role(east.last) is None
+
+        again = await net.start(EAST)
+
+        await until(again.in_role(east.last, Role.DELIVERED), 4 * HEARTBEAT)
+        assert [(WEST, "user1@corp.example")] == delivered_to(net)
+        assert [] == again.log.rows(EventId.DSN)
+        (row,) = again.log.rows(EventId.HADISCARD)
+        assert ("forgotten", WEST, ("user1@corp.example",)) == (row.source_context, row.client_hostname, row.recipients)
+
+
+@in_virtual_time
+async def test_a_shadow_server_that_was_away_for_long_delivers_nothing_again(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, **SHORT) as net:
+        east = await a_waiting_message(net)
+        await net.kill(WEST)
+        net.sink.answer = lambda address: OK
+        await until(east.in_role(east.last, Role.DELIVERED), 3 * SPAN)
+        await asyncio.sleep(LONG)
+        assert await east.role(east.last) is None
+
+        again = await net.start(WEST)
+
+        await until(again.in_role(east.last, Role.RELEASED), 4 * HEARTBEAT)
+        await asyncio.sleep(2 * SPAN)
+        assert [(EAST, "user1@corp.example")] == delivered_to(net)
+        assert [str(east.last)] == [row.network_message_id for row in again.log.rows(EventId.EXPIRE)]
+
+
+@pytest.mark.parametrize("first", [EAST, WEST])
+@in_virtual_time
+async def test_if_both_were_away_the_message_is_delivered_or_returned(tmp_path: Path, first: ServerName) -> None:
+    """The copy has expired, and the primary server must not take that for an end."""
+    async with nodes(tmp_path, EAST, WEST, **SHORT) as net:
+        await a_waiting_message(net)
+        await net.stop(EAST)
+        await net.kill(WEST)
+        net.sink.answer = lambda address: OK
+        await asyncio.sleep(LONG)
+
+        await net.start(first)
+        await asyncio.sleep(LONG)
+        await net.start(WEST if first == EAST else EAST)
+
+        await until(lambda: net.sink.addresses(), 4 * SPAN)
+        await asyncio.sleep(2 * SPAN)
+        assert 1 == len(net.sink.arrived)
