@@ -62,13 +62,12 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from hashlib import blake2b
 
-from shadowrelay.model.ids import MessageId, ServerName
+from shadowrelay.model.ids import MessageId
 from shadowrelay.model.message import NO_ORDINALS, Envelope, Ordinals
 from shadowrelay.model.ownership import Choice, Claim, Role
 from shadowrelay.model.queue import FailureKind, ForkRetry, StoredMessage
 from shadowrelay.model.replies import DeliveryError, PermanentDeliveryError, Reply
 from shadowrelay.model.values import dataclass, replace
-from shadowrelay.protocol.fields import own_traces
 from shadowrelay.settings.values import Send, Transport
 
 JITTER_MAX = 0.1  # of the wait: spreads the retries of messages that failed together
@@ -444,14 +443,15 @@ DATE_CHARACTERS_MAX = 99  # the receiver records 100
 
 
 def duplicate_keys(envelope: Envelope, ordinals: Ordinals) -> dict[int, bytes]:
-    """The key of each of these recipients; empty if the message cannot be recognised.
+    """The key of each of these recipients; empty if the message cannot be recognised. It has the content, the client and the connector as
+    well: devices repeat their Message-IDs, a forger may be first with them, and a filter may hand the message back.
 
     Domains, and the address `Postmaster` without a domain, are compared without regard to case; local parts are compared exactly.
     RFC 5321 2.4, 4.5.1.
     """
     message_id, date = envelope.internet_message_id, envelope.date
-    if envelope.resubmitted_from:
-        return {}  # it is delivered again on request
+    if envelope.resubmitted_from or not envelope.fingerprint:
+        return {}  # it is delivered again on request; or a version took it that did not know its content
     if not message_id or not date or len(message_id) > MESSAGE_ID_CHARACTERS_MAX or len(date) > DATE_CHARACTERS_MAX:
         return {}
     both = message_id + date
@@ -459,7 +459,8 @@ def duplicate_keys(envelope: Envelope, ordinals: Ordinals) -> dict[int, bytes]:
         return {}
     local, at, domain = envelope.sender.rpartition("@")
     # No part has a line end, so two parts cannot run into each other.
-    begun = blake2b(f"{message_id}\n{date}\n{local}{at}{domain.lower()}\n".encode("utf-8", "surrogatepass"), digest_size=KEY_OCTETS)
+    text = f"{message_id}\n{date}\n{envelope.fingerprint}\n{envelope.client_address}\n{envelope.connector}\n{local}{at}{domain.lower()}\n"
+    begun = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=KEY_OCTETS)
     keys = {}
     for ordinal in ordinals:
         local, at, domain = envelope.recipients[ordinal - 1].address.rpartition("@")
@@ -467,17 +468,6 @@ def duplicate_keys(envelope: Envelope, ordinals: Ordinals) -> dict[int, bytes]:
         whole.update(f"{local}{at}{domain.lower()}".encode("utf-8", "surrogatepass"))
         keys[ordinal] = whole.digest()
     return keys
-
-
-def was_here_before(message_id: MessageId, header: bytes, server: ServerName, *, is_kept: bool) -> bool:
-    """Whether a message that `server` took over had been on that server before: it delivered the message to a filter, a relay or a peer,
-    and from there the message reached the lost server. The recorded delivery is then that one, and no recipient has the message.
-
-    A Received field of `server` with the message's own id does not count: `server` received the message from the client under that id, and
-    lost it with its disk. A message that was relayed by TRACK (`is_kept`) was received here once, under another id.
-    """
-    others = [found for found in own_traces(header.lower(), server) if found != message_id.encode()]
-    return len(others) > (1 if is_kept else 0)
 
 
 def shadow_keep_until(held_at: datetime, transport: Transport) -> datetime:

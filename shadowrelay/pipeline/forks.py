@@ -44,7 +44,7 @@ from shadowrelay.pipeline import delivery_rules, journal
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.delivery_rules import AttemptOutcome
 from shadowrelay.pipeline.dsn import promotion_header
-from shadowrelay.pipeline.generated_messages import Journaling, Notices, Record, head_of
+from shadowrelay.pipeline.generated_messages import Journaling, Notices, Record
 from shadowrelay.pipeline.poison import set_aside
 from shadowrelay.pipeline.relay import Relayed, RelayService
 from shadowrelay.pipeline.router import RECIPIENTS_PER_TRANSACTION_MAX, Router
@@ -185,7 +185,8 @@ class Forks:
             raise SameInProgress
         self._in_progress.update(keys.values())
         try:
-            if keys and context.ledger.may_be_delivered(keys.values(), context.now() - window):
+            # What was taken over was acknowledged by another server: only its own claim says who has it.
+            if keys and not stored.is_promoted and context.ledger.may_be_delivered(keys.values(), context.now() - window):
                 ordinals -= await self._end_duplicates(attempt, keys, window, record)
                 if not ordinals:
                     return None
@@ -211,7 +212,7 @@ class Forks:
         for ordinal, key in keys.items():
             if key in found and found[key].message_id != stored.envelope.message_id:
                 firsts[found[key].message_id].add(ordinal)
-        if not firsts or (stored.is_promoted and await self._was_here_before(attempt)):
+        if not firsts:
             return NO_ORDINALS
         ended = frozenset().union(*firsts.values())
         rest = fork.ordinals - ended
@@ -223,14 +224,6 @@ class Forks:
             _log.info("delivery.duplicate", message_id=stored.envelope.message_id, delivered_as=first, recipients=len(ordinals))
         await self._commit(attempt, record, await self._record(attempt, AttemptOutcome(ended, {}, waiting), None))
         return ended
-
-    async def _was_here_before(self, attempt: ForkAttempt) -> bool:
-        try:
-            head, _ = head_of(await attempt.read_content())
-        except OSError:
-            return True  # the transaction reads it again, and handles the error
-        stored, header = attempt.stored, head.partition(b"\r\n\r\n")[0]
-        return delivery_rules.was_here_before(stored.envelope.message_id, header, self._context.me.server, is_kept=stored.claim.is_kept)
 
     async def _attempt_in_parts(
         self, attempt: ForkAttempt, ordinals: Ordinals, prefix: bytes, keys: Mapping[int, bytes], record: Record

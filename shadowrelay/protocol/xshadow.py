@@ -223,6 +223,7 @@ class EnvelopeExtras:
     internet_message_id: str = ""
     subject: str = ""
     date: str = ""
+    fingerprint: str = ""
     resubmitted_from: MessageId = NO_MESSAGE
     relayed_from: MessageId = NO_MESSAGE
     ret: str | None = None
@@ -246,6 +247,7 @@ class EnvelopeExtras:
             internet_message_id=self.internet_message_id,
             subject=self.subject,
             date=self.date,
+            fingerprint=self.fingerprint,
             resubmitted_from=self.resubmitted_from,
             relayed_from=self.relayed_from,
             ret=self.ret,
@@ -254,17 +256,19 @@ class EnvelopeExtras:
 
 
 _TEXT_OCTETS_MAX: Mapping[str, int] = {
-    # sizes as JSON escapes; 4,372 and 12 names with quotes (210), time (29), done (837), envid (102), ret (6): 5,556 < 6,144
+    # sizes as JSON escapes; 4,404 and 13 names with quotes (226), time (29), done (837), envid (102), ret (6): 5,604 < 6,144
     "client_address": 100,
     "client_name": 600,
     "connector": 400,
     "internet_message_id": 1_100,  # a header line has 998 octets, RFC 5322 2.1.1
     "subject": 1_500,
     "date": 600,
+    "fingerprint": 32,
     "resubmitted_from": 36,
     "relayed_from": 36,
 }
 _ENVELOPE_KEYS = frozenset(("arrived", *_TEXT_OCTETS_MAX, "ret", "envid", "done"))
+_FINGERPRINT = re.compile(r"[0-9a-f]{32}")
 _RET = re.compile(r"FULL|HDRS", re.IGNORECASE | re.ASCII)
 
 _COMPACT = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"))
@@ -296,6 +300,13 @@ def _cut(text: str, octets_max: int) -> str:
     return text
 
 
+def parse_fingerprint(text: str) -> str:
+    """Of a message's content, or nothing. Raises: WireError 501 5.5.4."""
+    if text and _FINGERPRINT.fullmatch(text) is None:
+        raise bad_argument("Bad fingerprint")
+    return text
+
+
 def parse_envelope(text: str) -> EnvelopeExtras:
     """Inverse of `format_envelope`. Unknown names are ignored. Raises: WireError 501 5.5.4."""
     if len(text) > ENVELOPE_OCTETS_MAX or _BASE64URL.fullmatch(text) is None:
@@ -323,6 +334,7 @@ def parse_envelope(text: str) -> EnvelopeExtras:
         internet_message_id=values.get("internet_message_id", ""),
         subject=values.get("subject", ""),
         date=values.get("date", ""),
+        fingerprint=parse_fingerprint(values.get("fingerprint", "")),
         resubmitted_from=parse_message_id(values["resubmitted_from"]) if values.get("resubmitted_from") else NO_MESSAGE,
         relayed_from=parse_message_id(values["relayed_from"]) if values.get("relayed_from") else NO_MESSAGE,
         ret=ret,

@@ -16,6 +16,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import re
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from email.utils import format_datetime
@@ -44,6 +45,7 @@ from shadowrelay.smtp.limits import (
 )
 
 END_OF_DATA = b"\r\n.\r\n"
+FINGERPRINT_OCTETS = 16
 EMPTY_MESSAGE = END_OF_DATA[2:]  # the first CRLF is that of the command line
 
 HasRoom = Callable[[], Awaitable[bool]]
@@ -274,6 +276,37 @@ class RelayedSink(ContentSink):
         return self._received.digest()
 
 
+_TRACE_FIELDS = re.compile(rb"(?:(?:Received|Return-Path|Delivered-To|X-Original-To):[^\n]*\n(?:[ \t][^\n]*\n)*)*", re.IGNORECASE)
+
+
+class ContentFingerprint:
+    """A hash of what follows the trace fields at the beginning of a content: the same for a message that is sent again, by whatever way."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.blake2b(digest_size=FINGERPRINT_OCTETS)
+        self._head: bytes | None = b""  # up to the first line that is known to follow them
+
+    def update(self, block: bytes) -> None:
+        """The next block, split anywhere."""
+        if self._head is None:
+            self._hash.update(block)
+            return
+        self._head += block
+        found = _TRACE_FIELDS.match(self._head)
+        assert found is not None
+        following = self._head.find(b"\n", found.end())
+        if following >= 0 or len(self._head) > HEADER_OCTETS_MAX:
+            self._hash.update(self._head[found.end() :])
+            self._head = None
+
+    def digest(self) -> str:
+        """In hexadecimal digits."""
+        if self._head:
+            self._hash.update(self._head)
+            self._head = None
+        return self._hash.hexdigest()
+
+
 class DataFilter:
     """Checks the octets of DATA and writes them, without stuffing, to the sink, after our `trace` header. Takes blocks split anywhere."""
 
@@ -287,6 +320,7 @@ class DataFilter:
         self._ended_with_cr = False
         self._refusal: Reply | None = None
         self.is_ascii = True
+        self.fingerprint = ContentFingerprint()
 
     def take(self, block: bytes) -> None:
         """The next block, still dot-stuffed. Never raises."""
@@ -319,6 +353,7 @@ class DataFilter:
             self.refuse(MESSAGE_TOO_BIG)
             return
         self.is_ascii = self.is_ascii and text.isascii()
+        self.fingerprint.update(text)
         try:
             self._sink.write(self._unwritten + text)
             self._unwritten = b""

@@ -374,6 +374,7 @@ class Receiver(Connection):
             internet_message_id=facts.internet_message_id,
             subject=facts.subject,
             date="" if facts.has_own_trace else facts.date,  # not detected as a duplicate: a loop is ended by the hop count, with a DSN
+            fingerprint=data.fingerprint.digest(),
         )
         self._is_deciding = self._is_our_time = True  # no timeout ends a session between the final dot and its reply
         try:

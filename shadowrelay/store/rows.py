@@ -130,7 +130,7 @@ def encode_envelope(envelope: Envelope, arrived_at: int) -> str:
             envelope.subject,
             envelope.date,
             envelope.resubmitted_from,
-            *([envelope.relayed_from] if envelope.relayed_from else []),
+            *([envelope.relayed_from, envelope.fingerprint] if envelope.relayed_from or envelope.fingerprint else []),
         ]
     )
 
@@ -140,7 +140,11 @@ def decode_envelope(message_id: MessageId, text: str) -> Envelope:
     try:
         sender, recipients, arrived_at, body, smtputf8, *rest = json.loads(text)
         ret, envid, client_address, client_name, connector, internet_message_id, subject, *added = rest
-        date, resubmitted_from, *relayed_from = added or ("", "")  # rows of schema version 2 and older have neither
+        # Rows of schema version 2 and older have none of these, those of version 5 no fingerprint.
+        if len(added) not in (0, 2, 3, 4):
+            raise ValueError(f"envelope: {len(added)} values after the subject")
+        added.extend([""] * (4 - len(added)))
+        date, resubmitted_from, relayed_from, fingerprint = added
         return Envelope(
             message_id=message_id,
             sender=sender,
@@ -157,7 +161,8 @@ def decode_envelope(message_id: MessageId, text: str) -> Envelope:
             subject=subject,
             date=date,
             resubmitted_from=MessageId(resubmitted_from),
-            relayed_from=MessageId(relayed_from[0] if relayed_from else ""),
+            relayed_from=MessageId(relayed_from),
+            fingerprint=fingerprint,
         )
     except (TypeError, OverflowError) as exc:
         raise ValueError(f"envelope: {exc}") from exc

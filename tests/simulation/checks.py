@@ -21,6 +21,18 @@ HOLDING = (Role.PRIMARY, Role.SHADOW, Role.SET_ASIDE)
 ENDS = (EventId.SEND, EventId.SENDEXTERNAL, EventId.FAIL, EventId.EXPIRE, EventId.DUPLICATEDELIVER)
 
 
+def _as_sent(envelope: Envelope) -> tuple[str, ...]:
+    """What is the same in a message that is sent again. docs/design.md 6.5."""
+    return (
+        envelope.internet_message_id,
+        envelope.date,
+        envelope.sender,
+        envelope.fingerprint,
+        envelope.client_address,
+        envelope.connector,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Violation:
     """An invariant that does not hold."""
@@ -44,7 +56,7 @@ class Checker:
         self.violations: list[Violation] = []
         self.claims: dict[str, dict[MessageId, Claim]] = defaultdict(dict)
         self.envelopes: dict[MessageId, Envelope] = {}
-        self._sent: dict[tuple[str, str, str], list[Envelope]] = defaultdict(list)  # by Message-ID, Date and sender
+        self._sent: dict[tuple[str, ...], list[Envelope]] = defaultdict(list)  # by `_as_sent`
         self.arrived: dict[tuple[MessageId, int], list[Arrival]] = defaultdict(list)
         self.refused: set[tuple[str, str]] = set()
         self.bounced: dict[MessageId, dict[int, tuple[MessageId, ...]]] = defaultdict(dict)
@@ -77,7 +89,7 @@ class Checker:
         if envelope.message_id not in self.envelopes:
             self.envelopes[envelope.message_id] = envelope
             if envelope.internet_message_id and envelope.date:
-                self._sent[envelope.internet_message_id, envelope.date, envelope.sender].append(envelope)
+                self._sent[_as_sent(envelope)].append(envelope)
 
     def attempted(self, machine: Machine, attempt: AttemptRecord) -> None:
         """About to be committed: what is done without having arrived has failed; its notices are `generated`."""
@@ -110,7 +122,7 @@ class Checker:
 
     def _same_under_other_ids(self, envelope: Envelope) -> list[Envelope]:
         """What the sender has sent as the same message."""
-        same = self._sent.get((envelope.internet_message_id, envelope.date, envelope.sender), ())
+        same = self._sent.get(_as_sent(envelope), ())
         return [other for other in same if other.message_id != envelope.message_id]
 
     def _delivered_before(self, envelope: Envelope, again: Arrival) -> MessageId | None:
@@ -260,7 +272,11 @@ class Checker:
         ordinal = next((n for n, r in enumerate(envelope.recipients, 1) if r.address == arrival.recipient), 0)
         if not ordinal:
             self.violation("I5", f"{message_id} arrives for {arrival.recipient}, who is no recipient of it")
-        if first := self._delivered_before(envelope, arrival):
+        was_taken_over = any(  # then only its own claim says who has it
+            event.event is EventId.RESUBMIT and event.source is EventSource.REDUNDANCY and name == arrival.client_name
+            for name, event in self.rows[message_id]
+        )
+        if not was_taken_over and (first := self._delivered_before(envelope, arrival)):
             self.violation(
                 "again", f"{arrival.client_name} had recorded {first}, and delivers it again as {message_id}, {arrival.recipient}"
             )

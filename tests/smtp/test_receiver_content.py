@@ -14,7 +14,16 @@ from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, BodyType, Recipient
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, STORE_UNAVAILABLE
 from shadowrelay.pipeline.dsn import promotion_header, resubmission_header
-from shadowrelay.smtp.data import CommandReader, ContentSink, DataFilter, has_long_line, header_facts, receive_data, trace_header
+from shadowrelay.smtp.data import (
+    CommandReader,
+    ContentFingerprint,
+    ContentSink,
+    DataFilter,
+    has_long_line,
+    header_facts,
+    receive_data,
+    trace_header,
+)
 from shadowrelay.smtp.limits import BARE_CR_OR_LF, LINE_OCTETS_MAX, LINE_TOO_LONG, Descriptors
 from tests.kit.clients import TO_DATA
 from tests.kit.receiving import NOON, files_in, octets_of, receiving
@@ -391,3 +400,26 @@ async def test_a_bare_postmaster_gets_his_domain_or_is_refused(tmp_path: Path) -
         client = await station.client_in(*TO_DATA[:2])
         assert "550 5.1.1 No postmaster without a domain here" == await client.ask("RCPT TO:<Postmaster>")
         assert "554 5.5.1 No valid recipients" == await client.ask("DATA")
+
+
+TRACES = b"Received: from a\r\n\tby b; now\r\nReturn-Path: <a@b>\r\nreceived: from c\r\n by d; then\r\n"
+MESSAGE = b"Subject: x\r\nReceived: not at the beginning\r\n\r\nhello\r\n"
+
+
+def fingerprint_of(content: bytes, block_octets: int = 1_000) -> str:
+    taken = ContentFingerprint()
+    for start in range(0, len(content), block_octets):
+        taken.update(content[start : start + block_octets])
+    return taken.digest()
+
+
+@pytest.mark.parametrize("content", [TRACES + MESSAGE, MESSAGE, TRACES, TRACES[:-20], b"", b"hello", b"\r\nhello\r\n"])
+@pytest.mark.parametrize("block_octets", [1, 2, 7])
+def test_a_fingerprint_does_not_depend_on_how_the_content_arrives(content: bytes, block_octets: int) -> None:
+    assert fingerprint_of(content) == fingerprint_of(content, block_octets)
+
+
+def test_a_fingerprint_is_of_what_follows_the_trace_fields() -> None:
+    assert fingerprint_of(MESSAGE) == fingerprint_of(TRACES + MESSAGE)
+    assert fingerprint_of(MESSAGE) != fingerprint_of(MESSAGE.replace(b"hello", b"hallo"))
+    assert fingerprint_of(MESSAGE) != fingerprint_of(MESSAGE.replace(b"not at", b"at"))
