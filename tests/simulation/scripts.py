@@ -8,7 +8,7 @@ from dataclasses import replace
 from shadowrelay.lab.account import Fault, FaultKind
 from tests.simulation.machine import Machine
 from tests.simulation.sink import CALM
-from tests.simulation.world import SINK_HOST, Shape, World
+from tests.simulation.world import Shape, World
 
 HEARTBEAT, POLL = 1.0, 0.5
 SLOW = 0.9  # there and back is less than a heartbeat: nobody is cut off
@@ -69,13 +69,6 @@ class Scripted(World):
         """Every client has its answer."""
         while self.clients.tasks:
             await asyncio.sleep(0.05)
-
-    def next_hop(self, *, is_there: bool) -> None:
-        """Listening, or refusing connections."""
-        if is_there:
-            self.network.serve(SINK_HOST, None, self.sink.factory)
-        else:
-            self.network.stop_serving(SINK_HOST)
 
     async def burn(self, machine: Machine) -> None:
         """It dies, and its disk is destroyed."""
