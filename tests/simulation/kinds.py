@@ -109,17 +109,15 @@ class Kinds:
             return
         world.next_hop(is_there=False)
         await self._send()
-        if "disks" in self.names and (len(self.names) == 1 or chance.random() < 0.4):
+        if self.names[0] == "restores" and chance.random() < 0.7:
+            await self._restore_in_traffic()
+        elif "disks" in self.names and (len(self.names) == 1 or chance.random() < 0.4):
             await self._dead_disk()
         else:
             for _ in range(chance.choice((1, 1, 2))):
                 await self._one()
                 await self._wait(chance.choice((0.1, 1.0, world.shape.span)) * chance.random())
-            while world.has_faults:
-                await self._wait(1.0)
-            await world.end_faults(is_sink_back=False)
-            await self._wait(SETTLING_SPANS * world.shape.span + 5.0)
-            self._check_owners()
+            await self._settle()
         world.next_hop(is_there=True)
 
     # what sieges do
@@ -150,6 +148,14 @@ class Kinds:
             if not world.clients.tasks:
                 return
             await self._wait(1.0)
+
+    async def _settle(self) -> None:
+        world = self._world
+        while world.has_faults:
+            await self._wait(1.0)
+        await world.end_faults(is_sink_back=False)
+        await self._wait(SETTLING_SPANS * world.shape.span + 5.0)
+        self._check_owners()
 
     def _check_owners(self) -> None:
         """Nothing has failed for four spans, and the next hop is away."""
@@ -185,13 +191,18 @@ class Kinds:
         for machine in world.machines:
             if self.chance.random() >= probability or not machine.directory.exists():
                 continue
-            self._number += 1
-            to = machine.directory.with_name(f"{machine.directory.name}-snapshot-{self._number}")
-            shutil.copytree(machine.directory, to, ignore=shutil.ignore_patterns("*-shm"))
-            kept = self._snapshots.setdefault(machine.host, [])
-            kept.append(Snapshot(world.now(), to, dict(world.checker.claims[machine.host])))
-            if len(kept) > SNAPSHOTS_MAX:
-                shutil.rmtree(kept.pop(self.chance.randrange(SNAPSHOTS_MAX)).directory)
+            self._keep(machine)
+
+    def _keep(self, machine: "Machine") -> Snapshot:
+        world = self._world
+        self._number += 1
+        to = machine.directory.with_name(f"{machine.directory.name}-snapshot-{self._number}")
+        shutil.copytree(machine.directory, to, ignore=shutil.ignore_patterns("*-shm"))
+        kept = self._snapshots.setdefault(machine.host, [])
+        kept.append(Snapshot(world.now(), to, dict(world.checker.claims[machine.host])))
+        if len(kept) > SNAPSHOTS_MAX:
+            shutil.rmtree(kept.pop(self.chance.randrange(SNAPSHOTS_MAX)).directory)
+        return kept[-1]
 
     async def _restore(self) -> None:
         """A copy of any age is put back, also of a node that is down; most often it runs again at once."""
@@ -205,16 +216,39 @@ class Kinds:
         snapshots = self._snapshots[machine.host]
         snapshot = chance.choice(snapshots if chance.random() < 0.5 else snapshots[-2:])
         seconds = chance.choice((0.05, 0.5, 0.5, 3.0, 2 * world.shape.span)) * chance.uniform(0.5, 1.0)
+        await self._replace(machine, snapshot, seconds)
+
+    async def _replace(self, machine: "Machine", snapshot: Snapshot, seconds: float) -> None:
+        world = self._world
         world.note(f"a copy that is {world.now() - snapshot.at:.3f} s old")
         if machine.is_up:
             world.put_back_at.append((machine.name, world.now()))
             world._ends(FaultKind.WIPE, machine.name, "", seconds, partial(world.processes.start, machine), "restore")
-            await world.processes.kill(machine, is_silent=chance.random() < 0.3)
+            await world.processes.kill(machine, is_silent=self.chance.random() < 0.3)
         else:  # it is started again when it would be
             world.put_back_at.append((machine.name, world.now()))
             world._ends(FaultKind.WIPE, machine.name, "", 0.0, _nothing, "restore, of a node that was down")
         world.processes.put_back(machine, snapshot.directory)
         world.checker.put_back(machine.host, snapshot.claims)
+
+    async def _restore_in_traffic(self) -> None:
+        """Mail goes both ways on several sessions, in bursts and singly; a copy of the last seconds is put back, and runs again at once."""
+        world, chance = self._world, self.chance
+        for _ in range(chance.choice((1, 2, 3))):
+            for _ in range(chance.choice((0, 4, 8))):
+                world.clients.send()
+            machine = chance.choice(world.machines)
+            await self._wait(chance.uniform(0.1, 4.0))
+            if not machine.is_up:
+                continue
+            snapshot = self._keep(machine)
+            for _ in range(chance.choice((1, 2, 4))):
+                world.clients.send(to=chance.choice(world.machines).host)
+                await self._wait(chance.choice((0.1, 1.0, 3.0)) * chance.random())
+            if machine.is_up and world.checker.may_wipe(machine.host):
+                await self._replace(machine, snapshot, chance.choice((0.05, 0.3)))
+            await self._wait(chance.choice((1.0, world.shape.span)) * chance.random())
+        await self._settle()
 
     async def _parts(self) -> None:
         """Each site alone, each node alone, or any three parts; the span is longer or shorter, and they are joined one after the other."""
@@ -223,17 +257,13 @@ class Kinds:
         machines = list(world.machines)
         by_site = {site: [m for m in machines if m.site == site] for site in {m.site: None for m in machines}}
         shuffled = chance.sample(machines, len(machines))
-        parts = chance.choice(
-            (list(by_site.values()), [[machine] for machine in machines], [shuffled[0::3], shuffled[1::3], shuffled[2::3]])
-        )
+        parts = chance.choice((list(by_site.values()), [[machine] for machine in machines], [shuffled[start::3] for start in range(3)]))
         world.counts["cut in three and more"] += 1
         is_staged = chance.random() < 0.4
         begins = [chance.uniform(0.0, 1.5) * span if is_staged else 0.0 for _ in parts]
         lasts = max(begins) + chance.choice((0.5, 1.3, 2.0, 3.0)) * span
-        joins = {
-            place: lasts + at
-            for place, at in enumerate(chance.sample([n * chance.uniform(0.0, 1.5) * span for n in range(len(parts))], len(parts)))
-        }
+        waits = [n * chance.uniform(0.0, 1.5) * span for n in range(len(parts))]
+        joins = [lasts + at for at in chance.sample(waits, len(parts))]
         for one, other in combinations(range(len(parts)), 2):
             begin, end = min(begins[one], begins[other]), max(joins[one], joins[other])
             for a in parts[one]:
@@ -259,17 +289,15 @@ class Kinds:
         world = self._world
         for machine in world.machines:
             if machine.is_up and machine.site == site:
-                world._ends(
-                    FaultKind.KILL, machine.name, "", seconds, partial(world.processes.start, machine), "power lost in turn, of a node"
-                )
+                back = partial(world.processes.start, machine)
+                world._ends(FaultKind.KILL, machine.name, "", seconds, back, "power lost in turn, of a node")
                 await world.processes.kill(machine, is_silent=True)
 
     async def _sick(self) -> None:
         """For a moment or for many spans."""
         span = self._world.shape.span
-        self._falls_sick(
-            self.chance.choice(self._world.machines), self.chance.choice((1.0, span, 4 * span)) * self.chance.uniform(0.3, 1.0)
-        )
+        seconds = self.chance.choice((1.0, span, 4 * span)) * self.chance.uniform(0.3, 1.0)
+        self._falls_sick(self.chance.choice(self._world.machines), seconds)
 
     def _falls_sick(self, machine: "Machine", seconds: float) -> None:
         world, disk = self._world, machine.disk

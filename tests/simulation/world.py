@@ -111,7 +111,7 @@ class World:
         messages: int | None = None,
         kinds: Sequence[str] = (),
     ) -> None:
-        """`nodes`: the seed chooses among these counts. `messages`: exactly so many, in all steps. `kinds`: the seed chooses some of them."""
+        """`nodes`: the seed chooses among these counts. `messages`: exactly so many, in all steps. `kinds`: the seed chooses."""
         self.seed, self._steps, self._is_traced, self.is_plain = seed, steps, is_traced, is_plain
         self._copies, self._messages, self._messages_due = copies, messages, 0.0
         self.chance = random.Random(seed)
