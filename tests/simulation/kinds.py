@@ -155,10 +155,10 @@ class Kinds:
             await self._wait(1.0)
         await world.end_faults(is_sink_back=False)
         await self._wait(SETTLING_SPANS * world.shape.span + 5.0)
-        self._check_owners()
+        self.check_owners()
 
-    def _check_owners(self) -> None:
-        """Nothing has failed for four spans, and the next hop is away."""
+    def check_owners(self) -> None:
+        """Each message has one primary server, and its copies: nothing has failed for four spans, and the next hop is away."""
         checker = self._world.checker
         for message_id in sorted(checker.redundant | {notice for notice in checker.notices if checker.is_committed(notice)}):
             holders = checker.holders(message_id)
@@ -191,9 +191,10 @@ class Kinds:
         for machine in world.machines:
             if self.chance.random() >= probability or not machine.directory.exists():
                 continue
-            self._keep(machine)
+            self.keep(machine)
 
-    def _keep(self, machine: "Machine") -> Snapshot:
+    def keep(self, machine: "Machine") -> Snapshot:
+        """A copy of its disk as it is; it may run."""
         world = self._world
         self._number += 1
         to = machine.directory.with_name(f"{machine.directory.name}-snapshot-{self._number}")
@@ -216,9 +217,10 @@ class Kinds:
         snapshots = self._snapshots[machine.host]
         snapshot = chance.choice(snapshots if chance.random() < 0.5 else snapshots[-2:])
         seconds = chance.choice((0.05, 0.5, 0.5, 3.0, 2 * world.shape.span)) * chance.uniform(0.5, 1.0)
-        await self._replace(machine, snapshot, seconds)
+        await self.replace(machine, snapshot, seconds)
 
-    async def _replace(self, machine: "Machine", snapshot: Snapshot, seconds: float) -> None:
+    async def replace(self, machine: "Machine", snapshot: Snapshot, seconds: float) -> None:
+        """It ends, and runs on this copy so many seconds later."""
         world = self._world
         world.note(f"a copy that is {world.now() - snapshot.at:.3f} s old")
         if machine.is_up:
@@ -241,12 +243,12 @@ class Kinds:
             await self._wait(chance.uniform(0.1, 4.0))
             if not machine.is_up:
                 continue
-            snapshot = self._keep(machine)
+            snapshot = self.keep(machine)
             for _ in range(chance.choice((1, 2, 4))):
                 world.clients.send(to=chance.choice(world.machines).host)
                 await self._wait(chance.choice((0.1, 1.0, 3.0)) * chance.random())
             if machine.is_up and world.checker.may_wipe(machine.host):
-                await self._replace(machine, snapshot, chance.choice((0.05, 0.3)))
+                await self.replace(machine, snapshot, chance.choice((0.05, 0.3)))
             await self._wait(chance.choice((1.0, world.shape.span)) * chance.random())
         await self._settle()
 
