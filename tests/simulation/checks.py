@@ -1,5 +1,6 @@
 """The invariants of docs/design.md 3, checked at every commit, every final dot and every step. Knows the whole truth of the world."""
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -52,11 +53,13 @@ class Checker:
         self._now, self._note, self._copies = now, note, copies
         self.machines: Mapping[str, Machine] = {}
         self.could_meet: Callable[[str, str], bool] = lambda one, other: True  # by name; just now
+        self.expires_after: float | None = None  # seconds; None: no message expires in this world
         self.power: Power | None = None
         self.violations: list[Violation] = []
         self.claims: dict[str, dict[MessageId, Claim]] = defaultdict(dict)
         self.envelopes: dict[MessageId, Envelope] = {}
         self._sent: dict[tuple[str, ...], list[Envelope]] = defaultdict(list)  # by `_as_sent`
+        self._known_at: dict[MessageId, float] = {}
         self.arrived: dict[tuple[MessageId, int], list[Arrival]] = defaultdict(list)
         self.refused: set[tuple[str, str]] = set()
         self.bounced: dict[MessageId, dict[int, tuple[MessageId, ...]]] = defaultdict(dict)
@@ -88,6 +91,7 @@ class Checker:
         envelope = message.envelope
         if envelope.message_id not in self.envelopes:
             self.envelopes[envelope.message_id] = envelope
+            self._known_at[envelope.message_id] = self._now()
             if envelope.internet_message_id and envelope.date:
                 self._sent[_as_sent(envelope)].append(envelope)
 
@@ -97,19 +101,31 @@ class Checker:
         for generated in attempt.generated:  # also about a recipient that the message reached, by another node
             self.notices.setdefault(generated.message.envelope.message_id, set()).add(machine.host)
         for ordinal in attempt.done:
-            if self.arrived[attempt.message_id, ordinal]:
-                continue
             address = envelope.recipients[ordinal - 1].address
+            if self.arrived[attempt.message_id, ordinal]:
+                has_failed = ordinal not in attempt.sent and any(generated.action == "failed" for generated in attempt.generated)
+                if has_failed and not self._is_refused(attempt.message_id, address):
+                    text = f"{machine.name} tells the sender that {attempt.message_id} failed for {address}, to whom it was delivered"
+                    self.violation("false DSN", text)
+                continue
             if self._is_sent_again(machine, envelope, address):
                 self.bounced[attempt.message_id][ordinal] = ()
                 self.recognised_count += 1
                 continue
-            if not address.startswith("bad") and (attempt.message_id, address) not in self.refused:
+            if not self._is_refused(attempt.message_id, address) and not self._is_expired(envelope):
                 self.violation("I1", f"{machine.name} gives up {attempt.message_id} for {address}, which nobody refused")
             notices = tuple(generated.message.envelope.message_id for generated in attempt.generated if generated.action == "failed")
             if not notices and envelope.sender:
                 self.violation("I1", f"{machine.name} tells nobody that {attempt.message_id} failed for {address}")
             self.bounced[attempt.message_id][ordinal] = notices
+
+    def _is_refused(self, message_id: MessageId, address: str) -> bool:
+        return address.startswith("bad") or (message_id, address) in self.refused
+
+    def _is_expired(self, envelope: Envelope) -> bool:
+        if self.expires_after is None:
+            return False
+        return self._now() >= self._known_at[envelope.message_id] + self.expires_after * 0.98 - 1.0
 
     def _is_sent_again(self, machine: Machine, envelope: Envelope, address: str) -> bool:
         """This host has recorded that the same message reached that recipient. Its window is longer than the simulation."""
@@ -280,6 +296,11 @@ class Checker:
             self.violation(
                 "again", f"{arrival.client_name} had recorded {first}, and delivers it again as {message_id}, {arrival.recipient}"
             )
+        if self.bounced[message_id].get(ordinal) and not self._is_refused(message_id, arrival.recipient):
+            self.violation("false DSN", f"{arrival.client_name} delivers {message_id} to {arrival.recipient}, after it was returned")
+        over_at = math.inf if self.expires_after is None else self._known_at[message_id] + self.expires_after * 1.02 + 20.0
+        if arrival.at > over_at and self.arrived[message_id, ordinal]:
+            self.violation("expired", f"{arrival.client_name} delivers {message_id} to {arrival.recipient} again, long after it expired")
         self.arrived[message_id, ordinal].append(arrival)
         self._note(f"arrival: {message_id} for {arrival.recipient} from {arrival.client_name}")
 
@@ -321,11 +342,19 @@ class Checker:
     def holders(self, message_id: MessageId) -> list[str]:
         return [host for host, claims in self.claims.items() if (claim := claims.get(message_id)) and claim.role in HOLDING]
 
-    def is_whole(self, message_id: MessageId) -> bool:
+    def is_committed(self, message_id: MessageId) -> bool:
+        """Ever, by anybody."""
+        return bool(self._committed_on.get(message_id))
+
+    def state(self, message_id: MessageId) -> dict[str, str]:
+        """The claims to it, for people."""
+        return {name: _text(claims.get(message_id)) for name, claims in self.claims.items()}
+
+    def is_whole(self, message_id: MessageId, without: str = "") -> bool:
         """The highest claim is that of a primary which has chosen as many servers as are wanted that do hold it. What has a lower number
         may be released at any time: also a primary server and its copy, for the sake of a copy whose primary server has just burnt."""
         hosts = {machine.name: machine.host for machine in self.machines.values()}
-        holders = self.holders(message_id)
+        holders = [host for host in self.holders(message_id) if host != without]
         claim = max((self.claims[host][message_id] for host in holders), key=lambda claim: (claim.number, claim.is_primary), default=None)
         if claim is None:
             return False
@@ -363,7 +392,7 @@ class Checker:
         holders = self.holders(message_id)
         for hosts in combinations(holders, min(self._copies, len(holders))):
             if not self.survives(message_id, hosts):
-                state = {name: _text(claims.get(message_id)) for name, claims in self.claims.items()}
+                state = self.state(message_id)
                 self.violation("I1", f"{message_id} would not survive the loss of {' and '.join(hosts) or 'nothing'}: {state}")
                 self.exposed.add(message_id)  # said once
                 return
@@ -388,7 +417,7 @@ class Checker:
         """I4: never two that are entitled, but for two heirs of a third server that could not ask each other: cause (d)."""
         entitled = [machine.host for machine in self.machines.values() if self.is_entitled(machine, message_id)]
         if len(entitled) > 1 and not self.is_over(message_id) and not self._are_heirs(entitled, message_id):
-            state = {name: _text(claims.get(message_id)) for name, claims in self.claims.items()}
+            state = self.state(message_id)
             self.violation("I4", f"entitled to {message_id}: {entitled}; {state}")
 
     def _are_heirs(self, hosts: Sequence[str], message_id: MessageId) -> bool:

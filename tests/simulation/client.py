@@ -44,8 +44,8 @@ class Clients:
         self.on_acknowledged: Callable[[str, MessageId], None] = lambda host, message_id: None
         self.refused_share = 0.08  # of messages, that have a recipient whom the next hop refuses
 
-    def send(self) -> None:
-        """One more message."""
+    def send(self, to: str = "") -> None:
+        """One more message; first to this host."""
         number = len(self.sent) + 1
         chance = self._chance
         recipients = [f"user{number}@corp.example"]
@@ -62,18 +62,18 @@ class Clients:
         content = b"%sDate: Sun, 1 Mar 2026 12:00:00 +0000\r\n\r\n%s\r\n" % (header, lines)
         one = Sent(number, sender, tuple(recipients), hashlib.sha256(content).hexdigest(), content)
         self.sent.append(one)
-        self.send_again(one)
+        self.send_again(one, to)
 
-    def send_again(self, one: Sent) -> None:
+    def send_again(self, one: Sent, to: str = "") -> None:
         """As a client does that never heard of its 250."""
-        task = asyncio.get_running_loop().create_task(self._deliver(one))
+        task = asyncio.get_running_loop().create_task(self._deliver(one, to))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
-    async def _deliver(self, one: Sent) -> None:
+    async def _deliver(self, one: Sent, to: str) -> None:
         loop = asyncio.get_running_loop()
         for attempt in range(6):
-            host = self._chance.choice(self.hosts)
+            host = to if to and not attempt else self._chance.choice(self.hosts)
             answer, message_id = await self._try(one, host)
             one.tries.append(Submission(loop.time(), host, answer, message_id))
             self._note(f"client: message {one.number} to {host}: {answer.value} {message_id}")

@@ -6,6 +6,7 @@ So a crash, a cut or another task can come in between, which an inline commit wo
 import asyncio
 import random
 from collections.abc import Callable, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,36 @@ from tests.kit.quick import Quick, QuickReaders, quicken
 Watch = Callable[[Sequence[tuple[MessageId, Row | None]]], None]
 
 
+class Sickness(StrEnum):
+    """What is wrong with a disk."""
+
+    NONE = "well"
+    READ_ONLY = "read-only"  # what is there can be read
+    ERRORS = "returns EIO"
+    HANGS = "hangs"
+
+
+HANGING_SECONDS = 0.1  # how often a hanging call looks whether the disk is back
+
+
 class SlowDisk:
     """How slow it is, and whether it takes anything at all."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
         self.is_full = False
+        self.sickness = Sickness.NONE
         self.slowness = 1.0
+
+    @property
+    def refuses(self) -> str:
+        """Why nothing can be written, if so."""
+        return "disk is full" if self.is_full else self.sickness.value if self.sickness in (Sickness.READ_ONLY, Sickness.ERRORS) else ""
+
+    async def wait(self) -> None:
+        """While it hangs."""
+        while self.sickness is Sickness.HANGS:
+            await asyncio.sleep(HANGING_SECONDS)
 
     def lag(self) -> float:
         if self._chance.random() < 0.3:
@@ -60,9 +84,9 @@ class LaggingWriter(InlineWriter):
         if self._is_closed:
             return
         batch, self._waiting = self._waiting, []
-        if self._disk.is_full:
+        if why := self._disk.refuses:
             for promise in batch:
-                promise.error = LedgerUnavailable(STORE_UNAVAILABLE, "disk is full")
+                promise.error = LedgerUnavailable(STORE_UNAVAILABLE, why)
             self._later(self._committed, batch)
             return
         try:
@@ -83,7 +107,13 @@ class LaggingWriter(InlineWriter):
             self._later(self._committed, batch)
 
     def _later(self, step: Callable[..., None], *arguments: Any) -> None:
-        asyncio.get_running_loop().call_later(self._disk.lag(), step, *arguments)
+        asyncio.get_running_loop().call_later(self._disk.lag(), self._when_it_goes, step, *arguments)
+
+    def _when_it_goes(self, step: Callable[..., None], *arguments: Any) -> None:
+        if self._disk.sickness is Sickness.HANGS and not self._is_closed:
+            asyncio.get_running_loop().call_later(HANGING_SECONDS, self._when_it_goes, step, *arguments)
+        else:
+            step(*arguments)
 
     def _committed(self, batch: list[Promise]) -> None:
         if not self._is_closed:
@@ -102,6 +132,9 @@ class LaggingReaders(QuickReaders):
 
     async def ask(self, question: Callable[[Any], Any]) -> Any:
         await asyncio.sleep(self._disk.lag())
+        await self._disk.wait()
+        if self._disk.sickness is Sickness.ERRORS:
+            raise LedgerUnavailable(STORE_UNAVAILABLE, Sickness.ERRORS.value)
         answer = await super().ask(question)
         await asyncio.sleep(self._disk.lag())
         return answer

@@ -279,11 +279,12 @@ class Machines:
         shutil.rmtree(machine.backup, ignore_errors=True)
         shutil.copytree(machine.settings.server.data_directory, machine.backup)
 
-    def put_back(self, machine: Machine) -> None:
-        """Its disk is what it was at `back_up`."""
-        assert machine.backup is not None
+    def put_back(self, machine: Machine, snapshot: Path | None = None) -> None:
+        """Its disk is what it was at `back_up`, or this copy of it."""
+        older = snapshot or machine.backup
+        assert older is not None
         self.wipe(machine)
-        shutil.copytree(machine.backup, machine.settings.server.data_directory)
+        shutil.copytree(older, machine.settings.server.data_directory)
         if self._power is not None:
             self._power.settle(machine.settings.server.data_directory)
 

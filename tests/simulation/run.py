@@ -42,15 +42,19 @@ from contextlib import nullcontext
 from functools import cache
 
 from tests.kit.quick import share_texts
+from tests.simulation.kinds import KINDS
 from tests.simulation.rules_off import RULES, without
 from tests.simulation.scripts import SCRIPTS
 from tests.simulation.world import STEPS, Result, World
 
 COMPLAINTS_SHOWN = 10
+KINDS_FROM = 100_000  # seeds from here on have all kinds of faults
 WARM_SEED = 1
 FAULTS = (
     *("kill", "power loss", "wipe", "put back", "pause", "cut", "cut one way", "partition, cut", "partition, cut one way", "half open"),
-    *("slow", "break", "clock jump", "full disk", "sink away"),
+    *("slow", "break", "clock jump", "full disk", "sink away", "siege", "restore", "restore, of a node that was down"),
+    *("cut in three and more", "cut of a part", "power lost in turn", "power lost in turn, of a node", "absence"),
+    *("disk read-only", "disk returns EIO", "disk hangs"),
 )
 MESSAGES = ("sent", "acknowledged", "redundant", "lost with its only disk", "promoted", "sent again and recognised")
 
@@ -69,6 +73,7 @@ def run(seed: int, arguments: argparse.Namespace, *, is_traced: bool) -> Result:
                 copies=arguments.copies,
                 nodes=arguments.nodes,
                 messages=arguments.messages,
+                kinds=KINDS if arguments.faults is None and seed >= KINDS_FROM else arguments.faults or (),
             )
         try:
             return world.run()
@@ -127,7 +132,7 @@ def totals(counts: Counter[str], worlds_count: int, failed_count: int) -> str:
     causes = sorted(name for name in counts if name.startswith("duplicate ("))
     hours = counts["virtual seconds"] / 3600
     lines = [f"{worlds_count} worlds, {hours:.1f} virtual hours, {failed_count} failed", "", "faults"]
-    lines += [f"  {name:<28}{counts[name]:>9,}" for name in FAULTS]
+    lines += [f"  {name:<33}{counts[name]:>9,}" for name in FAULTS]
     lines += ["messages", *(f"  {name:<28}{counts[name]:>9,}" for name in MESSAGES)]
     return "\n".join([*lines, "duplicates, by cause", *(f"  {name[-3:]:<28}{counts[name]:>9,}" for name in causes)])
 
@@ -174,6 +179,13 @@ def _range(text: str) -> Sequence[int]:
     return range(int(first), int(last or first) + 1)
 
 
+def _kinds(text: str) -> Sequence[str]:
+    chosen = [] if text == "none" else text.split(",")
+    if unknown := set(chosen) - set(KINDS):
+        raise argparse.ArgumentTypeError(f"no such kinds: {', '.join(sorted(unknown))}")
+    return chosen
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.run", description=__doc__)
     parser.add_argument("seed", type=int, nargs="?")
@@ -186,6 +198,7 @@ def main() -> int:
     parser.add_argument("--trace", action="store_true", help="of a script")
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--nodes", type=_range, default=(), help="3-4: the seed chooses the number of nodes from these")
+    parser.add_argument("--faults", type=_kinds, help=f"kinds, with commas: {', '.join(KINDS)}; or none. All, from seed {KINDS_FROM} on")
     parser.add_argument("--messages", type=int, help="exactly so many, in place of about 100")
     parser.add_argument("--copies", type=int, default=1, help="shadow_copies; as many disks are destroyed at once")
     arguments = parser.parse_args()

@@ -8,7 +8,7 @@ from dataclasses import replace
 from shadowrelay.lab.account import Fault, FaultKind
 from tests.simulation.machine import Machine
 from tests.simulation.sink import CALM
-from tests.simulation.world import SINK_HOST, Shape, World
+from tests.simulation.world import Shape, World
 
 HEARTBEAT, POLL = 1.0, 0.5
 SLOW = 0.9  # there and back is less than a heartbeat: nobody is cut off
@@ -69,13 +69,6 @@ class Scripted(World):
         """Every client has its answer."""
         while self.clients.tasks:
             await asyncio.sleep(0.05)
-
-    def next_hop(self, *, is_there: bool) -> None:
-        """Listening, or refusing connections."""
-        if is_there:
-            self.network.serve(SINK_HOST, None, self.sink.factory)
-        else:
-            self.network.stop_serving(SINK_HOST)
 
     async def burn(self, machine: Machine) -> None:
         """It dies, and its disk is destroyed."""
@@ -313,6 +306,78 @@ class PutBack(Scripted):
         await self.processes.start(first)
 
 
+class RestoredInTraffic(Scripted):
+    """Copies come on many sessions; then an older copy of their server's disk is put back within a heartbeat, while it runs."""
+
+    async def script(self) -> None:
+        first, second = self.machines
+        self.next_hop(is_there=False)
+        self.clients.hosts = [first.host]
+        for _ in range(8):  # at once, on sessions of their own
+            self.clients.send()
+        await self.settled()
+        snapshot = self.kinds.keep(second)
+        for _ in range(12):
+            await self.accepted(first, 1)
+        await self.kinds.replace(second, snapshot, 0.05)
+        await self.passes(6 * self.span, 0.05, lambda: None)
+        self.kinds.check_owners()
+        self.next_hop(is_there=True)
+
+
+class RestoredPrimary(Scripted):
+    """The same for a primary server, whose messages were given other copies since: the peer heard of that on the control session only."""
+
+    count = 3
+
+    async def script(self) -> None:
+        first, second, third = self.machines
+        await self.queued(first, 8)
+        for machine in (second, third):  # mail goes both ways
+            self.clients.hosts = [machine.host]
+            for _ in range(8):
+                self.clients.send()
+        await self.settled()
+        snapshot = self.kinds.keep(first)
+        await self.cut(first, second, 7.0)  # the copies are placed on the third
+        self.network.heal_all()
+        await asyncio.sleep(5.0)
+        await self.kinds.replace(first, snapshot, 0.05)
+        await self.passes(6 * self.span, 0.05, lambda: None)
+        self.kinds.check_owners()
+        self.next_hop(is_there=True)
+
+
+class ThreeParts(Scripted):
+    """Two servers have a copy, and all three are cut from each other for longer than the span. Then the former primary server meets one of
+    the two, and later the other."""
+
+    count = 3
+    is_third_first = False
+
+    async def script(self) -> None:
+        first, second, third = self.machines
+        await self.queued(first, 6)
+        await self.cut(first, second, 7.0)  # no answer for two heartbeats: the copies are placed on the third, too
+        self.network.cut(first.host, third.host, both=True)
+        self.network.cut(second.host, third.host, both=True)
+        apart = [asyncio.ensure_future(self.during(FaultKind.CUT, one, 3 * self.span, third)) for one in (first, second)]
+        await self.during(FaultKind.CUT, first, 2.5 * self.span, second)
+        self.network.heal(first.host, (third if self.is_third_first else second).host)
+        for cut in apart:
+            await cut
+        self.network.heal_all()
+        await asyncio.sleep(6 * self.span)
+        self.kinds.check_owners()
+        self.next_hop(is_there=True)
+
+
+class ThreePartsOtherOrder(ThreeParts):
+    """The same, joined in the other order."""
+
+    is_third_first = True
+
+
 SCRIPTS: dict[str, Callable[..., Scripted]] = {
     "stop": Stopped,
     "cut-deliver": Cut,
@@ -327,4 +392,8 @@ SCRIPTS: dict[str, Callable[..., Scripted]] = {
     "sent-again": SentAgain,
     "full-elsewhere": FullElsewhere,
     "put-back": PutBack,
+    "restored-in-traffic": RestoredInTraffic,
+    "restored-primary": RestoredPrimary,
+    "three-parts": ThreeParts,
+    "three-parts-other-order": ThreePartsOtherOrder,
 }

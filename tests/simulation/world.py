@@ -30,6 +30,7 @@ from tests.simulation import bounds, judge
 from tests.simulation.checks import Checker
 from tests.simulation.client import Clients
 from tests.simulation.disk import SlowDisk
+from tests.simulation.kinds import Kinds
 from tests.simulation.loop import PROCESS, WorldLoop
 from tests.simulation.machine import Machine, Machines
 from tests.simulation.network import Network
@@ -108,8 +109,9 @@ class World:
         copies: int = 1,
         nodes: Sequence[int] = (),
         messages: int | None = None,
+        kinds: Sequence[str] = (),
     ) -> None:
-        """`nodes`: the seed chooses among these counts. `messages`: exactly so many, in all steps."""
+        """`nodes`: the seed chooses among these counts. `messages`: exactly so many, in all steps. `kinds`: the seed chooses."""
         self.seed, self._steps, self._is_traced, self.is_plain = seed, steps, is_traced, is_plain
         self._copies, self._messages, self._messages_due = copies, messages, 0.0
         self.chance = random.Random(seed)
@@ -119,6 +121,9 @@ class World:
         if copies > 1:
             self.shape.count = max(self.shape.count, copies + 2)
             self.shape.transport["shadow_copies"] = copies
+        self.expires_after: float | None = None  # seconds, where messages may expire
+        self.kinds = Kinds(self, kinds, seed)
+        self.kinds.shape()
         self.trace: list[str] = []
         self.faults: list[Fault] = []
         self.put_back_at: list[tuple[str, float]] = []
@@ -211,6 +216,7 @@ class World:
         self.machines = self._machines(directory)
         self._names.update({machine.host: machine.name.split(".")[0] for machine in self.machines})
         self.checker.could_meet = self.could_meet
+        self.checker.expires_after = self.expires_after
         self.checker.power = self.power
         self.checker.machines = {machine.host: machine for machine in self.machines}
         self.processes = Machines(self.loop, self.network, self.checker, random.Random(chance.getrandbits(64)), self.power)
@@ -260,6 +266,9 @@ class World:
         await asyncio.sleep(2.0)
         for step in range(self._steps):
             await self._step(is_last=step == self._steps - 1)
+            await self.kinds.step()
+            if step in (self._steps // 2, self._steps - 1):
+                await self.kinds.siege()
             self.checker.check_all_copies()
             self._check_bounds()
             if self.checker.violations:
@@ -273,10 +282,7 @@ class World:
     async def _step(self, *, is_last: bool) -> None:
         chance = self.chance
         await asyncio.sleep(chance.choice((0.0, 0.01, 0.1, 0.5, 1.0, 3.0)) * chance.random() * 2)
-        due = [entry for entry in self._undo if entry[0] <= self.now()]
-        for entry in due:
-            self._undo.remove(entry)
-            await entry[1]()
+        await self._end_due()
         for _ in range(self._messages_now(chance.choice(MESSAGES_OF_A_STEP), is_last=is_last)):
             self.clients.send()
         if chance.random() < 0.45:
@@ -294,7 +300,30 @@ class World:
             }
             if not self.is_plain:
                 faults |= {self._outage: 2, self._partition: 3, self._half_open: 2}
+            faults = self.kinds.usual(faults)
             await chance.choices(list(faults), list(faults.values()))[0]()
+
+    async def _end_due(self) -> None:
+        for entry in [entry for entry in self._undo if entry[0] <= self.now()]:
+            if entry in self._undo:
+                self._undo.remove(entry)
+                await entry[1]()
+
+    async def passes(self, seconds: float, tick: float, do: Callable[[], None]) -> None:
+        """Faults end and begin when they are due; `do` is done at each tick."""
+        until = self.now() + seconds
+        while (left := until - self.now()) > 0 and not self.checker.violations:
+            await asyncio.sleep(min(tick, left))
+            await self._end_due()
+            do()
+
+    def later(self, seconds: float, begin: Callable[[], Awaitable[None]]) -> None:
+        """A fault begins then."""
+        self._undo.append((self.now() + seconds, begin))
+
+    @property
+    def has_faults(self) -> bool:
+        return bool(self._undo) and not self.checker.violations
 
     def _messages_now(self, drawn: int, *, is_last: bool) -> int:
         if self._messages is None:
@@ -496,16 +525,27 @@ class World:
 
     # afterwards
 
-    async def _calm(self) -> None:
-        self.note("calm")
-        for _, end in self._undo:
-            await end()
-        self._undo.clear()
+    def next_hop(self, *, is_there: bool) -> None:
+        """Listening, or refusing connections."""
+        if is_there:
+            self.network.serve(SINK_HOST, None, self.sink.factory)
+        else:
+            self.network.stop_serving(SINK_HOST)
+
+    async def end_faults(self, *, is_sink_back: bool = True) -> None:
+        """All of them, those that were to begin included."""
+        while self._undo:
+            await self._undo.pop(0)[1]()
         self.network.heal_all()
         for connection in list(self.network.living()):
             if any(stream.is_lost for stream in connection.streams):
                 connection.break_now(self.network)
-        self.network.serve(SINK_HOST, None, self.sink.factory)
+        if is_sink_back:
+            self.next_hop(is_there=True)
+
+    async def _calm(self) -> None:
+        self.note("calm")
+        await self.end_faults()
         self.sink.behaviour = CALM
         self.clients.is_giving_up = True
         until = self.now() + self.calm_seconds_max
