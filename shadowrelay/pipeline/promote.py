@@ -247,11 +247,10 @@ class PromoteService:
             promoted |= await context.tasks.whole(self._commit_decisions(by_id, list(answer_to), decide, on_promoted), "promote")
             is_first = False
         rest = [message_id for message_id in by_id if message_id not in promoted]
-        copies = context.settings.copies_wanted
 
         def without_answer(_: MessageId, claim: Claim | None) -> Transition:
             must_answer = () if claim is None else self._servers_that_must_answer(claim, asked)
-            return claims.nobody_left_to_ask(claim, context.me, must_answer, copies)
+            return claims.nobody_left_to_ask(claim, context.me, must_answer, self._copies_wanted(claim))
 
         await context.tasks.whole(self._commit_decisions(by_id, rest, without_answer, on_promoted), "promote")
 
@@ -327,16 +326,21 @@ class PromoteService:
     ) -> Decide:
         """The first answer begins a new round: the claim may still contain answers of an interrupted round, which may be hours
         old."""
-        me, copies = self._context.me, self._context.settings.copies_wanted
+        me = self._context.me
 
         def decide(message_id: MessageId, claim: Claim | None) -> Transition:
             if claim is None or claim.role is not Role.SHADOW:
                 return Transition(claim, claim)
             before = claims.new_round(claim).after if is_first else claim
             must_answer = self._servers_that_must_answer(claim, asked)
-            return replace(claims.answered(before, me, party, answer_to[message_id], must_answer, copies), before=claim)
+            return replace(claims.answered(before, me, party, answer_to[message_id], must_answer, self._copies_wanted(claim)), before=claim)
 
         return decide
+
+    def _copies_wanted(self, claim: Claim | None) -> int:
+        """Once it is ours. What was copied is copied again, in whatever way this node takes mail."""
+        settings = self._context.settings
+        return settings.copies_wanted if claim is not None and claim.is_kept else settings.copies_without_client
 
     async def _log_ended(self, ids: Sequence[MessageId], transitions: Sequence[Transition]) -> None:
         """Write the rows of messages that another node reported delivered: they are no longer shadow messages."""
