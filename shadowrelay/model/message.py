@@ -52,9 +52,7 @@ class Envelope:
     internet_message_id: str = ""
     subject: str = ""
     date: str = ""  # of the header, as written there; empty also where an older version did not record it
-    fingerprint: str = (
-        ""  # of the content behind its trace fields, `smtp.data.ContentFingerprint`; empty where an older version took the message
-    )
+    fingerprint: str = ""  # `smtp.data.ContentFingerprint`; empty where an older version took the message
     resubmitted_from: MessageId = NO_MESSAGE  # the message in Safety Net of which this one was made
     relayed_from: MessageId = NO_MESSAGE  # the message of the previous hop of which this one is a fork (`TRACK`)
 

@@ -22,7 +22,7 @@ class Delayed:
         self.waiting: dict[MessageId, asyncio.Future[Acknowledged]] = {}
         self._generated: dict[MessageId, MessageId] = {}  # generated message that is not safe yet -> the message that caused it
         self._generated_counts: dict[MessageId, int] = {}  # by the message that caused them
-        self._done: set[MessageId] = set()  # but for their generated messages
+        self._done: dict[MessageId, Acknowledged] = {}  # but for their generated messages
         self._is_released = False
 
     def __len__(self) -> int:
@@ -43,7 +43,7 @@ class Delayed:
     def forget(self, message_id: MessageId) -> None:
         """Nobody waits for this message any more."""
         self.waiting.pop(message_id, None)
-        self._done.discard(message_id)
+        self._done.pop(message_id, None)
         if self._generated_counts.pop(message_id, 0):
             self._generated = {made: original for made, original in self._generated.items() if original != message_id}
 
@@ -60,8 +60,8 @@ class Delayed:
             original = self._generated.pop(message_id, None)
             if original is not None:
                 self._generated_ended(original, how)
-            elif how is Acknowledged.DONE and message_id in self._generated_counts:
-                self._done.add(message_id)
+            elif how in (Acknowledged.DONE, Acknowledged.REMOVED) and message_id in self._generated_counts:
+                self._done[message_id] = how
                 return
         waiting = self.waiting.get(message_id)
         if waiting is not None and not waiting.done():
@@ -74,7 +74,7 @@ class Delayed:
         if not how.is_safe:
             self.end(original, how)
         elif left <= 0 and original in self._done:
-            self.end(original, Acknowledged.DONE)
+            self.end(original, self._done[original])
 
     def release(self, *, is_stopping: bool) -> None:
         """This node stops taking mail, or takes it again: while it is stopping, no acknowledgement waits."""

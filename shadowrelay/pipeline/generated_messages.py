@@ -121,7 +121,7 @@ class Notices:
         reports = [self._report(stored, kind, ordinal, *replies[ordinal], now, until) for ordinal in sorted(ordinals)]
         data = dsn.build(kind, original, reports, head, dsn_id, node=context.me.server, now=now, is_whole=is_whole)
         envelope = dsn.envelope_for(original, dsn_id, now, context.me.server, kind)
-        claim = claims.first_claim(context.me, 1, wanted=context.settings.copies_wanted)
+        claim = claims.first_claim(context.me, 1, wanted=context.settings.copies_without_client)
         if stored.is_promoted:  # the lost primary may have made this DSN already, and any node may have taken that over
             claim = replace(claim, copies=context.peers.reachable_as_copies())
         message = NewMessage(envelope, claim, Origin.DSN, now, delivery_rules.remember_until(now, transport))
@@ -216,7 +216,7 @@ class Journaling:
         me, now, original = context.me, context.now(), stored.envelope
         envelope = journal.envelope_for(original, journal_recipient, now, me.server)
         header, trailer = journal.header_of(envelope, original, me.server), journal.trailer_of(envelope)
-        claim = claims.first_claim(me, 1, wanted=context.settings.copies_wanted)
+        claim = claims.first_claim(me, 1, wanted=context.settings.copies_without_client)
         if stored.is_promoted:  # the lost primary may have made this report already, and any node may have taken that over
             claim = replace(claim, copies=context.peers.reachable_as_copies())
         message = NewMessage(envelope, claim, Origin.JOURNAL, now, delivery_rules.remember_until(now, context.settings.transport))

@@ -201,6 +201,7 @@ class MessageDesk:
         if stored.claim.role is Role.PRIMARY and not stored.is_promoted:  # promoted: all nodes are asked first, see `Notices`
             for notice in notices:
                 context.leases.inherit(notice.message.envelope.message_id, message_id)
+        context.delayed.caused(message_id, [notice.message.envelope.message_id for notice in notices])
         await context.ledger.record_attempt(record, decide)
         context.leases.forget(message_id)
         context.delayed.end(message_id, Acknowledged.REMOVED)

@@ -259,11 +259,11 @@ class PromoteService:
             promoted |= await context.tasks.whole(self._commit_decisions(by_id, list(answer_to), decide, on_promoted), "promote")
             is_first = False
         rest = [message_id for message_id in by_id if message_id not in promoted]
-        copies, unheard = context.settings.copies_wanted, self._unheard(asked)
+        unheard = self._unheard(asked)
 
         def without_answer(_: MessageId, claim: Claim | None) -> Transition:
             must_answer = () if claim is None else self._servers_that_must_answer(claim, asked)
-            return claims.nobody_left_to_ask(claim, context.me, must_answer, copies, unheard)
+            return claims.nobody_left_to_ask(claim, context.me, must_answer, self._copies_wanted(claim), unheard)
 
         await context.tasks.whole(self._commit_decisions(by_id, rest, without_answer, on_promoted), "promote")
 
@@ -346,19 +346,24 @@ class PromoteService:
     ) -> Decide:
         """The first answer begins a new round: the claim may still contain answers of an interrupted round, which may be hours
         old."""
-        me, copies, unheard = self._context.me, self._context.settings.copies_wanted, self._unheard(asked)
+        me, unheard = self._context.me, self._unheard(asked)
 
         def decide(message_id: MessageId, claim: Claim | None) -> Transition:
             if claim is None or claim.role is not Role.SHADOW:
                 return Transition(claim, claim)
             before = claims.new_round(claim).after if is_first else claim
             must_answer = self._servers_that_must_answer(claim, asked)
-            transition = claims.answered(before, me, party, answer_to[message_id], must_answer, copies, unheard)
+            transition = claims.answered(before, me, party, answer_to[message_id], must_answer, self._copies_wanted(claim), unheard)
             if transition.outcome == Outcome.OLDER_COPY:
                 self._on_older_copy(party.server)
             return replace(transition, before=claim)
 
         return decide
+
+    def _copies_wanted(self, claim: Claim | None) -> int:
+        """Once it is ours. What was copied is copied again, in whatever way this node takes mail."""
+        settings = self._context.settings
+        return settings.copies_wanted if claim is not None and claim.is_kept else settings.copies_without_client
 
     async def _log_ended(self, ids: Sequence[MessageId], transitions: Sequence[Transition]) -> None:
         """Write the rows of messages that another node reported delivered: they are no longer shadow messages."""

@@ -223,7 +223,7 @@ class SafetyNetService:
         context = self._context
         me, now, original_id, number = context.me, context.now(), original.envelope.message_id, request.number
         message_id = safety_net_rules.resubmission_id(original_id, me.database, number)
-        claim = claims.first_claim(me, len(selection.ordinals), wanted=context.settings.copies_wanted)
+        claim = claims.first_claim(me, len(selection.ordinals), wanted=context.settings.copies_without_client)
         if request.criteria.primary_server:  # any other shadow server may have made this message already: they are asked first
             message_id = safety_net_rules.shared_resubmission_id(original_id, selection.ordinals)
             claim = replace(claim, copies=context.peers.reachable_as_copies())

@@ -536,9 +536,15 @@ class Settings(Section):
 
     @property
     def copies_wanted(self) -> int:
-        """Of a message that this node takes over or back; 0 if none of its connectors has its mail copied."""
+        """Of mail in general, and of a kept shadow that this node takes back; 0 if none of its connectors has its mail copied."""
         ways = [each.redundancy for each in self.receive_connectors]
         return self.transport.shadow_copies if not ways or any(way.copies for way in ways) else 0
+
+    @property
+    def copies_without_client(self) -> int:
+        """Of a message that no client or previous hop keeps: this node made it, or takes it over as a copy. The connectors decide about the
+        mail that comes by them, not about this; 0 if there is no peer to place a copy on either."""
+        return self.copies_wanted or (self.transport.shadow_copies if self.shadow_candidates else 0)
 
     @property
     def servers_by_site(self) -> Mapping[SiteName, tuple[ServerName, ...]]:

@@ -245,11 +245,11 @@ class Row:
 
     @property
     def is_safe(self) -> bool:
-        """Nothing waits for this generated message: it has all its copies, or is over. Once another server has taken it over, it is there
-        and here; where more copies are wanted, this node hears no more of them than that it is over."""
+        """Nothing waits for this generated message: it has all its copies, at least one, or is over. Once another server has taken it over,
+        it is there and here; where more copies are wanted, this node hears no more of them than that it is over."""
         claim = self.claim
         if claim.is_primary:
-            return self.is_placed
+            return self.is_placed and claim.chosen() is not None
         return claim.wanted <= 1 or claim.role in (Role.DELIVERED, Role.RELEASED)
 
     def should_be_listed(self) -> tuple[ServerName, ...]:

@@ -4,8 +4,10 @@ before the 250, so that an edge's disk may be destroyed, too; and two have three
 relayed. Faults as a seed says.
 
 `python -m tests.simulation.chains --seeds 1-1000`. The services are real, over real queue databases in memory; sessions and next hops are
-those of `tests.kit.nodes`, so that a world takes a fraction of a second. What must hold: each acknowledged message is delivered to each
-recipient; it is delivered twice only for a cause (docs/design.md 3, I4) that the world saw; nothing is left in any queue.
+those of `tests.kit.nodes`, so that a world takes a fraction of a second. Some recipients do not exist, and their senders' servers defer
+at times. What must hold: each acknowledged message is delivered to each recipient, or returned to its sender if there is no such
+recipient; it is delivered twice only for a cause (docs/design.md 3, I4) that the world saw; nobody else gets a DSN; nothing is left in
+any queue. `--without RULE` switches one of RULES off.
 """
 
 import argparse
@@ -15,11 +17,13 @@ import random
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import async_solipsism
 import structlog
@@ -27,9 +31,12 @@ import structlog
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.tracking import EventId
-from tests.kit.nodes import BASE, BUSY, EAST, HEARTBEAT, NORTH, OK, SOUTH, WEST, Net, Recorder
+from shadowrelay.settings.values import Settings
+from shadowrelay.store.rows import Row
+from tests.kit.nodes import BASE, BUSY, EAST, HEARTBEAT, NO_SUCH_USER, NORTH, OK, SOUTH, WEST, Net, Recorder
 from tests.kit.sites import CHICAGO, DUBLIN, LINKS, NEIGHBOURS
 from tests.pipeline.edges import route_to
+from tests.simulation.rules_off import RuleOff
 
 EDGE, HUB, OTHER_HUB, LAST, OTHER_EDGE, THIRD_HUB = WEST, EAST, NORTH, SOUTH, CHICAGO, DUBLIN
 KEPT_SPAN = 3 * HEARTBEAT
@@ -38,6 +45,26 @@ FIVE = ("chicago", "new-york", "london", "dublin", "atlanta")
 STEPS = 40
 CALM_SECONDS_MAX = 2000.0
 REPORT_SECONDS = 2.0  # a delivery is recorded and heard of by then, unless a fault is in the way
+
+RULES: dict[str, RuleOff] = {
+    "generated": RuleOff(
+        "a DSN is copied in each mode of redundancy, or holds back the notification about its original",
+        (
+            (Settings, "copies_without_client", property(lambda settings: settings.copies_wanted)),
+            (Row, "is_safe", property(lambda row: not row.claim.is_primary or row.is_placed)),
+        ),
+        (3,), "neither delivered nor returned",
+    ),
+}  # fmt: skip
+
+
+@contextmanager
+def without(name: str) -> Iterator[None]:
+    """This rule is off."""
+    with ExitStack() as stack:
+        for owner, attribute, off in RULES[name].off:
+            stack.enter_context(patch.object(owner, attribute, off))
+        yield
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +89,7 @@ class ChainWorld:
         self.complaints: list[str] = []
         self.counts: Counter[str] = Counter()
         self.acknowledged: list[str] = []
+        self.returns_to: dict[str, str] = {}  # of recipients that do not exist: the sender
         self.arrived_at: dict[str, list[tuple[float, ServerName]]] = {}
         self.faults: list[Fault] = []
         self.logs: list[Recorder] = []  # of each process
@@ -88,7 +116,7 @@ class ChainWorld:
         self.starts = self._five_sites() if self.has_five_sites else self._starts()
         net.sink.answer = self._answer
         net.sink.after_dot = self._note_arrivals
-        self.busy_until = 0.0
+        self.busy_until = self.senders_busy_until = 0.0
         try:
             for server in self.starts:
                 await self._start(server)
@@ -155,7 +183,11 @@ class ChainWorld:
         return {server: partial(self.net.start, server, [other for other in known[server] if other != server], **same) for server in known}
 
     def _answer(self, address: str) -> Reply:
-        return BUSY if self.now() < self.busy_until else OK
+        if address.startswith("sender"):
+            return BUSY if self.now() < self.senders_busy_until else OK
+        if self.now() < self.busy_until:
+            return BUSY
+        return NO_SUCH_USER if address in self.returns_to else OK
 
     async def _note_arrivals(self, server: ServerName) -> None:
         for who, address, _ in self.net.sink.arrived[sum(map(len, self.arrived_at.values())) :]:
@@ -171,14 +203,18 @@ class ChainWorld:
             for _ in range(chance.choice((0, 1, 1, 3))):
                 await self._send()
         if chance.random() < 0.4:
-            await chance.choices([self._kill, self._wipe, self._cut, self._lose_replies, self._defer], [4, 2, 3, 2, 2])[0]()
+            faults = [self._kill, self._wipe, self._cut, self._lose_replies, self._defer, self._defer_dsns]
+            await chance.choices(faults, [4, 2, 3, 2, 2, 2])[0]()
 
     async def _send(self) -> None:
         number = len(self.acknowledged) + self.counts["refused"]
         domains = FIVE if self.has_five_sites else ("corp",)
         addresses = [f"user{number}-{index}@{self.chance.choice(domains)}.example" for index in range(self.chance.choice((1, 1, 2)))]
         data, header = f"Subject: {number}\r\n\r\nhello\r\n".encode(), {"internet_message_id": f"<{number}@x.example>", "date": DATE}
-        reply = await self.net.nodes[self.edge].accept(*addresses, data=data, **header)
+        sender = f"sender{number}@x.example"
+        if len(addresses) == 1 and self.chance.random() < 0.3:
+            self.returns_to[addresses[0]] = sender
+        reply = await self.net.nodes[self.edge].accept(*addresses, data=data, sender=sender, **header)
         if reply.is_positive:
             self.acknowledged += addresses
         else:
@@ -204,7 +240,7 @@ class ChainWorld:
     async def _wipe(self) -> None:
         """Not of an edge that is alone with what it has not relayed; and one disk at a time: what an earlier one held has arrived."""
         candidates = sorted(self.net.nodes.keys() - (set() if self.has_two_edges else {self.edge}))
-        is_whole = all(address in self.arrived_at for address in self.acknowledged) if self.burnt_at >= 0 else True
+        is_whole = self.burnt_at < 0 or all(self.returns_to.get(address, address) in self.arrived_at for address in self.acknowledged)
         if not candidates or not is_whole:
             return
         server = self.chance.choice(candidates)
@@ -234,6 +270,10 @@ class ChainWorld:
         self.counts["next hop defers"] += 1
         self.busy_until = self.now() + self._lasts()
 
+    async def _defer_dsns(self) -> None:
+        self.counts["senders' servers defer"] += 1
+        self.senders_busy_until = self.now() + self.chance.uniform(KEPT_SPAN, 4 * KEPT_SPAN)
+
     async def _end_faults(self, *, all_of_them: bool = False) -> None:
         for server, until in list(self.down.items()):
             if all_of_them or until <= self.now():
@@ -247,7 +287,7 @@ class ChainWorld:
     # afterwards
 
     async def _calm(self) -> None:
-        self.busy_until = 0.0
+        self.busy_until = self.senders_busy_until = 0.0
         await self._end_faults(all_of_them=True)
         until = self.now() + CALM_SECONDS_MAX
         while (left := await self._left()) and self.now() < until:
@@ -265,6 +305,12 @@ class ChainWorld:
         self.counts["acknowledged recipients"] = len(self.acknowledged)
         for address in self.acknowledged:
             arrivals = self.arrived_at.get(address, [])
+            if (sender := self.returns_to.get(address)) is not None:
+                returns = self.arrived_at.get(sender, [])
+                self.counts["returned"] += len(returns)
+                if not returns:
+                    self.complaints.append(f"{address} is lost: neither delivered nor returned")
+                continue
             if not arrivals:
                 self.complaints.append(f"{address} is lost")
             if len(arrivals) > 1:
@@ -275,8 +321,9 @@ class ChainWorld:
             self.counts["taken back"] += len(log.rows(EventId.RESUBMIT))
             sent = [event.recipient_statuses[0] for event in log.rows(EventId.SEND) + log.rows(EventId.SENDEXTERNAL)]
             self.counts["offered again to a hub that was released"] += sum("Handed over there" in status for status in sent)
-            if notices := log.rows(EventId.DSN):
-                self.complaints.append(f"{len(notices)} notices were made")
+            told = {address for event in log.rows(EventId.DSN) for address in event.recipients}
+            if false := told.difference(self.returns_to.values()):
+                self.complaints.append(f"{sorted(false)} got a DSN about mail that nobody refused")
 
     def _handed_on(self, address: str) -> list[tuple[float, ServerName]]:
         """When each server had handed on a message to this recipient."""
@@ -315,12 +362,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit status: 1 if any world failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="1-100", help="the first and the last seed")
-    first, _, last = parser.parse_args(arguments).seeds.partition("-")
+    parser.add_argument("--without", choices=sorted(RULES), help="a rule to switch off")
+    options = parser.parse_args(arguments)
+    first, _, last = options.seeds.partition("-")
     quiet()
     totals: Counter[str] = Counter()
     failed = []
     for seed in range(int(first), int(last or first) + 1):
-        world = ChainWorld(seed).run()
+        with without(options.without) if options.without else ExitStack():
+            world = ChainWorld(seed).run()
         totals += world.counts
         if world.complaints:
             failed.append(seed)

@@ -25,6 +25,18 @@ def test_what_an_edge_acknowledges_arrives_through_the_chain_whatever_fails(seed
     assert world.acknowledged
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(chains.RULES))
+def test_a_world_finds_what_is_lost_without_a_rule(name: str) -> None:
+    rule = chains.RULES[name]
+    (seed,) = rule.worlds
+
+    with chains.without(name):
+        world = ChainWorld(int(seed)).run()
+
+    assert rule.finds in world.complaints[0]
+
+
 @pytest.mark.parametrize(
     ("faults", "has_cause"),
     [
