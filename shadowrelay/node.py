@@ -218,6 +218,7 @@ class Node:
             conflict=lambda identity: context.peers.conflict(context.me, identity) or services.rolled_back.check(identity),
             on_identity=identified,
             on_heard=context.peers.heard,
+            on_position=context.ledger.note_told,
             on_offer=context.peers.offered,
             on_forks=context.ledger.note_forks_offered,
             on_open=services.heartbeat.opened,

@@ -57,11 +57,6 @@ class PeerRequestService:
         server = context.settings.server
         seen_of = database or context.peers.party(listener).database
         seen = context.ledger.seen(listener, seen_of) if seen_of else None
-        link = context.links.get(listener)
-        if seen is not None and link is not None and (latest := link.identity) is not None:
-            is_same = (latest.database, latest.incarnation, latest.began) == (seen_of, seen.incarnation, seen.began)
-            if is_same and latest.position > seen.position:  # the ledger is updated once a session
-                seen = replace(seen, position=latest.position)
         return PeerIdentity(
             server.name, server.boundary, identity.database, identity.incarnation, identity.began, context.ledger.position,
             context.settings.transport.shadow_resubmit_time_span, seen, seen_of if seen is not None else NO_DATABASE,

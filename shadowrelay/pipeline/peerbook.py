@@ -78,6 +78,8 @@ class PeerState:
     database: DatabaseId = NO_DATABASE
     incarnation: int = 0
     began: int = 0
+    recorded: Incarnation | None = None  # in the ledger when this node started
+    to_confirm: Incarnation | None = None  # it came back with this one, and was not asked about all copies on it yet
     former: DatabaseId = NO_DATABASE  # the id of its database before it was found to be an older copy
     heard_awake: float | None = None
     contact_awake: float = 0.0  # it answered a poll, or greeted this node; until then, the start
@@ -112,7 +114,7 @@ class PeerBook:
         self.states = {peer.name: PeerState(peer, clock.ran(), contact_awake=clock.awake()) for peer in peers}
         self.conflicts: dict[ServerName, str] = {}  # peers refused for their name or database, and why
         self.on_new_database: list[Callable[[ServerName, DatabaseId, DatabaseId], None]] = []
-        self.on_new_incarnation: list[Callable[[ServerName], None]] = []
+        self.on_new_incarnation: list[Callable[[ServerName, bool], None]] = []  # True: it was recorded before this node started
         self.on_return: list[Callable[[ServerName, float], None]] = []
         self.on_remembered: list[Callable[[PeerIdentity], None]] = []  # a forgotten peer contacted this node
         self.on_available: list[Callable[[ServerName], None]] = []  # copies may be sent to it again
@@ -121,8 +123,9 @@ class PeerBook:
     def load(self, rows: Iterable[PeerRow]) -> None:
         """Load what the ledger recorded: any other database is new."""
         for row in rows:
-            if row.server in self.states:
-                self.states[row.server].database, self.states[row.server].is_forgotten = row.database, row.is_forgotten
+            if (state := self.states.get(row.server)) is not None:
+                state.database, state.is_forgotten = row.database, row.is_forgotten
+                state.recorded = Incarnation(row.database, row.incarnation, row.began)
 
     def __contains__(self, server: ServerName) -> bool:
         return server in self.states
@@ -177,7 +180,7 @@ class PeerBook:
                 tell_database(identity.server, before, identity.database)
         elif not is_same:
             for tell_incarnation in self.on_new_incarnation:
-                tell_incarnation(identity.server)
+                tell_incarnation(identity.server, state.recorded == state.whole_incarnation)
 
     def compare(self, settings: Settings) -> None:
         """Compare the peers' settings with ours, after a peer's hello or a reload. Another boundary may have other settings."""

@@ -274,12 +274,14 @@ class FakeLink:
         except LedgerUnavailable as error:
             raise PeerUnavailable(self._server, str(error.reply)) from error
         self._answered = other.clock.awake()
+        position = other.services.peer_requests.position
         await self._reach()  # the reply may be lost
         if frozenset((node.name, self._server)) in self._net.deaf:
             self._other = None
             raise PeerUnavailable(self._server, "no reply")
         assert self._identity is not None
         node.context.peers.heard(self._server, self._identity.database)
+        node.ledger.note_told(self._server, self._identity.whole_incarnation, position)
         return answer
 
     async def track(self, offer: CopyOffer, deadline: float, stall_seconds: float | None = None) -> HoldAnswer:
