@@ -216,6 +216,7 @@ class Node:
         events = LinkEvents(
             own_identity=lambda: peer_requests.own_identity(peer.name),
             conflict=lambda identity: context.peers.conflict(context.me, identity) or services.rolled_back.check(identity),
+            second=lambda identity: peer_requests.second_server(identity, str(peer.address)),
             on_identity=identified,
             on_heard=context.peers.heard,
             on_position=context.ledger.note_told,

@@ -497,6 +497,10 @@ class PeerLink(Protocol):
         """Open or check the kept session, as a proof of life."""
         ...
 
+    async def answers(self, incarnation: Incarnation) -> bool:
+        """Whether this very incarnation answers now, in the kept session; False if that session is not open. Never raises."""
+        ...
+
     async def announce(self) -> None:
         """Send the hello again, because its information about this node has changed."""
         ...

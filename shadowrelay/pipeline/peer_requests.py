@@ -74,6 +74,18 @@ class PeerRequestService:
         reason = self._context.peers.conflict(self._context.me, identity)
         return Reply(550, "5.7.1", f"Refused: {reason}") if reason else self._is_older_copy(identity)
 
+    async def second_server(self, identity: PeerIdentity, address: str) -> str:
+        """See `smtp.reception.PeerRequests`. The known process wins while it answers in our session with it: its messages, copies and
+        leases are those that this node knows. A process that ended has ended its sessions, so one that replaces it waits for nothing."""
+        peers, server = self._context.peers, identity.server
+        known = peers.whole_incarnation(server)
+        link = self._context.links.get(server)
+        if link is None or known is None or not known.number or known == identity.whole_incarnation:
+            return ""
+        if not await link.answers(known) or peers.whole_incarnation(server) != known:
+            return ""
+        return peers.note_second(identity, address, known)
+
     async def greeted(self, identity: PeerIdentity) -> PeerIdentity:
         """A peer identified itself: record that, and check whether its database changed. Returns our identity for the answer; it contains
         what this node had seen of the peer's database before this session."""

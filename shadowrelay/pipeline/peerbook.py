@@ -105,6 +105,9 @@ class PeerState:
         return Incarnation(self.database, self.incarnation, self.began)
 
 
+SECOND_HEARTBEATS = 3  # without another try, the second server of a name has gone
+
+
 class PeerBook:
     """All configured peers of this boundary. Callbacks notify the services of new databases, incarnations and returns."""
 
@@ -112,7 +115,8 @@ class PeerBook:
         self._clock = clock
         self._heartbeat_seconds = heartbeat_seconds
         self.states = {peer.name: PeerState(peer, clock.ran(), contact_awake=clock.awake()) for peer in peers}
-        self.conflicts: dict[ServerName, str] = {}  # peers refused for their name or database, and why
+        self._contradictions: dict[ServerName, str] = {}  # peers refused for their name or database, and why
+        self._seconds: dict[ServerName, tuple[str, float]] = {}  # refused second servers of a name: why, and `Clock.awake`
         self.on_new_database: list[Callable[[ServerName, DatabaseId, DatabaseId], None]] = []
         self.on_new_incarnation: list[Callable[[ServerName, bool], None]] = []  # True: it was recorded before this node started
         self.on_return: list[Callable[[ServerName, float], None]] = []
@@ -149,15 +153,34 @@ class PeerBook:
         server = identity.server
         known = [state.party for state in self.states.values()]
         reason = contradiction(me, PeerDatabase(server, identity.database), known)
-        before = self.conflicts.get(server, "")
+        before = self._contradictions.get(server, "")
         if reason:
-            self.conflicts[server] = reason
+            self._contradictions[server] = reason
         elif before:
-            del self.conflicts[server]
+            del self._contradictions[server]
         if reason and reason != before:
             _log.error("peer.identity_conflict", server=server, database=identity.database, reason=reason)
         elif before and not reason:
             _log.warning("peer.identity_settled", server=server, database=identity.database)
+        return reason
+
+    @property
+    def conflicts(self) -> dict[ServerName, str]:
+        """The peers that are refused for their name or database, and why. A second server counts while it goes on trying."""
+        oldest = self._clock.awake() - SECOND_HEARTBEATS * self._heartbeat_seconds
+        return {server: reason for server, (reason, at) in self._seconds.items() if at >= oldest} | self._contradictions
+
+    def note_second(self, identity: PeerIdentity, address: str, known: Incarnation) -> str:
+        """A second server has the name of a peer that answers: note and return why it is refused."""
+        server = identity.server
+        there = self.states[server].peer.address
+        reason = (
+            f"two servers have the name {server}: database {known.database}, incarnation {known.number} at {there} answers, "
+            f"so database {identity.database}, incarnation {identity.incarnation} at {address} is refused"
+        )
+        if self.conflicts.get(server) != reason:
+            _log.error("peer.identity_conflict", server=server, database=identity.database, reason=reason)
+        self._seconds[server] = reason, self._clock.awake()
         return reason
 
     def identified(self, identity: PeerIdentity) -> None:

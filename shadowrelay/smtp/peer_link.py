@@ -339,6 +339,7 @@ class PeerSession:
 
 
 SESSIONS_MAX = 32  # concurrent sessions for copies
+PROOF_SECONDS = 3.0  # for the answer of a process that another one with its name seems to have replaced
 CONTROL_SECONDS = 10.0  # for one question on the control session, including opening it
 
 _log = structlog.get_logger()
@@ -359,12 +360,18 @@ class SessionLink(Protocol):
     async def status(self, questions: Sequence[StatusQuestion]) -> tuple[StatusAnswer, ...]: ...
 
 
+async def _no_second(identity: PeerIdentity) -> str:
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class LinkEvents:
-    """Callbacks of the node. `own_identity` returns our identity for this peer, `conflict` why the peer's identity is refused."""
+    """Callbacks of the node. `own_identity` returns our identity for this peer, `conflict` why the peer's identity is refused, `second`
+    whether another process with its name still answers."""
 
     own_identity: Callable[[], PeerIdentity]
     conflict: Callable[[PeerIdentity], str] = lambda identity: ""
+    second: Callable[[PeerIdentity], Awaitable[str]] = _no_second
     on_identity: Callable[[PeerIdentity], None] = lambda identity: None
     on_heard: Callable[[ServerName, DatabaseId], None] = lambda server, database: None
     on_position: Callable[[ServerName, Incarnation, int], None] = lambda server, incarnation, position: None  # that a reply told
@@ -484,6 +491,20 @@ class SmtpPeerLink:
 
         return await self._on_control(ask)
 
+    async def answers(self, incarnation: Incarnation) -> bool:
+        """See `ports.PeerLink`."""
+        session = self._control
+        if session is None or not session.pipeline.is_usable or session.identity.whole_incarnation != incarnation:
+            return False
+        try:
+            async with asyncio.timeout(PROOF_SECONDS), self._control_lock:
+                if session is not self._control:
+                    return False
+                await self._asked(session, PeerSession.noop)
+        except (TimeoutError, SessionBroken, PeerUnavailable):
+            return False
+        return True
+
     async def announce(self) -> None:
         """See `ports.PeerLink`."""
         events = self._events
@@ -554,6 +575,8 @@ class SmtpPeerLink:
         session = PeerSession(opened, self._server, self._turn, self._boundary, on_position)
         try:
             identity = await session.shake_hands(self._events.own_identity(), self._events.conflict)
+            if reason := await self._events.second(identity):
+                raise PeerUnavailable(self._server, f"refused: {reason}")
             self._latest = session
             self._events.on_identity(identity)
             self._events.on_offer(self._server, session.offers_hold)

@@ -25,7 +25,7 @@ import async_solipsism
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import Content, Envelope, Recipient
 from shadowrelay.model.ownership import Claim, Role, StatusAnswer, StatusQuestion
-from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
+from shadowrelay.model.peers import CopyOffer, DiscardReply, Incarnation, PeerIdentity
 from shadowrelay.model.queue import StoredMessage
 from shadowrelay.model.replies import STORE_UNAVAILABLE, LeaseTooShort, LedgerUnavailable, PeerSaid, PeerUnavailable, Reply
 from shadowrelay.model.routing import HostPort
@@ -252,6 +252,9 @@ class FakeLink:
             raise PeerUnavailable(self._server, str(refusal))
         if conflict := node.context.peers.conflict(node.context.me, other.services.peer_requests.own_identity(node.name)):
             raise PeerUnavailable(self._server, conflict)
+        for here, there in ((other, node), (node, other)):
+            if second := await here.services.peer_requests.second_server(there.services.peer_requests.own_identity(here.name), there.name):
+                raise PeerUnavailable(self._server, second)
         self._identity = await other.services.peer_requests.greeted(node.services.peer_requests.own_identity(self._server))
         if reason := node.services.rolled_back.check(self._identity):
             raise PeerUnavailable(self._server, reason)
@@ -351,6 +354,12 @@ class FakeLink:
         await self._ask(ask)
         assert self._identity is not None
         return self._identity
+
+    async def answers(self, incarnation: Incarnation) -> bool:
+        other = self._net.reach(self._node.name, self._server)
+        if other is None or other is not self._other:
+            return False
+        return other.services.peer_requests.own_identity(self._node.name).whole_incarnation == incarnation  # it may have opened anew
 
     async def announce(self) -> None:
         self._other = None
