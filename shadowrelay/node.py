@@ -216,8 +216,10 @@ class Node:
         events = LinkEvents(
             own_identity=lambda: peer_requests.own_identity(peer.name),
             conflict=lambda identity: context.peers.conflict(context.me, identity) or services.rolled_back.check(identity),
+            second=lambda identity: peer_requests.second_server(identity, str(peer.address)),
             on_identity=identified,
             on_heard=context.peers.heard,
+            on_position=context.ledger.note_told,
             on_offer=context.peers.offered,
             on_forks=context.ledger.note_forks_offered,
             on_open=services.heartbeat.opened,

@@ -17,7 +17,7 @@ from typing import Protocol
 from shadowrelay.model.ids import DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import Content, ContentPlace, Envelope, Ordinals
 from shadowrelay.model.ownership import Claim, DiscardEvent, StatusAnswer, StatusQuestion, Transition
-from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity, Seen
+from shadowrelay.model.peers import CopyOffer, DiscardReply, Incarnation, PeerIdentity, Seen
 from shadowrelay.model.queue import (
     AttemptRecord,
     DatabaseIdentity,
@@ -394,7 +394,15 @@ class Ledger(Protocol):
     async def peers(self) -> tuple[PeerRow, ...]: ...
 
     def seen(self, server: ServerName, database: DatabaseId) -> Seen | None:
-        """The highest position seen of this database of the peer, from memory."""
+        """The highest position seen of this database of the peer, in any session, from memory."""
+        ...
+
+    def note_told(self, server: ServerName, incarnation: Incarnation, position: int) -> None:
+        """A reply told this position. It is written with a commit that happens anyway, at most once a second."""
+        ...
+
+    def is_told_unsaved(self, server: ServerName) -> bool:
+        """Whether no commit has written the highest position told since."""
         ...
 
     def server_of(self, database: DatabaseId) -> ServerName:
@@ -487,6 +495,10 @@ class PeerLink(Protocol):
 
     async def greet(self) -> PeerIdentity:
         """Open or check the kept session, as a proof of life."""
+        ...
+
+    async def answers(self, incarnation: Incarnation) -> bool:
+        """Whether this very incarnation answers now, in the kept session; False if that session is not open. Never raises."""
         ...
 
     async def announce(self) -> None:

@@ -276,6 +276,9 @@ class _NoPeers:
     def refusal(self, identity: PeerIdentity) -> Reply | None:
         return None
 
+    async def second_server(self, identity: PeerIdentity, address: str) -> str:
+        return ""
+
     async def greeted(self, identity: PeerIdentity) -> PeerIdentity:
         raise NotImplementedError
 

@@ -26,6 +26,9 @@ class Incarnation:
     began: int
 
 
+NO_INCARNATION = Incarnation(NO_DATABASE, 0, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class PeerIdentity:
     """The arguments of XSHADOW. `seen` is what the sender has seen of the receiver's database `seen_of`; `former` is the id of the sender's

@@ -167,9 +167,12 @@ class Services:
         self._spawn(partial(self.review.request_server, server), f"review {server}")
         self._spawn(partial(self.reconcile.primary_restarted, server), f"reconcile {server}")
 
-    def _restarted(self, server: ServerName) -> None:
-        """The peer restarted, or this node did and hears it for the first time."""
+    def _restarted(self, server: ServerName, is_known: bool) -> None:
+        """The peer restarted, or this node did and hears it for the first time; `is_known`: this node had recorded that incarnation before.
+        An older copy of the peer's disk may have been put back meanwhile: what it holds for us is asked, as what we hold for it."""
         self.review.returned(server)
+        if not is_known:
+            self._spawn(partial(self.review.request_server, server), f"review {server}")
         self._spawn(partial(self.reconcile.primary_restarted, server), f"reconcile {server}")
 
     def _forgotten(self, server: ServerName) -> None:
@@ -186,7 +189,8 @@ class Services:
         self.copy_repair.available()
         self.review.returned(server)
         self._spawn(partial(self.deliver.returned, server), f"queues to {server}")
-        if seconds >= self.context.heartbeat or self.review.is_unheard(server):
+        is_unconfirmed = self.context.peers.states[server].to_confirm is not None
+        if seconds >= self.context.heartbeat or is_unconfirmed or self.review.is_unheard(server):
             self._spawn(partial(self.review.request_server, server), f"review {server}")
 
     def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:

@@ -58,6 +58,7 @@ class HeartbeatService:
         self._held: dict[ServerName, int] = {}
         self._repeating: set[ServerName] = set()  # servers whose last reply repeated acknowledged events
         self._unacknowledged: set[ServerName] = set()  # servers whose last reply had events: the next question acknowledges them
+        self._save_at = {server: context.clock.awake() + context.heartbeat for server in context.peers.states}
         self._asking = {server: asyncio.Lock() for server in context.peers.states}
 
     def held(self) -> Mapping[str, int]:
@@ -90,6 +91,7 @@ class HeartbeatService:
             try:
                 if await self._is_wanted(server):
                     await self._ask(server)
+                    await self._save_position(server)
                 failures, said = 0, ""
             except PeerUnavailable as error:
                 failures += 1
@@ -125,6 +127,15 @@ class HeartbeatService:
             async with self._asking[session.server]:
                 assert session.identity is not None
                 await self._ask_on(session, session.identity)
+
+    async def _save_position(self, server: ServerName) -> None:
+        """Once a heartbeat, write the position that the peer told, if no other commit does: a restart of this node must not forget it."""
+        context = self._context
+        identity, now = context.links[server].identity, context.clock.awake()
+        if not context.ledger.is_told_unsaved(server) or now < self._save_at[server] or identity is None:
+            return
+        self._save_at[server] = now + context.heartbeat
+        await context.ledger.record_peer(identity, context.now())
 
     async def _ask(self, server: ServerName) -> None:
         link = self._context.links[server]

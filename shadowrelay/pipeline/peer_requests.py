@@ -58,11 +58,6 @@ class PeerRequestService:
         server = context.settings.server
         seen_of = database or context.peers.party(listener).database
         seen = context.ledger.seen(listener, seen_of) if seen_of else None
-        link = context.links.get(listener)
-        if seen is not None and link is not None and (latest := link.identity) is not None:
-            is_same = (latest.database, latest.incarnation, latest.began) == (seen_of, seen.incarnation, seen.began)
-            if is_same and latest.position > seen.position:  # the ledger is updated once a session
-                seen = replace(seen, position=latest.position)
         return PeerIdentity(
             server.name, server.boundary, identity.database, identity.incarnation, identity.began, context.ledger.position,
             context.settings.transport.shadow_resubmit_time_span, seen, seen_of if seen is not None else NO_DATABASE,
@@ -79,6 +74,18 @@ class PeerRequestService:
         """See `smtp.reception.PeerRequests`."""
         reason = self._context.peers.conflict(self._context.me, identity)
         return Reply(550, "5.7.1", f"Refused: {reason}") if reason else self._rolled_back.refusal(identity)
+
+    async def second_server(self, identity: PeerIdentity, address: str) -> str:
+        """See `smtp.reception.PeerRequests`. The known process wins while it answers in our session with it: its messages, copies and
+        leases are those that this node knows. A process that ended has ended its sessions, so one that replaces it waits for nothing."""
+        peers, server = self._context.peers, identity.server
+        known = peers.whole_incarnation(server)
+        link = self._context.links.get(server)
+        if link is None or known is None or not known.number or known == identity.whole_incarnation:
+            return ""
+        if not await link.answers(known) or peers.whole_incarnation(server) != known:
+            return ""
+        return peers.note_second(identity, address, known)
 
     async def greeted(self, identity: PeerIdentity) -> PeerIdentity:
         """A peer identified itself: record that, and check whether its database changed. Returns our identity for the answer; it contains

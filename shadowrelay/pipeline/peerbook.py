@@ -78,6 +78,8 @@ class PeerState:
     database: DatabaseId = NO_DATABASE
     incarnation: int = 0
     began: int = 0
+    recorded: Incarnation | None = None  # in the ledger when this node started
+    to_confirm: Incarnation | None = None  # it came back with this one, and was not asked about all copies on it yet
     former: DatabaseId = NO_DATABASE  # the id of its database before it was found to be an older copy
     heard_awake: float | None = None
     contact_awake: float = 0.0  # it answered a poll, or greeted this node; until then, the start
@@ -103,6 +105,9 @@ class PeerState:
         return Incarnation(self.database, self.incarnation, self.began)
 
 
+SECOND_HEARTBEATS = 3  # without another try, the second server of a name has gone
+
+
 class PeerBook:
     """All configured peers of this boundary. Callbacks notify the services of new databases, incarnations and returns."""
 
@@ -110,9 +115,10 @@ class PeerBook:
         self._clock = clock
         self._heartbeat_seconds = heartbeat_seconds
         self.states = {peer.name: PeerState(peer, clock.ran(), contact_awake=clock.awake()) for peer in peers}
-        self.conflicts: dict[ServerName, str] = {}  # peers refused for their name or database, and why
+        self._contradictions: dict[ServerName, str] = {}  # peers refused for their name or database, and why
+        self._seconds: dict[ServerName, tuple[str, float]] = {}  # refused second servers of a name: why, and `Clock.awake`
         self.on_new_database: list[Callable[[ServerName, DatabaseId, DatabaseId], None]] = []
-        self.on_new_incarnation: list[Callable[[ServerName], None]] = []
+        self.on_new_incarnation: list[Callable[[ServerName, bool], None]] = []  # True: it was recorded before this node started
         self.on_return: list[Callable[[ServerName, float], None]] = []
         self.on_remembered: list[Callable[[PeerIdentity], None]] = []  # a forgotten peer contacted this node
         self.on_available: list[Callable[[ServerName], None]] = []  # copies may be sent to it again
@@ -121,8 +127,9 @@ class PeerBook:
     def load(self, rows: Iterable[PeerRow]) -> None:
         """Load what the ledger recorded: any other database is new."""
         for row in rows:
-            if row.server in self.states:
-                self.states[row.server].database, self.states[row.server].is_forgotten = row.database, row.is_forgotten
+            if (state := self.states.get(row.server)) is not None:
+                state.database, state.is_forgotten = row.database, row.is_forgotten
+                state.recorded = Incarnation(row.database, row.incarnation, row.began)
 
     def __contains__(self, server: ServerName) -> bool:
         return server in self.states
@@ -146,15 +153,34 @@ class PeerBook:
         server = identity.server
         known = [state.party for state in self.states.values()]
         reason = contradiction(me, PeerDatabase(server, identity.database), known)
-        before = self.conflicts.get(server, "")
+        before = self._contradictions.get(server, "")
         if reason:
-            self.conflicts[server] = reason
+            self._contradictions[server] = reason
         elif before:
-            del self.conflicts[server]
+            del self._contradictions[server]
         if reason and reason != before:
             _log.error("peer.identity_conflict", server=server, database=identity.database, reason=reason)
         elif before and not reason:
             _log.warning("peer.identity_settled", server=server, database=identity.database)
+        return reason
+
+    @property
+    def conflicts(self) -> dict[ServerName, str]:
+        """The peers that are refused for their name or database, and why. A second server counts while it goes on trying."""
+        oldest = self._clock.awake() - SECOND_HEARTBEATS * self._heartbeat_seconds
+        return {server: reason for server, (reason, at) in self._seconds.items() if at >= oldest} | self._contradictions
+
+    def note_second(self, identity: PeerIdentity, address: str, known: Incarnation) -> str:
+        """A second server has the name of a peer that answers: note and return why it is refused."""
+        server = identity.server
+        there = self.states[server].peer.address
+        reason = (
+            f"two servers have the name {server}: database {known.database}, incarnation {known.number} at {there} answers, "
+            f"so database {identity.database}, incarnation {identity.incarnation} at {address} is refused"
+        )
+        if self.conflicts.get(server) != reason:
+            _log.error("peer.identity_conflict", server=server, database=identity.database, reason=reason)
+        self._seconds[server] = reason, self._clock.awake()
         return reason
 
     def identified(self, identity: PeerIdentity) -> None:
@@ -177,7 +203,7 @@ class PeerBook:
                 tell_database(identity.server, before, identity.database)
         elif not is_same:
             for tell_incarnation in self.on_new_incarnation:
-                tell_incarnation(identity.server)
+                tell_incarnation(identity.server, state.recorded == state.whole_incarnation)
 
     def compare(self, settings: Settings) -> None:
         """Compare the peers' settings with ours, after a peer's hello or a reload. Another boundary may have other settings."""

@@ -32,6 +32,7 @@ NO_SERVERS: frozenset[ServerName] = frozenset()
 GONE = (Outcome.DROPPED, Outcome.EVERYBODY, Outcome.FORGOTTEN)  # the server reports that it holds no copy
 FORGOTTEN = "forgotten"  # source-context of the row
 SILENT_SECONDS = 5.0  # a server that did not answer is not asked again for this long, unless it contacts this node
+PAUSE_SECONDS_MAX = 1.0
 PAGE = 400  # docs/protocol.md 14: questions in one XQDISCARD STATUS BDAT
 DOUBLINGS_MAX = 10
 # After so many reviews, a message that waits for another node to act goes back to its queue and frees its place in memory.
@@ -127,23 +128,38 @@ class ReviewService:
         return server in self._unheard
 
     async def request_server(self, server: ServerName) -> None:
-        """Ask about everything that this server may hold for us, although leases run: it was away, or its database is new.
-        Page by page; if it goes away again, its next return starts over."""
+        """Ask about everything that this server may hold for us, although leases run: it was away, was started again, or its database is
+        new. If it goes away again, its next return starts over. If it starts again meanwhile, so do the questions."""
+        state = self._context.peers.states[server]
+        state.to_confirm = state.whole_incarnation
         if server in self._requested_servers:
             return
         self._requested_servers.add(server)
-        after = 0
         try:
-            while page := await self._context.ledger.primaries_listed_on(server, PAGE, after):
-                after = page[-1].internal_id
-                for message in page:
-                    self._suspects[message.envelope.message_id].add(server)
-                await self._review([message.envelope.message_id for message in page])
-                if self._failed_recently(server):
+            while (asked := state.to_confirm) is not None:
+                if not await self._request_pages(server):
                     return
+                if state.to_confirm == asked:
+                    state.to_confirm = None
             self._unheard.discard(server)
         finally:
             self._requested_servers.discard(server)
+
+    async def _request_pages(self, server: ServerName) -> bool:
+        """Page by page, with a pause after each for as long as it took: half of the time is left for mail. False if it does not answer."""
+        clock, after, began = self._context.clock, 0, self._context.clock.awake()
+        while page := await self._context.ledger.primaries_listed_on(server, PAGE, after):
+            after = page[-1].internal_id
+            for message in page:
+                self._suspects[message.envelope.message_id].add(server)
+            await self._review([message.envelope.message_id for message in page])
+            if self._failed_recently(server):
+                return False
+            if len(page) < PAGE:
+                break
+            await asyncio.sleep(min(clock.awake() - began, PAUSE_SECONDS_MAX))
+            began = clock.awake()
+        return True
 
     async def count_as_lost(self, server: ServerName) -> None:
         """The server was unreachable for two heartbeats: place its copies on another server too."""

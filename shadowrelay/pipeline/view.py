@@ -397,6 +397,9 @@ class View:
             fewer = "without a copy" if not taking else f"with {taking} of {wanted} copies"
             outcome = "is refused with 451" if transport.reject_message_on_shadow_failure else f"is accepted {fewer}"
             yield f"new mail {outcome}: {'; '.join(context.peers.reasons_against_copies()) or 'too few peers are configured'}"
+        for server, state in context.peers.states.items():
+            if state.to_confirm is not None:
+                yield f"copies on {server} are not confirmed since it came back: it is asked about each, and what it lost is copied again"
         if count := self._copy_repair.failing_count:
             yield f"accepted messages with fewer copies than wanted: {count}; the copies are tried again"
 

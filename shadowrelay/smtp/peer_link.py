@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import field
+from functools import partial
 from typing import Protocol, TypeVar
 
 import structlog
@@ -19,7 +20,7 @@ import structlog
 from shadowrelay.model.ids import BoundaryName, DatabaseId, ServerName
 from shadowrelay.model.message import Content
 from shadowrelay.model.ownership import StatusAnswer, StatusQuestion
-from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
+from shadowrelay.model.peers import NO_INCARNATION, CopyOffer, DiscardReply, Incarnation, PeerIdentity
 from shadowrelay.model.replies import SUPERSEDED, PeerSaid, PeerUnavailable, Reply, ShadowrelayError, WireError
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import dataclass, replace
@@ -122,13 +123,22 @@ def refusal_scope(reply: Reply) -> PeerSaid:
 class PeerSession:
     """A session after the handshake. For one task at a time."""
 
-    def __init__(self, opened_session: Opened, server: ServerName, turn: DiscardTurn, boundary: BoundaryName) -> None:
+    def __init__(
+        self,
+        opened_session: Opened,
+        server: ServerName,
+        turn: DiscardTurn,
+        boundary: BoundaryName,
+        on_position: Callable[[Incarnation, int], None] = lambda incarnation, position: None,
+    ) -> None:
         self.opened = opened_session
         self._server = server
         self._boundary = boundary
         self._turn = turn
         self._identity: PeerIdentity | None = None
+        self._incarnation = NO_INCARNATION
         self._position = 0
+        self._on_position = on_position
         self.pipeline: Pipeline = opened_session.pipeline
         offered = opened_session.extensions.get("xshadow", "").upper().split()
         self.offers_hold, self.offers_track, self.offers_forks = HOLD in offered, TRACK in offered, FORKS in offered  # in its EHLO reply
@@ -176,7 +186,7 @@ class PeerSession:
             raise PeerUnavailable(self._server, f"the server there is {identity.server}", said=PeerSaid.NO_SESSION)
         if identity.boundary != self._boundary:
             raise PeerUnavailable(self._server, f"it belongs to the boundary {identity.boundary}", said=PeerSaid.NO_SESSION)
-        self._identity = identity
+        self._identity, self._incarnation, self._position = identity, identity.whole_incarnation, identity.position
         return identity
 
     async def noop(self) -> None:
@@ -287,9 +297,7 @@ class PeerSession:
                 raise self.pipeline.broken.error()
             self.pipeline.abort()
             raise PeerUnavailable(self._server, "its reply breaks the protocol", sent=copy.sent)
-        position = parse_position(answers[-1].lines[-1])
-        if position is not None:
-            self._position = position
+        self._note_position(answers[-1])
         return None
 
     def _refusal_in(self, answers: Sequence[RawReply]) -> RawReply | None:
@@ -317,9 +325,13 @@ class PeerSession:
             raise self.pipeline.broken.error()
         if answer.code >= 300:
             raise PeerUnavailable(self._server, str(answer.reply))
+        self._note_position(answer)
+
+    def _note_position(self, answer: RawReply) -> None:
         position = parse_position(answer.lines[-1])
-        if position is not None:
+        if position is not None and position > self._position:
             self._position = position
+            self._on_position(self._incarnation, position)
 
     def _garbled(self, error: WireError) -> PeerUnavailable:
         self.pipeline.abort()
@@ -327,6 +339,7 @@ class PeerSession:
 
 
 SESSIONS_MAX = 32  # concurrent sessions for copies
+PROOF_SECONDS = 3.0  # for the answer of a process that another one with its name seems to have replaced
 CONTROL_SECONDS = 10.0  # for one question on the control session, including opening it
 
 _log = structlog.get_logger()
@@ -347,14 +360,21 @@ class SessionLink(Protocol):
     async def status(self, questions: Sequence[StatusQuestion]) -> tuple[StatusAnswer, ...]: ...
 
 
+async def _no_second(identity: PeerIdentity) -> str:
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class LinkEvents:
-    """Callbacks of the node. `own_identity` returns our identity for this peer, `conflict` why the peer's identity is refused."""
+    """Callbacks of the node. `own_identity` returns our identity for this peer, `conflict` why the peer's identity is refused, `second`
+    whether another process with its name still answers."""
 
     own_identity: Callable[[], PeerIdentity]
     conflict: Callable[[PeerIdentity], str] = lambda identity: ""
+    second: Callable[[PeerIdentity], Awaitable[str]] = _no_second
     on_identity: Callable[[PeerIdentity], None] = lambda identity: None
     on_heard: Callable[[ServerName, DatabaseId], None] = lambda server, database: None
+    on_position: Callable[[ServerName, Incarnation, int], None] = lambda server, incarnation, position: None  # that a reply told
     on_offer: Callable[[ServerName, bool], None] = lambda server, is_offered: None  # whether a session's EHLO offered HOLD
     on_forks: Callable[[ServerName, bool], None] = lambda server, is_offered: None  # and FORKS
     on_open: Callable[[SessionLink], Awaitable[None]] | None = None
@@ -471,6 +491,20 @@ class SmtpPeerLink:
 
         return await self._on_control(ask)
 
+    async def answers(self, incarnation: Incarnation) -> bool:
+        """See `ports.PeerLink`."""
+        session = self._control
+        if session is None or not session.pipeline.is_usable or session.identity.whole_incarnation != incarnation:
+            return False
+        try:
+            async with asyncio.timeout(PROOF_SECONDS), self._control_lock:
+                if session is not self._control:
+                    return False
+                await self._asked(session, PeerSession.noop)
+        except (TimeoutError, SessionBroken, PeerUnavailable):
+            return False
+        return True
+
     async def announce(self) -> None:
         """See `ports.PeerLink`."""
         events = self._events
@@ -537,9 +571,12 @@ class SmtpPeerLink:
         if self._is_closed:
             raise PeerUnavailable(self._server, "this node is stopping")
         opened = await open_session(self._address, self._server, self._connect_options)
-        session = PeerSession(opened, self._server, self._turn, self._boundary)
+        on_position = partial(self._events.on_position, self._server)
+        session = PeerSession(opened, self._server, self._turn, self._boundary, on_position)
         try:
             identity = await session.shake_hands(self._events.own_identity(), self._events.conflict)
+            if reason := await self._events.second(identity):
+                raise PeerUnavailable(self._server, f"refused: {reason}")
             self._latest = session
             self._events.on_identity(identity)
             self._events.on_offer(self._server, session.offers_hold)

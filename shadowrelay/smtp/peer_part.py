@@ -143,6 +143,8 @@ class PeerPart:
             raise WireError(OTHER_BOUNDARY)
         if (refusal := reception.peer_requests.refusal(identity)) is not None:
             raise WireError(refusal)
+        if reason := await reception.peer_requests.second_server(identity, self._state.address):
+            raise WireError(Reply(550, "5.7.1", f"Refused: {reason}"))
         answer = await reception.peer_requests.greeted(identity)
         self.identity = identity
         self._answered_awake = None  # earlier replies went to a session without this identity

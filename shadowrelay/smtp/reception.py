@@ -54,6 +54,10 @@ class PeerRequests(Protocol):
         """Why this peer is refused: it has this node's name, or the database of another node."""
         ...
 
+    async def second_server(self, identity: PeerIdentity, address: str) -> str:
+        """Why this peer is refused although its identity is plausible: another process with its name answers. Empty if none does."""
+        ...
+
     async def greeted(self, identity: PeerIdentity) -> PeerIdentity:
         """The peer has identified itself; returns our identity for the reply."""
         ...

@@ -19,7 +19,7 @@ from sqlalchemy import Connection, and_
 from shadowrelay.model.ids import DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import Content, ContentPlace, Envelope, Ordinals
 from shadowrelay.model.ownership import Claim, DiscardEvent, Role, Transition
-from shadowrelay.model.peers import DiscardReply, PeerIdentity, Seen
+from shadowrelay.model.peers import DiscardReply, Incarnation, PeerIdentity, Seen
 from shadowrelay.model.queue import (
     AttemptRecord,
     DatabaseIdentity,
@@ -494,6 +494,12 @@ class SqliteLedger:
 
     def seen(self, server: ServerName, database: DatabaseId) -> Seen | None:
         return self._state.peers.seen(server, database)
+
+    def note_told(self, server: ServerName, incarnation: Incarnation, position: int) -> None:
+        self._state.peers.note_told(server, incarnation, position)
+
+    def is_told_unsaved(self, server: ServerName) -> bool:
+        return server in self._state.peers.told_unsaved
 
     def server_of(self, database: DatabaseId) -> ServerName:
         return self._state.peers.server_of(database)

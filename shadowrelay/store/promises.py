@@ -434,7 +434,7 @@ def peer_heard(work: UnitOfWork, identity: PeerIdentity, heard_at: datetime) -> 
     if before is None or before.database != row.database:
         known.remembered.pop(row.server, None)  # they may be for the former database
         if before is not None and before.database:
-            _remember_former(work, before)
+            _remember_former(work, before, known.seen(before.server, before.database))
         work.execute_many(UPSERT_PEER_DATABASE, [(row.database, row.server, 0, 0, 0)])
         _forget_former(work, row.database)
         # No server needs the notifications for its old database any more. If there are many, housekeeping deletes them in steps
@@ -466,12 +466,13 @@ def _unaddress_waiting(work: UnitOfWork, server: ServerName, kept: Collection[Da
     ]
 
 
-def _remember_former(work: UnitOfWork, row: PeerRow) -> None:
+def _remember_former(work: UnitOfWork, row: PeerRow, seen: Seen | None) -> None:
     """The server has another database now. If an older copy of the former one is put back, the server must be notified."""
     former, database = work.state.peers.former, row.database
     before = former.get(database)
-    work.execute_many(UPSERT_PEER_DATABASE, [(database, row.server, row.incarnation, row.began, row.position)])
-    former[database] = Seen(row.incarnation, row.began, row.position)
+    seen = seen or Seen(row.incarnation, row.began, row.position)
+    work.execute_many(UPSERT_PEER_DATABASE, [(database, row.server, seen.incarnation, seen.began, seen.position)])
+    former[database] = seen
     work.after_rollback.append(lambda: _put_back(former, database, before))
 
 

@@ -94,6 +94,7 @@ UPSERT_SEGMENT = upsert(
 DELETE_SEGMENT = compiled(delete(tables.SEGMENT).where(_SEGMENT.segment == bindparam("segment")))
 UPSERT_DELIVERED = upsert(tables.DELIVERED_TO, lambda new: {"delivered_at": new.delivered_at, "message_id": new.message_id})
 UPSERT_ASKER = upsert(tables.ASKER, lambda new: {"asked_at": new.asked_at})
+UPDATE_PEER_POSITION = compiled(update(tables.PEER).where(tables.PEER.c.server == bindparam("of_server")), ["position"])
 UPDATE_DATABASE = compiled(update(tables.DATABASE), ["position", "internal_id", "sequence"])  # it has one row
 
 
@@ -679,7 +680,7 @@ def _release(work: UnitOfWork, waiting_id: int, more_sides: list[str], columns: 
 
 
 def write_database_row(work: UnitOfWork, position: int) -> None:
-    """The counters and the position of this commit, and the peers that polled recently."""
+    """The counters and the position of this commit, the peers that polled recently, and the positions that peers told."""
     state = work.state
     work.execute_many(UPDATE_DATABASE, [(position, state.internal_id, state.sequence)])
     peers = state.peers
@@ -687,3 +688,8 @@ def write_database_row(work: UnitOfWork, position: int) -> None:
         servers = list(peers.asked_unsaved)
         work.execute_many(UPSERT_ASKER, [(server, peers.asked_at[server]) for server in servers])
         work.after_commit.append(lambda: peers.asked_unsaved.difference_update(servers))
+    if peers.told_unsaved:
+        now = rows.encode_instant(state.now())
+        if told := peers.rows_as_told(now):
+            work.execute_many(UPDATE_PEER_POSITION, [(row.position, row.server) for row in told])
+            work.after_commit.append(lambda: peers.saved(told, now))

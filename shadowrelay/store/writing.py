@@ -22,7 +22,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, exc
 from sqlalchemy.pool import StaticPool
 
 from shadowrelay.model.ids import NO_SERVER, DatabaseId, MessageId, ServerName, SiteName
-from shadowrelay.model.peers import PeerIdentity, Seen
+from shadowrelay.model.peers import Incarnation, PeerIdentity, Seen
 from shadowrelay.model.queue import DatabaseIdentity, PeerRow, Suspension
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.model.values import replace
@@ -188,6 +188,13 @@ class LatestRows:
         self._rows.clear()
 
 
+TOLD_SAVED_EVERY = 1_000_000  # microseconds
+
+
+def _is_later(told: Seen, seen: Seen) -> bool:
+    return (told.incarnation, told.began) == (seen.incarnation, seen.began) and told.position > seen.position
+
+
 @dataclass(slots=True)
 class KnownPeers:
     """The peers as remembered: asked for on every session, so never read from the file while running.
@@ -195,7 +202,8 @@ class KnownPeers:
     Changed with the transaction that changes the file, and taken back with it. Rows are immutable, so the event loop never
     reads a partial update. Shapes: `servers` has every database ever seen, this node's own included; `former` the highest seen of those
     that were replaced; `asked_at` in microseconds; `remembered`: of the
-    notifications for a server up to this sequence, `forget_unasked` has left only those that do not grow old.
+    notifications for a server up to this sequence, `forget_unasked` has left only those that do not grow old; `told` the highest position
+    that any reply told, where it is above the recorded one; times in microseconds.
     """
 
     rows: dict[ServerName, PeerRow] = field(default_factory=dict)
@@ -204,12 +212,44 @@ class KnownPeers:
     asked_at: dict[ServerName, int] = field(default_factory=dict)
     remembered: dict[ServerName, int] = field(default_factory=dict)
     asked_unsaved: set[ServerName] = field(default_factory=set)
+    told: dict[DatabaseId, Seen] = field(default_factory=dict)
+    told_unsaved: set[ServerName] = field(default_factory=set)
+    told_saved_at: int = 0
 
     def seen(self, server: ServerName, database: DatabaseId) -> Seen | None:
-        row = self.rows.get(server)
+        row, told = self.rows.get(server), self.told.get(database)
         if row is not None and row.database and database == row.database:
-            return Seen(row.incarnation, row.began, row.position)
-        return self.former.get(database)
+            recorded: Seen | None = Seen(row.incarnation, row.began, row.position)
+        else:
+            recorded = self.former.get(database)
+        return told if recorded is not None and told is not None and _is_later(told, recorded) else recorded
+
+    def note_told(self, server: ServerName, at: Incarnation, position: int) -> None:
+        """A reply of this incarnation told its position. The highest is kept: replies in several sessions cross."""
+        told, seen = Seen(at.number, at.began, position), self.seen(server, at.database)
+        if seen is not None and _is_later(told, seen):
+            self.told[at.database] = told
+            self.told_unsaved.add(server)
+
+    def rows_as_told(self, now: int) -> list[PeerRow]:
+        """The rows whose position is to be written with the present commit: once a second, as nearly every reply tells a higher one."""
+        if not self.told_unsaved or 0 <= now - self.told_saved_at < TOLD_SAVED_EVERY:
+            return []
+        found = []
+        for server in list(self.told_unsaved):  # the event loop may add to it
+            row = self.rows.get(server)
+            if row is not None and (seen := self.seen(server, row.database)) is not None:
+                found.append(replace(row, position=seen.position))
+        return found
+
+    def saved(self, saved: Iterable[PeerRow], now: int) -> None:
+        """These rows are committed."""
+        self.told_saved_at = now
+        for row in saved:
+            self.rows[row.server] = row
+            seen = self.seen(row.server, row.database)
+            if seen is None or seen.position <= row.position:
+                self.told_unsaved.discard(row.server)
 
     def server_of(self, database: DatabaseId) -> ServerName:
         return self.servers.get(database, NO_SERVER)

@@ -7,7 +7,7 @@ import pytest
 
 from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, DatabaseId, MessageId
 from shadowrelay.model.ownership import Choice, Claim, Copy, DiscardEvent, DiscardStatus, Role, Transition
-from shadowrelay.model.peers import PeerIdentity, Seen
+from shadowrelay.model.peers import Incarnation, PeerIdentity, Seen
 from shadowrelay.model.queue import QueueKind, StoredMessage
 from shadowrelay.model.replies import ContentCorrupt
 from shadowrelay.model.values import replace
@@ -43,6 +43,22 @@ async def test_a_peer_is_remembered_with_the_highest_position_seen(ledger: Ledge
     (row,) = await ledger.peers()
     assert Seen(1, 1, 10) == ledger.seen(THERE, THEIR_DATABASE)
     assert (THERE, THEIR_DATABASE, NOW + SECOND, False) == (row.server, row.database, row.heard_at, row.is_forgotten)
+
+
+async def test_the_highest_position_that_any_reply_told_counts(ledger: Ledger) -> None:
+    await ledger.record_peer(an_identity(position=10), NOW)
+    present = an_identity().whole_incarnation
+
+    ledger.note_told(THERE, present, 30)
+    ledger.note_told(THERE, present, 20)  # of another session, whose reply is read later
+    ledger.note_told(THERE, Incarnation(THEIR_DATABASE, 1, 999), 40)  # begun elsewhere
+    assert Seen(1, 1, 30) == ledger.seen(THERE, THEIR_DATABASE)
+
+    await ledger.record_peer(an_identity(position=15), NOW)  # a new session's hello crossed with that reply
+    assert Seen(1, 1, 30) == ledger.seen(THERE, THEIR_DATABASE)
+
+    await ledger.record_peer(an_identity(database=NEW_DATABASE), NOW)
+    assert Seen(1, 1, 30) == ledger.seen(THERE, THEIR_DATABASE), "also of its former database"
 
 
 @pytest.mark.parametrize(

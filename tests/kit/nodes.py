@@ -26,7 +26,7 @@ import async_solipsism
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import Content, Envelope, Recipient
 from shadowrelay.model.ownership import Claim, Role, StatusAnswer, StatusQuestion
-from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
+from shadowrelay.model.peers import CopyOffer, DiscardReply, Incarnation, PeerIdentity
 from shadowrelay.model.queue import StoredMessage
 from shadowrelay.model.replies import STORE_UNAVAILABLE, LeaseTooShort, LedgerUnavailable, PeerSaid, PeerUnavailable, Reply
 from shadowrelay.model.routing import HostPort
@@ -253,6 +253,9 @@ class FakeLink:
             raise PeerUnavailable(self._server, str(refusal))
         if conflict := node.context.peers.conflict(node.context.me, other.services.peer_requests.own_identity(node.name)):
             raise PeerUnavailable(self._server, conflict)
+        for here, there in ((other, node), (node, other)):
+            if second := await here.services.peer_requests.second_server(there.services.peer_requests.own_identity(here.name), there.name):
+                raise PeerUnavailable(self._server, second)
         self._identity = await other.services.peer_requests.greeted(node.services.peer_requests.own_identity(self._server))
         if reason := node.services.rolled_back.check(self._identity):
             raise PeerUnavailable(self._server, reason)
@@ -275,12 +278,14 @@ class FakeLink:
         except LedgerUnavailable as error:
             raise PeerUnavailable(self._server, str(error.reply)) from error
         self._answered = other.clock.awake()
+        position = other.services.peer_requests.position
         await self._reach()  # the reply may be lost
         if frozenset((node.name, self._server)) in self._net.deaf:
             self._other = None
             raise PeerUnavailable(self._server, "no reply")
         assert self._identity is not None
         node.context.peers.heard(self._server, self._identity.database)
+        node.ledger.note_told(self._server, self._identity.whole_incarnation, position)
         return answer
 
     async def track(self, offer: CopyOffer, deadline: float, stall_seconds: float | None = None) -> HoldAnswer:
@@ -350,6 +355,12 @@ class FakeLink:
         await self._ask(ask)
         assert self._identity is not None
         return self._identity
+
+    async def answers(self, incarnation: Incarnation) -> bool:
+        other = self._net.reach(self._node.name, self._server)
+        if other is None or other is not self._other:
+            return False
+        return other.services.peer_requests.own_identity(self._node.name).whole_incarnation == incarnation  # it may have opened anew
 
     async def announce(self) -> None:
         self._other = None

@@ -14,7 +14,7 @@ from typing import Any
 
 from shadowrelay.model.ids import BoundaryName, DatabaseId, MessageId, ServerName
 from shadowrelay.model.ownership import CopyNumber, StatusAnswer, StatusQuestion, StatusState
-from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
+from shadowrelay.model.peers import CopyOffer, DiscardReply, Incarnation, PeerIdentity
 from shadowrelay.model.replies import PeerUnavailable
 from shadowrelay.ports import HoldAnswer
 from tests.kit.nodes import EAST, NORTH, SPAN, WEST, Net, Sink, VirtualNode
@@ -109,6 +109,9 @@ class PlayedPeer:
         if question.number.placement and question.number > number:
             number = copies[question.message_id] = question.number
         return StatusAnswer(StatusState.SHADOW, number, me.server, me.database)
+
+    async def answers(self, incarnation: Incarnation) -> bool:
+        return False
 
     async def close(self) -> None:
         pass

@@ -115,6 +115,9 @@ class FakePeerRequests:
     def refusal(self, identity: PeerIdentity) -> Reply | None:
         return self.conflict
 
+    async def second_server(self, identity: PeerIdentity, address: str) -> str:
+        return ""
+
     async def greeted(self, identity: PeerIdentity) -> PeerIdentity:
         self.told.append(("greeted", identity.server, "draining") if identity.is_draining else ("greeted", identity.server))
         return self.own_identity(identity.server)

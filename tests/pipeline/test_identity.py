@@ -3,15 +3,17 @@
 import asyncio
 import shutil
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 from shadowrelay.model.ids import NO_DATABASE, DatabaseId, ServerName
 from shadowrelay.model.ownership import Role
+from shadowrelay.model.values import replace
 from shadowrelay.ownership.rules import PeerDatabase
 from shadowrelay.pipeline.peerbook import contradiction
 from tests.kit.clock import until
-from tests.kit.nodes import EAST, NORTH, OK, WEST, Net, in_virtual_time, nodes
+from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, WEST, Net, in_virtual_time, nodes
 
 ME = PeerDatabase(ServerName("mx1.example"), DatabaseId("1"))
 PEER = PeerDatabase(ServerName("mx2.example"), DatabaseId("2"))
@@ -109,3 +111,33 @@ async def test_a_new_database_that_could_not_be_recorded_is_recorded_when_that_i
             return [east.ledger.identity.database] == [row.database for row in await west.ledger.real.peers()]
 
         await until(is_recorded, 10)
+
+
+@in_virtual_time
+async def test_a_second_server_with_the_name_of_one_that_answers_is_refused_and_both_are_named(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        await asyncio.sleep(5)
+        former = west.context.peers.party(EAST).database
+        present = east.services.peer_requests.own_identity(WEST)
+        for second in (replace(present, database=DatabaseId(str(uuid4()))), replace(present, incarnation=2, began=present.began + 9)):
+            reason = await west.services.peer_requests.second_server(second, "192.0.2.66")
+
+            assert all(text in reason for text in (former, second.database, "192.0.2.66", f"{EAST}:2525"))
+            assert {EAST: reason} == west.context.peers.conflicts
+            assert any(reason in said for said in west.services.view.is_ready()[1])
+        assert former == west.context.peers.party(EAST).database
+
+        await asyncio.sleep(4 * HEARTBEAT)
+        assert {} == west.context.peers.conflicts
+
+
+@in_virtual_time
+async def test_a_server_that_is_replaced_by_an_empty_one_is_accepted_at_once(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        await asyncio.sleep(5)
+        await net.wipe(EAST)
+        east = await net.start(EAST, introduced=True)
+
+        assert east.ledger.identity.database == net.nodes[WEST].context.peers.party(EAST).database
+        assert {} == net.nodes[WEST].context.peers.conflicts

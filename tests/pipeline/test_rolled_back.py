@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from shadowrelay.model.drain_progress import DrainState
-from shadowrelay.model.ids import NO_DATABASE, MessageId
+from shadowrelay.model.ids import NO_DATABASE, MessageId, ServerName
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.peers import PeerIdentity
 from shadowrelay.model.replies import Reply
@@ -409,3 +409,105 @@ async def test_two_servers_that_hold_a_message_for_each_other_do_not_keep_it(tmp
         await until(net.nodes[WEST].in_role(waiting, Role.DELIVERED), 3 * SPAN)
         await asyncio.sleep(2 * SPAN)
         assert 1 == len(net.sink.arrived)
+
+
+async def put_back_running(net: Net, name: ServerName) -> VirtualNode:
+    """The machine is reset, and runs on from the copy that was made while it ran."""
+    await net.kill(name)
+    net.put_back(name)
+    await asyncio.sleep(0.012345)
+    return await net.start(name, introduced=True)
+
+
+@in_virtual_time
+async def test_a_copy_of_a_running_primary_server_is_recognised_by_what_its_replies_told(tmp_path: Path) -> None:
+    """The peer was told the later positions in replies only, not in a hello."""
+    async with nodes(tmp_path, EAST, WEST) as net:
+        net.sink.answer = lambda address: LATER
+        east = net.nodes[EAST]
+        assert (await east.accept("user1@corp.example")).is_positive
+        await asyncio.sleep(3)
+        net.back_up(EAST)
+        former = east.ledger.identity.database
+        assert (await east.accept("user2@corp.example")).is_positive
+        since = east.last
+        await asyncio.sleep(2 * HEARTBEAT)
+
+        east = await put_back_running(net, EAST)
+        net.sink.answer = lambda address: OK
+
+        assert (former, True) == (east.ledger.identity.former, east.ledger.identity.database != former)
+        await until(net.nodes[WEST].in_role(since, Role.DELIVERED), 4 * SPAN)
+        await asyncio.sleep(2 * SPAN)
+        assert ["user1@corp.example", "user2@corp.example"] == sorted(net.sink.addresses())
+
+
+@in_virtual_time
+async def test_what_replies_told_outlives_a_restart_of_the_peer(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        net.sink.answer = lambda address: LATER
+        await asyncio.sleep(1)
+        net.back_up(EAST)
+        assert (await net.nodes[EAST].accept("user1@corp.example")).is_positive
+        former, told = net.nodes[EAST].ledger.identity.database, net.nodes[EAST].ledger.position
+        await asyncio.sleep(4 * HEARTBEAT)
+        await net.kill(EAST)
+        await net.kill(WEST)
+        west = await net.start(WEST)
+        seen = west.ledger.seen(EAST, former)
+
+        assert seen is not None
+        assert told <= seen.position
+        net.put_back(EAST)
+        east = await net.start(EAST, introduced=True)
+        assert former == east.ledger.identity.former
+
+
+@in_virtual_time
+async def test_a_shadow_server_that_lost_copies_unnoticed_is_asked_and_gets_them_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody recognises the older copy, and its absence was shorter than a heartbeat."""
+    async with nodes(tmp_path, EAST, WEST) as net:
+        net.sink.answer = lambda address: LATER
+        east = net.nodes[EAST]
+        await asyncio.sleep(1)
+        net.back_up(WEST)
+        accepted = []
+        for number in range(3):
+            assert (await east.accept(f"user{number}@corp.example")).is_positive
+            accepted.append(east.last)
+        monkeypatch.setattr(rules, "is_older_copy", lambda *_: False)
+
+        west = await put_back_running(net, WEST)
+
+        assert [None] * 3 == [await west.role(message_id) for message_id in accepted]
+        for message_id in accepted:
+            await until(west.in_role(message_id, Role.SHADOW), 2 * HEARTBEAT)
+        state = east.context.peers.states[WEST]
+        await until(lambda: state.to_confirm is None, HEARTBEAT)
+        claim = await east.claim(accepted[0])
+        assert claim is not None
+        assert 0 == claim.missing_count
+
+
+@in_virtual_time
+async def test_until_it_is_asked_about_its_copies_a_returned_server_is_shown_as_unconfirmed(
+    tmp_path: Path,
+) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        net.sink.answer = lambda address: LATER
+        east = net.nodes[EAST]
+        assert (await east.accept("user1@corp.example")).is_positive
+        gate = asyncio.Event()
+        east.ledger.gates["primaries_listed_on"] = gate
+        await net.kill(WEST)
+        await net.start(WEST)
+
+        await until(lambda: east.context.peers.states[WEST].to_confirm is not None, 2 * HEARTBEAT)
+        _, reasons = east.services.view.is_ready()
+        assert any(f"copies on {WEST} are not confirmed" in reason for reason in reasons)
+
+        gate.set()
+        await until(lambda: east.context.peers.states[WEST].to_confirm is None, 2 * HEARTBEAT)
+        assert not any("not confirmed" in reason for reason in east.services.view.is_ready()[1])

@@ -12,7 +12,7 @@ import pytest
 from shadowrelay.model.ids import BoundaryName, DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import BodyType, Content, Envelope, Recipient
 from shadowrelay.model.ownership import CopyNumber, DiscardEvent, DiscardStatus, StatusAnswer, StatusQuestion, StatusState
-from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
+from shadowrelay.model.peers import CopyOffer, DiscardReply, Incarnation, PeerIdentity
 from shadowrelay.model.replies import PeerUnavailable, Reply
 from shadowrelay.model.routing import Destination, HostPort
 from shadowrelay.model.values import replace
@@ -53,6 +53,7 @@ async def a_pair(
     spool: Path,
     own_identity: Callable[[], PeerIdentity] = lambda: ME,
     poll: Callable[[SessionLink], Awaitable[None]] | None = None,
+    on_position: Callable[[ServerName, Incarnation, int], None] = lambda server, incarnation, position: None,
     **connector: object,
 ) -> AsyncIterator[tuple[SmtpPeerLink, Station]]:
     async with receiving(spool, **(PEER | connector)) as station:
@@ -61,7 +62,7 @@ async def a_pair(
             station.server.address,
             ConnectOptions("b.example"),
             FixedClock(),
-            LinkEvents(own_identity=own_identity, on_open=poll),
+            LinkEvents(own_identity=own_identity, on_open=poll, on_position=on_position),
             boundary=BoundaryName("default"),
             idle_seconds=60.0,
         )
@@ -128,6 +129,21 @@ async def test_a_superseded_copy_and_a_refused_one_leave_the_next_one_unharmed(t
 
     assert (answer, None) == (first.superseded_by, last.superseded_by)
     assert (False, False) == (second.value.sent, third.value.sent)
+
+
+async def test_the_positions_that_all_sessions_tell_are_reported_whichever_was_opened_last(tmp_path: Path):
+    told: list[int] = []
+    async with a_pair(tmp_path, on_position=lambda server, incarnation, position: told.append(position)) as (link, station):
+        await link.greet()
+        await link.hold(an_offer(tmp_path, SMALL), 1000.0)  # opens a second session
+        station.peer_requests.position = 88
+        await link.discards(10, 0)
+        station.peer_requests.position = 99
+        await link.hold(an_offer(tmp_path, SMALL), 1000.0)
+        station.peer_requests.position = 111
+        await link.status([StatusQuestion(ENVELOPE.message_id, CopyNumber(1, 1, DatabaseId(PEER_DATABASE)))])
+
+    assert [88, 99, 111] == told
 
 
 RELAYED = replace(ENVELOPE, relayed_from=MessageId("00000000-0000-4000-8000-000000000008"))

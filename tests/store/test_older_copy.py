@@ -13,7 +13,20 @@ from shadowrelay.model.queue import Beginning
 from shadowrelay.ownership import rules
 from shadowrelay.store import ledger as ledgers
 from tests.kit.clock import Hands
-from tests.kit.ledger import HERE, NOW, a_claim, a_content, a_ledger, a_new_message, all_done, an_attempt, keep_copy
+from tests.kit.ledger import (
+    HERE,
+    NOW,
+    THEIR_DATABASE,
+    THERE,
+    a_claim,
+    a_content,
+    a_ledger,
+    a_new_message,
+    all_done,
+    an_attempt,
+    an_identity,
+    keep_copy,
+)
 
 
 async def test_each_opening_is_remembered_with_its_beginning(tmp_path: Path) -> None:
@@ -89,3 +102,24 @@ async def test_a_database_that_was_renamed_twice_knows_its_last_id(tmp_path: Pat
             await ledger.record_renamed()
 
     assert [NO_DATABASE, ids[0][1], ids[1][1]] == [former for former, _ in ids]
+
+
+async def test_a_position_that_a_reply_told_is_written_with_the_next_commit_and_remembered(tmp_path: Path) -> None:
+    """Without a transaction of its own: a peer that is restarted still knows it."""
+    wall = Hands(NOW)
+    async with a_ledger(tmp_path, now=wall) as ledger:
+        await ledger.record_peer(an_identity(position=10), NOW)
+        for position in (20, 30, 40):
+            ledger.note_told(THERE, an_identity().whole_incarnation, position)
+            assert ledger.is_told_unsaved(THERE)
+            before = ledger.position
+            await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+            assert before + 1 == ledger.position
+            wall.at += timedelta(seconds=0.4)
+        assert ledger.is_told_unsaved(THERE), "30 and 40 came within a second"
+        wall.at += timedelta(seconds=1)
+        await ledger.record_accepted(a_new_message(), a_content(), decided=True)
+        assert not ledger.is_told_unsaved(THERE)
+
+    async with a_ledger(tmp_path, now=wall) as ledger:
+        assert Seen(1, 1, 40) == ledger.seen(THERE, THEIR_DATABASE)
