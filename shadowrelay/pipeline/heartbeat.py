@@ -88,7 +88,7 @@ class HeartbeatService:
         failures, said = 0, ""
         while True:
             try:
-                if await self._is_wanted(server):
+                if not self._context.why_silent and await self._is_wanted(server):
                     await self._ask(server)
                 failures, said = 0, ""
             except PeerUnavailable as error:
