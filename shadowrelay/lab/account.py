@@ -206,7 +206,10 @@ def _apart(server: str, other: str, faults: Sequence[Fault], times: FaultTimes) 
     """When `other` could not ask `server`, whose disk was intact. A moment between two faults in which it did not come to that is none."""
     found: list[tuple[float, float]] = []
     for fault in sorted(faults, key=lambda fault: fault.began_at):
-        is_down = fault.kind in (FaultKind.KILL, FaultKind.PAUSE, FaultKind.DEAD_DISK) and fault.node == server
+        is_silent = fault.kind in (FaultKind.KILL, FaultKind.PAUSE, FaultKind.DEAD_DISK)
+        if fault.kind is FaultKind.FULL:  # after two heartbeats without a commit it is as good as dead
+            is_silent = fault.seconds > times.span + 2 * times.heartbeat
+        is_down = is_silent and fault.node == server
         if not is_down and not (fault.kind is FaultKind.CUT and fault.parts(server, other)):
             continue
         if found and fault.began_at <= found[-1][1] + times.heartbeat + times.until_heard:
