@@ -21,9 +21,10 @@ from shadowrelay.admin.server import AdminServer
 from shadowrelay.admin.token import read_or_create_token
 from shadowrelay.machine import LinuxMachine
 from shadowrelay.memory import ContentBudget, FreedMemory
+from shadowrelay.model.commit_failure import CommitFailure
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.peers import PeerIdentity
-from shadowrelay.model.replies import ConfigurationError, LedgerUnavailable
+from shadowrelay.model.replies import ConfigurationError, LedgerUnavailable, Reply
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import replace
 from shadowrelay.pipeline.assembly import Outside, Services
@@ -223,6 +224,7 @@ class Node:
             on_offer=context.peers.offered,
             on_forks=context.ledger.note_forks_offered,
             on_open=services.heartbeat.opened,
+            why_silent=lambda: context.why_silent,
         )
         seconds = min(max(context.heartbeat, CONTROL_SECONDS_MIN), CONTROL_SECONDS_MAX)
         idle_seconds = self._settings.send.peer_connection_inactivity_timeout.total_seconds()
@@ -268,6 +270,20 @@ class Node:
             close_with(self._opened, receiver.close)
             _log.info("connector.listening", connector=connector.name, address=str(receiver.address))
         self._services.drain.doors = Doors(self._refuse_mail, self._take_mail, self._waited_for_count)
+        self._services.commits.on_silent.append(self._fall_silent)
+        self._services.commits.on_restored.append(self._speak_again)
+
+    def _fall_silent(self, failure: CommitFailure) -> None:
+        reply = Reply(421, failure.reply.enhanced, f"{failure.reply.text}, closing connection")
+        for receiver in self._receivers:
+            receiver.fall_silent(reply)
+        for link in self._links.values():
+            link.fall_silent()
+
+    def _speak_again(self) -> None:
+        if not self._context.is_stopping:
+            for receiver in self._receivers:
+                receiver.reception.closed_with = NOT_ACTIVE if self._context.is_draining else None
 
     async def _refuse_mail(self, seconds: float) -> None:
         self._context.delayed.release(is_stopping=True)
@@ -300,6 +316,11 @@ class Node:
         )
         metrics.watch("database_older_copy", "1 while peers are asked about an older copy.", lambda: older_copy.is_asking)
         metrics.watch("database_position", "Raised by every commit.", lambda: self._ledger.position)
+        metrics.watch(
+            "cannot_commit_seconds",
+            "Since the last commit, while the node cannot commit and is silent; else 0.",
+            self._services.commits.seconds,
+        )
         metrics.watch("corrupt_rows", "Rows set aside because they could not be read.", lambda: self._ledger.corrupt_rows_count)
         directory, context = self._settings.server.data_directory, self._context
         metrics.watch("data_directory_free_bytes", "Room in data_directory.", lambda: self._machine.disk(directory).free)

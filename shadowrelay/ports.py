@@ -127,6 +127,10 @@ class Ledger(Protocol):
         """Make the reserve for a start on a full disk, if there is none and `spare_bytes` are left beside it. Raises: nothing."""
         ...
 
+    async def prove_commit(self) -> None:
+        """A commit that changes nothing but the position."""
+        ...
+
     # accepting and holding
     def record_accepted(self, message: NewMessage, content: Content, *, decided: bool) -> Future[StoredMessage]:
         """A new primary message; `message.claim.copies` names the first server. `decided` False: the verdict follows. Content in

@@ -22,8 +22,8 @@ RECORD_SECONDS = 1.0  # between a next hop's acceptance and our synced record of
 
 
 class FaultKind(StrEnum):
-    """The kind of a fault. The last four explain no duplicate: slow or broken connections are retried, and a full disk only
-    delays records until there is room again."""
+    """The kind of a fault. A half cut, slow or broken connections and a full disk explain no duplicate: what failed is
+    tried again, and records wait until there is room. A node whose disk is dead is silent, like one that is stopped."""
 
     KILL = "kill"
     WIPE = "kill and wipe"
@@ -33,6 +33,7 @@ class FaultKind(StrEnum):
     SLOW = "slow"
     BREAK = "break"
     FULL = "full disk"
+    DEAD_DISK = "dead disk"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class Fault:
     @property
     def stops_node(self) -> bool:
         """Whether the node itself did not run."""
-        return self.kind in (FaultKind.KILL, FaultKind.WIPE, FaultKind.PAUSE)
+        return self.kind in (FaultKind.KILL, FaultKind.WIPE, FaultKind.PAUSE, FaultKind.DEAD_DISK)
 
     def parts(self, one: str, another: str) -> bool:
         """Whether the two nodes could not reach each other."""
@@ -146,6 +147,9 @@ def _died_before_record(first: Arrival, later: Arrival, fault: Fault, record: De
     """X ended within the time that a record takes; or Y was stopped after it sent the final dot, and then resumed."""
     if not fault.stops_node:
         return False
+    if fault.kind is FaultKind.DEAD_DISK:  # its row in the tracking log, which may be on another disk, proves no commit
+        is_unrecorded = fault.began_at - RECORD_SECONDS <= first.at <= fault.ended_at + RECORD_SECONDS
+        return fault.node == first.client_name and is_unrecorded and later.at > fault.began_at
     has_resumed = fault.kind is FaultKind.PAUSE and fault.node == later.client_name and fault.began_at <= first.at
     if has_resumed and abs(later.at - fault.ended_at) <= RECORD_SECONDS:
         return True
@@ -202,7 +206,10 @@ def _apart(server: str, other: str, faults: Sequence[Fault], times: FaultTimes) 
     """When `other` could not ask `server`, whose disk was intact. A moment between two faults in which it did not come to that is none."""
     found: list[tuple[float, float]] = []
     for fault in sorted(faults, key=lambda fault: fault.began_at):
-        is_down = fault.kind in (FaultKind.KILL, FaultKind.PAUSE) and fault.node == server
+        is_silent = fault.kind in (FaultKind.KILL, FaultKind.PAUSE, FaultKind.DEAD_DISK)
+        if fault.kind is FaultKind.FULL:  # after two heartbeats without a commit it is as good as dead
+            is_silent = fault.seconds > times.span + 2 * times.heartbeat
+        is_down = is_silent and fault.node == server
         if not is_down and not (fault.kind is FaultKind.CUT and fault.parts(server, other)):
             continue
         if found and fault.began_at <= found[-1][1] + times.heartbeat + times.until_heard:

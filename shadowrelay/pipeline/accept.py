@@ -152,6 +152,8 @@ class AcceptService:
         wanted = transport.shadow_copies if is_enabled or not transport.shadow_redundancy_enabled else 0
         reject = is_enabled and transport.reject_message_on_shadow_failure
         try:
+            if (failure := context.commit_failure) is not None:
+                raise LedgerUnavailable(failure.reply, failure.reason)
             plan = self._copier.plan(message_id, copies=wanted) if is_enabled else ()
             firsts = plan[:1] if wanted == 1 else tuple(dict.fromkeys(plan))[:wanted]
             parties = tuple(map(context.peers.party, firsts))

@@ -15,6 +15,7 @@ from shadowrelay.model.peers import PeerIdentity
 from shadowrelay.model.replies import LedgerUnavailable
 from shadowrelay.ownership.rules import PeerDatabase
 from shadowrelay.pipeline.accept import AcceptService
+from shadowrelay.pipeline.commit_watch import CommitWatch
 from shadowrelay.pipeline.context import Context, Tasks
 from shadowrelay.pipeline.copy_repair import CopyRepair
 from shadowrelay.pipeline.deliver import DeliverService
@@ -119,6 +120,8 @@ class Services:
         self.rolled_back = RolledBackService(context, self.review)
         self.peer_requests = PeerRequestService(context, self.rolled_back, TrackService(context, self.deliver, self.copy_repair))
         self.pressure = PressureService(context, outside.machine)
+        self.commits = CommitWatch(context)
+        self.commits.on_restored.append(self._commits_restored)
         self.messages = MessageDesk(context, self.deliver, self.review, self.copy_repair.wake)
         self.safety_net = SafetyNetService(context, self.deliver, forks.resubmitted_to, self.promote.is_lost)
         self.view = View(
@@ -144,6 +147,7 @@ class Services:
     def start(self) -> None:
         """Start the loops, promotion and heartbeats even with redundancy disabled: shadow messages may remain from before."""
         tasks = self.context.tasks
+        tasks.keep(self.commits.run, "commits")
         tasks.keep(self.deliver.run, "deliver scan")
         tasks.keep(self.verdicts.run, "verdicts")
         tasks.keep(self.copy_repair.run, "placement")
@@ -174,6 +178,14 @@ class Services:
         if not is_known:
             self._spawn(partial(self.review.request_server, server), f"review {server}")
         self._spawn(partial(self.reconcile.primary_restarted, server), f"reconcile {server}")
+
+    def _commits_restored(self) -> None:
+        """This node was silent to its peers: like one that was away, it asks them what they hold and may have taken over."""
+        for server in self.context.peers.states:
+            self.review.returned(server)
+            self._spawn(partial(self.review.request_server, server), f"review {server}")
+        self.copy_repair.wake(0)
+        self.deliver.wake()
 
     def _forgotten(self, server: ServerName) -> None:
         self.copy_repair.wake(0)  # messages whose copies it held need new ones

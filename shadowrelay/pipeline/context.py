@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import structlog
 
 from shadowrelay.memory import ContentBudget
+from shadowrelay.model.commit_failure import CommitFailure
 from shadowrelay.model.counts import Counts
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, Content, ContentPlace
@@ -150,6 +151,7 @@ class Context:
     counts: Counts = field(default_factory=Counts)
     is_draining: bool = field(default=False)  # takes no mail and starts no attempt: it drains, or stops
     is_stopping: bool = field(default=False)
+    commit_failure: CommitFailure | None = None  # takes no mail, starts no attempt, and is silent to its peers: `pipeline.commit_watch`
     redirect_to: frozenset[ServerName] = frozenset()  # these get all copies, and then the messages: `pipeline.draining`
     pressure: Pressure = NO_PRESSURE
     delayed: Delayed = field(default_factory=Delayed)
@@ -175,6 +177,11 @@ class Context:
         elif before is not None and self.wall.ahead != before.ahead:
             _log.warning("clock.believed", seconds=round(before.ahead.total_seconds(), 3))
         return self.wall.ahead
+
+    @property
+    def why_silent(self) -> str:
+        """Why this node says nothing to its peers; empty while it may."""
+        return "" if self.commit_failure is None else f"this node cannot commit: {self.commit_failure.reason}"
 
     @property
     def is_enabled(self) -> bool:

@@ -280,7 +280,7 @@ class DeliverService:
                 if not self._are_queues_known:
                     self._are_queues_known = True
                     await self._open()
-                if not self._context.is_draining:
+                if not self._context.is_draining and self._context.commit_failure is None:
                     await self._turn()
             except LedgerUnavailable as error:
                 _log.warning("delivery.waits", reason=error.reason)
@@ -299,7 +299,9 @@ class DeliverService:
 
     def _pause(self) -> float:
         seconds = self._queues.seconds_until_turn()
-        return TICK_SECONDS if self._context.is_draining or seconds is None else min(seconds, TICK_SECONDS)
+        if self._context.is_draining or self._context.commit_failure is not None or seconds is None:
+            return TICK_SECONDS
+        return min(seconds, TICK_SECONDS)
 
     async def _turn(self) -> None:
         await self._outcomes.unblocked()

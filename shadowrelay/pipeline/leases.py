@@ -188,6 +188,7 @@ class Leases:
         self._servers: dict[ServerName, rules.ServerLease] = {}
         self._copies: dict[MessageId, dict[ServerName, float]] = {}
         self._confirmed: dict[MessageId, dict[ServerName, float]] = {}  # confirmation times; kept for `defer` only
+        self.are_suspended = False  # this node cannot commit: no attempt may end its data, because its outcome could not be recorded
         self.reply_allowance = rules.reply_allowance(span)
         self.configure(transport)
 
@@ -266,6 +267,8 @@ class Leases:
         """Rule *dot*, checked right before the final dot of an attempt that began with this claim; the leases of `excused` are
         waived. `known` are the `ends` when the attempt began: copies placed since then count too, in whatever database. Such a
         copy may be on a server that had an earlier one, lost with its disk, so a name in `known` need not be in the claim."""
+        if self.are_suspended:
+            return False
         for copy in self._bound_by(message_id, claim, excused, known):  # noqa: SIM110 - called for every message
             if not self.suffices(message_id, copy):
                 return False

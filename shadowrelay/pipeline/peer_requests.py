@@ -72,6 +72,8 @@ class PeerRequestService:
 
     def refusal(self, identity: PeerIdentity) -> Reply | None:
         """See `smtp.reception.PeerRequests`."""
+        if (failure := self._context.commit_failure) is not None:
+            return Reply(451, "4.3.0", f"This server cannot commit since {failure.since:%Y-%m-%dT%H:%M:%SZ}, and counts as silent")
         reason = self._context.peers.conflict(self._context.me, identity)
         return Reply(550, "5.7.1", f"Refused: {reason}") if reason else self._rolled_back.refusal(identity)
 
@@ -129,12 +131,12 @@ class PeerRequestService:
     def offers_hold(self) -> bool:
         """Whether our EHLO offers HOLD."""
         context = self._context
-        return context.is_enabled and not context.is_draining and context.pressure.level is Level.NORMAL
+        return context.is_enabled and not context.is_draining and not context.why_silent and context.pressure.level is Level.NORMAL
 
     def offers_track(self) -> bool:
         """Whether this node takes mail now, so that our EHLO may offer TRACK."""
         context = self._context
-        return context.is_enabled and not context.is_draining and context.pressure.level is not Level.HIGH
+        return context.is_enabled and not context.is_draining and not context.why_silent and context.pressure.level is not Level.HIGH
 
     def heard(self, server: ServerName, database: DatabaseId) -> None:
         """See `smtp.reception.PeerRequests`."""
@@ -142,7 +144,8 @@ class PeerRequestService:
 
     def proved(self, server: ServerName, database: DatabaseId, answered_awake: float) -> None:
         """See `smtp.reception.PeerRequests`."""
-        self._context.leases.proved(server, database, answered_awake)
+        if not self._context.why_silent:
+            self._context.leases.proved(server, database, answered_awake)
 
     async def hold(self, peer: PeerIdentity, offer: CopyOffer) -> Reply:
         """Store a shadow copy. The reply 250 promises that it is on the disk."""

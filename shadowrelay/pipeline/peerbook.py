@@ -123,6 +123,8 @@ class PeerBook:
         self.on_remembered: list[Callable[[PeerIdentity], None]] = []  # a forgotten peer contacted this node
         self.on_available: list[Callable[[ServerName], None]] = []  # copies may be sent to it again
         self._trials_count = 0
+        self._counted_ran = clock.ran()  # silence counts from here: the start, or the last `resume`
+        self._is_paused = False
 
     def load(self, rows: Iterable[PeerRow]) -> None:
         """Load what the ledger recorded: any other database is new."""
@@ -275,7 +277,7 @@ class PeerBook:
     def failed(self, server: ServerName, reason: str = "", *, was_refused: bool = False) -> None:
         """The peer gave no session, or no answer in time."""
         state = self.states.get(server)
-        if state is None:
+        if state is None or self._is_paused:
             return
         now = self._clock.awake()
         state.last_error = reason or state.last_error
@@ -370,9 +372,24 @@ class PeerBook:
             state.contact_awake = self._clock.awake()
 
     def silence(self, server: ServerName) -> float:
-        """Seconds without a sign of life while this node ran."""
+        """Seconds without a sign of life while this node ran and spoke to its peers; of a server that is no peer, since it does."""
+        if self._is_paused:
+            return 0.0
         state = self.states.get(server)
-        return 0.0 if state is None else self._clock.ran() - state.heard_ran
+        return self._clock.ran() - (self._counted_ran if state is None else state.heard_ran)
+
+    def pause(self) -> None:
+        """This node is silent to its peers, so it hears nothing of them either: nothing follows from that."""
+        self._is_paused = True
+
+    def resume(self) -> None:
+        """It speaks again: count as after a start."""
+        self._is_paused = False
+        self._counted_ran = ran = self._clock.ran()
+        for state in self.states.values():
+            state.heard_ran = ran
+            state.unreachable_since = None if state.unreachable_since is None else ran
+            state.wake.set()
 
     def is_reachable(self, server: ServerName) -> bool:
         """Whether nothing has failed since its last sign of life. True as well for a peer with which no contact was tried yet."""

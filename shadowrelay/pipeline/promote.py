@@ -71,7 +71,6 @@ class PromoteService:
         self._corrupt: dict[MessageId, str] = {}  # messages whose content is corrupt, and the reason, which is logged once
         self._unreadable: set[MessageId] = set()  # messages whose content could not be read; logged once until it can be read again
         self._without_route: dict[PeerDatabase, float] = {}  # `Clock.awake` at which to look again for another route
-        self._started_ran = context.clock.ran()
 
     def wake(self) -> None:
         """Check now: a database changed, a message was handed over, or there may be other routes."""
@@ -116,7 +115,7 @@ class PromoteService:
             return ResubmitReason.DATABASE_ROLLED_BACK if is_older_copy else ResubmitReason.DATABASE_CHANGED
         leases = self._context.leases
         limit = leases.silence_limit_of_kept() if kept else leases.silence_limit(primary.server)
-        is_silent = self._silence(primary.server) >= limit
+        is_silent = self._context.peers.silence(primary.server) >= limit
         return ResubmitReason.SILENCE if is_silent else None
 
     def _servers_that_must_answer(self, claim: Claim, asked: AskedNodes) -> frozenset[ServerName]:
@@ -129,11 +128,6 @@ class PromoteService:
         is_same = self._context.peers.whole_incarnation(claim.primary) == asked.primary_incarnation
         servers = frozenset(asked.parties)
         return servers if is_lost and is_same else servers | {claim.primary}
-
-    def _silence(self, primary: ServerName) -> float:
-        if primary in self._context.peers:
-            return self._context.peers.silence(primary)
-        return self._context.clock.ran() - self._started_ran  # no longer a peer: it does not contact this node
 
     def _may_take_back(self, message: StoredMessage) -> bool:
         """Whether a message that was relayed by TRACK can go another way, or its time is over."""
@@ -155,7 +149,7 @@ class PromoteService:
         context = self._context
         await self._expire()  # what this node kept for too long, while it was away, nobody delivers any more
         detected_at = context.now()
-        silent_since = detected_at - timedelta(seconds=self._silence(group.primary))
+        silent_since = detected_at - timedelta(seconds=context.peers.silence(group.primary))
         is_handover = reason is ResubmitReason.HANDOVER
         asked = await self._nodes_to_ask(group.primary, is_handover=is_handover)
         if self.reason(group, kept=kept) is not reason:

@@ -15,6 +15,7 @@ from shadowrelay.model.resubmission import Criteria, ResubmitRequest
 from shadowrelay.model.tracking import TrackingEvent
 from shadowrelay.model.values import replace
 from shadowrelay.pipeline import pressure_rules
+from shadowrelay.pipeline.commit_watch import explanation
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.copy_repair import CopyRepair
 from shadowrelay.pipeline.deliver import DeliverService
@@ -369,6 +370,8 @@ class View:
         if self._context.is_draining:
             reasons.append(self._state())
         context = self._context
+        if context.commit_failure is not None:
+            reasons.append(explanation(context, context.commit_failure))
         pressed = pressure_rules.reasons(context.pressure, context.settings.back_pressure)
         if context.pressure.level is Level.HIGH:
             reasons.extend(pressed)

@@ -382,6 +382,7 @@ class Connection(SMTP):
 
         A peer's errors do not: it is trusted, and would repeat them in a new session."""
         self.state.refused_count += 1
+        self.peer.refused()
         if is_error and reply.code in PROTOCOL_ERROR_CODES and not self.state.peer:
             self.state.errors_count += 1
             if self.state.errors_count > self.reception.connector.max_protocol_errors:
@@ -480,6 +481,7 @@ class Connection(SMTP):
         trace = None if isinstance(error, LedgerUnavailable) else error  # a full disk is not a bug: no traceback
         _log.error("session.failed", log_id=log_id, command=name, client=self.state.address, error=repr(error), exc_info=trace)
         self.state.refused_count += 1
+        self.peer.refused()
         self.after_failure(Reply(reply.code, reply.enhanced, f"{reply.text} (log id {log_id})"))
 
     def _unknown(self, name: str) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import structlog
 
+from shadowrelay.model.replies import Reply
 from shadowrelay.model.routing import HostPort
 from shadowrelay.settings.values import ReceiveConnector, Route
 from shadowrelay.smtp.connection import BoundedReading, Connection
@@ -185,6 +186,16 @@ class ReceiverServer:
     def take_mail(self) -> None:
         """Mail is welcome again."""
         self.reception.closed_with = None
+
+    def fall_silent(self, reply: Reply) -> None:
+        """This node cannot commit: as `refuse_mail`, but the sessions of peers end at once, also those that wait for a commit, because each
+        reply in them would be a proof of life."""
+        self.reception.closed_with = reply
+        for session in tuple(self._sessions):
+            if session.state.peer:
+                session.hang_up(reply, "cannot commit")
+            else:
+                session.end_when_idle()
 
     @property
     def waited_for_count(self) -> int:

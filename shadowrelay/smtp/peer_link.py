@@ -378,6 +378,7 @@ class LinkEvents:
     on_offer: Callable[[ServerName, bool], None] = lambda server, is_offered: None  # whether a session's EHLO offered HOLD
     on_forks: Callable[[ServerName, bool], None] = lambda server, is_offered: None  # and FORKS
     on_open: Callable[[SessionLink], Awaitable[None]] | None = None
+    why_silent: Callable[[], str] = lambda: ""  # why nothing may be said to the peer now; empty if it may
 
 
 class SmtpPeerLink:
@@ -434,6 +435,7 @@ class SmtpPeerLink:
         return await self._send(CopyInFlight(offer, is_tracked=True), deadline, stall_seconds)
 
     async def _send(self, copy: CopyInFlight, deadline: float, stall_seconds: float | None) -> HoldAnswer:
+        self._may_speak()
         seconds = deadline - self._clock.awake()
         if seconds <= 0:
             raise PeerUnavailable(self._server, "no time is left")
@@ -531,6 +533,17 @@ class SmtpPeerLink:
         """Use these options for new sessions; open sessions stay."""
         self._connect_options = options
 
+    def fall_silent(self) -> None:
+        """End the kept sessions without a word, because the peer takes every word for a proof of life. New ones need `why_silent`."""
+        if self._control is not None:
+            self._control.pipeline.abort()
+        while (session := self._pool.take(self._server)) is not None:
+            self._pool.drop(session)
+
+    def _may_speak(self) -> None:
+        if reason := self._events.why_silent():
+            raise PeerUnavailable(self._server, reason)
+
     async def close(self) -> None:
         """End all sessions; returns when every connection is closed."""
         self._is_closed = True
@@ -543,6 +556,7 @@ class SmtpPeerLink:
 
     async def _on_control(self, ask: Callable[[PeerSession], Awaitable[T]]) -> T:
         """Questions can be repeated safely: if the kept session is dead, ask again on a new one."""
+        self._may_speak()
         try:
             async with asyncio.timeout(self._control_seconds), self._control_lock:
                 if self._control is not None and self._control.pipeline.is_usable:
@@ -568,6 +582,7 @@ class SmtpPeerLink:
 
     async def _open(self, purpose: str) -> PeerSession:
         """Connect, EHLO, TLS, XSHADOW, and the node's questions (`on_open`). Raises SessionBroken, PeerUnavailable."""
+        self._may_speak()
         if self._is_closed:
             raise PeerUnavailable(self._server, "this node is stopping")
         opened = await open_session(self._address, self._server, self._connect_options)

@@ -69,13 +69,14 @@ class PeerTransaction:
 class PeerPart:
     """What one session knows of its client as a peer, and what it allows it."""
 
-    __slots__ = ("_answered_awake", "_proved_names", "_reception", "_state", "heard_at", "identity")
+    __slots__ = ("_answered_awake", "_has_refused", "_proved_names", "_reception", "_state", "heard_at", "identity")
 
     def __init__(self, reception: Reception, state: SessionState) -> None:
         self._reception = reception
         self._state = state
         self._proved_names: frozenset[str] = frozenset()
         self._answered_awake: float | None = None
+        self._has_refused = False  # among the replies not written yet is a refusal
         self.identity: PeerIdentity | None = None  # since its XSHADOW hello; `state.peer` is its name
         self.heard_at = 0.0  # the reader's `progress_at` at the last command that was reported to `heard`
 
@@ -164,10 +165,15 @@ class PeerPart:
         if self._answered_awake is not None and name in EXCHANGE_STARTS:
             self._reception.peer_requests.proved(identity.server, identity.database, self._answered_awake)
 
+    def refused(self) -> None:
+        """A negative reply was collected. The peer does not count it as a sign of life, so no lease may be renewed by it."""
+        self._has_refused = True
+
     def answering(self) -> None:
         """Replies are about to be written: note the time that `proved` reports. Never later than the peer's reading."""
         if self.identity is not None:
-            self._answered_awake = self._reception.clock.awake()
+            self._answered_awake = None if self._has_refused else self._reception.clock.awake()
+        self._has_refused = False
 
     # a copy
 

@@ -504,6 +504,7 @@ class Receiver(Connection):
             self.state.copies_count += 1
         else:
             self.state.refused_count += 1
+            self.peer.refused()
             hold.sink.discard()
         self._say_with_position(reply)
 

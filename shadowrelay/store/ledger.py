@@ -186,6 +186,9 @@ class SqliteLedger:
     async def keep_reserve(self, spare_bytes: int) -> None:
         await self._large.on_file_thread(partial(content.make_reserve, self._opening.directory, spare_bytes))
 
+    async def prove_commit(self) -> None:
+        await self._writer.submit(promises.nothing)
+
     # accepting and holding
     def record_accepted(self, message: NewMessage, content: Content, *, decided: bool) -> asyncio.Future[StoredMessage]:
         run = partial(promises.accepted, message=message, decided=decided)

@@ -395,6 +395,11 @@ def taken_back(work: UnitOfWork, message_id: MessageId, decide: Decide) -> Trans
     return transition
 
 
+def nothing(work: UnitOfWork) -> None:
+    """A commit that only raises the position: it proves that the disk takes commits."""
+    work.changes_count += 1
+
+
 def draining(work: UnitOfWork, since: datetime | None) -> None:
     """`drain`, and with None `undrain`."""
     at = None if since is None else rows.encode_instant(since)

@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from shadowrelay.lab.account import Fault, FaultKind
@@ -11,7 +11,8 @@ from shadowrelay.lab.cluster import Cluster, NodeProcess, Passing
 from shadowrelay.lab.traffic import Load, Sink
 from shadowrelay.model.message import Envelope
 from shadowrelay.model.replies import Reply
-from tests.crash.plan import KILLS, STOPS, Disruption, Plan, Step, When
+from tests.crash.plan import DISKS, KILLS, STOPS, Disruption, Plan, Step, When
+from tests.kit.bad_disk import BadDisk, DiskState
 
 ARMED_SECONDS_MAX = 3.0  # if the instant does not come by then, the fault is injected anyway
 WAIT_SECONDS_MAX = 6.0  # for acknowledgements, which are few while a server is out of reach
@@ -33,13 +34,24 @@ KINDS = {
     Disruption.HALF_CUT: FaultKind.HALF_CUT,
     Disruption.SLOW: FaultKind.SLOW,
     Disruption.BREAK: FaultKind.BREAK,
+    **dict.fromkeys(DISKS, FaultKind.DEAD_DISK),
+}
+
+
+DISK_STATES = {
+    Disruption.READ_ONLY: DiskState.READ_ONLY,
+    Disruption.IO_ERROR: DiskState.IO_ERROR,
+    Disruption.HANG: DiskState.HANGS,
 }
 
 
 class Trouble:
-    """Injects the faults of one plan. `faults` records them."""
+    """Injects the faults of one plan. `faults` records them. `disks`: of all nodes, if one of them is to die."""
 
-    def __init__(self, plan: Plan, cluster: Cluster, sinks: tuple[Sink, ...], load: Load) -> None:
+    def __init__(
+        self, plan: Plan, cluster: Cluster, sinks: tuple[Sink, ...], load: Load, disks: Mapping[str, BadDisk] | None = None
+    ) -> None:
+        self._disks = disks or {}
         self.faults: list[Fault] = []
         self.wiped_at: dict[str, float] = {}
         self._plan = plan
@@ -155,6 +167,10 @@ class Trouble:
         elif step.disruption in STOPS:
             await asyncio.sleep(step.seconds)
             node.signal(signal.SIGCONT)
+        elif step.disruption in DISKS:
+            self._disks[node.name].become(DISK_STATES[step.disruption])
+            await asyncio.sleep(step.seconds)
+            self._disks[node.name].become(DiskState.WELL)
         else:
             await self._on_wires(step)
 

@@ -11,6 +11,7 @@ from shadowrelay.lab.account import FaultTimes
 
 NODES = ("mx1.east.example", "mx2.east.example", "mx1.west.example")
 TIMES = FaultTimes(span=5.0, heartbeat=1.0, poll=0.25)
+DISK_SEEDS = range(31, 37)  # outlines of their own
 
 
 class Disruption(Enum):
@@ -26,6 +27,9 @@ class Disruption(Enum):
     HALF_CUT = "cannot call one peer"
     SLOW = "has slow wires in one direction"
     BREAK = "has copies broken off in the middle"
+    READ_ONLY = "has a disk that is read-only for longer than the span"
+    IO_ERROR = "has a disk that returns errors for longer than the span"
+    HANG = "has a disk that hangs for longer than the span"
 
 
 class When(Enum):
@@ -40,6 +44,7 @@ class When(Enum):
     DELIVERY = "between the next hop's taking of a message and its answer"
 
 
+DISKS = {Disruption.READ_ONLY, Disruption.IO_ERROR, Disruption.HANG}
 LONG = {Disruption.AWAY, Disruption.PAUSE, Disruption.CUT, Disruption.ISOLATE, Disruption.HALF_CUT}
 KILLS = {Disruption.KILL, Disruption.WIPE, Disruption.AWAY}
 STOPS = KILLS | {Disruption.PAUSE, Disruption.NAP}
@@ -84,7 +89,11 @@ def plan(seed: int) -> Plan:
     """Derive the episode of a seed."""
     chance = random.Random(seed)
     shape = seed % 6  # six outlines in turn, so that a few seeds cover all of them
-    if shape == 0:
+    if seed in DISK_SEEDS:
+        disruptions = [(Disruption.READ_ONLY, Disruption.HANG, Disruption.IO_ERROR)[seed % 3]]
+        if seed % 2:
+            disruptions.append(chance.choice((Disruption.KILL, Disruption.NAP, Disruption.CUT)))
+    elif shape == 0:
         disruptions = [Disruption.WIPE, chance.choice((Disruption.KILL, Disruption.BREAK, Disruption.SLOW))]
     elif shape == 1:
         disruptions = [Disruption.AWAY]
@@ -116,7 +125,9 @@ def _step(chance: random.Random, disruption: Disruption, node: str, *, is_overla
     if disruption in STOPS:
         moments += [When.BEFORE_ACK, When.COPY_HELD, When.COPY_COMING, When.COPY_CAME, When.DELIVERY]
     moment = chance.choice(moments)
-    if disruption in LONG:
+    if disruption in DISKS:
+        seconds = TIMES.span + 6 * TIMES.heartbeat + chance.uniform(0.5, 3.0)
+    elif disruption in LONG:
         seconds = TIMES.span + TIMES.heartbeat + chance.uniform(0.5, 2.0)
     elif disruption is Disruption.NAP:
         seconds = chance.uniform(0.3, 0.6) * TIMES.span
@@ -124,5 +135,7 @@ def _step(chance: random.Random, disruption: Disruption, node: str, *, is_overla
         seconds = chance.uniform(0.0, 1.0) if disruption in KILLS else chance.uniform(1.0, 2.5)
     is_frozen = moment is not When.DELIVERY and chance.random() < 0.85
     thaw_after = chance.uniform(0.3, 1.3) * (seconds + 1.0)
+    if disruption in DISKS:  # mail waits when the disk dies, and may be delivered before it is well again
+        is_frozen, thaw_after = True, chance.uniform(0.2, 0.4) * seconds
     other = chance.choice([name for name in NODES if name != node])
     return Step(disruption, moment, node, other, chance.randint(25, 50), seconds, is_frozen, thaw_after, is_overlapped)

@@ -1,5 +1,5 @@
 """Runs crash episodes, one per seed, with real processes under load. docs/design.md 3. `python -m tests.crash.ring SEED…` replays,
-`--all` runs thirty and prints a summary table, `--keep DIRECTORY` leaves the nodes' files there.
+`--all` runs them all and prints a summary table, `--keep DIRECTORY` leaves the nodes' files there.
 
 After the faults stop, everything acknowledged must arrive, every duplicate must have a cause of I4, all queues must be
 empty, and the tracking logs must account for every recipient and every copy.
@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shadowrelay.lab.account import Account, Cause, Fault, FaultTimes, account, has_all_arrived
+from shadowrelay.lab.account import Account, Cause, Fault, FaultKind, FaultTimes, account, has_all_arrived
 from shadowrelay.lab.cluster import Cluster, Place
 from shadowrelay.lab.traffic import DEFERRED, Arrival, Load, Sent, Sink
 from shadowrelay.model.message import Envelope
@@ -25,10 +25,11 @@ from shadowrelay.model.replies import Reply
 from shadowrelay.tracking import operator_log
 from tests.crash import evidence
 from tests.crash.faults import Trouble
-from tests.crash.plan import NODES, TIMES, plan
+from tests.crash.plan import DISK_SEEDS, DISKS, NODES, TIMES, plan
+from tests.kit.bad_disk import BadDisk
 from tests.kit.processes import held_by
 
-SEEDS = tuple(range(1, 31))
+SEEDS = (*range(1, 31), *DISK_SEEDS)
 MESSAGES_MAX, ACKNOWLEDGED_MIN = 10_000, 100  # in each episode
 LOAD_SECONDS_MAX = 60.0  # after the faults, until enough is acknowledged
 SETTLE_SECONDS_MAX = 120.0
@@ -98,12 +99,15 @@ async def run(seed: int, directory: Path) -> Episode:
     corp, branch = [await sink.start() for sink in sinks]
     for sink in sinks:
         sink.decide = deferring(chance, the_plan.share_deferred)
+    are_disks_bad = any(step.disruption in DISKS for step in the_plan.steps)
+    disks = {place.name: BadDisk(place, directory) for place in PLACES} if are_disks_bad else {}
+    places = [disk.place for disk in disks.values()] or PLACES
     try:
         async with Cluster(
-            PLACES, corp, directory=directory, transport=transport(TIMES), routes={"*@branch.example": branch}, is_wired=True
+            places, corp, directory=directory, transport=transport(TIMES), routes={"*@branch.example": branch}, is_wired=True
         ) as cluster:
             load = Load({name: node.address for name, node in cluster.nodes.items()}, chance, size=2048, recipients=recipients_of)
-            trouble = Trouble(the_plan, cluster, sinks, load)
+            trouble = Trouble(the_plan, cluster, sinks, load, disks)
             try:
                 await run_under(
                     load, trouble.run(), lambda: trouble.acknowledged_count >= ACKNOWLEDGED_MIN, rate=the_plan.rate, count_max=MESSAGES_MAX
@@ -121,6 +125,7 @@ async def run(seed: int, directory: Path) -> Episode:
     episode = Episode(seed, str(the_plan), result, trouble.faults, time.monotonic() - began, load.sent)
     kills = {name: node.kills for name, node in cluster.nodes.items()}
     episode.complaints += about_account(result, load, arrivals, trouble.faults) + still_queued
+    episode.complaints += waited_in_vain(load.sent, arrivals, trouble.faults)
     episode.complaints += evidence.complaints(evidence.lines_of(cluster), load.sent, kills, trouble.wiped_at)
     return episode
 
@@ -186,6 +191,24 @@ def about_account(result: Account, load: Load, arrivals: list[Arrival], faults: 
         got = [arrival for arrival in arrivals if arrival.internet_message_id == message_id]
         when = "; ".join(f"{one.network_id} {one.recipient} by {one.client_name} at {one.at - began:+.2f}" for one in got)
         found.append(f"duplicate without a cause: message {duplicate.number}: {when}; tries: {tries(duplicate.number)}")
+    return found
+
+
+def waited_in_vain(sent: list[Sent], arrivals: list[Arrival], faults: list[Fault]) -> list[str]:
+    """Dead disks from whose nodes nobody took anything over, although mail waited there for longer than the span."""
+    first_at: dict[str, float] = {}
+    for arrival in arrivals:
+        first_at.setdefault(arrival.network_id, arrival.at)
+    found = []
+    for fault in faults:
+        if fault.kind is not FaultKind.DEAD_DISK:
+            continue
+        tries = [one for each in sent for one in each.tries if one.network_id in first_at and one.node == fault.node]
+        waited = [
+            first_at[one.network_id] for one in tries if one.at < fault.began_at and first_at[one.network_id] > fault.began_at + TIMES.span
+        ]
+        if waited and min(waited) > fault.ended_at:
+            found.append(f"{len(waited)} messages waited until the disk of {fault.node} was well again")
     return found
 
 

@@ -103,6 +103,9 @@ class Recorder:
         return [event for event in self.events if event.event is event_id]
 
 
+WRITES = {name for name in vars(SqliteLedger) if name.startswith(("record_", "forget_"))} | {
+    "expire", "hasten", "prove_commit", "transition", "wake_waiting",
+}  # fmt: skip
 PROMISES = {"record_accepted", "record_verdict", "transition", "record_attempt", "record_queued"}
 Step = Callable[[], Awaitable[None]]
 
@@ -121,6 +124,8 @@ class LedgerTap:
         self.counts: Counter[str] = Counter()  # calls
         self.errors: dict[str, Exception] = {}
         self.gates: dict[str, asyncio.Event] = {}
+        self.disk_hangs: asyncio.Event | None = None  # all writes wait for it
+        self.disk_fails = False  # all writes fail
 
     def fail(self, name: str, times: int, error: Exception | None = None) -> None:
         self._failures[name] = times
@@ -131,6 +136,8 @@ class LedgerTap:
         if not callable(found):
             return found
         self.counts[name] += 1
+        if name in WRITES and (self.disk_fails or self.disk_hangs is not None):
+            return self._on_a_bad_disk(found)
         is_stepped = self._step is not no_step and name in PROMISES
         if name not in self._failures and name not in self.gates and f"{name}, read" not in self.gates and not is_stepped:
             return found
@@ -155,6 +162,23 @@ class LedgerTap:
         if name == "record_accepted":  # begins with the call, and is waited for later
             return lambda *arguments, **named: asyncio.ensure_future(tapped(*arguments, **named))
         return tapped
+
+    def _on_a_bad_disk(self, write: Callable[..., Any]) -> Callable[..., Any]:
+        async def wait_or_fail(*arguments: Any, **named: Any) -> Any:
+            if self.disk_fails:
+                raise LedgerUnavailable(STORE_UNAVAILABLE, "the disk is read-only in this test")
+            assert self.disk_hangs is not None
+            await self.disk_hangs.wait()
+            return await write(*arguments, **named)
+
+        return lambda *arguments, **named: asyncio.ensure_future(wait_or_fail(*arguments, **named))
+
+    def heal_disk(self) -> None:
+        """Writes are done again, also those that waited."""
+        self.disk_fails = False
+        if self.disk_hangs is not None:
+            self.disk_hangs.set()
+        self.disk_hangs = None
 
 
 @dataclass
@@ -238,6 +262,9 @@ class FakeLink:
 
     async def _reach(self) -> "VirtualNode":
         await asyncio.sleep(LATENCY_SECONDS)
+        if reason := self._node.context.why_silent:
+            self._other = None
+            raise PeerUnavailable(self._server, reason)
         other = self._net.reach(self._node.name, self._server)
         if other is None:
             self._other = None
@@ -246,7 +273,7 @@ class FakeLink:
 
     async def _session(self) -> "VirtualNode":
         other = await self._reach()
-        if other is self._other:
+        if other is self._other and not other.context.why_silent:  # a node that falls silent ends its sessions
             return other
         node = self._node
         if refusal := other.services.peer_requests.refusal(node.services.peer_requests.own_identity(self._server)):
@@ -287,6 +314,14 @@ class FakeLink:
         node.context.peers.heard(self._server, self._identity.database)
         node.ledger.note_told(self._server, self._identity.whole_incarnation, position)
         return answer
+
+    async def _control(self, ask: Callable[["VirtualNode", PeerIdentity], Awaitable[Any]]) -> Any:
+        try:
+            async with asyncio.timeout(CONTROL_SECONDS):
+                return await self._ask(ask)
+        except TimeoutError as error:
+            self._other = None
+            raise PeerUnavailable(self._server, f"no answer in {CONTROL_SECONDS:g} s") from error
 
     async def track(self, offer: CopyOffer, deadline: float, stall_seconds: float | None = None) -> HoldAnswer:
         """The receiver of the other node adds its own Received line."""
@@ -352,7 +387,7 @@ class FakeLink:
         async def ask(other: "VirtualNode", me: PeerIdentity) -> None:
             return None
 
-        await self._ask(ask)
+        await self._control(ask)
         assert self._identity is not None
         return self._identity
 
@@ -367,11 +402,11 @@ class FakeLink:
         await self.greet()
 
     async def discards(self, maximum: int, acknowledged: int) -> DiscardReply:
-        reply: DiscardReply = await self._ask(lambda other, me: other.services.peer_requests.discards(me, maximum, acknowledged))
+        reply: DiscardReply = await self._control(lambda other, me: other.services.peer_requests.discards(me, maximum, acknowledged))
         return reply
 
     async def status(self, questions: Sequence[StatusQuestion]) -> tuple[StatusAnswer, ...]:
-        answers: tuple[StatusAnswer, ...] = await self._ask(lambda other, me: other.services.peer_requests.status(me, questions))
+        answers: tuple[StatusAnswer, ...] = await self._control(lambda other, me: other.services.peer_requests.status(me, questions))
         return answers
 
     async def close(self) -> None:

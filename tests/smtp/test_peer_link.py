@@ -585,3 +585,21 @@ async def test_close_ends_all_sessions_and_what_runs():
         assert (await refusal_of(running)).sent
         assert "this node is stopping" == (await refusal_of(link.greet())).reason
         await until(lambda: server.open_count == 0)
+
+
+async def test_a_node_that_falls_silent_says_not_even_quit_and_opens_no_session():
+    why: list[str] = []
+    server = a_peer({"NOOP": "250 2.0.0 OK"})
+    async with serving(server), a_link(server, why_silent=lambda: why[0] if why else "") as link:
+        await link.hold(an_offer(), DEADLINE)
+        await link.greet()
+        said = list(server.lines)
+
+        why.append("the disk is gone")
+        link.fall_silent()
+        await until(lambda: server.open_count == 0)
+        errors = [await refusal_of(work) for work in (link.hold(an_offer(), DEADLINE), link.greet(), link.discards(1, 0), link.announce())]
+
+        assert ({"the disk is gone"}, said, 0) == ({error.reason for error in errors}, server.lines, server.open_count)
+        why.clear()
+        assert IT == await link.greet()

@@ -378,3 +378,44 @@ async def test_a_peer_that_cannot_be_who_it_says_is_refused_and_changes_nothing(
         assert "550 5.7.1 Refused: it has this node's queue" == refused == own_name
         assert [] == station.peer_requests.told
         assert "503" == (await client.ask("XQDISCARD 400"))[:3]
+
+
+async def test_a_refusal_proves_nothing_because_the_peer_does_not_count_it_as_a_sign_of_life(tmp_path: Path) -> None:
+    async with receiving(tmp_path, **PEER) as station:
+        client = await peer_of(station)
+        requests = station.peer_requests
+
+        async def fail(peer: PeerIdentity, maximum: int, acknowledged: int | None) -> DiscardReply:
+            raise LedgerUnavailable(STORE_UNAVAILABLE, "disk full")
+
+        answering, requests.discards = requests.discards, fail  # type: ignore[method-assign]
+        requests.told.clear()
+        for _ in range(3):
+            assert (await client.ask("XQDISCARD 400")).startswith("451 4.3.0 ")
+        requests.discards = answering  # type: ignore[method-assign]
+        assert "250 2.0.0 remaining=0 position=7" == await client.ask("XQDISCARD 400")
+        requests_proved = [told[0] for told in requests.told].count("proved")
+        await client.ask("NOOP")
+
+        assert (1, 2) == (requests_proved, [told[0] for told in requests.told].count("proved")), "of the hello, and of the answer"
+
+
+async def test_a_node_that_falls_silent_ends_the_sessions_of_peers_also_one_that_waits_and_takes_no_mail(tmp_path: Path) -> None:
+    silence = Reply(421, "4.3.0", "Local storage error, closing connection")
+    async with receiving(tmp_path, **PEER) as station:
+        idle, waiting, stranger = await peer_of(station), await peer_of(station), await station.client_in("EHLO c.example")
+        station.peer_requests.gate = asyncio.Event()
+        await waiting.send(a_copy(b"hello\r\n"))
+        await station.peer_requests.began.wait()
+
+        station.server.fall_silent(silence)
+
+        assert [str(silence)] == (await idle.rest()).splitlines()
+        assert str(silence) == (await waiting.rest()).splitlines()[-1]
+        assert str(silence) == (await stranger.rest()).splitlines()[-1]
+        station.peer_requests.conflict = Reply(451, "4.3.0", "This server cannot commit")
+        again = await station.client_in("EHLO b.example")
+        assert "451 4.3.0 This server cannot commit" == await again.ask(HELLO)
+        assert "503" == (await again.ask("XQDISCARD 400"))[:3]
+        assert str(silence) == await again.ask("MAIL FROM:<a@x.example>")
+        station.peer_requests.gate.set()

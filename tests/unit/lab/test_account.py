@@ -213,6 +213,7 @@ FULL = Fault(FaultKind.FULL, EAST, 100.5, 106.0)
         (Cause.NONE, [FULL, replace(WIPED, began_at=106.5, ended_at=108.0)], (98.0, EAST), (110.0, WEST)),  # recorded before
         (Cause.TWO_FAILED, [replace(FULL, node=SOUTH), replace(WIPED, began_at=106.5)], (101.0, EAST), (110.0, WEST)),  # the holder's
         (Cause.NONE, [FULL], (101.0, EAST), (110.0, WEST)),  # a full disk alone explains nothing
+        (Cause.CUT_OFF, [replace(FULL, ended_at=108.0)], (101.0, EAST), (108.0, WEST)),  # for so long that its node fell silent
         # the shadow server could not record what it heard, and then was cut off
         (Cause.CUT_OFF, [replace(FULL, node=WEST), replace(CUT, began_at=106.2, ended_at=113.0)], (101.0, EAST), (112.5, WEST)),
         (Cause.NONE, [replace(FULL, node=WEST), replace(CUT, began_at=108.0, ended_at=115.0)], (101.0, EAST), (114.5, WEST)),
@@ -222,6 +223,26 @@ def test_a_full_disk_delays_what_is_recorded_and_heard(
     expected: Cause, faults: list[Fault], first: tuple[float, str], later: tuple[float, str]
 ) -> None:
     assert expected == cause_of([an_arrival(*later), an_arrival(*first)], faults, TIMES)
+
+
+DEAD = Fault(FaultKind.DEAD_DISK, EAST, 100.5, 112.0)
+
+
+@pytest.mark.parametrize(
+    ("expected", "first", "later"),
+    [
+        (Cause.DIED_BEFORE_RECORD, (101.0, EAST), (110.0, WEST)),  # its row, on another disk, proves no commit
+        (Cause.DIED_BEFORE_RECORD, (112.5, EAST), (113.0, WEST)),
+        (Cause.NONE, (98.0, EAST), (110.0, WEST)),  # recorded and told before
+        (Cause.NONE, (101.0, SOUTH), (110.0, EAST)),  # of another node
+        (Cause.CUT_OFF, (113.5, EAST), (114.0, WEST)),  # it was silent for longer than the span
+        (Cause.NONE, (115.0, EAST), (116.0, WEST)),
+    ],
+)
+def test_a_node_with_a_dead_disk_records_nothing_and_is_silent(expected: Cause, first: tuple[float, str], later: tuple[float, str]) -> None:
+    recorded = DeliveryRecord(RecordState.RECORDED)
+
+    assert expected == cause_of([an_arrival(*later), an_arrival(*first)], [DEAD], TIMES, lambda arrival: recorded)
 
 
 @pytest.mark.parametrize(

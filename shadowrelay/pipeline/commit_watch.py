@@ -1,0 +1,108 @@
+"""Proves that this node can commit, and makes it silent while it cannot. docs/design.md 6.14.
+
+A node whose disk fails or hangs can still read, poll and answer. If it did, its peers would wait for it: they would neither take its mail
+over nor replace the copies that it holds. Every commit is a proof, and raises the position. If there was none for a heartbeat, one is asked
+for. Nothing here waits for the disk.
+"""
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+import structlog
+
+from shadowrelay.model.commit_failure import CommitFailure, cannot_commit
+from shadowrelay.model.replies import STORE_UNAVAILABLE, LedgerUnavailable
+from shadowrelay.pipeline.context import Context
+
+LOOKS_PER_HEARTBEAT = 4
+LOOK_SECONDS_MAX = 5.0
+HANGS = "the disk does not answer"
+
+_log = structlog.get_logger()
+
+
+class CommitWatch:
+    """`Context.commit_failure` is its result. `on_silent` is called when that begins, `on_restored` when it is over."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self.on_silent: list[Callable[[CommitFailure], None]] = []
+        self.on_restored: list[Callable[[], None]] = []
+        self._position = context.ledger.position
+        self._committed_at = context.now()
+        self._committed_ran = context.clock.ran()
+        self._asked_ran: float | None = None  # when a commit was first asked for since the last one
+        self._asking: asyncio.Task[None] | None = None
+        self._error = LedgerUnavailable(STORE_UNAVAILABLE, HANGS)
+
+    async def run(self) -> None:
+        """Look several times a heartbeat, forever."""
+        while True:
+            self.look()
+            await asyncio.sleep(min(self._context.heartbeat / LOOKS_PER_HEARTBEAT, LOOK_SECONDS_MAX))
+
+    def look(self) -> None:
+        """Note a commit; without one for too long ask for one, and in the end fall silent."""
+        context = self._context
+        ran, position = context.clock.ran(), context.ledger.position
+        if position != self._position:
+            self._position, self._committed_ran, self._committed_at, self._asked_ran = position, ran, context.now(), None
+            if context.commit_failure is not None:
+                self._restore(context.commit_failure.since)
+            return
+        if ran - self._committed_ran < context.heartbeat:
+            return
+        if self._asked_ran is None:
+            self._asked_ran = ran
+        if self._asking is None:
+            self._asking = context.tasks.spawn(self._commit(), "proof of commits")
+        if context.commit_failure is None and cannot_commit(ran, self._committed_ran, self._asked_ran, context.heartbeat):
+            self._fall_silent()
+
+    def seconds(self) -> float:
+        """Since the last commit while this node is silent, else 0."""
+        failure = self._context.commit_failure
+        return 0.0 if failure is None else (self._context.now() - failure.since).total_seconds()
+
+    async def _commit(self) -> None:
+        self._error = LedgerUnavailable(STORE_UNAVAILABLE, HANGS)
+        try:
+            await self._context.ledger.prove_commit()
+        except LedgerUnavailable as error:
+            self._error = error
+        finally:
+            self._asking = None
+
+    def _fall_silent(self) -> None:
+        context = self._context
+        failure = CommitFailure(self._committed_at, context.now(), self._error.reason, self._error.reply)
+        context.commit_failure = failure
+        context.leases.are_suspended = True
+        context.peers.pause()
+        directory = str(context.settings.server.data_directory)
+        _log.error("commits.failing", since=failure.since.isoformat(), directory=directory, reason=failure.reason)
+        for tell in self.on_silent:
+            tell(failure)
+
+    def _restore(self, since: datetime) -> None:
+        """As after an absence: silence counts anew, and messages whose leases have ended are asked about before they are delivered."""
+        context = self._context
+        context.peers.resume()
+        context.leases.are_suspended = False
+        context.commit_failure = None
+        _log.warning("commits.restored", seconds=round((context.now() - since).total_seconds(), 1))
+        for tell in self.on_restored:
+            tell()
+
+
+def explanation(context: Context, failure: CommitFailure) -> str:
+    """One sentence: which disk, since when, and who takes over when."""
+    directory = context.settings.server.data_directory
+    ends = {server: failure.silent_since + timedelta(seconds=context.leases.silence_limit(server)) for server in context.peers.states}
+    takers = ", ".join([f"{server} at {at:%Y-%m-%dT%H:%M:%SZ}" for server, at in ends.items()])
+    takeover = f"; the peers that hold copies of its mail take it over: {takers}" if takers else ""
+    return (
+        f"nothing was committed in {directory} since {failure.since:%Y-%m-%dT%H:%M:%SZ} ({failure.reason}): "
+        f"no mail is taken or delivered, and this node is silent to its peers{takeover}"
+    )

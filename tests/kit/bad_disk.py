@@ -1,0 +1,110 @@
+"""A disk that fails or hangs under one process, and is well again: a library in front of the C library, built where a compiler is."""
+
+import mmap
+import shutil
+import subprocess
+from dataclasses import replace
+from enum import IntEnum
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from shadowrelay.lab.cluster import Place
+
+SOURCE = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/types.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { WELL, READ_ONLY, IO_ERROR, HANGS };
+static volatile char *state;
+static const char *directory;
+
+__attribute__((constructor)) static void begin(void) {
+    const char *path = getenv("BAD_DISK_STATE");
+    directory = getenv("BAD_DISK_DIRECTORY");
+    int file = path && directory ? open(path, O_RDONLY) : -1;
+    if (file < 0) return;
+    void *mapped = mmap(0, 4096, PROT_READ, MAP_SHARED, file, 0);
+    if (mapped != MAP_FAILED) state = mapped;
+    close(file);
+}
+
+static int is_there(int file) {
+    char link[64], path[1024];
+    int before = errno;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", file);
+    ssize_t length = readlink(link, path, sizeof path - 1);
+    errno = before;
+    if (length <= 0) return 0;
+    path[length] = 0;
+    return !strncmp(path, directory, strlen(directory));
+}
+
+static int fails(int file, int is_sync) {
+    if (!state || *state == WELL || !is_there(file)) return 0;
+    if (is_sync)
+        while (*state == HANGS) {
+            struct timespec pause = {0, 10000000};
+            nanosleep(&pause, 0);
+        }
+    if (*state != READ_ONLY && *state != IO_ERROR) return 0;
+    errno = *state == READ_ONLY ? EROFS : EIO;
+    return 1;
+}
+
+#define REAL(name) ({ static __typeof__(name) *found; if (!found) found = dlsym(RTLD_NEXT, #name); found; })
+int fsync(int file) { return fails(file, 1) ? -1 : REAL(fsync)(file); }
+int fdatasync(int file) { return fails(file, 1) ? -1 : REAL(fdatasync)(file); }
+ssize_t write(int file, const void *data, size_t size) { return fails(file, 0) ? -1 : REAL(write)(file, data, size); }
+ssize_t pwrite(int file, const void *data, size_t size, off_t at) { return fails(file, 0) ? -1 : REAL(pwrite)(file, data, size, at); }
+ssize_t pwrite64(int file, const void *data, size_t size, off64_t at) { return fails(file, 0) ? -1 : REAL(pwrite64)(file, data, size, at); }
+"""
+
+
+class DiskState(IntEnum):
+    """As in the library."""
+
+    WELL = 0
+    READ_ONLY = 1
+    IO_ERROR = 2
+    HANGS = 3  # in each sync
+
+
+class BadDisk:
+    """The disk of one node of a cluster whose files are in `directory`. Start the node at `place`."""
+
+    def __init__(self, place: Place, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        path = directory / f"{place.name}.disk"
+        path.write_bytes(bytes(4096))
+        with path.open("r+b") as file:
+            self._state = mmap.mmap(file.fileno(), 4096)
+        library = built(directory)
+        settings = {"LD_PRELOAD": library, "BAD_DISK_STATE": path, "BAD_DISK_DIRECTORY": directory / place.name / "data"}
+        self.place = replace(place, inside=("env", *(f"{name}={value}" for name, value in settings.items())))
+
+    def become(self, state: DiskState) -> None:
+        """From now on."""
+        self._state[0] = state
+
+
+@cache
+def built(directory: Path) -> Path:
+    """The library. Skips the test where there is no compiler."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("needs a C compiler")
+    library = directory / "bad_disk.so"
+    command = [compiler, "-shared", "-fPIC", "-O1", "-x", "c", "-o", str(library), "-", "-ldl"]
+    subprocess.run(command, input=SOURCE.encode(), check=True, capture_output=True)
+    return library
