@@ -24,12 +24,11 @@ from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.common_settings import common_settings
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.pressure_rules import Level
-from shadowrelay.pipeline.track import TrackService
+from shadowrelay.pipeline.track import NUMBER_USED_UP, TrackService
 from shadowrelay.protocol import tracking
 from shadowrelay.protocol.xqdiscard import format_superseded
 
 HELD = Reply(250, "2.0.0", "Held")
-NUMBER_USED_UP = Reply(501, "5.5.4", "The copy's number leaves no room for a promotion")
 LOOK_SECONDS = 0.05
 RECORD_AGAIN_SECONDS = 1.0
 NOT_POLLED = Reply(451, "4.7.1", "This server does not hold copies for you: send_xshadow is off here")  # RFC 3463 X.7.1
@@ -149,6 +148,7 @@ class PeerRequestService:
         count = len(offer.envelope.recipients)
         now = context.now()
         keep_until = delivery_rules.shadow_keep_until(now, context.settings.transport)
+        offer = replace(offer, envelope=delivery_rules.by_this_clock(offer.envelope, now))
         offered = Claim(Role.SHADOW, offer.number, count, offer.done, peer.server, peer.database)
         message = NewMessage(offer.envelope, offered, Origin.SHADOW, None, keep_until)
 

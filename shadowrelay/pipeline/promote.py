@@ -78,7 +78,7 @@ class PromoteService:
                     for kept in (False, True):
                         reason = self.reason(group, kept=kept)
                         if reason is not None and (group.kept_count if kept else group.count > group.kept_count):
-                            await self._take_over(group, reason, kept=kept)
+                            await self._take_over_or_log(group, reason, kept=kept)
             except LedgerUnavailable as error:
                 _log.warning("promotion.waits", reason=error.reason)
             try:
@@ -139,6 +139,15 @@ class PromoteService:
         if primary not in self._without_route:
             _log.warning("shadows.no_other_route", primary=primary.server, count=count)
         self._without_route[primary] = self._context.clock.awake() + self._context.heartbeat
+
+    async def _take_over_or_log(self, group: ShadowGroup, reason: ResubmitReason, *, kept: bool) -> None:
+        """The failure of one group delays no other. Raises: LedgerUnavailable."""
+        try:
+            await self._take_over(group, reason, kept=kept)
+        except LedgerUnavailable:
+            raise
+        except Exception:
+            _log.exception("takeover.failed", primary=group.primary, database=group.database)
 
     async def _take_over(self, group: ShadowGroup, reason: ResubmitReason, *, kept: bool) -> None:
         context = self._context

@@ -28,7 +28,7 @@ from itertools import pairwise
 import idna
 
 from shadowrelay.model.ids import BoundaryName, DatabaseId, MessageId, ServerName
-from shadowrelay.model.message import NO_ORDINALS, BodyType, Envelope, Ordinals, Recipient
+from shadowrelay.model.message import EARLIEST, LATEST, NO_ORDINALS, BodyType, Envelope, Ordinals, Recipient
 from shadowrelay.model.ownership import RANK_MAX, CopyNumber
 from shadowrelay.model.replies import Reply, WireError
 from shadowrelay.model.values import dataclass
@@ -529,13 +529,16 @@ def format_instant(at: datetime) -> str:
 
 
 def parse_instant(text: str) -> datetime:
-    """Inverse of `format_instant`. Raises: WireError 501 5.5.4."""
+    """Inverse of `format_instant`; from 1970 up to 9000. Raises: WireError 501 5.5.4."""
     if _INSTANT.fullmatch(text) is None:
         raise bad_argument("Bad time")
     try:
-        return datetime.fromisoformat(text[:26]).replace(tzinfo=UTC)
+        at = datetime.fromisoformat(text[:26]).replace(tzinfo=UTC)
     except ValueError:  # a date that does not exist
         raise bad_argument("Bad time") from None
+    if not EARLIEST <= at < LATEST:
+        raise bad_argument("Bad time")
+    return at
 
 
 def format_span(span: timedelta) -> str:
