@@ -26,6 +26,7 @@ from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.pressure_rules import Level
 from shadowrelay.pipeline.track import NUMBER_USED_UP, TrackService
 from shadowrelay.protocol import tracking
+from shadowrelay.protocol.fields import SPAN_MAX
 from shadowrelay.protocol.xqdiscard import format_superseded
 
 HELD = Reply(250, "2.0.0", "Held")
@@ -65,7 +66,7 @@ class PeerRequestService:
             server.name, server.boundary, identity.database, identity.incarnation, identity.began, context.ledger.position,
             context.settings.transport.shadow_resubmit_time_span, seen, seen_of if seen is not None else NO_DATABASE,
             identity.former, context.is_draining, common_settings(context.settings.transport),
-            context.leases.track_span if context.settings.tracks else None,
+            min(context.leases.track_span, SPAN_MAX) if context.settings.tracks else None,
         )  # fmt: skip
 
     @property

@@ -514,7 +514,9 @@ def parse_done(text: str, highest: int = ORDINAL_MAX) -> Ordinals:
     return frozenset(place for place, bit in enumerate(reversed(f"{bits:b}"), 1) if bit == "1")
 
 
-SPAN_SECONDS_MAX = 86_400  # ShadowResubmitTimeSpan: at most one day. Source: exchange-facts 3
+SPAN_MAX = timedelta(days=1)
+"""ShadowResubmitTimeSpan: at most one day. Source: exchange-facts 3. The timeout of TRACK may be 15 times a day, and is then sent as one: a
+lease lasts for the shortest of both spans and the timeout, and no span is longer."""
 
 _INSTANT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z")
 _SPAN = re.compile(r"(0|[1-9][0-9]{0,5})(?:\.([0-9]{1,6}))?")
@@ -553,7 +555,7 @@ def parse_span(text: str) -> timedelta:
     if found is None:
         raise bad_argument("Bad span")
     span = timedelta(seconds=int(found[1]), microseconds=int((found[2] or "").ljust(6, "0")))
-    if not timedelta() < span <= timedelta(seconds=SPAN_SECONDS_MAX):
+    if not timedelta() < span <= SPAN_MAX:
         raise bad_argument("Bad span")
     return span
 
