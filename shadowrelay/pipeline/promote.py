@@ -94,6 +94,16 @@ class PromoteService:
         handover = ResubmitReason.HANDOVER if group.handed_count else None
         return self._loss(primary, kept=kept) or handover
 
+    def seconds_until_takeover(self, group: ShadowGroup) -> float:
+        """How long the silence of its primary server still has to last until messages of this group are taken over. 0: they are now."""
+        if self.reason(group) is not None or (group.kept_count and self._loss(PeerDatabase(group.primary, group.database), kept=True)):
+            return 0.0
+        leases = self._context.leases
+        is_only_kept = group.count <= group.kept_count
+        limits = [] if is_only_kept else [leases.silence_limit(group.primary)]
+        limits += [leases.silence_limit_of_kept()] if group.kept_count else []
+        return max(min(limits) - self._silence(group.primary), 0.0)
+
     def is_lost(self, primary: PeerDatabase) -> bool:
         """Whether this database of the server is gone, or the server was silent for the span."""
         return self._loss(primary) is not None
