@@ -200,7 +200,9 @@ class Events(BaseModel):
 
 
 class PeerResource(BaseModel):
-    """A peer as the node sees it. Units: `lease_seconds` left; null if none was obtained, 0 if it has ended."""
+    """A peer as the node sees it. Units: `lease_seconds` left; null if none was obtained, 0 if it has ended. `takes_over_in_seconds`: until
+    this node takes over what it holds for the peer, if that stays silent; null while it is heard, or nothing is held.
+    `is_configured` false: it is no peer any more."""
 
     name: str
     site: str
@@ -220,6 +222,8 @@ class PeerResource(BaseModel):
     conflict: str
     differs: str
     last_error: str
+    takes_over_in_seconds: float | None
+    is_configured: bool
 
 
 class Peers(BaseModel):
@@ -507,7 +511,8 @@ def peer_of(view: PeerView, now: datetime) -> PeerResource:
         lease_seconds=view.lease.total_seconds() if view.lease is not None else None, breaker=view.breaker, refusal=view.refusal,
         held_for_count=view.held_for_count, held_by_count=view.held_by_count, is_forgotten=view.is_forgotten, conflict=view.conflict,
         is_draining=view.is_draining,
-        differs=view.differs, last_error=view.last_error,
+        differs=view.differs, last_error=view.last_error, is_configured=view.is_configured,
+        takes_over_in_seconds=None if view.takes_over_in is None else view.takes_over_in.total_seconds(),
     )  # fmt: skip
 
 

@@ -367,6 +367,7 @@ def list_peers(node: Node = None, token_file: TokenFile = None, config: Config =
         "Breaker",
         "#Held for it",
         "#Held by it",
+        "#Taken over",
         "Forgotten",
         "Last error, and what differs",
     )
@@ -375,7 +376,9 @@ def list_peers(node: Node = None, token_file: TokenFile = None, config: Config =
             *(row[name] for name in ("name", "site", "boundary", "address", "is_reachable")),
             duration(row["heartbeat_age_seconds"]),
             duration(row["lease_seconds"]),
-            *(row[name] for name in ("breaker", "held_for_count", "held_by_count", "is_forgotten")),
+            *(row[name] for name in ("breaker", "held_for_count", "held_by_count")),
+            "-" if (left := row.get("takes_over_in_seconds")) is None else f"in {duration(left)}",
+            row["is_forgotten"],
             "; ".join(filter(None, (_error(row), row.get("differs", "")))),  # missing in the API of older nodes, like others
         )
         for row in rows

@@ -7,7 +7,7 @@ unreachable node holds are reported by the others.
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -85,18 +85,25 @@ def summary(answers: Sequence[NodeAnswer]) -> Json:
     disabled = [name for name, (_, _, is_enabled) in takers.items() if not is_enabled]
     fewer = [f"{count} of {wanted} on {name}" for name, (count, wanted, is_enabled) in takers.items() if is_enabled and 0 < count < wanted]
     unreached = _unreached(said)
-    if alone or disabled:
+    refusing = [
+        row["node"]["name"]
+        for row in said
+        if _rejects(row) and row["node"]["name"] not in disabled and takers[row["node"]["name"]][0] < takers[row["node"]["name"]][1]
+    ]
+    if refusing:
+        sentence = f"NEW MAIL IS REFUSED with 451 on {' and '.join(refusing)}: fewer peers take copies now than shadow_copies asks for"
+    elif alone or disabled:
         reasons = ((alone, "no peer takes copies now"), (disabled, "shadow_redundancy_enabled is false"))
         sentence = "NEW MAIL IS NOT REDUNDANT " + "; ".join(f"on {' and '.join(names)}: {reason}" for names, reason in reasons if names)
     elif fewer:
         sentence = f"New mail has fewer copies than shadow_copies asks for: {', '.join(fewer)}"
     else:
         sentence = f"New mail is redundant{' on the nodes that answered' if any(answer.error for answer in answers) else ''}"
-    if uncopied and not (alone or disabled):
+    if uncopied and not (refusing or alone or disabled):
         sentence += f"; no copies are made on {' and '.join(uncopied)}, as redundancy of the receive connectors says"
-    sentence = "; ".join([sentence, *map(_in_words, unreached)])
+    sentence = "; ".join([sentence, *map(_in_words, unreached), *_held_for_no_peer(said)])
     return {
-        "is_redundant": not (alone or disabled),
+        "is_redundant": not (refusing or alone or disabled),
         "sentence": sentence,
         "nodes": [_node_of(row) for row in said],
         "holds": [_holding(row, peer) for row in said for peer in row["peers"] if peer["held_for_count"] or not peer["is_reachable"]],
@@ -111,8 +118,22 @@ def _unreached(said: Sequence[Json]) -> list[Json]:
         {"node": row["node"]["name"], "peer": peer["name"], "is_new": peer["heartbeat_age_seconds"] is None}
         for row in said
         for peer in row["peers"]
-        if not peer["is_reachable"]
+        if not peer["is_reachable"] and peer.get("is_configured", True)
     ]
+
+
+def _held_for_no_peer(said: Sequence[Json]) -> list[str]:
+    """What may be the only copy of messages of a server that is in no configuration any more."""
+    return [
+        f"{row['node']['name']} holds {peer['held_for_count']} messages for {peer['name']}, which is no peer any more"
+        for row in said
+        for peer in row["peers"]
+        if peer["held_for_count"] and not peer.get("is_configured", True)
+    ]
+
+
+def _rejects(row: Json) -> bool:
+    return bool(row["node"]["settings"].get("transport.reject_message_on_shadow_failure"))
 
 
 def _in_words(one: Json) -> str:
@@ -153,29 +174,21 @@ def _error_of(peer: Json) -> str:
 
 
 def _holding(row: Json, peer: Json) -> Json:
-    """The messages that a node holds for a peer, and when it takes them over: `None` while the peer answers, or if it never has."""
+    """The messages that a node holds for a peer, and when it takes them over, as it counts itself: `None` while the peer answers."""
     oldest = [
         queue["oldest_at"]
         for queue in row["queues"]
         if queue["kind"] == "Shadow" and queue["primary"] == peer["name"] and queue["oldest_at"]
     ]
-    silence = peer["heartbeat_age_seconds"]
-    takes_over_in = None
-    if not peer["is_reachable"] and silence is not None and peer["held_for_count"]:
-        takes_over_in = max(_span_of(row).total_seconds() - silence, 0.0)
     return {
         "node": row["node"]["name"],
         "primary": peer["name"],
         "count": peer["held_for_count"],
         "oldest_at": min(oldest, default=None),
         "is_reachable": peer["is_reachable"],
-        "heard_seconds_ago": silence,
-        "takes_over_in_seconds": takes_over_in,
+        "heard_seconds_ago": peer["heartbeat_age_seconds"],
+        "takes_over_in_seconds": peer.get("takes_over_in_seconds"),  # missing in the API of older nodes
     }
-
-
-def _span_of(row: Json) -> timedelta:
-    return parse_duration(row["node"]["settings"]["transport.shadow_resubmit_time_span"])
 
 
 def _print(found: Json, as_json: bool) -> None:

@@ -1,6 +1,6 @@
 """A message as the pipeline sees it: envelope (RFC 5321 2.3.1), recipients and content."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 
@@ -13,6 +13,11 @@ Ordinals = frozenset[int]
 """Positions of recipients in the original RCPT order, counted from 1; they never change. docs/protocol.md 3."""
 
 NO_ORDINALS: Ordinals = frozenset()
+
+EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
+LATEST = datetime(9000, 1, 1, tzinfo=UTC)
+"""Between these lies every instant that a peer or the queue database gives. Times of this node are sums of one of them and settings of 90
+days at most, three in a row, so that they stay far from the end of `datetime`, and below `NEVER` of `model.queue`."""
 
 
 class BodyType(StrEnum):

@@ -228,7 +228,7 @@ class QueueRow:
     count: int
     oldest_at: datetime | None
     last_error: str = ""
-    next_retry_at: datetime | None = None
+    next_retry_at: datetime | None = None  # of a shadow queue: when this node takes its messages over, if the silence lasts
     octets: int = 0  # content sizes of its messages; a message in several queues counts in each
     status: QueueStatus = QueueStatus.READY
     retry_since: datetime | None = None
@@ -290,7 +290,8 @@ class PeerRow:
 class PeerView:
     """A peer as this node sees it now.
 
-    Units: `lease` is the time left; `None` if none was ever obtained, zero if it has ended.
+    Units: `lease` is the time left; `None` if none was ever obtained, zero if it has ended. `takes_over_in`: how long the silence still
+    has to last until this node takes over what it holds for the peer; `None` while that one is heard, or nothing is held.
     """
 
     name: ServerName
@@ -310,6 +311,8 @@ class PeerView:
     conflict: str = ""  # why this node refuses it: its name or database id belongs to another node
     differs: str = ""  # its settings that should be this node's, but are not
     last_error: str = ""  # why it gave no session or no answer; empty while it answers
+    takes_over_in: timedelta | None = None
+    is_configured: bool = True  # False: it is no peer any more, but messages are still held for it
 
 
 @dataclass(frozen=True, slots=True)

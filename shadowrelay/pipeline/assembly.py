@@ -135,6 +135,7 @@ class Services:
             context.now(),
             effective,
             self._forgotten,
+            self.promote.seconds_until_takeover,
         )
         context.peers.on_new_database.append(self._database_changed)
         context.peers.on_new_incarnation.append(self._restarted)

@@ -37,7 +37,7 @@ from shadowrelay.pipeline.delivery_rules import NO_REPLY, reply_of
 from shadowrelay.pipeline.forks import ForkAttempt, Forks, NextHopNews, Outcomes, SameInProgress, Verdicts
 from shadowrelay.pipeline.leases import WHOLE_MESSAGE, AttemptLease
 from shadowrelay.pipeline.next_hop_queue import PAGE, PARKED_MAX, Enqueuer, NextHopQueue, NextHopQueues
-from shadowrelay.pipeline.poison import Suspects, set_aside_corrupt, set_aside_poison
+from shadowrelay.pipeline.poison import Suspects, set_aside_corrupt, set_aside_poison, setting_aside
 from shadowrelay.protocol import tracking
 
 NOTICES_PAGE = 200
@@ -348,15 +348,16 @@ class DeliverService:
         for stored in found:
             if stored.envelope.message_id in queue.loaded or stored.claim.role is not Role.PRIMARY:
                 continue
-            forks = {fork.destination.key: fork for fork in self._forks.of(stored)}
-            fork = forks.get(queue.key)
-            if fork is None or len(forks) > len(stored.retries):
-                await self._enqueuer.rerouted(stored, queue.key)
-                is_rerouted = True
-            elif room <= 0:
-                is_all_loaded = False  # some loaded forks came from Submission and are not in the ledger's queue
-            elif self._load(stored, fork, None, None):
-                room -= 1
+            async with setting_aside(context, stored):
+                forks = {fork.destination.key: fork for fork in self._forks.of(stored)}
+                fork = forks.get(queue.key)
+                if fork is None or len(forks) > len(stored.retries):
+                    await self._enqueuer.rerouted(stored, queue.key)
+                    is_rerouted = True
+                elif room <= 0:
+                    is_all_loaded = False  # some loaded forks came from Submission and are not in the ledger's queue
+                elif self._load(stored, fork, None, None):
+                    room -= 1
         if is_all_loaded:
             next_due_at = await context.ledger.next_due_at(queue.key, now)
             if queue.noted_count == noted_count:
@@ -379,7 +380,7 @@ class DeliverService:
         while page := await self._read_submission(after):
             after = page[-1].internal_id
             if self._is_submission_suspended:
-                self._expire_in_submission(page)
+                await self._expire_in_submission(page)
             else:
                 await self._load_or_record(page)
             if len(page) < PAGE:
@@ -388,16 +389,17 @@ class DeliverService:
             took = self._context.clock.awake() - began
             self._submission_at = max(self._submission_at, began + SUSPENDED_SUBMISSION_SHARE * took)
 
-    def _expire_in_submission(self, messages: Sequence[StoredMessage]) -> None:
+    async def _expire_in_submission(self, messages: Sequence[StoredMessage]) -> None:
         context = self._context
         now = context.now() - context.note_clock()
         for stored in messages:
             message_id = stored.envelope.message_id
             if stored.claim.role is not Role.PRIMARY or message_id in self._in_review or context.attempts.is_busy(message_id):
                 continue
-            if delivery_rules.is_expired(stored.envelope.arrived_at, now, context.settings.transport.message_expiration_timeout):
-                for fork in self._forks.of(stored):
-                    self._load(stored, fork, None, None, is_aging=True)
+            async with setting_aside(context, stored):
+                if delivery_rules.is_expired(stored.envelope.arrived_at, now, context.settings.transport.message_expiration_timeout):
+                    for fork in self._forks.of(stored):
+                        self._load(stored, fork, None, None, is_aging=True)
 
     async def _look_at_fresh(self) -> None:
         fresh, self._fresh = self._fresh, {}
@@ -414,7 +416,7 @@ class DeliverService:
 
     async def _load_or_record(self, messages: Sequence[StoredMessage]) -> None:
         """Load each message if all of its queues have room, else record it in the ledger's queues."""
-        recorded = []
+        to_record: list[tuple[StoredMessage, Sequence[Fork]]] = []
         for stored in messages:
             message_id = stored.envelope.message_id
             if message_id in self._in_review or stored.claim.role is not Role.PRIMARY or self._is_submission_suspended:
@@ -422,27 +424,31 @@ class DeliverService:
             if not stored.is_decided:
                 self._look_later(message_id)
                 continue
-            forks = self._forks.of(stored)
-            if self._context.attempts.is_busy(message_id):
-                if not all(message_id in self._queues.of(fork.destination.key).loaded for fork in forks):
-                    self._look_later(message_id)  # in use for a moment
-                continue
-            if (
-                stored.suspended is not None
-                or self._enqueuer.needs_copy_first(stored)
-                or not all(self._queues.has_room(fork) for fork in forks)
-            ):
-                recorded.append(self._enqueue_found(stored, forks))
-                continue
-            self._forks.log_transfer(stored, forks)
-            for fork in forks:
-                self._load(stored, fork, None, None)
-        if recorded:
-            await asyncio.gather(*recorded)
+            async with setting_aside(self._context, stored):
+                forks = self._forks.of(stored)
+                if not self._load_found(stored, forks):
+                    to_record.append((stored, forks))
+        if to_record:
+            await asyncio.gather(*(self._enqueue_found(stored, forks) for stored, forks in to_record))
+
+    def _load_found(self, stored: StoredMessage, forks: Sequence[Fork]) -> bool:
+        """Load a message found in Submission, unless it is in use. False: it has to wait in the ledger's queues."""
+        message_id = stored.envelope.message_id
+        if self._context.attempts.is_busy(message_id):
+            if not all(message_id in self._queues.of(fork.destination.key).loaded for fork in forks):
+                self._look_later(message_id)  # in use for a moment
+            return True
+        if stored.suspended is not None or self._enqueuer.needs_copy_first(stored) or not all(map(self._queues.has_room, forks)):
+            return False
+        self._forks.log_transfer(stored, forks)
+        for fork in forks:
+            self._load(stored, fork, None, None)
+        return True
 
     async def _enqueue_found(self, stored: StoredMessage, forks: Sequence[Fork]) -> None:
         try:
-            await self._enqueuer.found(stored, forks)
+            async with setting_aside(self._context, stored):
+                await self._enqueuer.found(stored, forks)
         except LedgerUnavailable:
             self._is_submission_wanted = True
             raise
@@ -618,7 +624,8 @@ class DeliverService:
                 if has_session:
                     queue.release()
             if is_put_off:
-                await self._enqueuer.put_off(stored, fork, retry)
+                async with setting_aside(self._context, stored):
+                    await self._enqueuer.put_off(stored, fork, retry)
         finally:
             self._queues.running_count -= 1
             self._context.attempts.end(message_id, queue.key)
@@ -721,12 +728,13 @@ class DeliverService:
         context.attempts.reading()
         page = NOTICES_PAGE + min(self._queues.running_count, delivery_rules.LOADED_MAX)
         for stored in await context.ledger.notices_due(now, page):
-            forks = {fork.destination.key: fork for fork in self._forks.of(stored)}
-            for retry in stored.retries:
-                if retry.notice_at is None or retry.notice_at > now or retry.next_hop not in forks:
-                    continue
-                queue = self._queues.of(retry.next_hop)
+            async with setting_aside(context, stored):
+                forks = {fork.destination.key: fork for fork in self._forks.of(stored)}
                 is_over = delivery_rules.is_expired(stored.envelope.arrived_at, now, context.settings.transport.message_expiration_timeout)
-                if is_over and queue.state.retry is None and now < retry.notice_at + grace:
-                    continue  # its last attempt is due now
-                self._load(stored, forks[retry.next_hop], retry, None, is_aging=True)
+                for retry in stored.retries:
+                    if retry.notice_at is None or retry.notice_at > now or retry.next_hop not in forks:
+                        continue
+                    queue = self._queues.of(retry.next_hop)
+                    if is_over and queue.state.retry is None and now < retry.notice_at + grace:
+                        continue  # its last attempt is due now
+                    self._load(stored, forks[retry.next_hop], retry, None, is_aging=True)

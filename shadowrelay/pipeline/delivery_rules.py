@@ -366,6 +366,7 @@ POISON_DEATHS = 3
 CORRUPT = "corrupt"  # part of the reason of every unreadable row and content
 CORRUPT_ROW = "corrupt row"
 KILLED = "died"  # part of the reason of every poison message, and of no other
+NOT_PROCESSED = "its values cannot be processed"
 
 
 class DueAction(StrEnum):
@@ -392,10 +393,12 @@ def is_handed_over(reason: str, *, is_promoted: bool, is_relayed: bool = False) 
     """Whether a message set aside for `reason` is to be taken over by its shadow server.
 
     A corrupt one always: the shadow server has a good copy. A poison one only from the server that had it first: if the message kills the
-    second server too, it stays there, set aside. Otherwise it would circulate and kill every server in turn. `is_relayed`: it came by
-    TRACK, and the server that took it over would relay it to this server again, or to another one.
+    second server too, it stays there, set aside. Otherwise it would circulate and kill every server in turn. The same holds for values
+    that this node cannot process: the copy has the same ones, but another version may know what to do with them. `is_relayed`: it came
+    by TRACK, and the server that took it over would relay it to this server again, or to another one.
     """
-    return CORRUPT in reason or (KILLED in reason and not (is_promoted or is_relayed))
+    is_only_once = KILLED in reason or NOT_PROCESSED in reason
+    return CORRUPT in reason or (is_only_once and not (is_promoted or is_relayed))
 
 
 def handed_to(claim: Claim) -> str:
@@ -468,6 +471,15 @@ def duplicate_keys(envelope: Envelope, ordinals: Ordinals) -> dict[int, bytes]:
         whole.update(f"{local}{at}{domain.lower()}".encode("utf-8", "surrogatepass"))
         keys[ordinal] = whole.digest()
     return keys
+
+
+AHEAD_MAX = timedelta(minutes=5)  # clocks that are set by a time server differ by less
+
+
+def by_this_clock(envelope: Envelope, now: datetime) -> Envelope:
+    """The envelope that a peer sent. Its message cannot have arrived at a time to come: more than `AHEAD_MAX` ahead, a clock is wrong there
+    or here, and would keep the message from expiry by as much. It then counts as having arrived now."""
+    return replace(envelope, arrived_at=now) if envelope.arrived_at > now + AHEAD_MAX else envelope
 
 
 def shadow_keep_until(held_at: datetime, transport: Transport) -> datetime:

@@ -25,12 +25,12 @@ from shadowrelay.pipeline.common_settings import common_settings
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.pressure_rules import Level
 from shadowrelay.pipeline.rolled_back import OLDER_COPY, STARTS_AGAIN, RolledBackService
-from shadowrelay.pipeline.track import TrackService
+from shadowrelay.pipeline.track import NUMBER_USED_UP, TrackService
 from shadowrelay.protocol import tracking
+from shadowrelay.protocol.fields import SPAN_MAX
 from shadowrelay.protocol.xqdiscard import format_superseded
 
 HELD = Reply(250, "2.0.0", "Held")
-NUMBER_USED_UP = Reply(501, "5.5.4", "The copy's number leaves no room for a promotion")
 LOOK_SECONDS = 0.05
 RECORD_AGAIN_SECONDS = 1.0
 NOT_POLLED = Reply(451, "4.7.1", "This server does not hold copies for you: send_xshadow is off here")  # RFC 3463 X.7.1
@@ -62,7 +62,7 @@ class PeerRequestService:
             server.name, server.boundary, identity.database, identity.incarnation, identity.began, context.ledger.position,
             context.settings.transport.shadow_resubmit_time_span, seen, seen_of if seen is not None else NO_DATABASE,
             identity.former, context.is_draining, common_settings(context.settings.transport),
-            context.leases.track_span if context.settings.tracks else None,
+            min(context.leases.track_span, SPAN_MAX) if context.settings.tracks else None,
         )  # fmt: skip
 
     @property
@@ -160,6 +160,7 @@ class PeerRequestService:
         count = len(offer.envelope.recipients)
         now = context.now()
         keep_until = delivery_rules.shadow_keep_until(now, context.settings.transport)
+        offer = replace(offer, envelope=delivery_rules.by_this_clock(offer.envelope, now))
         offered = Claim(Role.SHADOW, offer.number, count, offer.done, peer.server, peer.database)
         message = NewMessage(offer.envelope, offered, Origin.SHADOW, None, keep_until)
 

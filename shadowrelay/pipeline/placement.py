@@ -16,7 +16,7 @@ In both cases exactly one attempt, the *trial*, is allowed at `trial_at`; for al
 """
 
 from collections.abc import Iterable, Sequence
-from enum import Enum
+from enum import Enum, StrEnum
 from itertools import cycle, islice
 from operator import attrgetter, itemgetter
 
@@ -268,3 +268,21 @@ def budget(
     kept = LOCAL_SHARE * (remaining_seconds if whole_seconds is None else whole_seconds)
     pool = max(remaining_seconds - kept, remaining_seconds * LATE_SHARE)
     return min(half, pool / 2 if attempts_left_remote else pool)
+
+
+class NewMail(StrEnum):
+    """What happens to the next message of a client."""
+
+    COPIED = "copied"
+    FEWER = "fewer"  # accepted with fewer copies than wanted, or with none
+    REFUSED = "refused"
+    NOT_COPIED = "not copied"  # none is wanted, or redundancy is disabled
+
+
+def new_mail(taking_count: int, wanted: int, *, rejects: bool) -> NewMail:
+    """`taking_count` of the peers take copies now. In reject mode (`rejects`) fewer than wanted are as good as none."""
+    if not wanted:
+        return NewMail.NOT_COPIED
+    if taking_count >= wanted:
+        return NewMail.COPIED
+    return NewMail.REFUSED if rejects else NewMail.FEWER

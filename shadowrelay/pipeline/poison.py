@@ -51,6 +51,20 @@ async def set_aside(context: Context, message: StoredMessage, reason: str) -> No
     context.tracking.write(tracking.poison(context.me.server, message, at=context.now(), reason=reason))
 
 
+NOT_PROCESSED = (ArithmeticError, LookupError, TypeError, ValueError)  # what values cause, and no condition that passes
+
+
+@asynccontextmanager
+async def setting_aside(context: Context, message: StoredMessage) -> AsyncIterator[None]:
+    """Around what a scan does for one message: if its values make that fail, the message is set aside, and the scan goes on with the
+    others. Not around attempts, which may fail by what a next hop replies. Raises: LedgerUnavailable."""
+    try:
+        yield
+    except NOT_PROCESSED as error:
+        _log.exception("message.not_processed", message_id=message.envelope.message_id)
+        await set_aside(context, message, f"{delivery_rules.NOT_PROCESSED}: {error!r}")
+
+
 class SetAside:
     """Checks the messages set aside, once a sweep."""
 

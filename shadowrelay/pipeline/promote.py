@@ -88,7 +88,7 @@ class PromoteService:
                     for kept in (False, True):
                         reason = self.reason(group, kept=kept)
                         if reason is not None and (group.kept_count if kept else group.count > group.kept_count):
-                            await self._take_over(group, reason, kept=kept)
+                            await self._take_over_or_log(group, reason, kept=kept)
             except LedgerUnavailable as error:
                 _log.warning("promotion.waits", reason=error.reason)
             try:
@@ -103,6 +103,16 @@ class PromoteService:
             return None
         handover = ResubmitReason.HANDOVER if group.handed_count else None
         return self._loss(primary, kept=kept) or handover
+
+    def seconds_until_takeover(self, group: ShadowGroup) -> float:
+        """How long the silence of its primary server still has to last until messages of this group are taken over. 0: they are now."""
+        if self.reason(group) is not None or (group.kept_count and self._loss(PeerDatabase(group.primary, group.database), kept=True)):
+            return 0.0
+        leases = self._context.leases
+        is_only_kept = group.count <= group.kept_count
+        limits = [] if is_only_kept else [leases.silence_limit(group.primary)]
+        limits += [leases.silence_limit_of_kept()] if group.kept_count else []
+        return max(min(limits) - self._context.peers.silence(group.primary), 0.0)
 
     def is_lost(self, primary: PeerDatabase) -> bool:
         """Whether this database of the server is gone, or the server was silent for the span."""
@@ -144,6 +154,15 @@ class PromoteService:
         if primary not in self._without_route:
             _log.warning("shadows.no_other_route", primary=primary.server, count=count)
         self._without_route[primary] = self._context.clock.awake() + self._context.heartbeat
+
+    async def _take_over_or_log(self, group: ShadowGroup, reason: ResubmitReason, *, kept: bool) -> None:
+        """The failure of one group delays no other. Raises: LedgerUnavailable."""
+        try:
+            await self._take_over(group, reason, kept=kept)
+        except LedgerUnavailable:
+            raise
+        except Exception:
+            _log.exception("takeover.failed", primary=group.primary, database=group.database)
 
     async def _take_over(self, group: ShadowGroup, reason: ResubmitReason, *, kept: bool) -> None:
         context = self._context

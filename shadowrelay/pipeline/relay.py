@@ -188,6 +188,8 @@ class RelayService:
             if superseded_by is not None and superseded_by.state is StatusState.PRIMARY and superseded_by.number is not None
             else rank
         )
+        if not rules.can_be_followed(number):  # no correct server answers so
+            number = rank
         claim = claims.kept_claim(next_hop, number, count, done)
         if superseded_by is not None and rules.yielded_to(superseded_by, next_hop, context.me):
             self._yielded.add(message_id)

@@ -15,7 +15,7 @@ from shadowrelay.model.peers import CopyOffer, PeerIdentity
 from shadowrelay.model.queue import NewMessage, Origin
 from shadowrelay.model.replies import LOCAL_ERROR, LedgerUnavailable, Reply, queued_as
 from shadowrelay.model.tracking import Replication
-from shadowrelay.ownership import claims
+from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import PeerDatabase
 from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.context import Context
@@ -25,6 +25,7 @@ from shadowrelay.protocol import tracking
 
 # 555 is the reply to an unknown parameter. The previous hop then delivers the message without TRACK at once, instead of waiting.
 NOT_LINKED = Reply(555, "5.5.4", "This server takes no XSHADOW=TRACK from you: send_xshadow is off here")
+NUMBER_USED_UP = Reply(501, "5.5.4", "The copy's number leaves no room for a promotion")
 
 _log = structlog.get_logger()
 
@@ -47,10 +48,13 @@ class TrackService:
         message_id, transport = envelope.message_id, context.settings.transport
         if peer.server not in context.peers:  # neither would ever poll the other for notifications
             return NOT_LINKED
+        if not rules.can_be_followed(offer.number):
+            return NUMBER_USED_UP
         previous = PeerDatabase(peer.server, peer.database)
         wanted = transport.shadow_copies if context.settings.is_copied(envelope.connector) else 0
         claim = claims.relayed_claim(context.me, previous, offer.number, len(envelope.recipients), wanted)
         now, started = context.now(), context.clock.awake()
+        envelope = delivery_rules.by_this_clock(envelope, now)
         message = NewMessage(envelope, claim, Origin.CLIENT, now, delivery_rules.remember_until(now, transport))
         if not context.attempts.begin(message_id):  # it is here, and an attempt runs; or an earlier offer of it is still being accepted
             return None if await self._is_here(message_id) else LOCAL_ERROR

@@ -1,15 +1,25 @@
 """Serves the administration API: listings, and requests to change the queues. Implements `admin.api.AdminView`. docs/design.md 8."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 import structlog
 
 from shadowrelay import __version__
 from shadowrelay.model.drain_progress import DrainState, DrainView
-from shadowrelay.model.ids import MessageId, ServerName
+from shadowrelay.model.ids import NO_DATABASE, BoundaryName, MessageId, ServerName, SiteName
 from shadowrelay.model.message import Content
-from shadowrelay.model.queue import MessagePage, NodeView, PeerRow, PeerView, QueueKind, QueueRow, QueueStatus, StoredMessage, Suspension
+from shadowrelay.model.queue import (
+    MessagePage,
+    NodeView,
+    PeerView,
+    QueueKind,
+    QueueRow,
+    QueueStatus,
+    ShadowGroup,
+    StoredMessage,
+    Suspension,
+)
 from shadowrelay.model.replies import LedgerUnavailable, RequestRefused
 from shadowrelay.model.resubmission import Criteria, ResubmitRequest
 from shadowrelay.model.tracking import TrackingEvent
@@ -23,6 +33,7 @@ from shadowrelay.pipeline.draining import DrainService
 from shadowrelay.pipeline.message_desk import MessageDesk
 from shadowrelay.pipeline.next_hop_queue import NextHopQueue
 from shadowrelay.pipeline.peerbook import PeerState
+from shadowrelay.pipeline.placement import NewMail, new_mail
 from shadowrelay.pipeline.pressure_rules import Level, Pressure
 from shadowrelay.pipeline.rolled_back import OLDER_COPY, RolledBackService
 from shadowrelay.pipeline.router import is_smart_host
@@ -31,6 +42,7 @@ from shadowrelay.pipeline.velocity import Velocities
 from shadowrelay.protocol.filters import Expression
 from shadowrelay.settings.values import BackPressure
 
+NOT_CONFIGURED = "it is no peer in the configuration"
 _NOTHING_TRIED = {
     QueueKind.SHADOW: "its primary server is no peer in the configuration",
     QueueKind.SAFETY_NET_PRIMARY: "its messages are delivered",
@@ -64,6 +76,7 @@ class View:
         started_at: datetime,
         effective: Callable[[], dict[str, object]],
         on_forgotten: Callable[[ServerName], None],
+        seconds_until_takeover: Callable[[ShadowGroup], float],
     ) -> None:
         self._context = context
         self._messages = messages
@@ -75,6 +88,7 @@ class View:
         self._copy_repair = copy_repair
         self._safety_net = safety_net
         self._on_forgotten = on_forgotten
+        self._seconds_until_takeover = seconds_until_takeover
         self._velocities = Velocities(context.clock)
         self.is_running = False
 
@@ -86,12 +100,36 @@ class View:
         """See `admin.api.AdminView`. A queue in Retry shows the result of its probes, which its messages do not have."""
         loaded = self._deliver.queues()
         velocity = self._velocities.of
+        takeovers = self._takeovers(await self._context.ledger.shadow_groups())
         return tuple(
             [
-                replace(_with_state(row, loaded.get(row.next_hop)), velocity=velocity(row.kind, _depth_name(row), row.count))
+                replace(
+                    self._with_takeover(_with_state(row, loaded.get(row.next_hop)), takeovers),
+                    velocity=velocity(row.kind, _depth_name(row), row.count),
+                )
                 for row in await self._context.ledger.queues()
             ]
         )
+
+    def _takeovers(self, groups: Sequence[ShadowGroup]) -> dict[ServerName, float]:
+        """For each primary server that is not heard: in how many seconds its messages are taken over."""
+        found: dict[ServerName, float] = {}
+        for group in groups:
+            seconds = self._seconds_until_takeover(group)
+            if not seconds or not self._is_heard(group.primary):
+                found[group.primary] = min(seconds, found.get(group.primary, seconds))
+        return found
+
+    def _is_heard(self, server: ServerName) -> bool:
+        """This process heard it, and nothing has failed since."""
+        state = self._context.peers.states.get(server)
+        return state is not None and state.unreachable_since is None and state.heard_awake is not None
+
+    def _with_takeover(self, row: QueueRow, takeovers: Mapping[ServerName, float]) -> QueueRow:
+        if row.kind is not QueueKind.SHADOW or not row.count or row.primary not in takeovers:
+            return row
+        error = row.last_error or ("" if row.primary in self._context.peers else NOT_CONFIGURED)
+        return replace(row, next_retry_at=self._context.now() + timedelta(seconds=takeovers[row.primary]), last_error=error)
 
     async def _named(self, queue: str) -> QueueRow | None:
         """The queue with this identity, with or without the server; a shadow queue also by the name of its primary server."""
@@ -235,16 +273,17 @@ class View:
         return await self._safety_net.remove(number)
 
     async def peers(self) -> tuple[PeerView, ...]:
-        """Configured peers of this boundary, in the file's order."""
+        """Configured peers of this boundary, in the file's order; then servers that are peers no more, but for which messages are
+        held, or which may hold some of this node."""
         context = self._context
-        known = {row.server: row for row in await context.ledger.peers()}
+        groups = await context.ledger.shadow_groups()
+        takeovers = self._takeovers(groups)
         held: dict[ServerName, int] = {}
-        for group in await context.ledger.shadow_groups():
+        for group in groups:
             held[group.primary] = held.get(group.primary, 0) + group.count
         held_by = await context.ledger.listed_counts()
         views = []
         for server, state in context.peers.states.items():
-            row = known.get(server)
             left = context.leases.server_left(server)
             views.append(
                 PeerView(
@@ -253,8 +292,8 @@ class View:
                     boundary=state.peer.boundary,
                     address=str(state.peer.address),
                     database=state.database,
-                    heard_at=self._heard_at(state, row),
-                    is_reachable=state.unreachable_since is None and state.heard_awake is not None,
+                    heard_at=self._heard_at(state),
+                    is_reachable=self._is_heard(server),
                     lease=None if left is None else timedelta(seconds=max(left, 0.0)),
                     breaker=context.peers.breaker_state(server),
                     refusal=state.breaker.reason,
@@ -265,14 +304,36 @@ class View:
                     is_draining=state.is_draining,
                     differs="; ".join([f"{name} is {here} here, {there} there" for name, (here, there) in state.differs.items()]),
                     last_error=state.last_error,
+                    takes_over_in=_time_left(takeovers.get(server)),
+                )
+            )
+        forgotten = {row.server: row.is_forgotten for row in await context.ledger.peers()}
+        for server in sorted({*held, *held_by} - context.peers.states.keys()):
+            views.append(
+                PeerView(
+                    name=server,
+                    site=SiteName(""),
+                    boundary=BoundaryName(""),
+                    address="",
+                    database=NO_DATABASE,
+                    heard_at=None,
+                    is_reachable=False,
+                    lease=None,
+                    breaker="open",
+                    held_for_count=held.get(server, 0),
+                    held_by_count=held_by.get(server, 0),
+                    is_forgotten=forgotten.get(server, False),
+                    last_error=NOT_CONFIGURED,
+                    takes_over_in=_time_left(takeovers.get(server)),
+                    is_configured=False,
                 )
             )
         return tuple(views)
 
-    def _heard_at(self, state: PeerState, row: PeerRow | None) -> datetime | None:
-        """From memory if possible, because the ledger is updated only once a session."""
+    def _heard_at(self, state: PeerState) -> datetime | None:
+        """By this process: silence counts only while it ran, and the ledger knows no more than when the last session was opened."""
         if state.heard_awake is None:
-            return row.heard_at if row is not None else None
+            return None
         return self._context.now() - timedelta(seconds=self._context.clock.awake() - state.heard_awake)
 
     async def forget(self, server: ServerName, *, is_forced: bool = False) -> bool:
@@ -372,6 +433,9 @@ class View:
         context = self._context
         if context.commit_failure is not None:
             reasons.append(explanation(context, context.commit_failure))
+        outcome, sentence = self._new_mail()
+        if outcome is NewMail.REFUSED:
+            reasons.append(sentence)
         pressed = pressure_rules.reasons(context.pressure, context.settings.back_pressure)
         if context.pressure.level is Level.HIGH:
             reasons.extend(pressed)
@@ -381,6 +445,8 @@ class View:
             reasons.append(f"{OLDER_COPY}: it starts again under a new database id")
         # Mail is still accepted: neither node knows which of the two is the copy, so both would refuse it.
         warnings = [*pressed, *self._unprotected()]
+        if sentence and outcome is not NewMail.REFUSED:
+            warnings.insert(len(pressed), sentence)
         warnings += [f"peer {server} is refused: {reason}" for server, reason in context.peers.conflicts.items()]
         if rolled_back.is_asking:
             until = context.ledger.identity.older_until
@@ -390,21 +456,33 @@ class View:
             )
         return not reasons, (*reasons, *warnings)
 
+    def _new_mail(self) -> tuple[NewMail, str]:
+        """What happens to the next message, and a sentence about it; empty if it gets its copies, or is to have none."""
+        context, settings = self._context, self._context.settings
+        taking, wanted = context.peers.taking_count(settings.shadow_candidates), settings.copies_wanted
+        rejects = settings.transport.reject_message_on_shadow_failure
+        outcome = new_mail(taking, wanted if context.is_enabled else 0, rejects=rejects)
+        if outcome in (NewMail.COPIED, NewMail.NOT_COPIED):
+            return outcome, ""
+        fewer = "without a copy" if not taking else f"with {taking} of {wanted} copies"
+        said = "is refused with 451" if outcome is NewMail.REFUSED else f"is accepted {fewer}"
+        if outcome is NewMail.REFUSED and (others := [each.name for each in settings.receive_connectors if not each.redundancy.copies]):
+            outcome, said = NewMail.FEWER, f"{said}, except on {', '.join(others)}"
+        return outcome, f"new mail {said}: {'; '.join(context.peers.reasons_against_copies()) or 'too few peers are configured'}"
+
     def _unprotected(self) -> Iterator[str]:
-        """Why mail of this moment, or mail that was accepted, has fewer copies than it should."""
-        context, transport = self._context, self._context.settings.transport
-        if not context.is_enabled:
+        """Why mail that was accepted has fewer copies than it should."""
+        if not self._context.is_enabled:
             return
-        taking, wanted = context.peers.taking_count(context.settings.shadow_candidates), context.settings.copies_wanted
-        if taking < wanted:
-            fewer = "without a copy" if not taking else f"with {taking} of {wanted} copies"
-            outcome = "is refused with 451" if transport.reject_message_on_shadow_failure else f"is accepted {fewer}"
-            yield f"new mail {outcome}: {'; '.join(context.peers.reasons_against_copies()) or 'too few peers are configured'}"
-        for server, state in context.peers.states.items():
+        for server, state in self._context.peers.states.items():
             if state.to_confirm is not None:
                 yield f"copies on {server} are not confirmed since it came back: it is asked about each, and what it lost is copied again"
         if count := self._copy_repair.failing_count:
             yield f"accepted messages with fewer copies than wanted: {count}; the copies are tried again"
+
+
+def _time_left(seconds: float | None) -> timedelta | None:
+    return None if seconds is None else timedelta(seconds=seconds)
 
 
 def _depth_name(row: QueueRow) -> str:

@@ -28,7 +28,7 @@ from itertools import pairwise
 import idna
 
 from shadowrelay.model.ids import BoundaryName, DatabaseId, MessageId, ServerName
-from shadowrelay.model.message import NO_ORDINALS, BodyType, Envelope, Ordinals, Recipient
+from shadowrelay.model.message import EARLIEST, LATEST, NO_ORDINALS, BodyType, Envelope, Ordinals, Recipient
 from shadowrelay.model.ownership import RANK_MAX, CopyNumber
 from shadowrelay.model.replies import Reply, WireError
 from shadowrelay.model.values import dataclass
@@ -514,7 +514,9 @@ def parse_done(text: str, highest: int = ORDINAL_MAX) -> Ordinals:
     return frozenset(place for place, bit in enumerate(reversed(f"{bits:b}"), 1) if bit == "1")
 
 
-SPAN_SECONDS_MAX = 86_400  # ShadowResubmitTimeSpan: at most one day. Source: exchange-facts 3
+SPAN_MAX = timedelta(days=1)
+"""ShadowResubmitTimeSpan: at most one day. Source: exchange-facts 3. The timeout of TRACK may be 15 times a day, and is then sent as one: a
+lease lasts for the shortest of both spans and the timeout, and no span is longer."""
 
 _INSTANT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z")
 _SPAN = re.compile(r"(0|[1-9][0-9]{0,5})(?:\.([0-9]{1,6}))?")
@@ -529,13 +531,16 @@ def format_instant(at: datetime) -> str:
 
 
 def parse_instant(text: str) -> datetime:
-    """Inverse of `format_instant`. Raises: WireError 501 5.5.4."""
+    """Inverse of `format_instant`; from 1970 up to 9000. Raises: WireError 501 5.5.4."""
     if _INSTANT.fullmatch(text) is None:
         raise bad_argument("Bad time")
     try:
-        return datetime.fromisoformat(text[:26]).replace(tzinfo=UTC)
+        at = datetime.fromisoformat(text[:26]).replace(tzinfo=UTC)
     except ValueError:  # a date that does not exist
         raise bad_argument("Bad time") from None
+    if not EARLIEST <= at < LATEST:
+        raise bad_argument("Bad time")
+    return at
 
 
 def format_span(span: timedelta) -> str:
@@ -550,7 +555,7 @@ def parse_span(text: str) -> timedelta:
     if found is None:
         raise bad_argument("Bad span")
     span = timedelta(seconds=int(found[1]), microseconds=int((found[2] or "").ljust(6, "0")))
-    if not timedelta() < span <= timedelta(seconds=SPAN_SECONDS_MAX):
+    if not timedelta() < span <= SPAN_MAX:
         raise bad_argument("Bad span")
     return span
 

@@ -75,6 +75,8 @@ Network = IPv4Network | IPv6Network
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)", re.ASCII)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|kB|KB|MB|GB|KiB|MiB|GiB)?", re.ASCII)
+_LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_NAME = re.compile(rf"(?=.{{1,255}}\Z){_LABEL}(?:\.{_LABEL})*", re.ASCII)  # as XSHADOW has it, docs/protocol.md 3
 _HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?\.?", re.ASCII)
 _ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"  # RFC 5321 4.1.2
 _MAILBOX = re.compile(rf"(?=.{{3,254}}\Z)(?=.{{1,64}}@){_ATOM}(?:\.{_ATOM})*@[A-Za-z0-9.-]+", re.ASCII)
@@ -220,9 +222,10 @@ def parse_network(value: object) -> Network:
 
 def parse_name(value: object) -> str:
     """A host or domain name, made lower case. Raises: ValueError with the remedy."""
-    if not isinstance(value, str) or not _HOST.fullmatch(value.strip()):
+    name = value.strip().removesuffix(".") if isinstance(value, str) else ""
+    if _NAME.fullmatch(name) is None:
         raise ValueError('is not a host name; write one like "mx1.east.example" (letters, digits, dots and hyphens)')
-    return value.strip().rstrip(".").lower()
+    return name.lower()
 
 
 def parse_domain(value: object) -> str:

@@ -377,6 +377,8 @@ def set_aside(work: UnitOfWork, message_id: MessageId, reason: str, decide: Deci
     row = work.row(message_id)
     if row is None or row.claim.role not in NEEDS_CONTENT:
         return
+    if reason.startswith(rows.CORRUPT_ROW) and not row.set_aside_reason:  # its envelope, which only readers see
+        work.state.corrupt_rows_count += 1
     transition = Transition(row.claim, row.claim) if decide is None else decide(message_id, row.claim)
     after = transition.after or row.claim
     work.apply(message_id, Transition(row.claim, replace(after, role=Role.SET_ASIDE)))

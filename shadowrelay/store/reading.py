@@ -165,7 +165,7 @@ def decode_messages(connection: Connection, many: Iterable[Sequence[Any]], conte
             else:
                 envelope = rows.decode_envelope(row.message_id, text)
         except (ValueError, TypeError, KeyError) as error:
-            row.set_aside_reason = row.set_aside_reason or f"corrupt row: {error!r}"
+            row.set_aside_reason = row.set_aside_reason or f"{rows.CORRUPT_ROW}: {error!r}"
             row.claim = replace(row.claim, role=Role.SET_ASIDE)
             row.due_at = None
             envelope = rows.empty_envelope(row.message_id, row.claim.recipients_count, rows.decode_instant(row.arrived_at))

@@ -10,18 +10,22 @@ A row of `message` with invalid columns becomes a claim that is SET_ASIDE, with 
 import json
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from shadowrelay.model.ids import NO_SERVER, DatabaseId, MessageId, ServerName
-from shadowrelay.model.message import NO_ORDINALS, BodyType, ContentPlace, Envelope, Ordinals, Recipient
+from shadowrelay.model.message import EARLIEST, LATEST, NO_ORDINALS, BodyType, ContentPlace, Envelope, Ordinals, Recipient
 from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, Role
-from shadowrelay.model.queue import Delivery, FailureKind, ForkRetry, NewMessage, Origin, ReportedFork, StoredMessage, Suspension
+from shadowrelay.model.queue import NEVER, Delivery, FailureKind, ForkRetry, NewMessage, Origin, ReportedFork, StoredMessage, Suspension
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.store import counters, tables
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH = EARLIEST
 MICROSECOND = timedelta(microseconds=1)
+CORRUPT_ROW = "corrupt row"  # how the reason begins
+RECIPIENTS_MAX = 100_000  # more than any version accepts
+NEVER_MICROSECONDS = (NEVER - EPOCH) // MICROSECOND
+LATEST_MICROSECONDS = (LATEST - EPOCH) // MICROSECOND
 ONLY_THE_FIRST: Ordinals = frozenset((1,))  # by far the most frequent set
 _dumps = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
@@ -32,11 +36,23 @@ def encode_instant(at: datetime) -> int:
 
 
 def decode_instant(microseconds: int) -> datetime:
+    """One outside of 1970 to `NEVER`, which no version wrote, is the nearest inside. Rows of `message` with such a one are corrupt."""
+    if not 0 <= microseconds <= NEVER_MICROSECONDS:
+        microseconds = min(max(microseconds, 0), NEVER_MICROSECONDS)
     return EPOCH + timedelta(microseconds=microseconds)
 
 
 def decode_instant_or_none(microseconds: int | None) -> datetime | None:
-    return None if microseconds is None else EPOCH + timedelta(microseconds=microseconds)
+    return None if microseconds is None else decode_instant(microseconds)
+
+
+def _require_instants(arrived_at: Any, *others: Any) -> None:
+    """Of the columns of a row. Raises: ValueError, TypeError."""
+    if not 0 <= arrived_at < LATEST_MICROSECONDS:
+        raise ValueError(f"arrived_at {arrived_at!r}")
+    for at in others:
+        if at is not None and not 0 <= at <= NEVER_MICROSECONDS:
+            raise ValueError(f"instant {at!r}")
 
 
 def encode_ordinals(ordinals: Ordinals) -> str:
@@ -62,6 +78,8 @@ def decode_ordinals(text: str) -> Ordinals:
     ordinals: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.partition("-")
+        if int(last if dash else first) > RECIPIENTS_MAX:  # before it is expanded
+            raise ValueError(f"ordinals {part!r}")
         ordinals.update(range(int(first), int(last) + 1) if dash else (int(first),))
     return frozenset(ordinals)
 
@@ -145,6 +163,7 @@ def decode_envelope(message_id: MessageId, text: str) -> Envelope:
             raise ValueError(f"envelope: {len(added)} values after the subject")
         added.extend([""] * (4 - len(added)))
         date, resubmitted_from, relayed_from, fingerprint = added
+        _require_instants(arrived_at)
         return Envelope(
             message_id=message_id,
             sender=sender,
@@ -184,6 +203,8 @@ OFTEN_CHANGED = (  # what a verdict changes, or a placement; nearly no index has
     "set_aside_reason",
     "retries_count",
 )
+_INSTANTS = slice(CHANGING.index("due_at"), CHANGING.index("remember_until") + 1)  # due_at, keep_until, remember_until
+_SUSPENDED_AT = CHANGING.index("suspended_at")
 _DELIVERED_AT, _DELIVERIES, _FORKS_COUNT, _COPIES_WANTED, _IS_KEPT = map(
     CHANGING.index, ("delivered_at", "deliveries", "forks_count", "copies_wanted", "is_kept")
 )
@@ -410,15 +431,16 @@ def decode_row(columns: Sequence[Any]) -> Row:
     internal_id, message_id, origin, arrived_at, recipients_count, *changing = columns
     fault = ""
     try:
+        _require_instants(arrived_at, *changing[_INSTANTS], changing[_SUSPENDED_AT], changing[_DELIVERED_AT])
         claim = _decode_claim(recipients_count, changing)
     except (ValueError, TypeError, KeyError) as exc:
-        fault = f"corrupt row: {exc!r}"
+        fault = f"{CORRUPT_ROW}: {exc!r}"
         claim = _salvaged_claim(recipients_count, changing)
     (due_at, keep_until, remember_until, _, is_decided, is_promoted, promoted_from, is_shadow_side, is_awaited, deaths, reason, retries) = (
         changing[11:23]
     )
     if origin not in ORIGINS:
-        fault = fault or f"corrupt row: origin {origin!r}"
+        fault = fault or f"{CORRUPT_ROW}: origin {origin!r}"
         claim = _salvaged_claim(recipients_count, changing)
     row = Row(
         internal_id=internal_id,
@@ -540,7 +562,7 @@ def shadow_queue(name: str) -> tuple[ServerName, str]:
 
 def empty_envelope(message_id: MessageId, recipients_count: int, arrived_at: datetime) -> Envelope:
     """Stands for one that cannot be read, or was never known; with the right number of recipients."""
-    return Envelope(message_id, "", (Recipient(""),) * max(1, min(recipients_count, 100_000)), arrived_at)
+    return Envelope(message_id, "", (Recipient(""),) * max(1, min(recipients_count, RECIPIENTS_MAX)), arrived_at)
 
 
 def encode_retry(internal_id: int, retry: ForkRetry) -> tuple[Any, ...]:

@@ -28,7 +28,7 @@ from shadowrelay.model.message import Content, Envelope, Recipient
 from shadowrelay.model.ownership import Claim, Role, StatusAnswer, StatusQuestion
 from shadowrelay.model.peers import CopyOffer, DiscardReply, Incarnation, PeerIdentity
 from shadowrelay.model.queue import StoredMessage
-from shadowrelay.model.replies import STORE_UNAVAILABLE, LeaseTooShort, LedgerUnavailable, PeerSaid, PeerUnavailable, Reply
+from shadowrelay.model.replies import STORE_UNAVAILABLE, LeaseTooShort, LedgerUnavailable, PeerSaid, PeerUnavailable, Reply, WireError
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.tracking import EventId, TrackingEvent
 from shadowrelay.model.values import replace
@@ -36,6 +36,7 @@ from shadowrelay.pipeline.assembly import Outside, Services
 from shadowrelay.pipeline.context import Tasks
 from shadowrelay.ports import DeliveryJob, DeliveryReport, HoldAnswer, PeerLink
 from shadowrelay.protocol.xqdiscard import parse_superseded
+from shadowrelay.protocol.xshadow import format_hello, parse_hello
 from shadowrelay.settings.values import Settings
 from shadowrelay.store import SqliteLedger
 from tests.kit.clock import until
@@ -276,6 +277,11 @@ class FakeLink:
         if other is self._other and not other.context.why_silent:  # a node that falls silent ends its sessions
             return other
         node = self._node
+        for hello in (node.services.peer_requests.own_identity(self._server), other.services.peer_requests.own_identity(node.name)):
+            try:
+                parse_hello(format_hello(hello))  # whatever the settings are, the other side can read it
+            except WireError as error:
+                raise PeerUnavailable(self._server, str(error.reply)) from error
         if refusal := other.services.peer_requests.refusal(node.services.peer_requests.own_identity(self._server)):
             raise PeerUnavailable(self._server, str(refusal))
         if conflict := node.context.peers.conflict(node.context.me, other.services.peer_requests.own_identity(node.name)):

@@ -80,7 +80,9 @@ def test_a_healthy_cluster_is_redundant_and_says_who_holds_what_for_whom(nodes: 
 
 def test_a_node_that_is_gone_is_missing_and_it_is_said_when_its_mail_is_taken_over(nodes: TwoNodes) -> None:
     nodes.silent = [EAST]
-    nodes.peers[WEST] = [peer(EAST, held_for_count=40, is_reachable=False, heartbeat_age_seconds=1800.0, last_error="refused")]
+    nodes.peers[WEST] = [
+        peer(EAST, held_for_count=40, is_reachable=False, heartbeat_age_seconds=1800.0, last_error="refused", takes_over_in_seconds=9000.0)
+    ]
 
     result, document = run(), json.loads(run("--json").stdout)
 
@@ -188,3 +190,24 @@ def test_waiting_in_vain_ends_like_a_status_at_once(nodes: TwoNodes, monkeypatch
     assert (4, 10.0) == (result.exit_code, sum(passed))
     assert ["waiting: no node answers yet", "shadowrelay: cannot be reached"] == result.stderr.splitlines()
     assert (2, True) == ((wrong := run("--wait", "soon")).exit_code, "is not a duration" in wrong.stderr)
+
+
+def test_in_reject_mode_fewer_copies_than_wanted_is_a_refusal(nodes: TwoNodes) -> None:
+    """It was called fewer copies, with exit code 0, while every message was answered 451."""
+    nodes.transport |= {"transport.shadow_copies": 2, "transport.reject_message_on_shadow_failure": True}
+
+    result = run()
+
+    assert result.exit_code == 1
+    assert result.stdout.startswith(f"NEW MAIL IS REFUSED with 451 on {EAST} and {WEST}: ")
+
+
+def test_what_is_held_for_a_server_that_is_no_peer_any_more_is_said(nodes: TwoNodes) -> None:
+    """`no node holds copies now` was said of the only copy."""
+    gone = peer("mx9.gone", held_for_count=24, is_reachable=False, breaker="open", is_configured=False, takes_over_in_seconds=60.0)
+    nodes.peers[WEST].append(gone | {"heartbeat_age_seconds": None})
+
+    result = run()
+
+    assert f"{WEST} holds 24 messages for mx9.gone, which is no peer any more" in result.stdout
+    assert "in 1m" in result.stdout

@@ -34,7 +34,7 @@ message_ids = uuids.map(MessageId)
 servers = st.from_regex(r"[a-z0-9]{1,20}(\.[a-z0-9]([a-z0-9-]{0,10}[a-z0-9])?){0,3}", fullmatch=True).map(ServerName)
 ordinals = st.frozensets(st.integers(1, ORDINAL_MAX), max_size=200)
 some_ordinals = st.frozensets(st.integers(1, ORDINAL_MAX), min_size=1, max_size=200)
-instants = st.datetimes(timezones=st.just(UTC))
+instants = st.datetimes(datetime(1970, 1, 1), datetime(8999, 12, 31, 23, 59, 59, 999_999), timezones=st.just(UTC))
 texts = st.text(st.characters(codec=None, exclude_categories=()), max_size=60)  # lone surrogates and controls too
 uncut_texts = texts.map(lambda text: text[:33])  # 33 x 12 octets of JSON = 396, less than any limit of an envelope
 names_of_settings = st.from_regex(r"[a-z0-9_]{1,20}", fullmatch=True)
