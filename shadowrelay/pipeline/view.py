@@ -1,6 +1,6 @@
 """Serves the administration API: listings, and requests to change the queues. Implements `admin.api.AdminView`. docs/design.md 8."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
 import structlog
@@ -76,6 +76,7 @@ class View:
         self._on_forgotten = on_forgotten
         self._velocities = Velocities(context.clock)
         self.is_running = False
+        self.hanging: Callable[[], Iterable[str]] = tuple  # what only observes, and hangs now
 
     async def run(self) -> None:
         """Measure how fast the queues drain, forever."""
@@ -379,6 +380,7 @@ class View:
         # Mail is still accepted: neither node knows which of the two is the copy, so both would refuse it.
         warnings = [*pressed, *self._unprotected()]
         warnings += [f"peer {server} is refused: {reason}" for server, reason in context.peers.conflicts.items()]
+        warnings += self.hanging()
         if rolled_back.is_asking:
             until = context.ledger.identity.older_until
             warnings.append(

@@ -113,7 +113,7 @@ class LineLogger:
 
     def __init__(self, stream: BinaryIO) -> None:
         self.dropped_count = 0
-        self._stream = stream
+        self._stream: Any = stream  # `BinaryIO` does not know that `write` may return None
         self._changed = threading.Condition()  # reentrant: the garbage collector may log while a line is added
         self._lines: list[bytes] = []
         self._octets = 0  # with those that are being written
