@@ -73,8 +73,8 @@ class BoundedCalls:
                     self._found = found
                     self._ended.release()
             if is_late:
-                self._on_late(found)
                 self._hangs_since = None
+                self._on_late(found)
 
 
 def in_thread(name: str, work: Callable[[], T]) -> asyncio.Future[T]:

@@ -499,6 +499,11 @@ class PeerLink(Protocol):
         """One answer per question, in order; at most 400 per call."""
         ...
 
+    def give_up(self, quiet_seconds: float) -> int:
+        """The peer is lost: end every copy and relay that has made no progress for so long, as if its time were over. Returns how
+        many. Questions have limits of their own, which are shorter."""
+        ...
+
     async def close(self) -> None: ...
 
 

@@ -306,6 +306,7 @@ class FileTrackingLog:
         self._calls = BoundedCalls("tracking log", self._late)
         self._accept: Callable[[Any], None] = lambda result: None  # what the last of these calls has found
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_owed = False  # a call was given up, and has not ended yet
         self._sync_began: float | None = None
         self._is_hanging = False  # and that was logged
         self._searches = Threads("tracking search", lambda: None)
@@ -417,11 +418,17 @@ class FileTrackingLog:
 
     def _bounded(self, work: Callable[[], T], accept: Callable[[T], None]) -> None:
         """`accept` the result of a call of the file system: now, or when it ends that late. Raises: OSError."""
-        if not self._calls.hung_seconds:  # else what the call that hangs has found is still to be accepted
-            self._accept = accept
+        if self._is_owed:
+            raise TimeoutError
+        self._accept = accept
         with contextlib.suppress(RuntimeError):
             self._loop = asyncio.get_running_loop()
-        accept(self._calls.call(work, HANGS_SECONDS))
+        try:
+            result = self._calls.call(work, HANGS_SECONDS)
+        except TimeoutError as error:
+            self._is_owed = error.errno is None  # else the file system says so itself
+            raise
+        accept(result)
 
     def _late(self, found: Found) -> None:
         """In the thread of the calls."""
@@ -430,6 +437,7 @@ class FileTrackingLog:
                 self._loop.call_soon_threadsafe(self._accept_late, found)
 
     def _accept_late(self, found: Found) -> None:
+        self._is_owed = False
         result, error = found
         if error is None:
             with contextlib.suppress(OSError):  # a full disk: the next write finds it, too
@@ -450,9 +458,10 @@ class FileTrackingLog:
                 if (file := self._writable_file()) is not None:
                     self._write_some(file)
         except OSError as exc:
-            if self._calls.hung_seconds:
+            if self._is_owed:
                 self._note_hanging()
-            elif not self.is_failing:
+                return  # `_accept_late` goes on
+            if not self.is_failing:
                 _log.error("tracking.write_failed", directory=str(self.directory), error=str(exc), pending=len(self._pending))
             self.is_failing = True
             self._retry_later()
@@ -518,7 +527,7 @@ class FileTrackingLog:
         if self._close_timer is not None:
             self._close_timer.cancel()
             self._close_timer = None
-        if self._file is not None and not self._calls.hung_seconds:  # else a write may still come into it
+        if self._file is not None and not self._is_owed:  # else a write may still come into it
             self._retired.append(self._file)
             self._file = None
             self._start_round()

@@ -110,6 +110,9 @@ class PlayedPeer:
             number = copies[question.message_id] = question.number
         return StatusAnswer(StatusState.SHADOW, number, me.server, me.database)
 
+    def give_up(self, quiet_seconds: float) -> int:
+        return 0
+
     async def close(self) -> None:
         pass
 

@@ -606,6 +606,7 @@ async def test_a_write_that_hangs_blocks_nobody_and_each_row_is_written_once(mak
         assert (True, 3, [0]) == (log.hung_seconds > 0, log.pending_count, numbers(log.directory))
         disk.answers.set()
         await until(lambda: not log.pending_count)
+        await log.sync()
 
     assert (0, ["tracking.hangs", "tracking.answers"]) == (log.dropped_count, [event["event"] for event in logged])
     await log.sync()
