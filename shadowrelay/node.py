@@ -53,6 +53,7 @@ from shadowrelay.tracking.shipper import make_tracking
 
 RENAME_AGAIN_SECONDS = 1.0
 GRACE_SECONDS = 30.0  # SIGTERM: for sessions and attempts in progress
+OLDER_COPY_GRACE_SECONDS = 5.0  # for attempts from an older copy of the database: the node is closed until they end, and some hang
 TOLD_POLLS = 5  # SIGTERM: for peers to receive notifications, and acknowledge them in their next poll
 TOLD_SECONDS_MIN, TOLD_SECONDS_MAX = 3.0, 10.0
 ADMIN_OBSERVES_SECONDS = 5.0
@@ -456,7 +457,7 @@ class Node:
         self._context.delayed.release(is_stopping=True)
         await asyncio.gather(*(receiver.drain(GRACE_SECONDS) for receiver in self._receivers))
         self._lookups.let_go()  # an attempt that waits for a name has not begun
-        await self._services.deliver.drained(GRACE_SECONDS)
+        await self._services.deliver.drained(OLDER_COPY_GRACE_SECONDS if self.is_rolled_back else GRACE_SECONDS)
         transport = self._settings.transport
         patience = TOLD_POLLS * transport.discard_poll_interval.total_seconds()
         if not self.is_rolled_back:

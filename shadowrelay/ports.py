@@ -551,7 +551,8 @@ class Deliverer(Protocol):
 
 
 class TrackingLog(Protocol):
-    """The message tracking log. `write` never blocks; `sync` returns when all rows written so far are on disk."""
+    """The message tracking log. `write` never blocks; `sync` returns when all rows written so far are on disk, or cannot
+    be: its wait has a limit."""
 
     def write(self, event: TrackingEvent) -> None: ...
     async def sync(self) -> None: ...
