@@ -206,7 +206,7 @@ class LineHandler(logging.Handler):
         try:
             self._lines.line(self.format(record).encode("utf-8", "backslashreplace"))
         except Exception as error:
-            _log.error("lines.unformatted", logger=record.name, text=repr(record.msg), reason=repr(error))
+            _log.error("lines.unformatted", logger=record.name, reason=repr(error))
 
     def flush(self) -> None:
         """Wait until all lines are written, for a limited time. `logging` calls it at exit."""
