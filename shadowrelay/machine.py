@@ -1,7 +1,7 @@
 """Reads free disk space and memory from the operating system: statvfs, /proc, control groups (Linux). docs/operations.md "Back pressure".
 
-Implements the port `Machine`. No call takes longer than reading a file of the kernel, except on a network file system that does not
-answer; such a file system is not supported for `data_directory`. Where a file is missing (another system), there is no reading.
+Implements the port `Machine`. No call takes longer than reading a file of the kernel; a file system that does not answer (of the
+network) has a limit, and is not asked again while it hangs. Where a file is missing (another system), there is no reading.
 """
 
 import ctypes
@@ -10,8 +10,10 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from shadowrelay.bounded import BoundedCalls
 from shadowrelay.ports import Disk, MemoryUse
 
+DISK_SECONDS = 2.0
 PROC = Path("/proc")
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 LIMIT_FILES = ("memory.max", "memory/memory.limit_in_bytes")  # control groups of version 2; of version 1, as a container sees its own
@@ -23,10 +25,16 @@ class LinuxMachine:
     def __init__(self, proc: Path = PROC, control_groups: Path = CONTROL_GROUPS) -> None:
         self._proc = proc
         self._control_groups = control_groups
+        self._disks: dict[Path, BoundedCalls] = {}
         self._page_bytes = os.sysconf("SC_PAGE_SIZE")
 
     def disk(self, directory: Path) -> Disk:
-        """See `ports.Machine`."""
+        """See `ports.Machine`. A directory that hangs does not keep another one from being read."""
+        calls = self._disks.setdefault(directory, BoundedCalls("disk space"))
+        return calls.call(lambda: self._read_disk(directory), DISK_SECONDS)
+
+    @staticmethod
+    def _read_disk(directory: Path) -> Disk:
         found = os.statvfs(directory)
         # What is reserved for root counts neither as free nor as part of the size: this user can never have it.
         size = (found.f_blocks - found.f_bfree + found.f_bavail) * found.f_frsize

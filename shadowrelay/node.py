@@ -8,7 +8,8 @@ import random
 import resource
 import signal
 import ssl
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 
 import structlog
@@ -19,6 +20,7 @@ from shadowrelay.admin.api import make_application
 from shadowrelay.admin.metrics import PrometheusMetrics
 from shadowrelay.admin.server import AdminServer
 from shadowrelay.admin.token import read_or_create_token
+from shadowrelay.bounded import BoundedCalls
 from shadowrelay.machine import LinuxMachine
 from shadowrelay.memory import ContentBudget, FreedMemory
 from shadowrelay.model.commit_failure import CommitFailure
@@ -47,13 +49,19 @@ from shadowrelay.smtp.resolver import DnsResolver
 from shadowrelay.smtp.tls import TlsContexts, opportunistic_context
 from shadowrelay.store.ledger import SqliteLedger
 from shadowrelay.tracking import operator_log
+from shadowrelay.tracking.operator_log import LineLogger
 from shadowrelay.tracking.shipper import make_tracking
 
 RENAME_AGAIN_SECONDS = 1.0
 GRACE_SECONDS = 30.0  # SIGTERM: for sessions and attempts in progress
+OLDER_COPY_GRACE_SECONDS = 5.0  # for attempts from an older copy of the database: the node is closed until they end, and some hang
 TOLD_POLLS = 5  # SIGTERM: for peers to receive notifications, and acknowledge them in their next poll
 TOLD_SECONDS_MIN, TOLD_SECONDS_MAX = 3.0, 10.0
 ADMIN_OBSERVES_SECONDS = 5.0
+RELOAD_SECONDS = 5.0  # SIGHUP: for the files of the configuration and of [tls], which may be on a file system of the network
+CLOSE_SECONDS = 30.0  # for each part, at the end
+EXIT_SECONDS = 5.0  # for threads, when all parts are closed
+LOG_BLOCKED_SECONDS = 5.0  # a reader of stderr that is slower than that hangs
 CANNOT_START = 1  # exit status
 DESCRIPTORS_MAX = 1_048_576  # a larger table only wastes memory
 GARBAGE_THRESHOLDS = (20_000, 20, 50)  # allocations until a collection of the young generation, and so on; docs/performance.md
@@ -73,6 +81,7 @@ class Node:
         dial: Dial | None = None,
         open_listener: OpenListener = Listener.open,
         machine: Machine | None = None,
+        log_lines: LineLogger | None = None,
     ) -> None:
         """The keywords are for a simulation with its own clocks, network and machines."""
         self.loaded = loaded
@@ -80,6 +89,8 @@ class Node:
         self._clock = SystemClock() if clock is None else clock
         self._open_listener = open_listener
         self._machine: Machine = LinuxMachine() if machine is None else machine
+        self._log_lines = log_lines
+        self._reading = BoundedCalls("reload")
         self._tasks = Tasks()
         self._descriptors = Descriptors(descriptor_limit())
         self._budget = ContentBudget(self._settings.server.content_memory_limit)
@@ -304,6 +315,7 @@ class Node:
             self._shipper.start()
             self._shipper.watch(self._metrics)
         self._watch_states()
+        self._services.view.hanging = self._hanging
         self._services.start()
         self._tasks.keep(self._services.view.run, "velocity")
 
@@ -359,11 +371,33 @@ class Node:
         metrics.watch("peers_refusing", "Peers that answer but take no copies now.", self._context.peers.refusing_count)
         metrics.watch("tracking_dropped_rows", "Rows that could not be written.", lambda: self._tracking.dropped_count)
         metrics.watch("tracking_pending_rows", "Rows not written yet.", lambda: self._tracking.pending_count)
+        metrics.watch(
+            "tracking_hung_seconds", "Since when the file system of the tracking log has not answered; 0 while it does.",
+            lambda: self._tracking.hung_seconds,
+        )  # fmt: skip
+        if self._log_lines is not None:
+            self._watch_log(self._log_lines)
         metrics.watch("peers_in_conflict", "Peers refused for their name or database id.", lambda: len(self._context.peers.conflicts))
         metrics.watch("peers_differing", "Peers whose settings differ but should not.", context.peers.differing_count)
         metrics.watch("peers_forgotten", "Peers marked as gone for good.", context.peers.forgotten_count)
         metrics.watch("time_seconds", "This node's wall clock, in seconds since 1970.", lambda: self._clock.now().timestamp())
         metrics.certificates({} if self._tls is None else self._tls.ends)
+
+    def _hanging(self) -> Iterator[str]:
+        """What only observes, and hangs. Mail goes on."""
+        if seconds := self._tracking.hung_seconds:
+            yield (
+                f"the tracking log hangs: {self._tracking.directory} has not answered for {seconds:.0f} s; mail goes on, "
+                f"{self._tracking.pending_count} rows wait in memory, {self._tracking.dropped_count} were dropped"
+            )
+        lines = self._log_lines
+        if lines is not None and (seconds := lines.blocked_seconds) >= LOG_BLOCKED_SECONDS:
+            yield f"the operator log hangs: nobody has read standard error for {seconds:.0f} s; {lines.dropped_count} lines were dropped"
+
+    def _watch_log(self, lines: LineLogger) -> None:
+        metrics = self._metrics
+        metrics.watch_total("log_dropped_lines", "Lines of the operator log that stderr did not take.", lambda: lines.dropped_count)
+        metrics.watch("log_hung_seconds", "Since when nobody has read stderr; 0 while it is read.", lambda: lines.blocked_seconds)
 
     async def _observe(self) -> None:
         freed = FreedMemory()
@@ -413,9 +447,8 @@ class Node:
             self._is_reload_wanted = True
             return
         try:
-            loaded = configuration.load(self.loaded.path)
-            self._tls = self._read_tls()
-        except ConfigurationError as error:
+            loaded, self._tls = self._reading.call(lambda: (configuration.load(self.loaded.path), self._read_tls()), RELOAD_SECONDS)
+        except (ConfigurationError, TimeoutError) as error:
             _log.error("configuration.refused", error=str(error))
             return
         settings, needs_restart = adopted(self._settings, loaded.settings)
@@ -447,7 +480,7 @@ class Node:
         self._context.delayed.release(is_stopping=True)
         await asyncio.gather(*(receiver.drain(GRACE_SECONDS) for receiver in self._receivers))
         self._lookups.let_go()  # an attempt that waits for a name has not begun
-        await self._services.deliver.drained(GRACE_SECONDS)
+        await self._services.deliver.drained(OLDER_COPY_GRACE_SECONDS if self.is_rolled_back else GRACE_SECONDS)
         transport = self._settings.transport
         patience = TOLD_POLLS * transport.discard_poll_interval.total_seconds()
         if not self.is_rolled_back:
@@ -476,7 +509,10 @@ def close_with(opened: contextlib.AsyncExitStack, close: Callable[[], Awaitable[
 
     async def close_or_log() -> None:
         try:
-            await close()
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await close()
+        except TimeoutError:
+            _log.error("node.close_failed", reason=f"no end in {CLOSE_SECONDS:.0f} s", part=getattr(close, "__qualname__", repr(close)))
         except Exception:
             _log.exception("node.close_failed")
 
@@ -498,10 +534,10 @@ def raise_descriptor_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def _serve(loaded: LoadedSettings) -> int:
+async def _serve(loaded: LoadedSettings, log_lines: LineLogger) -> int:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
-    node = Node(loaded)
+    node = Node(loaded, log_lines=log_lines)
 
     def stop() -> None:
         node.stopping()
@@ -527,7 +563,7 @@ async def _serve(loaded: LoadedSettings) -> int:
             await node.abort()
         if stopping.is_set():
             return 0
-        node = Node(node.loaded)
+        node = Node(node.loaded, log_lines=log_lines)
 
 
 async def _either(*waiting: Awaitable[object]) -> None:
@@ -544,11 +580,26 @@ def run(loaded: LoadedSettings) -> int:
     """Serve until SIGTERM or SIGINT. Returns the exit status: 1 when the queue cannot be opened now.
 
     Raises: ConfigurationError before anything is accepted."""
-    operator_log.configure()
+    lines = operator_log.configure()
     raise_descriptor_limit()
     # Objects made at start-up are never freed: exclude them from collection, and collect less often than by default.
     gc.freeze()
     gc.set_threshold(*GARBAGE_THRESHOLDS)
     gc.enable()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(loaded))
+        status = runner.run(_serve(loaded, lines))
+        _end_soon(lines, status)
+        return status
+
+
+def _end_soon(lines: LineLogger, status: int) -> None:
+    """All is closed: a thread that hangs on a disk must not keep the process, which would wait for it."""
+
+    def end() -> None:
+        _log.error("node.thread_hangs")
+        lines.flush()
+        os._exit(status)
+
+    timer = threading.Timer(EXIT_SECONDS, end)
+    timer.daemon = True
+    timer.start()

@@ -515,6 +515,11 @@ class PeerLink(Protocol):
         """One answer per question, in order; at most 400 per call."""
         ...
 
+    def give_up(self, quiet_seconds: float) -> int:
+        """The peer is lost: end every copy and relay that has made no progress for so long, as if its time were over. Returns how
+        many. Questions have limits of their own, which are shorter."""
+        ...
+
     async def close(self) -> None: ...
 
 
@@ -562,7 +567,8 @@ class Deliverer(Protocol):
 
 
 class TrackingLog(Protocol):
-    """The message tracking log. `write` never blocks; `sync` returns when all rows written so far are on disk."""
+    """The message tracking log. `write` never blocks; `sync` returns when all rows written so far are on disk, or cannot
+    be: its wait has a limit."""
 
     def write(self, event: TrackingEvent) -> None: ...
     async def sync(self) -> None: ...

@@ -61,8 +61,12 @@ class SweepService:
 
     async def _notice_lost(self) -> None:
         peers = self._context.peers
+        seconds = HEARTBEATS_UNTIL_LOST * self._context.heartbeat
         for server in peers.states:
-            is_lost = peers.unreachable_for(server) >= HEARTBEATS_UNTIL_LOST * self._context.heartbeat
+            is_lost = peers.unreachable_for(server) >= seconds
+            # It may have hung, with its connections open. What still moves is let alone: only the questions may be slow.
+            if is_lost and (count := self._context.links[server].give_up(seconds)):
+                _log.warning("peer.given_up", server=server, copies=count)
             if is_lost and server not in self._lost:
                 _log.warning("peer.lost", server=server, silence=round(peers.silence(server), 1))
                 await self._review.count_as_lost(server)

@@ -1,6 +1,6 @@
 """Serves the administration API: listings, and requests to change the queues. Implements `admin.api.AdminView`. docs/design.md 8."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 import structlog
@@ -91,6 +91,7 @@ class View:
         self._seconds_until_takeover = seconds_until_takeover
         self._velocities = Velocities(context.clock)
         self.is_running = False
+        self.hanging: Callable[[], Iterable[str]] = tuple  # what only observes, and hangs now
 
     async def run(self) -> None:
         """Measure how fast the queues drain, forever."""
@@ -448,6 +449,7 @@ class View:
         if sentence and outcome is not NewMail.REFUSED:
             warnings.insert(len(pressed), sentence)
         warnings += [f"peer {server} is refused: {reason}" for server, reason in context.peers.conflicts.items()]
+        warnings += self.hanging()
         if rolled_back.is_asking:
             until = context.ledger.identity.older_until
             warnings.append(

@@ -67,6 +67,7 @@ class CopyInFlight:
     is_tracked: bool = False
     began_awake: float = 0.0
     sent: bool = False
+    progress_awake: float = 0.0  # when it was begun, or made the last progress that is noted
     on_progress: Callable[[], None] | None = None  # called at each progress
 
 
@@ -409,6 +410,7 @@ class SmtpPeerLink:
         self._control_lock = asyncio.Lock()
         self._turn = DiscardTurn()
         self._latest: PeerSession | None = None
+        self._in_flight: dict[asyncio.Timeout, CopyInFlight] = {}
         self._is_closed = False
 
     @property
@@ -436,13 +438,16 @@ class SmtpPeerLink:
 
     async def _send(self, copy: CopyInFlight, deadline: float, stall_seconds: float | None) -> HoldAnswer:
         self._may_speak()
-        seconds = deadline - self._clock.awake()
+        copy.progress_awake = self._clock.awake()
+        seconds = deadline - copy.progress_awake
         if seconds <= 0:
             raise PeerUnavailable(self._server, "no time is left")
+        bound = asyncio.timeout(seconds if stall_seconds is None else min(seconds, stall_seconds))
         try:
-            async with asyncio.timeout(seconds if stall_seconds is None else min(seconds, stall_seconds)) as bound:
+            async with bound:
+                self._in_flight[bound] = copy
                 if stall_seconds is not None:
-                    copy.on_progress = _extending(bound, seconds, stall_seconds)
+                    copy.on_progress = self._extending(bound, copy, seconds, stall_seconds)
                 await self._pool.enter()
                 try:
                     while (session := self._pool.take(self._server)) is not None and not session.offers(copy):
@@ -460,12 +465,36 @@ class SmtpPeerLink:
                 finally:
                     self._pool.leave()
         except (SessionBroken, OSError, ValueError) as error:
+            if isinstance(error, TimeoutError) and bound not in self._in_flight:
+                raise PeerUnavailable(self._server, "it is lost: no answer to heartbeats either", sent=copy.sent) from error
             raise self._unavailable(error, seconds if stall_seconds is None else min(seconds, stall_seconds), is_sent=copy.sent) from error
         finally:
+            self._in_flight.pop(bound, None)
             copy.on_progress = None
             # The exception of a cancelled task keeps this frame alive; break the cycle through the time-out, or the content would stay in
             # memory.
             del bound
+
+    def give_up(self, quiet_seconds: float) -> int:
+        """See `ports.PeerLink`."""
+        now = self._clock.awake()
+        quiet = [bound for bound, copy in self._in_flight.items() if now - copy.progress_awake >= quiet_seconds and not bound.expired()]
+        for bound in quiet:
+            del self._in_flight[bound]
+            bound.reschedule(asyncio.get_running_loop().time())
+        return len(quiet)
+
+    def _extending(self, bound: asyncio.Timeout, copy: CopyInFlight, seconds: float, stall_seconds: float) -> Callable[[], None]:
+        """Returns a callback that gives the copy `stall_seconds` more seconds from now, up to `seconds` in total."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+
+        def extend() -> None:
+            copy.progress_awake = self._clock.awake()
+            if not bound.expired() and bound in self._in_flight:
+                bound.reschedule(min(loop.time() + stall_seconds, end))
+
+        return extend
 
     async def _place(self, session: PeerSession, copy: CopyInFlight) -> HoldAnswer:
         copy.began_awake = self._clock.awake()
@@ -631,15 +660,3 @@ class SmtpPeerLink:
             return PeerUnavailable(self._server, str(error.reply), sent=is_sent, was_refused=was_refused, said=said)
         # OSError, ValueError: the content's file; an envelope that no parser would have accepted
         return PeerUnavailable(self._server, f"the copy cannot be written: {error}", sent=is_sent)
-
-
-def _extending(bound: asyncio.Timeout, seconds: float, stall_seconds: float) -> Callable[[], None]:
-    """Returns a callback that gives the copy `stall_seconds` more seconds from now, up to `seconds` in total."""
-    loop = asyncio.get_running_loop()
-    end = loop.time() + seconds
-
-    def extend() -> None:
-        if not bound.expired():
-            bound.reschedule(min(loop.time() + stall_seconds, end))
-
-    return extend

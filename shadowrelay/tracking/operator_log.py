@@ -4,12 +4,12 @@ Events are dotted nouns and a participle ("shadow.stored"); ids bound to a sessi
 message content are never logged: bytes are replaced by their count, and fields with names of secrets are left out.
 Libraries (asyncio, uvicorn, aiosmtpd) log through the same stream, so that all lines have one format.
 
-Below warning level, lines are collected for `COLLECTED_SECONDS`, because the event loop should not make a system call for each
-attempt and session. A warning, a thread without a loop, and the exit write at once.
+A thread writes the lines: whoever reads stderr may stop reading (a hung collector, Ctrl-S), and the relay does not wait for it.
+Below warning level, lines are collected for `COLLECTED_SECONDS`, so that not each attempt and session costs a system call. A warning
+is written at once, and the exit waits until all are written, or `FLUSH_SECONDS`.
 """
 
 import asyncio
-import atexit
 import contextlib
 import io
 import json as jsonlib
@@ -29,6 +29,8 @@ SECRET_KEYS = frozenset({"authorization", "auth", "password", "token", "secret",
 LEFT_OUT = "[left out]"
 COLLECTED_SECONDS = 0.05  # SIGKILL may lose so much of this log; the tracking log is the evidence, and loses nothing
 COLLECTED_OCTETS_MAX = 64 * 1024
+BUFFERED_OCTETS_MAX = 1024 * 1024  # some 3,000 lines, while nobody reads stderr
+FLUSH_SECONDS = 2.0  # at exit, for a reader that hangs
 
 # Suffixes of events that repeat with every message, or every second, while a condition lasts.
 REPEATED = (
@@ -103,52 +105,89 @@ class Limited:
 
 
 class LineLogger:
-    """Writes events as whole lines, several in one call. A broken stderr does not stop the relay."""
+    """Hands lines to a thread, which writes several of them in one call: whoever stops reading stderr stops that thread, not the relay.
+
+    Shapes: at most `BUFFERED_OCTETS_MAX` wait; lines beyond that are dropped and counted, and `lines.dropped` says how many as soon as
+    stderr is read again. `dropped_count` counts all of them.
+    """
 
     def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
-        self._lock = threading.Lock()
+        self.dropped_count = 0
+        self._stream: Any = stream  # `BinaryIO` does not know that `write` may return None
+        self._changed = threading.Condition()  # reentrant: the garbage collector may log while a line is added
         self._lines: list[bytes] = []
-        self._octets = 0
-        self._scheduled_in: asyncio.AbstractEventLoop | None = None
-        atexit.register(self.flush)
+        self._octets = 0  # with those that are being written
+        self._is_urgent = False
+        self._reported_count = 0
+        self._writing_since: float | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def blocked_seconds(self) -> float:
+        """For how long stderr has not been read; 0 while lines flow."""
+        since = self._writing_since
+        return 0.0 if since is None else max(time.monotonic() - since, 0.0)
 
     def line(self, message: bytes) -> None:
         """Write now, after the collected lines. Raises nothing: an error could not be reported anywhere."""
-        with self._lock:
-            self._lines.append(message)
-        self.flush()
+        self._add(message, is_urgent=True)
 
     def later(self, message: bytes) -> None:
-        """Write soon, if this thread has a running loop, else now. Raises nothing."""
-        with self._lock:
+        """Write within `COLLECTED_SECONDS`. Raises nothing."""
+        self._add(message, is_urgent=False)
+
+    def flush(self, seconds: float | None = None) -> None:
+        """Wait until all lines are written, for at most so many seconds (`FLUSH_SECONDS`). Raises nothing."""
+        with self._changed:
+            self._is_urgent = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not self._octets, FLUSH_SECONDS if seconds is None else seconds)
+
+    def _add(self, message: bytes, *, is_urgent: bool) -> None:
+        with self._changed:
+            if self._octets + len(message) > BUFFERED_OCTETS_MAX:
+                self.dropped_count += 1
+                return
             self._lines.append(message)
             self._octets += len(message)
-        if self._octets > COLLECTED_OCTETS_MAX:
-            self.flush()
-            return
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            self.flush()
-            return
-        if self._scheduled_in is not loop:  # a loop that was closed before the flush does not count
-            self._scheduled_in = loop
-            loop.call_later(COLLECTED_SECONDS, self.flush)
+            if is_urgent or len(self._lines) == 1 or self._octets > COLLECTED_OCTETS_MAX:
+                self._is_urgent = self._is_urgent or is_urgent or self._octets > COLLECTED_OCTETS_MAX
+                self._changed.notify_all()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="operator log", daemon=True)
+                self._thread.start()
 
-    def flush(self) -> None:
-        """Write the collected lines in one call. Raises nothing."""
-        with self._lock:
-            self._scheduled_in = None
-            if not self._lines:
-                return
-            lines, self._lines, self._octets = self._lines, [], 0
-            lines.append(b"")
-            try:
-                self._stream.write(b"\n".join(lines))
-                self._stream.flush()
-            except (OSError, ValueError):  # ValueError: closed at exit
-                return
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._lines)
+                self._changed.wait_for(lambda: self._is_urgent, COLLECTED_SECONDS)
+                lines, self._lines, self._is_urgent = self._lines, [], False
+            self._writing_since = time.monotonic()
+            self._write(b"\n".join([*lines, b""]))
+            self._writing_since = None
+            with self._changed:
+                self._octets -= sum(map(len, lines))
+                self._report_dropped()
+                self._changed.notify_all()
+
+    def _write(self, octets: bytes) -> None:
+        rest = memoryview(octets)
+        try:
+            while rest:
+                written = self._stream.write(rest)
+                if written is None:  # a pipe that another process made non-blocking, and that is full
+                    time.sleep(COLLECTED_SECONDS)
+                else:
+                    rest = rest[written:]
+            self._stream.flush()
+        except (OSError, ValueError):  # ValueError: closed at exit
+            return
+
+    def _report_dropped(self) -> None:
+        if not self._octets and (count := self.dropped_count - self._reported_count):  # now there is room for the report itself
+            self._reported_count = self.dropped_count
+            _log.warning("lines.dropped", count=count)
 
     msg = debug = info = later
     warning = warn = error = critical = fatal = exception = log = line
@@ -163,15 +202,19 @@ class LineHandler(logging.Handler):
         self.setFormatter(formatter)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Raises nothing; a record that cannot be formatted is reported by `logging`."""
+        """Raises nothing. A record that cannot be formatted is reported here: `logging` itself would write to stderr, and wait."""
         try:
             self._lines.line(self.format(record).encode("utf-8", "backslashreplace"))
-        except Exception:
-            self.handleError(record)
+        except Exception as error:
+            _log.error("lines.unformatted", logger=record.name, reason=repr(error))
+
+    def flush(self) -> None:
+        """Wait until all lines are written, for a limited time. `logging` calls it at exit."""
+        self._lines.flush()
 
 
-def configure(level: str = "info", *, json: bool = True, stream: BinaryIO | None = None) -> None:
-    """Set up the operator log, once, before the first event. `json` False is for people at a terminal.
+def configure(level: str = "info", *, json: bool = True, stream: BinaryIO | None = None) -> LineLogger:
+    """Set up the operator log, once, before the first event. `json` False is for people at a terminal. Returns who writes it.
 
     Raises: ValueError for an unknown level.
     """
@@ -194,6 +237,7 @@ def configure(level: str = "info", *, json: bool = True, stream: BinaryIO | None
         cache_logger_on_first_use=True,
     )
     _route_libraries(lines, shared, number, json=json)
+    return lines
 
 
 def _route_libraries(lines: LineLogger, shared: Iterable[Processor], number: int, *, json: bool) -> None:

@@ -22,6 +22,7 @@ from typing import Protocol
 
 import structlog
 
+from shadowrelay.bounded import Attempt, Threads
 from shadowrelay.settings.texts import shown_target, without_secrets
 from shadowrelay.settings.values import Settings
 from shadowrelay.tracking.shipping_state import (
@@ -34,7 +35,7 @@ from shadowrelay.tracking.shipping_state import (
     parse_manifest,
     shipped_name,
 )
-from shadowrelay.tracking.target import MANIFEST, Attempt, Target, Threads, open_target
+from shadowrelay.tracking.target import MANIFEST, Target, open_target
 from shadowrelay.tracking.writer import FileKey, FileTrackingLog, parse_name, tracking_files
 
 GONE = "gone before it was shipped"

@@ -3,96 +3,23 @@
 The rule: a reader of the target never sees a partial file. Object stores accept an object as a whole or not at all. Elsewhere a file
 is written under a name that no reader looks for (`.shipping-…`), synced where possible, and renamed. Only the connection is
 kept between two attempts, and not after a failure.
-
-Each attempt runs in a separate thread that the process does not wait for. The loop's executor is not used: a transfer that hangs in it
-takes a thread from the relay, and the process waits for it at exit. A thread cannot be stopped from outside; one that takes too long
-is abandoned: it may go on, and its result is ignored.
 """
 
-import asyncio
 import contextlib
 import errno
 import os
 import secrets
 import shutil
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import fsspec  # type: ignore[import-untyped]
 
+from shadowrelay.bounded import Attempt
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.settings.texts import Option
 from shadowrelay.tracking.writer import sync_directory
-
-HUNG_MAX = 3  # abandoned threads; beyond that no work starts until one of them has ended
-
-T = TypeVar("T")
-
-
-class Abandoned(Exception):
-    """Raised by work that finds that it was abandoned."""
-
-
-class Attempt:
-    """Passed to the work, so that it can stop before it changes anything after it was abandoned."""
-
-    is_abandoned = False
-
-    def check(self) -> None:
-        """Raises: Abandoned."""
-        if self.is_abandoned:
-            raise Abandoned
-
-
-class Threads:
-    """Belongs to one event loop. `on_late` is called when an abandoned thread has ended after all: it may have changed something."""
-
-    def __init__(self, name: str, on_late: Callable[[], None]) -> None:
-        self.hung_count = 0
-        self._name = name
-        self._on_late = on_late
-
-    async def run(self, work: Callable[[Attempt], T], seconds: float) -> T:
-        """The result of `work`. Raises: what it raises; TimeoutError after `seconds`, or at once if too many threads hang."""
-        if self.hung_count >= HUNG_MAX:
-            raise TimeoutError(f"{self.hung_count} earlier attempts still hang")
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-        attempt = Attempt()
-
-        def ended(result: T | None, error: BaseException | None) -> None:
-            if attempt.is_abandoned:
-                self.hung_count -= 1
-                self._on_late()
-            elif error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(result)  # type: ignore[arg-type]
-
-        def body() -> None:
-            result, error = None, None
-            try:
-                result = work(attempt)
-            except BaseException as exc:  # SystemExit too: the caller awaits a result
-                error = exc if isinstance(exc, Exception) else RuntimeError(repr(exc))
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(ended, result, error)
-
-        threading.Thread(target=body, name=self._name, daemon=True).start()
-        try:
-            await asyncio.wait((future,), timeout=seconds)
-        finally:
-            if not future.done():
-                attempt.is_abandoned = True
-                self.hung_count += 1
-            else:
-                future.exception()  # mark it as retrieved, even if this task is cancelled at this moment
-        if attempt.is_abandoned:
-            raise TimeoutError(f"no answer within {seconds:.0f} s")
-        return future.result()
-
 
 TEMP_PREFIX = ".shipping-"  # prefix of the names of unfinished files
 MANIFEST = "manifest.json"

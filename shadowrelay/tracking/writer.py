@@ -1,9 +1,10 @@
 """Writes the message tracking log: files, page-aligned lines, retention. docs/operations.md "The message tracking log".
 
-The rules here: the relay never waits for its log and never fails because of it; rows written before an `await` are in the kernel
-after it, so that SIGKILL does not lose them; readers see whole lines only; `sync` means on disk. Lines of one pass of the event loop
-are written in one call. Files are closed only in a round of `sync`, one round at a time, so that no descriptor is closed during a
-sync. The content of a row is in `protocol.tracking`.
+The rules here: the relay waits for its log for `HANGS_SECONDS`, once, and never fails because of it; rows written before an `await` are
+in the kernel after it, so that SIGKILL does not lose them; readers see whole lines only; `sync` means on disk, unless the disk hangs.
+While it hangs, rows wait in memory, as on a full disk. Lines of one pass of the event loop are written in one call.
+Files are closed only in a round of `sync`, one round at a time, so that no descriptor is closed during a sync. The content of a row is
+in `protocol.tracking`.
 
 The kernel shows an append to readers page by page (measured on ext4 and tmpfs, Linux 6.18: 60 to 76 % of the reads of a file that
 was being appended to in blocks of 20 KB ended in a partial line, although each block was one write). So no line crosses a page
@@ -19,14 +20,17 @@ import contextlib
 import errno
 import os
 import re
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import structlog
 
+from shadowrelay.bounded import Attempt, BoundedCalls, Found, Threads, in_thread
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.tracking import TrackingEvent
 from shadowrelay.protocol.tracking import format_header, format_line
@@ -85,6 +89,34 @@ def create_file(directory: Path, hour: str) -> tuple[int, FileKey]:
             return os.open(directory / key.name, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640), key
         except FileExistsError:  # created by another process meanwhile
             instance += 1
+
+
+def _created(directory: Path, hour: str, header: bytes) -> tuple[int, FileKey]:
+    """`create_file` with its header, or no file. Raises: OSError."""
+    descriptor, key = create_file(directory, hour)
+    try:
+        if os.write(descriptor, header) < len(header):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    except OSError:
+        os.close(descriptor)
+        with contextlib.suppress(OSError):
+            (directory / key.name).unlink()
+        raise
+    return descriptor, key
+
+
+def _append(descriptor: int, size: int, pieces: Sequence[bytes]) -> int | None:
+    """How many of the pieces are in the file, which had that size: fewer if the disk is full. None: the file was deleted, with its
+    directory perhaps; it would accept them, but they were lost. Raises: OSError."""
+    if os.fstat(descriptor).st_nlink == 0:
+        return None
+    data = b"".join(pieces)
+    written = os.write(descriptor, data)
+    if written == len(data):
+        return len(pieces)
+    ends_whole = [end for end in accumulate(map(len, pieces)) if end <= written]
+    os.ftruncate(descriptor, size + (ends_whole[-1] if ends_whole else 0))  # the partial line, before a reader uses it
+    return len(ends_whole)
 
 
 def sync_directory(directory: Path) -> None:
@@ -204,9 +236,13 @@ def _ends_at(key: FileKey, now: datetime) -> datetime:
 
 
 PENDING_BYTES_MAX = 16 * 1024 * 1024  # about 30,000 rows, 5,000 messages: the most memory that a full disk costs
+HANGS_SECONDS = 2.0  # a call of the file system that takes longer is not waited for: mail goes on
+CLOSE_SECONDS = 5.0  # at SIGTERM, for the last rows
+SEARCH_SECONDS = 30.0
 RETRY_SECONDS = 1.0  # between two attempts to write to a full disk or a missing directory
 
 _log = structlog.get_logger()
+T = TypeVar("T")
 
 
 class OpenFile(NamedTuple):
@@ -267,13 +303,29 @@ class FileTrackingLog:
         self._running_mark = 0
         self._running: asyncio.Task[None] | None = None
         self._waiting: asyncio.Task[None] | None = None
+        self._calls = BoundedCalls("tracking log", self._late)
+        self._accept: Callable[[Any], None] = lambda result: None  # what the last of these calls has found
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_owed = False  # a call was given up, and has not ended yet
+        self._sync_began: float | None = None
+        self._is_hanging = False  # and that was logged
+        self._searches = Threads("tracking search", lambda: None)
         try:
-            directory.mkdir(parents=True, exist_ok=True)
-            problem = "" if os.access(directory, os.W_OK | os.X_OK) else os.strerror(errno.EACCES)
+            problem = self._calls.call(self._opening_problem, HANGS_SECONDS)
         except OSError as error:
             problem = str(error)
         if problem:  # every write tries again
             _log.error("tracking.write_failed", directory=str(directory), error=problem, pending=0)
+
+    def _opening_problem(self) -> str:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        return "" if os.access(self.directory, os.W_OK | os.X_OK) else os.strerror(errno.EACCES)
+
+    @property
+    def hung_seconds(self) -> float:
+        """How long the file system has not answered a call; 0 if none takes longer than `HANGS_SECONDS`."""
+        syncs = 0.0 if self._sync_began is None else time.monotonic() - self._sync_began
+        return max(self._calls.hung_seconds, syncs if syncs >= HANGS_SECONDS else 0.0)
 
     @property
     def pending_count(self) -> int:
@@ -305,21 +357,30 @@ class FileTrackingLog:
             loop.call_soon(self._flush_scheduled)
 
     async def sync(self) -> None:
-        """Return when everything written so far is on disk, or the disk has refused it, which is logged: mail does not stop for its log.
-        Concurrent callers share a sync."""
+        """Return when everything written so far is on disk, or the disk has refused it, or hangs, which is logged: mail does not stop for
+        its log. Concurrent callers share a sync."""
         self._flush()
-        if self._synced_mark >= self._written_mark and not self._retired:
+        if self._is_hanging or (self._synced_mark >= self._written_mark and not self._retired):
             return
         covers = self._running is not None and not self._running.done() and self._running_mark >= self._written_mark
-        await asyncio.shield(self._running if covers and self._running is not None else self._next_round())
+        sync = self._running if covers and self._running is not None else self._next_round()
+        await asyncio.wait((sync,), timeout=HANGS_SECONDS)
+        if not sync.done():
+            self._note_hanging()
 
     async def about(self, message_id: MessageId, since: datetime | None) -> Sequence[TrackingEvent]:
         """See `ports.TrackingLog`."""
         self._flush()
         earliest = None if since is None else since - CLOCKS_APART
-        keys = await asyncio.to_thread(tracking_files, self.directory)
-        files = [self.directory / key.name for key in keys if earliest is None or _ends_at(key, self._now()) >= earliest]
-        return await asyncio.to_thread(search.rows_about, message_id, files)
+        now = self._now()
+
+        def found(_: Attempt) -> Sequence[TrackingEvent]:
+            keys = tracking_files(self.directory)
+            return search.rows_about(
+                message_id, [self.directory / key.name for key in keys if earliest is None or _ends_at(key, now) >= earliest]
+            )
+
+        return await self._searches.run(found, SEARCH_SECONDS)
 
     def rotate_if_due(self) -> None:
         """Close the file of a past hour even if no row follows. Call it regularly."""
@@ -327,16 +388,62 @@ class FileTrackingLog:
             self._retire()
 
     async def close(self) -> None:
-        """Write, sync and close. Later rows are counted as dropped."""
+        """Write, sync and close, in at most `CLOSE_SECONDS`. Later rows are counted as dropped."""
         self._flush()
         self._is_closed = True
         self._retire()
+        last = asyncio.ensure_future(self._last_rounds())
+        await asyncio.wait((last,), timeout=CLOSE_SECONDS)
+        if not last.done() or self._pending:
+            _log.error("tracking.unfinished", directory=str(self.directory), dropped=len(self._pending), is_synced=last.done())
+            last.cancel()
+        self.dropped_count += len(self._pending)
+        self._pending.clear()
+
+    async def _last_rounds(self) -> None:
         while self._retired or self._waiting is not None:
             await asyncio.shield(self._next_round())
         if self._running is not None:
             await asyncio.shield(self._running)
-        self.dropped_count += len(self._pending)
-        self._pending.clear()
+
+    def _note_hanging(self) -> None:
+        if not self._is_hanging:
+            self._is_hanging = True
+            _log.error("tracking.hangs", directory=str(self.directory), pending=len(self._pending))
+
+    def _note_answer(self) -> None:
+        if self._is_hanging and not self.hung_seconds:
+            self._is_hanging = False
+            _log.warning("tracking.answers", directory=str(self.directory), dropped=self.dropped_count)
+
+    def _bounded(self, work: Callable[[], T], accept: Callable[[T], None]) -> None:
+        """`accept` the result of a call of the file system: now, or when it ends that late. Raises: OSError."""
+        if self._is_owed:
+            raise TimeoutError
+        self._accept = accept
+        with contextlib.suppress(RuntimeError):
+            self._loop = asyncio.get_running_loop()
+        try:
+            result = self._calls.call(work, HANGS_SECONDS)
+        except TimeoutError as error:
+            self._is_owed = error.errno is None  # else the file system says so itself
+            raise
+        accept(result)
+
+    def _late(self, found: Found) -> None:
+        """In the thread of the calls."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._accept_late, found)
+
+    def _accept_late(self, found: Found) -> None:
+        self._is_owed = False
+        result, error = found
+        if error is None:
+            with contextlib.suppress(OSError):  # a full disk: the next write finds it, too
+                self._accept(result)
+        self._note_answer()
+        self._flush()
 
     def _flush_scheduled(self) -> None:
         self._is_scheduled = False
@@ -348,8 +455,12 @@ class FileTrackingLog:
             return
         try:
             while self._pending:
-                self._write_some(self._writable_file())
+                if (file := self._writable_file()) is not None:
+                    self._write_some(file)
         except OSError as exc:
+            if self._is_owed:
+                self._note_hanging()
+                return  # `_accept_late` goes on
             if not self.is_failing:
                 _log.error("tracking.write_failed", directory=str(self.directory), error=str(exc), pending=len(self._pending))
             self.is_failing = True
@@ -365,34 +476,29 @@ class FileTrackingLog:
                 asyncio.get_running_loop().call_later(RETRY_SECONDS, self._flush_scheduled)
                 self._is_scheduled = True
 
-    def _writable_file(self) -> int:
+    def _writable_file(self) -> OpenFile | None:
+        """None: a new one was created, look again."""
         now = self._now()
         if self._file is not None:
-            # a file in a removed directory still accepts writes, but they are lost
-            if now < self._file.ends_at and os.fstat(self._file.descriptor).st_nlink > 0:
-                return self._file.descriptor
+            if now < self._file.ends_at:
+                return self._file
             self._retire()
-        descriptor, key = create_file(self.directory, hour_of(now))
         header = format_header(self._version, now)
-        try:
-            if os.write(descriptor, header) < len(header):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError:
-            os.close(descriptor)
-            with contextlib.suppress(OSError):
-                (self.directory / key.name).unlink()
-            raise
+        self._bounded(partial(_created, self.directory, hour_of(now), header), partial(self._begin_file, len(header)))
+        return None
+
+    def _begin_file(self, size: int, created: tuple[int, FileKey]) -> None:
+        descriptor, key = created
         self._file = OpenFile(descriptor, key, key.ends_at)
         if self._close_after is not None:
             with contextlib.suppress(RuntimeError):  # without a loop: when its hour is over
                 self._close_timer = asyncio.get_running_loop().call_later(self._close_after.total_seconds(), self._retire)
-        self._size = len(header)
+        self._size = size
         self._has_rows = False
         self._newest = key
         self._start_round()
-        return descriptor
 
-    def _write_some(self, descriptor: int) -> None:
+    def _write_some(self, file: OpenFile) -> None:
         """Write as many pending lines as the file has room for, at least one if it is new; else the file is full."""
         pieces = lay_out(self._pending, self._size, self._max_file_size)
         if self._size + sum(map(len, pieces)) > self._max_file_size:
@@ -402,27 +508,26 @@ class FileTrackingLog:
         if not pieces:
             self._retire()
             return
-        data = b"".join(pieces)
-        written = os.write(descriptor, data)
-        is_short = written < len(data)
-        if is_short:  # the disk is full: remove the partial line before a reader uses it
-            ends_whole = [end for end in accumulate(map(len, pieces)) if end <= written]
-            pieces = pieces[: len(ends_whole)]
-            written = ends_whole[-1] if ends_whole else 0
-            os.ftruncate(descriptor, self._size + written)
-        self._size += written
-        self._has_rows = self._has_rows or bool(pieces)
+        self._bounded(partial(_append, file.descriptor, self._size, pieces), partial(self._note_written, file, pieces))
+
+    def _note_written(self, file: OpenFile, pieces: Sequence[bytes], count: int | None) -> None:
+        """So many of these lines are in the file; None: the file is gone. Raises: OSError: the disk is full."""
+        if count is None:
+            self._retire()
+            return
+        self._size += sum(map(len, pieces[:count]))
+        self._has_rows = self._has_rows or bool(count)
         self._written_mark += 1
-        self._pending_size -= sum(map(len, self._pending[: len(pieces)]))
-        del self._pending[: len(pieces)]
-        if is_short:
+        self._pending_size -= sum(map(len, self._pending[:count]))
+        del self._pending[:count]
+        if count < len(pieces):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _retire(self) -> None:
         if self._close_timer is not None:
             self._close_timer.cancel()
             self._close_timer = None
-        if self._file is not None:
+        if self._file is not None and not self._is_owed:  # else a write may still come into it
             self._retired.append(self._file)
             self._file = None
             self._start_round()
@@ -445,12 +550,16 @@ class FileTrackingLog:
         mark = self._running_mark = self._written_mark
         retired, self._retired = self._retired, []
         newest, self._newest = self._newest, None
+        self._sync_began = time.monotonic()
         try:
-            await asyncio.to_thread(self._sync_and_clean_up, retired, self._file, newest, self._now())
+            await in_thread("tracking sync", partial(self._sync_and_clean_up, retired, self._file, newest, self._now()))
             self._synced_mark = mark
         except OSError as exc:
             self._newest = self._newest or newest
             _log.error("tracking.sync_failed", directory=str(self.directory), error=str(exc))
+        finally:
+            self._sync_began = None
+        self._note_answer()
         for file in retired:
             self._announce(self.directory / file.key.name)
 

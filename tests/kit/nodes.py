@@ -252,10 +252,17 @@ class FakeLink:
         self._other: VirtualNode | None = None
         self._answered: float | None = None
         self._identity: PeerIdentity | None = None
+        self._relays: set[asyncio.Timeout] = set()
 
     @property
     def server(self) -> ServerName:
         return self._server
+
+    def give_up(self, quiet_seconds: float) -> int:
+        """Relays only."""
+        for bound in self._relays:
+            bound.reschedule(0.0)
+        return len(self._relays)
 
     @property
     def identity(self) -> PeerIdentity | None:
@@ -343,15 +350,21 @@ class FakeLink:
             received = replace(offer, envelope=replace(offer.envelope, client_name=me.server, connector="default"), content=content)
             return await other.services.peer_requests.track(me, received, other.clock.awake())
 
-        began, is_sent = self._node.clock.awake(), False
+        began, is_sent, bound = self._node.clock.awake(), False, asyncio.timeout(None)
         try:
             other = await self._session()
             if not other.services.peer_requests.offers_track() or not other.settings.tracks:
                 raise PeerUnavailable(self._server, "does not offer TRACK now", said=PeerSaid.NO_SESSION)
             is_sent = True
-            reply: Reply = await self._ask(take)
+            async with bound:
+                self._relays.add(bound)
+                reply: Reply = await self._ask(take)
+        except TimeoutError as error:
+            raise PeerUnavailable(self._server, "it is lost", sent=is_sent) from error
         except PeerUnavailable as error:
             raise PeerUnavailable(self._server, error.reason, sent=is_sent, said=error.said) from error
+        finally:
+            self._relays.discard(bound)
         assert self._identity is not None
         if reply.is_positive:
             return HoldAnswer(None, began, self._identity.database)

@@ -113,6 +113,9 @@ class PlayedPeer:
     async def answers(self, incarnation: Incarnation) -> bool:
         return False
 
+    def give_up(self, quiet_seconds: float) -> int:
+        return 0
+
     async def close(self) -> None:
         pass
 

@@ -15,7 +15,7 @@ from shadowrelay.model.peers import CopyOffer
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.tracking import EventId
 from shadowrelay.model.values import replace
-from shadowrelay.pipeline.relay import relayed_id
+from shadowrelay.pipeline.relay import RELAY_SECONDS, relayed_id
 from shadowrelay.protocol.xqdiscard import parse_superseded
 from tests.kit.clock import until
 from tests.kit.ledger import a_content
@@ -59,6 +59,24 @@ async def test_a_lost_reply_makes_no_second_message(tmp_path: Path) -> None:
         assert [250, 554] == calls
         assert [HUB] == [who for who, _, _ in net.sink.arrived]
         assert await edge.role(relayed) in (None, Role.DELIVERED)
+
+
+@in_virtual_time
+async def test_what_was_in_flight_to_a_hub_that_hangs_takes_the_other_way_when_the_hub_is_lost(tmp_path: Path) -> None:
+    async with an_edge(tmp_path, HUB, OTHER_HUB) as net:
+        edge, hub = net.nodes[EDGE], net.nodes[HUB]
+
+        async def hang(*arguments: Any) -> Reply:
+            net.cut.add(frozenset((EDGE, HUB)))  # it answers nothing else either; the connection stays open
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        hub.services.peer_requests.track = hang
+        began = edge.clock.awake()
+        assert 250 == (await edge.accept()).code
+
+        await until(lambda: OTHER_HUB in [who for who, _, _ in net.sink.arrived], RELAY_SECONDS)
+        assert edge.clock.awake() - began < RELAY_SECONDS / 4
 
 
 @in_virtual_time

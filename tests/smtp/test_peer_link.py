@@ -325,6 +325,21 @@ async def test_a_peer_under_pressure_that_does_not_offer_hold_gets_no_copy():
     assert ("does not offer HOLD now", False) == (error.reason, error.sent)
 
 
+async def test_copies_to_a_lost_peer_are_given_up_and_what_was_sent_may_be_stored():
+    hangs = asyncio.Event()
+    peer = a_peer({"XSHADOW COMMIT": HANG}, on_hang=hangs.set)
+    async with serving(peer), a_link(peer) as link:
+        copy = asyncio.create_task(refusal_of(link.hold(an_offer(), DEADLINE)))
+        await asyncio.wait_for(hangs.wait(), PATIENCE_SECONDS)
+        assert (0, False) == (link.give_up(1.0), copy.done())  # it moved a moment ago
+
+        assert 1 == link.give_up(0.0)
+        error = await copy
+        await until(lambda: peer.open_count == 0)
+
+    assert (True, "it is lost: no answer to heartbeats either") == (error.sent, error.reason)
+
+
 async def test_a_deadline_that_is_over_sends_nothing():
     server = a_peer()
     async with serving(server), a_link(server) as link:

@@ -1,9 +1,11 @@
 """The operator log: one JSON object a line, without secrets."""
 
 import asyncio
+import fcntl
 import io
 import json
 import logging
+import os
 import subprocess
 import sys
 import warnings
@@ -14,7 +16,7 @@ import structlog
 
 from shadowrelay.tracking import operator_log
 from shadowrelay.tracking.operator_log import LEFT_OUT, LineLogger, configure
-from tests.kit.clock import PATIENCE_SECONDS, Hands, let_pass, until
+from tests.kit.clock import PATIENCE_SECONDS, Hands, let_pass, until, wait_until
 
 
 @pytest.fixture
@@ -31,8 +33,14 @@ def stream():
     mail.setLevel(before[2])
 
 
+def written(stream):
+    """What the thread has written, after all that was logged."""
+    logging.getLogger().handlers[0].flush()
+    return stream.getvalue()
+
+
 def events(stream):
-    return [json.loads(line) for line in stream.getvalue().splitlines()]
+    return [json.loads(line) for line in written(stream).splitlines()]
 
 
 def test_an_event_is_one_json_line_with_level_utc_time_and_its_context(stream):
@@ -103,7 +111,7 @@ def test_an_exception_is_structured_and_shows_no_local_variables(stream):
 
     (event,) = events(stream)
     assert ("error", "ValueError", "broken") == (event["level"], event["exception"][0]["exc_type"], event["exception"][0]["exc_value"])
-    assert b"the whole message" not in stream.getvalue()
+    assert b"the whole message" not in written(stream)
 
 
 def test_libraries_log_into_the_same_stream(stream):
@@ -124,14 +132,14 @@ def test_the_command_lines_that_aiosmtpd_logs_are_not_written(stream, level):
     logging.getLogger("mail.log").info("%r >> %r", ("192.0.2.7", 25), b"AUTH PLAIN AGEAYg==")
     logging.getLogger("mail.debug").debug("AUTH PLAIN AGEAYg==")
 
-    assert b"" == stream.getvalue()
+    assert b"" == written(stream)
 
 
 def test_for_people_it_is_not_json(stream):
     configure("info", json=False, stream=stream)
     structlog.get_logger().info("shadow.stored", size=4096)
 
-    assert b"shadow.stored" in stream.getvalue()
+    assert b"shadow.stored" in written(stream)
     assert not stream.getvalue().startswith(b"{")
 
 
@@ -145,49 +153,82 @@ class CountingStream(io.BytesIO):
         return super().write(octets)
 
 
-async def test_lines_of_a_running_loop_are_collected_and_written_in_one_call(stream, monkeypatch):
-    monkeypatch.setattr(operator_log, "COLLECTED_SECONDS", 0.0)
+def test_lines_are_collected_and_written_in_one_call(stream, monkeypatch):
+    monkeypatch.setattr(operator_log, "COLLECTED_SECONDS", PATIENCE_SECONDS)
     stream = CountingStream()
     configure("info", stream=stream)
     for number in range(3):
         structlog.get_logger().info("attempt.finished", number=number)
     assert 0 == stream.writes_count
 
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not stream.writes_count:
-            await asyncio.sleep(0)
-
-    assert (1, [0, 1, 2]) == (stream.writes_count, [event["number"] for event in events(stream)])
+    assert [0, 1, 2] == [event["number"] for event in events(stream)]
+    assert 1 == stream.writes_count
 
 
-async def test_a_warning_is_written_at_once_behind_what_was_collected(stream):
+def test_a_warning_is_written_at_once_behind_what_was_collected(stream, monkeypatch):
+    monkeypatch.setattr(operator_log, "COLLECTED_SECONDS", 10 * PATIENCE_SECONDS)
     configure("info", stream=stream)
     structlog.get_logger().info("attempt.finished")
     structlog.get_logger().warning("peer.lost")
 
+    wait_until(lambda: stream.getvalue().count(b"\n") == 2, what="written without a flush")
     assert ["attempt.finished", "peer.lost"] == [event["event"] for event in events(stream)]
 
 
-async def test_collected_lines_have_a_bound(stream, monkeypatch):
+def test_collected_lines_have_a_bound(stream, monkeypatch):
+    monkeypatch.setattr(operator_log, "COLLECTED_SECONDS", 10 * PATIENCE_SECONDS)
     monkeypatch.setattr(operator_log, "COLLECTED_OCTETS_MAX", 300)
     configure("info", stream=stream)
     for _ in range(10):
         structlog.get_logger().info("attempt.finished", server="mx.example")
 
-    assert len(events(stream)) >= 7
+    wait_until(lambda: stream.getvalue().count(b"\n") >= 2, what="written without a flush")
 
 
-def test_lines_collected_in_a_loop_that_has_ended_are_written_with_the_next_one(stream):
-    configure("info", stream=stream)
+@pytest.fixture
+def unread():
+    """A pipe that nobody reads, full but for what fits into one page."""
+    reading, writing = os.pipe()
+    fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
+    yield reading, writing
+    os.close(reading)
+    os.close(writing)
 
-    async def attempt():
-        structlog.get_logger().info("attempt.finished")
 
-    asyncio.run(attempt())
-    assert [] == events(stream)
-    structlog.get_logger().info("node.stopped")
+def test_a_reader_that_hangs_stops_nobody_and_what_was_dropped_is_counted(stream, unread, monkeypatch):
+    monkeypatch.setattr(operator_log, "BUFFERED_OCTETS_MAX", 20_000)
+    monkeypatch.setattr(operator_log, "FLUSH_SECONDS", 0.0)
+    reading, writing = unread
+    lines = configure("info", stream=io.FileIO(writing, "w", closefd=False))
+    for number in range(1000):
+        structlog.get_logger().warning("peer.lost", number=number, text="x" * 100)
+    wait_until(lambda: lines.blocked_seconds > 0, what="the thread waits for the reader")
+    lines.flush()  # as at exit: returns although nobody reads
+    assert lines.dropped_count > 500
 
-    assert ["attempt.finished", "node.stopped"] == [event["event"] for event in events(stream)]
+    said = b""
+    with open(reading, "rb", buffering=0, closefd=False) as pipe:
+        while b"lines.dropped" not in said or not said.endswith(b"\n"):
+            said += pipe.read(4096)
+    found = [json.loads(line) for line in said.splitlines()]
+    numbers = [event["number"] for event in found if event["event"] == "peer.lost"]
+    dropped = sum(event["count"] for event in found if event["event"] == "lines.dropped")
+    assert (list(range(len(numbers))), 1000) == (numbers, len(numbers) + dropped)
+    wait_until(lambda: lines.blocked_seconds == 0, what="lines flow again")
+
+
+def test_a_pipe_that_another_process_made_non_blocking_loses_nothing(stream, unread):
+    reading, writing = unread
+    os.set_blocking(writing, False)
+    lines = configure("info", stream=io.FileIO(writing, "w", closefd=False))
+    for number in range(100):
+        structlog.get_logger().warning("peer.lost", number=number, text="x" * 100)
+
+    said = b""
+    with open(reading, "rb", buffering=0, closefd=False) as pipe:
+        while said.count(b"\n") < 100:
+            said += pipe.read(4096)
+    assert (list(range(100)), 0) == ([json.loads(line)["number"] for line in said.splitlines()], lines.dropped_count)
 
 
 def test_lines_collected_at_exit_are_not_lost():
@@ -210,19 +251,21 @@ def test_a_broken_stderr_stops_nobody(stream):
     structlog.get_logger().info("shadow.stored")
 
 
-def test_a_record_that_cannot_be_formatted_is_left_to_logging(stream, monkeypatch):
+def test_a_record_that_cannot_be_formatted_is_reported_in_the_same_stream(stream, capfd):
     configure("info", stream=stream)
-    monkeypatch.setattr(logging, "raiseExceptions", False)
     logging.getLogger("library").error("%d", "no number")
     logging.getLogger("library").error("after")
 
-    assert ["after"] == [event["event"] for event in events(stream)]
+    first, second = events(stream)
+    assert ("lines.unformatted", "library", "after") == (first["event"], first["logger"], second["event"])
+    assert "" == capfd.readouterr().err
 
 
 def test_without_a_stream_it_goes_to_stderr(stream, capfd):
     configure("info")
     structlog.get_logger().info("shadow.stored")
 
+    logging.getLogger().handlers[0].flush()
     assert "shadow.stored" == json.loads(capfd.readouterr().err)["event"]
 
 

@@ -7,9 +7,10 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from shadowrelay.bounded import Abandoned, Attempt
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.tracking import target as module
-from shadowrelay.tracking.target import TEMP_PREFIX, Abandoned, Attempt, check_target, open_target
+from shadowrelay.tracking.target import TEMP_PREFIX, check_target, open_target
 
 LEAVE = Attempt()
 

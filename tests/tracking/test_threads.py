@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from shadowrelay.tracking.target import HUNG_MAX, Abandoned, Threads
+from shadowrelay.bounded import HUNG_MAX, Abandoned, Threads
 from tests.kit.clock import PATIENCE_SECONDS
 
 

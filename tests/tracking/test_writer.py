@@ -20,7 +20,7 @@ from shadowrelay.model.tracking import EventId, EventSource, TrackingEvent
 from shadowrelay.protocol.tracking import FIELDS, format_line, parse_line
 from shadowrelay.tracking import writer
 from shadowrelay.tracking.writer import FileTrackingLog
-from tests.kit.clock import PATIENCE_SECONDS, Hands
+from tests.kit.clock import PATIENCE_SECONDS, Hands, until
 
 START = datetime(2026, 11, 21, 10, 30, tzinfo=UTC)
 
@@ -555,3 +555,87 @@ async def test_a_directory_that_cannot_be_used_is_told_at_the_start(make_log, tm
         make_log(tmp_path / "usable")
 
     assert [("tracking.write_failed", str(tmp_path / "file"))] == [(line["event"], line["directory"]) for line in lines]
+
+
+class HungDisk:
+    """A call of the operating system that does not return, for files of the log, until the disk answers again."""
+
+    def __init__(self, monkeypatch, name):
+        self.answers = threading.Event()
+        call = getattr(os, name)
+
+        def hang(descriptor, *others):
+            if threading.current_thread().name.startswith("tracking"):
+                self.answers.wait(PATIENCE_SECONDS)
+            return call(descriptor, *others)
+
+        monkeypatch.setattr(writer, "HANGS_SECONDS", 0.05)
+        monkeypatch.setattr(os, name, hang)
+
+
+async def test_a_sync_that_hangs_is_not_waited_for_and_that_is_said(make_log, monkeypatch):
+    log = make_log()
+    log.write(an_event(0))
+    await log.sync()
+    disk = HungDisk(monkeypatch, "fdatasync")
+    log.write(an_event(1))
+    with structlog.testing.capture_logs() as logged:
+        await asyncio.wait_for(log.sync(), PATIENCE_SECONDS)
+        assert log.hung_seconds > 0
+        log.write(an_event(2))
+        await asyncio.wait_for(log.sync(), PATIENCE_SECONDS)
+        disk.answers.set()
+        await until(lambda: not log.hung_seconds)
+        await log.sync()
+
+    assert ["tracking.hangs", "tracking.answers"] == [event["event"] for event in logged]
+    assert [0, 1, 2] == numbers(log.directory)
+
+
+@pytest.mark.parametrize("call", ["write", "fstat"])
+async def test_a_write_that_hangs_blocks_nobody_and_each_row_is_written_once(make_log, monkeypatch, call):
+    log = make_log()
+    log.write(an_event(0))
+    await log.sync()
+    disk = HungDisk(monkeypatch, call)
+    with structlog.testing.capture_logs() as logged:
+        for number in (1, 2, 3):
+            log.write(an_event(number))
+            await asyncio.sleep(0)  # in a pass of the loop each
+            await asyncio.wait_for(log.sync(), PATIENCE_SECONDS)
+        assert (True, 3, [0]) == (log.hung_seconds > 0, log.pending_count, numbers(log.directory))
+        disk.answers.set()
+        await until(lambda: not log.pending_count)
+        await log.sync()
+
+    assert (0, ["tracking.hangs", "tracking.answers"]) == (log.dropped_count, [event["event"] for event in logged])
+    await log.sync()
+    assert [0, 1, 2, 3] == numbers(log.directory)
+
+
+async def test_a_new_file_that_hangs_is_used_when_it_is_there_after_all(make_log, monkeypatch):
+    log = make_log()
+    disk = HungDisk(monkeypatch, "open")
+    log.write(an_event(0))
+    await asyncio.wait_for(log.sync(), PATIENCE_SECONDS)
+    assert (True, 1) == (log.hung_seconds > 0, log.pending_count)
+    disk.answers.set()
+    await until(lambda: not log.pending_count)
+    await log.sync()
+
+    assert ([0], 1) == (numbers(log.directory), len(files(log.directory)))
+
+
+@pytest.mark.parametrize("call", ["write", "fdatasync"])
+async def test_a_log_on_a_disk_that_hangs_is_closed_in_a_limited_time(make_log, monkeypatch, call):
+    monkeypatch.setattr(writer, "CLOSE_SECONDS", 0.05)
+    log = make_log()
+    log.write(an_event(0))
+    await log.sync()
+    disk = HungDisk(monkeypatch, call)
+    log.write(an_event(1))
+    with structlog.testing.capture_logs() as logged:
+        await asyncio.wait_for(log.close(), PATIENCE_SECONDS)
+    disk.answers.set()
+
+    assert "tracking.unfinished" == logged[-1]["event"]

@@ -1,0 +1,155 @@
+"""Calls that may hang (a disk, a file system of the network), made in daemon threads: whoever waits does so for a limited time, and a
+hung thread does not keep the process from ending.
+
+The loop's executor is not used: a call that hangs in it takes a thread from the relay, and the process waits for it at exit. A thread
+cannot be stopped from outside; one that takes too long is abandoned: it may go on.
+"""
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+Found = tuple[Any, Exception | None]  # a result, or what was raised
+HUNG_MAX = 3  # abandoned threads of `Threads`; beyond that no work starts until one of them has ended
+
+
+class BoundedCalls:
+    """Blocking calls, one at a time, in one thread. `on_late` is called in that thread with what a call has found that was given up.
+
+    Locks, and no condition or future: such a call costs 20 µs more than one without a limit.
+    """
+
+    def __init__(self, name: str, on_late: Callable[[Found], None] = lambda found: None) -> None:
+        self._name = name
+        self._on_late = on_late
+        self._deciding = threading.Lock()
+        self._begun, self._ended = threading.Lock(), threading.Lock()  # held, until the other thread releases them
+        self._begun.acquire()
+        self._ended.acquire()
+        self._work: Callable[[], Any] | None = None
+        self._found: Found = None, None
+        self._hangs_since: float | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def hung_seconds(self) -> float:
+        """How long the call has been running that was given up; 0 if there is none."""
+        since = self._hangs_since
+        return 0.0 if since is None else max(time.monotonic() - since, 0.001)
+
+    def call(self, work: Callable[[], T], seconds: float) -> T:
+        """Raises: what `work` raises; TimeoutError after `seconds`, and at once while an earlier call hangs."""
+        if self._hangs_since is not None:
+            raise TimeoutError(f"no answer for {self.hung_seconds:.0f} s")
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+        self._work = work
+        began = time.monotonic()
+        self._begun.release()
+        if not self._ended.acquire(timeout=seconds):
+            with self._deciding:
+                if not self._ended.acquire(blocking=False):
+                    self._hangs_since = began
+                    raise TimeoutError(f"no answer in {seconds:.3g} s")
+        (result, error), self._found = self._found, (None, None)
+        if error is not None:
+            raise error
+        return result  # type: ignore[no-any-return]
+
+    def _run(self) -> None:
+        while True:
+            self._begun.acquire()
+            work, self._work = self._work, None
+            assert work is not None
+            found = _found_by(work)
+            with self._deciding:
+                is_late = self._hangs_since is not None
+                if not is_late:
+                    self._found = found
+                    self._ended.release()
+            if is_late:
+                self._hangs_since = None
+                self._on_late(found)
+
+
+def in_thread(name: str, work: Callable[[], T]) -> asyncio.Future[T]:
+    """One call in a thread of its own: a future of the running loop. Whoever waits for it sets the limit."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[T] = loop.create_future()
+
+    def end(found: Found) -> None:
+        result, error = found
+        if ended.done():  # its waiter was cancelled
+            return
+        if error is None:
+            ended.set_result(result)
+        else:
+            ended.set_exception(error)
+
+    def run() -> None:
+        found = _found_by(work)
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(end, found)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return ended
+
+
+class Abandoned(Exception):
+    """Raised by work that finds that it was abandoned."""
+
+
+class Attempt:
+    """Passed to the work, so that it can stop before it changes anything after it was abandoned."""
+
+    is_abandoned = False
+
+    def check(self) -> None:
+        """Raises: Abandoned."""
+        if self.is_abandoned:
+            raise Abandoned
+
+
+class Threads:
+    """Belongs to one event loop. `on_late` is called when an abandoned thread has ended after all: it may have changed something."""
+
+    def __init__(self, name: str, on_late: Callable[[], None]) -> None:
+        self.hung_count = 0
+        self._name = name
+        self._on_late = on_late
+
+    async def run(self, work: Callable[[Attempt], T], seconds: float) -> T:
+        """The result of `work`. Raises: what it raises; TimeoutError after `seconds`, or at once if too many threads hang."""
+        if self.hung_count >= HUNG_MAX:
+            raise TimeoutError(f"{self.hung_count} earlier attempts still hang")
+        attempt = Attempt()
+        future = in_thread(self._name, lambda: work(attempt))
+        try:
+            await asyncio.wait((future,), timeout=seconds)
+        finally:
+            if not future.done():
+                attempt.is_abandoned = True
+                self.hung_count += 1
+                future.add_done_callback(self._ended_late)
+            else:
+                future.exception()  # mark it as retrieved, even if this task is cancelled at this moment
+        if attempt.is_abandoned:
+            raise TimeoutError(f"no answer within {seconds:.0f} s")
+        return future.result()
+
+    def _ended_late(self, future: asyncio.Future[Any]) -> None:
+        future.exception()
+        self.hung_count -= 1
+        self._on_late()
+
+
+def _found_by(work: Callable[[], Any]) -> Found:
+    try:
+        return work(), None
+    except BaseException as error:  # SystemExit too: somebody waits for a result
+        return None, error if isinstance(error, Exception) else RuntimeError(repr(error))
