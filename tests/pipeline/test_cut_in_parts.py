@@ -98,18 +98,6 @@ async def test_with_one_copy_two_sites_that_are_cut_off_one_after_the_other_meet
 
 
 @in_virtual_time
-async def test_two_primary_servers_that_cannot_reach_each_other_meet_through_the_former_one(tmp_path: Path) -> None:
-    async with nodes(tmp_path, *FOUR, shadow_copies=2) as net:
-        ids = await waiting_messages(net)
-        net.part(*((server,) for server in FOUR))
-        await asyncio.sleep(2 * SPAN)
-
-        net.cut = {frozenset((WEST, NORTH))}
-
-        await until(have_one_primary_each(net, ids), 3 * SPAN)
-
-
-@in_virtual_time
 async def test_a_server_that_was_unheard_is_no_obstacle_while_it_is_away(tmp_path: Path) -> None:
     """Under `defer` as well: only its return makes it one."""
     async with nodes(tmp_path, EAST, WEST, NORTH, delivery_without_lease="defer") as net:
