@@ -1,5 +1,5 @@
 """Calls that may hang (a disk, a file system of the network), made in daemon threads: whoever waits does so for a limited time, and a
-hung thread does not keep the process from ending.
+hung thread does not keep the process from ending. docs/design.md 3, I6.
 
 The loop's executor is not used: a call that hangs in it takes a thread from the relay, and the process waits for it at exit. A thread
 cannot be stopped from outside; one that takes too long is abandoned: it may go on.

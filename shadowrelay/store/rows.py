@@ -113,6 +113,7 @@ def decode_deliveries(text: str) -> tuple[Delivery, ...]:
     with suppress(ValueError, OverflowError):
         for line in text.removesuffix("\n").split("\n"):
             at, side, ordinals, next_hop = line.split(" ", 3)
+            _require_instants(int(at))
             found.append(Delivery(decode_instant(int(at)), next_hop, decode_ordinals(ordinals), is_inside=side == "i"))
     return tuple(found)
 

@@ -40,7 +40,7 @@ async def test_mail_of_a_node_whose_disk_is_dead_is_taken_over_after_the_span_an
         await a_waiting_message(net)
         east, west = await silent(net, EAST, kind), net.nodes[WEST]
 
-        await asyncio.sleep(SPAN - HEARTBEAT)
+        await until(lambda: west.context.peers.silence(EAST) >= SPAN - HEARTBEAT, SPAN)
         assert Role.SHADOW is await west.role(east.last)
         await until(west.in_role(east.last, Role.DELIVERED), 5 * HEARTBEAT)
 
@@ -151,8 +151,8 @@ async def test_an_idle_node_commits_once_a_heartbeat(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST) as net:
         east = net.nodes[EAST]
         await asyncio.sleep(4 * HEARTBEAT)
-        before = east.ledger.counts["prove_commit"]
+        before = east.ledger.position
         await asyncio.sleep(10 * HEARTBEAT)
 
-        assert 5 <= east.ledger.counts["prove_commit"] - before <= 10
+        assert 5 <= east.ledger.position - before <= 25
         assert not east.context.why_silent

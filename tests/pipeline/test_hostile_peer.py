@@ -20,7 +20,7 @@ import structlog
 
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.ownership import RANK_MAX, CopyNumber, DiscardEvent, DiscardStatus, Role, StatusAnswer, StatusQuestion, StatusState
-from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
+from shadowrelay.model.peers import CopyOffer, DiscardReply, Incarnation, PeerIdentity
 from shadowrelay.model.replies import PeerUnavailable, Reply, WireError
 from shadowrelay.pipeline import delivery_rules
 from shadowrelay.ports import HoldAnswer
@@ -108,6 +108,12 @@ class Hostile:
             raise PeerUnavailable(self.server, "silent")
         found = itertools.cycle(self.answers or [StatusAnswer(StatusState.UNKNOWN)])
         return tuple(next(found) for _ in questions)
+
+    async def answers(self, incarnation: Incarnation) -> bool:
+        return False
+
+    def give_up(self, quiet_seconds: float) -> int:
+        return 0
 
     async def close(self) -> None:
         pass

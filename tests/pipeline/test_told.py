@@ -74,7 +74,7 @@ async def test_a_node_that_refuses_every_message_is_not_ready(tmp_path: Path) ->
         east = net.nodes[EAST]
         east.services.view.is_running = True
         assert 250 == (await east.accept()).code
-        assert (True, ()) == east.services.view.is_ready()
+        await until(lambda: (True, ()) == east.services.view.is_ready())
 
         await net.kill(NORTH)
         await until(lambda: not east.services.view.is_ready()[0])

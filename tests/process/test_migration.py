@@ -155,7 +155,8 @@ def release(node: NodeProcess) -> None:
         client.resume_queue(queue, "ann")
 
 
-BACK: dict[int, tuple[str, ...]] = {3: TO_VERSION_3, 4: TO_VERSION_4, VERSION: ()}
+TO_VERSION_5 = ("DROP INDEX discard_ends",)
+BACK: dict[int, tuple[str, ...]] = {3: (*TO_VERSION_5, *TO_VERSION_3), 4: (*TO_VERSION_5, *TO_VERSION_4), VERSION: ()}
 
 
 @pytest.mark.parametrize("version", list(BACK))
