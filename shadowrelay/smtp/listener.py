@@ -149,7 +149,7 @@ class ReceiverServer:
     def reload(self, connector: ReceiveConnector, routes: Sequence[Route], tls: TlsContexts | None = None) -> None:
         """Apply changed settings and TLS files without closing a session. `listen` cannot change."""
         self.reception.adopt(connector, routes)
-        self.reception.tls_context = None if tls is None else tls.receiving(connector)
+        self.reception.tls = tls
 
     def stop_accepting(self) -> None:
         """New connections are refused from now on. May be called twice."""

@@ -153,7 +153,7 @@ class Receiver(Connection):
             "ENHANCEDSTATUSCODES",
             "DSN",
         ]
-        if self.reception.tls_context is not None and not self.state.tls:
+        if self.reception.tls is not None and not self.state.tls:
             lines.append("STARTTLS")
         if (keyword := self.peer.keyword()) is not None:
             lines.append(keyword)
@@ -178,7 +178,7 @@ class Receiver(Connection):
         self.say(HELP)
 
     async def smtp_STARTTLS(self, arg: str) -> None:
-        context = self.reception.tls_context
+        context = self.reception.tls_context(self.state.client_name)
         if context is None:
             self.refuse(NOT_IMPLEMENTED)
         elif arg.strip():
