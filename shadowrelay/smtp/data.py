@@ -25,6 +25,7 @@ from typing import BinaryIO
 
 from shadowrelay.memory import Portion
 from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, Content, Recipient
+from shadowrelay.model.printable import printable
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, PermanentDeliveryError, Reply
 from shadowrelay.model.values import dataclass
 from shadowrelay.protocol.fields import own_traces
@@ -452,7 +453,7 @@ def _field(header: bytes, lower: bytes, name: bytes, characters_max: int) -> str
     while end >= 0 and header[end + 2 : end + 3] in (b" ", b"\t") and end - start < 4 * characters_max:
         end = header.find(b"\r\n", end + 2)
     text = header[start:end] if end >= 0 else header[start:]
-    return text[: 4 * characters_max].replace(b"\r\n", b"").strip().decode("utf-8", "replace")[:characters_max]
+    return printable(text[: 4 * characters_max].replace(b"\r\n", b"").strip().decode("utf-8", "replace")[:characters_max])
 
 
 def trace_header(server: str, protocol: str, message_id: str, client: tuple[str, str], recipients: list[Recipient], at: datetime) -> bytes:

@@ -16,6 +16,7 @@ dead server does not slow every attempt; if it is the only host, the queue's ret
 import asyncio
 import contextlib
 import random
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field
@@ -41,6 +42,7 @@ DATA_SECONDS = 120.0  # RFC 5321 4.5.3.2.4
 BLOCK_SECONDS = 180.0  # RFC 5321 4.5.3.2.5
 DOT_SECONDS = 600.0  # RFC 5321 4.5.3.2.6; a shorter time causes duplicates
 BLOCK_OCTETS = 256 * 1024
+SIZE = re.compile(r"[0-9]{1,20}")  # RFC 1870 3
 
 TOO_LARGE = Reply(552, "5.3.4", "The message is larger than the next hop takes")  # RFC 1870 6.1
 NEEDS_8BITMIME = Reply(554, "5.6.3", "The content is 8-bit and the next hop does not offer 8BITMIME")  # RFC 6152 3
@@ -222,7 +224,7 @@ class DeliveryTransaction:
         work, offered, server = self.work, self.session.extensions, self.session.server
         envelope = work.envelope
         size_max = offered.get("size", "")
-        if size_max.isdecimal() and 0 < int(size_max) < work.size:
+        if SIZE.fullmatch(size_max) and 0 < int(size_max) < work.size:
             raise PermanentDeliveryError(TOO_LARGE, server)
         data = work.content.data
         is_8bit = envelope.body is BodyType.EIGHT_BIT_MIME if data is None else not (data.isascii() and work.prefix.isascii())

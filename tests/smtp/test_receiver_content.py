@@ -267,7 +267,7 @@ def test_the_trace_header_writes_an_ipv6_client_as_a_literal() -> None:
         (b"", ("", "", "", 0)),
         (b"\r\nSubject: body\r\n", ("", "", "", 0)),
         (b"SUBJECT:x\r\nMESSAGE-ID:  <1@x> \r\n\r\nSubject: body\r\n", ("<1@x>", "x", "", 0)),
-        (b"Subject: a\r\n\tb\r\n  c\r\nX: y\r\n\r\n", ("", "a\tb  c", "", 0)),
+        (b"Subject: a\r\n\tb\r\n  c\r\nX: y\r\n\r\n", ("", "a b  c", "", 0)),
         (b"Received: a\r\nreceived: b\r\n by c\r\nX-Received: d\r\n\r\nReceived: e\r\n", ("", "", "", 2)),
         (b"Subject: \xe4\r\n\r\n", ("", "\ufffd", "", 0)),
         (b"X-Subject: no\r\n\r\n", ("", "", "", 0)),
