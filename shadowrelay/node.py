@@ -198,6 +198,7 @@ class Node:
             resolver,
             concurrency_per_destination=settings.send.concurrency_per_destination,
             connection_inactivity_timeout=settings.send.connection_inactivity_timeout,
+            sends_8bit=settings.send.eight_bit_without_8bitmime,
             to_peer=self._delivery_session_to,
         )
 

@@ -95,6 +95,7 @@ class Opened:
     server: str
     is_tls: bool
     messages_count: int = 0  # messages sent in this session
+    tls_failure: Reply | None = None  # why there is no TLS, although the server offers it
 
 
 async def open_session(host: HostPort, name: str, options: ConnectOptions) -> Opened:
@@ -109,7 +110,10 @@ async def open_session(host: HostPort, name: str, options: ConnectOptions) -> Op
     except _TlsFailed as failed:
         if options.tls is TlsUse.REQUIRED:
             raise SessionBroken(failed.reply) from failed
-    return await _open(host, name, options, TlsUse.NEVER)
+        tls_failure = failed.reply
+    session = await _open(host, name, options, TlsUse.NEVER)
+    session.tls_failure = tls_failure
+    return session
 
 
 class _TlsFailed(SessionBroken):

@@ -15,7 +15,7 @@ from shadowrelay.smtp.client import ConnectOptions, open_session
 from shadowrelay.smtp.client_session import TEXT_CHARACTERS_MAX, SessionBroken, on_behalf, reason_of, reply_from
 from shadowrelay.smtp.data import header_facts
 from tests.kit.smtp_servers import ScriptedServer, serving
-from tests.smtp.test_next_hop import run, some_work
+from tests.smtp.transactions import run, some_work
 
 MANY = 10_000_000
 HOSTILE = [
