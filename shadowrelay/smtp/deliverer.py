@@ -36,7 +36,7 @@ from shadowrelay.protocol.fields import format_mail, format_rcpt
 from shadowrelay.smtp.client import ConnectOptions, Opened, open_session
 from shadowrelay.smtp.client_session import BROKEN_REPLY, CONNECTION_FAILED, SERVICE_CLOSING, RawReply, SessionBroken, SessionPool, failure
 from shadowrelay.smtp.data import DotStuffer, stuffed_with_end
-from shadowrelay.smtp.resolver import NO_USABLE_EXCHANGE, Exchange, MailResolver
+from shadowrelay.smtp.resolver import MAIL_LOOP, NO_USABLE_EXCHANGE, Exchange, MailResolver
 
 COMMAND_SECONDS = 300.0  # MAIL and RCPT. RFC 5321 4.5.3.2.2, 4.5.3.2.3
 DATA_SECONDS = 120.0  # RFC 5321 4.5.3.2.4
@@ -393,7 +393,10 @@ class Failure:
 class Hosts:
     """Orders hosts, and remembers failures. Units: the loop's seconds."""
 
-    def __init__(self, resolver: MailResolver, mx_port: int, shuffle: Callable[[list[Exchange]], None]) -> None:
+    def __init__(
+        self, resolver: MailResolver, mx_port: int, shuffle: Callable[[list[Exchange]], None], is_own: Callable[[HostPort], bool]
+    ) -> None:
+        self._is_own = is_own
         self._resolver = resolver
         self._mx_port = mx_port
         self._shuffle = shuffle
@@ -413,7 +416,7 @@ class Hosts:
         one if no address is known because look-ups failed, or only servers that are avoided are left."""
         late: list[NextHopHost] = []
         unanswered: Reply | None = None
-        is_found = is_left_out = False
+        is_found = is_left_out = is_loop = False
         avoided = await self._with_addresses(destination.avoided) if destination.avoided else destination.avoided
         try:
             exchanges = await self._resolver.exchanges(destination.domain)
@@ -430,6 +433,9 @@ class Hosts:
             except TransientDeliveryError as error:
                 unanswered = error.reply
                 continue
+            if any(map(self._is_own, hosts)):  # only better ones may be tried. RFC 5321 5.1
+                is_loop = True
+                break
             name = HostPort(exchange.host.rstrip(".").lower(), self._mx_port)
             for host in hosts:
                 if avoided and (host in avoided or name in avoided):
@@ -446,6 +452,8 @@ class Hosts:
         if is_left_out and not is_found:
             why = "its MX records name no other server"
             raise TransientDeliveryError(_no_route_without(avoided, why), destination.key, is_unreachable=True)
+        if is_loop and not is_found:
+            raise PermanentDeliveryError(MAIL_LOOP, destination.domain)
         for target in sorted(late, key=lambda target: self.is_skipped(target.host)):
             yield target
 
@@ -505,6 +513,7 @@ class SmtpDeliverer:
         concurrency_per_destination: int,
         connection_inactivity_timeout: timedelta,
         sends_8bit: bool = True,
+        is_own: Callable[[HostPort], bool] = lambda host: False,
         limits: Limits = Limits(),  # noqa: B008 - immutable
         mx_port: int = SMTP_PORT,
         shuffle: Callable[[list[Exchange]], None] = random.shuffle,
@@ -512,7 +521,7 @@ class SmtpDeliverer:
     ) -> None:
         self._connect_options = options
         self._to_peer = to_peer
-        self._hosts = Hosts(resolver, mx_port, shuffle)
+        self._hosts = Hosts(resolver, mx_port, shuffle, is_own)
         self._concurrency = concurrency_per_destination
         self._idle_seconds = connection_inactivity_timeout.total_seconds()
         self._limits = limits
@@ -592,6 +601,9 @@ class SmtpDeliverer:
                 except SessionBroken as error:
                     return None, TransientDeliveryError(error.reply, str(target), is_unreachable=True)
                 pool.add(session)
+                if job.destination.domain and session.called == self._connect_options.own_name.lower():
+                    pool.finish(session)  # a load balancer or a translated address led back here
+                    raise PermanentDeliveryError(MAIL_LOOP, session.server)
             try:
                 content = await job.content()
             except BaseException:

@@ -65,6 +65,11 @@ class Listener:
         host, port = self._sockets[0].getsockname()[:2]
         return HostPort(host, port)
 
+    @property
+    def addresses(self) -> list[HostPort]:
+        """All bound addresses, until `close`."""
+        return [HostPort(*bound.getsockname()[:2]) for bound in self._sockets if bound.fileno() >= 0]
+
     def close(self) -> None:
         """Stop accepting. May be called twice."""
         for bound in self._sockets:
@@ -140,6 +145,11 @@ class ReceiverServer:
         """The bound address; useful if `listen` has port 0."""
         assert self._listener is not None
         return self._listener.address
+
+    @property
+    def addresses(self) -> list[HostPort]:
+        """All bound addresses; empty if it does not listen."""
+        return [] if self._listener is None else self._listener.addresses
 
     @property
     def sessions_count(self) -> int:
