@@ -43,6 +43,7 @@ from shadowrelay.smtp.deliverer import SmtpDeliverer
 from shadowrelay.smtp.host_names import HostNames, Lookups
 from shadowrelay.smtp.limits import NOT_ACTIVE, Descriptors
 from shadowrelay.smtp.listener import Listener, OpenListener, ReceiverServer
+from shadowrelay.smtp.own_addresses import OwnAddresses
 from shadowrelay.smtp.peer_link import LinkEvents, SmtpPeerLink
 from shadowrelay.smtp.reception import reception_for
 from shadowrelay.smtp.resolver import DnsResolver
@@ -96,7 +97,10 @@ class Node:
         self._budget = ContentBudget(self._settings.server.content_memory_limit)
         self._tls = self._read_tls()
         self._lookups = Lookups(loaded.settings.dns.nameservers)
-        hosts = HostNames(self._lookups, connect=partial(client.dial, refuses=self._descriptors.refuses_next_hop))
+        self._receivers: list[ReceiverServer] = []
+        self._own_addresses = OwnAddresses(lambda: [address for receiver in self._receivers for address in receiver.addresses])
+        to_next_hop = partial(client.dial, refuses=self._descriptors.refuses_next_hop, is_own=self._own_addresses.__contains__)
+        hosts = HostNames(self._lookups, connect=to_next_hop)
         self._dial, self._dial_peer = dial or hosts.dial, dial or HostNames(self._lookups).dial_peer
         self._links: dict[ServerName, SmtpPeerLink] = {}
         self._opened = contextlib.AsyncExitStack()  # how to close what is open
@@ -210,6 +214,8 @@ class Node:
             resolver,
             concurrency_per_destination=settings.send.concurrency_per_destination,
             connection_inactivity_timeout=settings.send.connection_inactivity_timeout,
+            sends_8bit=settings.send.eight_bit_without_8bitmime,
+            is_own=self._own_addresses.__contains__,
             to_peer=self._delivery_session_to,
         )
 
@@ -254,7 +260,6 @@ class Node:
 
     async def _start_receiver(self) -> None:
         settings = self._settings
-        self._receivers: list[ReceiverServer] = []
         for connector in settings.receive_connectors:
             reception = reception_for(
                 settings,

@@ -17,6 +17,7 @@ from enum import StrEnum
 
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, BodyType, Envelope, Ordinals, Recipient
+from shadowrelay.model.printable import printable
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.values import dataclass
 from shadowrelay.protocol.fields import decode_xtext, format_ordinals
@@ -67,7 +68,6 @@ FOLD_COLUMN = 76
 WORD_CHARACTERS_MAX = 200  # a longer word is broken; 4 octets each in UTF-8 stay under the line's limit
 ADDRESS_CHARACTERS_MAX = 600  # RFC 3461 4.2: ORCPT is at most 500 octets
 
-_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 _LONG_WORD = re.compile(rf"(\S{{{WORD_CHARACTERS_MAX}}})(?=\S)")
 _NOT_ASCII = re.compile(r"[^ -~\r\n]")
 _NOT_ASCII_OCTET = re.compile(rb"[\x80-\xff]")
@@ -78,8 +78,8 @@ _LONG_LINE = re.compile(rb"^([^\r\n]{%d})[^\r\n]+" % LINE_OCTETS_MAX, re.MULTILI
 
 
 def clean(text: str) -> str:
-    """Replace control characters and lone surrogates by spaces."""
-    return _CONTROLS.sub(" ", text).strip()
+    """As a header field takes it."""
+    return printable(text).strip()
 
 
 def field(name: str, value: str) -> str:
@@ -137,7 +137,7 @@ def _embedded(found: re.Match[str]) -> str:
 
 def _character(found: re.Match[str]) -> str:
     number = int(found[1], 16)
-    return chr(number) if number <= 0x10FFFF else found[0]
+    return chr(number) if number < 0xD800 or 0xDFFF < number <= 0x10FFFF else found[0]  # a surrogate is no character
 
 
 def from_xtext(text: str) -> str:

@@ -2,10 +2,11 @@
 
 **MAIL and RCPT**: paths of RFC 5321 4.1.2 and RFC 6531 3.3, and ESMTP parameters of the extensions that we offer. Parsing is
 strict: no space after the colon, angle brackets required, no trailing dot and no underscore in a domain. Only spaces at the end
-of the line are accepted (RFC 5321 4.1.1). Control characters are always refused. A lenient connector also accepts what some
-devices write: spaces after the colon, and dots anywhere in a local part (`john.@docomo.ne.jp`). Such a local part becomes the
-equivalent quoted string (`"john."@docomo.ne.jp`), so that everything after the parser, here and on every other server, sees a
-valid address.
+of the line are accepted (RFC 5321 4.1.1). Control characters are always refused. A lenient connector also accepts what other
+software writes: local parts over 64 octets (the sizes of RFC 5321 4.5.3.1 are minima), no brackets, spaces and tabs around path and
+parameters, a dot at the end of the domain, which is dropped, underscores in it, and dots anywhere in a local part
+(`john.@docomo.ne.jp`). Such a local part becomes the equivalent quoted string (`"john."@docomo.ne.jp`), so that everything after the
+parser, here and on every other server, sees a valid address.
 
 **Fields**: names, xtext, numbers, ordinals, instants, spans. Identifiers are case-insensitive on the wire and lower case
 inside. xtext is any text as printable ASCII without `=`, `+` and space (RFC 3461, section 4). Sets of ordinals are ranges
@@ -56,6 +57,8 @@ def garbled_reply() -> WireError:
 
 LOCAL_PART_OCTETS_MAX = 64  # RFC 5321 4.5.3.1.1
 PATH_OCTETS_MAX = 256  # 4.5.3.1.3, with the brackets and a source route; so a domain never reaches the 255 octets of 4.5.3.1.2
+LENIENT_MAILBOX_OCTETS_MAX = 490
+"""So that MAIL to a peer stays in its limit (docs/protocol.md 14): 512, less `MAIL FROM:<>` and CRLF. Longest seen: 300, of Exchange."""
 PARAMETERS_COUNT_MAX = 20  # RFC 1870, 6152, 6531, 3461 (4), 4954, 2852, 6710, 8689 and XSHADOW make 11
 ARGUMENT_OCTETS_MAX = 2_000
 """5+256, SIZE 26, BODY 14, SMTPUTF8 9, RET 9, ENVID 107, AUTH 506, ORCPT 507, NOTIFY 29, XSHADOW 72: 1,540, rounded up."""
@@ -74,9 +77,12 @@ _PATH = re.compile(
     rf"<(?:{_ROUTE})?(?P<mailbox>(?P<local>{_ATOM}(?:\.{_ATOM})*|{_QUOTED})"
     rf"@(?:{_DOMAIN}|\[(?P<literal>[0-9A-Fa-f:.IPVipv]{{1,64}})\]))>"
 )
-_DOTTED_PATH = re.compile(
-    rf'<(?:{_ROUTE})?(?P<local>[^{_NO_TEXT}"(),:;<>@\[\\\]]+)@(?P<domain>{_DOMAIN})>'
-)  # dots anywhere; not with an address literal, which such devices do not write
+_LENIENT_LABEL = rf"(?!-)[^{_NO_TEXT}!-,./:-@\[-\^`{{-~]{{1,63}}(?<!-)"
+_LENIENT_PATH = re.compile(
+    rf'(?P<open><?)(?:{_ROUTE})?(?P<local>[^{_NO_TEXT}"(),:;<>@\[\\\]]+|{_QUOTED})'
+    rf"@(?:(?P<domain>{_LENIENT_LABEL}(?:\.{_LENIENT_LABEL})*)\.?|(?P<literal>\[[0-9A-Fa-f:.IPVipv]{{1,64}}\]))(?P<close>>?)"
+)
+_ATOMS = re.compile(rf"{_ATOM}(?:\.{_ATOM})*")
 _POSTMASTER = re.compile(r"<(postmaster)>", re.IGNORECASE | re.ASCII)
 _PARAMETER = re.compile(rf"([A-Za-z0-9][A-Za-z0-9-]*)(?:=([^{_NO_TEXT}=]+))?")
 _CONTROL = re.compile("[\x00-\x1f\x7f]")
@@ -109,7 +115,7 @@ def parse_mail(argument: str, *, lenient: bool = False) -> MailCommand:
         address, end = "", 2
     else:
         address, end = _path_of(rest, BAD_SENDER, lenient)
-    parameters = _parameters_of(rest, end, BAD_SENDER) if end < len(rest) else {}
+    parameters = _parameters_of(rest, end, BAD_SENDER, lenient) if end < len(rest) else {}
     if not rest.isascii() and "SMTPUTF8" not in parameters:
         raise WireError(SMTPUTF8_NEEDED)
     return MailCommand(address, parameters)
@@ -125,14 +131,14 @@ def parse_rcpt(argument: str, *, smtputf8: bool = False, lenient: bool = False) 
         address, end = postmaster[1], postmaster.end()
     else:
         address, end = _path_of(rest, BAD_RECIPIENT, lenient)
-    parameters = _parameters_of(rest, end, BAD_RECIPIENT) if end < len(rest) else {}
+    parameters = _parameters_of(rest, end, BAD_RECIPIENT, lenient) if end < len(rest) else {}
     if not smtputf8 and not rest.isascii():
         raise WireError(SMTPUTF8_NEEDED)
     return RcptCommand(address, parameters)
 
 
 def _after(argument: str, word: str, syntax: str, lenient: bool) -> str:
-    rest = argument[len(word) :].lstrip(" ") if lenient else argument[len(word) :]
+    rest = argument[len(word) :].lstrip(" \t") if lenient else argument[len(word) :]
     if len(argument) > ARGUMENT_OCTETS_MAX or argument[: len(word)].upper() != word or rest[:1] in ("", " "):
         raise bad_argument(syntax)
     return rest
@@ -141,16 +147,29 @@ def _after(argument: str, word: str, syntax: str, lenient: bool) -> str:
 def _path_of(rest: str, bad: Reply, lenient: bool) -> tuple[str, int]:
     """The mailbox, and the index at which the path ends."""
     found = _PATH.match(rest)
-    if found is None and lenient and (dotted := _DOTTED_PATH.match(rest)) is not None and _is_utf8(dotted[0]):
-        mailbox = f'"{dotted["local"]}"@{dotted["domain"]}'
-        _path_of(f"<{mailbox}>", bad, lenient=False)  # the limits apply to the address that is passed on
-        return mailbox, dotted.end()
+    if lenient and (found is None or found.end("local") - found.start("local") > LOCAL_PART_OCTETS_MAX):
+        return _lenient_path_of(rest, bad)
     if found is None or not (found[0].isascii() or _is_utf8(found[0])):
         raise WireError(bad)
     mailbox, local, literal = found.groups()
     if len(found[0].encode()) > PATH_OCTETS_MAX or len(local.encode()) > LOCAL_PART_OCTETS_MAX:
         raise WireError(bad)
     if literal is not None and not _is_literal(literal):
+        raise WireError(bad)
+    return mailbox, found.end()
+
+
+def _lenient_path_of(rest: str, bad: Reply) -> tuple[str, int]:
+    found = _LENIENT_PATH.match(rest)
+    if found is None or bool(found["open"]) != bool(found["close"]) or not _is_utf8(found[0]):
+        raise WireError(bad)
+    local, domain, literal = found.group("local", "domain", "literal")
+    if literal is not None and not _is_literal(literal[1:-1]):
+        raise WireError(bad)
+    if not local.startswith('"') and _ATOMS.fullmatch(local) is None:
+        local = f'"{local}"'
+    mailbox = f"{local}@{literal or domain}"
+    if len(mailbox.encode()) > LENIENT_MAILBOX_OCTETS_MAX:
         raise WireError(bad)
     return mailbox, found.end()
 
@@ -178,9 +197,11 @@ def _is_literal(text: str) -> bool:
     return True
 
 
-def _parameters_of(rest: str, end: int, bad: Reply) -> dict[str, str]:
+def _parameters_of(rest: str, end: int, bad: Reply, lenient: bool) -> dict[str, str]:
     text = rest[end:].rstrip(" ")
-    if not text:
+    if lenient and (words := text.split()):
+        text = text[:1].replace("\t", " ") + " ".join(words)
+    if not text.strip():
         return {}
     if text[0] != " ":
         raise WireError(bad)

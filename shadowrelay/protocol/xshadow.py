@@ -15,6 +15,7 @@ from shadowrelay.model.ids import NO_DATABASE, NO_MESSAGE, DatabaseId, MessageId
 from shadowrelay.model.message import NO_ORDINALS, BodyType, Envelope, Ordinals, Recipient
 from shadowrelay.model.ownership import CopyNumber
 from shadowrelay.model.peers import PeerIdentity, Seen
+from shadowrelay.model.printable import printable
 from shadowrelay.model.values import dataclass
 from shadowrelay.protocol.fields import (
     COUNTER_MAX,
@@ -328,12 +329,12 @@ def parse_envelope(text: str) -> EnvelopeExtras:
         raise bad_argument("Bad XSHADOW ENVELOPE")
     return EnvelopeExtras(
         arrived_at=parse_instant(values["arrived"]),
-        client_address=values.get("client_address", ""),
-        client_name=values.get("client_name", ""),
-        connector=values.get("connector", ""),
-        internet_message_id=values.get("internet_message_id", ""),
-        subject=values.get("subject", ""),
-        date=values.get("date", ""),
+        client_address=printable(values.get("client_address", "")),
+        client_name=printable(values.get("client_name", "")),
+        connector=printable(values.get("connector", "")),
+        internet_message_id=printable(values.get("internet_message_id", "")),
+        subject=printable(values.get("subject", "")),
+        date=printable(values.get("date", "")),
         fingerprint=parse_fingerprint(values.get("fingerprint", "")),
         resubmitted_from=parse_message_id(values["resubmitted_from"]) if values.get("resubmitted_from") else NO_MESSAGE,
         relayed_from=parse_message_id(values["relayed_from"]) if values.get("relayed_from") else NO_MESSAGE,

@@ -229,7 +229,8 @@ class ReceiveConnector(Section):
     """A message with more Received lines is refused as looping. RFC 5321 6.3. Source: msp-rc"""
 
     lenient_addresses: bool = True
-    """Accept the syntax of devices: a space in `MAIL FROM: <a@b>`, local parts like `john.`. It is relayed as valid: "john."@b."""
+    """Accept what other software writes: `MAIL FROM: a@b`, local parts over 64 octets or like `john.` (relayed as "john."@b), `a@b.`,
+    `a@my_host`, any name in EHLO, content lines of any length."""
 
     @model_validator(mode="after")
     def _ordered_timeouts(self) -> Self:
@@ -331,6 +332,9 @@ class Send(Section):
     """Idle sessions for copies to peers are closed after this long; the one for discard notifications stays open."""
     concurrency_per_destination: Annotated[Count, Field(ge=1, le=1000)] = 20
     """Concurrent sessions to one next hop."""
+    eight_bit_without_8bitmime: bool = True
+    """Send 8-bit content as it is to a next hop that does not offer 8BITMIME; false: return it, unless the next hop is inside the boundary.
+    RFC 6152"""
 
 
 class Transitions(Section):

@@ -50,11 +50,16 @@ class TlsUse(Enum):
     REQUIRED = "required"  # as the context demands, with the name verified
 
 
-async def dial(host: HostPort, refuses: Callable[[int], bool] = lambda number: False) -> socket.socket:
+async def dial(
+    host: HostPort, refuses: Callable[[int], bool] = lambda number: False, is_own: Callable[[HostPort], bool] = lambda host: False
+) -> socket.socket:
     """Connect to an address. Names need `host_names.HostNames`: this function never waits for the system's resolver.
 
-    `refuses` tells whether a descriptor's number is too high (`limits.Descriptors`). Raises OSError.
+    `refuses` tells whether a descriptor's number is too high (`limits.Descriptors`), `is_own` whether the address is this node's.
+    Raises OSError.
     """
+    if is_own(host):
+        raise OSError(errno.ELOOP, "this is an address of this server: mail would come back")
     try:
         family = socket.AF_INET6 if ipaddress.ip_address(host.host).version == 6 else socket.AF_INET
     except ValueError:
@@ -95,6 +100,8 @@ class Opened:
     server: str
     is_tls: bool
     messages_count: int = 0  # messages sent in this session
+    called: str = ""  # the server's name for itself, in its reply to EHLO
+    tls_failure: Reply | None = None  # why there is no TLS, although the server offers it
 
 
 async def open_session(host: HostPort, name: str, options: ConnectOptions) -> Opened:
@@ -109,7 +116,10 @@ async def open_session(host: HostPort, name: str, options: ConnectOptions) -> Op
     except _TlsFailed as failed:
         if options.tls is TlsUse.REQUIRED:
             raise SessionBroken(failed.reply) from failed
-    return await _open(host, name, options, TlsUse.NEVER)
+        tls_failure = failed.reply
+    session = await _open(host, name, options, TlsUse.NEVER)
+    session.tls_failure = tls_failure
+    return session
 
 
 class _TlsFailed(SessionBroken):
@@ -201,7 +211,8 @@ def _adopt_transport(client: aiosmtplib.SMTP, host: HostPort, name: str) -> Open
     address = str(peer[0]) if isinstance(peer, tuple) else host.host
     is_tls = transport.get_extra_info("sslcontext") is not None
     extensions = dict(client.esmtp_extensions)
+    called, *_ = (client.last_ehlo_response.message if client.last_ehlo_response is not None else "").split(maxsplit=1) or [""]
     pipeline = Pipeline(transport)
     transport.set_protocol(pipeline)
     client.protocol = client.transport = None  # the client must not close the transport that was taken over
-    return Opened(pipeline, extensions, f"{name} [{address}]:{host.port}", is_tls)
+    return Opened(pipeline, extensions, f"{name} [{address}]:{host.port}", is_tls, called=called.rstrip(".").lower())

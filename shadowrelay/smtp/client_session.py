@@ -22,11 +22,11 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 import aiosmtplib
 
+from shadowrelay.model.printable import decoded, printable
 from shadowrelay.model.replies import DeliveryError, PermanentDeliveryError, Reply, ShadowrelayError, TransientDeliveryError
 
 TEXT_CHARACTERS_MAX = 1000  # of a server's reply, for logs, rows and DSNs
-ENHANCED = re.compile(r"([245]\.\d{1,3}\.\d{1,3})(?:[ \t]+|$)")  # RFC 2034
-UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f]+")
+ENHANCED = re.compile(r"([245]\.[0-9]{1,3}\.[0-9]{1,3})(?:[ \t]+|$)")  # RFC 2034
 
 CONNECTION_FAILED = Reply(451, "4.4.1", "Could not connect to the server")  # RFC 3463 X.4.1
 CONNECTION_LOST = Reply(451, "4.4.2", "Connection lost")  # RFC 3463 X.4.2
@@ -89,15 +89,15 @@ class Breakage(NamedTuple):
 
 
 def reply_from(code: int, lines: Sequence[str]) -> Reply:
-    """Convert a reply to `Reply`: one line of text, the enhanced code separate, no control characters, bounded.
+    """Convert a reply to `Reply`: one line of text, the enhanced code separate, printable, bounded.
 
     Shapes: `lines` without their codes, at least one.
     """
     first = ENHANCED.match(lines[0])
     if len(lines) == 1 and first is not None:  # the common case
-        return Reply(code, first[1], UNPRINTABLE.sub(" ", lines[0][first.end() :])[:TEXT_CHARACTERS_MAX])
+        return Reply(code, first[1], printable(lines[0][first.end() :])[:TEXT_CHARACTERS_MAX])
     texts = [ENHANCED.sub("", line, count=1) if ENHANCED.match(line) else line for line in lines]
-    text = UNPRINTABLE.sub(" ", " ".join(texts)).strip()
+    text = printable(" ".join(texts)).strip()
     return Reply(code, first[1] if first is not None else "", text[:TEXT_CHARACTERS_MAX])
 
 
@@ -108,12 +108,16 @@ def on_behalf(error: Exception) -> SessionBroken:
     if isinstance(error, aiosmtplib.SMTPResponseException) and 400 <= error.code < 600:
         return SessionBroken(reply_from(error.code, error.message.split("\n")), is_refusal=True)
     generic = next((reply for kind, reply in LIBRARY_ERRORS if isinstance(error, kind)), CONNECTION_LOST)
-    detail = UNPRINTABLE.sub(" ", reason_of(error)).strip()[:200]
+    detail = reason_of(error).strip()[:200]
     return SessionBroken(Reply(generic.code, generic.enhanced, f"{generic.text}: {detail}"))
 
 
 def reason_of(error: Exception) -> str:
-    """What went wrong, in the words of OpenSSL or the system, without Python's."""
+    """What went wrong, in the words of OpenSSL, the system or a server, without Python's; printable."""
+    return printable(_reason_of(error))
+
+
+def _reason_of(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
         said = getattr(error, "verify_message", "") or (getattr(error, "reason", "") or str(error)).replace("_", " ").lower()
         return f"certificate verify failed: {said}" if isinstance(error, ssl.SSLCertVerificationError) else str(said)
@@ -306,7 +310,7 @@ class Pipeline(asyncio.Protocol):
             if self._lines and code != self._code:
                 self._break_off(line[0], "codes differ within a reply")
                 return
-            words = "" if text is None else text.decode("utf-8", "backslashreplace")
+            words = "" if text is None else decoded(text)
             if mark == b"-":
                 self._code = code
                 self._lines.append(words)

@@ -26,6 +26,7 @@ from typing import BinaryIO
 
 from shadowrelay.memory import Portion
 from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, Content, Recipient
+from shadowrelay.model.printable import printable
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, PermanentDeliveryError, Reply
 from shadowrelay.model.values import dataclass
 from shadowrelay.protocol.fields import own_traces
@@ -46,6 +47,8 @@ from shadowrelay.smtp.limits import (
 
 END_OF_DATA = b"\r\n.\r\n"
 FINGERPRINT_OCTETS = 16
+# A field name (RFC 5322 2.2), an empty header, or the line of a mailbox file in front of one
+BEGINS_HEADER = re.compile(rb"[!-9;-~]{1,998}[ \t]*:|\r\n|>?From ")
 EMPTY_MESSAGE = END_OF_DATA[2:]  # the first CRLF is that of the command line
 
 HasRoom = Callable[[], Awaitable[bool]]
@@ -308,14 +311,19 @@ class ContentFingerprint:
 
 
 class DataFilter:
-    """Checks the octets of DATA and writes them, without stuffing, to the sink, after our `trace` header. Takes blocks split anywhere."""
+    """Checks the octets of DATA and writes them, without stuffing, to the sink, after our `trace` header. Takes blocks split anywhere.
 
-    def __init__(self, sink: ContentSink, size_max: int, trace: bytes = b"") -> None:
+    Content that does not begin with a header field is a body: an empty line separates it from our trace header, or it would vanish in it.
+    """
+
+    def __init__(self, sink: ContentSink, size_max: int, trace: bytes = b"", *, takes_long_lines: bool = False) -> None:
         self._sink = sink
         self._unwritten = trace
         self._size_max = size_max
         self._size = 0
+        self._takes_long_lines = takes_long_lines
         self._begun_line = b""  # octets after the last CRLF
+        self._is_inside_line = False  # the line in `_begun_line` began before it
         self._cr_count = self._lf_count = self._crlf_count = 0
         self._ended_with_cr = False
         self._refusal: Reply | None = None
@@ -341,11 +349,18 @@ class DataFilter:
             self._begun_line = b""
         else:
             self._begun_line, text = text[lines_end:], text[:lines_end]
-        if len(self._begun_line) > LINE_OCTETS_MAX or has_long_line(text):
+        if self._takes_long_lines:
+            if len(self._begun_line) > LINE_OCTETS_MAX:
+                end = len(self._begun_line) - self._begun_line.endswith(b"\r")
+                text, self._begun_line = text + self._begun_line[:end], self._begun_line[end:]
+        elif len(self._begun_line) > LINE_OCTETS_MAX or has_long_line(text):
             self.refuse(LINE_TOO_LONG)
             return
-        if text.startswith(b"."):  # the dots of dot-stuffing. RFC 5321 4.5.2
+        if not text and block:
+            return
+        if text.startswith(b".") and not self._is_inside_line:  # the dots of dot-stuffing. RFC 5321 4.5.2
             text = text[1:]
+        self._is_inside_line = bool(text) and not text.endswith(b"\r\n")
         if b"\r\n." in text:
             text = text.replace(b"\r\n.", b"\r\n")
         self._size += len(text)
@@ -354,6 +369,8 @@ class DataFilter:
             return
         self.is_ascii = self.is_ascii and text.isascii()
         self.fingerprint.update(text)
+        if self._unwritten and text and BEGINS_HEADER.match(text) is None:
+            self._unwritten += b"\r\n"
         try:
             self._sink.write(self._unwritten + text)
             self._unwritten = b""
@@ -487,15 +504,18 @@ def _field(header: bytes, lower: bytes, name: bytes, characters_max: int) -> str
     while end >= 0 and header[end + 2 : end + 3] in (b" ", b"\t") and end - start < 4 * characters_max:
         end = header.find(b"\r\n", end + 2)
     text = header[start:end] if end >= 0 else header[start:]
-    return text[: 4 * characters_max].replace(b"\r\n", b"").strip().decode("utf-8", "replace")[:characters_max]
+    return printable(text[: 4 * characters_max].replace(b"\r\n", b"").strip().decode("utf-8", "replace")[:characters_max])
+
+
+_NO_HOST_NAME = re.compile(r"[^A-Za-z0-9._:\[\]-]")
 
 
 def trace_header(server: str, protocol: str, message_id: str, client: tuple[str, str], recipients: list[Recipient], at: datetime) -> bytes:
     """Our `Received:` line. `for` only if it reveals no other recipient. RFC 5321 4.4, RFC 6531 4.3.
 
-    Shapes: `client` is its HELO name and its address; `protocol` as in RFC 3848 or RFC 6531.
+    Shapes: `client` is its HELO name (`_` replaces what no host name has) and its address; `protocol` as in RFC 3848 or RFC 6531.
     """
-    name, address = client
+    name, address = _NO_HOST_NAME.sub("_", client[0]), client[1]
     literal = f"IPv6:{address}" if ":" in address else address
     whom = f"\r\n\tfor <{recipients[0].address}>" if len(recipients) == 1 else ""
     return (

@@ -16,12 +16,14 @@ dead server does not slow every attempt; if it is the only host, the queue's ret
 import asyncio
 import contextlib
 import random
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field
 from datetime import timedelta
 from io import FileIO
 from math import inf
+from typing import NamedTuple
 
 import structlog
 
@@ -34,13 +36,16 @@ from shadowrelay.protocol.fields import format_mail, format_rcpt
 from shadowrelay.smtp.client import ConnectOptions, Opened, open_session
 from shadowrelay.smtp.client_session import BROKEN_REPLY, CONNECTION_FAILED, SERVICE_CLOSING, RawReply, SessionBroken, SessionPool, failure
 from shadowrelay.smtp.data import DotStuffer, stuffed_with_end
-from shadowrelay.smtp.resolver import NO_USABLE_EXCHANGE, Exchange, MailResolver
+from shadowrelay.smtp.resolver import MAIL_LOOP, NO_USABLE_EXCHANGE, Exchange, MailResolver
 
 COMMAND_SECONDS = 300.0  # MAIL and RCPT. RFC 5321 4.5.3.2.2, 4.5.3.2.3
 DATA_SECONDS = 120.0  # RFC 5321 4.5.3.2.4
 BLOCK_SECONDS = 180.0  # RFC 5321 4.5.3.2.5
 DOT_SECONDS = 600.0  # RFC 5321 4.5.3.2.6; a shorter time causes duplicates
 BLOCK_OCTETS = 256 * 1024
+SIZE = re.compile(r"[0-9]{1,20}")  # RFC 1870 3
+TOO_MANY_RECIPIENTS_552, TLS_DEMANDED = 552, 530  # to RCPT; RFC 3207 4
+TRANSIENT = re.compile(r"^5\.")
 
 TOO_LARGE = Reply(552, "5.3.4", "The message is larger than the next hop takes")  # RFC 1870 6.1
 NEEDS_8BITMIME = Reply(554, "5.6.3", "The content is 8-bit and the next hop does not offer 8BITMIME")  # RFC 6152 3
@@ -71,11 +76,35 @@ class OutgoingMessage:
     limits: Limits = Limits()
     reply_seconds: Callable[[], float] = lambda: inf
     handling: Callable[[], AbstractContextManager[None]] = nullcontext  # see `ports.Ledger.handling`
+    may_send_8bit: bool = False  # also to a server that does not offer 8BITMIME
 
     @property
     def size(self) -> int:
         """Octets for SIZE: no stuffing, no final dot. RFC 1870 5."""
         return len(self.prefix) + self.content.size
+
+
+class Needs(NamedTuple):
+    """What content needs of a next hop: 8BITMIME, SMTPUTF8."""
+
+    is_8bit: bool
+    has_utf8_header: bool
+
+
+NEEDS_NOTHING = Needs(is_8bit=False, has_utf8_header=False)
+
+
+def needs_of_file(content: Content, prefix: bytes) -> Needs:
+    """Reads until the answer is known. A header that does not end in the first block counts as that long. Raises: OSError."""
+    with opened(content) as file:
+        block = file.read(BLOCK_OCTETS)
+        end = 0 if block.startswith(b"\r\n") else block.find(b"\r\n\r\n")
+        has_utf8_header = not (prefix + (block if end < 0 else block[:end])).isascii()
+        is_8bit = has_utf8_header
+        while block and not is_8bit:
+            is_8bit = not block.isascii()
+            block = file.read(BLOCK_OCTETS)
+    return Needs(is_8bit, has_utf8_header)
 
 
 class Unfinished(Exception):
@@ -107,7 +136,7 @@ class DeliveryTransaction:
         """
         try:
             self._is_clean = True
-            mail, rcpts = self._commands()
+            mail, rcpts = self._commands(await self._needs())
             self._is_clean = False
             self.session.messages_count += 1
             announce = self._announce_at_once if "pipelining" in self.session.extensions else self._announce_one_by_one
@@ -138,7 +167,7 @@ class DeliveryTransaction:
             if data.code == 354:  # it accepts DATA although MAIL was refused
                 pipeline.abort()
             self._is_clean = True
-            raise failure(answers[0].reply, self.session.server)
+            raise failure(self._meaning(answers[0].reply), self.session.server)
         for ordinal, answer in zip(self.work.ordinals, answers[1:], strict=True):
             if answer.code < 300:
                 self.accepted.append(ordinal)
@@ -158,7 +187,7 @@ class DeliveryTransaction:
         answer = await pipeline.answer(limits.command)
         if not self._is_positive(answer):
             self._is_clean = True
-            raise failure(answer.reply, self.session.server)
+            raise failure(self._meaning(answer.reply), self.session.server)
         for ordinal, rcpt in zip(self.work.ordinals, rcpts, strict=True):
             pipeline.write(rcpt, 1)
             self._note_recipient(ordinal, await pipeline.answer(limits.command))
@@ -184,10 +213,10 @@ class DeliveryTransaction:
     def _note_early_refusals(self, answers: Sequence[RawReply]) -> None:
         """Record refusals that arrived before the server closed the connection, as some do after a 554."""
         if answers and answers[0].code >= 400 and answers[0].code != SERVICE_CLOSING:
-            raise failure(answers[0].reply, self.session.server)
+            raise failure(self._meaning(answers[0].reply), self.session.server)
         for ordinal, answer in zip(self.work.ordinals, answers[1:], strict=False):
             if answer.code >= 400 and answer.code != SERVICE_CLOSING:
-                self.replies[ordinal] = answer.reply
+                self.replies[ordinal] = self._meaning(answer.reply, to_rcpt=True)
 
     async def _settle(self, line: bytes, seconds: float) -> None:
         """Return the session to a state in which MAIL is possible. Recorded replies stay valid if that fails."""
@@ -201,7 +230,17 @@ class DeliveryTransaction:
         if self._is_positive(answer):
             self.accepted.append(ordinal)
         else:
-            self.replies[ordinal] = answer.reply
+            self.replies[ordinal] = self._meaning(answer.reply, to_rcpt=True)
+
+    def _meaning(self, reply: Reply, *, to_rcpt: bool = False) -> Reply:
+        """Two permanent replies are not: too many recipients in the words of old servers (RFC 5321 4.5.3.1.10), and the demand for TLS in a
+        session that has none because TLS failed: that may be cured."""
+        if to_rcpt and reply.code == TOO_MANY_RECIPIENTS_552:
+            return Reply(452, TRANSIENT.sub("4.", reply.enhanced), reply.text)
+        if reply.code == TLS_DEMANDED and self.session.tls_failure is not None:
+            failed = self.session.tls_failure
+            return failed._replace(text=f"{failed.text}; without TLS: {reply}")
+        return reply
 
     def _is_positive(self, answer: RawReply) -> bool:
         if 300 <= answer.code < 400:
@@ -217,23 +256,38 @@ class DeliveryTransaction:
 
     # what goes out
 
-    def _commands(self) -> tuple[bytes, list[bytes]]:
+    async def _needs(self) -> Needs:
+        """By the octets, not by what a client declared. A file is read only if its declaration needs what is not offered."""
+        work, offered = self.work, self.session.extensions
+        envelope, content = work.envelope, work.content
+        if content.data is not None:
+            if content.data.isascii() and work.prefix.isascii():
+                return NEEDS_NOTHING
+            header = content.data[: content.data.find(b"\r\n\r\n")]
+            return Needs(is_8bit=True, has_utf8_header=not (header.isascii() and work.prefix.isascii()))
+        declared = Needs(envelope.body is BodyType.EIGHT_BIT_MIME, envelope.smtputf8)
+        if (declared.is_8bit and "8bitmime" not in offered) or (declared.has_utf8_header and "smtputf8" not in offered):
+            try:
+                return await asyncio.to_thread(needs_of_file, content, work.prefix)
+            except OSError as error:
+                raise TransientDeliveryError(CONTENT_UNREADABLE, self.session.server) from error
+        return declared
+
+    def _commands(self, needs: Needs) -> tuple[bytes, list[bytes]]:
         """Raises PermanentDeliveryError if the next hop does not offer an extension that the message needs."""
         work, offered, server = self.work, self.session.extensions, self.session.server
         envelope = work.envelope
         size_max = offered.get("size", "")
-        if size_max.isdecimal() and 0 < int(size_max) < work.size:
+        if SIZE.fullmatch(size_max) and 0 < int(size_max) < work.size:
             raise PermanentDeliveryError(TOO_LARGE, server)
-        data = work.content.data
-        is_8bit = envelope.body is BodyType.EIGHT_BIT_MIME if data is None else not (data.isascii() and work.prefix.isascii())
-        if is_8bit and "8bitmime" not in offered:
+        if needs.is_8bit and "8bitmime" not in offered and not work.may_send_8bit:
             raise PermanentDeliveryError(NEEDS_8BITMIME, server)
         if envelope.smtputf8 and "smtputf8" not in offered:
-            if self._needs_smtputf8():
+            if needs.has_utf8_header or self._has_utf8_address():
                 raise PermanentDeliveryError(NEEDS_SMTPUTF8, server)
             envelope = replace(envelope, smtputf8=False)
         dsn = "dsn" in offered
-        extra = "BODY=8BITMIME" if is_8bit and envelope.body is not BodyType.EIGHT_BIT_MIME else ""
+        extra = "BODY=8BITMIME" if needs.is_8bit and "8bitmime" in offered and envelope.body is not BodyType.EIGHT_BIT_MIME else ""
         try:
             mail = format_mail(envelope, work.size if "size" in offered else None, extra=extra, dsn=dsn, body="8bitmime" in offered)
             rcpts = [f"RCPT {format_rcpt(envelope.recipients[ordinal - 1], dsn=dsn)}\r\n".encode() for ordinal in work.ordinals]
@@ -241,12 +295,10 @@ class DeliveryTransaction:
         except ValueError as error:  # control characters, lone surrogates
             raise PermanentDeliveryError(BAD_ENVELOPE, server) from error
 
-    def _needs_smtputf8(self) -> bool:
-        """Whether the envelope or header is not ASCII. For content in a file, the client's declaration counts instead of the header."""
-        envelope, data = self.work.envelope, self.work.content.data
-        if not envelope.sender.isascii() or not all(envelope.recipients[ordinal - 1].address.isascii() for ordinal in self.work.ordinals):
-            return True
-        return data is None or not data[: data.find(b"\r\n\r\n")].isascii()
+    def _has_utf8_address(self) -> bool:
+        envelope = self.work.envelope
+        addresses = [envelope.sender, *(envelope.recipients[ordinal - 1].address for ordinal in self.work.ordinals)]
+        return not all(map(str.isascii, addresses))
 
     async def _content(self) -> RawReply:
         """Send the content and the dot, and return the reply."""
@@ -341,7 +393,10 @@ class Failure:
 class Hosts:
     """Orders hosts, and remembers failures. Units: the loop's seconds."""
 
-    def __init__(self, resolver: MailResolver, mx_port: int, shuffle: Callable[[list[Exchange]], None]) -> None:
+    def __init__(
+        self, resolver: MailResolver, mx_port: int, shuffle: Callable[[list[Exchange]], None], is_own: Callable[[HostPort], bool]
+    ) -> None:
+        self._is_own = is_own
         self._resolver = resolver
         self._mx_port = mx_port
         self._shuffle = shuffle
@@ -361,7 +416,7 @@ class Hosts:
         one if no address is known because look-ups failed, or only servers that are avoided are left."""
         late: list[NextHopHost] = []
         unanswered: Reply | None = None
-        is_found = is_left_out = False
+        is_found = is_left_out = is_loop = False
         avoided = await self._with_addresses(destination.avoided) if destination.avoided else destination.avoided
         try:
             exchanges = await self._resolver.exchanges(destination.domain)
@@ -378,6 +433,9 @@ class Hosts:
             except TransientDeliveryError as error:
                 unanswered = error.reply
                 continue
+            if any(map(self._is_own, hosts)):  # only better ones may be tried. RFC 5321 5.1
+                is_loop = True
+                break
             name = HostPort(exchange.host.rstrip(".").lower(), self._mx_port)
             for host in hosts:
                 if avoided and (host in avoided or name in avoided):
@@ -394,6 +452,8 @@ class Hosts:
         if is_left_out and not is_found:
             why = "its MX records name no other server"
             raise TransientDeliveryError(_no_route_without(avoided, why), destination.key, is_unreachable=True)
+        if is_loop and not is_found:
+            raise PermanentDeliveryError(MAIL_LOOP, destination.domain)
         for target in sorted(late, key=lambda target: self.is_skipped(target.host)):
             yield target
 
@@ -452,6 +512,8 @@ class SmtpDeliverer:
         *,
         concurrency_per_destination: int,
         connection_inactivity_timeout: timedelta,
+        sends_8bit: bool = True,
+        is_own: Callable[[HostPort], bool] = lambda host: False,
         limits: Limits = Limits(),  # noqa: B008 - immutable
         mx_port: int = SMTP_PORT,
         shuffle: Callable[[list[Exchange]], None] = random.shuffle,
@@ -459,10 +521,11 @@ class SmtpDeliverer:
     ) -> None:
         self._connect_options = options
         self._to_peer = to_peer
-        self._hosts = Hosts(resolver, mx_port, shuffle)
+        self._hosts = Hosts(resolver, mx_port, shuffle, is_own)
         self._concurrency = concurrency_per_destination
         self._idle_seconds = connection_inactivity_timeout.total_seconds()
         self._limits = limits
+        self._sends_8bit = sends_8bit
         self._log = structlog.get_logger().bind()
         self._pools: dict[str, SessionPool[Opened]] = {}
         self._is_closed = False
@@ -538,6 +601,9 @@ class SmtpDeliverer:
                 except SessionBroken as error:
                     return None, TransientDeliveryError(error.reply, str(target), is_unreachable=True)
                 pool.add(session)
+                if job.destination.domain and session.called == self._connect_options.own_name.lower():
+                    pool.finish(session)  # a load balancer or a translated address led back here
+                    raise PermanentDeliveryError(MAIL_LOOP, session.server)
             try:
                 content = await job.content()
             except BaseException:
@@ -545,7 +611,15 @@ class SmtpDeliverer:
                 raise
             ordinals = tuple(sorted(job.ordinals))
             work = OutgoingMessage(
-                job.envelope, ordinals, content, job.prefix, job.may_end_data, self._limits, job.reply_seconds, job.handling
+                job.envelope,
+                ordinals,
+                content,
+                job.prefix,
+                job.may_end_data,
+                self._limits,
+                job.reply_seconds,
+                job.handling,
+                may_send_8bit=job.destination.inside_boundary or self._sends_8bit,
             )
             answers_before = session.pipeline.answers_count
             transaction = DeliveryTransaction(session, work)

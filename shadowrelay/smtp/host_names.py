@@ -19,6 +19,7 @@ its addresses could be reached: a restarted container has another address, while
 
 import asyncio
 import contextlib
+import io
 import ipaddress
 import os
 import socket
@@ -113,6 +114,7 @@ class Lookups:
         self._resolver: dns.asyncresolver.Resolver | None = None
         self._read: tuple[int, int, int] | None = None  # identifies the version of the file that was read
         self._look_again_at = 0.0
+        self._is_kept = False  # the file is worse than what it said before
         self._answers: OrderedDict[tuple[str, str], DnsAnswer] = OrderedDict()
         self._running: dict[tuple[str, str, str], asyncio.Task[DnsAnswer]] = {}
         self._slots = {"": asyncio.Semaphore(AT_ONCE), "failed": asyncio.Semaphore(AT_ONCE_FAILED)}
@@ -250,15 +252,25 @@ class Lookups:
         return self._resolver
 
     def _system(self) -> dns.asyncresolver.Resolver:
-        """As in /etc/resolv.conf now: it may change when a container joins a network, or on a laptop at any time."""
+        """As in /etc/resolv.conf now: it may change when a container joins a network, or on a laptop at any time. While it cannot be read
+        or names no server, what it said before holds."""
         now = self._clock()
         if self._resolver is None or now >= self._look_again_at:
             self._look_again_at = now + CONFIGURATION_SECONDS
-            stat = os.stat(self._resolv_conf)
-            version = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
-            if self._resolver is None or version != self._read:
-                self._resolver = self._bounded(dns.asyncresolver.Resolver(str(self._resolv_conf)))
-                self._read = version
+            try:
+                stat = os.stat(self._resolv_conf)
+                version = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+                if self._resolver is None or version != self._read:
+                    self._read = version
+                    self._resolver = self._bounded(resolver_of(self._resolv_conf))
+            except (dns.exception.DNSException, OSError, ValueError) as error:
+                if self._resolver is None:
+                    raise
+                if not self._is_kept:
+                    _log.warning("resolv_conf.kept", path=str(self._resolv_conf), reason=str(error) or type(error).__name__)
+                self._is_kept = True
+            else:
+                self._is_kept = False
         return self._resolver
 
     def _bounded(self, resolver: dns.asyncresolver.Resolver) -> dns.asyncresolver.Resolver:
@@ -266,6 +278,29 @@ class Lookups:
         resolver.lifetime = self._lifetime
         resolver.cache = None
         return resolver
+
+
+def resolver_of(path: Path) -> dns.asyncresolver.Resolver:
+    """As resolv.conf(5) says. A line that is none is skipped with a warning, as libc does without one.
+
+    Raises: dns.resolver.NoResolverConfiguration if it names no server, OSError.
+    """
+    resolver = dns.asyncresolver.Resolver(configure=False)
+    kept: list[str] = []
+    for number, line in enumerate(path.read_bytes().decode("utf-8", "replace").splitlines(), 1):
+        try:
+            words = line.split()
+            if words[:1] == ["nameserver"]:
+                ipaddress.ip_address(words[1])  # with `%scope` or without
+            with contextlib.suppress(dns.resolver.NoResolverConfiguration):
+                dns.asyncresolver.Resolver(configure=False).read_resolv_conf(io.StringIO(line))
+        except (dns.exception.DNSException, ValueError, IndexError) as error:
+            reason = str(error) or type(error).__name__
+            _log.warning("resolv_conf.line_skipped", path=str(path), line=number, text=line[:100], reason=reason)
+        else:
+            kept.append(line)
+    resolver.read_resolv_conf(io.StringIO("\n".join(kept)))
+    return resolver
 
 
 async def name_server_failure(server: HostPort, name: str, seconds: float) -> str:

@@ -66,6 +66,11 @@ class Listener:
         host, port = self._sockets[0].getsockname()[:2]
         return HostPort(host, port)
 
+    @property
+    def addresses(self) -> list[HostPort]:
+        """All bound addresses, until `close`."""
+        return [HostPort(*bound.getsockname()[:2]) for bound in self._sockets if bound.fileno() >= 0]
+
     def close(self) -> None:
         """Stop accepting. May be called twice."""
         for bound in self._sockets:
@@ -143,6 +148,11 @@ class ReceiverServer:
         return self._listener.address
 
     @property
+    def addresses(self) -> list[HostPort]:
+        """All bound addresses; empty if it does not listen."""
+        return [] if self._listener is None else self._listener.addresses
+
+    @property
     def sessions_count(self) -> int:
         """Open sessions."""
         return len(self._sessions)
@@ -150,7 +160,7 @@ class ReceiverServer:
     def reload(self, connector: ReceiveConnector, routes: Sequence[Route], tls: TlsContexts | None = None) -> None:
         """Apply changed settings and TLS files without closing a session. `listen` cannot change."""
         self.reception.adopt(connector, routes)
-        self.reception.tls_context = None if tls is None else tls.receiving(connector)
+        self.reception.tls = tls
 
     def stop_accepting(self) -> None:
         """New connections are refused from now on. May be called twice."""

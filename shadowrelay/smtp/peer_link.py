@@ -21,6 +21,7 @@ from shadowrelay.model.ids import BoundaryName, DatabaseId, ServerName
 from shadowrelay.model.message import Content
 from shadowrelay.model.ownership import StatusAnswer, StatusQuestion
 from shadowrelay.model.peers import NO_INCARNATION, CopyOffer, DiscardReply, Incarnation, PeerIdentity
+from shadowrelay.model.printable import printable
 from shadowrelay.model.replies import SUPERSEDED, PeerSaid, PeerUnavailable, Reply, ShadowrelayError, WireError
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import dataclass, replace
@@ -186,7 +187,7 @@ class PeerSession:
         if identity.server != self._server:
             raise PeerUnavailable(self._server, f"the server there is {identity.server}", said=PeerSaid.NO_SESSION)
         if identity.boundary != self._boundary:
-            raise PeerUnavailable(self._server, f"it belongs to the boundary {identity.boundary}", said=PeerSaid.NO_SESSION)
+            raise PeerUnavailable(self._server, f"it belongs to the boundary {printable(identity.boundary)}", said=PeerSaid.NO_SESSION)
         self._identity, self._incarnation, self._position = identity, identity.whole_incarnation, identity.position
         return identity
 

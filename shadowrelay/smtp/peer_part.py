@@ -96,7 +96,7 @@ class PeerPart:
 
     def may_prove(self) -> bool:
         """Whether this client is a peer, or may still prove by TLS that it is one."""
-        can_by_tls = self._reception.connector.accept_xshadow and self._reception.tls_context is not None
+        can_by_tls = self._reception.connector.accept_xshadow and self._reception.tls is not None
         return can_by_tls or self.may_use_xshadow()
 
     def required(self) -> PeerIdentity:

@@ -14,9 +14,19 @@ from time import time_ns
 
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.message import BodyType, Envelope, Recipient
+from shadowrelay.model.printable import printable
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, SUPERSEDED, Reply, WireError
 from shadowrelay.model.values import dataclass
-from shadowrelay.protocol.fields import MAIL_PARAMETERS, UNKNOWN_PARAMETER, MailValues, mail_values_of, parse_mail, parse_rcpt, recipient_of
+from shadowrelay.protocol.fields import (
+    BAD_RECIPIENT,
+    MAIL_PARAMETERS,
+    UNKNOWN_PARAMETER,
+    MailValues,
+    mail_values_of,
+    parse_mail,
+    parse_rcpt,
+    recipient_of,
+)
 from shadowrelay.protocol.xqdiscard import (
     BLOCK_OCTETS_MAX,
     DiscardQuery,
@@ -81,7 +91,7 @@ PEER_MAIL_PARAMETERS = MAIL_PARAMETERS | {KEYWORD}
 NO_VALUES = MailValues()
 CHUNK = re.compile(r"([0-9]{1,19}) *")  # the argument of BDAT in a copy: no LAST, because XSHADOW COMMIT ends the content
 _BLOCK = re.compile(r"STATUS BDAT ([0-9]{1,19}) *", re.IGNORECASE)
-_HELLO_NAME = re.compile(rf"[A-Za-z0-9._:\[\]-]{{1,{HELLO_NAME_OCTETS_MAX}}}")  # characters allowed in a trace header
+_HELLO_NAME = re.compile(rf"[A-Za-z0-9._:\[\]-]{{1,{HELLO_NAME_OCTETS_MAX}}}")
 
 
 @dataclass(slots=True)
@@ -137,7 +147,8 @@ class Receiver(Connection):
 
     def _hello_from(self, argument: str) -> bool:
         name = argument.strip()
-        if _HELLO_NAME.fullmatch(name) is None:
+        is_lenient = self.reception.connector.lenient_addresses and name and len(name.encode()) <= HELLO_NAME_OCTETS_MAX
+        if _HELLO_NAME.fullmatch(name) is None and not (is_lenient and name == printable(name)):
             self.refuse(BAD_HELLO_NAME)
             return False
         self.reset()
@@ -153,7 +164,7 @@ class Receiver(Connection):
             "ENHANCEDSTATUSCODES",
             "DSN",
         ]
-        if self.reception.tls_context is not None and not self.state.tls:
+        if self.reception.tls is not None and not self.state.tls:
             lines.append("STARTTLS")
         if (keyword := self.peer.keyword()) is not None:
             lines.append(keyword)
@@ -178,7 +189,7 @@ class Receiver(Connection):
         self.say(HELP)
 
     async def smtp_STARTTLS(self, arg: str) -> None:
-        context = self.reception.tls_context
+        context = self.reception.tls_context(self.state.client_name)
         if context is None:
             self.refuse(NOT_IMPLEMENTED)
         elif arg.strip():
@@ -233,7 +244,7 @@ class Receiver(Connection):
                 return
             self.reset()  # the peer abandoned the failed copy without XSHADOW COMMIT
         self.was_mail_refused = True
-        command = parse_mail(argument, lenient=self.reception.connector.lenient_addresses)
+        command = parse_mail(argument, lenient=self._is_lenient())
         transaction = MailTransaction(command.address, NO_VALUES)
         if command.parameters:
             if not self.is_extended:
@@ -255,6 +266,10 @@ class Receiver(Connection):
         self.was_mail_refused = False
         self.say(SENDER_OK)
 
+    def _is_lenient(self) -> bool:
+        """Also with a peer, which took the address from a client of its own: a copy must not fail by it."""
+        return self.reception.connector.lenient_addresses or bool(self.state.peer)
+
     async def _refusal_under_pressure(self) -> Reply | None:
         """Wait as long as back pressure keeps this client waiting; then why its transaction cannot begin. docs/design.md 6.8."""
         acceptor = self.reception.acceptor
@@ -272,15 +287,17 @@ class Receiver(Connection):
             self.refuse(MAIL_FIRST, is_error=not self.was_mail_refused)
             return
         try:
-            lenient = self.reception.connector.lenient_addresses
-            command = parse_rcpt(argument, smtputf8=transaction.values.smtputf8, lenient=lenient)
+            command = parse_rcpt(argument, smtputf8=transaction.values.smtputf8, lenient=self._is_lenient())
             if command.parameters and not self.is_extended:
                 raise WireError(UNKNOWN_PARAMETER)
             address = command.address if "@" in command.address else self._with_home(transaction, command.address)
             recipient = recipient_of(address, command.parameters) if command.parameters else Recipient(address)
-        except WireError:
+        except WireError as error:
             transaction.refused_count += 1
-            raise
+            if error.reply != BAD_RECIPIENT:
+                raise
+            self.refuse(BAD_RECIPIENT, is_error=False)  # the client passes on what it was given
+            return
         if refusal := self._refusal_of_recipient(transaction, recipient):
             transaction.refused_count += 1
             self.refuse(refusal)
@@ -335,7 +352,8 @@ class Receiver(Connection):
         values = transaction.values
         protocol = protocol_name(is_extended=self.is_extended, smtputf8=values.smtputf8, is_encrypted=bool(state.tls))
         trace = trace_header(reception.name, protocol, message_id, client, transaction.recipients, reception.clock.now())
-        data = DataFilter(sink, reception.connector.max_message_size, trace)
+        is_lenient = reception.connector.lenient_addresses
+        data = DataFilter(sink, reception.connector.max_message_size, trace, takes_long_lines=is_lenient)
         self._is_in_content = True
         try:
             await receive_data(self._reader, data, partial(self.has_room, ROOM_SECONDS))

@@ -104,7 +104,7 @@ class Reception:
     spool_directory: Path
     budget: ContentBudget = field(default_factory=ContentBudget)
     descriptors: Descriptors = field(default_factory=lambda: Descriptors(sys.maxsize))
-    tls_context: ssl.SSLContext | None = None
+    tls: TlsContexts | None = None  # without, STARTTLS is not offered
     is_advertised: bool = True
     closed_with: Reply | None = None  # the refusal of all mail; peers may still fetch discard notifications
     routes: Sequence[Route] = ()
@@ -128,6 +128,12 @@ class Reception:
         self.spool = str(self.spool_directory)
         self.rights = Rights(connector)
         self._homes = postmaster_homes(self.rights, connector, self.name, routes)
+
+    def tls_context(self, client_name: str) -> ssl.SSLContext | None:
+        """For a client with this name in EHLO. A peer gives its own; another client's certificate is of no use."""
+        if self.tls is None:
+            return None
+        return self.tls.receiving(is_peer=self.connector.accept_xshadow and client_name.rstrip(".").lower() in self.peers)
 
     def postmaster_home(self, *, may_relay: bool) -> str:
         """The domain for a bare `Postmaster`, empty if there is none."""
@@ -159,7 +165,7 @@ def reception_for(
         spool_directory=spool_directory,
         budget=budget,
         descriptors=descriptors,
-        tls_context=None if tls is None else tls.receiving(connector),
+        tls=tls,
         routes=settings.routes,
         linked=frozenset([peer.name for peer in settings.linked_peers]),
         is_advertised=settings.transport.shadow_redundancy_enabled,

@@ -10,7 +10,7 @@ from cryptography import x509
 
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.model.values import dataclass
-from shadowrelay.settings.values import ReceiveConnector, Tls
+from shadowrelay.settings.values import Tls
 from shadowrelay.smtp.client_session import reason_of
 
 
@@ -35,16 +35,16 @@ class TlsContexts:
             ends["peer_authority"] = max(each.not_valid_after_utc for each in _certificates_in(tls.peer_authority))
         return cls(*contexts, ends)
 
-    def receiving(self, connector: ReceiveConnector) -> ssl.SSLContext:
-        """The context of this connector: a client certificate is requested only where peers connect."""
-        return self.asking if connector.accept_xshadow else self.anonymous
+    def receiving(self, *, is_peer: bool) -> ssl.SSLContext:
+        """For a client that calls itself a peer, or another one: who is not asked cannot fail by a certificate of another authority."""
+        return self.asking if is_peer else self.anonymous
 
 
 def server_context(tls: Tls) -> ssl.SSLContext:
     """For STARTTLS on a receive connector. With a `peer_authority`, a client certificate is requested but optional.
 
-    A client with a certificate of another authority fails the handshake; OpenSSL through Python allows nothing else. MTAs then
-    retry without TLS; a connector with `accept_xshadow = false` does not request one (`anonymous_server_context`).
+    A client with a certificate of another authority fails the handshake; OpenSSL through Python allows nothing else. With TLS 1.3 the
+    client learns that only when its session breaks, and defers its mail. So only peers are asked (`Reception.tls_context`).
     Raises: ConfigurationError for files that cannot be used.
     """
     context = anonymous_server_context(tls)

@@ -25,8 +25,11 @@ from typing import Any, BinaryIO
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+from shadowrelay.model.printable import printable
+
 SECRET_KEYS = frozenset({"authorization", "auth", "password", "token", "secret", "body", "content", "credentials"})
 LEFT_OUT = "[left out]"
+OF_MANY_LINES = frozenset({"exception", "stack"})  # tracebacks
 COLLECTED_SECONDS = 0.05  # SIGKILL may lose so much of this log; the tracking log is the evidence, and loses nothing
 COLLECTED_OCTETS_MAX = 64 * 1024
 BUFFERED_OCTETS_MAX = 1024 * 1024  # some 3,000 lines, while nobody reads stderr
@@ -50,7 +53,7 @@ _AUTH = re.compile(r"(?i)\b(AUTH\s+[\w-]+|Bearer)\s+\S.*")
 
 
 def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Remove secrets and content, and convert values that JSON does not support to text."""
+    """Remove secrets and content, and convert values that JSON or a terminal does not support to text."""
     for key, value in event.items():
         kind = type(value)
         if key in SECRET_KEYS:
@@ -58,6 +61,8 @@ def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
         elif kind is int or kind is float:
             continue
         elif kind is str:
+            if not value.isprintable() and key not in OF_MANY_LINES:
+                event[key] = value = printable(value)
             if "AUTH" in value or "uth " in value or "earer" in value:  # necessary for a match, and cheaper than the expression
                 event[key] = _AUTH.sub(rf"\1 {LEFT_OUT}", value)
         elif kind in (bytes, bytearray, memoryview):

@@ -84,7 +84,7 @@ class Hostile:
 
     server: ServerName
     identity: PeerIdentity | None = None
-    answers: list[StatusAnswer] = field(default_factory=list)
+    said: list[StatusAnswer] = field(default_factory=list)
     events: tuple[DiscardEvent, ...] = ()
     asked: list[tuple[int, int]] = field(default_factory=list)
 
@@ -106,7 +106,7 @@ class Hostile:
     async def status(self, questions: Sequence[StatusQuestion]) -> tuple[StatusAnswer, ...]:
         if self.identity is None:
             raise PeerUnavailable(self.server, "silent")
-        found = itertools.cycle(self.answers or [StatusAnswer(StatusState.UNKNOWN)])
+        found = itertools.cycle(self.said or [StatusAnswer(StatusState.UNKNOWN)])
         return tuple(next(found) for _ in questions)
 
     async def answers(self, incarnation: Incarnation) -> bool:

@@ -67,6 +67,7 @@ async def a_deliverer(
     idle_seconds: float = 60.0,
     tls: ssl.SSLContext | None = None,
     connect_seconds: float = PATIENCE_SECONDS,
+    sends_8bit: bool = True,
 ) -> AsyncIterator[SmtpDeliverer]:
     use = TlsUse.NEVER if tls is None else TlsUse.OPPORTUNISTIC
     deliverer = SmtpDeliverer(
@@ -74,6 +75,7 @@ async def a_deliverer(
         zone or Zone((), {}),
         concurrency_per_destination=concurrency,
         connection_inactivity_timeout=timedelta(seconds=idle_seconds),
+        sends_8bit=sends_8bit,
         shuffle=lambda exchanges: exchanges.reverse(),
     )
     try:
@@ -92,6 +94,19 @@ def a_job(destination: Destination, envelope: Envelope, may_end_data=lambda: Tru
 async def deliver(deliverer: SmtpDeliverer, destination: Destination, recipients_count: int = 1, *, may_end: bool = True) -> DeliveryReport:
     envelope = an_envelope(recipients_count)
     return await deliverer.deliver(a_job(destination, envelope, lambda: may_end))
+
+
+@pytest.mark.parametrize(("sends_8bit", "inside", "is_sent"), [(True, False, True), (False, False, False), (False, True, True)])
+async def test_8bit_content_is_returned_only_outside_the_boundary_and_where_the_setting_says_so(
+    sends_8bit: bool, inside: bool, is_sent: bool
+) -> None:
+    server = ScriptedServer(extensions=("PIPELINING",))
+    async with serving(server), a_deliverer(sends_8bit=sends_8bit) as deliverer:
+        job = a_job(replace(route(at(server)), inside_boundary=inside), an_envelope(), content=a_content(b"Subject: x\r\n\r\n\xe4\r\n"))
+        with contextlib.nullcontext() if is_sent else pytest.raises(PermanentDeliveryError, match="8BITMIME"):
+            await deliverer.deliver(job)
+
+    assert is_sent == bool(server.messages)
 
 
 # sessions

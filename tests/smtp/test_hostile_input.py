@@ -51,10 +51,10 @@ async def test_what_only_looks_like_an_ending_is_content(ending: bytes, tmp_path
     async with receiving(tmp_path) as station:
         client = await station.client_in("EHLO client.example", "MAIL FROM:<a@x.example>", "RCPT TO:<b@here.example>", "DATA")
 
-        await client.send(b"first" + ending + b"NOOP\r\n.\r\nNOOP\r\n")
+        await client.send(b"First: x" + ending + b"NOOP\r\n.\r\nNOOP\r\n")
 
         assert ["250 2.0.0 Queued", OK] == await client.replies(2)
-        content = b"first" + ending.replace(b"\r\n.", b"\r\n") + b"NOOP\r\n"
+        content = b"First: x" + ending.replace(b"\r\n.", b"\r\n") + b"NOOP\r\n"
         assert [content] == station.acceptor.bodies
 
 
@@ -71,8 +71,8 @@ async def test_a_bare_line_end_is_refused_only_after_the_real_end(tmp_path: Path
 
 
 @pytest.mark.parametrize(("length", "expected"), [(2_046, "250 2.0.0 Queued"), (2_047, "554 5.6.0 Line too long")])
-async def test_a_line_of_content_has_at_most_2048_octets(length: int, expected: str, tmp_path: Path) -> None:
-    async with receiving(tmp_path) as station:
+async def test_a_line_of_content_has_at_most_2048_octets_where_the_connector_is_strict(length: int, expected: str, tmp_path: Path) -> None:
+    async with receiving(tmp_path, lenient_addresses=False) as station:
         client = await station.client_in("EHLO client.example", "MAIL FROM:<a@x.example>", "RCPT TO:<b@here.example>", "DATA")
 
         await client.send(b"short\r\n\r\n" + b"x" * length + b"\r\nshort\r\n.\r\nNOOP\r\n")
@@ -81,7 +81,7 @@ async def test_a_line_of_content_has_at_most_2048_octets(length: int, expected: 
 
 
 async def test_content_that_never_breaks_a_line_is_refused_at_its_end_and_not_kept(tmp_path: Path) -> None:
-    async with receiving(tmp_path) as station:
+    async with receiving(tmp_path, lenient_addresses=False) as station:
         client = await station.client_in("EHLO client.example", "MAIL FROM:<a@x.example>", "RCPT TO:<b@here.example>", "DATA")
 
         await client.send(b"x" * 3_000_000 + b"\r\n.\r\nNOOP\r\n")

@@ -6,10 +6,11 @@ from pathlib import Path
 import dns.name
 import dns.rcode
 import pytest
+import structlog
 
 from shadowrelay.model.routing import HostPort
 from shadowrelay.smtp import host_names
-from shadowrelay.smtp.host_names import AnswerKind, Freshness, Lookups
+from shadowrelay.smtp.host_names import AnswerKind, Freshness, Lookups, resolver_of
 from tests.kit.clock import PATIENCE_SECONDS, Hands
 from tests.kit.smtp_servers import name_server
 
@@ -208,6 +209,44 @@ async def test_the_systems_file_is_read_again_when_it_changes(tmp_path: Path):
     assert ((), 1) == missing
     assert ((name("corp.example"), name("site.example")), 2) == first
     assert ((name("other.example"),), 1) == second
+
+
+@pytest.mark.parametrize(
+    "bad",
+    ["nameserver 192.0.2.300", "nameserver", "nameserver ns.example", "search a..b", "domain " + "x" * 64, "\xff\x00 x", "options ndots:x"],
+)
+async def test_a_bad_line_of_the_systems_file_is_skipped(bad: str, tmp_path: Path) -> None:
+    conf = tmp_path / "resolv.conf"
+    conf.write_bytes(f"search corp.example\n{bad}\nnameserver 192.0.2.53\nnameserver fe80::1%eth0\n".encode("latin-1"))
+
+    with structlog.testing.capture_logs() as lines:
+        resolver = resolver_of(conf)
+
+    assert ["192.0.2.53", "fe80::1%eth0"] == [str(server) for server in resolver.nameservers]
+    assert [name("corp.example")] == resolver.search
+    assert {"resolv_conf.line_skipped"} >= {line["event"] for line in lines}
+
+
+@pytest.mark.parametrize("worse", ["", "nameserver nowhere\n", "# nothing\n", None])
+async def test_a_file_that_is_worse_than_the_last_one_does_not_stop_dns(worse: str | None, tmp_path: Path) -> None:
+    clock = Hands(1000.0)
+    conf = tmp_path / "resolv.conf"
+    asking = Lookups(clock=clock, resolv_conf=conf)
+    conf.write_text("nameserver 192.0.2.53\nsearch corp.example\n")
+    first = asking.search()
+    if worse is None:
+        conf.unlink()
+    else:
+        conf.write_text(worse)
+    with structlog.testing.capture_logs() as lines:
+        for _ in range(3):
+            clock.at += 2
+            assert first == asking.search()
+    conf.write_text("nameserver 192.0.2.54\nsearch site.example\n")
+    clock.at += 2
+
+    assert ((name("site.example"),), 1) == asking.search()
+    assert 1 == [line["event"] for line in lines].count("resolv_conf.kept")
 
 
 async def test_without_any_configuration_nobody_knows():

@@ -2,8 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,62 +10,22 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shadowrelay.model.message import Content, Recipient
+from shadowrelay.model.message import BodyType, Content, Recipient
 from shadowrelay.model.replies import DeliveryError, LeaseTooShort, PermanentDeliveryError, Reply, TransientDeliveryError
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import replace
-from shadowrelay.smtp.client import ConnectOptions, Opened, open_session
+from shadowrelay.smtp.client import ConnectOptions, TlsUse, open_session
 from shadowrelay.smtp.data import DotStuffer, stuffed_with_end
 from shadowrelay.smtp.deliverer import DeliveryTransaction, Limits, OutgoingMessage, Unfinished
+from shadowrelay.smtp.tls import opportunistic_context
 from tests.kit.clock import PATIENCE_SECONDS, until
 from tests.kit.ledger import a_content, a_spooled_content, an_envelope
 from tests.kit.smtp_servers import CLOSE, EXTENSIONS, HANG, ScriptedServer, serving
+from tests.smtp.transactions import BODY, FULL, a_session, run, run_in, some_work
 
-BODY = b"Subject: hello\r\n\r\nline\r\n.dot\r\n..two\r\n\r\n.\r\nend\r\n"
 SENDER = an_envelope().sender
-FULL = Limits()
 SHORT = Limits(command=0.2, data=0.2, block=0.2, dot=0.2)  # where the server never answers before the content
 SHORT_AT_DOT = Limits(dot=0.2)
-
-
-def some_work(
-    recipients_count: int = 1, data: bytes = BODY, *, prefix: bytes = b"", limits: Limits = FULL, **changes: object
-) -> OutgoingMessage:
-    envelope = an_envelope(recipients_count, **changes)
-    return OutgoingMessage(envelope, tuple(range(1, recipients_count + 1)), a_content(data), prefix, lambda: True, limits)
-
-
-@dataclass
-class Attempted:
-    replies: dict[int, str]
-    error: Exception | None
-    is_usable: bool
-
-
-@contextlib.asynccontextmanager
-async def a_session(server: ScriptedServer) -> AsyncIterator[Opened]:
-    async with serving(server):
-        session = await open_session(HostPort("127.0.0.1", server.port), "hop.example", ConnectOptions("me.example"))
-        try:
-            yield session
-        finally:
-            session.pipeline.abort()
-            await session.pipeline.closed()
-
-
-async def run(server: ScriptedServer, work: OutgoingMessage) -> Attempted:
-    async with a_session(server) as session:
-        return await run_in(session, work)
-
-
-async def run_in(session: Opened, work: OutgoingMessage) -> Attempted:
-    transaction = DeliveryTransaction(session, work)
-    error: Exception | None = None
-    try:
-        await transaction.run()
-    except (DeliveryError, LeaseTooShort, Unfinished) as caught:
-        error = caught
-    return Attempted({ordinal: str(reply) for ordinal, reply in transaction.replies.items()}, error, session.pipeline.is_usable)
 
 
 # what is said
@@ -171,7 +130,87 @@ async def test_smtputf8_that_nothing_needs_is_not_asked_for():
     assert {1: "250 2.0.0 taken"} == result.replies
 
 
+BIG = 1_200_000
+NOT_ASCII = "x\xe4".encode("latin-1")
+
+
+@pytest.mark.parametrize("size", [10, BIG])
+@pytest.mark.parametrize(
+    ("header", "body", "changes", "expected"),
+    [
+        (b"x", b"x", {"smtputf8": True}, "taken"),
+        (b"x", b"x", {"body": BodyType.EIGHT_BIT_MIME}, "taken"),
+        (b"x", b"x", {"body": BodyType.EIGHT_BIT_MIME, "smtputf8": True}, "taken"),
+        (b"x", NOT_ASCII, {"body": BodyType.EIGHT_BIT_MIME}, "5.6.3"),
+        (NOT_ASCII, b"x", {"body": BodyType.EIGHT_BIT_MIME}, "5.6.3"),
+        (NOT_ASCII, b"x", {"body": BodyType.EIGHT_BIT_MIME, "smtputf8": True}, "5.6.3"),
+        (b"x", b"x", {"sender": "\u00e4@a.example", "smtputf8": True}, "5.6.7"),
+    ],
+)
+async def test_a_message_of_any_size_needs_what_its_octets_need(
+    size: int, header: bytes, body: bytes, changes: dict[str, object], expected: str, tmp_path: Path
+) -> None:
+    server = ScriptedServer(extensions=())
+    data = b"Subject: " + header + b"\r\n\r\n" + (b"y" * 70 + b"\r\n") * (size // 72) + body + b"\r\n"
+    content = a_spooled_content(tmp_path, data) if size == BIG else a_content(data)
+
+    result = await run(server, replace(some_work(**changes), content=content))
+
+    assert expected in str(result.replies or result.error)
+    assert [data][: expected == "taken"] == server.messages
+
+
+@pytest.mark.parametrize("size", [10, BIG])
+async def test_8bit_content_goes_as_it_is_where_that_is_allowed(size: int, tmp_path: Path) -> None:
+    server = ScriptedServer(extensions=())
+    data = b"Subject: x\r\n\r\n" + (b"y" * 70 + b"\r\n") * (size // 72) + NOT_ASCII + b"\r\n"
+    content = a_spooled_content(tmp_path, data) if size == BIG else a_content(data)
+    work = replace(some_work(body=BodyType.EIGHT_BIT_MIME), content=content, may_send_8bit=True)
+
+    result = await run(server, work)
+
+    assert {1: "250 2.0.0 taken"} == result.replies
+    assert f"MAIL FROM:<{SENDER}>" == server.lines[1]
+    assert [data] == server.messages
+
+
 # what the replies mean
+
+
+@pytest.mark.parametrize("text", ["552 5.5.3 Too many recipients", "552 too many"])
+@pytest.mark.parametrize("extensions", [EXTENSIONS, ()], ids=["pipelined", "one by one"])
+async def test_552_to_a_recipient_is_for_another_transaction(extensions, text):
+    server = ScriptedServer({"RCPT": ["250 ok", text, "550 5.1.1 no"]}, extensions)
+
+    result = await run(server, some_work(3))
+
+    assert {1: "250 2.0.0 taken", 2: text.replace("552 5.", "452 4.").replace("552", "452"), 3: "550 5.1.1 no"} == result.replies
+
+
+async def test_552_to_the_content_stays_final():
+    assert {1: "552 5.3.4 too big"} == (await run(ScriptedServer({"DOT": "552 5.3.4 too big"}), some_work())).replies
+
+
+@pytest.mark.parametrize("verb", ["MAIL", "RCPT"])
+@pytest.mark.parametrize("extensions", [EXTENSIONS, ()], ids=["pipelined", "one by one"])
+async def test_a_demand_for_tls_after_tls_failed_is_no_reason_to_return_mail(extensions, verb):
+    server = ScriptedServer({verb: "530 5.7.0 Must issue STARTTLS first"}, (*extensions, "STARTTLS"))
+    async with serving(server):
+        options = ConnectOptions("me.example", TlsUse.OPPORTUNISTIC, opportunistic_context())
+        session = await open_session(HostPort("127.0.0.1", server.port), "hop.example", options)
+        result = await run_in(session, some_work())
+        session.pipeline.abort()
+
+    said = result.replies.get(1) or str(result.error.reply)
+    assert said.startswith("451 4.7.5 TLS could not be negotiated")
+    assert "530 5.7.0 Must issue STARTTLS first" in said
+    assert not isinstance(result.error, PermanentDeliveryError)
+
+
+async def test_a_demand_for_tls_that_the_server_does_not_offer_is_final():
+    result = await run(ScriptedServer({"MAIL": "530 5.7.0 Must issue STARTTLS first"}), some_work())
+
+    assert isinstance(result.error, PermanentDeliveryError)
 
 
 @pytest.mark.parametrize("extensions", [EXTENSIONS, ()], ids=["pipelined", "one by one"])

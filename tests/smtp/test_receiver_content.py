@@ -2,6 +2,8 @@
 
 import asyncio
 import hashlib
+import re
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -173,7 +175,7 @@ async def test_a_full_disk_is_answered_when_the_content_has_ended(tmp_path: Path
 @pytest.mark.parametrize("size", [100, 500_000, 3_000_000])
 async def test_a_message_of_any_size_arrives_bit_for_bit_with_its_hash(size: int, tmp_path: Path) -> None:
     line = b".dots and 8-bit \xe4 and NUL \x00 and more text to make it a line of ordinary length\r\n"
-    content = line * (size // len(line) + 1)
+    content = b"\r\n" + line * (size // len(line) + 1)
     async with receiving(tmp_path, relay_from=["127.0.0.1"]) as station:
         client = await station.client_in("EHLO client.example", "MAIL FROM:<a@x.example>", "RCPT TO:<b@x.example>", "DATA")
 
@@ -276,7 +278,7 @@ def test_the_trace_header_writes_an_ipv6_client_as_a_literal() -> None:
         (b"", ("", "", "", 0)),
         (b"\r\nSubject: body\r\n", ("", "", "", 0)),
         (b"SUBJECT:x\r\nMESSAGE-ID:  <1@x> \r\n\r\nSubject: body\r\n", ("<1@x>", "x", "", 0)),
-        (b"Subject: a\r\n\tb\r\n  c\r\nX: y\r\n\r\n", ("", "a\tb  c", "", 0)),
+        (b"Subject: a\r\n\tb\r\n  c\r\nX: y\r\n\r\n", ("", "a b  c", "", 0)),
         (b"Received: a\r\nreceived: b\r\n by c\r\nX-Received: d\r\n\r\nReceived: e\r\n", ("", "", "", 2)),
         (b"Subject: \xe4\r\n\r\n", ("", "\ufffd", "", 0)),
         (b"X-Subject: no\r\n\r\n", ("", "", "", 0)),
@@ -388,6 +390,79 @@ async def test_what_devices_write_is_taken_where_the_connector_says_so(tmp_path:
             assert ('"a..b"@x.example', '"john."@here.example') == (envelope.sender, envelope.recipients[0].address)
 
     assert expected == tuple(replies)
+
+
+async def test_a_recipient_of_bad_syntax_is_refused_and_the_session_goes_on(tmp_path: Path) -> None:
+    async with receiving(tmp_path, max_protocol_errors=1) as station:
+        client = await station.client_in(*TO_DATA[:2])
+
+        assert {"501 5.1.3 Bad recipient address syntax"} == {await client.ask("RCPT TO:<a@@here.example>") for _ in range(5)}
+        assert "250 2.1.5 Recipient OK" == await client.ask("RCPT TO:<b@here.example>")
+
+
+@pytest.mark.parametrize("name", ["my computer", "(none)", "a/b", "[192.0.2.1", "büro", "x(y)z; by me"])
+async def test_a_hello_name_that_is_no_host_name_is_taken_and_forges_no_trace(name: str, tmp_path: Path) -> None:
+    async with receiving(tmp_path) as station:
+        client = await station.client_in(f"EHLO {name}", *TO_DATA[1:])
+        await client.send(b"Subject: x\r\n\r\n.\r\n")
+        await client.reply()
+    async with receiving(tmp_path, lenient_addresses=False) as strict:
+        refused = await (await strict.connect()).ask(f"HELO {name}")
+
+    envelope, _, octets = station.acceptor.accepted[0]
+    assert name == envelope.client_name
+    assert re.match(rb"Received: from [A-Za-z0-9_.\[-]+ \(\[127.0.0.1\]\)\r\n\tby ", octets)
+    assert refused.startswith("250" if name == "[192.0.2.1" else "501")
+
+
+BODIES = [b"  Alarm: zone 3\r\nsecond line\r\n", b"no header\r\n", b".\r\nx: y\r\n", b"http//x y: z\r\n", b": no name\r\n"]
+HEADERS = [
+    b"Subject: x\r\n\r\ny\r\n",
+    b"X-Odd_1 : x\r\n",
+    b"\r\nonly a body\r\n",
+    b"From me Thu Nov 26\r\nTo: x\r\n",
+    b">From me\r\nTo: x\r\n",
+    b"",
+]
+
+
+@pytest.mark.parametrize("one_by_one", [False, True])
+@pytest.mark.parametrize("content", [*BODIES, *HEADERS], ids=repr)
+def test_content_without_a_header_is_separated_from_our_trace(content: bytes, one_by_one: bool, tmp_path: Path) -> None:
+    sink = ContentSink(tmp_path / "x", ContentBudget().portion(), Descriptors(sys.maxsize))
+    data = DataFilter(sink, 10_000, b"Received: by us\r\n")
+    written = content.replace(b"\r\n.", b"\r\n..")
+    written = b"." + written if written.startswith(b".") else written
+    for block in [written[place : place + 1] for place in range(len(written))] if one_by_one else [written]:
+        data.take(block)
+    if not content:
+        data.take(b"")
+
+    assert data.refusal is None
+    assert b"Received: by us\r\n" + (b"\r\n" if content in BODIES else b"") + content == sink.content().data
+
+
+@given(st.lists(st.sampled_from([b"x" * 1_500, b".", b"\r\n", b"\r\n.", b"y"]), max_size=30), st.integers(1, 3_000))
+def test_lines_of_any_length_arrive_as_they_were_sent_wherever_blocks_end(pieces: list[bytes], block: int) -> None:
+    content = b"Subject: x\r\n" + b"".join(pieces) + b"\r\n"
+    sink = ContentSink("never written", ContentBudget().portion(), Descriptors(sys.maxsize))
+    data = DataFilter(sink, 1_000_000, takes_long_lines=True)
+    written = content.replace(b"\r\n.", b"\r\n..")
+    for start in range(0, len(written), block):
+        data.take(written[start : start + block])
+
+    assert data.refusal is None
+    assert content == sink.content().data
+
+
+async def test_a_long_line_is_taken_where_the_connector_is_lenient(tmp_path: Path) -> None:
+    content = b"Subject: x\r\n\r\n" + b"x." * 1_500_000 + b"\r\nend\r\n"
+    async with receiving(tmp_path) as station:
+        client = await station.client_in(*TO_DATA)
+        await client.send(stuffed(content))
+
+        assert "250 2.0.0 Queued" == await client.reply()
+    assert [content] == station.acceptor.bodies
 
 
 async def test_a_bare_postmaster_gets_his_domain_or_is_refused(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ async def test_content_goes_to_a_file_when_the_budget_is_used_and_arrives_whole(
         await second.send(b".\r\n")
 
         assert (await second.reply()).startswith("250")
-        assert ([BODY], 1) == (station.acceptor.bodies, budget.spooled_early_count)
+        assert ([b"\r\n" + BODY], 1) == (station.acceptor.bodies, budget.spooled_early_count)
         assert "x" not in station.acceptor.accepted[0][0].subject
 
 

@@ -222,7 +222,7 @@ async def test_a_client_that_has_closed_its_side_still_gets_its_replies(tmp_path
         client.writer.write_eof()
 
         assert (await client.rest()).endswith("250 2.0.0 Queued\r\n")
-        assert [b"x\r\n"] == station.acceptor.bodies
+        assert [b"\r\nx\r\n"] == station.acceptor.bodies
 
 
 @pytest.mark.parametrize("is_reset", [False, True], ids=["closed", "reset"])
@@ -260,7 +260,7 @@ async def test_a_server_that_closes_waits_for_commands_that_wait_for_a_promise(t
         station.acceptor.gate.set()
         await closing
 
-        assert [b"x\r\n"] == station.acceptor.bodies
+        assert [b"\r\nx\r\n"] == station.acceptor.bodies
 
 
 async def test_a_client_that_vanishes_within_content_leaves_nothing(tmp_path: Path) -> None:

@@ -49,12 +49,12 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Authority]:
     return Authority(tmp_path_factory.mktemp("certificates"))
 
 
-async def secured(client: Client, context: ssl.SSLContext) -> str:
+async def secured(client: Client, context: ssl.SSLContext, name: str = "b.example") -> str:
     """Through STARTTLS to the second EHLO, whose reply comes back."""
-    await client.ask("EHLO b.example")
+    await client.ask(f"EHLO {name}")
     assert await client.ask("STARTTLS") == "220 2.0.0 Ready to start TLS"
     await client.start_tls(context, "a.example")
-    return await client.ask("EHLO b.example")
+    return await client.ask(f"EHLO {name}")
 
 
 async def test_anybody_may_use_tls_without_a_certificate(authority: Authority, tmp_path: Path) -> None:
@@ -112,7 +112,26 @@ async def test_a_certificate_of_a_name_that_is_no_peer_gives_no_right(authority:
         assert "530 5.7.0 Authentication required" == await client.ask(HELLO)
 
 
-async def test_a_certificate_of_another_authority_does_not_pass_the_handshake(authority: Authority, tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("connector", [XSHADOW, {}], ids=["with peers", "without peers"])
+async def test_a_certificate_of_another_authority_counts_as_not_verified(
+    authority: Authority, tmp_path: Path, version: ssl.TLSVersion, connector: dict[str, Any]
+) -> None:
+    context = Authority(tmp_path).context_of("mta.other.example")
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.minimum_version = context.maximum_version = version
+    async with receiving(tmp_path, tls=authority.files_of("a.example"), **connector) as station:
+        client = await station.connect()
+
+        hello = await secured(client, context, "mta.other.example")
+
+        assert "SIZE" in hello
+        assert "XSHADOW" not in hello
+        assert "250 2.1.0 Sender OK" == await client.ask("MAIL FROM:<>")
+
+
+async def test_a_peer_with_a_certificate_of_another_authority_does_not_pass_the_handshake(authority: Authority, tmp_path: Path) -> None:
     other = Authority(tmp_path)
     context = other.context_of("b.example")
     context.check_hostname = False

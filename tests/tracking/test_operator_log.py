@@ -50,7 +50,7 @@ def test_an_event_is_one_json_line_with_level_utc_time_and_its_context(stream):
 
     (event,) = events(stream)
     assert event.pop("timestamp").endswith("Z")
-    assert {"event": "shadow.stored", "level": "info", "session": "s1", "size": 4096, "text": "zwei\nZeilen ü"} == event
+    assert {"event": "shadow.stored", "level": "info", "session": "s1", "size": 4096, "text": "zwei Zeilen ü"} == event
 
 
 def test_events_below_the_level_are_not_written(stream):

@@ -18,6 +18,7 @@ OTHER = {  # of the keys that are no durations
     "shadow_redundancy_enabled": False,
     "shadow_heartbeat_retry_count": 7,
     "concurrency_per_destination": 7,
+    "eight_bit_without_8bitmime": False,
 }
 
 

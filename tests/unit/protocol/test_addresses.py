@@ -345,14 +345,39 @@ def test_the_null_sender_and_postmaster_may_have_their_space_too():
 
 @pytest.mark.parametrize(
     "written",
-    ["a b.@c.example", "a.@", "a.@b..c", "a.@[192.0.2.1]", "a@b.@c", 'a"..b@c', "a,.@c", "l" * 62 + ".@b.example", "a.@-b", "a.@b\r"],
+    ["a b.@c.example", "a.@", "a.@b..c", "a@b..", "a@b.@c", 'a"..b@c', "a,.@c", "l" * 481 + "@b.example", "a.@-b", "a.@b\r"],
 )
 def test_leniency_ends_at_what_nobody_could_pass_on(written):
     assert BAD_SENDER == refusal(lambda text: parse_mail(text, lenient=True), f"FROM:<{written}>")
     assert BAD_RECIPIENT == refusal(lambda text: parse_rcpt(text, lenient=True), f"TO:<{written}>")
 
 
-@pytest.mark.parametrize("argument", ["FROM:\t<a@b>", "FROM :<a@b>", "FROM:a@b", "FROM: ", "FROM:"])
+LONG = "bounces+23091751-1e1a-some.person.with.a.long.name=customer-domain.test"
+
+
+@pytest.mark.parametrize(
+    ("written", "address"),
+    [
+        (f"<{LONG}@c.example>", f"{LONG}@c.example"),
+        (f"<{'l' * 480}@c.example>", f"{'l' * 480}@c.example"),
+        (f'<"{LONG} x"@c.example>', f'"{LONG} x"@c.example'),
+        (f"<{LONG}@[192.0.2.1]>", f"{LONG}@[192.0.2.1]"),
+        ("<a@c.example.>", "a@c.example"),
+        ("<a@my_host._x.example>", "a@my_host._x.example"),
+        ("<.a.@[192.0.2.1]>", '".a."@[192.0.2.1]'),
+        ("a@c.example", "a@c.example"),
+        ("\t <a@c.example>", "a@c.example"),
+    ],
+)
+@pytest.mark.parametrize("parameters", ["SIZE=1 RET=FULL", "  SIZE=1\t RET=FULL ", "\tSIZE=1 RET=FULL\t"])
+def test_what_other_servers_take_is_read_where_the_connector_is_lenient(written, address, parameters):
+    assert MailCommand(address, {"SIZE": "1", "RET": "FULL"}) == parse_mail(f"FROM:{written} {parameters}", lenient=True)
+    assert RcptCommand(address, {}) == parse_rcpt(f"TO:{written}", lenient=True)
+    assert RcptCommand(address, {}) == parse_rcpt(format_rcpt(Recipient(address), dsn=False), lenient=True)
+    assert refusal(parse_mail, f"FROM:{written} {parameters}") in (MAIL_SYNTAX, BAD_SENDER, BAD_PARAMETER)
+
+
+@pytest.mark.parametrize("argument", ["FROM :<a@b>", "FROM:a@b>", "FROM:<a@b", "FROM:a", "FROM: ", "FROM:"])
 def test_other_freedoms_are_not_taken(argument):
     assert refusal(lambda text: parse_mail(text, lenient=True), argument) in (MAIL_SYNTAX, BAD_SENDER)
 
