@@ -86,6 +86,7 @@ class Node:
         self._lookups = Lookups(loaded.settings.dns.nameservers)
         hosts = HostNames(self._lookups, connect=partial(client.dial, refuses=self._descriptors.refuses_next_hop))
         self._dial, self._dial_peer = dial or hosts.dial, dial or HostNames(self._lookups).dial_peer
+        self._host_names = None if dial is not None else hosts
         self._links: dict[ServerName, SmtpPeerLink] = {}
         self._opened = contextlib.AsyncExitStack()  # how to close what is open
         self.is_started = self._is_to_stop = self._is_reload_wanted = self._are_descriptors_scarce = False
@@ -198,7 +199,9 @@ class Node:
             resolver,
             concurrency_per_destination=settings.send.concurrency_per_destination,
             connection_inactivity_timeout=settings.send.connection_inactivity_timeout,
+            unused_session_timeout=settings.send.unused_session_timeout,
             to_peer=self._delivery_session_to,
+            names=self._host_names,
         )
 
     async def _delivery_session_to(self, address: HostPort) -> Opened | None:

@@ -86,7 +86,7 @@ class DeliverService:
         self._forks = forks
         self._suspects = Suspects()
         self._event = asyncio.Event()
-        self._queues = queues = NextHopQueues(context, self._event.set, self._without_room)
+        self._queues = queues = NextHopQueues(context, self._event.set, self._without_room, self._concurrency_of)
         self._enqueuer = Enqueuer(context, forks, verdicts, queues, want_copy)
         self._loaded_since_start: set[int] = set()  # internal ids
         self._outcomes = Outcomes(context, verdicts, queues.note_due, self.copy_and_deliver, self._done)
@@ -107,15 +107,18 @@ class DeliverService:
     def reload(self) -> None:
         """Apply the routes and retries of the new configuration: each queue checks where its mail goes now."""
         self._forks.configure(self._context.settings)
-        concurrency = self._context.settings.send.concurrency_per_destination
         for queue in self._queues:
-            queue.concurrency = concurrency
+            queue.concurrency = concurrency = self._concurrency_of(queue.key)
             queue.state = delivery_rules.active(concurrency)
             self._queues.want_turn(queue)
             self._queues.end_arriving(queue, is_over=True)
         for message_id in self._in_hand:
             self._context.attempts.changed(message_id)  # its forks may differ now
         self._end_wait_for_copies()
+
+    def _concurrency_of(self, key: str) -> int:
+        next_hop = self._forks.next_hop_of(key)
+        return (0 if next_hop is None else next_hop.concurrency) or self._context.settings.send.concurrency_per_destination
 
     def wake(self) -> None:
         """Submission has a new message."""

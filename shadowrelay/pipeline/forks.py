@@ -79,10 +79,11 @@ class ForkAttempt:
 @dataclass(frozen=True, slots=True)
 class NextHopNews:
     """What the attempt shows about the next hop. `failure`: why none of its hosts could be reached, or how the session was
-    lost (`is_lost`); `None` if it answered."""
+    lost (`is_lost`); `None` if it answered. `is_limited`: see `DeliveryError`."""
 
     failure: Reply | None
     is_lost: bool = False
+    is_limited: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,7 +431,7 @@ class Forks:
 def _news(result: TransactionResult) -> NextHopNews:
     error = result.result
     if isinstance(error, DeliveryError) and error.is_connection:
-        return NextHopNews(error.reply, is_lost=not error.is_unreachable)
+        return NextHopNews(error.reply, is_lost=not error.is_unreachable, is_limited=error.is_limited)
     return NextHopNews(None)
 
 

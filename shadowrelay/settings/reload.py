@@ -21,7 +21,12 @@ FIXED_TRANSPORT = (
     "safety_net_hold_time",
     "message_expiration_timeout",
 )
-FIXED_SEND = ("connection_inactivity_timeout", "peer_connection_inactivity_timeout", "concurrency_per_destination")
+FIXED_SEND = (
+    "connection_inactivity_timeout",
+    "unused_session_timeout",
+    "peer_connection_inactivity_timeout",
+    "concurrency_per_destination",
+)
 
 
 def adopted(running: Settings, found: Settings) -> tuple[Settings, list[str]]:

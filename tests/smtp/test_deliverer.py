@@ -468,7 +468,7 @@ async def test_a_cancellation_at_any_await_leaves_neither_a_connection_nor_a_slo
         else:
             pytest.fail("the attempt never ends")
 
-    assert suspension > 5
+    assert suspension > 3  # for a session, and for replies
 
 
 async def test_close_ends_idle_and_busy_sessions():
