@@ -26,7 +26,7 @@ import structlog
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import Content, Ordinals
 from shadowrelay.model.ownership import Role
-from shadowrelay.model.queue import SUBMISSION, WAITS_FOR_COPY, ForkRetry, StoredMessage
+from shadowrelay.model.queue import SUBMISSION, WAITS_FOR_COPY, ForkRetry, NextHopServer, StoredMessage
 from shadowrelay.model.replies import ContentCorrupt, LeaseTooShort, LedgerUnavailable
 from shadowrelay.model.routing import Destination, Fork
 from shadowrelay.model.tracking import Acknowledged
@@ -219,6 +219,10 @@ class DeliverService:
     def has_other_route(self, stored: StoredMessage, server: ServerName) -> bool:
         """See `Forks.has_other_route`."""
         return self._forks.has_other_route(stored, server)
+
+    def servers(self, key: str) -> tuple[NextHopServer, ...]:
+        """See `ports.Deliverer`."""
+        return self._forks.servers(key)
 
     def next_hop_of(self, name: str) -> Destination | None:
         """See `Forks.next_hop_of`."""

@@ -87,7 +87,11 @@ class View:
         velocity = self._velocities.of
         return tuple(
             [
-                replace(_with_state(row, loaded.get(row.next_hop)), velocity=velocity(row.kind, _depth_name(row), row.count))
+                replace(
+                    _with_state(row, loaded.get(row.next_hop)),
+                    velocity=velocity(row.kind, _depth_name(row), row.count),
+                    servers=self._deliver.servers(row.next_hop) if row.kind is QueueKind.DELIVERY else (),
+                )
                 for row in await self._context.ledger.queues()
             ]
         )

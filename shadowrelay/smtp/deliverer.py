@@ -24,6 +24,7 @@ from math import inf
 import structlog
 
 from shadowrelay.model.message import BodyType, Content, Envelope
+from shadowrelay.model.queue import NextHopServer
 from shadowrelay.model.replies import DeliveryError, LeaseTooShort, PermanentDeliveryError, Reply, TransientDeliveryError
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import dataclass, replace
@@ -34,7 +35,7 @@ from shadowrelay.smtp.client import ConnectOptions, Opened, TlsUse, open_session
 from shadowrelay.smtp.client_session import BROKEN_REPLY, CONNECTION_FAILED, SERVICE_CLOSING, RawReply, SessionBroken, failure
 from shadowrelay.smtp.data import DotStuffer, stuffed_with_end
 from shadowrelay.smtp.host_names import ADDRESS_SECONDS, HostNames
-from shadowrelay.smtp.next_hop_sessions import AddressSessions, Opening, Refused, Sessions
+from shadowrelay.smtp.next_hop_sessions import ADDRESSES_MAX, AddressSessions, NoSession, Opening, Sessions
 from shadowrelay.smtp.next_hops import NextHopHost, NextHops
 from shadowrelay.smtp.resolver import NO_USABLE_EXCHANGE, Exchange, MailResolver
 
@@ -328,6 +329,7 @@ RESTED_SECONDS = 0.5  # a session that was idle for so long may be dead without 
 FIRST_REPLY_SECONDS = 10.0  # then it counts as dead, and another one is opened
 REPLACEMENTS_MAX = 3  # sessions that an attempt replaces at one address
 PATIENCE_SECONDS = 30.0  # for a greeting or a free session where there is another address
+SHOWN_MAX = 40  # servers of a next hop, in listings
 ATTEMPT_SECONDS = 600.0  # no further server gets the message after that
 
 
@@ -337,7 +339,7 @@ async def no_peer(address: HostPort) -> Opened | None:
 
 
 @dataclass(slots=True)
-class Course:
+class ServersInTurn:
     """An attempt from server to server. `left`: recipients that a further server may get; `refused`: by replies that are final.
 
     `result`: what the last server did that answered, else what the last one did.
@@ -417,13 +419,14 @@ class SmtpDeliverer:
         self._concurrency = concurrency_per_destination
         self._limits = limits.within(inactivity_seconds)
         self._log = structlog.get_logger().bind()
+        self._tried: dict[str, dict[NextHopHost, None]] = {}  # by next hop, for listings
         self._is_closed = False
 
     async def deliver(self, job: DeliveryJob) -> DeliveryReport:
         """See `ports.Deliverer`. Writes one line to the operator log."""
         if self._is_closed:
             raise TransientDeliveryError(CONNECTION_FAILED, job.destination.key, is_unreachable=True)
-        course = Course(job, asyncio.get_running_loop().time(), tuple(sorted(job.ordinals)))
+        course = ServersInTurn(job, asyncio.get_running_loop().time(), tuple(sorted(job.ordinals)))
         report: DeliveryReport | None = None
         error: BaseException | None = None
         try:
@@ -437,7 +440,7 @@ class SmtpDeliverer:
             self._log_attempt(job, course.began_at, report, error)
             course.result = error = None  # break the cycle from frame to exception, which would keep the attempt's content alive
 
-    async def _run(self, course: Course) -> None:
+    async def _run(self, course: ServersInTurn) -> None:
         """Try server after server. Raises what is final for all recipients, except where some are refused already."""
         destination, impatient = course.job.destination, None
         async with contextlib.aclosing(self._next_hops.targets(destination)) as targets:
@@ -455,15 +458,24 @@ class SmtpDeliverer:
             assert result is not None
             course.is_over(result)
 
+    def servers(self, key: str) -> Sequence[NextHopServer]:
+        """See `ports.Deliverer`."""
+        now = asyncio.get_running_loop().time()
+        return [one for target in self._tried.get(key, ()) if (one := self._sessions.shown(target, str(target), now)) is not None]
+
     async def close(self) -> None:
         """End all sessions; running deliveries get TransientDeliveryError."""
         self._is_closed = True
         await self._sessions.close()
 
-    async def _try(self, target: NextHopHost, course: Course, patience: float | None) -> DeliveryReport | TransientDeliveryError | None:
+    async def _try(
+        self, target: NextHopHost, course: ServersInTurn, patience: float | None
+    ) -> DeliveryReport | TransientDeliveryError | None:
         """Run a transaction with this server; None if `patience` ended before there was a session. A kept session that turns out stale, or
         at the end of what the server takes in a session, is replaced."""
         loop, address = asyncio.get_running_loop(), self._sessions.at(target)
+        if target not in (tried := self._tried.get(course.job.destination.key, ())):
+            self._note_tried(course.job.destination.key, {target: None, **dict.fromkeys(tried)})
         for replacements_left in range(REPLACEMENTS_MAX, -1, -1):
             taken = address.take()
             is_rested = taken is not None and loop.time() - taken[0] > RESTED_SECONDS
@@ -472,7 +484,7 @@ class SmtpDeliverer:
             else:
                 concurrency = course.job.destination.concurrency or self._concurrency
                 got = await address.wait(partial(self._open, target), concurrency, patience)
-                if isinstance(got, Refused):
+                if isinstance(got, NoSession):
                     if got.is_patience:
                         return None
                     is_limited = got.is_refusal and loop.time() - address.served_at < rules.LIMITED_SECONDS
@@ -491,7 +503,7 @@ class SmtpDeliverer:
         raise AssertionError("the last session is not replaced")
 
     async def _transact(
-        self, address: AddressSessions, session: Opened, course: Course, *, may_replace: bool
+        self, address: AddressSessions, session: Opened, course: ServersInTurn, *, may_replace: bool
     ) -> DeliveryReport | TransientDeliveryError | None:
         """Run the transaction in this session, and give it back or end it; None if it is to be replaced by another one."""
         job, is_fresh = course.job, session.messages_count == 0
@@ -540,6 +552,11 @@ class SmtpDeliverer:
         if may_replace and not is_kept and not is_fresh and rules.is_about_server(worst):
             return None
         return DeliveryReport(session.server, replies, passes_dsn="dsn" in session.extensions)
+
+    def _note_tried(self, key: str, targets: dict[NextHopHost, None]) -> None:
+        if len(self._tried) >= ADDRESSES_MAX:
+            self._tried.pop(next(iter(self._tried)))
+        self._tried[key] = dict.fromkeys(list(targets)[:SHOWN_MAX])
 
     def _put_back(self, address: AddressSessions, session: Opened, reply: Reply) -> bool:
         """Note what the reply to a transaction says of the server; whether the session may serve on. `reply`: the most favourable one."""

@@ -21,6 +21,7 @@ time that fails, the time until the next trial doubles. Units: seconds of the ev
 from collections.abc import Iterable
 from math import inf
 
+from shadowrelay.model.queue import NextHopServer, ServerState
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.values import dataclass
 
@@ -131,3 +132,13 @@ def openings(
     if not taken:
         limit = max(limit, 1)
     return int(max(0, min(wanted, limit - taken))), window
+
+
+def shown(server: str, trouble: Trouble | None, window: Window, standing_count: int, now: float) -> NextHopServer:
+    """For listings."""
+    if trouble is not None:
+        ago, probe = round(now - trouble.since, 3), round(max(trouble.probe_at - now, 0.0), 3)
+        return NextHopServer(server, ServerState.REFUSED, str(trouble.reply), standing_count, None, ago, probe)
+    if window.reply is not None:
+        return NextHopServer(server, ServerState.LIMITED, str(window.reply), standing_count, int(window.size), None, None)
+    return NextHopServer(server, ServerState.READY, "", standing_count, None, None, None)

@@ -1,4 +1,4 @@
-"""Sessions with the servers of next hops, one set for each address and its TLS demands, whatever domain the mail is for.
+"""Sessions with the servers of next hops, by address and TLS demands, whatever domain the mail is for. docs/design.md 6.10.
 
 Transactions and connections are apart: a transaction takes the first session that becomes free, be it the one that was opened for it or one
 that another transaction has ended with. So nothing waits for a greeting while a session stands idle, and one connection that never greets
@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 
 import structlog
 
+from shadowrelay.model.queue import NextHopServer
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import dataclass, replace
@@ -23,7 +24,7 @@ from shadowrelay.smtp.client_session import CONNECTION_FAILED, SessionBroken, on
 _log = structlog.get_logger()
 
 
-class Refused(NamedTuple):
+class NoSession(NamedTuple):
     """Why there is no session. A value, not an exception: one that is raised repeatedly keeps the frames of all its attempts alive.
 
     `is_refusal`: the server said so; `was_slow`: a whole connect timeout has passed; `is_patience`: it may still become free.
@@ -61,7 +62,7 @@ class AddressSessions:
         self._busy: set[Opened] = set()
         self._leaving: set[Opened] = set()
         self._opening: set[Opening] = set()
-        self._waiting: deque[asyncio.Future[Opened | Refused]] = deque()
+        self._waiting: deque[asyncio.Future[Opened | NoSession]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
         self._concurrency = 1
@@ -105,9 +106,9 @@ class AddressSessions:
             found[1].pipeline.abort()
         return None
 
-    async def wait(self, open_session: OpenSession, concurrency: int, patience: float | None) -> Opened | Refused:
+    async def wait(self, open_session: OpenSession, concurrency: int, patience: float | None) -> Opened | NoSession:
         """A session that was opened or became free, or why there is none. `patience`: how long to wait for it, in seconds."""
-        turn: asyncio.Future[Opened | Refused] = self._loop.create_future()
+        turn: asyncio.Future[Opened | NoSession] = self._loop.create_future()
         self._waiting.append(turn)
         self._open_session, self._concurrency = open_session, concurrency
         self._open_more()
@@ -122,10 +123,10 @@ class AddressSessions:
             if timer is not None:
                 timer.cancel()
 
-    def _lose_patience(self, turn: "asyncio.Future[Opened | Refused]") -> None:
+    def _lose_patience(self, turn: "asyncio.Future[Opened | NoSession]") -> None:
         if not turn.done():
             reply = self.window.reply or CONNECTION_FAILED._replace(text=f"{CONNECTION_FAILED.text}: no greeting")
-            turn.set_result(Refused(reply, was_slow=not self.standing_count, is_patience=True))
+            turn.set_result(NoSession(reply, was_slow=not self.standing_count, is_patience=True))
             self._waiting.remove(turn)
 
     def give_back(self, session: Opened, *, is_used_up: bool = False) -> None:
@@ -188,7 +189,7 @@ class AddressSessions:
             if not isinstance(error, SessionBroken):
                 _log.exception("session.failed")
             is_slow = self._loop.time() - opening.began_at >= self._slow_seconds
-            self._was_refused(Refused(broken.reply, broken.is_refusal, is_slow and opening.connected_at == inf))
+            self._was_refused(NoSession(broken.reply, broken.is_refusal, is_slow and opening.connected_at == inf))
         else:
             self._opening.discard(opening)
             if self._is_closed:
@@ -202,9 +203,9 @@ class AddressSessions:
         before = self.window
         self.window = rules.after_refused_session(before, self.standing_count, reply, self._loop.time())
         if before.reply is None:
-            _log.info("next_hop.limited", server=server, sessions=self.standing_count, reply=str(reply))
+            _log.info("session.limited", server=server, sessions=self.standing_count, reply=str(reply))
 
-    def _was_refused(self, refused: Refused) -> None:
+    def _was_refused(self, refused: NoSession) -> None:
         now = self._loop.time()
         if self.standing_count:
             self.was_limited(refused.reply, "")
@@ -276,7 +277,7 @@ class AddressSessions:
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
-                turn.set_result(Refused(CONNECTION_FAILED))
+                turn.set_result(NoSession(CONNECTION_FAILED))
         self.end_idle()
         tasks = [opening.task for opening in self._opening if opening.task is not None]
         for task in tasks:
@@ -292,7 +293,7 @@ ADDRESSES_MAX = 1_000  # remembered
 IDLE_SESSIONS_MAX = 200  # over all addresses
 
 
-class Target(Protocol):
+class Addressed(Protocol):
     """A server at an address."""
 
     @property
@@ -311,10 +312,10 @@ class Sessions:
         self._is_by_name = is_by_name
         self._all: dict[tuple[HostPort, str], AddressSessions] = {}
 
-    def _key(self, target: Target) -> tuple[HostPort, str]:
+    def _key(self, target: Addressed) -> tuple[HostPort, str]:
         return target.host, target.name if self._is_by_name else ""
 
-    def at(self, target: Target) -> AddressSessions:
+    def at(self, target: Addressed) -> AddressSessions:
         """The sessions with this address."""
         found = self._all.get(key := self._key(target))
         if found is None:
@@ -322,9 +323,14 @@ class Sessions:
             found = self._all[key] = AddressSessions(self._unused_seconds, self._slow_seconds)
         return found
 
-    def known(self, target: Target) -> AddressSessions | None:
+    def known(self, target: Addressed) -> AddressSessions | None:
         """The same, if there is anything to know of it."""
         return self._all.get(self._key(target))
+
+    def shown(self, target: Addressed, server: str, now: float) -> NextHopServer | None:
+        """What is known of this address."""
+        found = self.known(target)
+        return None if found is None else rules.shown(server, found.trouble, found.window, found.standing_count, now)
 
     def _make_room(self) -> None:
         if len(self._all) >= ADDRESSES_MAX:

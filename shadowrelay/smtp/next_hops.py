@@ -1,4 +1,4 @@
-"""The servers of a next hop, address by address, in the order of trying.
+"""The servers of a next hop, address by address, in the order of trying. RFC 5321 5.1; docs/design.md 6.10.
 
 The hosts of a route are tried in order, and each address of a host that is a name; the exchanges of a domain by preference, shuffled among
 equals. An address in trouble comes last (`next_hop_rules`).
