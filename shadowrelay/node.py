@@ -85,7 +85,8 @@ class Node:
         self._tls = self._read_tls()
         self._lookups = Lookups(loaded.settings.dns.nameservers)
         hosts = HostNames(self._lookups, connect=partial(client.dial, refuses=self._descriptors.refuses_next_hop))
-        self._dial, self._dial_peer = dial or hosts.dial, dial or HostNames(self._lookups).dial_peer
+        self._peer_names = HostNames(self._lookups)
+        self._dial, self._dial_peer = dial or hosts.dial, dial or self._peer_names.dial_peer
         self._host_names = None if dial is not None else hosts
         self._links: dict[ServerName, SmtpPeerLink] = {}
         self._opened = contextlib.AsyncExitStack()  # how to close what is open
@@ -236,9 +237,12 @@ class Node:
         return link
 
     def _connect_options_to(self, peer: Peer) -> ConnectOptions:
+        other_address = self._peer_names.gave_no_session
         if self._tls is None or not self._settings.peer_requires_tls(peer):
-            return ConnectOptions(self._settings.server.name, dial=self._dial_peer)
-        return ConnectOptions(self._settings.server.name, TlsUse.REQUIRED, self._tls.to_peers, dial=self._dial_peer)
+            return ConnectOptions(self._settings.server.name, dial=self._dial_peer, not_opened=other_address)
+        return ConnectOptions(
+            self._settings.server.name, TlsUse.REQUIRED, self._tls.to_peers, dial=self._dial_peer, not_opened=other_address
+        )
 
     async def _start_receiver(self) -> None:
         settings = self._settings

@@ -92,6 +92,7 @@ class ConnectOptions:
     connect_seconds: float = CONNECT_SECONDS
     greeting_seconds: float = GREETING_SECONDS
     command_seconds: float = COMMAND_SECONDS
+    not_opened: Callable[[HostPort], None] = lambda host: None  # called where a connected server gave no session
 
 
 @dataclass(slots=True, eq=False)
@@ -135,6 +136,7 @@ async def _open(host: HostPort, name: str, options: ConnectOptions, tls: TlsUse)
             await _protect(client, name, options, tls)
         return _adopt_transport(client, host, name)
     except BaseException as error:
+        options.not_opened(host)
         transport = client.transport
         client.close()
         if transport is not None:

@@ -385,6 +385,12 @@ class HostNames:
         if name in self._last:
             self._unreached_at[name] = self._clock()
 
+    def gave_no_session(self, host: HostPort) -> None:
+        """The address that was reached refused, or did not greet: try another one the next time."""
+        last = self._last.get(host.host)
+        if last is not None:
+            self._last[host.host] = replace(last, addresses=(*last.addresses[1:], last.addresses[0]))
+
     async def addresses(self, host: str, lane: str = "") -> tuple[str, ...]:
         """Addresses as text, at least one. Raises NoAddress."""
         fixed = _literal(host) or _localhost(host) or self._hosts().get(host.rstrip(".").lower(), ())
