@@ -369,8 +369,8 @@ class ServersInTurn:
         return False
 
     def may_go_on(self) -> bool:
-        """Whether time and leases allow a further server."""
-        if self.result is None:
+        """Whether time and leases allow a further server, after one that answered."""
+        if not self.answers_count:
             return True
         late = asyncio.get_running_loop().time() - self.began_at > ATTEMPT_SECONDS
         return not late and self.answers_count < rules.SERVERS_MAX and self.job.may_end_data()
@@ -445,7 +445,9 @@ class SmtpDeliverer:
         destination, impatient = course.job.destination, None
         async with contextlib.aclosing(self._next_hops.targets(destination)) as targets:
             async for target in targets:
-                if course.result is not None and (self._next_hops.is_skipped(target) or not course.may_go_on()):
+                if not course.may_go_on():
+                    break
+                if course.result is not None and self._next_hops.is_skipped(target):
                     continue
                 patience = PATIENCE_SECONDS if target.is_one_of_several or len(destination.hosts) > 1 else None
                 result = await self._try(target, course, patience)
@@ -473,6 +475,8 @@ class SmtpDeliverer:
     ) -> DeliveryReport | TransientDeliveryError | None:
         """Run a transaction with this server; None if `patience` ended before there was a session. A kept session that turns out stale, or
         at the end of what the server takes in a session, is replaced."""
+        if self._is_closed:
+            return TransientDeliveryError(CONNECTION_FAILED, str(target), is_unreachable=True)
         loop, address = asyncio.get_running_loop(), self._sessions.at(target)
         if target not in (tried := self._tried.get(course.job.destination.key, ())):
             self._note_tried(course.job.destination.key, {target: None, **dict.fromkeys(tried)})
@@ -535,9 +539,9 @@ class SmtpDeliverer:
             if error.reply is CONTENT_UNREADABLE:
                 address.drop(session)
                 raise
-            is_kept = self._put_back(address, session, error.reply)
+            self._put_back(address, session, error.reply)
             error.__traceback__ = None
-            return None if may_replace and not (is_kept or is_fresh) else error
+            return None if may_replace and not is_fresh and rules.may_be_about_session(error.reply) else error
         except PermanentDeliveryError as error:
             self._put_back(address, session, error.reply)
             if not course.refused:

@@ -83,6 +83,11 @@ def is_about_server(reply: Reply) -> bool:
     return reply.code != 450  # RFC 5321 4.2.3: 450 is a mailbox, 421, 451 and 452 are the server
 
 
+def may_be_about_session(reply: Reply) -> bool:
+    """Whether this 4xx to MAIL or DATA may be a limit of the session: another one may be treated better."""
+    return is_about_server(reply) or (400 <= reply.code < 500 and reply.enhanced.startswith("4.7."))
+
+
 def may_move_on(replies: Iterable[Reply]) -> bool:
     """Whether another server may get recipients with these replies: it took none of them, and may later take some."""
     codes = [reply.code for reply in replies]

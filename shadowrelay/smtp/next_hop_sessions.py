@@ -108,6 +108,8 @@ class AddressSessions:
 
     async def wait(self, open_session: OpenSession, concurrency: int, patience: float | None) -> Opened | NoSession:
         """A session that was opened or became free, or why there is none. `patience`: how long to wait for it, in seconds."""
+        if self._is_closed:
+            return NoSession(CONNECTION_FAILED)
         turn: asyncio.Future[Opened | NoSession] = self._loop.create_future()
         self._waiting.append(turn)
         self._open_session, self._concurrency = open_session, concurrency

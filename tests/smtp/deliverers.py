@@ -58,14 +58,16 @@ async def a_deliverer(
     unused_seconds: float = 60.0,
     tls: ssl.SSLContext | None = None,
     connect_seconds: float = PATIENCE_SECONDS,
+    names: HostNames | None = None,
 ) -> AsyncIterator[SmtpDeliverer]:
     use = TlsUse.NEVER if tls is None else TlsUse.OPPORTUNISTIC
     deliverer = SmtpDeliverer(
-        ConnectOptions("me.example", use, tls, dial=HostNames(Lookups()).dial, connect_seconds=connect_seconds),
+        ConnectOptions("me.example", use, tls, dial=(names or HostNames(Lookups())).dial, connect_seconds=connect_seconds),
         zone or Zone((), {}),
         concurrency_per_destination=concurrency,
         connection_inactivity_timeout=timedelta(seconds=idle_seconds),
         unused_session_timeout=timedelta(seconds=unused_seconds),
+        names=names,
         shuffle=lambda exchanges: exchanges.reverse(),
     )
     try:

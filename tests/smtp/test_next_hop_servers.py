@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 
 import pytest
 
@@ -11,6 +12,8 @@ from shadowrelay.model.routing import Destination, HostPort
 from shadowrelay.model.values import replace
 from shadowrelay.smtp import deliverer as deliverer_module
 from shadowrelay.smtp import next_hop_rules as rules
+from shadowrelay.smtp.client import dial
+from shadowrelay.smtp.host_names import HostNames, Lookups
 from shadowrelay.smtp.resolver import Exchange
 from tests.kit.clock import until
 from tests.kit.ledger import an_envelope
@@ -104,6 +107,37 @@ async def test_the_next_address_of_a_name_and_the_next_exchange_are_tried():
     assert f"far [127.0.0.1]:{servers[2].port}" == report.server
 
 
+async def test_the_addresses_of_a_name_in_a_route_are_tried_one_by_one_and_remembered_apart(tmp_path):
+    first, second = ScriptedServer({"MAIL": BUSY}), ScriptedServer()
+    servers = {"192.0.2.1": first, "192.0.2.2": second}
+    (tmp_path / "hosts").write_text("192.0.2.1 hop.example\n192.0.2.2 hop.example\n")
+
+    async def connect(host: HostPort) -> socket.socket:
+        return await dial(HostPort("127.0.0.1", servers[host.host].port))
+
+    async with serving(first, second):
+        names = HostNames(Lookups(), hosts_file=tmp_path / "hosts", connect=connect)
+        async with a_deliverer(names=names) as deliverer:
+            reports = [await deliver(deliverer, route(HostPort("hop.example"))) for _ in range(3)]
+            states = {one.server.partition("[")[2][:9]: one.state for one in deliverer.servers("route")}
+
+    assert [{1: TAKEN}] * 3 == [report.replies for report in reports]
+    assert (1, 1) == (len(first.sessions), len(second.sessions))
+    assert {"192.0.2.1": ServerState.REFUSED, "192.0.2.2": ServerState.READY} == states
+
+
+async def test_a_deliverer_that_is_closed_ends_what_waits_and_opens_nothing_more():
+    first, second = ScriptedServer({"MAIL": HANG}), ScriptedServer()
+    async with serving(first, second), a_deliverer(concurrency=1) as deliverer:
+        jobs = [asyncio.ensure_future(deliver(deliverer, route(at(first), at(second)))) for _ in range(3)]
+        await until(lambda: any(line.startswith("MAIL") for line in first.lines))
+        await deliverer.close()
+        results = await asyncio.gather(*jobs, return_exceptions=True)
+
+    assert [True] * 3 == [isinstance(result, TransientDeliveryError) for result in results]
+    assert [] == second.sessions
+
+
 async def test_an_answer_counts_more_than_a_server_that_cannot_be_reached():
     """The next hop answered: the message waits, not its whole queue."""
     server = ScriptedServer({"DOT": "451 4.7.1 greylisted"})
@@ -187,8 +221,9 @@ async def test_a_limit_of_messages_in_each_session_costs_a_session_and_no_messag
     assert 60 == len(server.messages)
 
 
-async def test_a_refusal_that_may_be_about_the_kept_session_is_tried_in_another_one():
-    server = ScriptedServer({"MAIL": ["250 ok", "452 4.5.3 too many messages", "250 ok"]})
+@pytest.mark.parametrize("refusal", ["452 4.5.3 too many messages", "450 4.7.1 too many messages in this session", "451 enough"])
+async def test_a_refusal_that_may_be_about_the_kept_session_is_tried_in_another_one(refusal):
+    server = ScriptedServer({"MAIL": ["250 ok", refusal, "250 ok"]})
     async with serving(server), a_deliverer() as deliverer:
         reports = [await deliver(deliverer, route(at(server))) for _ in range(2)]
 
