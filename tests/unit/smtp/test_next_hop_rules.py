@@ -17,9 +17,11 @@ from shadowrelay.smtp.next_hop_rules import (
     is_about_server,
     is_skipped,
     is_tried_late,
+    may_be_about_session,
     may_move_on,
     openings,
     probing,
+    shown,
 )
 
 WHY = Reply(421, "4.3.2", "too many")
@@ -125,6 +127,28 @@ def test_a_trial_that_succeeds_stays_and_the_next_comes_soon():
 
     assert (6, 2 * GROW_SECONDS) == (window.size, window.grows_at)
     assert OPEN_WINDOW is after_opened_session(OPEN_WINDOW, 6, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [(Reply(452, "4.5.3", ""), True), (Reply(450, "4.7.1", ""), True), (Reply(450, "4.1.8", ""), False), (Reply(550, "5.7.1", ""), False)],
+)
+def test_some_refusals_of_mail_may_be_about_the_session(reply, expected):
+    assert expected is may_be_about_session(reply)
+
+
+def test_listings_tell_trouble_before_a_limit():
+    limited, trouble = after_refused_session(OPEN_WINDOW, 5, WHY, 0.0), after_failure(None, WHY, 0.0)
+
+    assert ("Ready", "", None) == tuple(getattr(shown("s", None, OPEN_WINDOW, 1, 0.0), name) for name in ("state", "reply", "sessions_max"))
+    assert ("Limited", 5) == (shown("s", None, limited, 5, 0.0).state, shown("s", None, limited, 5, 0.0).sessions_max)
+    refused = shown("s", trouble, limited, 0, 20.0)
+    assert ("Refused", str(WHY), 20.0, PROBE_SECONDS - 20.0) == (
+        refused.state,
+        refused.reply,
+        refused.refused_seconds_ago,
+        refused.probe_seconds,
+    )
 
 
 def test_where_the_limit_is_used_up_by_others_one_connection_is_tried_nevertheless():
