@@ -101,7 +101,9 @@ class Node:
         self._own_addresses = OwnAddresses(lambda: [address for receiver in self._receivers for address in receiver.addresses])
         to_next_hop = partial(client.dial, refuses=self._descriptors.refuses_next_hop, is_own=self._own_addresses.__contains__)
         hosts = HostNames(self._lookups, connect=to_next_hop)
-        self._dial, self._dial_peer = dial or hosts.dial, dial or HostNames(self._lookups).dial_peer
+        self._peer_names = HostNames(self._lookups)
+        self._dial, self._dial_peer = dial or hosts.dial, dial or self._peer_names.dial_peer
+        self._host_names = None if dial is not None else hosts
         self._links: dict[ServerName, SmtpPeerLink] = {}
         self._opened = contextlib.AsyncExitStack()  # how to close what is open
         self.is_started = self._is_to_stop = self._is_reload_wanted = self._are_descriptors_scarce = False
@@ -216,7 +218,9 @@ class Node:
             connection_inactivity_timeout=settings.send.connection_inactivity_timeout,
             sends_8bit=settings.send.eight_bit_without_8bitmime,
             is_own=self._own_addresses.__contains__,
+            unused_session_timeout=settings.send.unused_session_timeout,
             to_peer=self._delivery_session_to,
+            names=self._host_names,
         )
 
     async def _delivery_session_to(self, address: HostPort) -> Opened | None:
@@ -254,9 +258,12 @@ class Node:
         return link
 
     def _connect_options_to(self, peer: Peer) -> ConnectOptions:
+        other_address = self._peer_names.gave_no_session
         if self._tls is None or not self._settings.peer_requires_tls(peer):
-            return ConnectOptions(self._settings.server.name, dial=self._dial_peer)
-        return ConnectOptions(self._settings.server.name, TlsUse.REQUIRED, self._tls.to_peers, dial=self._dial_peer)
+            return ConnectOptions(self._settings.server.name, dial=self._dial_peer, not_opened=other_address)
+        return ConnectOptions(
+            self._settings.server.name, TlsUse.REQUIRED, self._tls.to_peers, dial=self._dial_peer, not_opened=other_address
+        )
 
     async def _start_receiver(self) -> None:
         settings = self._settings

@@ -26,6 +26,7 @@ from shadowrelay.model.queue import (
     HeldCopy,
     MessagePage,
     NewMessage,
+    NextHopServer,
     PeerRow,
     QueueKind,
     QueueRow,
@@ -561,6 +562,10 @@ class Deliverer(Protocol):
     async def deliver(self, job: DeliveryJob) -> DeliveryReport:
         """One attempt. Raises: LeaseTooShort if `may_end_data` returned False; what `content` raises;
         TransientDeliveryError / PermanentDeliveryError if one outcome applies to all recipients."""
+        ...
+
+    def servers(self, key: str) -> Sequence[NextHopServer]:
+        """The servers that were tried lately for the next hop with this key, for listings."""
         ...
 
     async def close(self) -> None: ...

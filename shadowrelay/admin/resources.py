@@ -7,12 +7,35 @@ from pydantic import BaseModel
 
 from shadowrelay.model.drain_progress import DrainView
 from shadowrelay.model.ownership import Choice, CopyNumber, Role
-from shadowrelay.model.queue import NEVER, ForkRetry, MessagePage, NodeView, PeerView, QueueKind, QueueRow, QueueStatus, StoredMessage
+from shadowrelay.model.queue import (
+    NEVER,
+    ForkRetry,
+    MessagePage,
+    NextHopServer,
+    NodeView,
+    PeerView,
+    QueueKind,
+    QueueRow,
+    QueueStatus,
+    StoredMessage,
+)
 from shadowrelay.model.resubmission import ResubmitRequest
 from shadowrelay.model.tracking import TrackingEvent
 from shadowrelay.pipeline.pressure_rules import EFFECTS, UNITS, Pressure, history_depth_of, reasons, thresholds_of
 from shadowrelay.protocol.filters import Value
 from shadowrelay.settings.values import BackPressure
+
+
+class ServerOfNextHop(BaseModel):
+    """A server of a next hop, as the node knows it since its start: `Ready`, `Limited` or `Refused`, and why."""
+
+    server: str
+    state: str
+    reply: str
+    sessions_count: int
+    sessions_max: int | None
+    refused_seconds_ago: float | None
+    probe_seconds: float | None
 
 
 class Queue(BaseModel):
@@ -34,6 +57,7 @@ class Queue(BaseModel):
     delivery_type: str
     velocity: float
     primary: str
+    servers: list[ServerOfNextHop]
 
 
 class QueueRetried(BaseModel):
@@ -412,6 +436,14 @@ def queue_of(row: QueueRow) -> Queue:
         suspended_since=None if row.suspended is None else row.suspended.since,
         suspended_by="" if row.suspended is None else row.suspended.by,
         delivery_type=_delivery_type_of(row), velocity=round(row.velocity, 3), primary=row.primary,
+        servers=list(map(_server_of, row.servers)),
+    )  # fmt: skip
+
+
+def _server_of(one: NextHopServer) -> ServerOfNextHop:
+    return ServerOfNextHop(
+        server=one.server, state=one.state.value, reply=one.reply, sessions_count=one.sessions_count, sessions_max=one.sessions_max,
+        refused_seconds_ago=one.refused_seconds_ago, probe_seconds=one.probe_seconds,
     )  # fmt: skip
 
 

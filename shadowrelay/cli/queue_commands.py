@@ -102,14 +102,19 @@ def show_queue(
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show one queue. In Retry: since when, why, and until when."""
+    """Show one queue. In Retry: since when, why, and until when. Of a next hop: its servers, their sessions, and why one is not used."""
     with asked_node(node, token_file, config) as client:
         rows = client.queues()
     found = _named(rows, identity)
     if as_json:
         print_json(found)
         return
+    servers = found.pop("servers", [])  # missing in the API of older nodes
     print_table(("Field", "Value"), [(name.replace("_", " "), value) for name, value in found.items()], "")
+    columns = ("Server", "State", "#Sessions", "#At most", "#Refused since", "#Probe in", "Reply")
+    ages = ("refused_seconds_ago", "probe_seconds")
+    rows = [one | {name: duration(one[name]) for name in ages} for one in servers]
+    _print_part(columns, ("server", "state", "sessions_count", "sessions_max", *ages, "reply"), rows)
 
 
 @queue.command("retry")

@@ -215,6 +215,27 @@ class QueueStatus(StrEnum):
     SUSPENDED = "Suspended"  # by an administrator: nothing is attempted
 
 
+class ServerState(StrEnum):
+    """Of a server of a next hop."""
+
+    READY = "Ready"
+    LIMITED = "Limited"  # it refuses further sessions
+    REFUSED = "Refused"  # tried after the others, until a probe succeeds
+
+
+@dataclass(frozen=True, slots=True)
+class NextHopServer:
+    """A server of a next hop, as this process knows it. Units: seconds from now; `None` if it is ready."""
+
+    server: str  # "name [address]:port"
+    state: ServerState
+    reply: str  # why it is not ready
+    sessions_count: int
+    sessions_max: int | None  # that it takes, if it is limited
+    refused_seconds_ago: float | None
+    probe_seconds: float | None
+
+
 @dataclass(frozen=True, slots=True)
 class QueueRow:
     """One queue in a listing. `oldest_at` is when the message that has been in it longest arrived, `None` when it is empty.
@@ -237,6 +258,7 @@ class QueueRow:
     is_smart_host: bool = False  # delivers to the hosts of a route, or to an address, not by MX
     velocity: float = 0.0  # messages a second that left less those that came, over the last minute
     primary: ServerName = ServerName("")  # of a shadow queue
+    servers: tuple[NextHopServer, ...] = ()  # of the next hop, that were tried lately
 
     @property
     def is_of_forks(self) -> bool:

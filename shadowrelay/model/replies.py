@@ -71,13 +71,21 @@ class DeliveryError(ShadowrelayError):
     """An attempt failed for all its recipients with `reply` from (or on behalf of) `server`."""
 
     def __init__(
-        self, reply: Reply, server: str, *, is_connection: bool = False, is_unreachable: bool = False, dot_sent_unanswered: bool = False
+        self,
+        reply: Reply,
+        server: str,
+        *,
+        is_connection: bool = False,
+        is_unreachable: bool = False,
+        is_limited: bool = False,
+        dot_sent_unanswered: bool = False,
     ) -> None:
         super().__init__(f"{server}: {reply}")
         self.reply = reply
         self.server = server
         self.is_connection = is_connection or is_unreachable  # no server could be reached, or the session broke
         self.is_unreachable = is_unreachable  # no host of the next hop gave a session: counts as a failure of its queue
+        self.is_limited = is_limited  # it took messages just before, and refuses further sessions
         self.dot_sent_unanswered = dot_sent_unanswered  # cause (a) of I4
 
 

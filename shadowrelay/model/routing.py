@@ -32,6 +32,7 @@ class Destination:
     inside_boundary: bool = False
     tracks: bool = False  # this node keeps the shadow of what it relays to a host that is a peer (`TRACK`)
     avoided: frozenset[HostPort] = frozenset()
+    concurrency: int = 0  # sessions at once; 0: `send.concurrency_per_destination`
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ import structlog
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import Content, Ordinals
 from shadowrelay.model.ownership import Role
-from shadowrelay.model.queue import SUBMISSION, WAITS_FOR_COPY, ForkRetry, StoredMessage
+from shadowrelay.model.queue import SUBMISSION, WAITS_FOR_COPY, ForkRetry, NextHopServer, StoredMessage
 from shadowrelay.model.replies import ContentCorrupt, LeaseTooShort, LedgerUnavailable
 from shadowrelay.model.routing import Destination, Fork
 from shadowrelay.model.tracking import Acknowledged
@@ -86,7 +86,7 @@ class DeliverService:
         self._forks = forks
         self._suspects = Suspects()
         self._event = asyncio.Event()
-        self._queues = queues = NextHopQueues(context, self._event.set, self._without_room)
+        self._queues = queues = NextHopQueues(context, self._event.set, self._without_room, self._concurrency_of)
         self._enqueuer = Enqueuer(context, forks, verdicts, queues, want_copy)
         self._loaded_since_start: set[int] = set()  # internal ids
         self._outcomes = Outcomes(context, verdicts, queues.note_due, self.copy_and_deliver, self._done)
@@ -107,15 +107,18 @@ class DeliverService:
     def reload(self) -> None:
         """Apply the routes and retries of the new configuration: each queue checks where its mail goes now."""
         self._forks.configure(self._context.settings)
-        concurrency = self._context.settings.send.concurrency_per_destination
         for queue in self._queues:
-            queue.concurrency = concurrency
+            queue.concurrency = concurrency = self._concurrency_of(queue.key)
             queue.state = delivery_rules.active(concurrency)
             self._queues.want_turn(queue)
             self._queues.end_arriving(queue, is_over=True)
         for message_id in self._in_hand:
             self._context.attempts.changed(message_id)  # its forks may differ now
         self._end_wait_for_copies()
+
+    def _concurrency_of(self, key: str) -> int:
+        next_hop = self._forks.next_hop_of(key)
+        return (0 if next_hop is None else next_hop.concurrency) or self._context.settings.send.concurrency_per_destination
 
     def wake(self) -> None:
         """Submission has a new message."""
@@ -216,6 +219,10 @@ class DeliverService:
     def has_other_route(self, stored: StoredMessage, server: ServerName) -> bool:
         """See `Forks.has_other_route`."""
         return self._forks.has_other_route(stored, server)
+
+    def servers(self, key: str) -> tuple[NextHopServer, ...]:
+        """See `ports.Deliverer`."""
+        return self._forks.servers(key)
 
     def next_hop_of(self, name: str) -> Destination | None:
         """See `Forks.next_hop_of`."""

@@ -279,9 +279,10 @@ def active(concurrency: int) -> QueueState:
 
 
 def after_unreachable(
-    state: QueueState, reply: str, began_at: float, noted_at: float, now: datetime, send: Send, jitter: float
+    state: QueueState, reply: str, began_at: float, noted_at: float, now: datetime, send: Send, jitter: float, *, is_limited: bool = False
 ) -> QueueState:
-    """An attempt that began at `began_at` reached no host. Attempts that began before the last failure add no information.
+    """An attempt that began at `began_at` reached no host. Attempts that began before the last failure add no information. `is_limited`: a
+    host took messages just before, and refuses further sessions: it is probed after a second, then after twice as long each time.
 
     Units: `began_at`, `noted_at` of `Clock.awake`; `jitter` in [0, 1).
     """
@@ -290,6 +291,8 @@ def after_unreachable(
         return state
     failures_count = 1 if before is None else before.failures_count + 1
     probe_at = attempts_next_at(failures_count, FailureKind.CONNECTION, now, send, jitter)
+    if is_limited:
+        probe_at = min(probe_at, now + PACE * (1 << min(failures_count - 1, DOUBLINGS_MAX)))
     return QueueState(1, Retry(failures_count, now if before is None else before.since, probe_at, noted_at, reply))
 
 

@@ -26,7 +26,7 @@ from shadowrelay.model.counts import AttemptResult
 from shadowrelay.model.ids import NO_MESSAGE, NO_SERVER, MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Content, Ordinals
 from shadowrelay.model.ownership import Claim, Transition
-from shadowrelay.model.queue import AttemptRecord, FailureKind, ForkRetry, GeneratedMessage, StoredMessage
+from shadowrelay.model.queue import AttemptRecord, FailureKind, ForkRetry, GeneratedMessage, NextHopServer, StoredMessage
 from shadowrelay.model.replies import (
     LOCAL_ERROR,
     ContentCorrupt,
@@ -79,10 +79,11 @@ class ForkAttempt:
 @dataclass(frozen=True, slots=True)
 class NextHopNews:
     """What the attempt shows about the next hop. `failure`: why none of its hosts could be reached, or how the session was
-    lost (`is_lost`); `None` if it answered."""
+    lost (`is_lost`); `None` if it answered. `is_limited`: see `DeliveryError`."""
 
     failure: Reply | None
     is_lost: bool = False
+    is_limited: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +151,10 @@ class Forks:
         """Whether this peer is a host of the next hop with this key."""
         destination = self._router.next_hop_of(key)
         return destination is not None and any(self._relay.server_at(host) == server for host in destination.hosts)
+
+    def servers(self, key: str) -> tuple[NextHopServer, ...]:
+        """See `ports.Deliverer`."""
+        return tuple(self._deliverer.servers(key))
 
     def next_hop_of(self, name: str) -> Destination | None:
         """The next hop with this key, or for mail to this domain. Patterns for single addresses may send some of it elsewhere."""
@@ -423,7 +428,7 @@ class Forks:
 def _news(result: TransactionResult) -> NextHopNews:
     error = result.result
     if isinstance(error, DeliveryError) and error.is_connection:
-        return NextHopNews(error.reply, is_lost=not error.is_unreachable)
+        return NextHopNews(error.reply, is_lost=not error.is_unreachable, is_limited=error.is_limited)
     return NextHopNews(None)
 
 

@@ -113,14 +113,21 @@ class NextHopQueue:
 
 class NextHopQueues:
     """All queues in memory, by next hop, and when each needs a turn. `wake` is called when one needs it now, `without_room` with a
-    message just accepted that has waited for room in vain.
+    message just accepted that has waited for room in vain. `concurrency_of`: how many sessions a next hop may have.
 
     A queue is in memory while something is loaded or waits; `forget_if_idle` drops it afterwards.
     """
 
-    def __init__(self, context: Context, wake: Callable[[], None], without_room: Callable[[StoredMessage], None]) -> None:
+    def __init__(
+        self,
+        context: Context,
+        wake: Callable[[], None],
+        without_room: Callable[[StoredMessage], None],
+        concurrency_of: Callable[[str], int],
+    ) -> None:
         self._context = context
         self._wake = wake
+        self._concurrency_of = concurrency_of
         self._without_room = without_room
         self._queues: dict[str, NextHopQueue] = {}
         self._busy_count = 0  # queues with something loaded
@@ -140,7 +147,7 @@ class NextHopQueues:
         """The queue of this next hop, created if missing."""
         queue = self._queues.get(key)
         if queue is None:
-            concurrency = self._context.settings.send.concurrency_per_destination
+            concurrency = self._concurrency_of(key)
             state = delivery_rules.active(concurrency)
             queue = self._queues[key] = NextHopQueue(key, concurrency, state, is_suspended=key in self._suspended)
         return queue
@@ -311,7 +318,9 @@ class NextHopQueues:
             queue.state = delivery_rules.after_lost_session(before, message_id, queue.concurrency, context.now())
         else:
             send, chance, now = context.settings.send, self._chance.random(), context.now()
-            queue.state = delivery_rules.after_unreachable(before, str(failure), began_at, context.clock.awake(), now, send, chance)
+            queue.state = delivery_rules.after_unreachable(
+                before, str(failure), began_at, context.clock.awake(), now, send, chance, is_limited=news.is_limited
+            )
         after = queue.state
         if after is before:
             return

@@ -101,7 +101,8 @@ class RelayService:
 
         A host that does not offer TRACK now is skipped while another host may take the message by TRACK, because a delivery without TRACK
         leaves no shadow here. A peer of the route that cannot be reached now is not among them: it may have the message from an
-        earlier attempt, and would recognise it only by TRACK. The search ends at the first host that is not a peer. Adds to `in_flight`;
+        earlier attempt, and would recognise it only by TRACK. A peer that refuses it for now is passed over. The search
+        ends at the first host that is not a peer. Adds to `in_flight`;
         once the outcome is recorded, or will not be, call `end_in_flight` with that list.
 
         Raises: as `ports.Deliverer.deliver`.
@@ -110,6 +111,7 @@ class RelayService:
         if not context.is_enabled:
             return job
         reasons: list[str] = []
+        refused: TransientDeliveryError | None = None
         without_track: list[HostPort] = []
         for place, host in enumerate(hosts):
             server = self.server_at(host)
@@ -134,11 +136,12 @@ class RelayService:
                 if error.reply is None:
                     reasons.append(f"{server}: {error.reason}")
                     continue
-                kind = PermanentDeliveryError if error.reply.is_permanent else TransientDeliveryError
-                raise kind(error.reply, server) from error
+                if error.reply.is_permanent:
+                    raise PermanentDeliveryError(error.reply, server) from error
+                refused = refused or TransientDeliveryError(error.reply, server)  # it has not stored it: another one may
         if without_track:
             return replace(job, destination=replace(job.destination, hosts=tuple(without_track)))
-        raise TransientDeliveryError(Reply(451, "4.4.1", "; ".join(reasons)), job.destination.key, is_unreachable=True)
+        raise refused or TransientDeliveryError(Reply(451, "4.4.1", "; ".join(reasons)), job.destination.key, is_unreachable=True)
 
     async def _relay_to(
         self, server: ServerName, name: str, stored: StoredMessage, job: DeliveryJob, in_flight: list[MessageId]

@@ -234,7 +234,13 @@ def _destination(hosts: tuple[HostPort, ...], route: Route, known: dict[str, Des
     name = key = str(hosts[0])
     number = 1
     while True:
-        destination = Destination(key, hosts=hosts, inside_boundary=route.inside_boundary, tracks=route.redundancy.tracks)
+        destination = Destination(
+            key,
+            hosts=hosts,
+            inside_boundary=route.inside_boundary,
+            tracks=route.redundancy.tracks,
+            concurrency=route.concurrency_per_destination,
+        )
         if known.setdefault(key, destination) == destination:
             return known[key]
         number += 1

@@ -107,6 +107,7 @@ class View:
                 replace(
                     self._with_takeover(_with_state(row, loaded.get(row.next_hop)), takeovers),
                     velocity=velocity(row.kind, _depth_name(row), row.count),
+                    servers=self._deliver.servers(row.next_hop) if row.kind is QueueKind.DELIVERY else (),
                 )
                 for row in await self._context.ledger.queues()
             ]

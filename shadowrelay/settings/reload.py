@@ -23,6 +23,7 @@ FIXED_TRANSPORT = (
 )
 FIXED_SEND = (
     "connection_inactivity_timeout",
+    "unused_session_timeout",
     "peer_connection_inactivity_timeout",
     "concurrency_per_destination",
     "eight_bit_without_8bitmime",

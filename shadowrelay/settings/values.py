@@ -275,6 +275,8 @@ class Route(Section):
     before-acknowledgement or none: it does not. docs/design.md 6.7. Source: seed-003"""
     inside_boundary: bool = False
     """The next hop belongs to this organisation: SEND in the tracking log, not SENDEXTERNAL; `safety-net resubmit` serves it."""
+    concurrency_per_destination: Annotated[Count, Field(ge=0, le=1000)] = 0
+    """Concurrent sessions to this next hop, and to each of its addresses. 0: as in [send]."""
     journal_recipient: Mailbox = ""
     """Gets a journal report of each message with a recipient on this route: the envelope, and the message attached. Empty: no journaling.
     All nodes of a boundary need the same. Source: msd-jr"""
@@ -327,11 +329,14 @@ class Send(Section):
     delay_notification_timeout: Annotated[Duration, Field(ge=SECOND, le=30 * DAY)] = 4 * HOUR
     """After this long the sender is notified that the message is delayed. Source: msd-int"""
     connection_inactivity_timeout: Annotated[Duration, Field(ge=10 * MILLISECOND, le=DAY)] = 10 * MINUTE
-    """Idle sessions to next hops are closed after this long. Commands: RFC 5321 4.5.3.2. Source: seed-000"""
+    """A session to a next hop that is in use and stands still for this long is closed; for single replies see RFC 5321 4.5.3.2.
+    Source: seed-000"""
+    unused_session_timeout: Annotated[Duration, Field(ge=10 * MILLISECOND, le=DAY)] = 2 * SECOND
+    """A session to a next hop that no message uses is closed after this long: many servers take few sessions, from all their clients."""
     peer_connection_inactivity_timeout: Annotated[Duration, Field(ge=10 * MILLISECOND, le=DAY)] = MINUTE
     """Idle sessions for copies to peers are closed after this long; the one for discard notifications stays open."""
     concurrency_per_destination: Annotated[Count, Field(ge=1, le=1000)] = 20
-    """Concurrent sessions to one next hop."""
+    """Concurrent sessions to one next hop, and to each of its addresses."""
     eight_bit_without_8bitmime: bool = True
     """Send 8-bit content as it is to a next hop that does not offer 8BITMIME; false: return it, unless the next hop is inside the boundary.
     RFC 6152"""

@@ -36,6 +36,12 @@ from shadowrelay.smtp.client_session import (
 CONNECT_SECONDS = 30.0  # our choice: a dead address must not delay an attempt by the usual five minutes
 GREETING_SECONDS = 300.0  # RFC 5321 4.5.3.2.1
 COMMAND_SECONDS = 300.0  # RFC 5321 4.5.3.2.2, for EHLO and STARTTLS too
+KEEPALIVE = (  # firewalls forget connections that are silent, and dead servers never say so
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 6),
+)
 NOT_IN_A_HOST_NAME = re.compile(r"[^!-~]")
 
 Dial = Callable[[HostPort], Awaitable[socket.socket]]
@@ -72,6 +78,8 @@ async def dial(
         await asyncio.get_running_loop().sock_connect(connection, (host.host, host.port))
         # The final dot and the next command must not wait for each other's acknowledgement.
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for level, option, value in KEEPALIVE:
+            connection.setsockopt(level, option, value)
     except BaseException:
         connection.close()
         raise
@@ -89,6 +97,7 @@ class ConnectOptions:
     connect_seconds: float = CONNECT_SECONDS
     greeting_seconds: float = GREETING_SECONDS
     command_seconds: float = COMMAND_SECONDS
+    not_opened: Callable[[HostPort], None] = lambda host: None  # called where a connected server gave no session
 
 
 @dataclass(slots=True, eq=False)
@@ -137,6 +146,7 @@ async def _open(host: HostPort, name: str, options: ConnectOptions, tls: TlsUse)
             await _protect(client, name, options, tls)
         return _adopt_transport(client, host, name)
     except BaseException as error:
+        options.not_opened(host)
         transport = client.transport
         client.close()
         if transport is not None:

@@ -7,7 +7,7 @@ here: replies are counted. Each write states how many replies it will get; unsol
 No other package uses a class of aiosmtplib, ssl, socket or dns. `LIBRARY_ERRORS` is the only table that maps their exceptions; a test walks
 the libraries' class trees, so that a new class fails the test. An unknown exception counts as transient (CONTRIBUTING.md "Errors").
 
-A pool belongs to one destination or one peer. It is bounded, reuses the most recently used session first, and ends idle ones. A slot is
+A pool belongs to one peer. It is bounded, reuses the most recently used session first, and ends idle ones. A slot is
 held from before a session is opened until the session is kept or dropped, so at most `slots` sessions are busy, and a cancelled task
 leaks neither a slot nor a connection.
 """
@@ -416,32 +416,20 @@ S = TypeVar("S", bound=Pooled)
 class SessionPool(Generic[S]):
     """Sessions by key (a host). Units: seconds. Only `enter` and `close` block."""
 
-    def __init__(self, slots: int, idle_seconds: float, idle_max: int | None = None) -> None:
+    def __init__(self, slots: int, idle_seconds: float) -> None:
         self._free_count = slots
         self._waiting: deque[asyncio.Future[None]] = deque()  # for a slot, in order
         self._idle_seconds = idle_seconds
-        self._idle_max = slots if idle_max is None else idle_max
+        self._idle_max = slots
         self._idle: dict[Hashable, list[tuple[float, S]]] = {}
         self._idle_count = 0
         self._leaving: set[S] = set()
         self._busy: set[S] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
-        self.users_count = 0  # tasks that have a slot or wait for one
-
-    @property
-    def is_unused(self) -> bool:
-        """No task uses it and no session is kept."""
-        return self.users_count == 0 and self._idle_count == 0 and not self._leaving
-
-    @property
-    def idle_count(self) -> int:
-        """Sessions kept now."""
-        return self._idle_count
 
     async def enter(self) -> None:
         """Wait for a slot; `leave` gives it back."""
-        self.users_count += 1
         if self._free_count:
             self._free_count -= 1
             return
@@ -452,13 +440,10 @@ class SessionPool(Generic[S]):
         except BaseException:
             if turn.done() and not turn.cancelled():
                 self.leave()  # the slot was already assigned to this task
-            else:
-                self.users_count -= 1
             raise
 
     def leave(self) -> None:
         """Return the slot, to the task that has waited longest."""
-        self.users_count -= 1
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
@@ -502,23 +487,6 @@ class SessionPool(Generic[S]):
         """End it at once."""
         self._busy.discard(session)
         session.pipeline.abort()
-
-    def finish(self, session: S) -> None:
-        """End a session that was used often enough, with QUIT."""
-        self._busy.discard(session)
-        self._end(session)
-
-    def end_idle(self, count: int) -> int:
-        """End the kept sessions with `count` servers; returns how many were ended."""
-        victims = list(self._idle.items())[:count]
-        ended = 0
-        for key, kept in victims:
-            del self._idle[key]
-            for _, session in kept:
-                self._end(session)
-            ended += len(kept)
-        self._idle_count -= ended
-        return ended
 
     def _end(self, session: S) -> None:
         session.pipeline.quit()

@@ -4,23 +4,21 @@ The rules here:
 
 - Use only extensions that the next hop offers. Change the content by dot-stuffing only. Send the final dot only if `may_end_data`
   returns True. A reply that makes no sense ends the session as a transient failure.
-- Try the next server only while no server has received a command; replace a kept session once if it turns out stale before its
+- After a server that takes nothing for now, try the next one (`next_hop_rules`); replace a kept session if it turns out stale before its
   first reply; repeat nothing after the final dot.
 - Read content only when a session is open. Each step that writes it runs in `with work.handling()`; no step that waits does.
-
-The hosts of a route are tried in order; the exchanges of a domain by preference, shuffled among equals. A host that failed recently
-is tried last. A host that cost a whole connect timeout is skipped for a while if another host was tried in the same attempt, so that a
-dead server does not slow every attempt; if it is the only host, the queue's retry ladder decides (docs/design.md 6.10).
 """
 
 import asyncio
 import contextlib
 import random
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+import socket
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field
 from datetime import timedelta
+from functools import partial
 from io import FileIO
 from math import inf
 from typing import NamedTuple
@@ -28,14 +26,19 @@ from typing import NamedTuple
 import structlog
 
 from shadowrelay.model.message import BodyType, Content, Envelope
+from shadowrelay.model.queue import NextHopServer
 from shadowrelay.model.replies import DeliveryError, LeaseTooShort, PermanentDeliveryError, Reply, TransientDeliveryError
-from shadowrelay.model.routing import Destination, HostPort
+from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.ports import DeliveryJob, DeliveryReport
 from shadowrelay.protocol.fields import format_mail, format_rcpt
-from shadowrelay.smtp.client import ConnectOptions, Opened, open_session
-from shadowrelay.smtp.client_session import BROKEN_REPLY, CONNECTION_FAILED, SERVICE_CLOSING, RawReply, SessionBroken, SessionPool, failure
+from shadowrelay.smtp import next_hop_rules as rules
+from shadowrelay.smtp.client import ConnectOptions, Opened, TlsUse, open_session
+from shadowrelay.smtp.client_session import BROKEN_REPLY, CONNECTION_FAILED, SERVICE_CLOSING, RawReply, SessionBroken, failure
 from shadowrelay.smtp.data import DotStuffer, stuffed_with_end
+from shadowrelay.smtp.host_names import ADDRESS_SECONDS, HostNames
+from shadowrelay.smtp.next_hop_sessions import ADDRESSES_MAX, AddressSessions, NoSession, Opening, Sessions
+from shadowrelay.smtp.next_hops import NextHopHost, NextHops
 from shadowrelay.smtp.resolver import MAIL_LOOP, NO_USABLE_EXCHANGE, Exchange, MailResolver
 
 COMMAND_SECONDS = 300.0  # MAIL and RCPT. RFC 5321 4.5.3.2.2, 4.5.3.2.3
@@ -62,6 +65,10 @@ class Limits:
     data: float = DATA_SECONDS
     block: float = BLOCK_SECONDS
     dot: float = DOT_SECONDS
+
+    def within(self, seconds: float) -> "Limits":
+        """None longer than `seconds`."""
+        return Limits(*(min(each, seconds) for each in (self.command, self.data, self.block, self.dot)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,150 +357,32 @@ class DeliveryTransaction:
         return stuffer.end()
 
 
+def _end_if_silent(session: Opened, answers_count: int) -> None:
+    """End a session in which no reply has come since there were so many."""
+    if session.pipeline.answers_count == answers_count:
+        session.pipeline.give_up()
+
+
 def opened(content: Content) -> FileIO:
     """Open content that is in a file. Read it by `asyncio.to_thread`, so that the loop does not wait for the disk."""
     assert content.path is not None
     return FileIO(content.path)
 
 
-def raised(unfinished: Unfinished, server: str) -> DeliveryError:
+def raised(unfinished: Unfinished, server: str) -> TransientDeliveryError:
     """The delivery error for a broken session: always transient, whatever the server's last reply was."""
     return TransientDeliveryError(unfinished.error.reply, server, is_connection=True, dot_sent_unanswered=unfinished.dot_sent)
 
 
 MESSAGES_PER_SESSION_MAX = 100  # some servers defer after about as many
-IDLE_SESSIONS_MAX = 200  # over all destinations
 SMTP_PORT = 25
-
-
-FAILED_HOSTS_MAX = 1000
-FAILED_LATELY_SECONDS = 60.0  # tried after the others for so long
-SKIPPED_SECONDS = 30.0  # skipped for so long if another host was tried: it cost a whole connect timeout
-
-
-@dataclass(frozen=True, slots=True)
-class NextHopHost:
-    """A server to try; `name` is its name in MX or route."""
-
-    host: HostPort
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.name} [{self.host.host}]:{self.host.port}"
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """The last failure to open a session. Units: the loop's seconds."""
-
-    failed_at: float
-    was_slow: bool
-
-
-class Hosts:
-    """Orders hosts, and remembers failures. Units: the loop's seconds."""
-
-    def __init__(
-        self, resolver: MailResolver, mx_port: int, shuffle: Callable[[list[Exchange]], None], is_own: Callable[[HostPort], bool]
-    ) -> None:
-        self._is_own = is_own
-        self._resolver = resolver
-        self._mx_port = mx_port
-        self._shuffle = shuffle
-        self._failures: dict[HostPort, Failure] = {}
-
-    def of_route(self, destination: Destination) -> list[NextHopHost]:
-        """The hosts of a route in the order of trying, recently failed ones last. No look-up."""
-        targets = []
-        for host in destination.hosts:
-            targets.append(NextHopHost(host, host.host))
-        if len(targets) > 1:
-            targets.sort(key=lambda target: (self._failed_lately(target.host), self.is_skipped(target.host)))
-        return targets
-
-    async def of_domain(self, destination: Destination) -> AsyncGenerator[NextHopHost, None]:
-        """The exchanges of a domain in the order of trying, recently failed ones last. Raises DeliveryError, a transient
-        one if no address is known because look-ups failed, or only servers that are avoided are left."""
-        late: list[NextHopHost] = []
-        unanswered: Reply | None = None
-        is_found = is_left_out = is_loop = False
-        avoided = await self._with_addresses(destination.avoided) if destination.avoided else destination.avoided
-        try:
-            exchanges = await self._resolver.exchanges(destination.domain)
-        except PermanentDeliveryError as error:
-            if not avoided:
-                raise
-            # The message came this way because a server is lost: that one may return, and then it has a route again
-            raise TransientDeliveryError(_no_route_without(avoided, str(error.reply)), destination.key, is_unreachable=True) from error
-        for exchange in self._shuffled(exchanges):
-            try:
-                hosts = await self._resolver.addresses(exchange.host, self._mx_port)
-            except PermanentDeliveryError:
-                continue  # not a legal name; the next exchange may have one
-            except TransientDeliveryError as error:
-                unanswered = error.reply
-                continue
-            if any(map(self._is_own, hosts)):  # only better ones may be tried. RFC 5321 5.1
-                is_loop = True
-                break
-            name = HostPort(exchange.host.rstrip(".").lower(), self._mx_port)
-            for host in hosts:
-                if avoided and (host in avoided or name in avoided):
-                    is_left_out = True
-                    continue
-                is_found = True
-                target = NextHopHost(host, exchange.host)
-                if self._failed_lately(host):
-                    late.append(target)
-                else:
-                    yield target
-        if unanswered is not None and not is_found:
-            raise TransientDeliveryError(unanswered, destination.key, is_unreachable=True)
-        if is_left_out and not is_found:
-            why = "its MX records name no other server"
-            raise TransientDeliveryError(_no_route_without(avoided, why), destination.key, is_unreachable=True)
-        if is_loop and not is_found:
-            raise PermanentDeliveryError(MAIL_LOOP, destination.domain)
-        for target in sorted(late, key=lambda target: self.is_skipped(target.host)):
-            yield target
-
-    async def _with_addresses(self, avoided: frozenset[HostPort]) -> frozenset[HostPort]:
-        """These servers under every address that they have: an exchange may be one of them under another name."""
-        found = set(avoided)
-        for server in avoided:
-            with contextlib.suppress(DeliveryError):
-                found.update(await self._resolver.addresses(server.host, server.port))
-        return frozenset(found)
-
-    def _shuffled(self, exchanges: tuple[Exchange, ...]) -> list[Exchange]:
-        mixed = list(exchanges)
-        if len(mixed) > 1:
-            self._shuffle(mixed)
-            mixed.sort(key=lambda exchange: exchange.preference)  # stable: equals stay shuffled
-        return mixed
-
-    def _failed_lately(self, host: HostPort) -> bool:
-        failure = self._failures.get(host) if self._failures else None
-        return failure is not None and asyncio.get_running_loop().time() - failure.failed_at < FAILED_LATELY_SECONDS
-
-    def is_skipped(self, host: HostPort) -> bool:
-        """Whether it cost a whole connect timeout recently."""
-        failure = self._failures.get(host)
-        return failure is not None and failure.was_slow and asyncio.get_running_loop().time() - failure.failed_at < SKIPPED_SECONDS
-
-    def failed(self, host: HostPort, now: float, *, was_slow: bool) -> None:
-        """Record that no session could be opened."""
-        if len(self._failures) >= FAILED_HOSTS_MAX:
-            self._failures.pop(next(iter(self._failures)))
-        self._failures[host] = Failure(now, was_slow)
-
-    def reached(self, host: HostPort) -> None:
-        """Record that a session was opened."""
-        self._failures.pop(host, None)
-
-
-def _no_route_without(avoided: frozenset[HostPort], reason: str) -> Reply:
-    return Reply(451, "4.4.4", f"There is no other route than by {', '.join(sorted(map(str, avoided)))}: {reason}")  # RFC 3463 X.4.4
+UNUSED_SECONDS = 2.0
+RESTED_SECONDS = 0.5  # a session that was idle for so long may be dead without our knowing
+FIRST_REPLY_SECONDS = 10.0  # then it counts as dead, and another one is opened
+REPLACEMENTS_MAX = 3  # sessions that an attempt replaces at one address
+PATIENCE_SECONDS = 30.0  # for a greeting or a free session where there is another address
+SHOWN_MAX = 40  # servers of a next hop, in listings
+ATTEMPT_SECONDS = 600.0  # no further server gets the message after that
 
 
 async def no_peer(address: HostPort) -> Opened | None:
@@ -501,9 +390,63 @@ async def no_peer(address: HostPort) -> Opened | None:
     return None
 
 
+@dataclass(slots=True)
+class ServersInTurn:
+    """An attempt from server to server. `left`: recipients that a further server may get; `refused`: by replies that are final.
+
+    `result`: what the last server did that answered, else what the last one did.
+    """
+
+    job: DeliveryJob
+    began_at: float
+    left: tuple[int, ...]
+    refused: dict[int, Reply] = field(default_factory=dict)
+    result: DeliveryReport | TransientDeliveryError | None = None
+    answers_count: int = 0
+
+    def is_over(self, result: DeliveryReport | TransientDeliveryError) -> bool:
+        """Note what a server did; whether no other server may be tried. See the table of `next_hop_rules`."""
+        has_answered = isinstance(result, DeliveryReport) or not result.is_unreachable
+        self.answers_count += has_answered
+        if has_answered or not self.answers_count:
+            self.result = result
+        if result.dot_sent_unanswered:
+            return True
+        if not isinstance(result, DeliveryReport):
+            return False
+        if not rules.may_move_on(result.replies.values()):
+            return True
+        self.refused |= {ordinal: reply for ordinal, reply in result.replies.items() if reply.is_permanent}
+        self.left = tuple([ordinal for ordinal in self.left if ordinal not in self.refused])
+        return False
+
+    def may_go_on(self) -> bool:
+        """Whether time and leases allow a further server, after one that answered."""
+        if not self.answers_count:
+            return True
+        late = asyncio.get_running_loop().time() - self.began_at > ATTEMPT_SECONDS
+        return not late and self.answers_count < rules.SERVERS_MAX and self.job.may_end_data()
+
+    def outcome(self) -> DeliveryReport:
+        """The report of all servers. Raises what the last one did if it is the same for all recipients."""
+        result = self.result
+        if result is None:
+            raise TransientDeliveryError(NO_USABLE_EXCHANGE, self.job.destination.key, is_unreachable=True)
+        if isinstance(result, DeliveryReport):
+            return replace(result, replies=self.refused | dict(result.replies)) if self.refused else result
+        if self.refused:
+            replies = self.refused | dict.fromkeys(self.left, result.reply)
+            return DeliveryReport(result.server, replies, result.dot_sent_unanswered)
+        try:
+            raise result
+        finally:
+            del result  # see the end of `deliver`
+
+
 class SmtpDeliverer:
     """See `ports.Deliverer`. `to_peer` opens the session if the next hop at this name and port is a peer: XQDISCARD is asked in every
-    session between nodes. If that is not possible, mail is delivered to it as to any other server."""
+    session between nodes. If that is not possible, mail is delivered to it as to any other server. Without `names`, names of hosts are
+    resolved by `ConnectOptions.dial`."""
 
     def __init__(
         self,
@@ -514,158 +457,212 @@ class SmtpDeliverer:
         connection_inactivity_timeout: timedelta,
         sends_8bit: bool = True,
         is_own: Callable[[HostPort], bool] = lambda host: False,
+        unused_session_timeout: timedelta = timedelta(seconds=UNUSED_SECONDS),
         limits: Limits = Limits(),  # noqa: B008 - immutable
         mx_port: int = SMTP_PORT,
         shuffle: Callable[[list[Exchange]], None] = random.shuffle,
         to_peer: Callable[[HostPort], Awaitable[Opened | None]] = no_peer,
+        names: HostNames | None = None,
     ) -> None:
         self._connect_options = options
         self._to_peer = to_peer
-        self._hosts = Hosts(resolver, mx_port, shuffle, is_own)
-        self._concurrency = concurrency_per_destination
-        self._idle_seconds = connection_inactivity_timeout.total_seconds()
-        self._limits = limits
+        inactivity_seconds = connection_inactivity_timeout.total_seconds()
+        unused_seconds = min(unused_session_timeout.total_seconds(), inactivity_seconds)
+        self._sessions = Sessions(unused_seconds, options.connect_seconds, is_by_name=options.tls is TlsUse.REQUIRED)
+        self._next_hops = NextHops(resolver, self._sessions, mx_port, shuffle, names, is_own)
         self._sends_8bit = sends_8bit
+        self._concurrency = concurrency_per_destination
+        self._limits = limits.within(inactivity_seconds)
         self._log = structlog.get_logger().bind()
-        self._pools: dict[str, SessionPool[Opened]] = {}
+        self._tried: dict[str, dict[NextHopHost, None]] = {}  # by next hop, for listings
         self._is_closed = False
 
     async def deliver(self, job: DeliveryJob) -> DeliveryReport:
         """See `ports.Deliverer`. Writes one line to the operator log."""
-        destination = job.destination
         if self._is_closed:
-            raise TransientDeliveryError(CONNECTION_FAILED, destination.key, is_unreachable=True)
-        pool = self._pools.get(destination.key)
-        if pool is None:
-            self._forget_empty_pools()
-            pool = self._pools[destination.key] = SessionPool(self._concurrency, self._idle_seconds)
-        await pool.enter()
-        began = asyncio.get_running_loop().time()
+            raise TransientDeliveryError(CONNECTION_FAILED, job.destination.key, is_unreachable=True)
+        course = ServersInTurn(job, asyncio.get_running_loop().time(), tuple(sorted(job.ordinals)))
         report: DeliveryReport | None = None
-        failed: TransientDeliveryError | None = None
         error: BaseException | None = None
         try:
-            if destination.hosts:
-                for target in self._hosts.of_route(destination):
-                    if failed is None or not self._hosts.is_skipped(target.host):
-                        report, failed = await self._try(pool, target, job)
-                        if report is not None:
-                            return report
-            else:
-                async with contextlib.aclosing(self._hosts.of_domain(destination)) as targets:
-                    async for target in targets:
-                        if failed is None or not self._hosts.is_skipped(target.host):
-                            report, failed = await self._try(pool, target, job)
-                            if report is not None:
-                                return report
-            raise failed or TransientDeliveryError(NO_USABLE_EXCHANGE, destination.key, is_unreachable=True)
+            await self._run(course)
+            report = course.outcome()
+            return report
         except BaseException as caught:
             error = caught
             raise
         finally:
-            pool.leave()
-            if not pool.users_count and pool.is_unused:
-                self._pools.pop(destination.key, None)
-            self._log_attempt(job, began, report, error)
-            failed = error = None  # break the cycle from frame to exception, which would keep the attempt's content alive
+            self._log_attempt(job, course.began_at, report, error)
+            course.result = error = None  # break the cycle from frame to exception, which would keep the attempt's content alive
+
+    async def _run(self, course: ServersInTurn) -> None:
+        """Try server after server. Raises what is final for all recipients, except where some are refused already."""
+        destination, impatient = course.job.destination, None
+        async with contextlib.aclosing(self._next_hops.targets(destination)) as targets:
+            async for target in targets:
+                if not course.may_go_on():
+                    break
+                if course.result is not None and self._next_hops.is_skipped(target):
+                    continue
+                patience = PATIENCE_SECONDS if target.is_one_of_several or len(destination.hosts) > 1 else None
+                result = await self._try(target, course, patience)
+                if result is None:
+                    impatient = impatient or target
+                elif course.is_over(result):
+                    return
+        if impatient is not None and not course.answers_count and course.may_go_on():
+            result = await self._try(impatient, course, None)
+            assert result is not None
+            course.is_over(result)
+
+    def servers(self, key: str) -> Sequence[NextHopServer]:
+        """See `ports.Deliverer`."""
+        now = asyncio.get_running_loop().time()
+        return [one for target in self._tried.get(key, ()) if (one := self._sessions.shown(target, str(target), now)) is not None]
 
     async def close(self) -> None:
         """End all sessions; running deliveries get TransientDeliveryError."""
         self._is_closed = True
-        pools = list(self._pools.values())
-        self._pools.clear()
-        await asyncio.gather(*(pool.close() for pool in pools))
-
-    def _forget_empty_pools(self) -> None:
-        """Remove pools whose sessions have all ended, and end idle sessions above the total limit."""
-        for key in [key for key, pool in self._pools.items() if pool.is_unused]:
-            del self._pools[key]
-        excess = sum(pool.idle_count for pool in self._pools.values()) - IDLE_SESSIONS_MAX
-        for pool in self._pools.values():
-            if excess <= 0:
-                break
-            excess -= pool.end_idle(excess)
+        await self._sessions.close()
 
     async def _try(
-        self, pool: SessionPool[Opened], target: NextHopHost, job: DeliveryJob
-    ) -> tuple[DeliveryReport | None, TransientDeliveryError | None]:
-        """Run a transaction with this server, or return why no session could be opened, so that another server may be tried. If a kept
-        session is stale (it broke before its first reply), open a new one, once."""
-        key = (target.host.host, target.host.port)
-        session = pool.take(key)
-        while True:
-            is_fresh = session is None
-            if session is None:
-                try:
-                    session = await self._open(target)
-                except SessionBroken as error:
-                    return None, TransientDeliveryError(error.reply, str(target), is_unreachable=True)
-                pool.add(session)
-                if job.destination.domain and session.called == self._connect_options.own_name.lower():
-                    pool.finish(session)  # a load balancer or a translated address led back here
-                    raise PermanentDeliveryError(MAIL_LOOP, session.server)
+        self, target: NextHopHost, course: ServersInTurn, patience: float | None
+    ) -> DeliveryReport | TransientDeliveryError | None:
+        """Run a transaction with this server; None if `patience` ended before there was a session. A kept session that turns out stale, or
+        at the end of what the server takes in a session, is replaced."""
+        if self._is_closed:
+            return TransientDeliveryError(CONNECTION_FAILED, str(target), is_unreachable=True)
+        loop, address = asyncio.get_running_loop(), self._sessions.at(target)
+        if target not in (tried := self._tried.get(course.job.destination.key, ())):
+            self._note_tried(course.job.destination.key, {target: None, **dict.fromkeys(tried)})
+        for replacements_left in range(REPLACEMENTS_MAX, -1, -1):
+            taken = address.take()
+            is_rested = taken is not None and loop.time() - taken[0] > RESTED_SECONDS
+            if taken is not None:
+                session = taken[1]
+            else:
+                concurrency = course.job.destination.concurrency or self._concurrency
+                got = await address.wait(partial(self._open, target), concurrency, patience)
+                if isinstance(got, NoSession):
+                    if got.is_patience:
+                        return None
+                    is_limited = got.is_refusal and loop.time() - address.served_at < rules.LIMITED_SECONDS
+                    return TransientDeliveryError(got.reply, str(target), is_unreachable=True, is_limited=is_limited)
+                session = got
+            if course.job.destination.domain and session.called == self._connect_options.own_name.lower():
+                address.give_back(session, is_used_up=True)  # a load balancer or a translated address led back here
+                raise PermanentDeliveryError(MAIL_LOOP, session.server)
+            if not session.server.startswith(f"{target.name} ["):  # opened for another name of this address
+                session.server = f"{target.name} {session.server.partition(' ')[2]}"
+            timer = loop.call_later(FIRST_REPLY_SECONDS, _end_if_silent, session, session.pipeline.answers_count) if is_rested else None
             try:
-                content = await job.content()
-            except BaseException:
-                self._put_back(pool, key, session)
-                raise
-            ordinals = tuple(sorted(job.ordinals))
-            work = OutgoingMessage(
-                job.envelope,
-                ordinals,
-                content,
-                job.prefix,
-                job.may_end_data,
-                self._limits,
-                job.reply_seconds,
-                job.handling,
-                may_send_8bit=job.destination.inside_boundary or self._sends_8bit,
-            )
-            answers_before = session.pipeline.answers_count
-            transaction = DeliveryTransaction(session, work)
-            try:
-                await transaction.run()
-            except Unfinished as error:
-                pool.drop(session)
-                answers_count = session.pipeline.answers_count - answers_before
-                is_first_word = answers_count == 0 or (answers_count == 1 and error.error.reply.code == SERVICE_CLOSING)
-                if not is_fresh and is_first_word and not error.dot_sent:
-                    session = None
-                    del content, work, transaction  # free this content before it is read again
-                    continue
-                if not transaction.replies:
-                    raise raised(error, session.server) from error
-                rest = dict.fromkeys(work.ordinals, error.error.reply)
-                return DeliveryReport(session.server, rest | transaction.replies, error.dot_sent, "dsn" in session.extensions), None
-            except DeliveryError:
-                self._put_back(pool, key, session)
-                raise
-            except BaseException:
-                pool.drop(session)
-                raise
-            self._put_back(pool, key, session)
-            return DeliveryReport(session.server, transaction.replies, passes_dsn="dsn" in session.extensions), None
+                result = await self._transact(address, session, course, may_replace=replacements_left > 0)
+            finally:
+                if timer is not None:
+                    timer.cancel()
+            if result is not None:
+                return result
+        raise AssertionError("the last session is not replaced")
 
-    async def _open(self, target: NextHopHost) -> Opened:
+    async def _transact(
+        self, address: AddressSessions, session: Opened, course: ServersInTurn, *, may_replace: bool
+    ) -> DeliveryReport | TransientDeliveryError | None:
+        """Run the transaction in this session, and give it back or end it; None if it is to be replaced by another one."""
+        job, is_fresh = course.job, session.messages_count == 0
+        try:
+            content = await job.content()
+        except BaseException:
+            address.give_back(session)
+            raise
+        work = OutgoingMessage(
+            job.envelope,
+            course.left,
+            content,
+            job.prefix,
+            job.may_end_data,
+            self._limits,
+            job.reply_seconds,
+            job.handling,
+            may_send_8bit=job.destination.inside_boundary or self._sends_8bit,
+        )
+        answers_before = session.pipeline.answers_count
+        transaction = DeliveryTransaction(session, work)
+        try:
+            await transaction.run()
+        except Unfinished as error:
+            address.drop(session)
+            answers_count = session.pipeline.answers_count - answers_before
+            is_first_word = answers_count == 0 or (answers_count == 1 and error.error.reply.code == SERVICE_CLOSING)
+            if may_replace and is_first_word and not error.dot_sent and not (is_fresh and address.standing_count == 0):
+                if is_fresh:
+                    address.was_limited(error.error.reply, session.server)
+                return None
+            if not transaction.replies:
+                return raised(error, session.server)
+            rest = dict.fromkeys(work.ordinals, error.error.reply)
+            return DeliveryReport(session.server, rest | transaction.replies, error.dot_sent, "dsn" in session.extensions)
+        except TransientDeliveryError as error:  # MAIL or DATA was refused
+            if error.reply is CONTENT_UNREADABLE:
+                address.drop(session)
+                raise
+            self._put_back(address, session, error.reply)
+            error.__traceback__ = None
+            return None if may_replace and not is_fresh and rules.may_be_about_session(error.reply) else error
+        except PermanentDeliveryError as error:
+            self._put_back(address, session, error.reply)
+            if not course.refused:
+                raise
+            return DeliveryReport(session.server, dict.fromkeys(work.ordinals, error.reply))
+        except BaseException:
+            address.drop(session)
+            raise
+        replies = transaction.replies
+        worst = next(iter(replies.values())) if len(replies) == 1 else min(replies.values(), key=lambda reply: reply.code)
+        is_kept = self._put_back(address, session, worst)
+        if may_replace and not is_kept and not is_fresh and rules.is_about_server(worst):
+            return None
+        return DeliveryReport(session.server, replies, passes_dsn="dsn" in session.extensions)
+
+    def _note_tried(self, key: str, targets: dict[NextHopHost, None]) -> None:
+        if len(self._tried) >= ADDRESSES_MAX:
+            self._tried.pop(next(iter(self._tried)))
+        self._tried[key] = dict.fromkeys(list(targets)[:SHOWN_MAX])
+
+    def _put_back(self, address: AddressSessions, session: Opened, reply: Reply) -> bool:
+        """Note what the reply to a transaction says of the server; whether the session may serve on. `reply`: the most favourable one."""
+        now = asyncio.get_running_loop().time()
+        if rules.is_about_server(reply):
+            if session.messages_count == 1:  # in a kept session it may be about the session
+                address.trouble = rules.after_failure(address.trouble, reply, now)
+            address.give_back(session, is_used_up=True)
+            return False
+        address.trouble = None
+        if reply.code < 300:
+            address.served_at = now
+        # Where the server limits its sessions, the next one might be refused
+        is_old = session.messages_count >= MESSAGES_PER_SESSION_MAX and address.window.reply is None
+        address.give_back(session, is_used_up=is_old)
+        return True
+
+    async def _open(self, target: NextHopHost, opening: Opening) -> Opened:
         """Raises SessionBroken."""
         if (session := await self._to_peer(HostPort(target.name.rstrip(".").lower(), target.host.port))) is not None:
-            self._hosts.reached(target.host)
             return session
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        try:
-            session = await open_session(target.host, target.name, self._connect_options)
-        except SessionBroken:
-            self._hosts.failed(target.host, loop.time(), was_slow=loop.time() - began >= self._connect_options.connect_seconds)
-            raise
-        self._hosts.reached(target.host)
-        return session
+        options = self._connect_options
 
-    def _put_back(self, pool: SessionPool[Opened], key: tuple[str, int], session: Opened) -> None:
-        if session.messages_count < MESSAGES_PER_SESSION_MAX:
-            pool.keep(key, session)
-        else:
-            pool.finish(session)
+        async def dial(host: HostPort) -> socket.socket:
+            async with asyncio.timeout(ADDRESS_SECONDS if target.is_one_of_several else None):
+                connection = await options.dial(host)
+            opening.connected_at = asyncio.get_running_loop().time()
+            self._next_hops.reached(target)
+            return connection
+
+        try:
+            return await open_session(target.host, target.name, replace(options, dial=dial))
+        except SessionBroken:
+            if opening.connected_at == inf:
+                self._next_hops.not_reached(target)
+            raise
 
     def _log_attempt(self, job: DeliveryJob, began: float, report: DeliveryReport | None, error: BaseException | None) -> None:
         """Log one attempt. Successes only at debug level: the tracking log has them, and a busy server has hundreds a second."""

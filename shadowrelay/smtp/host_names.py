@@ -394,30 +394,37 @@ class HostNames:
                     connection = await self._connect(HostPort(address, host.port))
             except ConnectionRefusedError:
                 if len(addresses) == 1:
-                    self._was_not_reached(host.host)
+                    self.was_not_reached(host.host)
                     raise
                 reasons.append(f"{address}: connection refused")
                 refused_count += 1
             except OSError as error:
                 reasons.append(f"{address}: {error or type(error).__name__}")
             else:
-                self._was_reached(host.host, address)
+                self.was_reached(host.host, address)
                 return connection
-        self._was_not_reached(host.host)
+        self.was_not_reached(host.host)
         kind = ConnectionRefusedError if refused_count == len(addresses) else OSError  # every address refused the connection
         raise kind("; ".join(reasons))
 
-    def _was_reached(self, name: str, address: str) -> None:
-        """Try this address first the next time."""
+    def was_reached(self, name: str, address: str = "") -> None:
+        """The name leads somewhere. Try this address first the next time."""
         self._unreached_at.pop(name, None)
         last = self._last.get(name)
         if last is not None and last.addresses[0] != address and address in last.addresses:
             rest = tuple(other for other in last.addresses if other != address)
             self._last[name] = replace(last, addresses=(address, *rest))
 
-    def _was_not_reached(self, name: str) -> None:
+    def was_not_reached(self, name: str) -> None:
+        """Its addresses may be old ones: ask again before their time."""
         if name in self._last:
             self._unreached_at[name] = self._clock()
+
+    def gave_no_session(self, host: HostPort) -> None:
+        """The address that was reached refused, or did not greet: try another one the next time."""
+        last = self._last.get(host.host)
+        if last is not None:
+            self._last[host.host] = replace(last, addresses=(*last.addresses[1:], last.addresses[0]))
 
     async def addresses(self, host: str, lane: str = "") -> tuple[str, ...]:
         """Addresses as text, at least one. Raises NoAddress."""

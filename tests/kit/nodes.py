@@ -27,7 +27,7 @@ from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import Content, Envelope, Recipient
 from shadowrelay.model.ownership import Claim, Role, StatusAnswer, StatusQuestion
 from shadowrelay.model.peers import CopyOffer, DiscardReply, Incarnation, PeerIdentity
-from shadowrelay.model.queue import StoredMessage
+from shadowrelay.model.queue import NextHopServer, StoredMessage
 from shadowrelay.model.replies import STORE_UNAVAILABLE, LeaseTooShort, LedgerUnavailable, PeerSaid, PeerUnavailable, Reply, WireError
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.tracking import EventId, TrackingEvent
@@ -207,6 +207,9 @@ class FakeDeliverer:
 
     def __init__(self, server: ServerName, sink: Sink, step: Step = no_step) -> None:
         self._server, self._sink, self._step = server, sink, step
+
+    def servers(self, key: str) -> tuple[NextHopServer, ...]:
+        return ()
 
     async def deliver(self, job: DeliveryJob) -> DeliveryReport:
         sink = self._sink

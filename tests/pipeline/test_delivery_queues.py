@@ -66,6 +66,21 @@ async def test_no_more_than_twice_the_concurrency_of_a_next_hop_is_loaded(tmp_pa
 
 
 @in_virtual_time
+async def test_a_route_may_have_a_concurrency_of_its_own(tmp_path: Path) -> None:
+    routes = [HOPS[0] | {"concurrency_per_destination": 2}]
+    async with nodes(tmp_path, EAST, routes=routes, send={"concurrency_per_destination": 5}) as net:
+        slow = asyncio.Event()
+        net.sink.hang = lambda address: slow
+        for number in range(20):
+            await net.nodes[EAST].accept(f"u{number}@sick.example")
+        await asyncio.sleep(1)
+
+        assert 2 == net.sink.attempts_count
+        slow.set()
+        await until(lambda: 20 == len(net.sink.arrived), 60)
+
+
+@in_virtual_time
 @pytest.mark.parametrize(("seconds", "are_queued"), [(0.1, False), (0.4, True)])
 async def test_a_burst_waits_a_moment_for_places_before_it_goes_into_the_ledgers_queue(
     tmp_path: Path, seconds: float, are_queued: bool

@@ -241,7 +241,7 @@ async def test_answers_and_notifications_at_their_bounds_end_what_they_are_about
     for each in wanted:
         assert 250 == (await offer(node, each, a_hello(), {})).code
     highest = CopyNumber(RANK_MAX, RANK_MAX, DATABASES[WEST])
-    link.answers = [
+    link.said = [
         StatusAnswer(StatusState.SHADOW, highest, ServerName("mx9.example"), DATABASES[WEST], done=frozenset(range(1, 5001))),
         StatusAnswer(StatusState.RELEASED, highest),
         StatusAnswer(StatusState.UNKNOWN, done=frozenset((5000,))),

@@ -82,6 +82,19 @@ async def test_a_next_hop_that_burns_is_replaced_by_another_route(tmp_path: Path
 
 
 @in_virtual_time
+async def test_a_peer_that_refuses_for_now_is_passed_over_in_the_same_attempt(tmp_path: Path) -> None:
+    async with an_edge(tmp_path, HUB, OTHER_HUB) as net:
+        net.sink.answer = lambda address: BUSY
+        edge = net.nodes[EDGE]
+        net.nodes[HUB].ledger.fail("record_accepted", 1_000_000)
+        assert 250 == (await edge.accept()).code
+
+        await until(edge.in_role(relayed_id(edge.last, OTHER_HUB, frozenset((1,))), Role.SHADOW), 5)
+
+        assert [] == edge.log.rows(EventId.DEFER)
+
+
+@in_virtual_time
 async def test_a_later_route_that_matches_is_another_route(tmp_path: Path) -> None:
     routes = [*route_to(HUB), {"recipients": ["*@corp.example"], "next_hop": "sink.example:25"}]
     async with an_edge(tmp_path, HUB, routes=routes) as net:

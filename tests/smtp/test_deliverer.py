@@ -4,96 +4,28 @@ import asyncio
 import contextlib
 import gc
 import ssl
-from collections.abc import AsyncIterator
 from datetime import timedelta
-from math import inf
 
 import pytest
 import structlog
 import trustme
 
-from shadowrelay.model.message import Content, Envelope
+from shadowrelay.model.message import Content
 from shadowrelay.model.replies import ContentCorrupt, LeaseTooShort, PermanentDeliveryError, Reply, TransientDeliveryError
 from shadowrelay.model.routing import Destination, HostPort
 from shadowrelay.model.values import replace
-from shadowrelay.ports import DeliveryJob, DeliveryReport
-from shadowrelay.smtp.client import ConnectOptions, TlsUse, dial
+from shadowrelay.ports import DeliveryReport
+from shadowrelay.smtp.client import ConnectOptions, dial
 from shadowrelay.smtp.deliverer import MESSAGES_PER_SESSION_MAX, OutgoingMessage, SmtpDeliverer
-from shadowrelay.smtp.host_names import HostNames, Lookups
 from shadowrelay.smtp.limits import Descriptors
 from shadowrelay.smtp.resolver import Exchange
 from shadowrelay.smtp.tls import opportunistic_context
 from tests.kit.clock import PATIENCE_SECONDS, until
 from tests.kit.ledger import a_content, an_envelope
 from tests.kit.smtp_servers import CLOSE, HANG, CancelledAt, ScriptedServer, cancelled_at, serving
+from tests.smtp.deliverers import BODY, CONTENT, TAKEN, Zone, a_deliverer, a_job, at, deliver, route
 
-BODY = b"Subject: hello\r\n\r\n.dot\r\n"
-CONTENT = a_content(BODY)
-TAKEN = Reply(250, "2.0.0", "taken")
 NOBODY_THERE = HostPort("127.0.0.1", 1)
-
-
-class Zone:
-    """A resolver of fixed answers."""
-
-    def __init__(self, exchanges: tuple[Exchange, ...], addresses: dict[str, tuple[HostPort, ...]]) -> None:
-        self._exchanges = exchanges
-        self._addresses = addresses
-
-    async def exchanges(self, domain: str) -> tuple[Exchange, ...]:
-        if not self._exchanges:
-            raise PermanentDeliveryError(Reply(550, "5.1.2", "none"), domain)
-        return self._exchanges
-
-    async def addresses(self, host: str, port: int = 25) -> tuple[HostPort, ...]:
-        if host not in self._addresses:
-            raise TransientDeliveryError(Reply(451, "4.4.3", "none"), host)
-        return self._addresses[host]
-
-
-def at(server: ScriptedServer) -> HostPort:
-    return HostPort("127.0.0.1", server.port)
-
-
-def route(*hosts: HostPort) -> Destination:
-    return Destination("route", hosts)
-
-
-@contextlib.asynccontextmanager
-async def a_deliverer(
-    zone: Zone | None = None,
-    *,
-    concurrency: int = 20,
-    idle_seconds: float = 60.0,
-    tls: ssl.SSLContext | None = None,
-    connect_seconds: float = PATIENCE_SECONDS,
-    sends_8bit: bool = True,
-) -> AsyncIterator[SmtpDeliverer]:
-    use = TlsUse.NEVER if tls is None else TlsUse.OPPORTUNISTIC
-    deliverer = SmtpDeliverer(
-        ConnectOptions("me.example", use, tls, dial=HostNames(Lookups()).dial, connect_seconds=connect_seconds),
-        zone or Zone((), {}),
-        concurrency_per_destination=concurrency,
-        connection_inactivity_timeout=timedelta(seconds=idle_seconds),
-        sends_8bit=sends_8bit,
-        shuffle=lambda exchanges: exchanges.reverse(),
-    )
-    try:
-        yield deliverer
-    finally:
-        await deliverer.close()
-
-
-def a_job(destination: Destination, envelope: Envelope, may_end_data=lambda: True, content=CONTENT) -> DeliveryJob:
-    async def read_content() -> Content:
-        return content
-
-    return DeliveryJob(destination, envelope, envelope.ordinals, b"", read_content, may_end_data, lambda: inf)
-
-
-async def deliver(deliverer: SmtpDeliverer, destination: Destination, recipients_count: int = 1, *, may_end: bool = True) -> DeliveryReport:
-    envelope = an_envelope(recipients_count)
-    return await deliverer.deliver(a_job(destination, envelope, lambda: may_end))
 
 
 @pytest.mark.parametrize(("sends_8bit", "inside", "is_sent"), [(True, False, True), (False, False, False), (False, True, True)])
@@ -483,7 +415,7 @@ async def test_a_cancellation_at_any_await_leaves_neither_a_connection_nor_a_slo
         else:
             pytest.fail("the attempt never ends")
 
-    assert suspension > 5
+    assert suspension > 3  # for a session, and for replies
 
 
 async def test_close_ends_idle_and_busy_sessions():

@@ -1,6 +1,7 @@
 """Hosts by name: the hosts file, the search list, an old address where DNS gives none, and one address after the other."""
 
 import asyncio
+import contextlib
 import socket
 from pathlib import Path
 
@@ -9,9 +10,11 @@ import dns.rcode
 import pytest
 
 from shadowrelay.model.routing import HostPort
+from shadowrelay.smtp.client import ConnectOptions, dial, open_session
+from shadowrelay.smtp.client_session import SessionBroken
 from shadowrelay.smtp.host_names import HostNames, Lookups, NoAddress, interleaved, names_to_try, parse_hosts
 from tests.kit.clock import PATIENCE_SECONDS, Hands
-from tests.kit.smtp_servers import name_server
+from tests.kit.smtp_servers import CLOSE, HANG, ScriptedServer, name_server, serving
 
 HOSTS = b"""127.0.0.1 localhost
 # a comment
@@ -191,6 +194,26 @@ async def test_the_address_that_was_reached_is_tried_first_the_next_time(tmp_pat
 
     assert dialled[0].startswith("192.0.2.")
     assert ["2001:db8::1", "2001:db8::1"] == dialled[1:]
+
+
+@pytest.mark.parametrize("greeting", ["421 4.3.2 busy", "451 no", CLOSE, HANG])
+async def test_after_an_address_that_gives_no_session_the_next_one_is_tried(tmp_path: Path, greeting: str):
+    first, second = ScriptedServer({"GREETING": greeting}), ScriptedServer()
+    servers = {"192.0.2.1": first, "192.0.2.2": second}
+
+    async def connect(host: HostPort) -> socket.socket:
+        return await dial(HostPort("127.0.0.1", servers[host.host].port))
+
+    async with serving(first, second), name_server({("mx1.example", "A"): list(servers)}) as (_, port):
+        names = names_of(tmp_path, port, connect=connect)
+        options = ConnectOptions("me.example", dial=names.dial_peer, greeting_seconds=0.1, not_opened=names.gave_no_session)
+        with contextlib.suppress(SessionBroken):  # the order of the addresses is that of the answer
+            (await open_session(HostPort("mx1.example"), "mx1.example", options)).pipeline.abort()
+        session = await open_session(HostPort("mx1.example"), "mx1.example", options)
+        session.pipeline.abort()
+        await session.pipeline.closed()
+
+    assert second.sessions
 
 
 async def refusal(tmp_path: Path, errors: dict[str, OSError]) -> OSError:

@@ -52,6 +52,15 @@ def test_a_next_hop_that_cannot_be_reached_puts_its_queue_in_retry():
     assert [0, 1, 0] == [room(state, 0, 1000, NOW), room(state, 0, 1000, NOW + MINUTE), room(state, 1, 1000, NOW + MINUTE)]
 
 
+def test_a_next_hop_that_took_mail_just_before_and_refuses_sessions_is_probed_soon_and_never_later_than_others():
+    state, waits = active(20), []
+    for number in range(10):
+        state = after_unreachable(state, WHY, number + 0.5, number + 0.6, NOW, SEND, 0.0, is_limited=True)
+        waits.append((state.retry.probe_at - NOW) / PACE)
+
+    assert [1, 2, 4, 8, 16, 32, 64, 64, 64, 64] == waits
+
+
 def test_attempts_that_began_before_the_failure_was_known_do_not_climb_the_ladder():
     first = unreachable(active(20), began_at=1.0, noted_at=5.0)
 

@@ -1,0 +1,149 @@
+"""Rules of company with next hops: which address is tried when, how many sessions it gets, what a refusal means. docs/design.md 6.10.
+
+**An address** that refused is in trouble: others are tried before it, until a single attempt, the probe, tries it in its place again. Each
+probe that fails doubles the time until the next one.
+
+| what happens at an address                            | the attempt                       | trouble                         |
+|-------------------------------------------------------|-----------------------------------|---------------------------------|
+| no connection, no greeting, 4xx or 5xx before MAIL    | goes on to the next address       | yes, unless sessions stand there |
+| 4xx to MAIL, DATA, the dot, or to every recipient     | goes on to the next address       | if it is about the server       |
+| the session is lost before the dot                    | goes on to the next address       | no                              |
+| 5xx, or any recipient was accepted                    | ends                              | no                              |
+| the session is lost after the dot                     | ends: the server may have it      | no                              |
+
+A 4xx is about the server unless its enhanced code names an address, a mailbox, the content or a policy (RFC 3463 X.1, X.2, X.6, X.7). A
+session with such a 4xx is not used again: tests of a session (postscreen) end with it.
+
+**A limit** is no outage: if a server refuses a session while others stand, it gets as many as stand. Later one more is tried; each
+time that fails, the time until the next trial doubles. Units: seconds of the event loop.
+"""
+
+from collections.abc import Iterable
+from math import inf
+
+from shadowrelay.model.queue import NextHopServer, ServerState
+from shadowrelay.model.replies import Reply
+from shadowrelay.model.values import dataclass
+
+PROBE_SECONDS = 60.0
+PROBE_SECONDS_MAX = 960.0
+SKIPPED_SECONDS = 30.0  # not tried at all for so long if another address was tried: it cost a whole connect timeout
+GROW_SECONDS = 10.0
+GROW_SECONDS_MAX = 640.0
+MUTE_SECONDS = 10.0  # connected for so long without a greeting: another connection is opened beside it
+MUTE_MAX = 3  # of one address
+LIMITED_SECONDS = 60.0  # a server that took a message so lately and refuses a session has a limit
+SERVERS_MAX = 5  # of one attempt that are given the message, or a part of it
+NOT_ABOUT_THE_SERVER = ("1", "2", "6", "7")  # subjects of RFC 3463
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """An address that refused. `was_slow`: it cost a whole connect timeout. `failures_count` counts the first failure and probes."""
+
+    reply: Reply
+    since: float
+    failed_at: float
+    probe_at: float
+    failures_count: int = 1
+    was_slow: bool = False
+
+
+def after_failure(before: Trouble | None, reply: Reply, now: float, *, was_slow: bool = False) -> Trouble:
+    """The address failed. Attempts that began before the last failure ended only change the reason."""
+    if before is None:
+        return Trouble(reply, now, now, now + PROBE_SECONDS, was_slow=was_slow)
+    if now < before.failed_at + PROBE_SECONDS:
+        return Trouble(reply, before.since, now, before.probe_at, before.failures_count, was_slow)
+    wait = min(PROBE_SECONDS * 2**before.failures_count, PROBE_SECONDS_MAX)
+    return Trouble(reply, before.since, now, now + wait, min(before.failures_count + 1, 10), was_slow)
+
+
+def probing(trouble: Trouble, now: float) -> Trouble:
+    """This attempt is the probe: others leave the address to it."""
+    return Trouble(trouble.reply, trouble.since, trouble.failed_at, now + PROBE_SECONDS, trouble.failures_count, trouble.was_slow)
+
+
+def is_tried_late(trouble: Trouble | None, now: float) -> bool:
+    """Whether other addresses come first."""
+    return trouble is not None and now < trouble.probe_at
+
+
+def is_skipped(trouble: Trouble | None, now: float) -> bool:
+    """Whether it is not tried at all where another address was."""
+    return trouble is not None and trouble.was_slow and now < trouble.failed_at + SKIPPED_SECONDS
+
+
+def is_about_server(reply: Reply) -> bool:
+    """Whether this 4xx would have met any message."""
+    if not 400 <= reply.code < 500:
+        return False
+    if reply.enhanced:
+        return reply.enhanced.split(".")[1] not in NOT_ABOUT_THE_SERVER
+    return reply.code != 450  # RFC 5321 4.2.3: 450 is a mailbox, 421, 451 and 452 are the server
+
+
+def may_be_about_session(reply: Reply) -> bool:
+    """Whether this 4xx to MAIL or DATA may be a limit of the session: another one may be treated better."""
+    return is_about_server(reply) or (400 <= reply.code < 500 and reply.enhanced.startswith("4.7."))
+
+
+def may_move_on(replies: Iterable[Reply]) -> bool:
+    """Whether another server may get recipients with these replies: it took none of them, and may later take some."""
+    codes = [reply.code for reply in replies]
+    return not any(200 <= code < 300 for code in codes) and any(not 500 <= code < 600 for code in codes)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How many sessions a server takes: `size`, once it has refused one (`reply`). `grows_at`: when one more is tried next; infinite
+    while it is tried."""
+
+    size: float = inf
+    reply: Reply | None = None
+    grows_at: float = inf
+    wait: float = GROW_SECONDS
+
+
+OPEN_WINDOW = Window()
+
+
+def after_refused_session(window: Window, open_count: int, reply: Reply, now: float) -> Window:
+    """It refused a session while `open_count` stand, at least one."""
+    if window.reply is None:
+        return Window(open_count, reply, now + GROW_SECONDS)
+    wait, grows_at, size = window.wait, window.grows_at, min(window.size, open_count)
+    if grows_at == inf:  # the trial
+        wait = min(wait * 2, GROW_SECONDS_MAX)
+    return Window(size, reply, grows_at if now < grows_at < inf else now + wait, wait)
+
+
+def after_opened_session(window: Window, open_count: int, now: float) -> Window:
+    """`open_count` stand now."""
+    if window.reply is None or open_count <= window.size:
+        return window
+    return Window(open_count, window.reply, now + GROW_SECONDS)
+
+
+def openings(
+    window: Window, concurrency: int, standing_count: int, opening_count: int, waiting_count: int, now: float
+) -> tuple[int, Window]:
+    """How many connections to open now for `waiting_count` transactions, and the window after that."""
+    limit = min(window.size, concurrency)
+    taken = standing_count + opening_count
+    wanted = waiting_count - opening_count
+    if wanted > 0 and window.size <= taken < concurrency and now >= window.grows_at:
+        return 1, Window(window.size, window.reply, inf, window.wait)
+    if not taken:
+        limit = max(limit, 1)
+    return int(max(0, min(wanted, limit - taken))), window
+
+
+def shown(server: str, trouble: Trouble | None, window: Window, standing_count: int, now: float) -> NextHopServer:
+    """For listings."""
+    if trouble is not None:
+        ago, probe = round(now - trouble.since, 3), round(max(trouble.probe_at - now, 0.0), 3)
+        return NextHopServer(server, ServerState.REFUSED, str(trouble.reply), standing_count, None, ago, probe)
+    if window.reply is not None:
+        return NextHopServer(server, ServerState.LIMITED, str(window.reply), standing_count, int(window.size), None, None)
+    return NextHopServer(server, ServerState.READY, "", standing_count, None, None, None)

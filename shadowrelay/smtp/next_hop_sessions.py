@@ -1,0 +1,352 @@
+"""Sessions with the servers of next hops, by address and TLS demands, whatever domain the mail is for. docs/design.md 6.10.
+
+Transactions and connections are apart: a transaction takes the first session that becomes free, be it the one that was opened for it or one
+that another transaction has ended with. So nothing waits for a greeting while a session stands idle, and one connection that never greets
+holds up nobody. `next_hop_rules` decides how many connections are opened; a session that is not used is closed after a few seconds.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from math import inf
+from typing import NamedTuple, Protocol
+
+import structlog
+
+from shadowrelay.model.queue import NextHopServer
+from shadowrelay.model.replies import Reply
+from shadowrelay.model.routing import HostPort
+from shadowrelay.model.values import dataclass, replace
+from shadowrelay.smtp import next_hop_rules as rules
+from shadowrelay.smtp.client import Opened
+from shadowrelay.smtp.client_session import CONNECTION_FAILED, SessionBroken, on_behalf
+
+_log = structlog.get_logger()
+
+
+class NoSession(NamedTuple):
+    """Why there is no session. A value, not an exception: one that is raised repeatedly keeps the frames of all its attempts alive.
+
+    `is_refusal`: the server said so; `was_slow`: a whole connect timeout has passed; `is_patience`: it may still become free.
+    """
+
+    reply: Reply
+    is_refusal: bool = False
+    was_slow: bool = False
+    is_patience: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Opening:
+    """A connection that is being opened. Units: seconds of the event loop; `connected_at` infinite until it is connected."""
+
+    task: "asyncio.Task[None] | None" = None
+    began_at: float = 0.0
+    connected_at: float = inf
+
+
+OpenSession = Callable[[Opening], Awaitable[Opened]]
+
+
+class AddressSessions:
+    """The sessions with one address. No method but `wait` and `close` blocks.
+
+    A session is idle, in use or leaving. While a transaction waits, none is idle, and one is in use or being opened.
+    """
+
+    def __init__(self, unused_seconds: float, slow_seconds: float) -> None:
+        self._unused_seconds = unused_seconds
+        self._slow_seconds = slow_seconds
+        self._loop = asyncio.get_running_loop()
+        self._idle: list[tuple[float, Opened]] = []  # in the order of their last use
+        self._busy: set[Opened] = set()
+        self._leaving: set[Opened] = set()
+        self._opening: set[Opening] = set()
+        self._waiting: deque[asyncio.Future[Opened | NoSession]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
+        self._concurrency = 1
+        self._open_session: OpenSession | None = None  # of the transaction that came last
+        self.window = rules.OPEN_WINDOW
+        self.trouble: rules.Trouble | None = None
+        self.served_at = -inf  # when it last took a message
+
+    @property
+    def idle_count(self) -> int:
+        """Sessions that are kept for later."""
+        return len(self._idle)
+
+    @property
+    def standing_count(self) -> int:
+        """Sessions that are open."""
+        return len(self._idle) + len(self._busy)
+
+    @property
+    def opening_count(self) -> int:
+        """Connections that are being opened."""
+        return len(self._opening)
+
+    @property
+    def waiting_count(self) -> int:
+        """Transactions that wait for a session."""
+        return len(self._waiting)
+
+    @property
+    def is_unused(self) -> bool:
+        """Nothing is open and nobody waits."""
+        return not (self._idle or self._busy or self._leaving or self._opening or self._waiting)
+
+    def take(self) -> tuple[float, Opened] | None:
+        """The idle session that was used last, and since when it is idle; end with `give_back` or `drop`."""
+        while self._idle:
+            found = self._idle.pop()
+            if found[1].pipeline.is_usable:
+                self._busy.add(found[1])
+                return found
+            found[1].pipeline.abort()
+        return None
+
+    async def wait(self, open_session: OpenSession, concurrency: int, patience: float | None) -> Opened | NoSession:
+        """A session that was opened or became free, or why there is none. `patience`: how long to wait for it, in seconds."""
+        if self._is_closed:
+            return NoSession(CONNECTION_FAILED)
+        turn: asyncio.Future[Opened | NoSession] = self._loop.create_future()
+        self._waiting.append(turn)
+        self._open_session, self._concurrency = open_session, concurrency
+        self._open_more()
+        timer = None if patience is None else self._loop.call_later(patience, self._lose_patience, turn)
+        try:
+            return await turn
+        except BaseException:
+            if turn.done() and not turn.cancelled() and isinstance(got := turn.result(), Opened):
+                self.give_back(got)
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _lose_patience(self, turn: "asyncio.Future[Opened | NoSession]") -> None:
+        if not turn.done():
+            reply = self.window.reply or CONNECTION_FAILED._replace(text=f"{CONNECTION_FAILED.text}: no greeting")
+            turn.set_result(NoSession(reply, was_slow=not self.standing_count, is_patience=True))
+            self._waiting.remove(turn)
+
+    def give_back(self, session: Opened, *, is_used_up: bool = False) -> None:
+        """The transaction is over: the session goes to the one that has waited longest. `is_used_up`: it takes no more."""
+        self._busy.discard(session)
+        if not session.pipeline.is_usable:
+            session.pipeline.abort()
+        elif is_used_up or self._is_closed:
+            self._end(session)
+        else:
+            self._hand_on(session)
+            return
+        self._open_more()
+
+    def drop(self, session: Opened) -> None:
+        """End it at once."""
+        self._busy.discard(session)
+        session.pipeline.abort()
+        self._open_more()
+
+    def _hand_on(self, session: Opened) -> None:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                self._busy.add(session)
+                turn.set_result(session)
+                return
+        self._idle.append((self._loop.time(), session))
+        self._look_at(self._loop.time() + self._unused_seconds)
+
+    # opening
+
+    def _open_more(self) -> None:
+        while self._waiting and self._waiting[0].done():
+            self._waiting.popleft()
+        if not self._waiting or self._is_closed or self._open_session is None:
+            return
+        now = self._loop.time()
+        standing, opening, waiting = self.standing_count, len(self._opening), len(self._waiting)
+        count, self.window = rules.openings(self.window, self._concurrency, standing, opening, waiting, now)
+        for _ in range(count):
+            self._begin(now)
+        self._look_at(now + rules.MUTE_SECONDS)
+
+    def _begin(self, now: float) -> None:
+        assert self._open_session is not None
+        opening = Opening(began_at=now)
+        self._opening.add(opening)
+        opening.task = self._loop.create_task(self._open(opening, self._open_session), name="session")
+
+    async def _open(self, opening: Opening, open_session: OpenSession) -> None:
+        try:
+            session = await open_session(opening)
+        except asyncio.CancelledError:
+            self._opening.discard(opening)
+            raise
+        except Exception as error:
+            self._opening.discard(opening)
+            broken = on_behalf(error)
+            if not isinstance(error, SessionBroken):
+                _log.exception("session.failed")
+            is_slow = self._loop.time() - opening.began_at >= self._slow_seconds
+            self._was_refused(NoSession(broken.reply, broken.is_refusal, is_slow and opening.connected_at == inf))
+        else:
+            self._opening.discard(opening)
+            if self._is_closed:
+                session.pipeline.abort()
+                return
+            self.window = rules.after_opened_session(self.window, self.standing_count + 1, self._loop.time())
+            self._hand_on(session)
+
+    def was_limited(self, reply: Reply, server: str) -> None:
+        """It ended a session that it had just opened, while others stand."""
+        before = self.window
+        self.window = rules.after_refused_session(before, self.standing_count, reply, self._loop.time())
+        if before.reply is None:
+            _log.info("session.limited", server=server, sessions=self.standing_count, reply=str(reply))
+
+    def _was_refused(self, refused: NoSession) -> None:
+        now = self._loop.time()
+        if self.standing_count:
+            self.was_limited(refused.reply, "")
+            self._open_more()
+            return
+        if any(not self._is_mute(opening, now) for opening in self._opening):
+            return  # one of them may be taken
+        self.trouble = rules.after_failure(self.trouble, refused.reply, now, was_slow=refused.was_slow)
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(refused)
+
+    def _is_mute(self, opening: Opening, now: float) -> bool:
+        return now - opening.connected_at >= rules.MUTE_SECONDS
+
+    # time
+
+    def _look_at(self, at: float) -> None:
+        if self._timer is not None:
+            if self._timer.when() <= at:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(at, self._look)
+
+    def _look(self) -> None:
+        """Close what nobody needs, and open another connection beside those that never greet."""
+        self._timer = None
+        now = self._loop.time()
+        while self._idle and (self._idle[0][0] + self._unused_seconds <= now or not self._idle[0][1].pipeline.is_usable):
+            self._end(self._idle.pop(0)[1])
+        if self._idle:
+            self._look_at(self._idle[0][0] + self._unused_seconds)
+        if self._waiting:
+            mute_count = sum(self._is_mute(opening, now) for opening in self._opening)
+            if not self.standing_count and 0 < mute_count == len(self._opening) <= rules.MUTE_MAX:
+                self._begin(now)
+            self._open_more()
+        elif self._opening:
+            for opening in [one for one in self._opening if now - one.connected_at >= self._unused_seconds]:
+                self._call_off(opening)  # the server has no place for it, and others may wait for one
+            self._look_at(now + self._unused_seconds)
+
+    def _call_off(self, opening: Opening) -> None:
+        if self.window.grows_at == inf:
+            self.window = replace(self.window, grows_at=self._loop.time() + self.window.wait)
+        if opening.task is not None:
+            opening.task.cancel()
+
+    # ending
+
+    def _end(self, session: Opened) -> None:
+        session.pipeline.quit()
+        self._leaving.add(session)
+        session.pipeline.when_closed(lambda: self._leaving.discard(session))
+
+    def end_idle(self) -> int:
+        """End what is kept for later; returns how many sessions."""
+        count = len(self._idle)
+        while self._idle:
+            self._end(self._idle.pop()[1])
+        return count
+
+    async def close(self) -> None:
+        """End all sessions: idle ones with QUIT, others at once. Returns when every connection is closed."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(NoSession(CONNECTION_FAILED))
+        self.end_idle()
+        tasks = [opening.task for opening in self._opening if opening.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for session in tuple(self._busy):
+            session.pipeline.abort()
+        for session in (*self._leaving, *self._busy):
+            await session.pipeline.closed()
+
+
+ADDRESSES_MAX = 1_000  # remembered
+IDLE_SESSIONS_MAX = 200  # over all addresses
+
+
+class Addressed(Protocol):
+    """A server at an address."""
+
+    @property
+    def host(self) -> HostPort: ...
+    @property
+    def name(self) -> str: ...
+
+
+class Sessions:
+    """All addresses. What an address showed is remembered as long as there is room. `is_by_name`: certificates must have the name of the
+    server, so that a session serves one name only."""
+
+    def __init__(self, unused_seconds: float, slow_seconds: float, *, is_by_name: bool) -> None:
+        self._unused_seconds = unused_seconds
+        self._slow_seconds = slow_seconds
+        self._is_by_name = is_by_name
+        self._all: dict[tuple[HostPort, str], AddressSessions] = {}
+
+    def _key(self, target: Addressed) -> tuple[HostPort, str]:
+        return target.host, target.name if self._is_by_name else ""
+
+    def at(self, target: Addressed) -> AddressSessions:
+        """The sessions with this address."""
+        found = self._all.get(key := self._key(target))
+        if found is None:
+            self._make_room()
+            found = self._all[key] = AddressSessions(self._unused_seconds, self._slow_seconds)
+        return found
+
+    def known(self, target: Addressed) -> AddressSessions | None:
+        """The same, if there is anything to know of it."""
+        return self._all.get(self._key(target))
+
+    def shown(self, target: Addressed, server: str, now: float) -> NextHopServer | None:
+        """What is known of this address."""
+        found = self.known(target)
+        return None if found is None else rules.shown(server, found.trouble, found.window, found.standing_count, now)
+
+    def _make_room(self) -> None:
+        if len(self._all) >= ADDRESSES_MAX:
+            unused = [key for key, one in self._all.items() if one.is_unused]
+            for key in [key for key in unused if self._all[key].trouble is None] or unused[:1]:
+                del self._all[key]
+        excess = sum(one.idle_count for one in self._all.values()) - IDLE_SESSIONS_MAX
+        for one in self._all.values():
+            if excess <= 0:
+                break
+            excess -= one.end_idle()
+
+    async def close(self) -> None:
+        """End everything."""
+        everything = list(self._all.values())
+        self._all.clear()
+        await asyncio.gather(*(one.close() for one in everything))
