@@ -267,7 +267,7 @@ class Lookups:
                 if self._resolver is None:
                     raise
                 if not self._is_kept:
-                    _log.warning("resolv_conf.kept", path=str(self._resolv_conf), reason=str(error) or type(error).__name__)
+                    _log.warning("resolver.file_kept", path=str(self._resolv_conf), reason=str(error) or type(error).__name__)
                 self._is_kept = True
             else:
                 self._is_kept = False
@@ -296,7 +296,7 @@ def resolver_of(path: Path) -> dns.asyncresolver.Resolver:
                 dns.asyncresolver.Resolver(configure=False).read_resolv_conf(io.StringIO(line))
         except (dns.exception.DNSException, ValueError, IndexError) as error:
             reason = str(error) or type(error).__name__
-            _log.warning("resolv_conf.line_skipped", path=str(path), line=number, text=line[:100], reason=reason)
+            _log.warning("resolver.line_skipped", path=str(path), line=number, text=line[:100], reason=reason)
         else:
             kept.append(line)
     resolver.read_resolv_conf(io.StringIO("\n".join(kept)))

@@ -224,7 +224,7 @@ async def test_a_bad_line_of_the_systems_file_is_skipped(bad: str, tmp_path: Pat
 
     assert ["192.0.2.53", "fe80::1%eth0"] == [str(server) for server in resolver.nameservers]
     assert [name("corp.example")] == resolver.search
-    assert {"resolv_conf.line_skipped"} >= {line["event"] for line in lines}
+    assert {"resolver.line_skipped"} >= {line["event"] for line in lines}
 
 
 @pytest.mark.parametrize("worse", ["", "nameserver nowhere\n", "# nothing\n", None])
@@ -246,7 +246,7 @@ async def test_a_file_that_is_worse_than_the_last_one_does_not_stop_dns(worse: s
     clock.at += 2
 
     assert ((name("site.example"),), 1) == asking.search()
-    assert 1 == [line["event"] for line in lines].count("resolv_conf.kept")
+    assert 1 == [line["event"] for line in lines].count("resolver.file_kept")
 
 
 async def test_without_any_configuration_nobody_knows():
