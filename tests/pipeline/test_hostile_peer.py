@@ -180,7 +180,7 @@ async def nothing_waits(node: VirtualNode) -> bool:
     )
 
 
-@pytest.mark.parametrize("is_delivered", [True, False])
+@pytest.mark.parametrize("is_delivered", [True, pytest.param(False, marks=pytest.mark.heavy)])
 @in_virtual_time
 async def test_what_is_outside_its_range_is_refused_and_all_else_is_promoted_and_ends(tmp_path: Path, is_delivered: bool) -> None:
     """The next hop defers everything first; then it takes what is left, or nothing until all has expired."""

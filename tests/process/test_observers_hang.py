@@ -63,7 +63,7 @@ async def test_a_node_whose_standard_error_nobody_reads_takes_mail_and_ends_with
         await node.kill()
 
 
-@pytest.mark.parametrize("calls", [("fdatasync",), ("write", "open", "statvfs")])
+@pytest.mark.parametrize("calls", [pytest.param(("fdatasync",), marks=pytest.mark.heavy), ("write", "open", "statvfs")])
 async def test_a_node_whose_tracking_log_hangs_takes_mail_says_so_and_ends_with_sigterm(tmp_path: Path, calls: tuple[str, ...]) -> None:
     node = a_node_process(tmp_path / "a.example")
     hangs = node.directory / "hangs"
