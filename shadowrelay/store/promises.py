@@ -706,7 +706,10 @@ def forget_unasked(work: UnitOfWork, older_than: datetime) -> tuple[int, bool]:
             work.counts.append(((counters.DISCARD, f"{asker} {database}", 0), -1, 0))
             count += 1
         has_more |= len(found) == DISCARDS_PER_STEP and (count > 0 or remembered == found[-1][0])
-        work.after_commit.append(partial(peers.remembered.__setitem__, ServerName(asker), remembered))
+        if count:
+            work.after_commit.append(partial(peers.remembered.__setitem__, ServerName(asker), remembered))
+        else:
+            peers.remembered[ServerName(asker)] = remembered  # nothing is committed: the next step would begin here again, for ever
     if gone:
         work.changes_count += 1
         work.execute_many(DELETE_DISCARD, gone)

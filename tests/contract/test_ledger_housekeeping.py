@@ -14,6 +14,8 @@ from shadowrelay.model.values import replace
 from shadowrelay.ownership.claims import handing_over, nobody_left_to_ask
 from shadowrelay.ownership.rules import PeerDatabase
 from shadowrelay.ports import Ledger
+from shadowrelay.store import promises
+from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.ledger import (
     DAY,
     HERE,
@@ -174,14 +176,19 @@ async def test_an_end_is_remembered_until_the_former_primary_server_has_heard_of
     assert await role_of(ledger, stored) is None
 
 
-async def test_what_must_be_heard_does_not_keep_what_grows_old(ledger: Ledger) -> None:
-    promoted, delivered = await hold(ledger), await accept(ledger, copies=(Copy(THERE, THEIR_DATABASE, Choice.CHOSEN),))
-    await ledger.transition([promoted.envelope.message_id], promote)
+@pytest.mark.parametrize("count", [1, 2, 5])
+async def test_what_must_be_heard_does_not_keep_what_grows_old(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """However many whole steps of it come first."""
+    monkeypatch.setattr(promises, "DISCARDS_PER_STEP", 2)
+    for _ in range(count):
+        await ledger.transition([(await hold(ledger)).envelope.message_id], promote)
+    delivered = await accept(ledger, copies=(Copy(THERE, THEIR_DATABASE, Choice.CHOSEN),))
     await ledger.record_attempt(an_attempt(delivered.envelope.message_id), all_done)
 
-    assert (1, 0) == (await ledger.forget_unasked(NOW + 9 * DAY), await ledger.forget_unasked(NOW + 9 * DAY))
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        assert (1, 0) == (await ledger.forget_unasked(NOW + 9 * DAY), await ledger.forget_unasked(NOW + 9 * DAY))
 
-    assert [DiscardStatus.PROMOTED] == [event.status for event in (await ledger.discards_for(THERE, THEIR_DATABASE, 9)).events]
+    assert [DiscardStatus.PROMOTED] * count == [event.status for event in (await ledger.discards_for(THERE, THEIR_DATABASE, 9)).events]
 
 
 async def test_a_delivered_message_stays_known_until_its_time_and_no_longer(ledger: Ledger) -> None:
