@@ -101,7 +101,9 @@ class Services:
             note_parked=lambda server: self.review.wake_if_back(server),
             want_copy=lambda message_id: self.copy_repair.want(message_id),
         )
-        self.copy_repair = CopyRepair(context, copier, self.deliver.placed)
+        self.copy_repair = CopyRepair(
+            context, copier, self.deliver.placed, ask=lambda message_id, server: self.review.suspect(message_id, server)
+        )
         self.accept = AcceptService(context, copier, self.deliver, self.verdicts, self.copy_repair)
         self.review = ReviewService(context, self.deliver, self.copy_repair, lambda server: self.rolled_back.proved(server))
         self.promote = PromoteService(

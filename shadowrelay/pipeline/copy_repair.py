@@ -16,7 +16,7 @@ from enum import Enum
 
 import structlog
 
-from shadowrelay.model.ids import MessageId
+from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.ownership import Claim, Role, Transition
 from shadowrelay.model.queue import StoredMessage
 from shadowrelay.model.replies import ContentCorrupt, IllegalTransition, LedgerUnavailable
@@ -63,12 +63,19 @@ class WaitingRepair:
 
 class CopyRepair:
     """Places the unfinished primary messages that have fewer chosen shadow servers than wanted. `on_placed` is called for each that has
-    all of them."""
+    all of them. `ask` has a server asked about a message: it is on its list, may hold a copy, and gets no other one before it is."""
 
-    def __init__(self, context: Context, copier: Copier, on_placed: Callable[[MessageId], None]) -> None:
+    def __init__(
+        self,
+        context: Context,
+        copier: Copier,
+        on_placed: Callable[[MessageId], None],
+        ask: Callable[[MessageId, ServerName], None],
+    ) -> None:
         self._context = context
         self._copier = copier
         self._on_placed = on_placed
+        self._ask = ask
         self._event = asyncio.Event()
         self._busy: set[MessageId] = set()
         self._slots = asyncio.Semaphore(AT_ONCE)
@@ -279,7 +286,12 @@ class CopyRepair:
         copies = message.claim.missing_count
         plan = self._copier.plan(message_id, message.claim, copies)
         if not plan:
-            return RepairOutcome.BLOCKED if self._is_any_peer_available() else RepairOutcome.NO_PEER
+            if not self._is_any_peer_available():
+                return RepairOutcome.NO_PEER
+            for copy in message.claim.copies:  # its next attempt would ask as well, but its next hop may be away for days
+                if not message.claim.is_chosen(copy.server) and context.peers.is_reachable(copy.server):
+                    self._ask(message_id, copy.server)
+            return RepairOutcome.BLOCKED
         if message.place is None:
             raise ContentCorrupt("its content is gone")
         content = await context.read_content(message.place)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,11 @@ import pytest
 
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.ownership import Role
-from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, PeerSaid, PeerUnavailable
+from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, PeerSaid, PeerUnavailable, Reply, TransientDeliveryError
 from shadowrelay.pipeline.deliver import DeliverService
 from tests.kit.clock import until
 from tests.kit.ledger import a_spooled_content, an_envelope
-from tests.kit.nodes import BUSY, EAST, HEARTBEAT, NORTH, WEST, VirtualNode, in_virtual_time, nodes
+from tests.kit.nodes import BUSY, EAST, HEARTBEAT, NORTH, SPAN, WEST, VirtualNode, in_virtual_time, nodes
 from tests.pipeline.scenes import count_holds
 
 
@@ -385,3 +386,28 @@ async def test_whoever_waits_for_a_copy_is_told_that_it_is_placed(tmp_path: Path
         net.heal()
 
         await until(lambda: [east.last] == placed, 30)
+
+
+@in_virtual_time
+async def test_a_copy_whose_reply_was_lost_counts_soon_and_not_at_the_next_attempt(tmp_path: Path) -> None:
+    """The server may have it, so it gets no other one: it is asked, however long the message's next hop is away."""
+    away = TransientDeliveryError(Reply(451, "4.4.1", "nobody listens"), "sink.example:25", is_unreachable=True)
+    async with nodes(tmp_path, EAST, WEST, send={"queue_glitch_retry_interval": timedelta(hours=9)}) as net:
+        east = net.nodes[EAST]
+        await asyncio.sleep(1)
+        net.sink.answer = lambda address: away
+        await east.accept()
+        await until(lambda: bool(net.sink.attempts_count))
+        net.hold_fault = lambda primary, shadow: "reply late"
+        assert 250 == (await east.accept()).code
+        assert (claim := await east.claim(east.last)) is not None
+        assert claim.missing_count
+
+        net.hold_fault = lambda primary, shadow: None
+
+        async def is_chosen() -> bool:
+            known = await east.claim(east.last)
+            return known is not None and known.is_chosen(WEST)
+
+        await until(is_chosen, 2 * SPAN)
+        assert 1 == net.sink.attempts_count
