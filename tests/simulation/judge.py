@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from shadowrelay.lab.account import Cause, Fault, FaultKind, cause_of
+from shadowrelay.lab.account import Cause, Fault, FaultKind, FaultTimes, cause_of
 from shadowrelay.lab.traffic import Arrival as LabArrival
 from shadowrelay.lab.traffic import SubmissionResult
 from shadowrelay.model.ids import MessageId
@@ -22,6 +22,7 @@ def complaints(world: "World") -> list[str]:
     world.counts["sent"] = len(world.clients.sent)
     world.counts["promoted"] += world.checker.promotions_count
     world.counts["virtual seconds"] = round(world.now())
+    world.counts.update(world.checker.counts)
     world.counts["sent again and recognised"] += world.checker.recognised_count
     found = [f"still queued: {line}" for line in world.still_open()]
     return found + _lost(world) + _changed(world) + _duplicates(world) + _unexplained_rows(world)
@@ -138,7 +139,7 @@ def _was_cut_off(world: "World", first: Arrival, later: Arrival) -> bool:
         return False
     answered = replace(first, at=first.reply_read_at or first.at)  # before the reply, the first one has nothing to tell
     heard_at = times.heard_at(_lab(answered), world.faults, later.client_name) + RECORD_SECONDS
-    for began, ended in _apart(world, first.client_name, later.client_name):
+    for began, ended in apart(world.faults, times, first.client_name, later.client_name):
         if began > heard_at or first.at > ended + times.heartbeat + RECORD_SECONDS:
             continue
         if later.at < began + times.span - times.until_heard - RECORD_SECONDS:
@@ -147,15 +148,15 @@ def _was_cut_off(world: "World", first: Arrival, later: Arrival) -> bool:
     return False
 
 
-def _apart(world: "World", one: str, other: str) -> list[tuple[float, float]]:
+def apart(faults: Sequence[Fault], times: FaultTimes, one: str, other: str) -> list[tuple[float, float]]:
     """When these two could not talk, or one of them did not run; a short moment between two faults is no peace."""
     pair = {one, other}
     found: list[tuple[float, float]] = []
-    for fault in sorted(world.faults, key=lambda fault: fault.began_at):
+    for fault in sorted(faults, key=lambda fault: fault.began_at):
         is_of_pair = fault.kind in (FaultKind.CUT, FaultKind.HALF_CUT, FaultKind.SLOW) and pair == {fault.node, fault.other}
         if not is_of_pair and not (fault.stops_node and fault.node in pair):
             continue
-        peace = 2 * world.times.heartbeat + world.times.until_heard + RECORD_SECONDS
+        peace = 2 * times.heartbeat + times.until_heard + RECORD_SECONDS
         if found and fault.began_at <= found[-1][1] + peace:
             found[-1] = (found[-1][0], max(found[-1][1], fault.ended_at))
         else:
@@ -168,8 +169,9 @@ def _put_back_alone(world: "World", first: Arrival, later: Arrival) -> bool:
     for name, at in world.put_back_at:
         if name != later.client_name or not at <= later.at:
             continue
-        apart = [_apart(world, name, machine.name) for machine in world.machines if machine.name != name]
-        if any(began <= later.at and ended >= at for spans in apart for began, ended in spans):
+        others = [machine.name for machine in world.machines if machine.name != name]
+        spans = [span for other in others for span in apart(world.faults, world.times, name, other)]
+        if any(began <= later.at and ended >= at for began, ended in spans):
             return True
     return False
 

@@ -191,19 +191,17 @@ class Kinds:
         for machine in world.machines:
             if self.chance.random() >= probability or not machine.directory.exists():
                 continue
-            self.keep(machine)
+            kept = self._snapshots.setdefault(machine.host, [])
+            kept.append(self.keep(machine))
+            if len(kept) > SNAPSHOTS_MAX:
+                shutil.rmtree(kept.pop(self.chance.randrange(SNAPSHOTS_MAX)).directory)
 
     def keep(self, machine: "Machine") -> Snapshot:
-        """A copy of its disk as it is; it may run."""
-        world = self._world
+        """A copy of its disk as it is, for who asks; it may run."""
         self._number += 1
         to = machine.directory.with_name(f"{machine.directory.name}-snapshot-{self._number}")
         shutil.copytree(machine.directory, to, ignore=shutil.ignore_patterns("*-shm"))
-        kept = self._snapshots.setdefault(machine.host, [])
-        kept.append(Snapshot(world.now(), to, dict(world.checker.claims[machine.host])))
-        if len(kept) > SNAPSHOTS_MAX:
-            shutil.rmtree(kept.pop(self.chance.randrange(SNAPSHOTS_MAX)).directory)
-        return kept[-1]
+        return Snapshot(self._world.now(), to, dict(self._world.checker.claims[machine.host]))
 
     async def _restore(self) -> None:
         """A copy of any age is put back, also of a node that is down; most often it runs again at once."""
@@ -360,12 +358,12 @@ class Kinds:
                     world._ends(FaultKind.KILL, other.name, "", 0.5, partial(world.processes.start, other), "kill")
                     await world.processes.kill(other)
                     await self._wait(2.0)
-        if chance.random() < 0.3:  # and are away themselves when it returns
+        if chance.random() < 0.5:  # and are away themselves when it returns: shorter than the span, or longer
+            back = chance.choice((0.7, 0.7, 3.0)) * world.shape.span
             while world.has_faults and world.now() < back_at - 2.0:
                 await self._wait(1.0)
             for other in others:
                 if other.is_up:
-                    back = 3 * world.shape.span
                     world._ends(FaultKind.KILL, other.name, "", back, partial(world.processes.start, other), "kill")
                     await world.processes.kill(other)
         while world.has_faults:
