@@ -306,8 +306,7 @@ class Kinds:
         async def end() -> None:
             disk.sickness = Sickness.NONE
 
-        # a node that cannot record what it delivers is, for who asks why a message came twice, like one that was stopped
-        world._ends(FaultKind.PAUSE, machine.name, "", seconds, end, f"disk {disk.sickness.value}")
+        world._ends(FaultKind.DEAD_DISK, machine.name, "", seconds, end, f"disk {disk.sickness.value}")
 
     async def _dead_disk(self) -> None:
         """The disk of one node is dead while all else is well: what it held for delivery is delivered by who has the copy; and of what it
