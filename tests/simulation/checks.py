@@ -314,8 +314,8 @@ class Checker:
         self._note(f"arrival: {message_id} for {arrival.recipient} from {arrival.client_name}")
 
     def _could_not_know(self, host: str, message_id: MessageId, ordinal: int) -> bool:
-        """No node has recorded that this recipient is done, because the reply to its final dot was lost; or this one has run for a span, and
-        could ask none of those that have."""
+        """No node has recorded that this recipient is done, because the reply to its final dot was lost; or this one has run for a span,
+        and could ask none of those that have."""
         knowing = {at for _, at in self.recorded[message_id, ordinal]}
         knowing |= {at for at, claims in self.claims.items() if message_id in claims and ordinal in claims[message_id].done}
         names = {at: machine.name for at, machine in self.machines.items()}
@@ -401,6 +401,11 @@ class Checker:
 
     def is_over(self, message_id: MessageId) -> bool:
         return self.survives(message_id, None)
+
+    def is_delivered_or_noticed(self, message_id: MessageId) -> bool:
+        """Nothing is left of it but notices, which somebody has."""
+        envelope = self.envelopes[message_id]
+        return all(self.is_resolved(message_id, ordinal, ()) for ordinal in envelope.ordinals)
 
     def check_copies(self, message_id: MessageId) -> None:
         """I1: what was acknowledged as redundant survives the loss of any one disk, or of as many as there are copies."""

@@ -107,8 +107,8 @@ def _sent_again(world: "World") -> list[str]:
 
 
 def as_seen(faults: Sequence[Fault], heartbeat: float) -> list[Fault]:
-    """What a dead disk is for the others. As long as it lasts, nothing is recorded, like on a full one. If it lasts for so long that its node
-    falls silent, that node is cut off from all others; it runs, and delivers nothing."""
+    """What a dead disk is for the others. As long as it lasts, nothing is recorded, like on a full one. If it lasts for so long that its
+    node falls silent, that node is cut off from all others; it runs, and delivers nothing."""
     found = []
     for fault in faults:
         if fault.kind is not FaultKind.DEAD_DISK:

@@ -329,8 +329,10 @@ class Kinds:
                     text = f"the only copy of {message_id} is on {machine.name}, whose disk {sickness}: {checker.state(message_id)}"
                     checker.violation("sick", text)
         else:
+            # with `defer`, a notice is not sent until all nodes have said that they know nothing of it
+            is_ended = checker.is_delivered_or_noticed if world.shape.transport["delivery_without_lease"] == "defer" else checker.is_over
             for message_id in own:
-                if not checker.is_over(message_id):
+                if not is_ended(message_id):
                     text = f"{message_id} waits for {machine.name}, whose disk {sickness}: {checker.state(message_id)}"
                     checker.violation("sick", text)
         while world.has_faults:
