@@ -83,7 +83,8 @@ class ReviewService:
         self._requested_servers: set[ServerName] = set()  # for which `request_server` runs
         self._waited_for: set[ServerName] = set()
         self._unheard: set[ServerName] = set()
-        self._waited_for_longer: set[ServerName] = set()  # by messages of an older copy of the database: for a span, not a heartbeat
+        # by messages that have expired, or of an older copy of the database: for a span, not a heartbeat
+        self._waited_for_longer: set[ServerName] = set()
         self._event = asyncio.Event()
 
     def request(self, message_id: MessageId) -> None:
@@ -305,7 +306,12 @@ class ReviewService:
         if is_settled and not blocking and not is_older:
             self._tries.pop(message_id, None)
             self._deliver.cleared(message_id, NO_SERVERS)
-        elif leases_ended and unreachable.issuperset(blocking | suspects) and self.may_go_without(blocking | suspects) and not is_older:
+        elif (
+            leases_ended
+            and unreachable.issuperset(blocking | suspects)
+            and self.may_go_without(blocking | suspects, self._patience(message))
+            and not is_older
+        ):
             self._suspects.pop(message_id, None)  # servers unreachable for so long are asked when they return
             self._tries.pop(message_id, None)
             self._deliver.cleared(message_id, blocking)
@@ -328,13 +334,24 @@ class ReviewService:
         leases = self._context.leases
         message_id = message.envelope.message_id
         server = min(away)
-        ends = [leases.left(message_id, copy) for copy in message.claim.copies if copy.server in away]
-        left = max((seconds for seconds in ends if seconds > 0), default=0.0)
+        listed = [copy for copy in message.claim.copies if copy.server in away and copy.choice is not Choice.UNHEARD]
+        left = max((seconds for copy in listed if (seconds := leases.left(message_id, copy)) > 0), default=0.0)
+        patience = self._patience(message)
         if rules.is_of_older_copy(message.claim, self._context.me):
             self._waited_for_longer.add(server)
-        elif server in self._context.peers and not (left and self.may_go_without((server,))):  # otherwise only the lease is in the way
-            self._waited_for.add(server)
+        elif server in self._context.peers and not (left and self.may_go_without((server,), patience)):  # otherwise the lease is in the way
+            (self._waited_for if patience is None else self._waited_for_longer).add(server)
         self._deliver.blocked(message_id, server, left + CLOCK_GRAIN_SECONDS if left else REVIEW_AGAIN_SECONDS)
+
+    def _patience(self, message: StoredMessage) -> float | None:
+        """For how long it waits for a server on its list that cannot be reached; None: as usual. One that has expired waits for a span: it
+        was probably away itself, and has ended elsewhere (docs/design.md 6.3 "Long absences")."""
+        return self._span if self._is_expired(message) else None
+
+    def _is_expired(self, message: StoredMessage) -> bool:
+        context = self._context
+        now, timeout = context.now() - context.note_clock(), context.settings.transport.message_expiration_timeout
+        return delivery_rules.is_expired(message.envelope.arrived_at, now, timeout)
 
     def may_go_without(self, blocking: Iterable[ServerName], patience: float | None = None) -> bool:
         """Whether delivery need not wait for these servers: they are forgotten; or, with `delivery_without_lease = deliver`, each was
@@ -379,13 +396,14 @@ class ReviewService:
 
     async def _ask_everybody(self, server: ServerName, gone: Mapping[MessageId, Claim]) -> None:
         """The copies on `server` are gone and its lease had ended: ask whether any other node has taken these over."""
-        unclaimed, unanswered, unheard = await self._unclaimed(gone, (other for other in self._context.peers.states if other != server))
-
-        def decide(message_id: MessageId, claim: Claim | None) -> Transition:
-            return nobody_claims_more(claim, gone[message_id], server, unheard)
-
-        if not unanswered:
-            await self._context.ledger.transition(sorted(unclaimed), decide)
+        others = [other for other in self._context.peers.states if other != server]
+        loaded = await self._context.ledger.load_many(sorted(gone))
+        expired = {message.envelope.message_id for message in loaded if self._is_expired(message)}
+        for asked, patience in ((gone.keys() - expired, None), (gone.keys() & expired, self._span)):
+            unclaimed, unanswered, unheard = await self._unclaimed(asked, others, patience)
+            decide = partial(nobody_claims_more, gone, server, unheard)
+            if not unanswered and unclaimed:
+                await self._context.ledger.transition(sorted(unclaimed), decide)
 
     async def _claim_again(self, message_ids: Sequence[MessageId]) -> set[ServerName]:
         """Rule *rolled back*: messages of an older copy of this database. Ask all nodes, and claim again the messages that none claims.
@@ -448,10 +466,7 @@ class ReviewService:
         assert link.identity is not None
         party = PeerDatabase(server, link.identity.database)
         answer_to = dict(zip(messages, answers, strict=True))
-        timeout, now = context.settings.transport.message_expiration_timeout, context.now() - context.note_clock()
-        expired = {
-            message_id for message_id, message in messages.items() if delivery_rules.is_expired(message.envelope.arrived_at, now, timeout)
-        }
+        expired = {message_id for message_id, message in messages.items() if self._is_expired(message)}
         runs = {
             message_id: (entry := message.claim.copy_on(server)) is not None and self._lease_runs(message)(entry)
             for message_id, message in messages.items()
@@ -558,9 +573,11 @@ class ReviewService:
 # What the answers mean for the claims that were asked about.
 
 
-def nobody_claims_more(claim: Claim | None, asked: Claim, server: ServerName, unheard: Collection[ServerName]) -> Transition:
-    """All nodes were asked about a copy that is gone; applies only if none was placed there since."""
-    if claim is None or not is_same_copy(claim, asked, server):
+def nobody_claims_more(
+    gone: Mapping[MessageId, Claim], server: ServerName, unheard: Collection[ServerName], message_id: MessageId, claim: Claim | None
+) -> Transition:
+    """All nodes were asked about a copy that is `gone`; applies only if none was placed there since."""
+    if claim is None or not is_same_copy(claim, gone[message_id], server):
         return Transition(claim, claim)
     return claims.nobody_claims_more(claim, server, unheard)
 

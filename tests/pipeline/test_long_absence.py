@@ -10,8 +10,8 @@ import pytest
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.tracking import EventId
-from tests.kit.nodes import EAST, HEARTBEAT, OK, SPAN, WEST, Net, in_virtual_time, nodes, until
-from tests.pipeline.scenes import a_waiting_message
+from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, SPAN, WEST, Net, in_virtual_time, nodes, until
+from tests.pipeline.scenes import a_waiting_message, holders
 
 SHORT = {  # a message, and what is remembered of it, do not outlive the absence
     "safety_net_hold_time": timedelta(seconds=4 * SPAN),
@@ -100,3 +100,65 @@ async def test_if_both_were_away_the_message_is_delivered_or_returned(tmp_path: 
         await until(lambda: net.sink.addresses(), 4 * SPAN)
         await asyncio.sleep(2 * SPAN)
         assert 1 == len(net.sink.arrived)
+
+
+@in_virtual_time
+async def test_a_primary_that_finds_everybody_gone_when_it_returns_waits_a_span_with_what_has_expired(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, **SHORT) as net:
+        east = await a_waiting_message(net)
+        await net.stop(EAST)
+        net.sink.answer = lambda address: OK
+        await until(net.nodes[WEST].in_role(east.last, Role.DELIVERED), 3 * SPAN)
+        await asyncio.sleep(LONG)
+        await net.stop(WEST)
+
+        again = await net.start(EAST)
+        await asyncio.sleep(SPAN - 2 * HEARTBEAT)
+        assert await again.role(east.last) is Role.PRIMARY
+        await net.start(WEST)
+
+        await until(again.in_role(east.last, Role.DELIVERED), 4 * HEARTBEAT)
+        assert [(WEST, "user1@corp.example")] == delivered_to(net)
+        assert [] == again.log.rows(EventId.DSN)
+
+
+@in_virtual_time
+async def test_after_that_span_it_is_delivered(tmp_path: Path) -> None:
+    """In doubt, deliver: nobody knows whether the others will ever return."""
+    async with nodes(tmp_path, EAST, WEST, **SHORT) as net:
+        east = await a_waiting_message(net)
+        await net.stop(EAST)
+        await net.stop(WEST)
+        await asyncio.sleep(LONG)
+        net.sink.answer = lambda address: OK
+
+        again = await net.start(EAST)
+
+        await until(again.in_role(east.last, Role.DELIVERED), SPAN + 4 * HEARTBEAT)
+        assert [(EAST, "user1@corp.example")] == delivered_to(net)
+
+
+@in_virtual_time
+async def test_who_may_have_taken_over_what_has_expired_is_waited_for_as_well(tmp_path: Path) -> None:
+    """The server with the copy is back with a new disk; the other one, which knows the end, is down."""
+    async with nodes(tmp_path, EAST, WEST, NORTH, **SHORT) as net:
+        east = await a_waiting_message(net)
+        (holder,) = await holders(net, east)
+        other = NORTH if holder == WEST else WEST
+        await net.stop(EAST)
+        await until(net.nodes[holder].in_role(east.last, Role.PRIMARY), 3 * SPAN)
+        await asyncio.sleep(HEARTBEAT)
+        await net.wipe(holder)
+        net.sink.answer = lambda address: OK
+        await until(net.nodes[other].in_role(east.last, Role.DELIVERED), 3 * SPAN)
+        await net.start(holder)
+        await asyncio.sleep(5 * SPAN)  # it has expired, and the other one remembers
+        await net.stop(other)
+
+        again = await net.start(EAST)
+        await asyncio.sleep(SPAN - 2 * HEARTBEAT)
+        assert await again.role(east.last) is Role.PRIMARY
+        await net.start(other)
+
+        await until(again.in_role(east.last, Role.DELIVERED), 4 * HEARTBEAT)
+        assert [(other, "user1@corp.example")] == delivered_to(net)

@@ -4,10 +4,11 @@ import asyncio
 from pathlib import Path
 
 import pytest
+import structlog
 
 from shadowrelay.model.drain_progress import DrainState
 from shadowrelay.model.ids import NO_DATABASE, MessageId, ServerName
-from shadowrelay.model.ownership import Role
+from shadowrelay.model.ownership import Choice, Role
 from shadowrelay.model.peers import PeerIdentity
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.tracking import EventId, ResubmitReason
@@ -271,6 +272,40 @@ async def test_the_older_copy_waits_for_a_lost_node_until_it_is_forgotten_or_a_s
 
         assert [EAST] == [server for server, *_ in net.sink.arrived]
         assert not east.services.rolled_back.is_asking
+
+
+@in_virtual_time
+async def test_the_older_copy_waits_also_for_a_node_that_was_unheard_before(tmp_path: Path) -> None:
+    """No lease on it is in the way, so its lease says nothing about when to ask again."""
+    async with nodes(tmp_path, EAST, NORTH, WEST) as net:
+        net.isolate(NORTH)
+        await asyncio.sleep(HEARTBEAT)
+        net.sink.answer = lambda address: LATER
+        west = net.nodes[WEST]
+        assert (await west.accept("user1@corp.example")).is_positive
+        message_id = west.last
+        await asyncio.sleep(1)
+        await net.kill(WEST)
+        east = net.nodes[EAST]
+        await until(east.in_role(message_id, Role.PRIMARY), 2 * SPAN)
+        await net.kill(EAST)
+        net.back_up(EAST)
+        east = await net.start(EAST)
+        await net.start(WEST)
+        await asyncio.sleep(2 * HEARTBEAT)
+        claim = (await east.ledger.load(message_id)).claim
+        assert claim.copy_on(NORTH).choice is Choice.UNHEARD
+
+        with structlog.testing.capture_logs() as lines:
+            east = await put_back(net)
+            await asyncio.sleep(2 * HEARTBEAT)
+            assert [] == [line for line in lines if line["event"] == "delivery.failed"]
+        net.heal()
+        net.sink.answer = lambda address: OK
+
+        await until(east.in_role(message_id, Role.DELIVERED), 6 * HEARTBEAT)
+        await asyncio.sleep(2 * SPAN)
+        assert ["user1@corp.example"] == net.sink.addresses()
 
 
 # with two copies

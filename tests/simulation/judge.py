@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from shadowrelay.lab.account import Cause, Fault, FaultKind, cause_of
+from shadowrelay.lab.account import Cause, Fault, FaultKind, FaultTimes, cause_of
 from shadowrelay.lab.traffic import Arrival as LabArrival
 from shadowrelay.lab.traffic import SubmissionResult
 from shadowrelay.model.ids import MessageId
@@ -17,11 +17,16 @@ if TYPE_CHECKING:
 RECORD_SECONDS = 2.0
 
 
+# docs/design.md 6.14, in heartbeats: after a commit, until a node whose disk is dead is silent; and from the next one until it speaks again
+UNTIL_SILENT, UNTIL_HEARD_AGAIN = 2.25, 1.25
+
+
 def complaints(world: "World") -> list[str]:
     """Everything that is not as it must be."""
     world.counts["sent"] = len(world.clients.sent)
     world.counts["promoted"] += world.checker.promotions_count
     world.counts["virtual seconds"] = round(world.now())
+    world.counts.update(world.checker.counts)
     world.counts["sent again and recognised"] += world.checker.recognised_count
     found = [f"still queued: {line}" for line in world.still_open()]
     return found + _lost(world) + _changed(world) + _duplicates(world) + _unexplained_rows(world)
@@ -101,6 +106,29 @@ def _sent_again(world: "World") -> list[str]:
     return found
 
 
+def as_seen(faults: Sequence[Fault], heartbeat: float) -> list[Fault]:
+    """What a dead disk is for the others. As long as it lasts, nothing is recorded, like on a full one. If it lasts for so long that its
+    node falls silent, that node is cut off from all others; it runs, and delivers nothing."""
+    found = []
+    for fault in faults:
+        if fault.kind is not FaultKind.DEAD_DISK:
+            found.append(fault)
+            continue
+        found.append(replace(fault, kind=FaultKind.FULL))
+        if fault.seconds > 2 * heartbeat - RECORD_SECONDS:
+            found.append(replace(fault, kind=FaultKind.CUT, ended_at=fault.ended_at + UNTIL_HEARD_AGAIN * heartbeat))
+    return found
+
+
+def _could_not_record(world: "World", message_id: MessageId, first: Arrival, fault: Fault) -> bool:
+    """(a) The disk died before the record. A final dot is sent only until the node falls silent."""
+    if fault.kind is not FaultKind.DEAD_DISK or fault.node != first.client_name:
+        return False
+    dot_at = max((at for at in world.checker.ended[message_id, first.client_host] if at <= first.at), default=first.at)
+    lasts = min(fault.ended_at, fault.began_at + UNTIL_SILENT * world.times.heartbeat)
+    return fault.began_at - RECORD_SECONDS <= first.at and dot_at <= lasts + RECORD_SECONDS
+
+
 def _cause(world: "World", message_id: MessageId, ordinal: int, first: Arrival, later: Arrival) -> Cause:
     """(a) is judged from what the node knew: it never had the reply, or had not recorded it when it stopped."""
     if _was_on_its_way(world, message_id, first, later):
@@ -113,9 +141,12 @@ def _cause(world: "World", message_id: MessageId, ordinal: int, first: Arrival, 
             return Cause.DIED_BEFORE_RECORD
         until = later.at if recorded is None else recorded
         for fault in world.faults:
-            if fault.stops_node and fault.node == first.client_name and fault.began_at <= until and fault.ended_at >= first.at:
+            if _could_not_record(world, message_id, first, fault):
                 return Cause.DIED_BEFORE_RECORD
-    cause = cause_of([_lab(first), _lab(later)], world.faults, world.times)
+            is_stopped = fault.stops_node and fault.kind is not FaultKind.DEAD_DISK and fault.node == first.client_name
+            if is_stopped and fault.began_at <= until and fault.ended_at >= first.at:
+                return Cause.DIED_BEFORE_RECORD
+    cause = cause_of([_lab(first), _lab(later)], as_seen(world.faults, world.times.heartbeat), world.times)
     if cause is Cause.NONE and _put_back_alone(world, first, later):
         return Cause.TWO_FAILED
     if cause in (Cause.NONE, Cause.CUT_OFF):
@@ -137,8 +168,9 @@ def _was_cut_off(world: "World", first: Arrival, later: Arrival) -> bool:
     if first.client_host == later.client_host:
         return False
     answered = replace(first, at=first.reply_read_at or first.at)  # before the reply, the first one has nothing to tell
-    heard_at = times.heard_at(_lab(answered), world.faults, later.client_name) + RECORD_SECONDS
-    for began, ended in _apart(world, first.client_name, later.client_name):
+    faults = as_seen(world.faults, times.heartbeat)
+    heard_at = times.heard_at(_lab(answered), faults, later.client_name) + RECORD_SECONDS
+    for began, ended in apart(faults, times, first.client_name, later.client_name):
         if began > heard_at or first.at > ended + times.heartbeat + RECORD_SECONDS:
             continue
         if later.at < began + times.span - times.until_heard - RECORD_SECONDS:
@@ -147,15 +179,16 @@ def _was_cut_off(world: "World", first: Arrival, later: Arrival) -> bool:
     return False
 
 
-def _apart(world: "World", one: str, other: str) -> list[tuple[float, float]]:
+def apart(faults: Sequence[Fault], times: FaultTimes, one: str, other: str) -> list[tuple[float, float]]:
     """When these two could not talk, or one of them did not run; a short moment between two faults is no peace."""
     pair = {one, other}
     found: list[tuple[float, float]] = []
-    for fault in sorted(world.faults, key=lambda fault: fault.began_at):
-        is_of_pair = fault.kind in (FaultKind.CUT, FaultKind.HALF_CUT, FaultKind.SLOW) and pair == {fault.node, fault.other}
+    for fault in sorted(faults, key=lambda fault: fault.began_at):
+        is_cut = fault.kind in (FaultKind.CUT, FaultKind.HALF_CUT, FaultKind.SLOW)
+        is_of_pair = is_cut and (pair == {fault.node, fault.other} or (not fault.other and fault.node in pair))
         if not is_of_pair and not (fault.stops_node and fault.node in pair):
             continue
-        peace = 2 * world.times.heartbeat + world.times.until_heard + RECORD_SECONDS
+        peace = 2 * times.heartbeat + times.until_heard + RECORD_SECONDS
         if found and fault.began_at <= found[-1][1] + peace:
             found[-1] = (found[-1][0], max(found[-1][1], fault.ended_at))
         else:
@@ -168,8 +201,10 @@ def _put_back_alone(world: "World", first: Arrival, later: Arrival) -> bool:
     for name, at in world.put_back_at:
         if name != later.client_name or not at <= later.at:
             continue
-        apart = [_apart(world, name, machine.name) for machine in world.machines if machine.name != name]
-        if any(began <= later.at and ended >= at for spans in apart for began, ended in spans):
+        others = [machine.name for machine in world.machines if machine.name != name]
+        faults = as_seen(world.faults, world.times.heartbeat)
+        spans = [span for other in others for span in apart(faults, world.times, name, other)]
+        if any(began <= later.at and ended >= at for began, ended in spans):
             return True
     return False
 
@@ -177,7 +212,8 @@ def _put_back_alone(world: "World", first: Arrival, later: Arrival) -> bool:
 def _two_failed(world: "World", first: Arrival, later: Arrival) -> Cause:
     """(d) where a cut of one direction, or slowness, is a cut for who needs answers. With a new disk the same node is another server."""
     cuts = (FaultKind.HALF_CUT, FaultKind.SLOW)
-    wider = [Fault(FaultKind.CUT, f.node, f.began_at, f.ended_at, f.other) if f.kind in cuts else f for f in world.faults]
+    faults = as_seen(world.faults, world.times.heartbeat)
+    wider = [Fault(FaultKind.CUT, f.node, f.began_at, f.ended_at, f.other) if f.kind in cuts else f for f in faults]
     cause = cause_of([_lab(first), _lab(later)], wider, world.times)
     return Cause.NONE if cause is Cause.CUT_OFF else cause
 

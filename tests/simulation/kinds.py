@@ -191,19 +191,17 @@ class Kinds:
         for machine in world.machines:
             if self.chance.random() >= probability or not machine.directory.exists():
                 continue
-            self.keep(machine)
+            kept = self._snapshots.setdefault(machine.host, [])
+            kept.append(self.keep(machine))
+            if len(kept) > SNAPSHOTS_MAX:
+                shutil.rmtree(kept.pop(self.chance.randrange(SNAPSHOTS_MAX)).directory)
 
     def keep(self, machine: "Machine") -> Snapshot:
-        """A copy of its disk as it is; it may run."""
-        world = self._world
+        """A copy of its disk as it is, for who asks; it may run."""
         self._number += 1
         to = machine.directory.with_name(f"{machine.directory.name}-snapshot-{self._number}")
         shutil.copytree(machine.directory, to, ignore=shutil.ignore_patterns("*-shm"))
-        kept = self._snapshots.setdefault(machine.host, [])
-        kept.append(Snapshot(world.now(), to, dict(world.checker.claims[machine.host])))
-        if len(kept) > SNAPSHOTS_MAX:
-            shutil.rmtree(kept.pop(self.chance.randrange(SNAPSHOTS_MAX)).directory)
-        return kept[-1]
+        return Snapshot(self._world.now(), to, dict(self._world.checker.claims[machine.host]))
 
     async def _restore(self) -> None:
         """A copy of any age is put back, also of a node that is down; most often it runs again at once."""
@@ -308,8 +306,7 @@ class Kinds:
         async def end() -> None:
             disk.sickness = Sickness.NONE
 
-        # a node that cannot record what it delivers is, for who asks why a message came twice, like one that was stopped
-        world._ends(FaultKind.PAUSE, machine.name, "", seconds, end, f"disk {disk.sickness.value}")
+        world._ends(FaultKind.DEAD_DISK, machine.name, "", seconds, end, f"disk {disk.sickness.value}")
 
     async def _dead_disk(self) -> None:
         """The disk of one node is dead while all else is well: what it held for delivery is delivered by who has the copy; and of what it
@@ -332,8 +329,10 @@ class Kinds:
                     text = f"the only copy of {message_id} is on {machine.name}, whose disk {sickness}: {checker.state(message_id)}"
                     checker.violation("sick", text)
         else:
+            # with `defer`, a notice is not sent until all nodes have said that they know nothing of it
+            is_ended = checker.is_delivered_or_noticed if world.shape.transport["delivery_without_lease"] == "defer" else checker.is_over
             for message_id in own:
-                if not checker.is_over(message_id):
+                if not is_ended(message_id):
                     text = f"{message_id} waits for {machine.name}, whose disk {sickness}: {checker.state(message_id)}"
                     checker.violation("sick", text)
         while world.has_faults:
@@ -360,12 +359,12 @@ class Kinds:
                     world._ends(FaultKind.KILL, other.name, "", 0.5, partial(world.processes.start, other), "kill")
                     await world.processes.kill(other)
                     await self._wait(2.0)
-        if chance.random() < 0.3:  # and are away themselves when it returns
+        if chance.random() < 0.5:  # and are away themselves when it returns: shorter than the span, or longer
+            back = chance.choice((0.7, 0.7, 3.0)) * world.shape.span
             while world.has_faults and world.now() < back_at - 2.0:
                 await self._wait(1.0)
             for other in others:
                 if other.is_up:
-                    back = 3 * world.shape.span
                     world._ends(FaultKind.KILL, other.name, "", back, partial(world.processes.start, other), "kill")
                     await world.processes.kill(other)
         while world.has_faults:

@@ -61,6 +61,7 @@ class Machine:
     disk: SlowDisk
     settings: Settings
     wall_offset: float = 0.0
+    started_at: float = 0.0  # its process
     process: Process | None = None
     node: "SimulatedNode | None" = None
     watcher: "asyncio.Future[None] | None" = None  # starts the node again if its database is an older copy
@@ -207,7 +208,7 @@ class Machines:
         """A new process on the disk as it is."""
         assert not machine.is_up
         process = Process(machine.host, machine.rate)
-        machine.process = process
+        machine.process, machine.started_at = process, self._loop.world_time()
         self._network.silent.discard(machine.host)
         self._network.flush()
         machine.node = process.context.run(SimulatedNode, machine, process, self._loop, self._network, self._observer)

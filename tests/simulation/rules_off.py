@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from shadowrelay.model.ids import MessageId
+from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Ordinals
 from shadowrelay.model.ownership import Claim, Transition
 from shadowrelay.model.replies import Reply
@@ -19,6 +19,7 @@ from shadowrelay.model.values import replace
 from shadowrelay.ownership import claims, rules
 from shadowrelay.pipeline import delivery_rules, dsn
 from shadowrelay.pipeline.leases import Leases
+from shadowrelay.pipeline.review import ReviewService
 from shadowrelay.protocol import tracking
 from shadowrelay.smtp import deliverer
 from shadowrelay.store import content, writing
@@ -83,6 +84,10 @@ def _says_first(finish: Callable[..., None]) -> Callable[..., None]:
     return said
 
 
+async def _asks_nothing(self: ReviewService, server: ServerName) -> None:
+    return
+
+
 class _WithoutDsync:
     """`os` as it is, but a write returns when the kernel has it."""
 
@@ -110,6 +115,20 @@ RULES: dict[str, RuleOff] = {
         "a database that is an older copy gets a new id, and its messages are asked about",
         ((rules, "is_older_copy", lambda openings, position, seen: False), (rules, "shows_older_copy", lambda seen, identity: False)),
         ("put-back",), "without a cause",
+    ),
+    "lost numbers": RuleOff(
+        "a number of its own database that it does not know shows a node that its database is an older copy",
+        ((rules, "shows_lost_number", lambda claim, me, number: False),),
+    ),
+    "confirmed": RuleOff(
+        "a listed server that returns or starts again is asked about the copies that count there",
+        ((ReviewService, "request_server", _asks_nothing), (rules, "is_older_copy", lambda openings, position, seen: False)),
+        ("restored-in-traffic",), "has too few copies",
+    ),
+    "patience": RuleOff(
+        "what has expired waits a span for servers that may know its end",
+        ((ReviewService, "_patience", lambda self, message: None),),
+        (100016,), "long after it expired",
     ),
     "silence": RuleOff(
         "a shadow server promotes only after the whole span",

@@ -216,6 +216,7 @@ class World:
         self.machines = self._machines(directory)
         self._names.update({machine.host: machine.name.split(".")[0] for machine in self.machines})
         self.checker.could_meet = self.could_meet
+        self.checker.could_ask = self.could_ask
         self.checker.expires_after = self.expires_after
         self.checker.power = self.power
         self.checker.machines = {machine.host: machine for machine in self.machines}
@@ -341,6 +342,15 @@ class World:
         kinds = (FaultKind.CUT, FaultKind.HALF_CUT, FaultKind.SLOW)
         apart = [f for f in self.faults if (f.kind in kinds and {f.node, f.other} == pair) or (f.stops_node and f.node in pair)]
         return all(fault.ended_at < since for fault in apart)
+
+    def could_ask(self, one: str, other: str) -> bool:
+        """Within the last span `one` ran, and nothing kept it from asking the other. What kept it began a span ago, and lasts."""
+        machine = next(machine for machine in self.machines if machine.name == one)
+        faults = [fault for fault in self.faults if not (fault.stops_node and fault.node == one)]
+        since = self.now() - 0.98 * self.shape.span  # of a clock that may be fast
+        just_now = self.now() - self.shape.heartbeat - judge.RECORD_SECONDS
+        apart = judge.apart(faults, self.times, one, other)
+        return not any(max(began, machine.started_at) <= since and ended >= just_now for began, ended in apart)
 
     # faults
 
