@@ -57,15 +57,22 @@ def lines_of(cluster: Cluster) -> list[Line]:
     ]
 
 
-def complaints(lines: Iterable[Line], sent: Iterable[Sent], kills: Mapping[str, list[float]], wiped_at: Mapping[str, float]) -> list[str]:
-    """What the logs do not explain."""
+def complaints(
+    lines: Iterable[Line],
+    sent: Iterable[Sent],
+    kills: Mapping[str, list[float]],
+    wiped_at: Mapping[str, float],
+    unpromised: Iterable[str] = (),
+) -> list[str]:
+    """What the logs do not explain. `unpromised`: ids of messages of which they say that they had no second copy, and might say so."""
+    excepted = set(unpromised)
     by_id: dict[str, list[Line]] = defaultdict(list)
     for line in lines:
         by_id[line.message_id].append(line)
     found: list[str] = []
     for one in sent:
         for submission in one.tries:
-            if submission.answer is SubmissionResult.ACKNOWLEDGED:
+            if submission.answer is SubmissionResult.ACKNOWLEDGED and submission.network_id not in excepted:
                 found += _acknowledged(one, submission.network_id, submission.node, by_id[submission.network_id])
     for message_id, mine in by_id.items():
         found += _shadows(message_id, mine, kills, wiped_at)
