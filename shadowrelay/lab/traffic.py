@@ -28,7 +28,7 @@ from shadowrelay.pipeline.pressure_rules import NO_PRESSURE
 from shadowrelay.ports import DeliveryJob
 from shadowrelay.settings.values import ReceiveConnector
 from shadowrelay.smtp.client import ConnectOptions
-from shadowrelay.smtp.deliverer import Limits, SmtpDeliverer
+from shadowrelay.smtp.deliverer import UNUSED_SECONDS, Limits, SmtpDeliverer
 from shadowrelay.smtp.listener import ReceiverServer
 from shadowrelay.smtp.reception import Reception
 from shadowrelay.smtp.resolver import DnsResolver
@@ -83,7 +83,8 @@ class Load:
     """A bounded number of messages; `stop` ends it early. Messages are retried while every node refuses.
 
     Shapes: `recipients` returns those of each message by its number, from 1. `on_acknowledged` is called with the node's name
-    as soon as its 250 arrives. Units: `patience` in seconds for each reply, a half more for the last.
+    as soon as its 250 arrives. `keeps_sessions`: else each try is one transaction; in a kept session that is refused, it may be several.
+    Units: `patience` in seconds for each reply, a half more for the last.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class Load:
         sessions: int = 10,
         recipients: Callable[[int], tuple[str, ...]] = one_recipient,
         patience: float = 8.0,
+        keeps_sessions: bool = True,
     ) -> None:
         self.nodes = nodes
         self.sent: list[Sent] = []
@@ -109,6 +111,7 @@ class Load:
             DnsResolver(("client.example",), (HostPort("127.0.0.1", 9),)),
             concurrency_per_destination=sessions,
             connection_inactivity_timeout=timedelta(seconds=30),
+            unused_session_timeout=timedelta(seconds=UNUSED_SECONDS if keeps_sessions else 0),
             limits=Limits(patience, patience, patience, 1.5 * patience),
         )
 

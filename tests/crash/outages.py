@@ -220,7 +220,7 @@ async def run(seed: int, site: Site) -> Episode:
     is_sick = seed >= FIRST_SEED
     addresses = {name: site.cluster.nodes[name].address for name in site.layout.clients_use}
     recipients = promises.recipients_of if is_sick else recipients_of
-    load = Load(addresses, chance, size=the_plan.size, sessions=20, recipients=recipients, patience=4.0)
+    load = Load(addresses, chance, size=the_plan.size, sessions=20, recipients=recipients, patience=4.0, keeps_sessions=not is_sick)
     story = Story(the_plan, site, load, share_deferring)
     ownerless: list[str] = []
 
@@ -255,7 +255,7 @@ async def run(seed: int, site: Site) -> Episode:
     lines = [line for line in evidence.lines_of(site.cluster) if line.at >= began_at]
     record_of = unknown if site.layout.is_chain else evidence.records(lines, arrivals())  # hubs have ids of their own
     result = account(sent, arrivals(), story.faults, TIMES, record_of)
-    promises.with_causes_of_edges(result, site.layout, sent, arrivals(), story.faults, record_of)
+    promises.with_causes_of_edges(result, site.layout, sent, arrivals(), story.faults, lines)
     kills = {name: node.kills for name, node in site.cluster.nodes.items()}
     complaints = about_account(result, load, arrivals(), story.faults) + still_queued + ownerless
     complaints += promises.unreturned(load.sent, returned()) + promises.returned_falsely(returned())

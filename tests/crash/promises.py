@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from shadowrelay.admin.api_client import NodeError
-from shadowrelay.lab.account import Account, Cause, DeliveryRecord, Fault, cause_of, reached
+from shadowrelay.lab.account import Account, Cause, Fault, cause_of, reached
 from shadowrelay.lab.traffic import Arrival, Sent, SubmissionResult
-from tests.crash.evidence import Line
+from tests.crash.evidence import NO_REPLY, Line
 from tests.crash.layout import Layout
 from tests.crash.outage_plan import TIMES
 from tests.crash.site import GONE, Site
@@ -114,10 +114,13 @@ def with_causes_of_edges(
     sent: Sequence[Sent],
     arrivals: Sequence[Arrival],
     faults: Sequence[Fault],
-    record_of: Callable[[Arrival], DeliveryRecord],
+    lines: Iterable[Line],
 ) -> None:
     """An edge has a message delivered by another hub because of what became of *its* connection to the first one: judge such a repetition
-    as if the edge had delivered it."""
+    as if the edge had delivered it. If it had no reply to the final dot, that is the cause (docs/design.md 6.7, Relaying)."""
+    unanswered = {
+        (line.message_id, name) for line in lines if line.event == "DEFER" and NO_REPLY in line.status for name in line.recipients
+    }
     by_number = {one.number: one for one in sent}
     for index, duplicate in enumerate(result.duplicates):
         if duplicate.cause is not Cause.NONE or not duplicate.network_id:
@@ -127,9 +130,12 @@ def with_causes_of_edges(
             (one for one in arrivals if one.internet_message_id == message_id and one.recipient == duplicate.recipient),
             key=lambda arrival: arrival.at,
         )
+        if layout.is_chain and (duplicate.network_id, duplicate.recipient) in unanswered:
+            result.duplicates[index] = replace(duplicate, cause=Cause.DIED_BEFORE_RECORD)
+            continue
         for edge in layout.entrances:
             judged = [got[0], *(replace(arrival, client_name=edge) for arrival in got[1:])]
-            cause = cause_of(judged, faults, TIMES, lambda arrival: record_of(got[judged.index(arrival)]))  # noqa: B023
+            cause = cause_of(judged, faults, TIMES)
             if cause is not Cause.NONE:
                 result.duplicates[index] = replace(duplicate, cause=cause)
                 break
