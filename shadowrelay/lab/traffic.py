@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import Enum
+from functools import partial
 from pathlib import Path
 
 from shadowrelay.model.ids import NO_DATABASE, BoundaryName, DatabaseId, MessageId, ServerName
@@ -28,7 +29,7 @@ from shadowrelay.pipeline.pressure_rules import NO_PRESSURE
 from shadowrelay.ports import DeliveryJob
 from shadowrelay.settings.values import ReceiveConnector
 from shadowrelay.smtp.client import ConnectOptions
-from shadowrelay.smtp.deliverer import UNUSED_SECONDS, Limits, SmtpDeliverer
+from shadowrelay.smtp.deliverer import Limits, SmtpDeliverer
 from shadowrelay.smtp.listener import ReceiverServer
 from shadowrelay.smtp.reception import Reception
 from shadowrelay.smtp.resolver import DnsResolver
@@ -106,14 +107,16 @@ class Load:
         self._recipients = recipients
         self.on_acknowledged: Callable[[str], None] = lambda node: None
         self._is_stopped = False
-        self._client = SmtpDeliverer(
+        self._keeps_sessions = keeps_sessions
+        self._make_client = partial(
+            SmtpDeliverer,
             ConnectOptions("client.example", connect_seconds=2.0, greeting_seconds=patience, command_seconds=patience),
             DnsResolver(("client.example",), (HostPort("127.0.0.1", 9),)),
             concurrency_per_destination=sessions,
             connection_inactivity_timeout=timedelta(seconds=30),
-            unused_session_timeout=timedelta(seconds=UNUSED_SECONDS if keeps_sessions else 0),
             limits=Limits(patience, patience, patience, 1.5 * patience),
         )
+        self._client = self._make_client()
 
     def stop(self) -> None:
         """Start no further message, and no further try."""
@@ -170,6 +173,7 @@ class Load:
     async def _submit(self, name: str, envelope: Envelope, content: Content) -> Submission:
         address = self.nodes[name]
         began_at = time.time()
+        client = self._client if self._keeps_sessions else self._make_client()
         try:
             destination = Destination(str(address), (address,))
 
@@ -177,9 +181,12 @@ class Load:
                 return content
 
             job = DeliveryJob(destination, envelope, envelope.ordinals, b"", read_content, lambda: True, lambda: math.inf)
-            report = await self._client.deliver(job)
+            report = await client.deliver(job)
         except DeliveryError as error:
             return Submission(time.time(), name, SubmissionResult.NOTHING if error.dot_sent_unanswered else SubmissionResult.REFUSED)
+        finally:
+            if client is not self._client:
+                await client.close()
         found = _QUEUED.search(report.replies[1].text)
         if all(reply.is_positive for reply in report.replies.values()) and found is not None:
             return Submission(time.time(), name, SubmissionResult.ACKNOWLEDGED, found.group(), began_at)

@@ -135,11 +135,17 @@ def _key(arrival: Arrival) -> tuple[str, str, str]:
     return arrival.client_name, arrival.network_id, arrival.recipient
 
 
-def strangers(lines: Iterable[Line], arrivals: Iterable[Arrival]) -> list[str]:
-    """Deliveries of what another server received, by one that does not say in its log that it took it over."""
+def strangers(lines: Iterable[Line], arrivals: Iterable[Arrival], kills: Mapping[str, list[float]] | None = None) -> list[str]:
+    """Deliveries of what another server received, by one that does not say in its log that it took it over, and was not killed then."""
     entitled: dict[str, set[str]] = defaultdict(set)
     for line in lines:
         if line.event in {"RECEIVE", "RESUBMIT"}:
             entitled[line.message_id].add(line.node)
-    found = {(one.network_id, one.client_name) for one in arrivals if one.client_name not in entitled.get(one.network_id, one.client_name)}
+    killed = {name: [(at - BETWEEN_COMMIT_AND_ROW, at + BETWEEN_COMMIT_AND_ROW) for at in times] for name, times in (kills or {}).items()}
+    found = {
+        (one.network_id, one.client_name)
+        for one in arrivals
+        if one.client_name not in entitled.get(one.network_id, one.client_name)
+        and not any(since <= one.at <= until for since, until in killed.get(one.client_name, ()))
+    }
     return [f"{message_id}: delivered by {node}, which has neither RECEIVE nor RESUBMIT" for message_id, node in sorted(found)]

@@ -260,7 +260,7 @@ async def run(seed: int, site: Site) -> Episode:
     complaints = about_account(result, load, arrivals(), story.faults) + still_queued + ownerless
     complaints += promises.unreturned(load.sent, returned()) + promises.returned_falsely(returned())
     complaints += evidence.complaints(lines, load.sent, kills, site.wiped_at, unpromised)
-    complaints += [] if site.layout.is_chain else evidence.strangers(lines, arrivals())
+    complaints += [] if site.layout.is_chain else evidence.strangers(lines, arrivals(), kills)
     return Episode(seed, str(the_plan), result, story.faults, time.monotonic() - began, load.sent, complaints, RING)
 
 
