@@ -49,7 +49,7 @@ from tests.crash.outage_plan import (
     plan,
 )
 from tests.crash.ring import Episode, about_account, arrivals_of, deferring, recipients_of, run_under, settled, summary
-from tests.crash.sick_plan import FIRST_SEED, Join, Notices, PutBack, Sick, SickAct, Snapshot, Well
+from tests.crash.sick_plan import FIRST_SEED, Join, Notices, OlderDisk, Sick, SickAct, TakeSnapshot, Well
 from tests.crash.site import Site, a_site
 from tests.kit.bad_disk import DiskState
 from tests.kit.machines import disk_obstacle, obstacle
@@ -136,10 +136,10 @@ class Story:
             case Well(node):
                 self._site.sick[node].become(DiskState.WELL)
                 self.faults.append(Fault(FaultKind.DEAD_DISK, node, self._sick.pop(node), time.time()))
-            case Snapshot(node):
+            case TakeSnapshot(node):
                 await self._site.wait_until_stopped(node)
                 self._snapshots[node] = await asyncio.to_thread(self._site.disks[node].snapshot)
-            case PutBack(node):
+            case OlderDisk(node):
                 await self._site.wait_until_stopped(node)
                 self._site.disks[node].put_back(self._snapshots.pop(node))
                 self._older.add(node)

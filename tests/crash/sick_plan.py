@@ -34,7 +34,7 @@ class SickOutline(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class TakeSnapshot:
     """The disk of this node is copied as it is now."""
 
     node: str
@@ -44,7 +44,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class PutBack:
+class OlderDisk:
     """Before this node has power again, its disk is the copy."""
 
     node: str
@@ -95,7 +95,7 @@ class Notices:
         return "DSNs wait" if self.is_deferring else "DSNs are delivered"
 
 
-SickAct = Act | Snapshot | PutBack | Sick | Well | Join | Notices
+SickAct = Act | TakeSnapshot | OlderDisk | Sick | Well | Join | Notices
 
 
 def outline_of(seed: int) -> SickOutline:
@@ -122,7 +122,7 @@ def _restored(chance: random.Random, layout: Layout) -> Iterator[SickAct]:
     node = chance.choice(layout.nodes)
     yield NextHops(chance.random() < 0.6)
     yield Acknowledged(chance.randint(5, MESSAGES_BEFORE))
-    yield Snapshot(node)
+    yield TakeSnapshot(node)
     yield from _traffic(chance, chance.uniform(*chance.choice(AGES)))
     yield from _put_back(chance, layout, node)
     if chance.random() < 0.5:
@@ -135,7 +135,7 @@ def _restored_stopped(chance: random.Random, layout: Layout) -> Iterator[SickAct
     yield NextHops(chance.random() < 0.6)
     yield Acknowledged(chance.randint(5, MESSAGES_BEFORE))
     yield Off((node,))
-    yield Snapshot(node)
+    yield TakeSnapshot(node)
     yield On((node,))
     yield Acknowledged(5)
     yield from _traffic(chance, chance.uniform(*chance.choice(AGES)))
@@ -150,7 +150,7 @@ def _restored_then_burnt(chance: random.Random, layout: Layout) -> Iterator[Sick
     others = [one for one in layout.burnable if one != node]
     yield NextHops(is_deferring=True)
     yield Acknowledged(MESSAGES_BEFORE)
-    yield Snapshot(node)
+    yield TakeSnapshot(node)
     yield Acknowledged(MESSAGES_BEFORE)
     yield from _put_back(chance, layout, node, is_short=chance.random() < 0.7)
     yield Pass(UNTIL_COPIED)
@@ -263,7 +263,7 @@ def _put_back(chance: random.Random, layout: Layout, node: str, *, is_short: boo
     if node in layout.clients_use:
         moments.append(Moment.AFTER_ACK)
     yield Off((node,), chance.choice(moments))
-    yield PutBack(node)
+    yield OlderDisk(node)
     is_short = chance.random() < 0.6 if is_short is None else is_short
     yield Pass(_short(chance) if is_short else _long(chance))
     yield On((node,))
