@@ -1,4 +1,4 @@
-"""Recipes of docs/operations.md on what to do when something fails, on real nodes: what is printed there is typed, and says what is said there."""
+"""Recipes of docs/operations.md for what may fail, on real nodes: what is printed there is typed, and says what is said there."""
 
 import asyncio
 import json
