@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import Enum
+from functools import partial
 from pathlib import Path
 
 from shadowrelay.model.ids import NO_DATABASE, BoundaryName, DatabaseId, MessageId, ServerName
@@ -83,7 +84,8 @@ class Load:
     """A bounded number of messages; `stop` ends it early. Messages are retried while every node refuses.
 
     Shapes: `recipients` returns those of each message by its number, from 1. `on_acknowledged` is called with the node's name
-    as soon as its 250 arrives. Units: `patience` in seconds for each reply, a half more for the last.
+    as soon as its 250 arrives. `keeps_sessions`: else each try is one transaction; in a kept session that is refused, it may be several.
+    Units: `patience` in seconds for each reply, a half more for the last.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class Load:
         sessions: int = 10,
         recipients: Callable[[int], tuple[str, ...]] = one_recipient,
         patience: float = 8.0,
+        keeps_sessions: bool = True,
     ) -> None:
         self.nodes = nodes
         self.sent: list[Sent] = []
@@ -104,13 +107,16 @@ class Load:
         self._recipients = recipients
         self.on_acknowledged: Callable[[str], None] = lambda node: None
         self._is_stopped = False
-        self._client = SmtpDeliverer(
+        self._keeps_sessions = keeps_sessions
+        self._make_client = partial(
+            SmtpDeliverer,
             ConnectOptions("client.example", connect_seconds=2.0, greeting_seconds=patience, command_seconds=patience),
             DnsResolver(("client.example",), (HostPort("127.0.0.1", 9),)),
             concurrency_per_destination=sessions,
             connection_inactivity_timeout=timedelta(seconds=30),
             limits=Limits(patience, patience, patience, 1.5 * patience),
         )
+        self._client = self._make_client()
 
     def stop(self) -> None:
         """Start no further message, and no further try."""
@@ -167,6 +173,7 @@ class Load:
     async def _submit(self, name: str, envelope: Envelope, content: Content) -> Submission:
         address = self.nodes[name]
         began_at = time.time()
+        client = self._client if self._keeps_sessions else self._make_client()
         try:
             destination = Destination(str(address), (address,))
 
@@ -174,9 +181,12 @@ class Load:
                 return content
 
             job = DeliveryJob(destination, envelope, envelope.ordinals, b"", read_content, lambda: True, lambda: math.inf)
-            report = await self._client.deliver(job)
+            report = await client.deliver(job)
         except DeliveryError as error:
             return Submission(time.time(), name, SubmissionResult.NOTHING if error.dot_sent_unanswered else SubmissionResult.REFUSED)
+        finally:
+            if client is not self._client:
+                await client.close()
         found = _QUEUED.search(report.replies[1].text)
         if all(reply.is_positive for reply in report.replies.values()) and found is not None:
             return Submission(time.time(), name, SubmissionResult.ACKNOWLEDGED, found.group(), began_at)

@@ -519,9 +519,11 @@ class DeliverService:
                 self._look_later(message_id)
 
     async def _continue_reviewed(self, stored: StoredMessage, reviewed: Mapping[str, bool], excused: frozenset[ServerName]) -> None:
-        """The leases suffice or are waived: continue the forks that requested the review."""
-        is_returned = False
-        for fork in self._forks.of(stored):
+        """The leases suffice or are waived: continue the forks that requested the review. One whose route changed meanwhile goes back to
+        its queue, which gives it to the right one."""
+        forks = self._forks.of(stored)
+        is_returned = not reviewed.keys() <= {fork.destination.key for fork in forks}
+        for fork in forks:
             is_aging = reviewed.get(fork.destination.key)
             if is_aging is None:
                 continue

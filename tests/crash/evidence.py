@@ -57,15 +57,22 @@ def lines_of(cluster: Cluster) -> list[Line]:
     ]
 
 
-def complaints(lines: Iterable[Line], sent: Iterable[Sent], kills: Mapping[str, list[float]], wiped_at: Mapping[str, float]) -> list[str]:
-    """What the logs do not explain."""
+def complaints(
+    lines: Iterable[Line],
+    sent: Iterable[Sent],
+    kills: Mapping[str, list[float]],
+    wiped_at: Mapping[str, float],
+    unpromised: Iterable[str] = (),
+) -> list[str]:
+    """What the logs do not explain. `unpromised`: ids of messages of which they say that they had no second copy, and might say so."""
+    excepted = set(unpromised)
     by_id: dict[str, list[Line]] = defaultdict(list)
     for line in lines:
         by_id[line.message_id].append(line)
     found: list[str] = []
     for one in sent:
         for submission in one.tries:
-            if submission.answer is SubmissionResult.ACKNOWLEDGED:
+            if submission.answer is SubmissionResult.ACKNOWLEDGED and submission.network_id not in excepted:
                 found += _acknowledged(one, submission.network_id, submission.node, by_id[submission.network_id])
     for message_id, mine in by_id.items():
         found += _shadows(message_id, mine, kills, wiped_at)
@@ -128,11 +135,17 @@ def _key(arrival: Arrival) -> tuple[str, str, str]:
     return arrival.client_name, arrival.network_id, arrival.recipient
 
 
-def strangers(lines: Iterable[Line], arrivals: Iterable[Arrival]) -> list[str]:
-    """Deliveries of what another server received, by one that does not say in its log that it took it over."""
+def strangers(lines: Iterable[Line], arrivals: Iterable[Arrival], kills: Mapping[str, list[float]] | None = None) -> list[str]:
+    """Deliveries of what another server received, by one that does not say in its log that it took it over, and was not killed then."""
     entitled: dict[str, set[str]] = defaultdict(set)
     for line in lines:
         if line.event in {"RECEIVE", "RESUBMIT"}:
             entitled[line.message_id].add(line.node)
-    found = {(one.network_id, one.client_name) for one in arrivals if one.client_name not in entitled.get(one.network_id, one.client_name)}
+    killed = {name: [(at - BETWEEN_COMMIT_AND_ROW, at + BETWEEN_COMMIT_AND_ROW) for at in times] for name, times in (kills or {}).items()}
+    found = {
+        (one.network_id, one.client_name)
+        for one in arrivals
+        if one.client_name not in entitled.get(one.network_id, one.client_name)
+        and not any(since <= one.at <= until for since, until in killed.get(one.client_name, ()))
+    }
     return [f"{message_id}: delivered by {node}, which has neither RECEIVE nor RESUBMIT" for message_id, node in sorted(found)]

@@ -7,10 +7,12 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from shadowrelay.lab.account import RECORD_SECONDS, FaultTimes
+from tests.crash.layout import FOUR as NODES
+from tests.crash.layout import TWO_SITES, Layout
 
-NODES = ("mx1.east.example", "mx2.east.example", "mx1.west.example", "mx2.west.example")
 TIMES = FaultTimes(span=4.0, heartbeat=1.0, poll=0.5)
 COPIES = (1, 2)
 SMALL, LARGE = 2_048, 60_000  # octets; much more keeps a busy next hop from answering within a third of the span
@@ -44,7 +46,7 @@ class Through:
     nodes: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"clients use {_names(self.nodes)}"
+        return f"clients use {names(self.nodes)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +99,8 @@ class Off:
     burnt: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        burnt = f"; the disks of {_names(self.burnt)} burn" if self.burnt else ""
-        return f"{_names(self.nodes)} without power, {self.moment.value}{burnt}"
+        burnt = f"; the disks of {names(self.burnt)} burn" if self.burnt else ""
+        return f"{names(self.nodes)} without power, {self.moment.value}{burnt}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ class On:
     flickers: float = 0.0
 
     def __str__(self) -> str:
-        return f"{_names(self.nodes)} with power again" + (f", which fails once more {self.flickers:.1f} s later" if self.flickers else "")
+        return f"{names(self.nodes)} with power again" + (f", which fails once more {self.flickers:.1f} s later" if self.flickers else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,7 @@ class Part:
     is_one_way: bool = False
 
     def __str__(self) -> str:
-        return f"{_names(self.one)} {'can send nothing to' if self.is_one_way else 'cut off from'} {_names(self.other)}"
+        return f"{names(self.one)} {'can send nothing to' if self.is_one_way else 'cut off from'} {names(self.other)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,15 +143,16 @@ class OutagePlan:
 
     seed: int
     copies: int
-    outline: Outline
-    acts: tuple[Act, ...]
+    outline: Enum
+    acts: tuple[Any, ...]
     rate: float
     size: int
     share_deferred: float
+    layout: Layout
 
     def __str__(self) -> str:
         load = f"{self.rate:.0f} messages/s of {self.size:,} octets, {self.share_deferred:.0%} deferred"
-        lines = [f"seed {self.seed}: {self.outline.value}; shadow_copies = {self.copies}, {load}"]
+        lines = [f"seed {self.seed}: {self.outline.value}; {self.layout}, {load}"]
         return "\n    ".join([*lines, *map(str, self.acts)])
 
 
@@ -168,7 +171,7 @@ def plan(seed: int) -> OutagePlan:
     size, rate = SMALL, chance.uniform(15, 25)
     if outline in (Outline.POWER, Outline.OUTAGE) and chance.random() < 0.4:  # an attempt with much content may outlast a partition
         size, rate = LARGE, 15.0
-    return OutagePlan(seed, copies, outline, acts, rate, size, share)
+    return OutagePlan(seed, copies, outline, acts, rate, size, share, TWO_SITES[copies])
 
 
 def _power(chance: random.Random, copies: int) -> Iterator[Act]:
@@ -274,7 +277,8 @@ def _long(chance: random.Random) -> float:
     return TIMES.span + TIMES.heartbeat + chance.uniform(0.5, 1.5)
 
 
-def _names(nodes: tuple[str, ...]) -> str:
+def names(nodes: tuple[str, ...]) -> str:
+    """Without the domain that all have."""
     return ", ".join(node.removesuffix(".example") for node in nodes)
 
 

@@ -1,5 +1,6 @@
-"""Runs episodes with loss of power and partitions, one per seed, with real processes on machines of their own: four nodes in two sites,
-`shadow_copies` 1 and 2. docs/reliability.md. `python -m tests.crash.outages SEED…` replays, `--seeds 1-200 --jobs 2` runs many.
+"""Runs episodes with loss of power and partitions, one per seed, with real processes on machines of their own. Seeds up to 1000: four
+nodes in two sites, `shadow_copies` 1 and 2; from 1001 on: `sick_plan`. docs/reliability.md.
+`python -m tests.crash.outages SEED…` replays, `--seeds 1-200 --jobs 2` runs many.
 
 A node keeps its queue on a disk that forgets what was not synced when the power fails (tests/kit/machines.py). Nobody is told that a
 machine is dead, and its next kernel knows no connection. The tracking logs are evidence, and survive.
@@ -18,26 +19,21 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from shadowrelay.lab import traffic
-from shadowrelay.lab.account import Account, Fault, FaultKind, account
-from shadowrelay.lab.cluster import SERVE, Cluster, Place
+from shadowrelay.lab.account import Account, Fault, FaultKind, account, unknown
+from shadowrelay.lab.cluster import SERVE
 from shadowrelay.lab.traffic import Arrival, Load
 from shadowrelay.model.message import Envelope
 from shadowrelay.model.replies import Reply
 from shadowrelay.tracking import operator_log
-from tests.crash import evidence
+from tests.crash import evidence, promises, sick_plan
 from tests.crash.faults import and_then
+from tests.crash.layout import TWO_SITES, Layout
 from tests.crash.outage_plan import (
-    COPIES,
-    NODES,
     TIMES,
     Acknowledged,
-    Act,
     Delivered,
     Heal,
     Moment,
@@ -52,113 +48,26 @@ from tests.crash.outage_plan import (
     copies_of,
     plan,
 )
-from tests.crash.ring import Episode, about_account, arrivals_of, deferring, recipients_of, run_under, settled, summary, transport
-from tests.kit.machines import Disk, Hub, disk_obstacle, in_flight, machines, obstacle
-from tests.kit.processes import wait_until_peers_know_each_other
+from tests.crash.ring import Episode, about_account, arrivals_of, deferring, recipients_of, run_under, settled, summary
+from tests.crash.sick_plan import FIRST_SEED, Join, Notices, OlderDisk, Sick, SickAct, TakeSnapshot, Well
+from tests.crash.site import Site, a_site
+from tests.kit.bad_disk import DiskState
+from tests.kit.machines import disk_obstacle, obstacle
 
-MESSAGES_MAX, ACKNOWLEDGED_MIN = 120, 60  # in each episode
+MESSAGES_MAX, SICK_MESSAGES_MAX, ACKNOWLEDGED_MIN = 120, 300, 60  # in each episode
 EPISODES_MAX = 10  # on one cluster
 WAIT_SECONDS_MAX = 6.0  # for acknowledgements and deliveries, of which there may be none
-MEMORY = Path("/dev/shm")
 RING = "tests.crash.outages"
 
 
-# ---- the machines
+def plan_of(seed: int) -> OutagePlan:
+    """Of any range."""
+    return sick_plan.plan(seed) if seed >= FIRST_SEED else plan(seed)
 
 
-@dataclass(slots=True)
-class Site:
-    """Four machines and what runs on them. `dark_at`: when a node had certainly lost power, which takes a while on a busy machine;
-    `wiped_at`: when its disk burnt last (time.time)."""
-
-    cluster: Cluster
-    hub: Hub
-    disks: dict[str, Disk]
-    sinks: tuple[traffic.Sink, ...]
-    dark_at: dict[str, float] = field(default_factory=dict)
-    wiped_at: dict[str, float] = field(default_factory=dict)
-
-    def is_quiet(self) -> bool:
-        """No kernel has octets for another machine that have not arrived: after a partition TCP takes its time."""
-        running = [node.process for node in self.cluster.nodes.values() if node.process is not None]
-        return not any(in_flight(process.pid) for process in running)
-
-    def lose_power(self, names: Sequence[str]) -> float:
-        """Of all at the same instant. Returns it."""
-        nodes = [self.cluster.nodes[name] for name in names]
-        at = time.time()
-        for name in names:
-            self.hub.machines[name].unplug()
-        for node in nodes:
-            node.kill_now()
-        for name in names:
-            self.disks[name].lose_power()
-        self.dark_at |= dict.fromkeys(names, time.time())
-        return at
-
-    async def have_power(self, names: Sequence[str], burnt: Sequence[str] = ()) -> None:
-        """Start them all, and wait until they answer."""
-        await asyncio.gather(*(self._start(name, is_burnt=name in burnt) for name in names))
-
-    async def flicker(self, names: Sequence[str], seconds: float) -> float:
-        """They have power for so long, and then none again, whether they were started or not. Returns when they lost it."""
-        starts = [asyncio.create_task(self._start(name, is_burnt=False)) for name in names]
-        await asyncio.sleep(seconds)
-        await asyncio.gather(*(self._wait_for_disk(name) for name in names))
-        lost_at = self.lose_power(names)
-        await asyncio.gather(*starts, return_exceptions=True)
-        return lost_at
-
-    async def _start(self, name: str, *, is_burnt: bool) -> None:
-        await self.cluster.nodes[name].kill()
-        await asyncio.to_thread(self.disks[name].wait_until_free)
-        if is_burnt:
-            await asyncio.to_thread(self.disks[name].make)
-        await asyncio.to_thread(self.hub.machines[name].plug_in)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self.cluster.nodes[name].start())
-            group.create_task(self._wait_for_disk(name))
-
-    async def _wait_for_disk(self, name: str) -> None:
-        """It is mounted by the process that will be the node; from then on its power can fail."""
-        node, disk = self.cluster.nodes[name], self.disks[name]
-        while not disk.is_watched and not (node.process is not None and node.is_running and disk.watch(node.process.pid)):
-            await asyncio.sleep(0.01)
-
-
-@asynccontextmanager
-async def a_site(copies: int, directory: Path, program: Sequence[str] = SERVE) -> AsyncIterator[Site]:
-    """All nodes run and know each other. Everything ends with it."""
-    with (
-        tempfile.TemporaryDirectory(prefix="shadowrelay-disks-", dir=MEMORY if MEMORY.is_dir() else None) as images,
-        machines(NODES) as hub,
-    ):
-        disks = {name: Disk(directory / name / "data", Path(images)) for name in NODES}
-        places = [
-            Place(name, name.split(".")[1], hub.machines[name].host, (*hub.machines[name].inside, *disks[name].inside)) for name in NODES
-        ]
-        sinks = (traffic.Sink(hub.host, hub.network), traffic.Sink(hub.host, hub.network))
-        corp, branch = [await sink.start() for sink in sinks]
-        try:
-            async with Cluster(
-                places,
-                corp,
-                directory=directory,
-                transport={**transport(TIMES), "shadow_copies": copies},
-                routes={"*@branch.example": branch},
-                network=hub.network,
-                program=program,
-            ) as cluster:
-                for name, node in cluster.nodes.items():
-                    assert node.process is not None
-                    assert disks[name].watch(node.process.pid)
-                await asyncio.to_thread(wait_until_peers_know_each_other, list(cluster.nodes.values()))
-                yield Site(cluster, hub, disks, sinks)
-        finally:
-            for sink in sinks:
-                await sink.close()
-            for disk in disks.values():
-                disk.wait_until_free()
+def layout_of(seed: int) -> Layout:
+    """Of any range."""
+    return sick_plan.layout_of(seed) if seed >= FIRST_SEED else TWO_SITES[copies_of(seed)]
 
 
 # ---- an episode
@@ -172,7 +81,10 @@ class Story:
         self._plan, self._site, self._load = the_plan, site, load
         self._decide = share_deferring
         self._dark: dict[str, tuple[FaultKind, float]] = {}  # since when
-        self._parted: tuple[Part, float] | None = None
+        self._parted: list[tuple[Part, float]] = []
+        self._sick: dict[str, float] = {}  # since when
+        self._snapshots: dict[str, Path] = {}
+        self._older: set[str] = set()
         self._addresses = dict(load.nodes)
 
     @property
@@ -184,9 +96,10 @@ class Story:
         for act in self._plan.acts:
             await self._act(act)
         assert not self._dark
-        assert self._parted is None
+        assert not self._parted
+        assert not self._sick
 
-    async def _act(self, act: Act) -> None:
+    async def _act(self, act: SickAct) -> None:
         match act:
             case Through(nodes):
                 self._load.nodes = {name: self._addresses[name] for name in nodes}
@@ -210,9 +123,26 @@ class Story:
                 both = pairs if act.is_one_way else [*pairs, *((other, one) for one, other in pairs)]
                 began_at = time.time()
                 await asyncio.to_thread(self._site.hub.cut, both)
-                self._parted = act, began_at
+                self._parted.append((act, began_at))
             case Heal():
-                await self._heal()
+                await self._join([part for part, _ in self._parted])
+            case Join(one, other):
+                await self._join([part for part, _ in self._parted if {part.one, part.other} == {one, other}])
+            case Notices(is_deferring):
+                self._site.senders.is_deferring = is_deferring
+            case Sick(node, state):
+                self._sick[node] = time.time()
+                self._site.sick[node].become(state)
+            case Well(node):
+                self._site.sick[node].become(DiskState.WELL)
+                self.faults.append(Fault(FaultKind.DEAD_DISK, node, self._sick.pop(node), time.time()))
+            case TakeSnapshot(node):
+                await self._site.wait_until_stopped(node)
+                self._snapshots[node] = await asyncio.to_thread(self._site.disks[node].snapshot)
+            case OlderDisk(node):
+                await self._site.wait_until_stopped(node)
+                self._site.disks[node].put_back(self._snapshots.pop(node))
+                self._older.add(node)
 
     def _delivered_by(self, node: str) -> int:
         return sum(arrival.client_name == node for sink in self._site.sinks for arrival in sink.arrivals)
@@ -256,14 +186,19 @@ class Story:
         for name in nodes:
             kind, began_at = self._dark.pop(name)
             self.faults.append(Fault(kind, name, began_at, at))
+            if name in self._older:  # what it knew since the snapshot is destroyed
+                self._older.remove(name)
+                kind = FaultKind.WIPE
+                self.faults.append(Fault(kind, name, began_at, at))
             if kind is FaultKind.WIPE:
                 self._site.wiped_at[name] = self._site.dark_at[name]
 
-    async def _heal(self) -> None:
-        assert self._parted is not None
-        await asyncio.to_thread(self._site.hub.heal)
-        (part, began_at), self._parted = self._parted, None
-        self.faults += [Fault(FaultKind.CUT, one, began_at, time.time(), other) for one in part.one for other in part.other]
+    async def _join(self, parts: Sequence[Part]) -> None:
+        pairs = [pair for part in parts for one in part.one for other in part.other for pair in ((one, other), (other, one))]
+        await asyncio.to_thread(self._site.hub.heal, pairs)
+        for part, began_at in [parted for parted in self._parted if parted[0] in parts]:
+            self._parted.remove((part, began_at))
+            self.faults += [Fault(FaultKind.CUT, one, began_at, time.time(), other) for one in part.one for other in part.other]
 
 
 async def _until(claim: Callable[[], bool]) -> None:
@@ -276,30 +211,56 @@ async def _until(claim: Callable[[], bool]) -> None:
 async def run(seed: int, site: Site) -> Episode:
     """One episode. Afterwards all machines are as they were before it."""
     began, began_at = time.monotonic(), time.time()
-    the_plan, chance = plan(seed), random.Random(seed)
-    before_count = len(arrivals_of(site.sinks))
+    the_plan, chance = plan_of(seed), random.Random(seed)
+    before_count, returned_before_count = len(arrivals_of(site.sinks)), len(site.senders.returned)
     share_deferring = deferring(chance, the_plan.share_deferred)
     for sink in site.sinks:
         sink.is_deferring, sink.decide = False, share_deferring
-    addresses = {name: node.address for name, node in site.cluster.nodes.items()}
-    load = Load(addresses, chance, size=the_plan.size, sessions=20, recipients=recipients_of, patience=4.0)
+    site.senders.is_deferring = False
+    is_sick = seed >= FIRST_SEED
+    addresses = {name: site.cluster.nodes[name].address for name in site.layout.clients_use}
+    recipients = promises.recipients_of if is_sick else recipients_of
+    load = Load(addresses, chance, size=the_plan.size, sessions=20, recipients=recipients, patience=4.0, keeps_sessions=not is_sick)
     story = Story(the_plan, site, load, share_deferring)
+    ownerless: list[str] = []
 
     def arrivals() -> list[Arrival]:
         return arrivals_of(site.sinks)[before_count:]
 
+    def returned() -> list[tuple[int, str]]:
+        return site.senders.returned[returned_before_count:]
+
+    def is_quiet() -> bool:
+        return site.is_quiet() and not promises.unreturned(load.sent, returned())
+
     try:
-        await run_under(load, story.run(), lambda: story.acknowledged_count >= ACKNOWLEDGED_MIN, rate=the_plan.rate, count_max=MESSAGES_MAX)
+        await run_under(
+            load,
+            story.run(),
+            lambda: story.acknowledged_count >= ACKNOWLEDGED_MIN,
+            rate=the_plan.rate,
+            count_max=SICK_MESSAGES_MAX if is_sick else MESSAGES_MAX,
+        )
+        lines = [line for line in evidence.lines_of(site.cluster) if line.at >= began_at]
+        unpromised = promises.unpromised(lines, load.sent) if site.layout.is_chain else set()
+        sent = promises.deliverable(load.sent, unpromised)
+        if is_sick:
+            ownerless = await promises.without_one_owner(site, sent, arrivals)
         for sink in site.sinks:
             sink.is_deferring, sink.decide = False, lambda envelope: None
-        still_queued = await settled(site.cluster, load, arrivals, TIMES, site.is_quiet)
+        site.senders.is_deferring = False
+        still_queued = await settled(site.cluster, sent, arrivals, TIMES, is_quiet)
     finally:
         await load.close()
     lines = [line for line in evidence.lines_of(site.cluster) if line.at >= began_at]
-    result = account(load.sent, arrivals(), story.faults, TIMES, evidence.records(lines, arrivals()))
+    record_of = unknown if site.layout.is_chain else evidence.records(lines, arrivals())  # hubs have ids of their own
+    result = account(sent, arrivals(), story.faults, TIMES, record_of)
+    promises.with_causes_of_edges(result, site.layout, sent, arrivals(), story.faults, lines)
     kills = {name: node.kills for name, node in site.cluster.nodes.items()}
-    complaints = about_account(result, load, arrivals(), story.faults) + still_queued
-    complaints += evidence.complaints(lines, load.sent, kills, site.wiped_at) + evidence.strangers(lines, arrivals())
+    complaints = about_account(result, load, arrivals(), story.faults) + still_queued + ownerless
+    complaints += promises.unreturned(load.sent, returned()) + promises.returned_falsely(returned())
+    complaints += evidence.complaints(lines, load.sent, kills, site.wiped_at, unpromised)
+    complaints += [] if site.layout.is_chain else evidence.strangers(lines, arrivals(), kills)
     return Episode(seed, str(the_plan), result, story.faults, time.monotonic() - began, load.sent, complaints, RING)
 
 
@@ -307,7 +268,7 @@ async def run(seed: int, site: Site) -> Episode:
 
 
 def series(seeds: Sequence[int], directory: Path, program: Sequence[str] = SERVE) -> list[Episode]:
-    """All of them with the same `shadow_copies`, on as few clusters as can be: who has seen a complaint is asked nothing more."""
+    """All of them with the same machines, on as few clusters as can be: who has seen a complaint is asked nothing more."""
     episodes: list[Episode] = []
     while len(episodes) < len(seeds):
         left = seeds[len(episodes) :]
@@ -320,7 +281,7 @@ def series(seeds: Sequence[int], directory: Path, program: Sequence[str] = SERVE
 async def _on_one_cluster(seeds: Sequence[int], directory: Path, program: Sequence[str], episodes: list[Episode]) -> None:
     seed = seeds[0]
     try:
-        async with a_site(copies_of(seed), directory, program) as site:
+        async with a_site(layout_of(seed), directory, program, can_be_sick=seed >= FIRST_SEED) as site:
             for seed in seeds:
                 episode = await run(seed, site)
                 episodes.append(episode)
@@ -333,14 +294,14 @@ async def _on_one_cluster(seeds: Sequence[int], directory: Path, program: Sequen
 
 
 def _failed(seed: int, why: str) -> Episode:
-    return Episode(seed, str(plan(seed)), Account(), [], 0.0, [], [why], RING)
+    return Episode(seed, str(plan_of(seed)), Account(), [], 0.0, [], [why], RING)
 
 
 def portions(seeds: Sequence[int]) -> list[list[int]]:
-    """Of at most `EPISODES_MAX` seeds, with the same number of copies each, in the order of their first ones."""
+    """Of at most `EPISODES_MAX` seeds, with the same machines each, in the order of their first ones."""
     found: list[list[int]] = []
-    for copies in COPIES:
-        mine = [seed for seed in seeds if copies_of(seed) == copies]
+    for layout, is_sick in sorted({(layout_of(seed), seed >= FIRST_SEED) for seed in seeds}, key=str):
+        mine = [seed for seed in seeds if (layout_of(seed), seed >= FIRST_SEED) == (layout, is_sick)]
         found += [mine[index : index + EPISODES_MAX] for index in range(0, len(mine), EPISODES_MAX)]
     return sorted(found)
 
@@ -360,15 +321,15 @@ def careless(rule: str) -> tuple[str, str]:
 
 
 def totals(episodes: Sequence[Episode]) -> str:
-    """What all of it was, by outline and number of copies."""
-    lines = [f"{'':<44}" + "".join(f"{f'{copies} cop' + ('y' if copies == 1 else 'ies'):>10}" for copies in COPIES)]
-    by_kind = Counter((plan(one.seed).outline, copies_of(one.seed)) for one in episodes)
-    lines += [f"{outline.value:<44}" + "".join(f"{by_kind[outline, copies]:>10}" for copies in COPIES) for outline in Outline]
+    """What all of it was, by outline and layout."""
+    by_kind = Counter((plan_of(one.seed).outline.value, str(layout_of(one.seed))) for one in episodes)
+    lines = [f"{outline:<54}{layout:<56}{count:>4}" for (outline, layout), count in sorted(by_kind.items())]
     provoked = {Outline.BURNT: "b", Outline.FAILED_TOGETHER: "d"}
     for outline, letter in provoked.items():
-        mine = [one for one in episodes if plan(one.seed).outline is outline]
+        mine = [one for one in episodes if plan_of(one.seed).outline is outline]
         found = [sum(one.causes[cause] for cause in one.causes if cause.value == letter) for one in mine]
-        lines.append(f"cause ({letter}) provoked in {sum(map(bool, found))} of {len(found)} episodes, {sum(found)} duplicates")
+        if mine:
+            lines.append(f"cause ({letter}) provoked in {sum(map(bool, found))} of {len(found)} episodes, {sum(found)} duplicates")
     faults = Counter(fault.kind for one in episodes for fault in one.faults)
     lines.append("faults: " + ", ".join(f"{count} x {kind.value}" for kind, count in sorted(faults.items())))
     return "\n".join([summary(list(episodes)), "", *lines])

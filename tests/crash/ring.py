@@ -13,10 +13,11 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from shadowrelay.admin.api_client import NodeError
 from shadowrelay.lab.account import Account, Cause, Fault, FaultKind, FaultTimes, account, has_all_arrived
 from shadowrelay.lab.cluster import Cluster, Place
 from shadowrelay.lab.traffic import DEFERRED, Arrival, Load, Sent, Sink
@@ -114,7 +115,7 @@ async def run(seed: int, directory: Path) -> Episode:
                 )
                 for sink in sinks:
                     sink.is_deferring, sink.decide = False, lambda envelope: None
-                still_queued = await settled(cluster, load, lambda: arrivals_of(sinks), TIMES)
+                still_queued = await settled(cluster, load.sent, lambda: arrivals_of(sinks), TIMES)
             finally:
                 await load.close()
     finally:
@@ -154,7 +155,11 @@ async def run_under(load: Load, trouble: Awaitable[None], is_enough: Callable[[]
 
 
 async def settled(
-    cluster: Cluster, load: Load, arrivals: Callable[[], list[Arrival]], times: FaultTimes, is_quiet: Callable[[], bool] = lambda: True
+    cluster: Cluster,
+    sent: Sequence[Sent],
+    arrivals: Callable[[], list[Arrival]],
+    times: FaultTimes,
+    is_quiet: Callable[[], bool] = lambda: True,
 ) -> list[str]:
     """Wait until everything has arrived and nothing is queued or held any more: then nothing can arrive twice either. What is left.
 
@@ -163,10 +168,13 @@ async def settled(
     deadline = time.monotonic() + SETTLE_SECONDS_MAX
 
     def held() -> list[str]:
-        return [f"still queued: {line}" for node in cluster.nodes.values() for line in held_by(node)]
+        try:
+            return [f"still queued: {line}" for node in cluster.nodes.values() for line in held_by(node)]
+        except NodeError as error:  # a node that has recognised its older copy starts again
+            return [f"cannot be asked: {error}"]
 
     while True:
-        is_all_here = has_all_arrived(load.sent, arrivals())
+        is_all_here = has_all_arrived(sent, arrivals())
         is_over = time.monotonic() > deadline
         queued = await asyncio.to_thread(held) if is_over or (is_all_here and is_quiet()) else ["waiting for mail"]
         if not queued and not is_over:

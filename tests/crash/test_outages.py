@@ -15,7 +15,7 @@ import pytest
 
 from shadowrelay.lab.account import Cause, DeliveryRecord, RecordState
 from shadowrelay.lab.traffic import Arrival
-from tests.crash import outages
+from tests.crash import outages, sick_plan
 from tests.crash.evidence import Line, records, strangers
 from tests.crash.outage_plan import NODES, Heal, Moment, Off, On, Outline, Part, copies_of, plan
 from tests.kit.clock import wait_until
@@ -167,6 +167,16 @@ def test_no_more_disks_burn_than_there_are_copies_and_all_at_once() -> None:
 
         assert len(burnt) <= 1, plan(seed)
         assert all(set(one) <= set(NODES) and len(one) <= copies_of(seed) for one in burnt), plan(seed)
+
+
+def test_seeds_of_sick_machines_have_each_outline_in_each_layout_and_end_well() -> None:
+    plans = [sick_plan.plan(seed) for seed in range(sick_plan.FIRST_SEED, sick_plan.FIRST_SEED + 56)]
+
+    assert 56 == len({(one.outline, one.layout.name) for one in plans})
+    assert plans == [sick_plan.plan(one.seed) for one in plans]
+    for one in plans:
+        assert sum(len(act.burnt) for act in one.acts if isinstance(act, Off)) <= 1, one
+        assert Counter(type(act) for act in one.acts)[sick_plan.Sick] == Counter(type(act) for act in one.acts)[sick_plan.Well], one
 
 
 def test_portions_have_one_number_of_copies_and_all_seeds() -> None:

@@ -25,7 +25,7 @@ SOURCE = r"""
 #include <time.h>
 #include <unistd.h>
 
-enum { WELL, READ_ONLY, IO_ERROR, HANGS };
+enum { WELL, READ_ONLY, IO_ERROR, HANGS, FULL };
 static volatile char *state;
 static const char *directory;
 
@@ -57,6 +57,10 @@ static int fails(int file, int is_sync) {
             struct timespec pause = {0, 10000000};
             nanosleep(&pause, 0);
         }
+    if (*state == FULL && !is_sync) {
+        errno = ENOSPC;
+        return 1;
+    }
     if (*state != READ_ONLY && *state != IO_ERROR) return 0;
     errno = *state == READ_ONLY ? EROFS : EIO;
     return 1;
@@ -78,6 +82,7 @@ class DiskState(IntEnum):
     READ_ONLY = 1
     IO_ERROR = 2
     HANGS = 3  # in each sync
+    FULL = 4  # for good: there is no room for a single octet
 
 
 class BadDisk:
@@ -91,7 +96,7 @@ class BadDisk:
             self._state = mmap.mmap(file.fileno(), 4096)
         library = built(directory)
         settings = {"LD_PRELOAD": library, "BAD_DISK_STATE": path, "BAD_DISK_DIRECTORY": directory / place.name / "data"}
-        self.place = replace(place, inside=("env", *(f"{name}={value}" for name, value in settings.items())))
+        self.place = replace(place, inside=(*place.inside, "env", *(f"{name}={value}" for name, value in settings.items())))
 
     def become(self, state: DiskState) -> None:
         """From now on."""

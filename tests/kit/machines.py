@@ -114,10 +114,15 @@ class Hub:
         _ip_all(self.namespace, *(f"rule add {rule}" for rule in rules))
         self._parted += rules
 
-    def heal(self) -> None:
-        """They are carried again."""
-        _ip_all(self.namespace, *(f"rule delete {rule}" for rule in self._parted))
-        self._parted.clear()
+    def heal(self, pairs: Iterable[tuple[str, str]] | None = None) -> None:
+        """They are carried again. Without `pairs`: between all."""
+        rules = list(self._parted)
+        if pairs is not None:
+            wanted = [f"from {self.machines[one].network} to {self.machines[other].network} blackhole" for one, other in pairs]
+            rules = [rule for rule in rules if rule in wanted]
+        _ip_all(self.namespace, *(f"rule delete {rule}" for rule in rules))
+        for rule in rules:
+            self._parted.remove(rule)
 
 
 def in_flight(process: int) -> int:
@@ -198,6 +203,7 @@ def _ip_all(namespace: str, *lines: str) -> None:
 
 SIZE_BYTES = 2 * 10**9  # most of it never written: the image has holes
 MAKE = ("mkfs.ext4", "-q", "-F", "-J", "size=8", "-N", "4096", "-E", "lazy_itable_init=0,lazy_journal_init=0")
+FREEZE, THAW = 0xC0045877, 0xC0045878  # FIFREEZE, FITHAW
 SHUT_DOWN, WITHOUT_ITS_LOG = 0x8004587D, 2  # EXT4_IOC_SHUTDOWN, EXT4_GOING_FLAGS_NOLOGFLUSH
 FREE_SECONDS_MAX = 30.0
 MOUNT = 'mount -o loop,noatime,commit=600 "$1" "$2" && shift 2 && exec "$@"'
@@ -248,6 +254,29 @@ class Disk:
         assert self._opened is not None
         fcntl.ioctl(self._opened, SHUT_DOWN, struct.pack("I", WITHOUT_ITS_LOG))
         self.release()
+
+    def snapshot(self) -> Path:
+        """A copy of it as it is at one instant, also while it is mounted: a machine's snapshot."""
+        copy = self.image.with_suffix(f".{time.monotonic_ns()}")
+        with self._frozen():
+            subprocess.run(["cp", "--sparse=always", str(self.image), str(copy)], check=True, capture_output=True)
+        return copy
+
+    @contextmanager
+    def _frozen(self) -> Iterator[None]:
+        """Meanwhile its file system writes nothing, and what was written to it before is in the image."""
+        if self._opened is None:
+            yield
+            return
+        fcntl.ioctl(self._opened, FREEZE, 0)
+        try:
+            yield
+        finally:
+            fcntl.ioctl(self._opened, THAW, 0)
+
+    def put_back(self, copy: Path) -> None:
+        """An older copy, which is used up. Nothing has it mounted."""
+        os.replace(copy, self.image)
 
     def release(self) -> None:
         """Its process may end."""

@@ -15,6 +15,7 @@ from shadowrelay.model.peers import CopyOffer
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.tracking import EventId
 from shadowrelay.model.values import replace
+from shadowrelay.pipeline.peerbook import PeerBook
 from shadowrelay.pipeline.relay import RELAY_SECONDS, relayed_id
 from shadowrelay.protocol.xqdiscard import parse_superseded
 from tests.kit.clock import until
@@ -95,6 +96,37 @@ async def test_all_that_tried_another_way_in_vain_goes_its_own_way_when_the_next
 
         await until(lambda: len(net.sink.arrived) == len(relayed), 100 * HEARTBEAT)
 
+        assert {HUB} == {who for who, _, _ in net.sink.arrived}
+
+
+@in_virtual_time
+async def test_what_tried_another_way_goes_its_own_way_also_if_the_next_hop_is_back_while_it_is_reviewed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with an_edge(tmp_path, HUB, OTHER_HUB) as net:
+        relayed = [await a_relayed_message(net) for _ in range(4)]
+        edge = net.nodes[EDGE]
+        net.cut |= {frozenset((EDGE, hub)) for hub in (HUB, OTHER_HUB)}
+        await until(edge.in_role(relayed[-1], Role.PRIMARY), KEPT_SPAN + 5 * HEARTBEAT)
+        await until(lambda: any("~" in key for key in edge.services.deliver.queues()), 5 * HEARTBEAT)
+        reviewed: list[MessageId] = []
+        review, is_available = edge.services.deliver._request_review, PeerBook.is_available
+
+        def reviews(message_id: MessageId) -> None:
+            reviewed.append(message_id)
+            review(message_id)
+
+        def is_known_to_be_back(peers: PeerBook, server: ServerName) -> bool:
+            return is_available(peers, server) and (bool(reviewed) or server != HUB)
+
+        monkeypatch.setattr(edge.services.deliver, "_request_review", reviews)
+        monkeypatch.setattr(PeerBook, "is_available", is_known_to_be_back)
+        net.cut.remove(frozenset((EDGE, HUB)))
+        net.sink.answer = lambda address: OK
+
+        await until(lambda: len(net.sink.arrived) == len(relayed), 100 * HEARTBEAT)
+
+        assert reviewed
         assert {HUB} == {who for who, _, _ in net.sink.arrived}
 
 
