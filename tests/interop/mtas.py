@@ -311,7 +311,7 @@ define(`confPID_FILE', `{self.directory}/pid')dnl
 define(`HELP_FILE', `')dnl
 define(`MAIL_SETTINGS_DIR', `{self.directory}/')dnl
 define(`ALIAS_FILE', `')dnl
-define(`confDONT_BLAME_SENDMAIL', `GroupWritableDirPathSafe')dnl
+define(`confDONT_BLAME_SENDMAIL', `GroupWritableDirPathSafe,MapInUnsafeDirPath')dnl
 define(`confRUN_AS_USER', `root')dnl
 define(`confDEF_USER_ID', `nobody')dnl
 define(`LOCAL_MAILER_PATH', `{store_program(self.directory, self.mail)}')dnl
