@@ -102,7 +102,7 @@ class AcceptService:
             began = context.clock.awake()
             latest = started + WAIT_SECONDS_MAX
             how = await context.delayed.wait(message_id, min(delay.total_seconds(), max(latest - began, 0.0)))
-            if how is Acknowledged.BEST_EFFORT and context.settings.transport.shadow_redundancy_promotion:
+            if how is Acknowledged.BEST_EFFORT and context.settings.promotes:
                 how = await self._promoted_by_copy(message_id, latest)
         finally:
             context.delayed.forget(message_id)
@@ -126,7 +126,7 @@ class AcceptService:
         the time of `Clock.awake` at which the client must have its 250."""
         context = self._context
         seconds = min(context.settings.transport.shadow_timeout.total_seconds(), latest - context.clock.awake())
-        if seconds <= 0 or not (context.is_enabled and context.settings.shadow_candidates):
+        if seconds <= 0 or not context.is_enabled:
             return Acknowledged.BEST_EFFORT
         context.tasks.spawn(self._want_copy(message_id), "promotion")  # a slow commit does not hold the 250
         return await context.delayed.wait(message_id, seconds)

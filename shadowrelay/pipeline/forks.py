@@ -47,7 +47,7 @@ from shadowrelay.pipeline.dsn import promotion_header
 from shadowrelay.pipeline.generated_messages import Journaling, Notices, Record
 from shadowrelay.pipeline.poison import set_aside
 from shadowrelay.pipeline.relay import Relayed, RelayService
-from shadowrelay.pipeline.router import RECIPIENTS_PER_TRANSACTION_MAX, Router
+from shadowrelay.pipeline.router import RECIPIENTS_PER_TRANSACTION_MAX, Router, routes_of
 from shadowrelay.pipeline.site_links import sites_of
 from shadowrelay.ports import Decide, Deliverer, DeliveryJob
 from shadowrelay.protocol import tracking
@@ -119,7 +119,7 @@ class Forks:
 
     def configure(self, settings: Settings) -> None:
         """Apply the routes of the current configuration."""
-        self._router = Router(settings.routes, settings.server.name, sites_of(settings))
+        self._router = Router(routes_of(settings), settings.server.name, sites_of(settings))
 
     def destination_of(self, address: str) -> Destination:
         """Where mail for this recipient goes now."""

@@ -1,8 +1,9 @@
 """Polls each primary server for discard notifications, which is also the heartbeat. docs/protocol.md 9, docs/design.md 4.
 
 The interval is discard_poll_interval while shadow messages are held for the server, an acknowledgement is due, or the server drains,
-else shadow_heartbeat_frequency; never more than the latter. One task per peer, one XQDISCARD at a time. A reply is committed before
-the next question acknowledges it.
+else shadow_heartbeat_frequency; never more than the latter, nor than shadow_heartbeat_timeout_interval while messages are held that were
+relayed to the server by TRACK, also while it does not answer: its silence is counted in these. One task per peer, one XQDISCARD at a
+time. A reply is committed before the next question acknowledges it.
 """
 
 import asyncio
@@ -56,6 +57,7 @@ class HeartbeatService:
         self._relay = relay
         self._acknowledged: dict[tuple[ServerName, str, int], int] = {}
         self._held: dict[ServerName, int] = {}
+        self._kept: frozenset[ServerName] = frozenset()  # servers for which shadows are kept of what was relayed to them
         self._repeating: set[ServerName] = set()  # servers whose last reply repeated acknowledged events
         self._unacknowledged: set[ServerName] = set()  # servers whose last reply had events: the next question acknowledges them
         self._save_at = {server: context.clock.awake() + context.heartbeat for server in context.peers.states}
@@ -75,9 +77,12 @@ class HeartbeatService:
         while True:
             try:
                 held: dict[ServerName, int] = {}
-                for group in await self._context.ledger.shadow_groups():
+                groups = await self._context.ledger.shadow_groups()
+                for group in groups:
                     held[group.primary] = held.get(group.primary, 0) + group.count
-                began, self._held = held.keys() - self._held.keys(), held
+                kept = frozenset(group.primary for group in groups if group.kept_count)
+                began = (held.keys() - self._held.keys()) | (kept - self._kept)
+                self._held, self._kept = held, kept
                 for server in began & self._context.peers.states.keys():
                     self._context.peers.states[server].wake.set()  # poll at discard_poll_interval from now on
             except LedgerUnavailable as error:
@@ -115,6 +120,8 @@ class HeartbeatService:
     def _pause(self, server: ServerName, failures: int) -> float:
         transport = self._context.settings.transport
         heartbeat = transport.shadow_heartbeat_frequency.total_seconds()
+        if server in self._kept:  # Source: seed-003
+            heartbeat = min(heartbeat, transport.shadow_heartbeat_timeout_interval.total_seconds())
         poll = transport.discard_poll_interval.total_seconds()
         if failures:
             return min(poll * 2.0 ** min(failures, 10), heartbeat)

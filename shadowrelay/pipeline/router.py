@@ -14,7 +14,7 @@ from shadowrelay.model.routing import Destination, Fork, HostPort
 from shadowrelay.model.values import replace
 from shadowrelay.pipeline.site_links import Path, Sites, last_common_stop
 from shadowrelay.protocol.fields import domain_of
-from shadowrelay.settings.values import Route
+from shadowrelay.settings.values import Route, Settings
 
 DOMAINS_REMEMBERED_MAX = 10_000
 RECIPIENTS_PER_TRANSACTION_MAX = 100  # RFC 5321 4.5.3.1.8: every server accepts this many
@@ -37,6 +37,26 @@ _HOST_AND_PORT = re.compile(r".*:\d+(#\d+)?", re.DOTALL)
 def is_smart_host(key: str) -> bool:
     """Whether the queue with this key delivers to hosts of a route, or to an address, rather than by MX."""
     return _HOST_AND_PORT.fullmatch(key.partition(WITHOUT)[0]) is not None
+
+
+def routes_of(settings: Settings) -> tuple[Route, ...]:
+    """The routes in their order, each with `inside_boundary` decided: where it is not set, a route is inside if all its recipients are of
+    `accepted_domains`. Whoever takes mail for a domain from anybody is the organisation that it belongs to."""
+    own = [_normal_labels(domain) for connector in settings.receive_connectors for domain in connector.accepted_domains]
+    return tuple(
+        route if route.inside_boundary is not None else route.model_copy(update={"inside_boundary": _is_of(route, own)})
+        for route in settings.routes
+    )
+
+
+def _is_of(route: Route, own: Sequence[str]) -> bool:
+    domains = [_normal_labels(pattern.strip().rpartition("@")[2]) for pattern in route.recipients]
+    return all(any(covers(mine, domain) for mine in own) for domain in domains)
+
+
+def covers(pattern: str, other: str) -> bool:
+    """Whether every text that matches `other` matches `pattern`, too; in both * stands for any text. Compared without case."""
+    return _glob(pattern.lower()).fullmatch(other.lower()) is not None
 
 
 class Router:
@@ -225,7 +245,7 @@ def _stops(routes: Sequence[Route], sites: Sites | None, known: dict[str, Destin
     for route in routes:
         for site in _path(route, sites)[1:]:
             if sites is not None and (hosts := sites.servers.get(site)):
-                stops[site, route.inside_boundary, route.redundancy.tracks] = _destination(hosts, route, known)
+                stops[site, bool(route.inside_boundary), route.redundancy.tracks] = _destination(hosts, route, known)
     return stops
 
 
@@ -237,7 +257,7 @@ def _destination(hosts: tuple[HostPort, ...], route: Route, known: dict[str, Des
         destination = Destination(
             key,
             hosts=hosts,
-            inside_boundary=route.inside_boundary,
+            inside_boundary=bool(route.inside_boundary),
             tracks=route.redundancy.tracks,
             concurrency=route.concurrency_per_destination,
         )
@@ -252,10 +272,14 @@ def _rule(pattern: str, destination: Destination | None, journal_recipient: str,
     if not at:  # "*", or a pattern for the whole address
         whole = None if set(domain) == {"*"} else _glob(domain.lower())
         return None, whole, destination, journal_recipient, path
-    # Label by label: IDNA cannot encode a star
-    normal = ".".join(label.lower() if "*" in label else domain_of(f"@{label}") for label in domain.split("."))
+    normal = _normal_labels(domain)
     address = None if set(local) == {"*"} else _glob(f"{local.lower()}@{normal}")
     return _glob(normal), address, destination, journal_recipient, path
+
+
+def _normal_labels(domain: str) -> str:
+    """Label by label: IDNA cannot encode a star."""
+    return ".".join(label.lower() if "*" in label else domain_of(f"@{label}") for label in domain.split("."))
 
 
 def _glob(pattern: str) -> re.Pattern[str]:

@@ -3,14 +3,16 @@
 from collections.abc import Iterator, Sequence
 
 from shadowrelay.model.routing import HostPort
+from shadowrelay.pipeline.router import routes_of
 from shadowrelay.pipeline.site_links import in_words, sites_of
 from shadowrelay.settings.texts import format_duration
-from shadowrelay.settings.values import Redundancy, Settings, WithoutLease
+from shadowrelay.settings.values import Preference, ReceiveConnector, Redundancy, Route, Settings, WithoutLease
 
 
 def promises(settings: Settings) -> list[str]:
     """Sentences for an operator, the most important first."""
-    return [*_about_copies(settings), *_about_failures(settings), *_about_senders(settings), *_about_delivery(settings)]
+    about = (_about_copies, _about_boundary, _about_failures, _about_senders, _about_delivery, _about_safety_net)
+    return [sentence for each in about for sentence in each(settings)]
 
 
 def _about_copies(settings: Settings) -> Iterator[str]:
@@ -37,11 +39,21 @@ def _about_copies(settings: Settings) -> Iterator[str]:
         )
 
 
+def _about_boundary(settings: Settings) -> Iterator[str]:
+    """Whoever comes from Exchange expects that without a DAG all copies stay in one site. docs/sources.md"""
+    others = sorted({peer.site for peer in settings.shadow_candidates} - {settings.server.site})
+    is_local = settings.transport.shadow_message_preference_setting is Preference.LOCAL_ONLY
+    if settings.transport.shadow_redundancy_enabled and "boundary" not in settings.server.model_fields_set and others and not is_local:
+        yield (
+            f"No boundary is named, so all peers that name none belong to it, and copies also go to site {_listed(others)}. Exchange "
+            "without a DAG stays in one site: for that, give the nodes of each site a boundary of their own; if this is meant, name it."
+        )
+
+
 def _about_ways(settings: Settings) -> Iterator[str]:
     """Where mail is not only copied before the 250."""
     for connector in settings.receive_connectors:
-        delay = format_duration(connector.max_acknowledgement_delay)
-        at_most = f", or after {delay}, by best effort" if connector.max_acknowledgement_delay else ""
+        at_most = _best_effort(settings, connector)
         if connector.redundancy is Redundancy.NONE:
             yield f'At {connector.listen} redundancy = "none" means: mail is not copied. It is lost with this server\'s disk.'
         elif connector.redundancy is Redundancy.PREVIOUS_HOP and connector.max_acknowledgement_delay:
@@ -69,6 +81,19 @@ def _about_ways(settings: Settings) -> Iterator[str]:
             )
 
 
+def _best_effort(settings: Settings, connector: ReceiveConnector) -> str:
+    """What ends the delay of a 250; empty where none is delayed. docs/design.md 6.7"""
+    if not connector.max_acknowledgement_delay:
+        return ""
+    delay, timeout = format_duration(connector.max_acknowledgement_delay), format_duration(settings.transport.shadow_timeout)
+    if settings.promotes:
+        return (
+            f"; after {delay} a peer gets {timeout} to store a copy (shadow_redundancy_promotion), and if none does, it is given by best "
+            "effort"
+        )
+    return f", or after {delay}, by best effort"
+
+
 def _about_failures(settings: Settings) -> Iterator[str]:
     transport = settings.transport
     if not (transport.shadow_redundancy_enabled and settings.shadow_candidates):
@@ -76,11 +101,12 @@ def _about_failures(settings: Settings) -> Iterator[str]:
     if not settings.copies_wanted:
         if any(connector.redundancy.tracks for connector in settings.receive_connectors):
             yield "If this server is lost, peers take back what they relayed to it, after the heartbeats that their own settings say."
-        return
+        if not settings.promotes:
+            return
     span = format_duration(transport.shadow_resubmit_time_span)
     yield (
-        f"If this server is silent for {span} (shadow_resubmit_time_span), its peers deliver its mail; if it returns with an empty "
-        "disk, they do so within seconds."
+        f"If this server is silent for {span} (shadow_resubmit_time_span), its peers deliver its mail"
+        f"{'' if settings.copies_wanted else ' of which they have copies'}; if it returns with an empty disk, they do so within seconds."
     )
     if transport.delivery_without_lease is WithoutLease.DELIVER:
         yield (
@@ -124,6 +150,34 @@ def _about_delivery(settings: Settings) -> Iterator[str]:
     expires, delayed = settings.transport.message_expiration_timeout, settings.send.delay_notification_timeout
     notice = f"is told of the delay after {format_duration(delayed)}, and " if delayed < expires else ""
     yield f"If a message cannot be delivered, its sender {notice}gets it back after {format_duration(expires)}."
+
+
+def _about_safety_net(settings: Settings) -> Iterator[str]:
+    hold_time = settings.transport.safety_net_hold_time
+    if not hold_time:
+        yield "safety_net_hold_time = 0s means: nothing that was delivered is kept, and nothing can be delivered again."
+        return
+    patterns = [
+        pattern
+        for route in routes_of(settings)
+        if route.inside_boundary and not _is_relayed(settings, route)
+        for pattern in route.recipients
+    ]
+    if patterns:
+        yield (
+            f"What was delivered for {_listed(patterns)} in the last {format_duration(hold_time)} can be delivered again "
+            "(shadowrelay safety-net resubmit). Other mail has left the boundary."
+        )
+    else:
+        yield (
+            "Nothing that this node delivers can be delivered again (shadowrelay safety-net resubmit): every next hop is outside the "
+            "boundary, or takes mail by TRACK. Set inside_boundary = true on the routes to servers of your own."
+        )
+
+
+def _is_relayed(settings: Settings, route: Route) -> bool:
+    """Whether its mail is relayed by TRACK: then the next hop has it in its Safety Net."""
+    return route.redundancy.tracks and (bool(route.site) or settings.leads_to_peer(route))
 
 
 def _to_one_of(servers: Sequence[HostPort]) -> str:

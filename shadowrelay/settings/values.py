@@ -144,7 +144,8 @@ class Transport(Section):
     shadow_heartbeat_frequency: Annotated[Duration, Field(ge=SECOND, le=DAY)] = 2 * MINUTE
     """A primary without a session for this long is polled for a sign of life. Source: seed-000, msp-tc"""
     shadow_heartbeat_timeout_interval: Annotated[Duration, Field(ge=SECOND, le=DAY)] = 15 * MINUTE
-    """Times shadow_heartbeat_retry_count: the silence after which what was relayed by TRACK is taken back. Source: msp-tc, seed-003"""
+    """A next hop to which mail was relayed by TRACK is called at least this often. Times shadow_heartbeat_retry_count: the silence after
+    which that mail is taken back. Source: msp-tc, seed-003"""
     shadow_heartbeat_retry_count: Annotated[Count, Field(ge=1, le=15)] = 12
     """So many of these intervals in a row. With 15m: three hours. Source: msp-tc, seed-003"""
     shadow_resubmit_time_span: Annotated[Duration, Field(ge=SECOND, le=DAY)] = 3 * HOUR
@@ -273,8 +274,9 @@ class Route(Section):
     redundancy: Redundancy = Redundancy.BEFORE_ACKNOWLEDGEMENT
     """previous-hop or both: if the next hop is a peer, this node keeps what it relays as a shadow until that one has delivered (TRACK).
     before-acknowledgement or none: it does not. docs/design.md 6.7. Source: seed-003"""
-    inside_boundary: bool = False
-    """The next hop belongs to this organisation: SEND in the tracking log, not SENDEXTERNAL; `safety-net resubmit` serves it."""
+    inside_boundary: bool | None = None
+    """The next hop belongs to this organisation: SEND in the tracking log, not SENDEXTERNAL; `safety-net resubmit` serves it.
+    Unset: true if all recipients of this route are of accepted_domains. Source: msd-sn"""
     concurrency_per_destination: Annotated[Count, Field(ge=0, le=1000)] = 0
     """Concurrent sessions to this next hop, and to each of its addresses. 0: as in [send]."""
     journal_recipient: Mailbox = ""
@@ -554,6 +556,17 @@ class Settings(Section):
         """Of a message that no client or previous hop keeps: this node made it, or takes it over as a copy. The connectors decide about the
         mail that comes by them, not about this; 0 if there is no peer to place a copy on either."""
         return self.copies_wanted or (self.transport.shadow_copies if self.shadow_candidates else 0)
+
+    @property
+    def promotes(self) -> bool:
+        """Whether a copy is placed before a delayed 250 is given by best effort. docs/design.md 6.7. Source: msp-tc"""
+        transport = self.transport
+        return transport.shadow_redundancy_promotion and transport.shadow_redundancy_enabled and bool(self.shadow_candidates)
+
+    def leads_to_peer(self, route: Route) -> bool:
+        """Whether a next hop of this route is the address of a peer, which may take mail by TRACK."""
+        addresses = {(peer.address.host.lower(), peer.address.port) for peer in self.linked_peers}
+        return any((hop.host.lower(), hop.port) in addresses for hop in route.next_hop)
 
     @property
     def servers_by_site(self) -> Mapping[SiteName, tuple[ServerName, ...]]:

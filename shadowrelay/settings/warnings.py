@@ -1,11 +1,11 @@
 """Warns of settings that are legal but probably not intended: what will happen and what to change. docs/design.md 7."""
 
-import re
 from collections.abc import Iterator
 from datetime import datetime
 from ipaddress import ip_address
 
 from shadowrelay.ownership import rules
+from shadowrelay.pipeline.router import covers
 from shadowrelay.settings import certificates
 from shadowrelay.settings.texts import format_size
 from shadowrelay.settings.values import Preference, ReceiveConnector, Redundancy, Settings
@@ -118,16 +118,16 @@ def _about_times(settings: Settings) -> Iterator[str]:
 
 def _about_tracking(settings: Settings) -> Iterator[str]:
     """The way of Exchange 2010."""
-    addresses = {(peer.address.host.lower(), peer.address.port) for peer in settings.linked_peers}
     for number, route in enumerate(settings.routes):
-        if route.redundancy.tracks and not route.site and not any((hop.host.lower(), hop.port) in addresses for hop in route.next_hop):
+        if route.redundancy.tracks and not route.site and not settings.leads_to_peer(route):
             yield (
                 f"routes[{number}].redundancy is {route.redundancy}, but no next_hop is the address of a peer: it is delivered to, and no "
                 "shadow is kept; add the next hop under [[peers]], or remove redundancy"
             )
     has_track = any(route.redundancy.tracks for route in settings.routes)
     for connector in settings.receive_connectors:
-        if connector.redundancy is Redundancy.PREVIOUS_HOP and not has_track and connector.max_acknowledgement_delay:
+        is_best_effort = connector.redundancy is Redundancy.PREVIOUS_HOP and connector.max_acknowledgement_delay
+        if is_best_effort and not has_track and not settings.promotes:
             yield (
                 f"receive connector {connector.name}: redundancy is previous-hop, and no route is: mail of clients there is on this disk "
                 "only when it is acknowledged by best effort; add redundancy to a route, or use both"
@@ -137,6 +137,15 @@ def _about_tracking(settings: Settings) -> Iterator[str]:
                 f"receive connector {connector.name}: max_acknowledgement_delay has no effect with redundancy = "
                 f"{connector.redundancy}; remove it, or use previous-hop or both"
             )
+
+    delays = any(connector.redundancy.tracks and connector.max_acknowledgement_delay for connector in settings.receive_connectors)
+    if (
+        settings.transport.shadow_redundancy_promotion
+        and settings.transport.shadow_redundancy_enabled
+        and not (delays and settings.promotes)
+    ):
+        why = "no peer may hold copies" if delays else "no receive connector delays its 250"
+        yield f"transport.shadow_redundancy_promotion has no effect, because {why}; remove it"
 
 
 def _about_connector(connector: ReceiveConnector, settings: Settings) -> Iterator[str]:
@@ -173,11 +182,6 @@ def _about_routes(settings: Settings) -> Iterator[str]:
                     f"receive connector {connector.name}: no route takes the mail for {domain}, so its MX records decide; if they name "
                     f"this cluster, the mail goes round in a circle until it is returned: add [[routes]] for *@{domain}"
                 )
-
-
-def covers(pattern: str, other: str) -> bool:
-    """Whether every text that matches `other` matches `pattern`, too; in both * stands for any text. Compared without case."""
-    return re.fullmatch(".*".join(map(re.escape, re.split(r"\*+", pattern.lower()))), other.lower()) is not None
 
 
 def _about_places(settings: Settings) -> Iterator[str]:

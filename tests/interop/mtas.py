@@ -8,6 +8,7 @@ its /etc/passwd, and sends everything else to the nodes.
 import contextlib
 import email
 import os
+import re
 import shutil
 import signal
 import socket
@@ -24,8 +25,10 @@ from tests.kit.smtp_programs import greets
 ROOT = Path(__file__).parents[2]
 UNPACKED = ROOT / ".venv" / "interop"
 SNIPPETS = ROOT / "configs" / "mtas"
+STRICT = re.compile(r"(?m)^( *)(?:#|dnl)   (\S.*)$")
 NODE_ADDRESSES = {"mx1.east.example": "127.0.0.2", "mx1.west.example": "127.0.0.3"}
 HOSTS = {**{name: [address] for name, address in NODE_ADDRESSES.items()}, "nodes.corp.example": list(NODE_ADDRESSES.values())}
+OTHER_NAMES = {name: f"other-{name}" for name in HOSTS}  # at the same addresses; no certificate has them
 
 
 def write_identities(directory: Path, users: Sequence[str], hosts: Mapping[str, Sequence[str]]) -> dict[str, Path]:
@@ -46,18 +49,30 @@ def write_identities(directory: Path, users: Sequence[str], hosts: Mapping[str, 
     return {f"/etc/{name}": directory / name for name in lines}
 
 
+def with_strict_lines(text: str) -> str:
+    """A recipe in which the lines that are commented out (three blanks behind the sign) hold, each in place of one that begins alike."""
+    taken = [found[1] + found[2] for found in STRICT.finditer(text)]
+    assert taken, "the recipe has no stricter lines"
+    begins = tuple({" ".join(line.split()[:2]) for line in taken if " = " in line or line.startswith("action")})
+    lines = [line for line in text.splitlines() if not (begins and line.startswith(begins))]
+    return STRICT.sub(r"\1\2", "\n".join(lines) + "\n")
+
+
 class Mta(ABC):
     """`relay_port` is that of all nodes. `users` are the local parts of `<name>.example` that exist."""
 
     name: ClassVar[str]
     program: ClassVar[Path]
     own_users: ClassVar[tuple[str, ...]] = ()
+    deferral: ClassVar[str]  # what it says of a delivery that it puts off
 
     def __init__(self, directory: Path, port: int, relay_port: int, users: Sequence[str]) -> None:
         self.directory, self.port, self.relay_port, self.users = directory, port, relay_port, users
         self.domain = f"{self.name}.example"
         self.mail = directory / "mail"
         self.log = directory / "log"
+        self.authority: Path | None = None  # set: with the stricter lines of the recipe, and this file for that of the nodes' authority
+        self.called: Mapping[str, str] = {}  # other names for the nodes, by which to call them
         self._process: subprocess.Popen[bytes] | None = None
         self._mounts: dict[str, Path] = {}
 
@@ -81,12 +96,18 @@ class Mta(ABC):
         """Write everything that it needs."""
         self.mail.mkdir(parents=True)
         self.mail.chmod(0o1777)
-        mounts = write_identities(self.directory / "etc", [*self.own_users, *self.users], HOSTS)
+        others = {other: HOSTS[name] for name, other in OTHER_NAMES.items()}
+        mounts = write_identities(self.directory / "etc", [*self.own_users, *self.users], HOSTS | others)
         self._mounts = {**mounts, **self.write()}
 
     def snippet(self, name: str) -> str:
         """As an operator would paste it, with the nodes' port, and retries after a second."""
         text = (SNIPPETS / name).read_text(encoding="utf-8")
+        if self.authority is not None:
+            text = with_strict_lines(text).replace("/etc/shadowrelay/peers.pem", str(self.authority))
+            text = text.replace("/etc/shadowrelay", str(self.authority.parent))
+        for name, other in self.called.items():
+            text = text.replace(name, other)
         return text.replace("2525", str(self.relay_port)).replace("60s", "1s").replace("F,2h,1m", "F,2h,1s").replace("`1m'", "`1s'")
 
     def start(self) -> None:
@@ -136,6 +157,7 @@ class PostfixMta(Mta):
 
     name = "postfix"
     program = Path("/usr/sbin/postfix")
+    deferral = "status=deferred"
 
     def write(self) -> Mapping[str, Path]:
         settings = dict(
@@ -171,6 +193,7 @@ class Exim(Mta):
     name = "exim"
     program = UNPACKED / "exim4-daemon-light/usr/sbin/exim4"
     own_users = ("Debian-exim",)
+    deferral = " == "
 
     def write(self) -> Mapping[str, Path]:
         for name in ("spool", "logs"):
@@ -233,6 +256,7 @@ class OpenSmtpd(Mta):
     name = "opensmtpd"
     program = UNPACKED / "opensmtpd/usr/sbin/smtpd"
     own_users = ("opensmtpd", "opensmtpq")
+    deferral = "TempFail"
 
     def write(self) -> Mapping[str, Path]:
         for name in ("spool/smtpd", "lib/opensmtpd/empty", "run"):
@@ -249,7 +273,8 @@ match from any for domain "{self.domain}" action "stored"
         os.chown(control, 0, private.FIRST_ID + self.own_users.index("opensmtpq"))
         os.chmod(control, 0o2755)
         mounts = {"/var/spool": "spool", "/var/lib": "lib", "/run": "run"}
-        return {"/usr/libexec": packed / "usr/libexec", **{target: self.directory / source for target, source in mounts.items()}}
+        own = {"/usr/libexec": packed / "usr/libexec", **{target: self.directory / source for target, source in mounts.items()}}
+        return own if self.authority is None else own | {"/etc/ssl/certs/ca-certificates.crt": self.authority}
 
     @property
     def command(self) -> list[str]:
@@ -265,12 +290,17 @@ class Sendmail(Mta):
     name = "sendmail"
     program = UNPACKED / "sendmail-bin/usr/libexec/sendmail/sendmail"
     own_users = ("smmta", "smmsp")
+    deferral = "\nM"  # in its queue file: the status of a message
 
     def write(self) -> Mapping[str, Path]:
         (self.directory / "queue").mkdir()
         (self.directory / "switch").write_text("hosts files\naliases files\n")
         library = UNPACKED / "sendmail-bin/usr/share/sendmail/cf"
         source = self.directory / "sendmail.mc"
+        recipe = self.snippet("sendmail.mc")
+        access = "".join(f"{line}\n" for line in recipe.splitlines() if line.startswith("TLS_Srv:"))
+        recipe = "".join(f"{line}\n" for line in recipe.splitlines() if not line.startswith("TLS_Srv:"))
+        (self.directory / "access").write_text(access)
         source.write_text(f"""divert(0)dnl
 OSTYPE(`linux')dnl
 define(`confSERVICE_SWITCH_FILE', `{self.directory}/switch')dnl
@@ -279,8 +309,9 @@ define(`QUEUE_DIR', `{self.directory}/queue')dnl
 define(`STATUS_FILE', `{self.directory}/statistics')dnl
 define(`confPID_FILE', `{self.directory}/pid')dnl
 define(`HELP_FILE', `')dnl
+define(`MAIL_SETTINGS_DIR', `{self.directory}/')dnl
 define(`ALIAS_FILE', `')dnl
-define(`confDONT_BLAME_SENDMAIL', `GroupWritableDirPathSafe')dnl
+define(`confDONT_BLAME_SENDMAIL', `GroupWritableDirPathSafe,MapInUnsafeDirPath')dnl
 define(`confRUN_AS_USER', `root')dnl
 define(`confDEF_USER_ID', `nobody')dnl
 define(`LOCAL_MAILER_PATH', `{store_program(self.directory, self.mail)}')dnl
@@ -291,8 +322,7 @@ define(`confDELIVERY_MODE', `background')dnl
 define(`confREFUSE_LA', `999')dnl a busy machine is no reason to refuse the test
 define(`confQUEUE_LA', `999')dnl
 define(`confDELAY_LA', `999')dnl
-{self.snippet("sendmail.mc")}
-FEATURE(`no_default_msa')dnl
+{recipe}FEATURE(`no_default_msa')dnl
 FEATURE(`nocanonify')dnl
 FEATURE(`accept_unresolvable_domains')dnl
 FEATURE(`relay_entire_domain')dnl
@@ -307,11 +337,16 @@ CR127.0.0.1
             ["m4", f"-D_CF_DIR_={library}/", f"{library}/m4/cf.m4", str(source)], capture_output=True, text=True, check=True
         )
         (self.directory / "sendmail.cf").write_text(made.stdout)
+        makemap = [self.program.parent / "makemap", f"-C{self.directory}/sendmail.cf", "hash", self.directory / "access"]
+        subprocess.run(makemap, input=access, text=True, check=True)
         return {}
 
     @property
     def command(self) -> list[str]:
         return [str(self.program), f"-C{self.directory}/sendmail.cf", "-bD", "-q1s"]
+
+    def logged(self) -> str:
+        return super().logged() + "".join(path.read_text(errors="replace") for path in (self.directory / "queue").glob("qf*"))
 
 
 def store_program(directory: Path, mail: Path) -> Path:

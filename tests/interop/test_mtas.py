@@ -19,7 +19,7 @@ import trustme
 
 from shadowrelay.lab.cluster import NodeProcess, Place, free_ports
 from shadowrelay.model.routing import HostPort
-from tests.interop.mtas import HOSTS, MTAS, NODE_ADDRESSES, Mta, body_of, head_of, subject_of
+from tests.interop.mtas import HOSTS, MTAS, NODE_ADDRESSES, OTHER_NAMES, Mta, body_of, head_of, subject_of
 from tests.kit.postfix import free_port
 from tests.kit.processes import operator_events
 
@@ -131,8 +131,9 @@ class Yard:
 
 
 @contextlib.asynccontextmanager
-async def yard(workplace: Path, kinds: Sequence[type[Mta]]) -> AsyncIterator[Yard]:
-    """All running."""
+async def yard(workplace: Path, kinds: Sequence[type[Mta]], *, strict: str = "") -> AsyncIterator[Yard]:
+    """All running. `strict`: the first with the stricter lines of its recipe; "other authority", or "other name": none of the nodes has
+    such a certificate."""
     for kind in kinds:
         if reason := kind.missing():
             pytest.skip(reason)
@@ -149,6 +150,11 @@ async def yard(workplace: Path, kinds: Sequence[type[Mta]]) -> AsyncIterator[Yar
     (workplace / "nodes.pem").write_bytes(b"".join(blob.bytes() for blob in certificate.cert_chain_pems))
     (workplace / "nodes.key").write_bytes(certificate.private_key_pem.bytes())
     (workplace / "peers.pem").write_bytes(authority.cert_pem.bytes())
+    (workplace / "others.pem").write_bytes(trustme.CA().cert_pem.bytes())
+    if strict:
+        first = mtas[kinds[0].name]
+        first.authority = workplace / ("others.pem" if strict == "other authority" else "peers.pem")
+        first.called = OTHER_NAMES if strict == "other name" else {}
     try:
         for mta in mtas.values():
             mta.configure()
@@ -265,6 +271,32 @@ async def test_what_it_cannot_take_now_is_tried_again_and_arrives_once(kind: typ
         await asyncio.sleep(1)
 
         assert {"user0": [b"later\r\n"]} == {user: list(map(body_of, messages)) for user, messages in receiving.stored().items()}
+
+
+@pytest.mark.parametrize("kind", MTAS, ids=lambda kind: kind.name)
+async def test_with_the_stricter_lines_it_sends_to_nodes_of_our_authority(kind: type[Mta], workplace: Path) -> None:
+    async with yard(workplace, [kind, other_than(kind)], strict="as printed") as scene:
+        sending, receiving = scene.mtas.values()
+        await scene.submit(sending, "sender@x.example", [f"user0@{receiving.domain}"], "strict", b"strict\r\n")
+        found = await scene.arrived(receiving, 1)
+
+        assert [b"strict\r\n"] == [body_of(one) for one in found["user0"]]
+        assert "with ESMTPS " in head_of(found["user0"][0])
+
+
+@pytest.mark.parametrize("trouble", ["other authority", "other name"])
+@pytest.mark.parametrize("kind", MTAS, ids=lambda kind: kind.name)
+async def test_with_the_stricter_lines_it_sends_nothing_to_who_cannot_prove_to_be_a_node(
+    kind: type[Mta], trouble: str, workplace: Path
+) -> None:
+    async with yard(workplace, [kind, other_than(kind)], strict=trouble) as scene:
+        sending, receiving = scene.mtas.values()
+        await scene.submit(sending, "sender@x.example", [f"user0@{receiving.domain}"], "strict", b"strict\r\n")
+        async with asyncio.timeout(90):
+            while sending.deferral not in sending.logged():
+                await asyncio.sleep(0.1)
+
+        assert ({}, []) == (receiving.stored(), scene.rows("RECEIVE"))
 
 
 def other_than(kind: type[Mta]) -> type[Mta]:

@@ -90,3 +90,10 @@ def settings_of_example_port() -> int:
     """Where the receive connector of the example listens."""
     example = tomllib.loads((ROOT / "configs/example.toml").read_text(encoding="utf-8"))
     return Settings.model_validate(example).receive_connectors[0].listen.port
+
+
+def test_readme_and_architecture_agree_on_what_is_not_built() -> None:
+    architecture = (ROOT / "docs/architecture.md").read_text(encoding="utf-8").split("## Not built yet\n", 1)[1].split("\n#", 1)[0]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8").split("(docs/architecture.md#not-built-yet): ", 1)[1].split(".", 1)[0]
+
+    assert re.findall(r"(?m)^\* (.+)$", architecture) == [item.strip() for item in readme.split(";")]

@@ -46,6 +46,36 @@ async def test_a_node_is_the_primary_server_of_its_messages_and_the_shadow_serve
         assert (Role.SHADOW, Role.PRIMARY) == (await west.role(east.last), await west.role(west.last))
 
 
+@in_virtual_time
+async def test_haredirect_of_a_node_names_it_as_client_and_the_server_that_has_the_copy_as_server(tmp_path: Path) -> None:
+    """Source: kinesis"""
+    async with nodes(tmp_path, EAST, WEST, NORTH) as net:
+        east = net.nodes[EAST]
+        net.sink.answer = lambda address: BUSY
+        await east.accept()
+
+        (row,) = east.log.rows(EventId.HAREDIRECT)
+        holders = [server for server in (WEST, NORTH) if await net.nodes[server].role(east.last) is Role.SHADOW]
+        assert (EAST, holders) == (row.client_hostname, [row.server_hostname])
+
+
+@in_virtual_time
+async def test_a_node_delivers_straight_to_the_next_hop_and_never_by_way_of_a_peer(tmp_path: Path) -> None:
+    """Inside a boundary messages take few hops: one."""
+    async with nodes(tmp_path, EAST, WEST, NORTH) as net:
+        east = net.nodes[EAST]
+        await east.accept("one@corp.example", "two@other.example", "three@elsewhere.example")
+        await until(east.in_role(east.last, Role.DELIVERED))
+        await asyncio.sleep(30)
+
+        assert {(EAST, "one@corp.example"), (EAST, "two@other.example"), (EAST, "three@elsewhere.example")} == {
+            (who, address) for who, address, _ in net.sink.arrived
+        }
+        assert 3 == len(net.sink.arrived)
+        others = [net.nodes[server].log.rows(event) for server in (WEST, NORTH) for event in (EventId.RECEIVE, EventId.SENDEXTERNAL)]
+        assert [[]] * 4 == others
+
+
 # without a copy
 @in_virtual_time
 async def test_without_any_peer_it_is_accepted_alone_and_delivered(tmp_path: Path) -> None:

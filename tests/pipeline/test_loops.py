@@ -461,6 +461,25 @@ async def test_safety_net_is_emptied_as_fast_as_it_fills(tmp_path: Path) -> None
         assert await east.message(east.last) is None
 
 
+@pytest.mark.parametrize(("hold_time", "expiration"), [(20, 60), (60, 20), (40, 40)])
+@in_virtual_time
+async def test_a_shadow_message_that_nobody_acknowledged_expires_after_both_times_and_not_after_one(
+    tmp_path: Path, hold_time: int, expiration: int
+) -> None:
+    times = {"safety_net_hold_time": timedelta(seconds=hold_time), "message_expiration_timeout": timedelta(seconds=expiration)}
+    async with nodes(tmp_path, EAST, WEST, shadow_resubmit_time_span="1h", **times) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        net.sink.answer = lambda address: BUSY
+        await east.accept()
+        net.isolate(WEST)
+
+        await asyncio.sleep(hold_time + expiration - HEARTBEAT)
+        before = await west.role(east.last)
+        await asyncio.sleep(4 * HEARTBEAT)
+
+        assert (Role.SHADOW, Role.RELEASED) == (before, await west.role(east.last))
+
+
 @in_virtual_time
 async def test_a_shadow_message_that_nobody_acknowledged_expires_with_a_row_that_says_so(tmp_path: Path) -> None:
     short = {"safety_net_hold_time": timedelta(seconds=10), "message_expiration_timeout": timedelta(seconds=10)}

@@ -84,6 +84,24 @@ async def test_nothing_is_resubmitted_to_recipients_outside_the_boundary(tmp_pat
         assert (2, 1, 2) == (done.examined_count, done.resubmitted_count, done.outside_count)
 
 
+@pytest.mark.parametrize(("accepted", "is_inside"), [(["corp.example"], True), (["other.example"], False)])
+@in_virtual_time
+async def test_mail_for_accepted_domains_is_inside_unless_its_route_says_otherwise(
+    tmp_path: Path, accepted: list[str], is_inside: bool
+) -> None:
+    routes = [{"recipients": ["*@corp.example"], "next_hop": "store.example:25"}]
+    async with nodes(tmp_path, EAST, WEST, routes=routes, connector={"accepted_domains": accepted}) as net:
+        east = net.nodes[EAST]
+        await delivered(east, "one@corp.example")
+
+        number = await resubmit(east)
+        await until(in_state(east, number, RequestState.DONE))
+        done = await request_of(east, number)
+
+        assert ((1, 0) if is_inside else (0, 1)) == (done.resubmitted_count, done.outside_count)
+        assert (not is_inside) is bool(east.log.rows(EventId.SENDEXTERNAL))
+
+
 @in_virtual_time
 async def test_a_recipient_whose_route_leaves_the_boundary_now_is_left_out(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST, routes=INSIDE) as net:

@@ -9,6 +9,7 @@ import pytest
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.message import Envelope, Recipient
 from shadowrelay.model.ownership import Role
+from shadowrelay.model.peers import PeerIdentity
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.resubmission import RequestState
 from shadowrelay.model.routing import HostPort
@@ -79,6 +80,37 @@ async def test_a_next_hop_that_burns_is_replaced_by_another_route(tmp_path: Path
         assert Role.SHADOW is role_before
         assert [OTHER_HUB] == [who for who, _, _ in net.sink.arrived]
         assert ["Silence"] == [dict(event.custom_data)["Reason"] for event in edge.log.rows(EventId.RESUBMIT)]
+
+
+@in_virtual_time
+async def test_a_silent_next_hop_is_called_once_a_timeout_interval_while_something_is_kept_for_it(tmp_path: Path) -> None:
+    """Its silence is counted in these intervals, so it is given as many chances. The heartbeat alone would leave it none."""
+    times = {"shadow_heartbeat_frequency": "10m", "shadow_heartbeat_timeout_interval": "20s", "shadow_heartbeat_retry_count": 15}
+    async with an_edge(tmp_path, HUB, **times) as net:
+        edge = net.nodes[EDGE]
+        link, calls = edge.context.links[HUB], [0]
+        greet = link.greet
+
+        async def counted() -> PeerIdentity:
+            calls[0] += 1
+            return await greet()
+
+        link.greet = counted  # type: ignore[method-assign]
+        await net.kill(HUB)
+        await asyncio.sleep(120)  # the pauses grow to the longest
+        without = calls[0]
+        await asyncio.sleep(120)
+        without = calls[0] - without
+        await net.start(HUB, [EDGE], redundancy="previous-hop", peer={EDGE: {"boundary": "edge"}}, **times)
+        await until(lambda: edge.context.peers.states[HUB].unreachable_since is None, 1000)
+        await a_relayed_message(net)
+        await net.kill(HUB)
+        await asyncio.sleep(120)
+        kept = calls[0]
+        await asyncio.sleep(120)
+        kept = calls[0] - kept
+
+        assert (without <= 1, 6) == (True, pytest.approx(kept, abs=1))
 
 
 @in_virtual_time

@@ -269,6 +269,30 @@ async def test_a_session_that_delivers_to_a_peer_fetches_its_notifications(tmp_p
         await deliverer.close()
 
 
+@pytest.mark.parametrize("purpose", ["copies", "questions", "relayed mail", "mail"])
+async def test_xqdiscard_is_asked_in_every_session_with_a_peer_whatever_it_is_opened_for(tmp_path: Path, purpose: str):
+    asked: list[DiscardReply] = []
+
+    async def poll(session: SessionLink) -> None:
+        asked.append(await session.discards(400, 0))
+
+    async with a_pair(tmp_path, poll=poll, redundancy="previous-hop") as (link, station):
+        for _ in range(2):
+            deliverer = a_deliverer(to_peer=lambda address: link.for_delivery())
+            if purpose == "copies":
+                await link.hold(an_offer(tmp_path, b"Subject: one\r\n\r\n"), 1000.0)
+            elif purpose == "questions":
+                await link.status([StatusQuestion(ENVELOPE.message_id, CopyNumber(1, 1, DatabaseId(PEER_DATABASE)))])
+            elif purpose == "relayed mail":
+                await link.track(an_offer(tmp_path, b"Subject: one\r\n\r\n"), 1000.0)
+            else:
+                await deliver(deliverer, station, a_content())
+            await deliverer.close()
+
+        assert station.server.sessions_count <= 2
+        assert len(asked) >= 1, "the session was opened for something else, and asks all the same"
+
+
 @pytest.mark.parametrize("connector", [{"accept_xshadow": False}, {"externally_secured": []}], ids=["switched off", "not secured"])
 async def test_a_peer_that_refuses_the_session_gets_its_mail_like_any_next_hop(tmp_path: Path, connector: dict[str, object]):
     async with a_pair(tmp_path, **connector) as (link, station):

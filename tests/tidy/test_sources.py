@@ -3,6 +3,7 @@ and for every rule of the documents that the project started from, and names a t
 
 import ast
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any, get_args
 
@@ -102,6 +103,13 @@ def test_every_rule_of_the_seeds_is_done_or_has_a_reason_and_a_test() -> None:
     assert SEEDS == {seed for seeds, *_ in rows for seed in seeds.split(", ")}
     assert [] == [rule for _, rule, verdict, reason, _ in rows if verdict != "yes" and not reason]
     assert [] == [rule for _, rule, _, reason, shown_by in rows if not TEST.search(shown_by) and NOT_BUILT not in reason]
+
+
+def test_the_page_counts_its_verdicts_rightly() -> None:
+    """Whoever changes a row looks at the list of departures above it."""
+    counted = Counter(verdict for _, _, verdict, *_ in SEED_ROW.findall(PAGE))
+
+    assert f"{counted['yes']} rows are yes, {counted['partly']} partly, {counted['no']} no." in PAGE
 
 
 @pytest.mark.parametrize("file", sorted({file for file, _ in TEST.findall(PAGE)}))

@@ -500,6 +500,16 @@ WARNINGS = [
         NODE.replace('name = "in"', 'name = "in"\nmax_message_size = "36001kB"'),
         "one message may fill the disk; make it 54001500B",
     ),
+    (TRANSPORT + "shadow_redundancy_promotion = true\n", "has no effect, because no receive connector delays its 250"),
+    (
+        (SERVER + CONNECTOR).replace('name = "in"', 'name = "in"\nredundancy = "previous-hop"')
+        + "[transport]\nshadow_redundancy_promotion = true\n",
+        "shadow_redundancy_promotion has no effect, because no peer may hold copies",
+    ),
+    (
+        NODE.replace('name = "in"', 'name = "in"\nredundancy = "previous-hop"'),
+        "mail of clients there is on this disk only when it is acknowledged by best effort",
+    ),
     (NODE + "[back_pressure]\nenable_resource_monitoring = false\n", "mail is accepted until the disk is full"),
     (NODE + '[back_pressure]\nprivate_bytes_limit = "200MB"\n', "ordinary load refuses mail"),
 ]
@@ -511,7 +521,14 @@ def test_what_is_probably_not_meant_is_warned_of(text: str, part: str, tmp_path:
 
 
 @pytest.mark.parametrize(
-    "text", [NODE, NODE + LOCAL_PEER, NODE + LOCAL_PEER + "[transport]\nshadow_copies = 2\n", NODE + '[admin]\nlisten = "localhost:8025"\n']
+    "text",
+    [
+        NODE,
+        NODE.replace('name = "in"', 'name = "in"\nredundancy = "previous-hop"') + "[transport]\nshadow_redundancy_promotion = true\n",
+        NODE + LOCAL_PEER,
+        NODE + LOCAL_PEER + "[transport]\nshadow_copies = 2\n",
+        NODE + '[admin]\nlisten = "localhost:8025"\n',
+    ],
 )
 def test_an_ordinary_configuration_is_not_warned_of(text: str, tmp_path: Path) -> None:
     assert "" == warned(text, tmp_path)

@@ -9,10 +9,10 @@ from pydantic import ValidationError
 
 from shadowrelay.model.invalid import explanation_of
 from shadowrelay.model.replies import ConfigurationError
+from shadowrelay.pipeline.router import covers
 from shadowrelay.settings.configuration import load, warnings
 from shadowrelay.settings.guarantees import promises
 from shadowrelay.settings.values import Section, Settings
-from shadowrelay.settings.warnings import covers
 
 NODE = """
 [server]
@@ -56,6 +56,42 @@ CASES = (
         NODE + ROUTE.format("*@a.example", "mx1.west.example:25") + 'redundancy = "previous-hop"',
         "Mail for *@a.example stays here as a shadow until the next hop, if it is a peer, has handed it on. If that is silent for 3h",
     ),
+    (
+        NODE + 'redundancy = "previous-hop"\n[transport]\nshadow_redundancy_promotion = true',
+        "after 30s a peer gets 5s to store a copy (shadow_redundancy_promotion), and if none does, it is given by best effort: until",
+    ),
+    (
+        NODE + 'redundancy = "both"\n[transport]\nshadow_redundancy_promotion = true\nshadow_timeout = "7s"',
+        "answered when it is delivered or relayed; after 30s a peer gets 7s to store a copy",
+    ),
+    (
+        NODE + 'redundancy = "previous-hop"\n[transport]\nshadow_redundancy_promotion = true',
+        "its peers deliver its mail of which they have copies; if it returns",
+    ),
+    (
+        NODE + 'redundancy = "previous-hop"\nmax_acknowledgement_delay = "0s"\n[transport]\nshadow_redundancy_promotion = true',
+        "mail is not copied, and until it is relayed it is lost with this server's disk",
+    ),
+    (
+        NODE,
+        "so all peers that name none belong to it, and copies also go to site west. Exchange without a DAG stays in one site",
+    ),
+    (NODE, "Nothing that this node delivers can be delivered again (shadowrelay safety-net resubmit): every next hop is outside"),
+    (NODE + ROUTE.format("*@a.example", "a:25"), "Nothing that this node delivers can be delivered again"),
+    (
+        NODE + 'accepted_domains = ["a.example"]\n' + ROUTE.format("*@a.example", "a:25"),
+        "What was delivered for *@a.example in the last 2d can",
+    ),
+    (
+        NODE + 'accepted_domains = ["a.example"]\n' + ROUTE.format("*@a.example", "a:25") + "inside_boundary = false",
+        "Nothing that this node delivers can be delivered again",
+    ),
+    (NODE + ROUTE.format("*@a.example", "a:25") + "inside_boundary = true", "What was delivered for *@a.example in the last 2d can"),
+    (
+        NODE + ROUTE.format("*@a.example", "mx1.west.example:25") + 'inside_boundary = true\nredundancy = "both"',
+        "Nothing that this node delivers can be delivered again",
+    ),
+    (TRANSPORT + 'safety_net_hold_time = "0s"', "nothing that was delivered is kept, and nothing can be delivered again"),
     (TRANSPORT + 'delivery_without_lease = "defer"', "keeps copied mail until they answer"),
     (NODE, "At 127.0.0.1:2525 only peers are served"),
     (
@@ -107,6 +143,19 @@ def test_without_redundancy_and_with_a_route_for_all_nothing_is_promised_that_do
     text = " ".join(promises(settings_of(TRANSPORT + "shadow_redundancy_enabled = false\n" + ROUTE.format("*", "a:25"), tmp_path)))
 
     assert [False, False, False] == ["synced copy" in text, "peers deliver" in text, "MX" in text]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ('site = "east"\n[[peers]]', 'site = "east"\nboundary = "default"\n[[peers]]'),  # somebody meant it
+        ('site = "west"', 'site = "east"'),  # there is one site
+        ("[[receive", '[transport]\nshadow_message_preference_setting = "LocalOnly"\n[[receive'),
+        ("[[receive", "[transport]\nshadow_redundancy_enabled = false\n[[receive"),
+    ],
+)
+def test_a_boundary_of_one_site_or_with_a_name_is_not_explained(change: tuple[str, str], tmp_path: Path) -> None:
+    assert not [sentence for sentence in promises(settings_of(NODE.replace(*change), tmp_path)) if "No boundary is named" in sentence]
 
 
 @pytest.mark.parametrize(

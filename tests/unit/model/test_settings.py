@@ -64,6 +64,24 @@ def test_the_defaults_are_those_of_the_design() -> None:
     )
 
 
+def test_the_heartbeat_is_exchanges() -> None:
+    """Of 2013 for copies; of 2010 after its service pack for what was relayed by TRACK. Source: seed-000, msp-tc"""
+    transport = settings_with().transport
+
+    assert (2 * MINUTE, 15 * MINUTE, 12) == (
+        transport.shadow_heartbeat_frequency,
+        transport.shadow_heartbeat_timeout_interval,
+        transport.shadow_heartbeat_retry_count,
+    )
+
+
+def test_both_rights_to_xshadow_are_granted_by_default() -> None:
+    """Source: seed-003"""
+    connector = ReceiveConnector(name="in", listen=HostPort("127.0.0.1", 0))
+
+    assert (True, True) == (connector.accept_xshadow, settings_with(peers=[a_peer()]).peers[0].send_xshadow)
+
+
 def test_the_retry_ladder_is_exchanges() -> None:
     send = settings_with().send
 

@@ -4,8 +4,8 @@ import pytest
 
 from shadowrelay.model.message import Recipient
 from shadowrelay.model.routing import Destination, Fork, HostPort
-from shadowrelay.pipeline.router import Router
-from shadowrelay.settings.values import Route
+from shadowrelay.pipeline.router import Router, routes_of
+from shadowrelay.settings.values import Route, Settings
 
 
 def route(*patterns, hop="hop.example:25", inside=False):
@@ -146,3 +146,38 @@ def test_each_journal_recipient_of_the_routes_of_a_message_is_named_once() -> No
     assert ("Board@archive.example", "journal@archive.example") == named("boss@corp.example", "u@corp.example")
     assert router.destination("boss@corp.example") is router.destination("u@corp.example"), "journaling makes no queue of its own"
     assert not Router(routes[3:]).is_journaling
+
+
+# inside the boundary
+DECIDED = [  # accepted domains of two connectors, patterns of a route, what it says, and whether it is inside
+    (["corp.example"], [], ["*@corp.example"], None, True),
+    (["corp.example"], [], ["ann@CORP.example", "b*@corp.example"], None, True),
+    (["corp.example"], ["other.example"], ["*@corp.example", "*@other.example"], None, True),
+    (["corp.example"], [], ["*@corp.example", "*@other.example"], None, False),
+    (["corp.example"], [], ["*@sub.corp.example"], None, False),
+    (["*.corp.example"], [], ["*@*.corp.example"], None, True),
+    (["*.corp.example"], [], ["*@a.corp.example"], None, True),
+    (["bücher.example"], [], ["*@xn--bcher-kva.example"], None, True),
+    (["corp.example"], [], ["*"], None, False),
+    ([], [], ["*@corp.example"], None, False),
+    (["corp.example"], [], ["*@corp.example"], False, False),
+    ([], [], ["*@elsewhere.example"], True, True),
+]
+
+
+def _inside_of(route):
+    address = route.recipients[0].replace("*", "a") if "@" in route.recipients[0] else "a@b.example"
+    return Router((route,)).destination(address).inside_boundary
+
+
+@pytest.mark.parametrize(("one", "other", "patterns", "given", "expected"), DECIDED)
+def test_a_route_is_inside_if_all_its_recipients_are_of_accepted_domains_unless_it_says_otherwise(one, other, patterns, given, expected):
+    connectors = [
+        {"name": f"c{number}", "listen": f"127.0.0.1:{number}", "accepted_domains": names} for number, names in enumerate((one, other), 1)
+    ]
+    routes = [{"recipients": patterns, "next_hop": "hop.example:25", **({} if given is None else {"inside_boundary": given})}]
+    settings = Settings.model_validate({"server": {"name": "a.example", "site": "x"}, "receive_connectors": connectors, "routes": routes})
+
+    (decided,) = routes_of(settings)
+
+    assert (expected, expected) == (decided.inside_boundary, _inside_of(decided))
