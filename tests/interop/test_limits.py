@@ -22,7 +22,7 @@ def printed(column: int) -> dict[str, str]:
     return {found[2]: found[1] for row in rows if (found := CELL.match(row[column]))}
 
 
-def test_postfix() -> None:
+def test_the_limits_of_postfix() -> None:
     wanted = printed(1)
     said = subprocess.run(["/usr/sbin/postconf", "-d", *wanted], capture_output=True, text=True, check=True).stdout
 
@@ -30,7 +30,7 @@ def test_postfix() -> None:
     assert wanted == dict(line.split(" = ") for line in said.splitlines())
 
 
-def test_exim(workplace: Path) -> None:
+def test_the_limits_of_exim(workplace: Path) -> None:
     program = UNPACKED / "exim4-daemon-light/usr/sbin/exim4"
     if not (private.is_possible() and program.exists()):
         pytest.skip("needs exim: requirements/setup.sh interop")
@@ -43,7 +43,7 @@ def test_exim(workplace: Path) -> None:
     assert wanted == {key.strip(): limit.strip() for key, limit in (line.split("=") for line in said.splitlines())}
 
 
-def test_opensmtpd() -> None:
+def test_the_limits_of_opensmtpd() -> None:
     page = UNPACKED / "opensmtpd/usr/share/man/man5/smtpd.conf.5.gz"
     if not page.exists():
         pytest.skip("needs opensmtpd: requirements/setup.sh interop")
