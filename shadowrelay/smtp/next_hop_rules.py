@@ -90,8 +90,8 @@ def may_be_about_session(reply: Reply) -> bool:
 
 def may_move_on(replies: Iterable[Reply]) -> bool:
     """Whether another server may get recipients with these replies: it took none of them, and may later take some."""
-    codes = [reply.code for reply in replies]
-    return not any(200 <= code < 300 for code in codes) and any(not 500 <= code < 600 for code in codes)
+    kinds = {reply.code // 100 for reply in replies}
+    return 2 not in kinds and not kinds <= {5}
 
 
 @dataclass(frozen=True, slots=True)
