@@ -11,6 +11,7 @@ The rules here:
 
 import asyncio
 import contextlib
+import logging
 import random
 import re
 import socket
@@ -490,7 +491,9 @@ class SmtpDeliverer:
         report: DeliveryReport | None = None
         error: BaseException | None = None
         try:
-            await self._run(course)
+            first = self._next_hops.at_hand(job.destination)
+            if first is None or not course.is_over(first, await self._try(first, course)):
+                await self._try_others(course, first)
             report = course.outcome()
             return report
         except BaseException as caught:
@@ -500,17 +503,13 @@ class SmtpDeliverer:
             self._log_attempt(job, course.began_at, report, error)
             course.result = error = None  # break the cycle from frame to exception, which would keep the attempt's content alive
 
-    async def _run(self, course: ServersInTurn) -> None:
+    async def _try_others(self, course: ServersInTurn, tried: NextHopHost | None) -> None:
         """Try server after server. Raises what is final for all recipients, except where some are refused already."""
-        destination = course.job.destination
-        first = self._next_hops.at_hand(destination)
-        if first is not None and course.is_over(first, await self._try(first, course)):
-            return
-        async with contextlib.aclosing(self._next_hops.targets(destination)) as targets:
+        async with contextlib.aclosing(self._next_hops.targets(course.job.destination)) as targets:
             async for target in targets:
                 if not course.may_go_on():
                     break
-                if target == first or (course.result is not None and self._next_hops.is_skipped(target)):
+                if target == tried or (course.result is not None and self._next_hops.is_skipped(target)):
                     continue
                 if course.is_over(target, await self._try(target, course)):
                     return
@@ -671,6 +670,9 @@ class SmtpDeliverer:
         """Log one attempt. Successes only at debug level: the tracking log has them, and a busy server has hundreds a second."""
         replies = tuple(report.replies.values()) if report is not None else ()
         negative = [reply for reply in replies if reply.code >= 300]
+        is_success = report is not None and not negative
+        if is_success and not self._log.is_enabled_for(logging.DEBUG):
+            return
         if report is not None:
             reply, server = str(negative[0] if negative else replies[0]), report.server
         elif isinstance(error, DeliveryError):
@@ -686,7 +688,4 @@ class SmtpDeliverer:
             "reply": reply,
             "seconds": round(asyncio.get_running_loop().time() - began, 6),
         }
-        if report is not None and not negative:
-            self._log.debug("attempt.finished", **said)
-        else:
-            self._log.info("attempt.finished", **said)
+        (self._log.debug if is_success else self._log.info)("attempt.finished", **said)

@@ -156,8 +156,10 @@ class AddressSessions:
                 self._busy.add(session)
                 turn.set_result(session)
                 return
-        self._idle.append((self._loop.time(), session))
-        self._look_at(self._loop.time() + self._unused_seconds)
+        now = self._loop.time()
+        self._idle.append((now, session))
+        if len(self._idle) == 1:  # the others end later: `_look` sees to them then
+            self._look_at(now + self._unused_seconds)
 
     # opening
 
