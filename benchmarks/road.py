@@ -24,30 +24,35 @@ from tests.kit.processes import wait_until_peers_know_each_other
 FEW = 500
 FILE_CALLS_MIN = 0.1  # a message; what is called less often is not on the road of each one
 
-# Runs in the node. A thread's profiler counts that thread only, so each has its own, and each is written as it ends.
+# Runs in the node. A thread's profiler counts that thread only, so each has its own. All are written at the end of the node: threads that
+# ended long ago, whose numbers others may have got, and daemon threads, which never end.
 PROFILED = """
 import cProfile, json, os, runpy, sys, threading
-directory = os.environ["ROAD_DIRECTORY"]
-def profiled(call, name):
+profilers = []
+def profiled(call):
     profiler = cProfile.Profile(builtins=True)
+    profilers.append(profiler)
     profiler.enable()
     try:
         call()
     finally:
         profiler.disable()
-        calls = {}  # not `dump_stats`: that keeps one of all functions with one name, such as the constructors of dataclasses
+run_thread = threading.Thread.run
+threading.Thread.run = lambda thread: profiled(lambda: run_thread(thread))
+sys.path.insert(0, os.environ.get("ROAD_CHECKOUT", os.getcwd()))
+sys.argv[0] = "shadowrelay"
+try:
+    profiled(lambda: runpy.run_module("shadowrelay", run_name="__main__", alter_sys=True))
+finally:
+    calls = {}  # not `dump_stats`: that keeps one of all functions with one name, such as the constructors of dataclasses
+    for profiler in profilers:
         for entry in profiler.getstats():
             is_code = not isinstance(entry.code, str)
             function = (entry.code.co_filename, entry.code.co_firstlineno, entry.code.co_qualname) if is_code else ("~", 0, entry.code)
             key = json.dumps(function)
             calls[key] = calls.get(key, 0) + entry.callcount
-        with open(f"{directory}/{os.getpid()}-{name}.calls", "w") as file:
-            json.dump(calls, file)
-run_thread = threading.Thread.run
-threading.Thread.run = lambda thread: profiled(lambda: run_thread(thread), thread.ident)
-sys.path.insert(0, os.environ.get("ROAD_CHECKOUT", os.getcwd()))
-sys.argv[0] = "shadowrelay"
-profiled(lambda: runpy.run_module("shadowrelay", run_name="__main__", alter_sys=True), "main")
+    with open(f"{os.environ['ROAD_DIRECTORY']}/{os.getpid()}.calls", "w") as file:
+        json.dump(calls, file)
 """
 
 Calls = Counter[tuple[str, int, str]]
@@ -69,11 +74,8 @@ async def counted(messages: int, checkout: Path) -> list[Calls]:
             pids = [node.process.pid for node in nodes if node.process is not None]
         found = []
         for pid in pids:
-            calls: Calls = Counter()
-            for path in directory.glob(f"{pid}-*.calls"):
-                for function, count in json.loads(path.read_text()).items():
-                    calls[tuple(json.loads(function))] += count
-            found.append(calls)
+            counts: dict[str, int] = json.loads((directory / f"{pid}.calls").read_text())
+            found.append(Counter({tuple(json.loads(function)): count for function, count in counts.items()}))
         return found
 
 

@@ -245,7 +245,7 @@ class Node:
             on_offer=context.peers.offered,
             on_forks=context.ledger.note_forks_offered,
             on_open=services.heartbeat.opened,
-            why_silent=lambda: context.why_silent,
+            why_silent=context.why_silent,
         )
         seconds = min(max(context.heartbeat, CONTROL_SECONDS_MIN), CONTROL_SECONDS_MAX)
         idle_seconds = self._settings.send.peer_connection_inactivity_timeout.total_seconds()

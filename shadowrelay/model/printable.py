@@ -18,11 +18,6 @@ def printable(text: str) -> str:
     return _SURROGATE.sub(_as_escape, _CONTROLS.sub(" ", text))
 
 
-def decoded(octets: bytes) -> str:
-    """UTF-8 as far as it is, and `printable`."""
-    return printable(octets.decode("utf-8", "backslashreplace"))
-
-
 def _as_escape(found: re.Match[str]) -> str:
     number = ord(found[0])
     return f"\\x{number - 0xDC00:02x}" if 0xDC80 <= number <= 0xDCFF else f"\\u{number:04x}"

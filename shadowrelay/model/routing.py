@@ -1,12 +1,10 @@
 """Routing values: server addresses, destinations (next hops) and forks. docs/design.md 2."""
 
-import dataclasses
-
 from shadowrelay.model.message import Ordinals
 from shadowrelay.model.values import dataclass
 
 
-@dataclasses.dataclass(frozen=True, slots=True)  # also a setting, and pydantic knows no others
+@dataclass(frozen=True, slots=True)
 class HostPort:
     """A server to connect to. `host` is a name or a bare IP address (IPv6 without brackets)."""
 

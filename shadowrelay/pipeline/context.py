@@ -178,7 +178,6 @@ class Context:
             _log.warning("clock.believed", seconds=round(before.ahead.total_seconds(), 3))
         return self.wall.ahead
 
-    @property
     def why_silent(self) -> str:
         """Why this node says nothing to its peers; empty while it may."""
         return "" if self.commit_failure is None else f"this node cannot commit: {self.commit_failure.reason}"

@@ -94,7 +94,7 @@ class HeartbeatService:
         failures, said = 0, ""
         while True:
             try:
-                if not self._context.why_silent and await self._is_wanted(server):
+                if self._context.commit_failure is None and await self._is_wanted(server):
                     await self._ask(server)
                     await self._save_position(server)
                 failures, said = 0, ""

@@ -131,12 +131,14 @@ class PeerRequestService:
     def offers_hold(self) -> bool:
         """Whether our EHLO offers HOLD."""
         context = self._context
-        return context.is_enabled and not context.is_draining and not context.why_silent and context.pressure.level is Level.NORMAL
+        return context.is_enabled and not context.is_draining and context.commit_failure is None and context.pressure.level is Level.NORMAL
 
     def offers_track(self) -> bool:
         """Whether this node takes mail now, so that our EHLO may offer TRACK."""
         context = self._context
-        return context.is_enabled and not context.is_draining and not context.why_silent and context.pressure.level is not Level.HIGH
+        return (
+            context.is_enabled and not context.is_draining and context.commit_failure is None and context.pressure.level is not Level.HIGH
+        )
 
     def heard(self, server: ServerName, database: DatabaseId) -> None:
         """See `smtp.reception.PeerRequests`."""
@@ -144,7 +146,7 @@ class PeerRequestService:
 
     def proved(self, server: ServerName, database: DatabaseId, answered_awake: float) -> None:
         """See `smtp.reception.PeerRequests`."""
-        if not self._context.why_silent:
+        if self._context.commit_failure is None:
             self._context.leases.proved(server, database, answered_awake)
 
     async def hold(self, peer: PeerIdentity, offer: CopyOffer) -> Reply:

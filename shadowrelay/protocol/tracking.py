@@ -406,12 +406,14 @@ FIELDS = (
 """Exchange 2016/2019, in their order. Source: exchange-facts 2.1 [LOGDOC]."""
 
 SCHEMA_VERSION = "1.0"  # of these rows; changes when the meaning of a field changes
+LOG_ID_OCTETS = 16
 NULL_PATH = "<>"  # return-path is never empty. Source: exchange-facts 2.1 [MSD-MT]
 
 _TO_ESCAPE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]|\\\\(?=u)")
 _IN_LIST = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff;]|\\\\(?=u)")
 _IN_KEY = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff;=]|\\\\(?=u)")
 _ESCAPED = re.compile(r"\\u([0-9a-f]{4})")
+_LOG_ID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 _COUNTER = re.compile(r"0|-?[1-9][0-9]{0,18}")
 _FIELD = re.compile(r'(?:"([^"]*(?:""[^"]*)*)"|([^",]*))(?=,|\Z)')
 _RECIPIENTS, _STATUSES, _CUSTOM = (FIELDS.index(name) for name in ("recipient-address", "recipient-status", "custom-data"))
@@ -487,12 +489,8 @@ def format_line(event: TrackingEvent) -> bytes:
     if line.count(",") != len(row) - 1 or '"' in line:
         line = ",".join([_quoted(text) for text in row])
     octets = f"{line},".encode()
-    return octets + f"{_log_id(octets)},{SCHEMA_VERSION}\r\n".encode()
-
-
-def _log_id(octets: bytes) -> str:
-    digest = blake2b(octets, digest_size=16).hexdigest()
-    return f"{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:]}"
+    digest = blake2b(octets, digest_size=LOG_ID_OCTETS).hexdigest()
+    return octets + f"{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:]},{SCHEMA_VERSION}\r\n".encode()
 
 
 def _quoted(text: str) -> str:
@@ -530,7 +528,8 @@ def parse_line(line: bytes) -> TrackingEvent:
     if len(row) != len(FIELDS) or row[-1] != SCHEMA_VERSION:
         raise bad_argument("Bad tracking line")
     tail = f"{row[-2]},{row[-1]}"
-    if _log_id(line[: line.rindex(tail.encode("utf-8"))]) != row[-2]:
+    digest = blake2b(line[: line.rindex(tail.encode("utf-8"))], digest_size=LOG_ID_OCTETS).hexdigest()
+    if _LOG_ID.fullmatch(row[-2]) is None or row[-2].replace("-", "") != digest:
         raise bad_argument("Bad log-id")
     recipients = _items(row[_RECIPIENTS])
     if str(len(recipients)) != row[15] or row[20] != (row[19] or NULL_PATH):

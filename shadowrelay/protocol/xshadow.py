@@ -280,8 +280,9 @@ def format_envelope(envelope: Envelope, done: Ordinals) -> str:
     values: dict[str, str] = {"arrived": format_instant(envelope.arrived_at)}
     for name, octets_max in _TEXT_OCTETS_MAX.items():
         if text := getattr(envelope, name):
-            # A character takes at most \uXXXX, 6 octets, or 12 above U+FFFF.
-            is_short = len(text) * 12 <= octets_max or (len(text) * 6 <= octets_max and text.isascii())
+            # A character takes at most \uXXXX, 6 octets, or 12 above U+FFFF; letters and digits of ASCII take one.
+            length = len(text)
+            is_short = length * 12 <= octets_max or (text.isascii() and length * (1 if text.isalnum() else 6) <= octets_max)
             values[name] = text if is_short else _cut(text, octets_max)
     if envelope.ret is not None:
         values["ret"] = envelope.ret
@@ -327,14 +328,16 @@ def parse_envelope(text: str) -> EnvelopeExtras:
         or (envid is not None and ENVID.fullmatch(envid) is None)
     ):
         raise bad_argument("Bad XSHADOW ENVELOPE")
+    if not "".join(values.values()).isprintable():
+        values = {key: printable(text) for key, text in values.items()}
     return EnvelopeExtras(
         arrived_at=parse_instant(values["arrived"]),
-        client_address=printable(values.get("client_address", "")),
-        client_name=printable(values.get("client_name", "")),
-        connector=printable(values.get("connector", "")),
-        internet_message_id=printable(values.get("internet_message_id", "")),
-        subject=printable(values.get("subject", "")),
-        date=printable(values.get("date", "")),
+        client_address=values.get("client_address", ""),
+        client_name=values.get("client_name", ""),
+        connector=values.get("connector", ""),
+        internet_message_id=values.get("internet_message_id", ""),
+        subject=values.get("subject", ""),
+        date=values.get("date", ""),
         fingerprint=parse_fingerprint(values.get("fingerprint", "")),
         resubmitted_from=parse_message_id(values["resubmitted_from"]) if values.get("resubmitted_from") else NO_MESSAGE,
         relayed_from=parse_message_id(values["relayed_from"]) if values.get("relayed_from") else NO_MESSAGE,

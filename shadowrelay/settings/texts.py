@@ -12,7 +12,7 @@ from fractions import Fraction
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Annotated
 
-from pydantic import BeforeValidator, PlainSerializer
+from pydantic import BeforeValidator, InstanceOf, PlainSerializer
 
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.routing import HostPort
@@ -272,9 +272,9 @@ _AS_TEXT = PlainSerializer(str, when_used="json")
 Duration = Annotated[timedelta, BeforeValidator(parse_duration), PlainSerializer(format_duration, when_used="json")]
 Size = Annotated[int, BeforeValidator(parse_size), PlainSerializer(format_size, when_used="json")]
 AdminUrl = Annotated[str, BeforeValidator(parse_admin_url)]
-Address = Annotated[HostPort, BeforeValidator(parse_host_port), _AS_TEXT]
-NameServer = Annotated[HostPort, BeforeValidator(parse_name_server), _AS_TEXT]
-NextHops = Annotated[tuple[Annotated[HostPort, _AS_TEXT], ...], BeforeValidator(parse_next_hops)]
+Address = Annotated[InstanceOf[HostPort], BeforeValidator(parse_host_port), _AS_TEXT]
+NameServer = Annotated[InstanceOf[HostPort], BeforeValidator(parse_name_server), _AS_TEXT]
+NextHops = Annotated[tuple[Annotated[InstanceOf[HostPort], _AS_TEXT], ...], BeforeValidator(parse_next_hops)]
 CheckedNetwork = Annotated[Network, BeforeValidator(parse_network)]
 Mailbox = Annotated[str, BeforeValidator(parse_mailbox)]
 CheckedDomain = Annotated[str, BeforeValidator(parse_domain)]

@@ -22,7 +22,7 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 import aiosmtplib
 
-from shadowrelay.model.printable import decoded, printable
+from shadowrelay.model.printable import printable
 from shadowrelay.model.replies import DeliveryError, PermanentDeliveryError, Reply, ShadowrelayError, TransientDeliveryError
 
 TEXT_CHARACTERS_MAX = 1000  # of a server's reply, for logs, rows and DSNs
@@ -95,7 +95,8 @@ def reply_from(code: int, lines: Sequence[str]) -> Reply:
     """
     first = ENHANCED.match(lines[0])
     if len(lines) == 1 and first is not None:  # the common case
-        return Reply(code, first[1], printable(lines[0][first.end() :])[:TEXT_CHARACTERS_MAX])
+        text = lines[0][first.end() :]
+        return Reply(code, first[1], (text if text.isprintable() else printable(text))[:TEXT_CHARACTERS_MAX])
     texts = [ENHANCED.sub("", line, count=1) if ENHANCED.match(line) else line for line in lines]
     text = printable(" ".join(texts)).strip()
     return Reply(code, first[1] if first is not None else "", text[:TEXT_CHARACTERS_MAX])
@@ -310,7 +311,9 @@ class Pipeline(asyncio.Protocol):
             if self._lines and code != self._code:
                 self._break_off(line[0], "codes differ within a reply")
                 return
-            words = "" if text is None else decoded(text)
+            words = "" if text is None else text.decode("utf-8", "backslashreplace")
+            if not words.isprintable():
+                words = printable(words)
             if mark == b"-":
                 self._code = code
                 self._lines.append(words)

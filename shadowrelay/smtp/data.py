@@ -504,7 +504,8 @@ def _field(header: bytes, lower: bytes, name: bytes, characters_max: int) -> str
     while end >= 0 and header[end + 2 : end + 3] in (b" ", b"\t") and end - start < 4 * characters_max:
         end = header.find(b"\r\n", end + 2)
     text = header[start:end] if end >= 0 else header[start:]
-    return printable(text[: 4 * characters_max].replace(b"\r\n", b"").strip().decode("utf-8", "replace")[:characters_max])
+    value = text[: 4 * characters_max].replace(b"\r\n", b"").strip().decode("utf-8", "replace")[:characters_max]
+    return value if value.isprintable() else printable(value)
 
 
 _NO_HOST_NAME = re.compile(r"[^A-Za-z0-9._:\[\]-]")

@@ -11,6 +11,7 @@ The rules here:
 
 import asyncio
 import contextlib
+import logging
 import random
 import re
 import socket
@@ -394,7 +395,8 @@ async def no_peer(address: HostPort) -> Opened | None:
 class ServersInTurn:
     """An attempt from server to server. `left`: recipients that a further server may get; `refused`: by replies that are final.
 
-    `result`: what the last server did that answered, else what the last one did.
+    `result`: what the last server did that answered, else what the last one did; `impatient`: the first one of which nothing is known,
+    because it was not waited for.
     """
 
     job: DeliveryJob
@@ -403,9 +405,13 @@ class ServersInTurn:
     refused: dict[int, Reply] = field(default_factory=dict)
     result: DeliveryReport | TransientDeliveryError | None = None
     answers_count: int = 0
+    impatient: NextHopHost | None = None
 
-    def is_over(self, result: DeliveryReport | TransientDeliveryError) -> bool:
+    def is_over(self, target: NextHopHost, result: DeliveryReport | TransientDeliveryError | None) -> bool:
         """Note what a server did; whether no other server may be tried. See the table of `next_hop_rules`."""
+        if result is None:
+            self.impatient = self.impatient or target
+            return False
         has_answered = isinstance(result, DeliveryReport) or not result.is_unreachable
         self.answers_count += has_answered
         if has_answered or not self.answers_count:
@@ -485,7 +491,9 @@ class SmtpDeliverer:
         report: DeliveryReport | None = None
         error: BaseException | None = None
         try:
-            await self._run(course)
+            first = self._next_hops.at_hand(job.destination)
+            if first is None or not course.is_over(first, await self._try(first, course)):
+                await self._try_others(course, first)
             report = course.outcome()
             return report
         except BaseException as caught:
@@ -495,25 +503,18 @@ class SmtpDeliverer:
             self._log_attempt(job, course.began_at, report, error)
             course.result = error = None  # break the cycle from frame to exception, which would keep the attempt's content alive
 
-    async def _run(self, course: ServersInTurn) -> None:
+    async def _try_others(self, course: ServersInTurn, tried: NextHopHost | None) -> None:
         """Try server after server. Raises what is final for all recipients, except where some are refused already."""
-        destination, impatient = course.job.destination, None
-        async with contextlib.aclosing(self._next_hops.targets(destination)) as targets:
+        async with contextlib.aclosing(self._next_hops.targets(course.job.destination)) as targets:
             async for target in targets:
                 if not course.may_go_on():
                     break
-                if course.result is not None and self._next_hops.is_skipped(target):
+                if target == tried or (course.result is not None and self._next_hops.is_skipped(target)):
                     continue
-                patience = PATIENCE_SECONDS if target.is_one_of_several or len(destination.hosts) > 1 else None
-                result = await self._try(target, course, patience)
-                if result is None:
-                    impatient = impatient or target
-                elif course.is_over(result):
+                if course.is_over(target, await self._try(target, course)):
                     return
-        if impatient is not None and not course.answers_count and course.may_go_on():
-            result = await self._try(impatient, course, None)
-            assert result is not None
-            course.is_over(result)
+        if course.impatient is not None and not course.answers_count and course.may_go_on():
+            course.is_over(course.impatient, await self._try(course.impatient, course, is_patient=True))
 
     def servers(self, key: str) -> Sequence[NextHopServer]:
         """See `ports.Deliverer`."""
@@ -526,30 +527,31 @@ class SmtpDeliverer:
         await self._sessions.close()
 
     async def _try(
-        self, target: NextHopHost, course: ServersInTurn, patience: float | None
+        self, target: NextHopHost, course: ServersInTurn, *, is_patient: bool = False
     ) -> DeliveryReport | TransientDeliveryError | None:
-        """Run a transaction with this server; None if `patience` ended before there was a session. A kept session that turns out stale, or
-        at the end of what the server takes in a session, is replaced."""
+        """Run a transaction with this server; None if there was no session in `PATIENCE_SECONDS` and there is another server, unless
+        `is_patient`. A kept session that turns out stale, or at the end of what the server takes in a session, is replaced."""
         if self._is_closed:
             return TransientDeliveryError(CONNECTION_FAILED, str(target), is_unreachable=True)
-        loop, address = asyncio.get_running_loop(), self._sessions.at(target)
-        if target not in (tried := self._tried.get(course.job.destination.key, ())):
-            self._note_tried(course.job.destination.key, {target: None, **dict.fromkeys(tried)})
+        loop, address, destination = asyncio.get_running_loop(), self._sessions.at(target), course.job.destination
+        if target not in (tried := self._tried.get(destination.key, ())):
+            self._note_tried(destination.key, {target: None, **dict.fromkeys(tried)})
         for replacements_left in range(REPLACEMENTS_MAX, -1, -1):
             taken = address.take()
             is_rested = taken is not None and loop.time() - taken[0] > RESTED_SECONDS
             if taken is not None:
                 session = taken[1]
             else:
-                concurrency = course.job.destination.concurrency or self._concurrency
-                got = await address.wait(partial(self._open, target), concurrency, patience)
+                has_others = target.is_one_of_several or len(destination.hosts) > 1
+                patience = PATIENCE_SECONDS if has_others and not is_patient else None
+                got = await address.wait(partial(self._open, target), destination.concurrency or self._concurrency, patience)
                 if isinstance(got, NoSession):
                     if got.is_patience:
                         return None
                     is_limited = got.is_refusal and loop.time() - address.served_at < rules.LIMITED_SECONDS
                     return TransientDeliveryError(got.reply, str(target), is_unreachable=True, is_limited=is_limited)
                 session = got
-            if course.job.destination.domain and session.called == self._connect_options.own_name.lower():
+            if destination.domain and session.called == self._connect_options.own_name.lower():
                 address.give_back(session, is_used_up=True)  # a load balancer or a translated address led back here
                 raise PermanentDeliveryError(MAIL_LOOP, session.server)
             if not session.server.startswith(f"{target.name} ["):  # opened for another name of this address
@@ -631,7 +633,7 @@ class SmtpDeliverer:
     def _put_back(self, address: AddressSessions, session: Opened, reply: Reply) -> bool:
         """Note what the reply to a transaction says of the server; whether the session may serve on. `reply`: the most favourable one."""
         now = asyncio.get_running_loop().time()
-        if rules.is_about_server(reply):
+        if reply.code >= 400 and rules.is_about_server(reply):
             if session.messages_count == 1:  # in a kept session it may be about the session
                 address.trouble = rules.after_failure(address.trouble, reply, now)
             address.give_back(session, is_used_up=True)
@@ -668,6 +670,9 @@ class SmtpDeliverer:
         """Log one attempt. Successes only at debug level: the tracking log has them, and a busy server has hundreds a second."""
         replies = tuple(report.replies.values()) if report is not None else ()
         negative = [reply for reply in replies if reply.code >= 300]
+        is_success = report is not None and not negative
+        if is_success and not self._log.is_enabled_for(logging.DEBUG):
+            return
         if report is not None:
             reply, server = str(negative[0] if negative else replies[0]), report.server
         elif isinstance(error, DeliveryError):
@@ -683,7 +688,4 @@ class SmtpDeliverer:
             "reply": reply,
             "seconds": round(asyncio.get_running_loop().time() - began, 6),
         }
-        if report is not None and not negative:
-            self._log.debug("attempt.finished", **said)
-        else:
-            self._log.info("attempt.finished", **said)
+        (self._log.debug if is_success else self._log.info)("attempt.finished", **said)

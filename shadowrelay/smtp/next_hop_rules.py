@@ -90,8 +90,12 @@ def may_be_about_session(reply: Reply) -> bool:
 
 def may_move_on(replies: Iterable[Reply]) -> bool:
     """Whether another server may get recipients with these replies: it took none of them, and may later take some."""
-    codes = [reply.code for reply in replies]
-    return not any(200 <= code < 300 for code in codes) and any(not 500 <= code < 600 for code in codes)
+    may_later = False
+    for reply in replies:
+        if 200 <= reply.code < 300:
+            return False
+        may_later = may_later or not 500 <= reply.code < 600
+    return may_later
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,8 +156,10 @@ class AddressSessions:
                 self._busy.add(session)
                 turn.set_result(session)
                 return
-        self._idle.append((self._loop.time(), session))
-        self._look_at(self._loop.time() + self._unused_seconds)
+        now = self._loop.time()
+        self._idle.append((now, session))
+        if len(self._idle) == 1:  # the others end later: `_look` sees to them then
+            self._look_at(now + self._unused_seconds)
 
     # opening
 
@@ -314,12 +316,9 @@ class Sessions:
         self._is_by_name = is_by_name
         self._all: dict[tuple[HostPort, str], AddressSessions] = {}
 
-    def _key(self, target: Addressed) -> tuple[HostPort, str]:
-        return target.host, target.name if self._is_by_name else ""
-
     def at(self, target: Addressed) -> AddressSessions:
         """The sessions with this address."""
-        found = self._all.get(key := self._key(target))
+        found = self._all.get(key := (target.host, target.name if self._is_by_name else ""))
         if found is None:
             self._make_room()
             found = self._all[key] = AddressSessions(self._unused_seconds, self._slow_seconds)
@@ -327,7 +326,7 @@ class Sessions:
 
     def known(self, target: Addressed) -> AddressSessions | None:
         """The same, if there is anything to know of it."""
-        return self._all.get(self._key(target))
+        return self._all.get((target.host, target.name if self._is_by_name else ""))
 
     def shown(self, target: Addressed, server: str, now: float) -> NextHopServer | None:
         """What is known of this address."""

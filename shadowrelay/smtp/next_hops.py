@@ -53,6 +53,17 @@ class NextHops:
         self._names = names
         self._resolved: dict[HostPort, tuple[float, tuple[NextHopHost, ...]]] = {}  # until when it counts
 
+    def at_hand(self, destination: Destination) -> NextHopHost | None:
+        """The first server of a route, if it needs no look-up and is in no trouble: nearly always, and without a generator."""
+        if not destination.hosts:
+            return None
+        known = self._resolved.get(destination.hosts[0])
+        if known is None or known[0] < asyncio.get_running_loop().time():
+            return None
+        first = known[1][0]
+        sessions = self._sessions.known(first)
+        return None if sessions is None or sessions.trouble is not None else first
+
     async def targets(self, destination: Destination) -> AsyncGenerator[NextHopHost, None]:
         """The addresses in the order of trying. Raises DeliveryError, a transient one if no address is known because look-ups failed, or
         only servers that are avoided are left."""

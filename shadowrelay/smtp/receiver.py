@@ -100,6 +100,7 @@ class MailTransaction:
 
     sender: str
     values: MailValues
+    is_lenient: bool
     recipients: list[Recipient] = field(default_factory=list)
     refused_count: int = 0
     hold: PeerTransaction | None = None
@@ -244,8 +245,10 @@ class Receiver(Connection):
                 return
             self.reset()  # the peer abandoned the failed copy without XSHADOW COMMIT
         self.was_mail_refused = True
-        command = parse_mail(argument, lenient=self._is_lenient())
-        transaction = MailTransaction(command.address, NO_VALUES)
+        # also with a peer, which took the address from a client of its own: a copy must not fail by it
+        is_lenient = self.reception.connector.lenient_addresses or bool(self.state.peer)
+        command = parse_mail(argument, lenient=is_lenient)
+        transaction = MailTransaction(command.address, NO_VALUES, is_lenient)
         if command.parameters:
             if not self.is_extended:
                 self.refuse(UNKNOWN_PARAMETER)
@@ -266,10 +269,6 @@ class Receiver(Connection):
         self.was_mail_refused = False
         self.say(SENDER_OK)
 
-    def _is_lenient(self) -> bool:
-        """Also with a peer, which took the address from a client of its own: a copy must not fail by it."""
-        return self.reception.connector.lenient_addresses or bool(self.state.peer)
-
     async def _refusal_under_pressure(self) -> Reply | None:
         """Wait as long as back pressure keeps this client waiting; then why its transaction cannot begin. docs/design.md 6.8."""
         acceptor = self.reception.acceptor
@@ -287,7 +286,7 @@ class Receiver(Connection):
             self.refuse(MAIL_FIRST, is_error=not self.was_mail_refused)
             return
         try:
-            command = parse_rcpt(argument, smtputf8=transaction.values.smtputf8, lenient=self._is_lenient())
+            command = parse_rcpt(argument, smtputf8=transaction.values.smtputf8, lenient=transaction.is_lenient)
             if command.parameters and not self.is_extended:
                 raise WireError(UNKNOWN_PARAMETER)
             address = command.address if "@" in command.address else self._with_home(transaction, command.address)

@@ -226,9 +226,14 @@ class KnownPeers:
 
     def note_told(self, server: ServerName, at: Incarnation, position: int) -> None:
         """A reply of this incarnation told its position. The highest is kept: replies in several sessions cross."""
-        told, seen = Seen(at.number, at.began, position), self.seen(server, at.database)
-        if seen is not None and _is_later(told, seen):
-            self.told[at.database] = told
+        before = self.told.get(at.database)
+        if before is not None and before.incarnation == at.number and before.began == at.began:  # by nearly every reply
+            is_later = position > before.position
+        else:
+            seen = self.seen(server, at.database)
+            is_later = seen is not None and _is_later(Seen(at.number, at.began, position), seen)
+        if is_later:
+            self.told[at.database] = Seen(at.number, at.began, position)
             self.told_unsaved.add(server)
 
     def rows_as_told(self, now: int) -> list[PeerRow]:

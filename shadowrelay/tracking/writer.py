@@ -421,8 +421,9 @@ class FileTrackingLog:
         if self._is_owed:
             raise TimeoutError
         self._accept = accept
-        with contextlib.suppress(RuntimeError):
-            self._loop = asyncio.get_running_loop()
+        if self._loop is None:
+            with contextlib.suppress(RuntimeError):
+                self._loop = asyncio.get_running_loop()
         try:
             result = self._calls.call(work, HANGS_SECONDS)
         except TimeoutError as error:

@@ -273,7 +273,7 @@ class FakeLink:
 
     async def _reach(self) -> "VirtualNode":
         await asyncio.sleep(LATENCY_SECONDS)
-        if reason := self._node.context.why_silent:
+        if reason := self._node.context.why_silent():
             self._other = None
             raise PeerUnavailable(self._server, reason)
         other = self._net.reach(self._node.name, self._server)
@@ -284,7 +284,7 @@ class FakeLink:
 
     async def _session(self) -> "VirtualNode":
         other = await self._reach()
-        if other is self._other and not other.context.why_silent:  # a node that falls silent ends its sessions
+        if other is self._other and not other.context.why_silent():  # a node that falls silent ends its sessions
             return other
         node = self._node
         for hello in (node.services.peer_requests.own_identity(self._server), other.services.peer_requests.own_identity(node.name)):

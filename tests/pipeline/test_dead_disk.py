@@ -28,7 +28,7 @@ async def silent(net: Net, name: ServerName, kind: str) -> VirtualNode:
     """This node, which has noticed that its disk is dead. From now on next hops take mail."""
     node = net.nodes[name]
     break_disk(node, kind)
-    await until(lambda: node.context.why_silent, 3 * HEARTBEAT)
+    await until(node.context.why_silent, 3 * HEARTBEAT)
     net.sink.answer = lambda address: OK
     return node
 
@@ -103,7 +103,7 @@ async def test_it_takes_no_mail_offers_no_hold_and_says_which_disk_and_who_takes
         assert 2 * HEARTBEAT <= seconds <= 3 * HEARTBEAT
         assert "This server cannot commit since 2026-03-01T12:00:" in west.context.peers.states[EAST].last_error
         east.ledger.heal_disk()
-        await until(lambda: not east.context.why_silent, 2 * HEARTBEAT)
+        await until(lambda: not east.context.why_silent(), 2 * HEARTBEAT)
         assert 0.0 == east.services.commits.seconds()
         assert ["commits.failing", "commits.restored"] == [line["event"] for line in logged if line["event"].startswith("commits.")]
 
@@ -155,4 +155,4 @@ async def test_an_idle_node_commits_once_a_heartbeat(tmp_path: Path) -> None:
         await asyncio.sleep(10 * HEARTBEAT)
 
         assert 5 <= east.ledger.position - before <= 25
-        assert not east.context.why_silent
+        assert not east.context.why_silent()

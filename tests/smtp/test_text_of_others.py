@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shadowrelay.model.printable import decoded, printable
+from shadowrelay.model.printable import printable
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.routing import HostPort
 from shadowrelay.smtp.client import ConnectOptions, open_session
@@ -82,7 +82,6 @@ async def test_a_size_that_is_no_number_is_no_limit(size: str) -> None:
 
 
 TEXTS: list[Callable[[bytes], str]] = [
-    decoded,
     lambda octets: printable(octets.decode("utf-8", "surrogateescape")),
     lambda octets: str(reply_from(554, as_text(octets).split("\n"))),
     lambda octets: str(on_behalf(ValueError(as_text(octets))).reply),
