@@ -509,9 +509,10 @@ async def test_one_xqdiscard_at_a_time_is_asked_of_a_peer():
     async with serving(server), a_link(server, on_open=on_open, sessions_max=4) as link:
         await asyncio.gather(link.discards(1, 0), *(link.hold(an_offer(), DEADLINE) for _ in range(4)))
 
-    assert 6 == sum(line.startswith("XQDISCARD") for line in server.lines)
-    assert 5 == sum(any(line.startswith("XQDISCARD") for line in session.lines) for session in server.sessions)
-    assert 0 == sum(running)
+        await until(lambda: all(any(line.startswith("XQDISCARD") for line in session.lines) for session in server.sessions))
+        await until(lambda: not sum(running))
+
+    assert 1 + len(server.sessions) == sum(line.startswith("XQDISCARD") for line in server.lines)
 
 
 @pytest.mark.parametrize("failure", [LEDGER_GONE, PeerUnavailable(PEER, "it said no")], ids=["ledger", "refusal"])
@@ -585,7 +586,7 @@ async def test_a_cancellation_at_any_await_leaves_neither_a_connection_nor_a_slo
             if not attempt.was_reached:
                 break
 
-    assert 5 < suspension < 99
+    assert (2 if operation == "hold" else 5) < suspension < 99  # sessions for copies open in the background, and are kept
 
 
 async def test_close_ends_all_sessions_and_what_runs():
