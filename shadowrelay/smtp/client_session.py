@@ -189,6 +189,11 @@ class Pipeline(asyncio.Protocol):
         """The session is not broken, and no reply is outstanding."""
         return self.broken is None and self._owed == 0 and not self._transport.is_closing()
 
+    @property
+    def outstanding(self) -> int:
+        """Replies that were not read yet, here or there."""
+        return self._owed + len(self._answers)
+
     def write(self, data: bytes, replies: int) -> None:
         """Write bytes that will get `replies` replies. Raises SessionBroken."""
         if self.broken is not None:

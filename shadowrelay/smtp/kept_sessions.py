@@ -80,6 +80,13 @@ class KeptSessions:
         else:
             self._begin(self._asked(session), ASKING_AWAITED_SECONDS)
 
+    def settle(self, session: PeerSession) -> None:
+        """The copy may have been stored, but nobody waits for the replies any more: read them, and keep the session."""
+        if self._is_closed:
+            self.drop(session)
+        else:
+            self._begin(self._asked(session), ASKING_AWAITED_SECONDS)
+
     def drop(self, session: PeerSession) -> None:
         """End it at once."""
         self._busy.discard(session)

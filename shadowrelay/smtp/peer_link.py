@@ -187,7 +187,10 @@ class SmtpPeerLink:
         try:
             superseded_by = await session.hold(copy)
         except BaseException:
-            self._copies.drop(session)
+            if copy.sent and session.pipeline.broken is None:  # its time is over, and not the session's: the replies still come
+                self._copies.settle(session)
+            else:
+                self._copies.drop(session)
             raise
         finally:
             session.pipeline.on_progress = None
@@ -327,7 +330,11 @@ class SmtpPeerLink:
         return session
 
     async def _ask_kept(self, session: PeerSession) -> None:
-        """In a session for copies that is idle: the node's questions, or, later, for a sign of life."""
+        """In a session for copies that no copy uses: read what is left to read, ask the node's questions, or later for a sign of life."""
+        if session.pipeline.outstanding:
+            await session.settle()
+            if session.has_asked:
+                return
         if not session.has_asked:
             await self._questions(session)
             return

@@ -196,6 +196,13 @@ class PeerSession:
         self._identity, self._incarnation, self._position = identity, identity.whole_incarnation, identity.position
         return identity
 
+    async def settle(self) -> None:
+        """Read the replies that are left of a copy. Raises SessionBroken, PeerUnavailable after a refusal: a transaction may be open."""
+        answers = await self.pipeline.answers(self.pipeline.outstanding, None)
+        if (refusal := self._refusal_in(answers)) is not None:
+            raise PeerUnavailable(self._server, str(refusal.reply))
+        self._note_position(answers[-1])
+
     async def noop(self) -> None:
         """Send NOOP, as a proof of life. Raises SessionBroken, PeerUnavailable."""
         answer = await self._ask(b"NOOP\r\n")

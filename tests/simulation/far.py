@@ -5,7 +5,7 @@ So a wait is a number of round trips, exactly. `python -m tests.simulation.far` 
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -156,21 +156,19 @@ async def burst(world: FarSites) -> None:
         await asyncio.gather(*(world.message() for _ in range(5)))
 
 
-def table() -> str:
-    """As Markdown."""
-    lines = ["| round trip | TLS | right after the start | later | five at once, twice |", "|---|---|---|---|---|"]
+def table() -> Iterator[str]:
+    """As Markdown, a line each."""
+    yield "| round trip | TLS | right after the start | later | five at once, twice |"
+    yield "|---|---|---|---|---|"
     for rtt in (0.05, 0.1, 0.25, 0.4, 0.6):
         for has_tls in (False, True):
-            cells = []
-            for play in (at_once, warm, burst):
-                told = played(rtt, has_tls=has_tls, play=play).told
-                cells.append(", ".join(map(str, told)))
-            lines.append(f"| {rtt} s | {'mutual' if has_tls else 'no'} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+            cells = [", ".join(map(str, played(rtt, has_tls=has_tls, play=play).told)) for play in (at_once, warm, burst)]
+            yield f"| {rtt} s | {'mutual' if has_tls else 'no'} | {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":
-    print(table())
+    for line in table():
+        print(line, flush=True)
     if len(sys.argv) > 1:
         world = played(float(sys.argv[1]), has_tls=True, play=warm, is_traced=True)
         print("\n".join(world.trace))
