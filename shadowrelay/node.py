@@ -391,6 +391,7 @@ class Node:
             self._watch_log(self._log_lines)
         metrics.watch("peers_in_conflict", "Peers refused for their name or database id.", lambda: len(self._context.peers.conflicts))
         metrics.watch("peers_differing", "Peers whose settings differ but should not.", context.peers.differing_count)
+        metrics.watch("sites_without_copies", "Sites that should get copies and get none.", lambda: len(context.site_copies.without()))
         metrics.watch("peers_forgotten", "Peers marked as gone for good.", context.peers.forgotten_count)
         metrics.watch("time_seconds", "This node's wall clock, in seconds since 1970.", lambda: self._clock.now().timestamp())
         metrics.certificates({} if self._tls is None else self._tls.ends)

@@ -521,6 +521,10 @@ class PeerLink(Protocol):
         many. Questions have limits of their own, which are shorter."""
         ...
 
+    def hold_ready(self, *, is_wanted: bool) -> None:
+        """Whether to hold a session for copies ready from now on, because the peer takes copies. It opens in the background."""
+        ...
+
     async def close(self) -> None: ...
 
 

@@ -114,7 +114,8 @@ class PeerUnavailable(ShadowrelayError):
     """This peer gave no session, no answer, or a refusal; try the next peer.
 
     `sent`: a copy may have been stored there nevertheless; `was_refused`: the connection was refused; `said`: what the peer
-    itself replied, `reply`: in its words, to a copy or a message."""
+    itself replied, `reply`: in its words, to a copy or a message; `was_kept`: a session that was open before had ended, which says nothing
+    about the peer now."""
 
     def __init__(
         self,
@@ -125,6 +126,7 @@ class PeerUnavailable(ShadowrelayError):
         was_refused: bool = False,
         said: PeerSaid = PeerSaid.NOTHING,
         reply: Reply | None = None,
+        was_kept: bool = False,
     ) -> None:
         super().__init__(f"{server}: {reason}")
         self.server = server
@@ -133,6 +135,7 @@ class PeerUnavailable(ShadowrelayError):
         self.was_refused = was_refused
         self.said = said
         self.reply = reply
+        self.was_kept = was_kept
 
 
 class LedgerUnavailable(ShadowrelayError):

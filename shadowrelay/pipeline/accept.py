@@ -161,9 +161,12 @@ class AcceptService:
             now = context.now()
             message = NewMessage(envelope, claim, Origin.CLIENT, now, delivery_rules.remember_until(now, transport))
             if reject and len(firsts) < wanted:
+                self._copier.note_sites(None)
                 return self._refuse(StoredMessage(0, envelope, claim, Origin.CLIENT, None, None), [], content.size)
             context.attempts.begin(message_id)  # the claim must not end while the message is being accepted
             if not plan:
+                if wanted and is_enabled:
+                    self._copier.note_sites(None)
                 stored = await context.ledger.record_accepted(message, content, decided=True)
                 return self._acknowledge(stored, content, started, None, late)
             context.placements.add(message_id)
@@ -179,6 +182,7 @@ class AcceptService:
                 # Continue without a copy. Servers that may have received one are on the list.
                 _log.exception("copy.failed", message_id=message_id)
                 result = CopyResult(claim, failures=[repr(error)])
+            self._copier.note_sites(result)
             try:
                 stored = await commit
             except Exception:

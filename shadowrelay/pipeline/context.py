@@ -29,6 +29,7 @@ from shadowrelay.pipeline.delayed import Delayed
 from shadowrelay.pipeline.leases import Attempts, Leases
 from shadowrelay.pipeline.peerbook import PeerBook
 from shadowrelay.pipeline.pressure_rules import NO_PRESSURE, Pressure
+from shadowrelay.pipeline.site_copies import SiteCopies
 from shadowrelay.ports import Clock, Decide, Ledger, PeerLink, TrackingLog
 from shadowrelay.protocol import tracking
 from shadowrelay.settings.values import Settings
@@ -155,6 +156,7 @@ class Context:
     redirect_to: frozenset[ServerName] = frozenset()  # these get all copies, and then the messages: `pipeline.draining`
     pressure: Pressure = NO_PRESSURE
     delayed: Delayed = field(default_factory=Delayed)
+    site_copies: SiteCopies = field(init=False)
     placements: set[MessageId] = field(default_factory=set)  # a copy is in progress, or its outcome is not recorded yet
 
     wall: delivery_rules.WallClock | None = None
@@ -164,6 +166,7 @@ class Context:
 
     def __post_init__(self) -> None:
         self.now = self.clock.now
+        self.site_copies = SiteCopies(self.clock)
 
     def note_clock(self) -> timedelta:
         """How far the wall clock has jumped ahead of elapsed time: nothing expires by that part."""

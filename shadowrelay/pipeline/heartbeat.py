@@ -1,4 +1,5 @@
-"""Polls each primary server for discard notifications, which is also the heartbeat. docs/protocol.md 9, docs/design.md 4.
+"""Polls each primary server for discard notifications, which is also the heartbeat, and has a session for copies held ready with each
+that answers and takes them. docs/protocol.md 9, 15, docs/design.md 4.
 
 The interval is discard_poll_interval while shadow messages are held for the server, an acknowledgement is due, or the server drains,
 else shadow_heartbeat_frequency; never more than the latter, nor than shadow_heartbeat_timeout_interval while messages are held that were
@@ -26,6 +27,7 @@ from shadowrelay.pipeline.follow import FollowService
 from shadowrelay.pipeline.promote import PromoteService
 from shadowrelay.pipeline.relay import RelayService
 from shadowrelay.pipeline.review import ReviewService
+from shadowrelay.pipeline.site_copies import choosable
 
 DISCARDS_PER_QUESTION = 400  # docs/protocol.md 9: never more in a reply
 
@@ -97,9 +99,11 @@ class HeartbeatService:
                 if self._context.commit_failure is None and await self._is_wanted(server):
                     await self._ask(server)
                     await self._save_position(server)
+                    self._context.links[server].hold_ready(is_wanted=self._takes_copies(server))
                 failures, said = 0, ""
             except PeerUnavailable as error:
                 failures += 1
+                self._context.links[server].hold_ready(is_wanted=False)
                 self._context.peers.failed(server, error.reason)
                 if error.reason != said:  # log once, and again for another reason
                     said = error.reason
@@ -116,6 +120,12 @@ class HeartbeatService:
         """Whether to poll: always with redundancy enabled; otherwise only while messages are left from before."""
         context = self._context
         return context.is_enabled or bool(self._held.get(server)) or bool(await context.ledger.primaries_listed_on(server, 1))
+
+    def _takes_copies(self, server: ServerName) -> bool:
+        """Whether the next copy may go to this peer, so that a session is held ready for it."""
+        context = self._context
+        is_choosable = context.is_enabled and any(peer.name == server for peer in choosable(context.settings))
+        return is_choosable and not context.peers.drains(server) and context.peers.may_try(server)
 
     def _pause(self, server: ServerName, failures: int) -> float:
         transport = self._context.settings.transport

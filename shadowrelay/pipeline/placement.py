@@ -247,8 +247,8 @@ def _counts(candidates: Sequence[Candidate], rule: PlacementRule) -> tuple[int, 
 
 def budget(
     remaining_seconds: float,
-    attempts_left_remote: int,
-    attempts_left_local: int,
+    servers_left_remote: int,
+    servers_left_local: int,
     another_candidate_left: bool,
     *,
     is_local: bool = False,
@@ -258,16 +258,16 @@ def budget(
 
     At most half of the time left while another candidate remains; a remote attempt leaves remaining local ones a quarter
     of `whole_seconds` (default: of the time left), and further remote ones half of the rest.
-    Shapes: the two counts are of the attempts after this one. `is_local`: this one is.
+    Shapes: the two counts are of the other servers to be tried after this one. `is_local`: this one is.
     """
     if not another_candidate_left:
         return remaining_seconds
     half = remaining_seconds / 2
-    if is_local or not attempts_left_local:
+    if is_local or not servers_left_local:
         return half
     kept = LOCAL_SHARE * (remaining_seconds if whole_seconds is None else whole_seconds)
     pool = max(remaining_seconds - kept, remaining_seconds * LATE_SHARE)
-    return min(half, pool / 2 if attempts_left_remote else pool)
+    return min(half, pool / 2 if servers_left_remote else pool)
 
 
 class NewMail(StrEnum):

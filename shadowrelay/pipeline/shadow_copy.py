@@ -21,6 +21,7 @@ from shadowrelay.pipeline import placement
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.peerbook import Turns
 from shadowrelay.pipeline.placement import Refused
+from shadowrelay.pipeline.site_copies import missing_sites
 from shadowrelay.settings.values import Settings
 
 
@@ -182,6 +183,17 @@ class Copier:
             return self._one(job, plan[0] if listed_count else None)
         return self._several(job, plan[:listed_count], copies)
 
+    def note_sites(self, result: CopyResult | None) -> None:
+        """Note which sites got a copy of a client's message, and which did not although they should; `None`: no server could be tried."""
+        rule, sites = self._rule()
+        if not rule.is_multi_site or self._context.redirect_to:
+            return
+        stored = [] if result is None else [party.server for party, _ in result.stored]
+        failed = () if result is None else (*result.unsent, *(party.server for party in result.uncertain))
+        missing = missing_sites(rule, sites, stored, failed)
+        reasons = self._context.peers.reasons_against_copies() if result is None else result.failures
+        self._context.site_copies.placed([sites[server] for server in stored if server in sites], missing, reasons)
+
     async def _several(self, job: Job, firsts: Sequence[ServerName], copies: int) -> CopyResult:
         job.busy.update(firsts)
         ends = await asyncio.gather(
@@ -235,13 +247,13 @@ class Copier:
                 if not was_listed:
                     context.leases.listed_anew(job.envelope.message_id, server)
             seconds = left
-            rest = job.left
-            if rest.count(server) != len(rest):
+            others = set(job.left) - {server}
+            if others:
                 home, sites = context.settings.server.site, self._rule()[1]
                 seconds = placement.budget(
                     left,
-                    sum(sites.get(other) != home for other in rest),
-                    sum(sites.get(other) == home for other in rest),
+                    sum(sites.get(other) != home for other in others),
+                    sum(sites.get(other) == home for other in others),
                     another_candidate_left=True,
                     is_local=sites.get(server) == home,
                     whole_seconds=job.whole,
@@ -332,6 +344,8 @@ class Copier:
     def _tell(self, server: ServerName, error: PeerUnavailable) -> None:
         """Record what a failed copy means for later attempts on this server."""
         peers = self._context.peers
+        if error.was_kept:
+            return  # the next attempt, on a new session, shows whether the peer is there
         if error.said is PeerSaid.NOTHING:
             peers.failed(server, error.reason, was_refused=error.was_refused)
         elif error.said is PeerSaid.NO_SESSION:

@@ -450,6 +450,7 @@ class View:
         if sentence and outcome is not NewMail.REFUSED:
             warnings.insert(len(pressed), sentence)
         warnings += [f"peer {server} is refused: {reason}" for server, reason in context.peers.conflicts.items()]
+        warnings += context.site_copies.sentences()
         warnings += self.hanging()
         if rolled_back.is_asking:
             until = context.ledger.identity.older_until

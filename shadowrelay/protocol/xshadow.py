@@ -39,6 +39,7 @@ from shadowrelay.protocol.fields import (
 KEYWORD = "XSHADOW"
 HOLD, TRACK = "HOLD", "TRACK"  # the offers; and who keeps the shadow of what MAIL brings: the server, or the client
 FORKS = "FORKS"  # the offer: this server understands the status `forks` in XQDISCARD
+EARLY = "EARLY"  # the offer: in a later session this server takes the hello in one write with EHLO
 
 # The known keys: 262+201+45+31+25+28+18+64 and 7 spaces, ` state=draining`, ` seen-of=` and ` former=` 45+44, ` settings=` 268: 1,053.
 HELLO_OCTETS_MAX = 2_000  # the rest allows unknown keys and settings
@@ -78,8 +79,8 @@ def parse_form(argument: str) -> tuple[XshadowForm, str]:
 
 
 def format_keyword(*, hold: bool, track: bool) -> str:
-    """The line of the EHLO reply: `XSHADOW HOLD TRACK FORKS`; without HOLD while no copies are accepted."""
-    return f"{KEYWORD}{' HOLD' if hold else ''}{' TRACK' if track else ''} {FORKS}"
+    """The line of the EHLO reply: `XSHADOW HOLD TRACK FORKS EARLY`; without HOLD while no copies are accepted."""
+    return f"{KEYWORD}{' HOLD' if hold else ''}{' TRACK' if track else ''} {FORKS} {EARLY}"
 
 
 # identity

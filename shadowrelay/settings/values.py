@@ -336,7 +336,8 @@ class Send(Section):
     unused_session_timeout: Annotated[Duration, Field(ge=10 * MILLISECOND, le=DAY)] = 2 * SECOND
     """A session to a next hop that no message uses is closed after this long: many servers take few sessions, from all their clients."""
     peer_connection_inactivity_timeout: Annotated[Duration, Field(ge=10 * MILLISECOND, le=DAY)] = MINUTE
-    """Idle sessions for copies to peers are closed after this long; the one for discard notifications stays open."""
+    """Idle sessions for copies to peers are closed after this long; one is held ready, and so used at half of it. The one for discard
+    notifications stays open."""
     concurrency_per_destination: Annotated[Count, Field(ge=1, le=1000)] = 20
     """Concurrent sessions to one next hop, and to each of its addresses."""
     eight_bit_without_8bitmime: bool = True

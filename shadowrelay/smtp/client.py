@@ -17,6 +17,7 @@ from enum import Enum
 from typing import cast
 
 import aiosmtplib
+from aiosmtplib.esmtp import parse_esmtp_extensions
 
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.routing import HostPort
@@ -113,15 +114,16 @@ class Opened:
     tls_failure: Reply | None = None  # why there is no TLS, although the server offers it
 
 
-async def open_session(host: HostPort, name: str, options: ConnectOptions) -> Opened:
-    """Return a session after its last EHLO. `name` is the server's expected name: for TLS and in logs.
+async def open_session(host: HostPort, name: str, options: ConnectOptions, early: bytes = b"") -> Opened:
+    """Return a session after its last EHLO. `name` is the server's expected name: for TLS and in logs. `early`: a line that goes out in one
+    write with that EHLO, to a server that is known to take it; its reply is not read here.
 
     Raises: SessionBroken; its reply is the server's own if the server refused.
     """
     if NOT_IN_A_HOST_NAME.search(name) or not name:
         raise SessionBroken(Reply(CONNECTION_FAILED.code, CONNECTION_FAILED.enhanced, f"{name!r} is no host name"))
     try:
-        return await _open(host, name, options, options.tls)
+        return await _open(host, name, options, options.tls, early)
     except _TlsFailed as failed:
         if options.tls is TlsUse.REQUIRED:
             raise SessionBroken(failed.reply) from failed
@@ -135,16 +137,20 @@ class _TlsFailed(SessionBroken):
     """The session worked up to STARTTLS."""
 
 
-async def _open(host: HostPort, name: str, options: ConnectOptions, tls: TlsUse) -> Opened:
+async def _open(host: HostPort, name: str, options: ConnectOptions, tls: TlsUse, early: bytes = b"") -> Opened:
     connection = await _connected(host, options)
     client = aiosmtplib.SMTP(sock=connection, local_hostname=options.own_name, timeout=None, start_tls=False)
     try:
         async with _bounded(options.greeting_seconds, TIMED_OUT):
             await _await_greeting(client)
-        await _greet(client, options)
+        if tls is not TlsUse.NEVER or not early:
+            await _greet(client, options)
         if tls is not TlsUse.NEVER:
-            await _protect(client, name, options, tls)
-        return _adopt_transport(client, host, name)
+            await _protect(client, name, options, tls, is_greeted=not early)
+        opened = _adopt_transport(client, host, name)
+        if early:
+            await _greet_early(opened, options, early)
+        return opened
     except BaseException as error:
         options.not_opened(host)
         transport = client.transport
@@ -196,7 +202,23 @@ async def _greet(client: aiosmtplib.SMTP, options: ConnectOptions) -> None:
             await client.helo()
 
 
-async def _protect(client: aiosmtplib.SMTP, name: str, options: ConnectOptions, tls: TlsUse) -> None:
+async def _greet_early(opened: Opened, options: ConnectOptions, early: bytes) -> None:
+    """The last EHLO, with another line behind it: aiosmtplib waits for each reply."""
+    pipeline = opened.pipeline
+    try:
+        pipeline.write(b"EHLO %s\r\n%s" % (options.own_name.encode("ascii"), early), 2)
+        answer = await pipeline.answer(options.command_seconds)
+        if answer.code != 250:
+            raise SessionBroken(answer.reply, is_refusal=400 <= answer.code)
+    except BaseException:
+        pipeline.abort()
+        raise
+    opened.called = answer.lines[0].partition(" ")[0].rstrip(".").lower()
+    opened.extensions = parse_esmtp_extensions("\n".join(answer.lines))[0]
+
+
+async def _protect(client: aiosmtplib.SMTP, name: str, options: ConnectOptions, tls: TlsUse, *, is_greeted: bool) -> None:
+    """STARTTLS, and then EHLO if it `is_greeted` here."""
     if not client.supports_extension("starttls"):
         if tls is TlsUse.REQUIRED:
             raise SessionBroken(Reply(TLS_FAILED.code, TLS_FAILED.enhanced, "The server does not offer STARTTLS"))
@@ -204,7 +226,8 @@ async def _protect(client: aiosmtplib.SMTP, name: str, options: ConnectOptions, 
     try:
         async with asyncio.timeout(options.command_seconds):
             await client.starttls(server_hostname=name.rstrip("."), tls_context=options.context)
-            await client.ehlo()
+            if is_greeted:
+                await client.ehlo()
     except (aiosmtplib.SMTPException, OSError, ValueError) as error:  # OSError: ssl.SSLError and TimeoutError are ones
         text = f"{TLS_FAILED.text}: {reason_of(error)}"
         raise _TlsFailed(Reply(TLS_FAILED.code, TLS_FAILED.enhanced, text[:300])) from error

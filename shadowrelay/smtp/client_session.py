@@ -1,4 +1,4 @@
-"""The client side of open SMTP sessions: pipelined writes, counted replies, errors, and pools. RFC 5321 4.2, RFC 2920.
+"""The client side of open SMTP sessions: pipelined writes, counted replies, errors. RFC 5321 4.2, RFC 2920.
 
 aiosmtplib awaits each reply before the next command and rewrites line ends, so its transport is taken over (`client.py`). The rule
 here: replies are counted. Each write states how many replies it will get; unsolicited data, a malformed or oversized reply, or a
@@ -6,10 +6,6 @@ here: replies are counted. Each write states how many replies it will get; unsol
 
 No other package uses a class of aiosmtplib, ssl, socket or dns. `LIBRARY_ERRORS` is the only table that maps their exceptions; a test walks
 the libraries' class trees, so that a new class fails the test. An unknown exception counts as transient (CONTRIBUTING.md "Errors").
-
-A pool belongs to one peer. It is bounded, reuses the most recently used session first, and ends idle ones. A slot is
-held from before a session is opened until the session is kept or dropped, so at most `slots` sessions are busy, and a cancelled task
-leaks neither a slot nor a connection.
 """
 
 import asyncio
@@ -17,8 +13,8 @@ import os
 import re
 import ssl
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 import aiosmtplib
 
@@ -193,6 +189,11 @@ class Pipeline(asyncio.Protocol):
     def is_usable(self) -> bool:
         """The session is not broken, and no reply is outstanding."""
         return self.broken is None and self._owed == 0 and not self._transport.is_closing()
+
+    @property
+    def outstanding(self) -> int:
+        """Replies that were not read yet, here or there."""
+        return self._owed + len(self._answers)
 
     def write(self, data: bytes, replies: int) -> None:
         """Write bytes that will get `replies` replies. Raises SessionBroken."""
@@ -404,133 +405,3 @@ class Pipeline(asyncio.Protocol):
     async def closed(self) -> None:
         """Wait until the connection is closed."""
         await asyncio.shield(self._closed)
-
-
-class Pooled(Protocol):
-    """A session that a pool can keep: anything with a pipeline."""
-
-    @property
-    def pipeline(self) -> Pipeline: ...
-
-
-S = TypeVar("S", bound=Pooled)
-
-
-class SessionPool(Generic[S]):
-    """Sessions by key (a host). Units: seconds. Only `enter` and `close` block."""
-
-    def __init__(self, slots: int, idle_seconds: float) -> None:
-        self._free_count = slots
-        self._waiting: deque[asyncio.Future[None]] = deque()  # for a slot, in order
-        self._idle_seconds = idle_seconds
-        self._idle_max = slots
-        self._idle: dict[Hashable, list[tuple[float, S]]] = {}
-        self._idle_count = 0
-        self._leaving: set[S] = set()
-        self._busy: set[S] = set()
-        self._timer: asyncio.TimerHandle | None = None
-        self._is_closed = False
-
-    async def enter(self) -> None:
-        """Wait for a slot; `leave` gives it back."""
-        if self._free_count:
-            self._free_count -= 1
-            return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        try:
-            await turn
-        except BaseException:
-            if turn.done() and not turn.cancelled():
-                self.leave()  # the slot was already assigned to this task
-            raise
-
-    def leave(self) -> None:
-        """Return the slot, to the task that has waited longest."""
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                return
-        self._free_count += 1
-
-    def take(self, key: Hashable) -> S | None:
-        """The usable session that was used most recently, or None."""
-        kept = self._idle.get(key)
-        while kept:
-            _, session = kept.pop()
-            self._idle_count -= 1
-            if not kept:
-                del self._idle[key]
-            if session.pipeline.is_usable:
-                self._busy.add(session)
-                return session
-            session.pipeline.abort()
-        return None
-
-    def add(self, session: S) -> None:
-        """Count a session that was opened elsewhere as in use; end with `keep` or `drop`."""
-        self._busy.add(session)
-
-    def keep(self, key: Hashable, session: S) -> None:
-        """Return a session for reuse; a broken one, or one too many, is ended."""
-        self._busy.discard(session)
-        if not session.pipeline.is_usable:
-            session.pipeline.abort()
-        elif self._is_closed or self._idle_count >= self._idle_max:
-            self._end(session)
-        else:
-            loop = asyncio.get_running_loop()
-            self._idle.setdefault(key, []).append((loop.time(), session))
-            self._idle_count += 1
-            if self._timer is None:
-                self._timer = loop.call_later(self._idle_seconds, self._sweep)
-
-    def drop(self, session: S) -> None:
-        """End it at once."""
-        self._busy.discard(session)
-        session.pipeline.abort()
-
-    def _end(self, session: S) -> None:
-        session.pipeline.quit()
-        self._leaving.add(session)
-        session.pipeline.when_closed(lambda: self._leaving.discard(session))
-
-    def _sweep(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._timer = None
-        due = loop.time() - self._idle_seconds
-        oldest: float | None = None
-        for key, kept in list(self._idle.items()):
-            stay = [(since, session) for since, session in kept if since > due and session.pipeline.is_usable]
-            for since, session in kept:
-                if (since, session) not in stay:
-                    self._idle_count -= 1
-                    self._end(session)
-            if stay:
-                self._idle[key] = stay
-                oldest = stay[0][0] if oldest is None else min(oldest, stay[0][0])
-            else:
-                del self._idle[key]
-        if oldest is not None:
-            self._timer = loop.call_at(oldest + self._idle_seconds, self._sweep)
-
-    def _sessions(self) -> Iterator[S]:
-        for kept in self._idle.values():
-            yield from (session for _, session in kept)
-
-    async def close(self) -> None:
-        """End all sessions: kept ones with QUIT, busy ones at once. Returns when every connection is closed."""
-        self._is_closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        for session in list(self._sessions()):
-            self._end(session)
-        self._idle.clear()
-        self._idle_count = 0
-        ending = [*self._leaving, *self._busy]
-        for session in list(self._busy):
-            session.pipeline.abort()
-        for session in ending:
-            await session.pipeline.closed()

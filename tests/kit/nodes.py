@@ -261,6 +261,9 @@ class FakeLink:
     def server(self) -> ServerName:
         return self._server
 
+    def hold_ready(self, *, is_wanted: bool) -> None:
+        return
+
     def give_up(self, quiet_seconds: float) -> int:
         """Relays only."""
         for bound in self._relays:

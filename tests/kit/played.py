@@ -113,6 +113,9 @@ class PlayedPeer:
     async def answers(self, incarnation: Incarnation) -> bool:
         return False
 
+    def hold_ready(self, *, is_wanted: bool) -> None:
+        return
+
     def give_up(self, quiet_seconds: float) -> int:
         return 0
 

@@ -5,7 +5,7 @@ Limits of single lines, replies and batches are in tests of their own: a world n
 
 from collections import Counter
 
-from shadowrelay.smtp.peer_link import SESSIONS_MAX
+from shadowrelay.smtp.kept_sessions import SESSIONS_MAX
 from tests.simulation.machine import Machine
 
 ROUTES_COUNT = 2  # to the same next hop, each with sessions of its own

@@ -167,7 +167,7 @@ async def test_no_copy_is_taken_while_none_is_offered(tmp_path: Path) -> None:
         station.peer_requests.is_offering = False
         client = await station.connect()
 
-        assert (await client.ask("EHLO b.example")).endswith("\n250 XSHADOW FORKS")
+        assert (await client.ask("EHLO b.example")).endswith("\n250 XSHADOW FORKS EARLY")
         await client.ask(HELLO)
         await client.send(a_copy(b"hello\r\n"))
 

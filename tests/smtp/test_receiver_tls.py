@@ -88,7 +88,7 @@ async def test_a_peer_with_a_certificate_of_its_name_may_use_xshadow(authority: 
 
         hello = await secured(client, authority.context_of("b.example"))
 
-        assert hello.endswith("\n250 XSHADOW HOLD FORKS")
+        assert hello.endswith("\n250 XSHADOW HOLD FORKS EARLY")
         assert (await client.ask(HELLO)).startswith("250 2.0.0 server=a.example ")
 
 

@@ -76,7 +76,13 @@ async def test_track_is_offered_only_where_the_connector_says_so(tmp_path: Path)
             lines = (await client.ask("EHLO b.example")).splitlines()
             offered.append([line[4:] for line in lines if "XSHADOW" in line])
 
-    assert [["XSHADOW HOLD FORKS"], ["XSHADOW HOLD TRACK FORKS"], ["XSHADOW HOLD TRACK FORKS"], ["XSHADOW HOLD FORKS"], []] == offered
+    assert [
+        ["XSHADOW HOLD FORKS EARLY"],
+        ["XSHADOW HOLD TRACK FORKS EARLY"],
+        ["XSHADOW HOLD TRACK FORKS EARLY"],
+        ["XSHADOW HOLD FORKS EARLY"],
+        [],
+    ] == offered
 
 
 async def test_nothing_is_offered_while_redundancy_is_switched_off(tmp_path: Path) -> None:

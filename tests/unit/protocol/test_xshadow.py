@@ -72,7 +72,7 @@ def test_the_word_after_the_verb_decides_its_form(argument, form, rest):
 
 def test_the_keyword_says_whether_copies_and_relayed_messages_are_taken():
     offered = [format_keyword(hold=hold, track=track) for hold in (True, False) for track in (True, False)]
-    assert offered == ["XSHADOW HOLD TRACK FORKS", "XSHADOW HOLD FORKS", "XSHADOW TRACK FORKS", "XSHADOW FORKS"]
+    assert offered == ["XSHADOW HOLD TRACK FORKS EARLY", "XSHADOW HOLD FORKS EARLY", "XSHADOW TRACK FORKS EARLY", "XSHADOW FORKS EARLY"]
 
 
 @pytest.mark.parametrize(("text", "identity"), HELLOS)
