@@ -114,7 +114,7 @@ class PeerUnavailable(ShadowrelayError):
     """This peer gave no session, no answer, or a refusal; try the next peer.
 
     `sent`: a copy may have been stored there nevertheless; `was_refused`: the connection was refused; `said`: what the peer
-    itself replied, `reply`: in its words, to a copy or a message."""
+    itself replied, `reply`: in its words, to a copy or a message; `in_session`: it had given a session for that."""
 
     def __init__(
         self,
@@ -131,6 +131,7 @@ class PeerUnavailable(ShadowrelayError):
         self.reason = reason
         self.sent = sent
         self.was_refused = was_refused
+        self.in_session = False
         self.said = said
         self.reply = reply
 

@@ -23,6 +23,8 @@ from shadowrelay.pipeline.peerbook import Turns
 from shadowrelay.pipeline.placement import Refused
 from shadowrelay.settings.values import Settings
 
+CONTENT_TOO_LARGE = 552
+
 
 @dataclass(slots=True)
 class CopyResult:
@@ -333,8 +335,10 @@ class Copier:
         """Record what a failed copy means for later attempts on this server."""
         peers = self._context.peers
         if error.said is PeerSaid.NOTHING:
-            peers.failed(server, error.reason, was_refused=error.was_refused)
+            peers.failed(server, error.reason, was_refused=error.was_refused, is_of_copy=error.sent or error.in_session)
         elif error.said is PeerSaid.NO_SESSION:
             peers.refused(server, Refused.SESSION, error.reason)
         elif error.said is PeerSaid.NO_COPY:
             peers.refused(server, Refused.COPY, error.reason)
+        elif error.reply is None or error.reply.code != CONTENT_TOO_LARGE:  # of those anybody may send any number
+            peers.refused_this(server, error.reason)

@@ -62,12 +62,13 @@ COMMAND_NOT_IMPLEMENTED, PARAMETER_NOT_KNOWN, TOO_LARGE = 502, 555, 552  # docs/
 @dataclass(slots=True)
 class CopyInFlight:
     """The state of a copy while it is sent, also after an error. `began_awake`: when sending began (`Clock.awake`). `sent`: the peer may
-    have stored it. `is_tracked`: it is relayed by TRACK."""
+    have stored it. `is_tracked`: it is relayed by TRACK. `in_session`: there was a session that offered what it needs."""
 
     offer: CopyOffer
     is_tracked: bool = False
     began_awake: float = 0.0
     sent: bool = False
+    in_session: bool = False
     progress_awake: float = 0.0  # when it was begun, or made the last progress that is noted
     on_progress: Callable[[], None] | None = None  # called at each progress
 
@@ -460,6 +461,7 @@ class SmtpPeerLink:
                             if copy.sent:
                                 raise
                             # The session was dead and nothing can have been stored: retry once on a new one.
+                    copy.in_session = False
                     session = await self._open("copy")
                     self._pool.add(session)
                     return await self._place(session, copy)
@@ -468,7 +470,9 @@ class SmtpPeerLink:
         except (SessionBroken, OSError, ValueError) as error:
             if isinstance(error, TimeoutError) and bound not in self._in_flight:
                 raise PeerUnavailable(self._server, "it is lost: no answer to heartbeats either", sent=copy.sent) from error
-            raise self._unavailable(error, seconds if stall_seconds is None else min(seconds, stall_seconds), is_sent=copy.sent) from error
+            failed = self._unavailable(error, seconds if stall_seconds is None else min(seconds, stall_seconds), is_sent=copy.sent)
+            failed.in_session = copy.in_session
+            raise failed from error
         finally:
             self._in_flight.pop(bound, None)
             copy.on_progress = None
@@ -498,7 +502,7 @@ class SmtpPeerLink:
         return extend
 
     async def _place(self, session: PeerSession, copy: CopyInFlight) -> HoldAnswer:
-        copy.began_awake = self._clock.awake()
+        copy.began_awake, copy.in_session = self._clock.awake(), session.offers(copy)
         if copy.on_progress is not None:
             copy.on_progress()
         session.pipeline.on_progress = copy.on_progress
