@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import structlog
 
@@ -85,7 +85,7 @@ class PeerState:
     heard_awake: float | None = None
     contact_awake: float = 0.0  # it answered a poll, or greeted this node; until then, the start
     breaker: circuit.Breaker = circuit.CLOSED
-    evidence: circuit.Evidence = circuit.NOTHING_TRIED
+    evidence: circuit.CopyEvidence = circuit.NOTHING_TRIED
     copies_in_flight: int = 0
     turns: Turns = field(default_factory=Turns)  # of copies that clients wait for
     repair_turns: Turns = field(default_factory=Turns)  # of all other copies, which may take an hour
@@ -187,9 +187,9 @@ class PeerBook:
         self._seconds[server] = reason, self._clock.awake()
         return reason
 
-    def identified(self, identity: PeerIdentity) -> None:
+    def identified(self, identity: PeerIdentity, *, is_ours: bool = False) -> None:
         """A session identified the peer. Any session is a sign of life; a new process of the peer closes the breaker, because it may accept
-        what the last one refused."""
+        what the last one refused. `is_ours`: our latest session is with this process, and what it offered was noted already."""
         state = self.states.get(identity.server)
         if state is None:
             return
@@ -198,7 +198,7 @@ class PeerBook:
         state.former, state.identity = identity.former, identity
         if not is_same:
             self._set_breaker(state, circuit.after_copy(state.breaker))
-            state.evidence = circuit.NOTHING_TRIED
+            state.evidence = circuit.CopyEvidence(is_offered=is_ours and state.evidence.is_offered)
             state.wake.set()  # a session of ours shows whether it takes copies
         if not is_same or identity.position >= state.position:  # two sessions may tell it in the wrong order
             state.position = identity.position
@@ -239,6 +239,7 @@ class PeerBook:
         elif was_draining:
             _log.info("peer.drains_no_longer", server=state.peer.name)
             self._set_breaker(state, circuit.after_copy(state.breaker))
+            state.evidence = replace(state.evidence, is_offered=True)  # sessions that stand are not asked anew
 
     def heard(self, server: ServerName, database: DatabaseId) -> None:
         """Record a sign of life, in either direction."""
@@ -316,6 +317,8 @@ class PeerBook:
         """Whether the peer's EHLO offered HOLD in one of our sessions, whatever the session is for."""
         if not is_offered:
             self.refused(server, circuit.Refused.SESSION, "does not offer HOLD now")
+            if (state := self.states.get(server)) is not None:
+                state.evidence = replace(state.evidence, is_offered=False)
         elif (state := self.states.get(server)) is not None:
             self._set_breaker(state, circuit.after_offer(state.breaker))
             state.evidence = circuit.evidence_offered(state.evidence)

@@ -14,7 +14,7 @@ session was refused; an accepted copy, if a copy was. Until then it is not tried
 
 In both cases exactly one attempt, the *trial*, is allowed at `trial_at`; for all others the breaker stays open until it has ended.
 
-The breaker says whether to try. Whether a copy would be stored is said by `Evidence`, which only our own sessions and copies change.
+The breaker says whether to try. Whether a copy would be stored is said by `CopyEvidence`, which only our own sessions and copies change.
 """
 
 from collections.abc import Iterable, Sequence
@@ -280,7 +280,7 @@ def budget(
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class CopyEvidence:
     """What our own sessions and copies show of whether a peer stores copies. What it says in its sessions with us shows nothing of the
     kind: it may reach us where another server answers us, or none. Units: `Clock.awake`.
 
@@ -296,26 +296,26 @@ class Evidence:
     not_this_count: int = 0
 
 
-NOTHING_TRIED = Evidence()  # of this process of the peer
-PROVED = Evidence(is_offered=True)  # a copy was stored
+NOTHING_TRIED = CopyEvidence()  # of this process of the peer
+PROVED = CopyEvidence(is_offered=True)  # a copy was stored
 
 
-def evidence_offered(evidence: Evidence) -> Evidence:
+def evidence_offered(evidence: CopyEvidence) -> CopyEvidence:
     """HOLD in the EHLO of a session of ours. A copy that failed weighs more."""
     return replace(evidence, is_offered=True, is_cut=False)
 
 
-def evidence_answered(evidence: Evidence) -> Evidence:
+def evidence_answered(evidence: CopyEvidence) -> CopyEvidence:
     """A question of ours was answered."""
     return replace(evidence, is_cut=False) if evidence.is_cut else evidence
 
 
-def evidence_cut(evidence: Evidence, reason: str) -> Evidence:
+def evidence_cut(evidence: CopyEvidence, reason: str) -> CopyEvidence:
     """It gave us no session, or no answer to a question."""
     return replace(evidence, is_cut=True, reason=reason)
 
 
-def evidence_of_failed_copy(evidence: Evidence, now: float, reason: str, *, is_not_this: bool = False) -> Evidence:
+def evidence_of_failed_copy(evidence: CopyEvidence, now: float, reason: str, *, is_not_this: bool = False) -> CopyEvidence:
     """A copy was refused, or not confirmed, in a session. `is_not_this`: for something in that copy, which counts if it happens again."""
     count = evidence.not_this_count + 1 if is_not_this else evidence.not_this_count
     if is_not_this and count < FAILURES_TO_OPEN:
@@ -323,7 +323,7 @@ def evidence_of_failed_copy(evidence: Evidence, now: float, reason: str, *, is_n
     return replace(evidence, is_cut=False, copy_failed_at=now, reason=reason, not_this_count=count)
 
 
-def takes_copies(evidence: Evidence, breaker: Breaker, now: float) -> Takes:
+def takes_copies(evidence: CopyEvidence, breaker: Breaker, now: float) -> Takes:
     """A copy that failed proves that the peer takes none until one is stored. After a while without another try nobody knows; to say
     "no" for ever would keep a load balancer from sending the message that shows it."""
     if evidence.is_cut:

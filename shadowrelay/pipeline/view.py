@@ -463,7 +463,7 @@ class View:
         return not reasons, (*reasons, *warnings)
 
     def new_mail(self) -> NextMessage:
-        """What happens to the next message: the only place that says so. Outcomes of placements decide, see `placement.Evidence`."""
+        """What happens to the next message: the only place that says so. Outcomes of placements decide, see `placement.CopyEvidence`."""
         context, settings = self._context, self._context.settings
         candidates = settings.shadow_candidates
         rule = rule_of(settings.transport, settings.server.site, [peer.site for peer in candidates])
