@@ -397,6 +397,9 @@ class Node:
         if self._log_lines is not None:
             self._watch_log(self._log_lines)
         metrics.watch("peers_in_conflict", "Peers refused for their name or database id.", lambda: len(self._context.peers.conflicts))
+        metrics.watch(
+            "peers_refusing_this_node", "Peers for which another server has this node's name.", lambda: len(context.peers.refusing_us)
+        )
         metrics.watch("peers_differing", "Peers whose settings differ but should not.", context.peers.differing_count)
         metrics.watch("peers_forgotten", "Peers marked as gone for good.", context.peers.forgotten_count)
         metrics.watch("time_seconds", "This node's wall clock, in seconds since 1970.", lambda: self._clock.now().timestamp())

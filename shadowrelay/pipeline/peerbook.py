@@ -89,6 +89,7 @@ class PeerState:
     copies_in_flight: int = 0
     turns: Turns = field(default_factory=Turns)  # of copies that clients wait for
     repair_turns: Turns = field(default_factory=Turns)  # of all other copies, which may take an hour
+    refuses_us: str = ""  # why it takes this node for the second server of its name, until it accepts a session of ours
     unreachable_since: float | None = None  # `Clock.ran`: time in which this node was suspended does not count
     last_error: str = ""  # why it gave no session or no answer; empty while it answers
     wake: asyncio.Event = field(default_factory=asyncio.Event)
@@ -107,6 +108,7 @@ class PeerState:
         return Incarnation(self.database, self.incarnation, self.began)
 
 
+SECOND_SERVER = "two servers have the name"  # docs/protocol.md 5: begins the refusal of the second of them
 SECOND_HEARTBEATS = 3  # without another try, the second server of a name has gone
 
 
@@ -179,7 +181,7 @@ class PeerBook:
         server = identity.server
         there = self.states[server].peer.address
         reason = (
-            f"two servers have the name {server}: database {known.database}, incarnation {known.number} at {there} answers, "
+            f"{SECOND_SERVER} {server}: database {known.database}, incarnation {known.number} at {there} answers, "
             f"so database {identity.database}, incarnation {identity.incarnation} at {address} is refused"
         )
         if self.conflicts.get(server) != reason:
@@ -291,11 +293,26 @@ class PeerBook:
         state.breaker = circuit.after_failure(state.breaker, now, self._heartbeat_seconds, was_refused=was_refused)
         if state.unreachable_since is None:
             state.unreachable_since = self._clock.ran()
+        if f"Refused: {SECOND_SERVER}" in reason and not state.refuses_us:
+            state.refuses_us = reason
+            _log.error("peer.refuses_this_node", server=server, reason=reason)
+
+    @property
+    def refusing_us(self) -> dict[ServerName, str]:
+        """The peers that refuse this node because another server with its name answers them, and their words."""
+        return {server: state.refuses_us for server, state in self.states.items() if state.refuses_us}
 
     def answered(self, server: ServerName) -> None:
         """The peer answered a question in a session of ours."""
         if (state := self.states.get(server)) is not None:
             state.evidence = circuit.evidence_answered(state.evidence)
+            self._note_accepted(state)
+
+    def _note_accepted(self, state: PeerState) -> None:
+        """It accepted a session of this node."""
+        if state.refuses_us:
+            state.refuses_us = ""
+            _log.warning("peer.accepts_this_node", server=state.peer.name)
 
     def refused_this(self, server: ServerName, reason: str) -> None:
         """The peer refused a copy for something in it."""
@@ -322,6 +339,7 @@ class PeerBook:
         elif (state := self.states.get(server)) is not None:
             self._set_breaker(state, circuit.after_offer(state.breaker))
             state.evidence = circuit.evidence_offered(state.evidence)
+            self._note_accepted(state)
 
     def stored(self, server: ServerName) -> None:
         """The peer has stored a copy."""
@@ -416,10 +434,11 @@ class PeerBook:
             state.contact_awake = self._clock.awake()
 
     def silence(self, server: ServerName) -> float:
-        """Seconds without a sign of life while this node ran and spoke to its peers; of a server that is no peer, since it does."""
-        if self._is_paused:
-            return 0.0
+        """Seconds without a sign of life while this node ran and spoke to its peers; of a server that is no peer, since it does.
+        A peer that refuses this node's identity is alive: 0."""
         state = self.states.get(server)
+        if self._is_paused or (state is not None and state.refuses_us):
+            return 0.0
         return self._clock.ran() - (self._counted_ran if state is None else state.heard_ran)
 
     def pause(self) -> None:

@@ -453,6 +453,10 @@ class View:
         if new_mail.sentence and new_mail.outcome is not NewMail.REFUSED:
             warnings.insert(len(pressed), new_mail.sentence)
         warnings += [f"peer {server} is refused: {reason}" for server, reason in context.peers.conflicts.items()]
+        warnings += [
+            f"peer {server} refuses this node, so what it may hold of this node's mail is not delivered from here: {reason}"
+            for server, reason in context.peers.refusing_us.items()
+        ]
         warnings += self.hanging()
         if rolled_back.is_asking:
             until = context.ledger.identity.older_until
