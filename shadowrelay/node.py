@@ -26,6 +26,7 @@ from shadowrelay.memory import ContentBudget, FreedMemory
 from shadowrelay.model.commit_failure import CommitFailure
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.peers import PeerIdentity
+from shadowrelay.model.readiness import NewMail
 from shadowrelay.model.replies import ConfigurationError, LedgerUnavailable, Reply
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import replace
@@ -380,6 +381,12 @@ class Node:
             "drain_state", "0: takes mail, 1: drains, 2: drained and inactive, 3: redirects.", lambda: self._services.drain.state.number
         )
         metrics.watch("acknowledgements_waiting", "Clients whose 250 waits for a delivery.", lambda: len(self._context.delayed))
+        metrics.watch_each(
+            "new_mail",
+            "What happens to the next message: 1 for one of copied, unknown, fewer, refused and not copied.",
+            "outcome",
+            lambda: {one.value: float(one is self._services.view.new_mail().outcome) for one in NewMail},
+        )
         metrics.watch("peers_refusing", "Peers that answer but take no copies now.", self._context.peers.refusing_count)
         metrics.watch("tracking_dropped_rows", "Rows that could not be written.", lambda: self._tracking.dropped_count)
         metrics.watch("tracking_pending_rows", "Rows not written yet.", lambda: self._tracking.pending_count)
@@ -390,6 +397,9 @@ class Node:
         if self._log_lines is not None:
             self._watch_log(self._log_lines)
         metrics.watch("peers_in_conflict", "Peers refused for their name or database id.", lambda: len(self._context.peers.conflicts))
+        metrics.watch(
+            "peers_refusing_this_node", "Peers for which another server has this node's name.", lambda: len(context.peers.refusing_us)
+        )
         metrics.watch("peers_differing", "Peers whose settings differ but should not.", context.peers.differing_count)
         metrics.watch("sites_without_copies", "Sites that should get copies and get none.", lambda: len(context.site_copies.without()))
         metrics.watch("peers_forgotten", "Peers marked as gone for good.", context.peers.forgotten_count)

@@ -507,8 +507,9 @@ def _health(view: AdminView) -> APIRouter:
 
     @health.get("/ready", responses={503: {"model": resources.Readiness}})
     async def ready(response: Response) -> resources.Readiness:
-        """Mail is accepted now. 503 while starting, draining, or under high back pressure. 200 and degraded, with the reasons, while some
-        mail is refused or has no copy: a load balancer keeps the node, because the other nodes lack the same peer."""
+        """Mail is accepted now. 503 while starting, draining, under high back pressure, or while each message would be refused for lack of
+        copies. 200 and degraded, with the reasons, while some mail is refused or has no copy, or that is not known: a load balancer keeps
+        the node, because the other nodes lack the same peer."""
         is_ready, reasons = view.is_ready()
         response.status_code = HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE
         return resources.Readiness(is_ready=is_ready, is_degraded=is_ready and bool(reasons), reasons=list(reasons))

@@ -226,7 +226,7 @@ class Events(BaseModel):
 class PeerResource(BaseModel):
     """A peer as the node sees it. Units: `lease_seconds` left; null if none was obtained, 0 if it has ended. `takes_over_in_seconds`: until
     this node takes over what it holds for the peer, if that stays silent; null while it is heard, or nothing is held.
-    `is_configured` false: it is no peer any more."""
+    `takes_copies`: yes, no, or unknown before anything was tried. `is_configured` false: it is no peer any more."""
 
     name: str
     site: str
@@ -247,6 +247,7 @@ class PeerResource(BaseModel):
     differs: str
     last_error: str
     takes_over_in_seconds: float | None
+    takes_copies: str
     is_configured: bool
 
 
@@ -254,6 +255,16 @@ class Peers(BaseModel):
     """All peers of a node."""
 
     peers: list[PeerResource]
+
+
+class NewMailResource(BaseModel):
+    """What happens to the next message. `outcome`: copied, unknown (it is tried), fewer (copies, or none), refused, or not copied (none
+    is wanted). `sentence`: why it gets fewer copies than wanted; empty if it gets them."""
+
+    outcome: str
+    takers_count: int
+    copies_wanted: int
+    sentence: str
 
 
 class NodeResource(BaseModel):
@@ -272,6 +283,7 @@ class NodeResource(BaseModel):
     position: int
     former_database: str
     settings: dict[str, object]
+    new_mail: NewMailResource
 
 
 class MeterResource(BaseModel):
@@ -543,7 +555,7 @@ def peer_of(view: PeerView, now: datetime) -> PeerResource:
         lease_seconds=view.lease.total_seconds() if view.lease is not None else None, breaker=view.breaker, refusal=view.refusal,
         held_for_count=view.held_for_count, held_by_count=view.held_by_count, is_forgotten=view.is_forgotten, conflict=view.conflict,
         is_draining=view.is_draining,
-        differs=view.differs, last_error=view.last_error, is_configured=view.is_configured,
+        differs=view.differs, last_error=view.last_error, is_configured=view.is_configured, takes_copies=view.takes_copies.value,
         takes_over_in_seconds=None if view.takes_over_in is None else view.takes_over_in.total_seconds(),
     )  # fmt: skip
 
@@ -555,6 +567,10 @@ def node_of(view: NodeView, now: datetime) -> NodeResource:
         started_at=view.started_at, uptime_seconds=max((now - view.started_at).total_seconds(), 0.0),
         database=view.database, incarnation=view.incarnation, began=view.began, position=view.position,
         former_database=view.former_database, settings=dict(view.settings),
+        new_mail=NewMailResource(
+            outcome=view.new_mail.outcome.value, takers_count=view.new_mail.takers_count,
+            copies_wanted=view.new_mail.copies_wanted, sentence=view.new_mail.sentence,
+        ),
     )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """`status`: is mail redundant now, and what does every node hold? docs/operations.md "Status".
 
-`summary` combines the nodes' answers into one document; the command prints it. Each node reports about itself; the messages that an
+`summary` combines the nodes' answers into one document; the command prints it. Each node reports about itself, also what would happen
+to its next message (`new_mail`); the messages that an
 unreachable node holds are reported by the others.
 """
 
@@ -15,8 +16,8 @@ from rich.console import Console
 
 from shadowrelay.cli.nodes import NodeAnswer, Nodes, asked_nodes, missing
 from shadowrelay.cli.output import AsJson, Config, ExitCode, Node, TokenFile, age, duration, print_json, print_table
+from shadowrelay.model.readiness import NewMail
 from shadowrelay.settings.texts import parse_duration
-from shadowrelay.settings.values import Redundancy
 
 if TYPE_CHECKING:
     from shadowrelay.admin.api_client import NodeClient
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 WAITING = ("Submission", "Delivery", "HandedOver", "Poison")  # kinds of queues with mail that is not delivered
+OLDER_API: Json = {"outcome": NewMail.UNKNOWN, "takers_count": 0, "copies_wanted": 1}  # of nodes that do not say it yet
 WATCH_SECONDS = 2.0
 WAIT_SECONDS = 0.5
 
@@ -79,31 +81,38 @@ def summary(answers: Sequence[NodeAnswer]) -> Json:
     """One document: `is_redundant`, a `sentence` for it, the `nodes`, who `holds` copies for whom, who is `unreached` by whom, and whose
     part is `missing`."""
     said = [answer.said for answer in answers if answer.said]
-    takers = {row["node"]["name"]: (sum(map(_takes_copies, row["peers"])), *_wanted(row)) for row in said}
-    alone = [name for name, (count, wanted, is_enabled) in takers.items() if is_enabled and wanted and not count]
-    uncopied = [name for name, (_, wanted, is_enabled) in takers.items() if is_enabled and not wanted]
-    disabled = [name for name, (_, _, is_enabled) in takers.items() if not is_enabled]
-    fewer = [f"{count} of {wanted} on {name}" for name, (count, wanted, is_enabled) in takers.items() if is_enabled and 0 < count < wanted]
-    unreached = _unreached(said)
-    refusing = [
-        row["node"]["name"]
-        for row in said
-        if _rejects(row) and row["node"]["name"] not in disabled and takers[row["node"]["name"]][0] < takers[row["node"]["name"]][1]
+    new_mail = {row["node"]["name"]: row["node"].get("new_mail") or OLDER_API for row in said}
+
+    def nodes_with(outcome: NewMail) -> list[str]:
+        return [name for name, one in new_mail.items() if one["outcome"] == outcome]
+
+    refusing, unknown = nodes_with(NewMail.REFUSED), nodes_with(NewMail.UNKNOWN)
+    alone = [name for name in nodes_with(NewMail.FEWER) if not new_mail[name]["takers_count"]]
+    fewer = [
+        f"{new_mail[name]['takers_count']} of {new_mail[name]['copies_wanted']} on {name}"
+        for name in nodes_with(NewMail.FEWER)
+        if name not in alone
     ]
+    disabled = [row["node"]["name"] for row in said if not row["node"]["settings"]["transport.shadow_redundancy_enabled"]]
+    uncopied = [name for name in nodes_with(NewMail.NOT_COPIED) if name not in disabled]
+    unreached = _unreached(said)
     if refusing:
         sentence = f"NEW MAIL IS REFUSED with 451 on {' and '.join(refusing)}: fewer peers take copies now than shadow_copies asks for"
     elif alone or disabled:
         reasons = ((alone, "no peer takes copies now"), (disabled, "shadow_redundancy_enabled is false"))
         sentence = "NEW MAIL IS NOT REDUNDANT " + "; ".join(f"on {' and '.join(names)}: {reason}" for names, reason in reasons if names)
+    elif unknown:
+        sentence = f"NEW MAIL MAY NOT BE REDUNDANT on {' and '.join(unknown)}: it is not known whether enough peers take copies"
     elif fewer:
         sentence = f"New mail has fewer copies than shadow_copies asks for: {', '.join(fewer)}"
     else:
         sentence = f"New mail is redundant{' on the nodes that answered' if any(answer.error for answer in answers) else ''}"
-    if uncopied and not (refusing or alone or disabled):
+    is_redundant = not (refusing or alone or disabled or unknown)
+    if uncopied and is_redundant:
         sentence += f"; no copies are made on {' and '.join(uncopied)}, as redundancy of the receive connectors says"
     sentence = "; ".join([sentence, *map(_in_words, unreached), *_held_for_no_peer(said)])
     return {
-        "is_redundant": not (refusing or alone or disabled),
+        "is_redundant": is_redundant,
         "sentence": sentence,
         "nodes": [_node_of(row) for row in said],
         "holds": [_holding(row, peer) for row in said for peer in row["peers"] if peer["held_for_count"] or not peer["is_reachable"]],
@@ -132,24 +141,8 @@ def _held_for_no_peer(said: Sequence[Json]) -> list[str]:
     ]
 
 
-def _rejects(row: Json) -> bool:
-    return bool(row["node"]["settings"].get("transport.reject_message_on_shadow_failure"))
-
-
 def _in_words(one: Json) -> str:
     return f"{one['node']} has not reached {one['peer']} yet" if one["is_new"] else f"{one['node']} cannot reach {one['peer']}"
-
-
-def _takes_copies(peer: Json) -> bool:
-    return bool(peer["is_reachable"] and peer["breaker"] == "closed" and not peer["is_draining"] and not peer["conflict"])
-
-
-def _wanted(row: Json) -> tuple[int, bool]:
-    """How many copies the node is to place (0: none of its connectors has mail copied), and whether it has redundancy enabled."""
-    settings = row["node"]["settings"]
-    ways = [str(value) for key, value in settings.items() if key.startswith("receive_connectors[") and key.endswith("].redundancy")]
-    copies = int(settings["transport.shadow_copies"])
-    return copies if not ways or any(Redundancy(way).copies for way in ways) else 0, bool(settings["transport.shadow_redundancy_enabled"])
 
 
 def _node_of(row: Json) -> Json:

@@ -7,6 +7,7 @@ from enum import StrEnum
 from shadowrelay.model.ids import NO_DATABASE, BoundaryName, DatabaseId, MessageId, ServerName, SiteName
 from shadowrelay.model.message import NO_ORDINALS, Content, ContentPlace, Envelope, Ordinals
 from shadowrelay.model.ownership import Claim, CopyNumber
+from shadowrelay.model.readiness import NextMessage, Takes
 from shadowrelay.model.values import dataclass
 
 
@@ -335,6 +336,7 @@ class PeerView:
     last_error: str = ""  # why it gave no session or no answer; empty while it answers
     takes_over_in: timedelta | None = None
     is_configured: bool = True  # False: it is no peer any more, but messages are still held for it
+    takes_copies: Takes = Takes.NO
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,3 +355,4 @@ class NodeView:
     position: int
     former_database: DatabaseId  # its id before it was found to be an older copy
     settings: Mapping[str, object]
+    new_mail: NextMessage

@@ -114,8 +114,8 @@ class PeerUnavailable(ShadowrelayError):
     """This peer gave no session, no answer, or a refusal; try the next peer.
 
     `sent`: a copy may have been stored there nevertheless; `was_refused`: the connection was refused; `said`: what the peer
-    itself replied, `reply`: in its words, to a copy or a message; `was_kept`: a session that was open before had ended, which says nothing
-    about the peer now."""
+    itself replied, `reply`: in its words, to a copy or a message; `in_session`: it had given a session for that; `was_kept`: a session that
+    was open before had ended, which says nothing about the peer now."""
 
     def __init__(
         self,
@@ -133,6 +133,7 @@ class PeerUnavailable(ShadowrelayError):
         self.reason = reason
         self.sent = sent
         self.was_refused = was_refused
+        self.in_session = False
         self.said = said
         self.reply = reply
         self.was_kept = was_kept

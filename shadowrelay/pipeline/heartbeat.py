@@ -172,6 +172,7 @@ class HeartbeatService:
             if link.identity is None or link.identity.database != identity.database:
                 return  # another database answered: sequences are per database
             context.peers.note_contact(server)
+            context.peers.answered(server)
             context.leases.proved(server, identity.database, spoke_at)  # our command reset its silence timer
             if not reply.events:
                 self._unacknowledged.discard(server)

@@ -106,7 +106,9 @@ class PeerRequestService:
                 context.tasks.spawn(self._record_later(server), f"record {server}")
         else:
             self._recorded(server, latest)
-        context.peers.identified(identity)
+        link = context.links.get(identity.server)
+        is_ours = link is not None and link.identity is not None and link.identity.whole_incarnation == identity.whole_incarnation
+        context.peers.identified(identity, is_ours=is_ours)
         context.peers.compare(context.settings)
         context.peers.note_contact(identity.server)
         return answer

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import structlog
 
@@ -15,6 +15,7 @@ from shadowrelay.model.ids import NO_DATABASE, DatabaseId, ServerName
 from shadowrelay.model.ownership import Copy
 from shadowrelay.model.peers import Incarnation, PeerIdentity
 from shadowrelay.model.queue import PeerRow
+from shadowrelay.model.readiness import Takes
 from shadowrelay.ownership.rules import PeerDatabase
 from shadowrelay.pipeline import common_settings
 from shadowrelay.pipeline import placement as circuit
@@ -84,9 +85,11 @@ class PeerState:
     heard_awake: float | None = None
     contact_awake: float = 0.0  # it answered a poll, or greeted this node; until then, the start
     breaker: circuit.Breaker = circuit.CLOSED
+    evidence: circuit.CopyEvidence = circuit.NOTHING_TRIED
     copies_in_flight: int = 0
     turns: Turns = field(default_factory=Turns)  # of copies that clients wait for
     repair_turns: Turns = field(default_factory=Turns)  # of all other copies, which may take an hour
+    refuses_us: str = ""  # why it takes this node for the second server of its name, until it accepts a session of ours
     unreachable_since: float | None = None  # `Clock.ran`: time in which this node was suspended does not count
     last_error: str = ""  # why it gave no session or no answer; empty while it answers
     wake: asyncio.Event = field(default_factory=asyncio.Event)
@@ -105,6 +108,7 @@ class PeerState:
         return Incarnation(self.database, self.incarnation, self.began)
 
 
+SECOND_SERVER = "two servers have the name"  # docs/protocol.md 5: begins the refusal of the second of them
 SECOND_HEARTBEATS = 3  # without another try, the second server of a name has gone
 
 
@@ -177,7 +181,7 @@ class PeerBook:
         server = identity.server
         there = self.states[server].peer.address
         reason = (
-            f"two servers have the name {server}: database {known.database}, incarnation {known.number} at {there} answers, "
+            f"{SECOND_SERVER} {server}: database {known.database}, incarnation {known.number} at {there} answers, "
             f"so database {identity.database}, incarnation {identity.incarnation} at {address} is refused"
         )
         if self.conflicts.get(server) != reason:
@@ -185,9 +189,9 @@ class PeerBook:
         self._seconds[server] = reason, self._clock.awake()
         return reason
 
-    def identified(self, identity: PeerIdentity) -> None:
+    def identified(self, identity: PeerIdentity, *, is_ours: bool = False) -> None:
         """A session identified the peer. Any session is a sign of life; a new process of the peer closes the breaker, because it may accept
-        what the last one refused."""
+        what the last one refused. `is_ours`: our latest session is with this process, and what it offered was noted already."""
         state = self.states.get(identity.server)
         if state is None:
             return
@@ -196,6 +200,8 @@ class PeerBook:
         state.former, state.identity = identity.former, identity
         if not is_same:
             self._set_breaker(state, circuit.after_copy(state.breaker))
+            state.evidence = circuit.CopyEvidence(is_offered=is_ours and state.evidence.is_offered)
+            state.wake.set()  # a session of ours shows whether it takes copies
         if not is_same or identity.position >= state.position:  # two sessions may tell it in the wrong order
             state.position = identity.position
             self._note_draining(state, is_draining=identity.is_draining)
@@ -235,6 +241,7 @@ class PeerBook:
         elif was_draining:
             _log.info("peer.drains_no_longer", server=state.peer.name)
             self._set_breaker(state, circuit.after_copy(state.breaker))
+            state.evidence = replace(state.evidence, is_offered=True)  # sessions that stand are not asked anew
 
     def heard(self, server: ServerName, database: DatabaseId) -> None:
         """Record a sign of life, in either direction."""
@@ -274,22 +281,51 @@ class PeerBook:
         for tell in self.on_available:
             tell(state.peer.name)
 
-    def failed(self, server: ServerName, reason: str = "", *, was_refused: bool = False) -> None:
-        """The peer gave no session, or no answer in time."""
+    def failed(self, server: ServerName, reason: str = "", *, was_refused: bool = False, is_of_copy: bool = False) -> None:
+        """The peer gave no session, or no answer in time. `is_of_copy`: there was a session, but a copy in it was not confirmed."""
         state = self.states.get(server)
         if state is None or self._is_paused:
             return
         now = self._clock.awake()
         state.last_error = reason or state.last_error
+        evidence, why = state.evidence, reason or "it did not answer"
+        state.evidence = circuit.evidence_of_failed_copy(evidence, now, why) if is_of_copy else circuit.evidence_cut(evidence, why)
         state.breaker = circuit.after_failure(state.breaker, now, self._heartbeat_seconds, was_refused=was_refused)
         if state.unreachable_since is None:
             state.unreachable_since = self._clock.ran()
+        if f"Refused: {SECOND_SERVER}" in reason and not state.refuses_us:
+            state.refuses_us = reason
+            _log.error("peer.refuses_this_node", server=server, reason=reason)
+
+    @property
+    def refusing_us(self) -> dict[ServerName, str]:
+        """The peers that refuse this node because another server with its name answers them, and their words."""
+        return {server: state.refuses_us for server, state in self.states.items() if state.refuses_us}
+
+    def answered(self, server: ServerName) -> None:
+        """The peer answered a question in a session of ours."""
+        if (state := self.states.get(server)) is not None:
+            state.evidence = circuit.evidence_answered(state.evidence)
+            self._note_accepted(state)
+
+    def _note_accepted(self, state: PeerState) -> None:
+        """It accepted a session of this node."""
+        if state.refuses_us:
+            state.refuses_us = ""
+            _log.warning("peer.accepts_this_node", server=state.peer.name)
+
+    def refused_this(self, server: ServerName, reason: str) -> None:
+        """The peer refused a copy for something in it."""
+        state = self.states[server]
+        state.evidence = circuit.evidence_of_failed_copy(state.evidence, self._clock.awake(), reason, is_not_this=True)
 
     def refused(self, server: ServerName, refused: circuit.Refused, reason: str) -> None:
         """The peer answered, but accepts no copies now."""
         state = self.states.get(server)
         if state is None:
             return
+        if refused is circuit.Refused.COPY:
+            state.evidence = circuit.evidence_of_failed_copy(state.evidence, self._clock.awake(), reason)
         if state.breaker.refused is None:
             _log.warning("peer.refuses", server=server, what=refused.value, reason=reason)
         state.breaker = circuit.after_refusal(state.breaker, self._clock.awake(), self._heartbeat_seconds, refused, reason)
@@ -298,12 +334,17 @@ class PeerBook:
         """Whether the peer's EHLO offered HOLD in one of our sessions, whatever the session is for."""
         if not is_offered:
             self.refused(server, circuit.Refused.SESSION, "does not offer HOLD now")
+            if (state := self.states.get(server)) is not None:
+                state.evidence = replace(state.evidence, is_offered=False)
         elif (state := self.states.get(server)) is not None:
             self._set_breaker(state, circuit.after_offer(state.breaker))
+            state.evidence = circuit.evidence_offered(state.evidence)
+            self._note_accepted(state)
 
     def stored(self, server: ServerName) -> None:
         """The peer has stored a copy."""
         state = self.states[server]
+        state.evidence = circuit.PROVED
         if state.breaker is not circuit.CLOSED:
             self._set_breaker(state, circuit.after_copy(state.breaker))
 
@@ -347,18 +388,39 @@ class PeerBook:
         breakers = [state.breaker for state in self.states.values() if state.breaker.opened_at is not None and not state.is_forgotten]
         return min((again_at if breaker.trial else breaker.trial_at for breaker in breakers), default=None)
 
-    def taking_count(self, candidates: Iterable[Peer]) -> int:
-        """How many of these peers take copies, as far as is known: neither silent, nor refusing, nor forgotten."""
-        states = [self.states[peer.name] for peer in candidates if peer.name in self.states]
-        return sum(state.breaker.opened_at is None and not state.is_forgotten for state in states)
+    def takes_copies(self, server: ServerName) -> Takes:
+        """Whether a copy would be stored there, as far as our own sessions and copies show."""
+        state = self.states.get(server)
+        if state is None or state.is_forgotten or server in self.conflicts:
+            return Takes.NO
+        return circuit.takes_copies(state.evidence, state.breaker, self._clock.awake())
 
     def reasons_against_copies(self) -> tuple[str, ...]:
-        """Why each peer takes no copies."""
-        return tuple([f"{server}: {_reason_of(state)}" for server, state in self.states.items() if _reason_of(state)])
+        """Why each peer takes no copies, or why that is not known."""
+        return tuple([f"{server}: {reason}" for server in self.states if (reason := self.reason_against_copies(server))])
+
+    def reason_against_copies(self, server: ServerName) -> str:
+        """Why a peer takes no copies, or why that is not known; empty if it takes them."""
+        state, takes = self.states[server], self.takes_copies(server)
+        if takes is Takes.YES:
+            return ""
+        if state.is_forgotten:
+            return "it was forgotten"
+        if reason := self.conflicts.get(server):
+            return reason
+        evidence = state.evidence
+        if takes is Takes.UNKNOWN and evidence.copy_failed_at is None:
+            return "no session with it yet"
+        if takes is Takes.UNKNOWN:
+            return f"no copy was tried for a while, and the last one failed: {evidence.reason}"
+        if evidence.is_cut or evidence.copy_failed_at is not None:
+            return evidence.reason
+        return state.breaker.reason or state.last_error or "it did not answer"
 
     def refusing_count(self) -> int:
-        """How many peers answer but accept no copies."""
-        return sum(state.breaker.refused is not None for state in self.states.values())
+        """How many peers answer, but accepted no copy when the last one was tried."""
+        states = self.states.values()
+        return sum(state.breaker.refused is not None or state.evidence.copy_failed_at is not None for state in states)
 
     def heartbeat_ages(self) -> dict[str, float]:
         """Seconds since each peer answered a poll or greeted this node, or since the start. Its commands in a session that it has do not
@@ -372,10 +434,11 @@ class PeerBook:
             state.contact_awake = self._clock.awake()
 
     def silence(self, server: ServerName) -> float:
-        """Seconds without a sign of life while this node ran and spoke to its peers; of a server that is no peer, since it does."""
-        if self._is_paused:
-            return 0.0
+        """Seconds without a sign of life while this node ran and spoke to its peers; of a server that is no peer, since it does.
+        A peer that refuses this node's identity is alive: 0."""
         state = self.states.get(server)
+        if self._is_paused or (state is not None and state.refuses_us):
+            return 0.0
         return self._clock.ran() - (self._counted_ran if state is None else state.heard_ran)
 
     def pause(self) -> None:
@@ -416,14 +479,6 @@ class PeerBook:
         if state is None or state.unreachable_since is None:
             return 0.0
         return self._clock.ran() - state.unreachable_since
-
-
-def _reason_of(state: PeerState) -> str:
-    if state.is_forgotten:
-        return "it was forgotten"
-    if state.breaker.opened_at is None:
-        return ""
-    return state.breaker.reason or state.last_error or "it did not answer"
 
 
 def contradiction(me: PeerDatabase, peer: PeerDatabase, known: Iterable[PeerDatabase]) -> str:

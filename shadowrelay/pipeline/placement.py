@@ -13,14 +13,17 @@ close the breaker, because the server still refuses. Only acceptance does: HOLD 
 session was refused; an accepted copy, if a copy was. Until then it is not tried, for a second at first, for half a minute at most.
 
 In both cases exactly one attempt, the *trial*, is allowed at `trial_at`; for all others the breaker stays open until it has ended.
+
+The breaker says whether to try. Whether a copy would be stored is said by `CopyEvidence`, which only our own sessions and copies change.
 """
 
 from collections.abc import Iterable, Sequence
-from enum import Enum, StrEnum
+from enum import Enum
 from itertools import cycle, islice
 from operator import attrgetter, itemgetter
 
 from shadowrelay.model.ids import ServerName, SiteName
+from shadowrelay.model.readiness import NewMail, Takes
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.settings.values import Preference, Transport
 
@@ -197,6 +200,12 @@ def plan(candidates: Sequence[Candidate], rule: PlacementRule, copies: int = 1) 
     )
 
 
+def may_get_copies(site: SiteName, rule: PlacementRule) -> bool:
+    """Whether servers of this site are tried at all. `rule` knows whether there are several sites."""
+    remote_count, local_count = _counts((), rule)
+    return bool(local_count if site == rule.home else remote_count)
+
+
 def _spread(candidates: Sequence[Candidate]) -> list[Candidate]:
     """The first of each site, then the second of each, and so on."""
     met: dict[SiteName, int] = {}
@@ -270,19 +279,70 @@ def budget(
     return min(half, pool / 2 if servers_left_remote else pool)
 
 
-class NewMail(StrEnum):
-    """What happens to the next message of a client."""
+@dataclass(frozen=True, slots=True)
+class CopyEvidence:
+    """What our own sessions and copies show of whether a peer stores copies. What it says in its sessions with us shows nothing of the
+    kind: it may reach us where another server answers us, or none. Units: `Clock.awake`.
 
-    COPIED = "copied"
-    FEWER = "fewer"  # accepted with fewer copies than wanted, or with none
-    REFUSED = "refused"
-    NOT_COPIED = "not copied"  # none is wanted, or redundancy is disabled
+    `is_offered`: its process offered HOLD in a session of ours, or stored a copy. `is_cut`: the last session or question of ours failed.
+    `copy_failed_at`: since then no copy was stored there, though there was a session. `not_this_count`: refusals in a row that named
+    something in that copy as the reason.
+    """
+
+    is_offered: bool = False
+    is_cut: bool = False
+    copy_failed_at: float | None = None
+    reason: str = ""
+    not_this_count: int = 0
 
 
-def new_mail(taking_count: int, wanted: int, *, rejects: bool) -> NewMail:
-    """`taking_count` of the peers take copies now. In reject mode (`rejects`) fewer than wanted are as good as none."""
+NOTHING_TRIED = CopyEvidence()  # of this process of the peer
+PROVED = CopyEvidence(is_offered=True)  # a copy was stored
+
+
+def evidence_offered(evidence: CopyEvidence) -> CopyEvidence:
+    """HOLD in the EHLO of a session of ours. A copy that failed weighs more."""
+    return replace(evidence, is_offered=True, is_cut=False)
+
+
+def evidence_answered(evidence: CopyEvidence) -> CopyEvidence:
+    """A question of ours was answered."""
+    return replace(evidence, is_cut=False) if evidence.is_cut else evidence
+
+
+def evidence_cut(evidence: CopyEvidence, reason: str) -> CopyEvidence:
+    """It gave us no session, or no answer to a question."""
+    return replace(evidence, is_cut=True, reason=reason)
+
+
+def evidence_of_failed_copy(evidence: CopyEvidence, now: float, reason: str, *, is_not_this: bool = False) -> CopyEvidence:
+    """A copy was refused, or not confirmed, in a session. `is_not_this`: for something in that copy, which counts if it happens again."""
+    count = evidence.not_this_count + 1 if is_not_this else evidence.not_this_count
+    if is_not_this and count < FAILURES_TO_OPEN:
+        return replace(evidence, not_this_count=count)
+    return replace(evidence, is_cut=False, copy_failed_at=now, reason=reason, not_this_count=count)
+
+
+def takes_copies(evidence: CopyEvidence, breaker: Breaker, now: float) -> Takes:
+    """A copy that failed proves that the peer takes none until one is stored. After a while without another try nobody knows; to say
+    "no" for ever would keep a load balancer from sending the message that shows it."""
+    if evidence.is_cut:
+        return Takes.NO
+    if evidence.copy_failed_at is not None:
+        is_recent = now < evidence.copy_failed_at + REFUSED_SECONDS_MAX
+        return Takes.NO if is_recent or not may_try(breaker, now) else Takes.UNKNOWN
+    if breaker.opened_at is not None:
+        return Takes.NO
+    return Takes.YES if evidence.is_offered else Takes.UNKNOWN
+
+
+def new_mail(takers: Sequence[Takes], wanted: int, *, rejects: bool) -> NewMail:
+    """`takers`: of each peer that may get copies. In reject mode (`rejects`) fewer than wanted are as good as none."""
     if not wanted:
         return NewMail.NOT_COPIED
-    if taking_count >= wanted:
+    yes = takers.count(Takes.YES)
+    if yes >= wanted:
         return NewMail.COPIED
+    if yes + takers.count(Takes.UNKNOWN) >= wanted:
+        return NewMail.UNKNOWN
     return NewMail.REFUSED if rejects else NewMail.FEWER

@@ -24,6 +24,8 @@ from shadowrelay.pipeline.placement import Refused
 from shadowrelay.pipeline.site_copies import missing_sites
 from shadowrelay.settings.values import Settings
 
+CONTENT_TOO_LARGE = 552
+
 
 @dataclass(slots=True)
 class CopyResult:
@@ -347,8 +349,10 @@ class Copier:
         if error.was_kept:
             return  # the next attempt, on a new session, shows whether the peer is there
         if error.said is PeerSaid.NOTHING:
-            peers.failed(server, error.reason, was_refused=error.was_refused)
+            peers.failed(server, error.reason, was_refused=error.was_refused, is_of_copy=error.sent or error.in_session)
         elif error.said is PeerSaid.NO_SESSION:
             peers.refused(server, Refused.SESSION, error.reason)
         elif error.said is PeerSaid.NO_COPY:
             peers.refused(server, Refused.COPY, error.reason)
+        elif error.reply is None or error.reply.code != CONTENT_TOO_LARGE:  # of those anybody may send any number
+            peers.refused_this(server, error.reason)

@@ -20,6 +20,7 @@ from shadowrelay.model.queue import (
     StoredMessage,
     Suspension,
 )
+from shadowrelay.model.readiness import NewMail, NextMessage, Takes
 from shadowrelay.model.replies import LedgerUnavailable, RequestRefused
 from shadowrelay.model.resubmission import Criteria, ResubmitRequest
 from shadowrelay.model.tracking import TrackingEvent
@@ -33,7 +34,7 @@ from shadowrelay.pipeline.draining import DrainService
 from shadowrelay.pipeline.message_desk import MessageDesk
 from shadowrelay.pipeline.next_hop_queue import NextHopQueue
 from shadowrelay.pipeline.peerbook import PeerState
-from shadowrelay.pipeline.placement import NewMail, new_mail
+from shadowrelay.pipeline.placement import may_get_copies, new_mail, rule_of
 from shadowrelay.pipeline.pressure_rules import Level, Pressure
 from shadowrelay.pipeline.rolled_back import OLDER_COPY, RolledBackService
 from shadowrelay.pipeline.router import is_smart_host
@@ -286,7 +287,7 @@ class View:
         held_by = await context.ledger.listed_counts()
         views = []
         for server, state in context.peers.states.items():
-            left = context.leases.server_left(server)
+            left, takes = context.leases.server_left(server), context.peers.takes_copies(server)
             views.append(
                 PeerView(
                     name=server,
@@ -305,8 +306,9 @@ class View:
                     conflict=context.peers.conflicts.get(server, ""),
                     is_draining=state.is_draining,
                     differs="; ".join([f"{name} is {here} here, {there} there" for name, (here, there) in state.differs.items()]),
-                    last_error=state.last_error,
+                    last_error=state.last_error or (context.peers.reason_against_copies(server) if takes is Takes.NO else ""),
                     takes_over_in=_time_left(takeovers.get(server)),
+                    takes_copies=takes,
                 )
             )
         forgotten = {row.server: row.is_forgotten for row in await context.ledger.peers()}
@@ -388,6 +390,7 @@ class View:
             position=context.ledger.position,
             former_database=identity.former,
             settings=self._effective(),
+            new_mail=self.new_mail(),
         )
 
     def _state(self) -> str:
@@ -435,9 +438,9 @@ class View:
         context = self._context
         if context.commit_failure is not None:
             reasons.append(explanation(context, context.commit_failure))
-        outcome, sentence = self._new_mail()
-        if outcome is NewMail.REFUSED:
-            reasons.append(sentence)
+        new_mail = self.new_mail()
+        if new_mail.outcome is NewMail.REFUSED:
+            reasons.append(new_mail.sentence)
         pressed = pressure_rules.reasons(context.pressure, context.settings.back_pressure)
         if context.pressure.level is Level.HIGH:
             reasons.extend(pressed)
@@ -447,10 +450,14 @@ class View:
             reasons.append(f"{OLDER_COPY}: it starts again under a new database id")
         # Mail is still accepted: neither node knows which of the two is the copy, so both would refuse it.
         warnings = [*pressed, *self._unprotected()]
-        if sentence and outcome is not NewMail.REFUSED:
-            warnings.insert(len(pressed), sentence)
+        if new_mail.sentence and new_mail.outcome is not NewMail.REFUSED:
+            warnings.insert(len(pressed), new_mail.sentence)
         warnings += [f"peer {server} is refused: {reason}" for server, reason in context.peers.conflicts.items()]
         warnings += context.site_copies.sentences()
+        warnings += [
+            f"peer {server} refuses this node, so what it may hold of this node's mail is not delivered from here: {reason}"
+            for server, reason in context.peers.refusing_us.items()
+        ]
         warnings += self.hanging()
         if rolled_back.is_asking:
             until = context.ledger.identity.older_until
@@ -460,19 +467,26 @@ class View:
             )
         return not reasons, (*reasons, *warnings)
 
-    def _new_mail(self) -> tuple[NewMail, str]:
-        """What happens to the next message, and a sentence about it; empty if it gets its copies, or is to have none."""
+    def new_mail(self) -> NextMessage:
+        """What happens to the next message: the only place that says so. Outcomes of placements decide, see `placement.CopyEvidence`."""
         context, settings = self._context, self._context.settings
-        taking, wanted = context.peers.taking_count(settings.shadow_candidates), settings.copies_wanted
-        rejects = settings.transport.reject_message_on_shadow_failure
-        outcome = new_mail(taking, wanted if context.is_enabled else 0, rejects=rejects)
+        candidates = settings.shadow_candidates
+        rule = rule_of(settings.transport, settings.server.site, [peer.site for peer in candidates])
+        takers = [context.peers.takes_copies(peer.name) for peer in candidates if may_get_copies(peer.site, rule)]
+        taking, wanted = takers.count(Takes.YES), settings.copies_wanted if context.is_enabled else 0
+        outcome = new_mail(takers, wanted, rejects=settings.transport.reject_message_on_shadow_failure)
         if outcome in (NewMail.COPIED, NewMail.NOT_COPIED):
-            return outcome, ""
-        fewer = "without a copy" if not taking else f"with {taking} of {wanted} copies"
-        said = "is refused with 451" if outcome is NewMail.REFUSED else f"is accepted {fewer}"
-        if outcome is NewMail.REFUSED and (others := [each.name for each in settings.receive_connectors if not each.redundancy.copies]):
-            outcome, said = NewMail.FEWER, f"{said}, except on {', '.join(others)}"
-        return outcome, f"new mail {said}: {'; '.join(context.peers.reasons_against_copies()) or 'too few peers are configured'}"
+            return NextMessage(outcome, taking, wanted, "")
+        if outcome is NewMail.UNKNOWN:
+            said = "may not get its copies"
+        elif outcome is NewMail.REFUSED:
+            said = "is refused with 451"
+            if others := [each.name for each in settings.receive_connectors if not each.redundancy.copies]:
+                outcome, said = NewMail.FEWER, f"{said}, except on {', '.join(others)}"
+        else:
+            said = f"is accepted {'without a copy' if not taking else f'with {taking} of {wanted} copies'}"
+        reasons = "; ".join(context.peers.reasons_against_copies()) or "too few peers are configured"
+        return NextMessage(outcome, taking, wanted, f"new mail {said}: {reasons}")
 
     def _unprotected(self) -> Iterator[str]:
         """Why mail that was accepted has fewer copies than it should."""

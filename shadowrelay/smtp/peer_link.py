@@ -144,13 +144,15 @@ class SmtpPeerLink:
                     if copy.sent or not was_kept:
                         raise
                     # The session was dead and nothing can have been stored: retry once on a new one.
-                    was_kept = False
+                    was_kept = copy.in_session = False
                 return await self._place(await self._copies.take(lambda kept: kept.offers(copy), is_fresh=True), copy)
         except (SessionBroken, OSError, ValueError) as error:
             if isinstance(error, TimeoutError) and bound not in self._in_flight:
                 raise PeerUnavailable(self._server, "it is lost: no answer to heartbeats either", sent=copy.sent) from error
             limit = seconds if stall_seconds is None else min(seconds, stall_seconds)
-            raise self._unavailable(error, limit, is_sent=copy.sent, was_kept=was_kept) from error
+            failed = self._unavailable(error, limit, is_sent=copy.sent, was_kept=was_kept)
+            failed.in_session = copy.in_session
+            raise failed from error
         finally:
             self._in_flight.pop(bound, None)
             copy.on_progress = None
@@ -180,7 +182,7 @@ class SmtpPeerLink:
         return extend
 
     async def _place(self, session: PeerSession, copy: CopyInFlight) -> HoldAnswer:
-        copy.began_awake = self._clock.awake()
+        copy.began_awake, copy.in_session = self._clock.awake(), session.offers(copy)
         if copy.on_progress is not None:
             copy.on_progress()
         session.pipeline.on_progress = copy.on_progress

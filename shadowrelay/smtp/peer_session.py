@@ -55,12 +55,13 @@ COMMAND_NOT_IMPLEMENTED, PARAMETER_NOT_KNOWN, TOO_LARGE = 502, 555, 552  # docs/
 @dataclass(slots=True)
 class CopyInFlight:
     """The state of a copy while it is sent, also after an error. `began_awake`: when sending began (`Clock.awake`). `sent`: the peer may
-    have stored it. `is_tracked`: it is relayed by TRACK."""
+    have stored it. `is_tracked`: it is relayed by TRACK. `in_session`: there was a session that offered what it needs."""
 
     offer: CopyOffer
     is_tracked: bool = False
     began_awake: float = 0.0
     sent: bool = False
+    in_session: bool = False
     progress_awake: float = 0.0  # when it was begun, or made the last progress that is noted
     on_progress: Callable[[], None] | None = None  # called at each progress
 

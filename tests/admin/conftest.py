@@ -15,6 +15,7 @@ from shadowrelay.model.ids import NO_DATABASE, BoundaryName, DatabaseId, Message
 from shadowrelay.model.message import Content, ContentPlace, Envelope, Recipient
 from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, Role
 from shadowrelay.model.queue import FailureKind, ForkRetry, MessagePage, NodeView, Origin, PeerView, QueueKind, QueueRow, StoredMessage
+from shadowrelay.model.readiness import NewMail, NextMessage
 from shadowrelay.model.replies import STORE_UNAVAILABLE, LedgerUnavailable, RequestRefused
 from shadowrelay.model.resubmission import RequestState, ResubmitRequest
 from shadowrelay.model.tracking import EventId, EventSource, TrackingEvent
@@ -197,6 +198,7 @@ class FakeNode:
         return NodeView(
             ServerName("mx1"), SiteName("east"), BoundaryName("example"), "1.2.3", NOW - timedelta(hours=1), "running",
             DATABASE, 4, 1000, 1234, NO_DATABASE, {"transport": {"shadow_timeout": "5s"}},
+            NextMessage(NewMail.FEWER, 0, 1, "new mail is accepted without a copy: mx2: no answer"),
         )  # fmt: skip
 
     async def drain(self):

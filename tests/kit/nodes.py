@@ -301,7 +301,7 @@ class FakeLink:
             raise PeerUnavailable(self._server, conflict)
         for here, there in ((other, node), (node, other)):
             if second := await here.services.peer_requests.second_server(there.services.peer_requests.own_identity(here.name), there.name):
-                raise PeerUnavailable(self._server, second)
+                raise PeerUnavailable(self._server, f"550 5.7.1 Refused: {second}" if here is other else second)
         self._identity = await other.services.peer_requests.greeted(node.services.peer_requests.own_identity(self._server))
         if reason := node.services.rolled_back.check(self._identity):
             raise PeerUnavailable(self._server, reason)

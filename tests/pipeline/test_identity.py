@@ -9,11 +9,12 @@ import pytest
 
 from shadowrelay.model.ids import NO_DATABASE, DatabaseId, ServerName
 from shadowrelay.model.ownership import Role
+from shadowrelay.model.tracking import EventId
 from shadowrelay.model.values import replace
 from shadowrelay.ownership.rules import PeerDatabase
 from shadowrelay.pipeline.peerbook import contradiction
 from tests.kit.clock import until
-from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, WEST, Net, in_virtual_time, nodes
+from tests.kit.nodes import BUSY, EAST, HEARTBEAT, NORTH, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, make_settings, nodes
 
 ME = PeerDatabase(ServerName("mx1.example"), DatabaseId("1"))
 PEER = PeerDatabase(ServerName("mx2.example"), DatabaseId("2"))
@@ -141,3 +142,41 @@ async def test_a_server_that_is_replaced_by_an_empty_one_is_accepted_at_once(tmp
 
         assert east.ledger.identity.database == net.nodes[WEST].context.peers.party(EAST).database
         assert {} == net.nodes[WEST].context.peers.conflicts
+
+
+@in_virtual_time
+async def test_a_refused_clone_delivers_nothing_that_others_may_deliver_and_says_so(tmp_path: Path) -> None:
+    """With `delivery_without_lease = "deliver"` the peer that refused it counted as lost after a heartbeat."""
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        net.sink.answer = lambda address: BUSY
+        await asyncio.sleep(5)
+        assert (OK.code, OK.code) == ((await east.accept()).code, (await west.accept()).code)
+        mine, theirs = east.last, west.last
+        await net.stop(EAST)
+        elsewhere = tmp_path / "elsewhere"
+        shutil.copytree(net.directory / EAST, elsewhere / EAST)
+        await net.start(EAST)
+        await asyncio.sleep(2 * HEARTBEAT)
+        clone = VirtualNode(net, EAST, make_settings(EAST, [WEST], elsewhere, delivery_without_lease="deliver"))
+        await clone.open(introduced=True)
+        clone.services.start()
+        clone.services.view.is_running = True
+        try:
+            await asyncio.sleep(3 * SPAN)
+
+            assert (Role.PRIMARY, Role.SHADOW) == (await clone.role(mine), await clone.role(theirs))
+            assert [] == [row for row in clone.log.events if row.event in (EventId.DEFER, EventId.SEND, EventId.RESUBMIT)]
+            assert any("refuses this node" in reason for reason in clone.services.view.is_ready()[1])
+            assert [WEST] == list(clone.context.peers.refusing_us)
+
+            await net.kill(EAST)  # the old machine is off: this one is the replacement
+            net.nodes[EAST] = clone
+            net.sink.answer = lambda address: OK
+            await until(lambda: len(net.sink.arrived) == 2, 4 * SPAN)
+            assert {} == clone.context.peers.refusing_us
+            await asyncio.sleep(2 * SPAN)
+            assert {mine, theirs} == set(net.sink.message_ids)
+            assert 2 == len(net.sink.arrived)
+        finally:
+            await clone.tasks.close()

@@ -243,7 +243,7 @@ async def test_a_node_that_refuses_mail_without_a_copy_is_not_ready(tmp_path: Pa
         view = net.nodes[EAST].services.view
         view.is_running = True
         await net.kill(WEST)
-        await until(lambda: bool(view.is_ready()[1]), 3 * HEARTBEAT)
+        await until(lambda: not view.is_ready()[0], 3 * HEARTBEAT)
 
         is_ready, (reason, *_) = view.is_ready()
         assert (False, True) == (is_ready, reason.startswith("new mail is refused with 451: "))

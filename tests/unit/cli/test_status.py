@@ -21,6 +21,10 @@ def peer(name: str, **more: Any) -> Row:
     return {"name": name, "held_for_count": 0, "heartbeat_age_seconds": 1.0} | usual | more
 
 
+def a_mail(outcome: str, takers: int = 1, wanted: int = 1) -> Row:
+    return {"outcome": outcome, "takers_count": takers, "copies_wanted": wanted, "sentence": "" if outcome == "copied" else "new mail …"}
+
+
 def queue(kind: str, count: int, primary: str = "") -> Row:
     return {"kind": kind, "count": count, "oldest_at": "2026-01-01T00:00:00Z" if count else None, "primary": primary}
 
@@ -32,8 +36,9 @@ class TwoNodes:
         self.peers = {EAST: [peer(WEST)], WEST: [peer(EAST, held_for_count=40)]}
         self.queues = {EAST: [queue("Delivery", 40), queue("SafetyNetPrimary", 5)], WEST: [queue("Shadow", 40, EAST)]}
         self.silent: list[str] = []
-        self.transport = {"transport.shadow_copies": 1, "transport.shadow_redundancy_enabled": True}
+        self.transport = {"transport.shadow_redundancy_enabled": True}
         self.reasons: list[str] = []
+        self.new_mail = {EAST: a_mail("copied"), WEST: a_mail("copied")}
 
     def __call__(self, url: str, token: str, *, authority: Path | None = None, name: str = "") -> "TwoNodes.OneOfTwo":
         return self.OneOfTwo(self, url.removeprefix("http://"))
@@ -46,7 +51,8 @@ class TwoNodes:
             if self.name in self.nodes.silent:
                 raise api_client.NodeError("cannot be reached")
             settings = {"transport.shadow_resubmit_time_span": "3h", **self.nodes.transport}
-            return {"name": self.name, "site": self.name.partition(".")[2], "state": "running", "settings": settings}
+            said = {"settings": settings, "new_mail": self.nodes.new_mail[self.name]}
+            return {"name": self.name, "site": self.name.partition(".")[2], "state": "running"} | said
 
         def ready(self) -> Row:
             return {"is_ready": True, "is_degraded": False, "reasons": self.nodes.reasons}
@@ -83,6 +89,7 @@ def test_a_node_that_is_gone_is_missing_and_it_is_said_when_its_mail_is_taken_ov
     nodes.peers[WEST] = [
         peer(EAST, held_for_count=40, is_reachable=False, heartbeat_age_seconds=1800.0, last_error="refused", takes_over_in_seconds=9000.0)
     ]
+    nodes.new_mail[WEST] = a_mail("fewer", 0)
 
     result, document = run(), json.loads(run("--json").stdout)
 
@@ -101,13 +108,27 @@ def test_an_error_that_is_the_reason_is_said_once(nodes: TwoNodes) -> None:
     assert 1 == run().stdout.count("mx1.west: refused")
 
 
-@pytest.mark.parametrize(
-    "trouble", [{"breaker": "refusing", "refusal": "452 4.3.1 disk"}, {"is_draining": True}, {"conflict": "two of a name"}]
-)
-def test_a_peer_that_takes_no_copies_makes_mail_not_redundant(nodes: TwoNodes, trouble: Row) -> None:
-    nodes.peers[EAST] = [peer(WEST, **trouble)]
+def test_the_node_says_what_happens_to_the_next_message_not_its_table_of_peers(nodes: TwoNodes) -> None:
+    """A peer that polls this node counted as one that takes its copies, while every message was answered 451."""
+    nodes.new_mail[EAST] = a_mail("refused", 0)
 
-    assert (1, True) == ((result := run()).exit_code, f"NOT REDUNDANT on {EAST}" in result.stdout)
+    result = run()
+
+    assert (1, True) == (result.exit_code, result.stdout.startswith(f"NEW MAIL IS REFUSED with 451 on {EAST}: "))
+
+
+def test_what_is_not_known_is_not_redundant(nodes: TwoNodes) -> None:
+    nodes.new_mail[EAST] = a_mail("unknown", 0)
+
+    result = run()
+
+    assert (1, True) == (result.exit_code, result.stdout.startswith(f"NEW MAIL MAY NOT BE REDUNDANT on {EAST}: it is not known"))
+
+
+def test_a_node_of_an_older_version_does_not_say_it(nodes: TwoNodes) -> None:
+    nodes.new_mail[EAST] = {}
+
+    assert (1, True) == ((result := run()).exit_code, f"MAY NOT BE REDUNDANT on {EAST}" in result.stdout)
 
 
 def test_a_third_node_is_enough(nodes: TwoNodes) -> None:
@@ -117,7 +138,7 @@ def test_a_third_node_is_enough(nodes: TwoNodes) -> None:
 
 
 def test_fewer_copies_than_wanted_are_said(nodes: TwoNodes) -> None:
-    nodes.transport["transport.shadow_copies"] = 2
+    nodes.new_mail = {EAST: a_mail("fewer", 1, 2), WEST: a_mail("fewer", 1, 2)}
 
     assert (0, f"New mail has fewer copies than shadow_copies asks for: 1 of 2 on {EAST}, 1 of 2 on {WEST}.") == (
         (result := run()).exit_code,
@@ -127,6 +148,7 @@ def test_fewer_copies_than_wanted_are_said(nodes: TwoNodes) -> None:
 
 def test_mail_of_a_node_that_places_no_copies_is_not_redundant(nodes: TwoNodes) -> None:
     nodes.transport["transport.shadow_redundancy_enabled"] = False
+    nodes.new_mail = {EAST: a_mail("not copied", 0, 0), WEST: a_mail("not copied", 0, 0)}
 
     assert (1, True) == ((result := run()).exit_code, f"on {EAST} and {WEST}: shadow_redundancy_enabled is false" in result.stdout)
 
@@ -151,6 +173,7 @@ def test_watching_shows_it_again_until_interrupted(nodes: TwoNodes, monkeypatch:
 
 def test_a_peer_that_is_only_starting_is_not_called_lost(nodes: TwoNodes) -> None:
     nodes.peers[WEST] = [peer(EAST, is_reachable=False, heartbeat_age_seconds=None, last_error="refused")]
+    nodes.new_mail[WEST] = a_mail("fewer", 0)
 
     result, document = run(), json.loads(run("--json").stdout)
 
@@ -161,6 +184,7 @@ def test_a_peer_that_is_only_starting_is_not_called_lost(nodes: TwoNodes) -> Non
 def test_waiting_says_once_what_it_waits_for_and_ends_when_all_is_well(nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch) -> None:
     nodes.silent = [EAST, WEST]
     nodes.peers[WEST] = [peer(EAST, is_reachable=False, heartbeat_age_seconds=None)]
+    nodes.new_mail[WEST] = a_mail("unknown", 0)
     passed: list[float] = []
 
     def sleep(seconds: float) -> None:
@@ -168,6 +192,7 @@ def test_waiting_says_once_what_it_waits_for_and_ends_when_all_is_well(nodes: Tw
         nodes.silent = [EAST, WEST] if len(passed) < 3 else []
         if len(passed) == 5:
             nodes.peers[WEST] = [peer(EAST)]
+            nodes.new_mail[WEST] = a_mail("copied")
 
     monkeypatch.setattr("shadowrelay.cli.status.time", SimpleNamespace(sleep=sleep, monotonic=lambda: sum(passed)))
     result = run("--wait", "1m")
@@ -194,7 +219,7 @@ def test_waiting_in_vain_ends_like_a_status_at_once(nodes: TwoNodes, monkeypatch
 
 def test_in_reject_mode_fewer_copies_than_wanted_is_a_refusal(nodes: TwoNodes) -> None:
     """It was called fewer copies, with exit code 0, while every message was answered 451."""
-    nodes.transport |= {"transport.shadow_copies": 2, "transport.reject_message_on_shadow_failure": True}
+    nodes.new_mail = {EAST: a_mail("refused", 1, 2), WEST: a_mail("refused", 1, 2)}
 
     result = run()
 
