@@ -40,7 +40,7 @@ from shadowrelay.model.routing import Destination, Fork, HostPort
 from shadowrelay.model.tracking import EventSource
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.ownership import claims
-from shadowrelay.pipeline import delivery_rules, journal
+from shadowrelay.pipeline import delivery_rules, journal, repeats
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.delivery_rules import AttemptOutcome
 from shadowrelay.pipeline.dsn import promotion_header
@@ -54,6 +54,7 @@ from shadowrelay.protocol import tracking
 from shadowrelay.settings.values import Settings
 
 NO_KEYS: Mapping[int, bytes] = MappingProxyType({})
+SAME_IN_PROGRESS = Reply(450, "4.3.0", "The same message is being delivered: waits for the outcome")
 RECORD_AGAIN_SECONDS = 1.0
 OWN_COMMIT_AFTER_SECONDS = 0.25  # most messages are delivered by then
 
@@ -101,7 +102,12 @@ class TransactionResult:
 
 
 class SameInProgress(Exception):
-    """Another attempt is delivering the same message, which a client sent twice: wait for its outcome."""
+    """The same message, which a client sent twice, is being delivered by another attempt, or may be by another node: wait for its outcome.
+    `reply` says for what it waits."""
+
+    def __init__(self, reply: Reply) -> None:
+        super().__init__(str(reply))
+        self.reply = reply
 
 
 class Forks:
@@ -187,7 +193,7 @@ class Forks:
         window = context.settings.transport.duplicate_detection_window
         keys = delivery_rules.duplicate_keys(stored.envelope, ordinals) if window else NO_KEYS
         if not self._in_progress.isdisjoint(keys.values()):
-            raise SameInProgress
+            raise SameInProgress(SAME_IN_PROGRESS)
         self._in_progress.update(keys.values())
         try:
             # What was taken over was acknowledged by another server: only its own claim says who has it.
@@ -195,6 +201,8 @@ class Forks:
                 ordinals -= await self._end_duplicates(attempt, keys, window, record)
                 if not ordinals:
                     return None
+            if keys and not stored.is_promoted:
+                await self._wait_for_first(stored, ordinals, keys)
             prefix = b""
             if stored.is_promoted:
                 prefix = promotion_header(stored.promoted_from, context.me.server, stored.envelope.message_id, context.now())
@@ -207,6 +215,22 @@ class Forks:
             self._in_progress.difference_update(keys.values())
             if attempt.in_flight:
                 self._relay.end_in_flight(attempt.in_flight)
+
+    async def _wait_for_first(self, stored: StoredMessage, ordinals: Ordinals, keys: Mapping[int, bytes]) -> None:
+        """Raises: SameInProgress while a copy held here is the same message, sent to another node before. docs/design.md 6.5."""
+        context = self._context
+        now = context.now()
+        held = context.repeats.held(stored, keys, ordinals, now)
+        if not held:
+            return
+        wanted = {ordinal: keys[ordinal] for ordinal in ordinals}
+        first = repeats.first_of(stored, wanted, await context.ledger.load_many(list(held)))
+        if first is not None:
+            context.repeats.wait(stored, first.envelope.message_id, now)
+            until = stored.envelope.arrived_at + repeats.AWAITED_MAX
+            where = first.claim.primary or first.promoted_from
+            text = f"Sent before, to {where} as {first.envelope.message_id}: waits for its delivery, until {until:%H:%M:%S}Z at the latest"
+            raise SameInProgress(Reply(450, "4.3.0", text))
 
     async def _end_duplicates(self, attempt: ForkAttempt, keys: Mapping[int, bytes], window: timedelta, record: Record) -> Ordinals:
         """End the recipients to whom the same message was delivered within the window. docs/design.md 6.5."""
@@ -546,7 +570,7 @@ class Outcomes:
         message_id = stored.envelope.message_id
 
         def decide(_: MessageId, claim: Claim | None) -> Transition:
-            return claims.recorded(claim, record.done)
+            return claims.recorded(claim, record.done, record.sent if record.delivered else NO_ORDINALS)
 
         joined, has_verdict = self._verdicts.joined(message_id, decide)
         for generated in record.generated if not stored.is_promoted else ():  # promoted: all nodes are asked first, see `Notices`

@@ -25,6 +25,7 @@ from shadowrelay.protocol.fields import (
     format_done,
     format_next_hop,
     format_number,
+    format_ordinals,
     format_ranges,
     garbled_reply,
     parse_counter,
@@ -249,11 +250,13 @@ ORDINALS_PER_LINE_OCTETS_MAX = 512
 EVENT_LINE_OCTETS_MAX = 19 + 1 + 36 + 1 + 9 + 1 + ORDINALS_PER_LINE_OCTETS_MAX  # 579
 FORK_LINE_OCTETS_MAX = EVENT_LINE_OCTETS_MAX + 1 + NEXT_HOP_OCTETS_MAX  # 880
 LINE_OVERHEAD_OCTETS = 10 + 2  # `250-2.0.0 ` and CRLF
-LAST_LINE_OCTETS_MAX = LINE_OVERHEAD_OCTETS + 10 + 19 + 1 + 9 + 19  # 70: `remaining=<n> position=<p>`
+REACHED_OCTETS_MAX = 9 + 200 * 4  # ` reached=` with every other one of 400 events
+LAST_LINE_OCTETS_MAX = LINE_OVERHEAD_OCTETS + 10 + 19 + 1 + 9 + 19 + REACHED_OCTETS_MAX  # `remaining=<n> position=<p> reached=<places>`
 # An ordinary event has 10+1+36+1+9 = 57 octets, 69 with code and CRLF: about 355 of them fit 24 KiB.
 
 _SUCCESS = re.compile(r"2\.[0-9]{1,3}\.[0-9]{1,3} ")
 _REMAINING = re.compile(r"remaining=(0|[1-9][0-9]{0,18})(?: [!-~ ]*)?")
+_REACHED = re.compile(r" reached=([0-9,-]+)(?: |\Z)")
 _STATUSES = {status.value: status for status in DiscardStatus}
 
 
@@ -304,7 +307,10 @@ def format_reply_lines(reply: DiscardReply, position: int | None = None) -> list
         written += 1
     remaining = min(COUNTER_MAX, reply.remaining + len(reply.events) - written)
     last = f"remaining={remaining}"
-    return [*lines, last if position is None else f"{last} {format_position(position)}"]
+    if position is not None:
+        last += f" {format_position(position)}"
+    reached = frozenset(place for place, event in enumerate(reply.events[:written], 1) if event.is_reached)
+    return [*lines, f"{last} reached={format_ordinals(reached)}" if reached else last]
 
 
 def _event_lines(event: DiscardEvent) -> list[str]:
@@ -331,7 +337,8 @@ def parse_reply_lines(lines: Sequence[str]) -> DiscardReply:
     if not 0 < len(lines) <= REPLY_LINES_MAX or sum(map(len, lines)) > REPLY_OCTETS_MAX:
         raise garbled_reply()
     texts = [line[found.end() :] if (found := _SUCCESS.match(line)) else line for line in lines]
-    last = _REMAINING.fullmatch(texts.pop())
+    last_text = texts.pop()
+    last = _REMAINING.fullmatch(last_text)
     if last is None or (remaining := int(last[1])) > COUNTER_MAX:
         raise garbled_reply()
     events: list[DiscardEvent] = []
@@ -344,6 +351,11 @@ def parse_reply_lines(lines: Sequence[str]) -> DiscardReply:
                 raise garbled_reply()
             else:
                 events.append(event)
+        if reached := _REACHED.search(last_text):
+            for place in parse_ordinals(reached[1], len(events)):
+                if events[place - 1].status is not DiscardStatus.DELIVERED:
+                    raise garbled_reply()
+                events[place - 1] = replace(events[place - 1], is_reached=True)
     except WireError as error:
         raise (error if error.reply is BAD_FORKS else garbled_reply()) from None
     return DiscardReply(tuple(events), remaining)
