@@ -172,8 +172,8 @@ class DiscardStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DiscardEvent:
-    """One line of an XQDISCARD reply; empty `ordinals` with DELIVERED means all recipients. FORKS has ordinals and a next hop. `is_reached`:
-    see `Notification`, and that was a short time ago."""
+    """One line of an XQDISCARD reply; empty `ordinals` with DELIVERED means all recipients. FORKS has ordinals and a next hop.
+    `is_reached`: see `Notification`, and that was a short time ago."""
 
     sequence: int
     message_id: MessageId

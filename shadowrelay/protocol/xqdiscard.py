@@ -250,8 +250,9 @@ ORDINALS_PER_LINE_OCTETS_MAX = 512
 EVENT_LINE_OCTETS_MAX = 19 + 1 + 36 + 1 + 9 + 1 + ORDINALS_PER_LINE_OCTETS_MAX  # 579
 FORK_LINE_OCTETS_MAX = EVENT_LINE_OCTETS_MAX + 1 + NEXT_HOP_OCTETS_MAX  # 880
 LINE_OVERHEAD_OCTETS = 10 + 2  # `250-2.0.0 ` and CRLF
-REACHED_OCTETS_MAX = 9 + 200 * 4  # ` reached=` with every other one of 400 events
-LAST_LINE_OCTETS_MAX = LINE_OVERHEAD_OCTETS + 10 + 19 + 1 + 9 + 19 + REACHED_OCTETS_MAX  # `remaining=<n> position=<p> reached=<places>`
+LAST_LINE_OCTETS_MAX = LINE_OVERHEAD_OCTETS + 10 + 19 + 1 + 9 + 19  # 70: `remaining=<n> position=<p>`
+REACHED_OCTETS = 9  # ` reached=`
+REACHED_RANGE_OCTETS_MAX = 8  # `,100-355`
 # An ordinary event has 10+1+36+1+9 = 57 octets, 69 with code and CRLF: about 355 of them fit 24 KiB.
 
 _SUCCESS = re.compile(r"2\.[0-9]{1,3}\.[0-9]{1,3} ")
@@ -297,8 +298,12 @@ def format_reply_lines(reply: DiscardReply, position: int | None = None) -> list
     lines: list[str] = []
     octets = LAST_LINE_OCTETS_MAX
     written = 0
+    was_reached = has_reached = False
     for event in reply.events:
         more = _event_lines(event)
+        if event.is_reached and not was_reached:
+            octets += REACHED_RANGE_OCTETS_MAX + (0 if has_reached else REACHED_OCTETS)
+        was_reached, has_reached = event.is_reached, has_reached or event.is_reached
         for line in more:
             octets += len(line) + LINE_OVERHEAD_OCTETS
         if len(lines) + len(more) >= REPLY_LINES_MAX or octets > REPLY_OCTETS_MAX:

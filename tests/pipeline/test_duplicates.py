@@ -14,7 +14,7 @@ from shadowrelay.model.replies import Reply, TransientDeliveryError
 from shadowrelay.model.tracking import EventId
 from shadowrelay.ownership import claims
 from shadowrelay.pipeline.repeats import AWAITED_MAX
-from tests.kit.nodes import BUSY, EAST, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes, until
+from tests.kit.nodes import BUSY, EAST, NORTH, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes, until
 
 DATE = "Sun, 1 Mar 2026 12:00:00 +0000"
 HEADERS = {"internet_message_id": "<1@x.example>", "date": DATE, "fingerprint": "0" * 32}
@@ -329,6 +329,18 @@ async def test_of_another_node_too_content_client_and_connector_count(tmp_path: 
 
 
 @in_virtual_time
+async def test_a_third_node_does_not_know_of_the_delivery(tmp_path: Path) -> None:
+    """Only the node that held the copy does. Cause (e)."""
+    async with nodes(tmp_path, EAST, WEST, NORTH, **SETTINGS) as net:
+        first = await send(net.nodes[EAST], "u@a.example")
+        (third,) = [node for node in (net.nodes[WEST], net.nodes[NORTH]) if await node.role(first) is None]
+
+        await send(third, "u@a.example")
+
+        assert (["u@a.example"], ["u@a.example"]) == (net.sink.by(EAST), net.sink.by(third.name))
+
+
+@in_virtual_time
 async def test_while_another_node_has_yet_to_deliver_it_the_repetition_waits(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST, **SETTINGS) as net:
         east, west = net.nodes[EAST], net.nodes[WEST]
@@ -361,6 +373,7 @@ async def test_it_waits_for_a_limited_time_and_is_delivered(tmp_path: Path) -> N
         assert [] == net.sink.addresses()
 
         await until(west.in_role(west.last, Role.DELIVERED), 90)
+        await until(east.in_role(west.last, Role.DELIVERED), 10)
         stuck(net)
         await until(east.in_role(first, Role.DELIVERED), 600)
 
