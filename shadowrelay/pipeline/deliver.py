@@ -712,7 +712,10 @@ class DeliverService:
                 read = await context.read_content(stored.place)
             return read
 
-        attempt = ForkAttempt(stored, fork, retry, read_content, lease.may_end_data, lease.reply_seconds)
+        def others() -> set[str]:
+            return {key for key in self._in_hand.get(stored.envelope.message_id, ()) if key != queue.key}
+
+        attempt = ForkAttempt(stored, fork, retry, read_content, lease.may_end_data, lease.reply_seconds, others)
 
         record = partial(self._outcomes.record, stored)
         began_at = context.clock.awake()
