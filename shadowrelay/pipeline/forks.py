@@ -200,13 +200,13 @@ class Forks:
             raise SameInProgress(SAME_IN_PROGRESS)
         self._in_progress.update(keys.values())
         try:
+            if keys and not stored.is_promoted:  # before the look-up: what ends meanwhile is found by that
+                await self._wait_for_first(stored, ordinals, keys)
             # What was taken over was acknowledged by another server: only its own claim says who has it.
             if keys and not stored.is_promoted and context.ledger.may_be_delivered(keys.values(), context.now() - window):
                 ordinals -= await self._end_duplicates(attempt, keys, window, record)
                 if not ordinals:
                     return None
-            if keys and not stored.is_promoted:
-                await self._wait_for_first(stored, ordinals, keys)
             prefix = b""
             if stored.is_promoted:
                 prefix = promotion_header(stored.promoted_from, context.me.server, stored.envelope.message_id, context.now())
