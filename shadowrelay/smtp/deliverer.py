@@ -47,6 +47,8 @@ BLOCK_SECONDS = 180.0  # RFC 5321 4.5.3.2.5
 DOT_SECONDS = 600.0  # RFC 5321 4.5.3.2.6; a shorter time causes duplicates
 BLOCK_OCTETS = 256 * 1024
 SIZE = re.compile(r"[0-9]{1,20}")  # RFC 1870 3
+RSET = b"RSET\r\n"
+OUT_OF_ORDER = 503
 TOO_MANY_RECIPIENTS_552, TLS_DEMANDED = 552, 530  # to RCPT; RFC 3207 4
 TRANSIENT = re.compile(r"^5\.")
 
@@ -54,6 +56,7 @@ TOO_LARGE = Reply(552, "5.3.4", "The message is larger than the next hop takes")
 NEEDS_8BITMIME = Reply(554, "5.6.3", "The content is 8-bit and the next hop does not offer 8BITMIME")  # RFC 6152 3
 NEEDS_SMTPUTF8 = Reply(550, "5.6.7", "The message needs SMTPUTF8 and the next hop does not offer it")  # RFC 6531 3.5
 BAD_ENVELOPE = Reply(554, "5.5.2", "The envelope cannot be written as SMTP commands")
+DECIDED_HERE = (TOO_LARGE, NEEDS_8BITMIME, NEEDS_SMTPUTF8, MAIL_LOOP)
 CONTENT_UNREADABLE = Reply(451, "4.3.0", "The stored content cannot be read")
 
 
@@ -185,7 +188,7 @@ class DeliveryTransaction:
         if data.code == 354:  # RFC 2920 3.1: the client must still end the content
             await self._settle(b".\r\n", limits.dot)
         else:
-            await self._settle(b"RSET\r\n", limits.command)
+            await self._settle(RSET, limits.command)
         return False
 
     async def _announce_one_by_one(self, mail: bytes, rcpts: Sequence[bytes]) -> bool:
@@ -199,7 +202,7 @@ class DeliveryTransaction:
             pipeline.write(rcpt, 1)
             self._note_recipient(ordinal, await pipeline.answer(limits.command))
         if not self.accepted:
-            await self._settle(b"RSET\r\n", limits.command)
+            await self._settle(RSET, limits.command)
             return False
         pipeline.write(b"DATA\r\n", 1)
         return await self._may_follow(await pipeline.answer(limits.data))
@@ -209,7 +212,7 @@ class DeliveryTransaction:
             return True
         if self._is_positive(data):
             raise self._out_of_place(data)
-        await self._settle(b"RSET\r\n", self.work.limits.command)
+        await self._settle(RSET, self.work.limits.command)
         for ordinal in self.accepted:
             self.replies[ordinal] = data.reply
         if len(self.accepted) == len(self.work.ordinals):
@@ -229,9 +232,12 @@ class DeliveryTransaction:
         """Return the session to a state in which MAIL is possible. Recorded replies stay valid if that fails."""
         try:
             self.session.pipeline.write(line, 1)
-            await self.session.pipeline.answer(seconds)
+            answer = await self.session.pipeline.answer(seconds)
         except SessionBroken:
             self.session.pipeline.abort()
+        else:
+            if answer.code >= 300 and line == RSET:  # the next MAIL would be refused as one too many
+                self.session.pipeline.abort()
 
     def _note_recipient(self, ordinal: int, answer: RawReply) -> None:
         if self._is_positive(answer):
@@ -496,8 +502,9 @@ class SmtpDeliverer:
             course.result = error = None  # break the cycle from frame to exception, which would keep the attempt's content alive
 
     async def _run(self, course: ServersInTurn) -> None:
-        """Try server after server. Raises what is final for all recipients, except where some are refused already."""
-        destination, impatient = course.job.destination, None
+        """Try server after server. Raises what is final for all recipients, except where some are refused already. What this node decides
+        about a server (it lacks an extension, or leads back here) is final only if there is no other one."""
+        destination, impatient, unfit = course.job.destination, None, None
         async with contextlib.aclosing(self._next_hops.targets(destination)) as targets:
             async for target in targets:
                 if not course.may_go_on():
@@ -505,7 +512,15 @@ class SmtpDeliverer:
                 if course.result is not None and self._next_hops.is_skipped(target):
                     continue
                 patience = PATIENCE_SECONDS if target.is_one_of_several or len(destination.hosts) > 1 else None
-                result = await self._try(target, course, patience)
+                try:
+                    result = await self._try(target, course, patience)
+                except PermanentDeliveryError as error:
+                    if error.reply not in DECIDED_HERE:
+                        raise
+                    unfit = error.reply, error.server
+                    if error.reply is MAIL_LOOP:  # only better ones may be tried. RFC 5321 5.1
+                        break
+                    continue
                 if result is None:
                     impatient = impatient or target
                 elif course.is_over(result):
@@ -514,6 +529,8 @@ class SmtpDeliverer:
             result = await self._try(impatient, course, None)
             assert result is not None
             course.is_over(result)
+        if unfit is not None and course.result is None:
+            raise PermanentDeliveryError(*unfit)
 
     def servers(self, key: str) -> Sequence[NextHopServer]:
         """See `ports.Deliverer`."""
@@ -609,6 +626,9 @@ class SmtpDeliverer:
             error.__traceback__ = None
             return None if may_replace and not is_fresh and rules.may_be_about_session(error.reply) else error
         except PermanentDeliveryError as error:
+            if may_replace and not is_fresh and error.reply.code == OUT_OF_ORDER:  # something before, in this session
+                address.drop(session)
+                return None
             self._put_back(address, session, error.reply)
             if not course.refused:
                 raise

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from shadowrelay.sla.figures.exact import is_counted
+from shadowrelay.sla.figures.exact import ACKNOWLEDGED, is_counted
 from shadowrelay.sla.figures.rows import exact_rows
 
 SENT_AGAIN = "e"
@@ -17,7 +17,8 @@ def bearing(messages: DataFrame, logged_servers: Sequence[str]) -> DataFrame:
     """The acknowledged messages of clients (not of logged servers) that have a mark, with it and `at`. Fixed width."""
     is_relayed = F.coalesce(F.col("client_hash").isin([F.xxhash64(F.lit(name)) for name in logged_servers]), F.lit(False))
     has_mark = F.col("id_high").isNotNull() & F.col("addressed").isNotNull()
-    return messages.where(is_counted() & has_mark & ~is_relayed).select("message", "at", "server", "pair_server", "last_delivery_at", *MARK)
+    columns = ("message", "kind", "at", "server", "pair_server", "last_delivery_at", *MARK)
+    return messages.where(is_counted() & has_mark & ~is_relayed).select(*columns)
 
 
 def several(messages: DataFrame, logged_servers: Sequence[str]) -> DataFrame:
@@ -31,8 +32,10 @@ def repeated(events: DataFrame, messages: DataFrame, marks: DataFrame, logged_se
     time and place of the message.
 
     Shapes: `marks` as from `several`. The first delivery is the earliest of messages that were acknowledged earlier.
+    Reconstructed messages are left out: one that was relayed by TRACK looks like a repetition of itself.
     """
-    members = bearing(messages, logged_servers).where(F.col("last_delivery_at").isNotNull()).join(marks, on=[*MARK], how="inner")
+    is_known = (F.col("kind") == ACKNOWLEDGED) & F.col("last_delivery_at").isNotNull()
+    members = bearing(messages, logged_servers).where(is_known).drop("kind").join(marks, on=[*MARK], how="inner")
     rows = exact_rows(events.join(members.select("message"), on="message", how="left_semi"), logged_servers)
     told = rows.groupBy("message").agg(F.max("sender").alias("sender"), F.max("subject").alias("subject"))
     each = rows.where(F.col("is_delivery")).select(
