@@ -108,7 +108,7 @@ def test_of_nothing_every_figure_is_there_and_takes_the_place_of_the_report_befo
 
 
 def test_a_report_about_an_interval_has_what_belongs_to_it(judged, spark, tmp_path):
-    """From 11,000 s after noon until the end of the fourth day: takeovers and a plain message of the next day, one that was sent again, and no loss."""
+    """From 11,000 s after noon until the end of the fourth day: takeovers, a plain message of the next day, and one sent again."""
     since, until = at(11_000), at(3.5 * DAY)
     summary = write_report(spark, str(judged.warehouse), str(tmp_path), now=NOW, since=since, until=until)
     figures = {(line["scope"], line["name"]): line for line in summary["figures"] if line["window"] == "all"}
