@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 from shadowrelay.model.ids import DatabaseId, MessageId, ServerName
@@ -42,6 +43,7 @@ from shadowrelay.model.values import dataclass
 from shadowrelay.pipeline.delivery_rules import LadderStep
 from shadowrelay.protocol.filters import Expression
 
+NO_KEYS: Mapping[MessageId, Mapping[int, bytes]] = MappingProxyType({})
 Decide = Callable[[MessageId, Claim | None], Transition]
 """A pure decision of `shadowrelay.ownership`, run inside the transaction on the claim as stored there."""
 
@@ -163,8 +165,10 @@ class Ledger(Protocol):
         events: Sequence[DiscardEvent],
         decide: Callable[[DiscardEvent, Claim | None], Transition],
         keep_until: datetime,
+        keys: Mapping[MessageId, Mapping[int, bytes]] = NO_KEYS,
     ) -> tuple[Transition, ...]:
-        """Events that this node fetched by XQDISCARD, and its acknowledgement up to the last sequence, in one transaction."""
+        """Events that this node fetched by XQDISCARD, and its acknowledgement up to the last sequence, in one transaction. `keys`: of the
+        recipients of messages that are recorded as delivered if an event says that they were reached (`delivered_before`)."""
         ...
 
     async def acknowledged(self, primary: ServerName, database: DatabaseId, incarnation: int) -> int:

@@ -172,23 +172,27 @@ class DiscardStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DiscardEvent:
-    """One line of an XQDISCARD reply; empty `ordinals` with DELIVERED means all recipients. FORKS has ordinals and a next hop."""
+    """One line of an XQDISCARD reply; empty `ordinals` with DELIVERED means all recipients. FORKS has ordinals and a next hop.
+    `is_reached`: see `Notification`, and that was a short time ago."""
 
     sequence: int
     message_id: MessageId
     status: DiscardStatus
     ordinals: Ordinals = NO_ORDINALS
     next_hop: str = ""
+    is_reached: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """A discard notification to queue in the same commit as the change that it reports."""
+    """A discard notification to queue in the same commit as the change that it reports. `is_reached`, of DELIVERED: a next hop took the
+    message for each of these recipients, and that is recorded to recognise it when it is sent again. docs/design.md 6.5."""
 
     server: ServerName
     database: DatabaseId
     status: DiscardStatus
     ordinals: Ordinals = NO_ORDINALS
+    is_reached: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -218,16 +218,24 @@ def taken_back(claim: Claim | None) -> Transition:
     return Transition(claim, replace(claim, role=Role.PRIMARY))
 
 
-def recorded(claim: Claim | None, done: Ordinals) -> Transition:
-    """Attempts have ended for `done`: delivered, failed with their DSN, or expired. Notify every server on the list."""
+def recorded(claim: Claim | None, done: Ordinals, reached: Ordinals = NO_ORDINALS) -> Transition:
+    """Attempts have ended for `done`: delivered, failed with their DSN, or expired. Notify every server on the list. `reached`: those of
+    them whose delivery is recorded to recognise the message when it is sent again. They are named, unless they are all recipients."""
     claim = rules.require_claim(claim)
     news, done_now = done - claim.done, claim.done | done
     if len(done_now) >= claim.recipients_count:
-        return rules.all_done(claim, claim, done_now)
+        transition = rules.all_done(claim, claim, done_now)
+        if len(reached) == claim.recipients_count:
+            return replace(transition, tell=rules.notify(claim.copies, DiscardStatus.DELIVERED, is_reached=True))
+        told = rules.notify(claim.copies, DiscardStatus.DELIVERED, reached, is_reached=True) if reached else ()
+        return replace(transition, tell=(*told, *transition.tell))
     after = replace(claim, done=done_now)
     if claim.role is Role.SHADOW:
         return Transition(claim, after)
-    return Transition(claim, after, rules.notify(claim.copies, DiscardStatus.DELIVERED, news) if news else ())
+    named = reached & news
+    told = rules.notify(claim.copies, DiscardStatus.DELIVERED, named, is_reached=True) if named else ()
+    others = news - named
+    return Transition(claim, after, (*told, *rules.notify(claim.copies, DiscardStatus.DELIVERED, others)) if others else told)
 
 
 def apply_answer(claim: Claim, me: PeerDatabase, peer: PeerDatabase, answer: StatusAnswer) -> Transition | None:

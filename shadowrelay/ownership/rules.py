@@ -117,8 +117,10 @@ def with_done(claim: Claim, ordinals: Ordinals) -> Claim:
     return replace(claim, done=claim.done | (ordinals & everyone(claim)))
 
 
-def notify(copies: Iterable[Copy], status: DiscardStatus, ordinals: Ordinals = NO_ORDINALS) -> tuple[Notification, ...]:
-    return tuple([Notification(copy.server, copy.database, status, ordinals) for copy in copies])
+def notify(
+    copies: Iterable[Copy], status: DiscardStatus, ordinals: Ordinals = NO_ORDINALS, *, is_reached: bool = False
+) -> tuple[Notification, ...]:
+    return tuple([Notification(copy.server, copy.database, status, ordinals, is_reached) for copy in copies])
 
 
 def replace_copy(copies: tuple[Copy, ...], new: Copy) -> tuple[Copy, ...]:

@@ -139,6 +139,7 @@ class Services:
             self._forgotten,
             self.promote.seconds_until_takeover,
         )
+        context.repeats.on_ended = self.deliver.first_ended
         context.peers.on_new_database.append(self._database_changed)
         context.peers.on_new_incarnation.append(self._restarted)
         context.peers.on_return.append(self._returned)

@@ -18,7 +18,7 @@ from shadowrelay.memory import ContentBudget
 from shadowrelay.model.commit_failure import CommitFailure
 from shadowrelay.model.counts import Counts
 from shadowrelay.model.ids import MessageId, ServerName
-from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, Content, ContentPlace
+from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, Content, ContentPlace, Envelope
 from shadowrelay.model.ownership import Claim, DiscardEvent, DiscardStatus, Role, Transition
 from shadowrelay.model.replies import LedgerUnavailable
 from shadowrelay.model.tracking import Acknowledged
@@ -29,6 +29,7 @@ from shadowrelay.pipeline.delayed import Delayed
 from shadowrelay.pipeline.leases import Attempts, Leases
 from shadowrelay.pipeline.peerbook import PeerBook
 from shadowrelay.pipeline.pressure_rules import NO_PRESSURE, Pressure
+from shadowrelay.pipeline.repeats import Repeats
 from shadowrelay.pipeline.site_copies import SiteCopies
 from shadowrelay.ports import Clock, Decide, Ledger, PeerLink, TrackingLog
 from shadowrelay.protocol import tracking
@@ -157,6 +158,7 @@ class Context:
     pressure: Pressure = NO_PRESSURE
     delayed: Delayed = field(default_factory=Delayed)
     site_copies: SiteCopies = field(init=False)
+    repeats: Repeats = field(default_factory=Repeats)
     placements: set[MessageId] = field(default_factory=set)  # a copy is in progress, or its outcome is not recorded yet
 
     wall: delivery_rules.WallClock | None = None
@@ -259,12 +261,16 @@ class Context:
             await self.ledger.transition((), lambda _, claim: Transition(claim, claim))  # transactions keep their order
         self.attempts.settle(message_ids)
 
-    async def log_discarded(self, primary: ServerName, events: Sequence[DiscardEvent]) -> None:
+    async def log_discarded(
+        self, primary: ServerName, events: Sequence[DiscardEvent], known: Mapping[MessageId, tuple[int, Envelope]] | None = None
+    ) -> None:
         """Write a HADISCARD row for each shadow message that these ended, whichever way the node learned that. Called after the commit,
-        because the commit may fail. Raises: LedgerUnavailable."""
+        because the commit may fail. `known`: their envelopes, where they were read before. Raises: LedgerUnavailable."""
         if not events:
             return
-        envelopes = await self.ledger.envelopes([event.message_id for event in events])
+        envelopes = dict(known or {})
+        if missing := [event.message_id for event in events if event.message_id not in envelopes]:
+            envelopes |= await self.ledger.envelopes(missing)
         now = self.now()
         for event in events:
             internal_id, envelope = envelopes.get(event.message_id, (0, None))

@@ -133,8 +133,17 @@ class DeliverService:
     def _done(self, message_id: MessageId, internal_id: int) -> None:
         """Every recipient of the message is done, and that is recorded."""
         self._loaded_since_start.discard(internal_id)
+        self._context.repeats.ended(message_id)
         if self._context.delayed.waiting:
             self._context.delayed.end(message_id, Acknowledged.DONE)
+
+    def first_ended(self, message_id: MessageId) -> None:
+        """This message waited for another one with the same content, of which something became: attempt it now."""
+        self._context.tasks.spawn(self._due_now(message_id), "repeated")
+
+    async def _due_now(self, message_id: MessageId) -> None:
+        for key in await self._context.ledger.record_resubmitted(message_id):
+            self._queues.note_due(key, self._context.now())
 
     def wake_server(self, server: ServerName, limit: int = ALL) -> None:
         """Wake the messages that wait for this server, at most `limit`: it is back, need not be waited for any longer, or was
@@ -610,6 +619,7 @@ class DeliverService:
         """Process one fork, from its place in memory to its recorded outcome."""
         message_id = stored.envelope.message_id
         is_in_review = is_put_off = has_session = False
+        reason = ""
         try:
             try:
                 has_session = not is_aging and await queue.session()
@@ -623,9 +633,9 @@ class DeliverService:
             except LedgerUnavailable as error:
                 _log.warning("delivery.put_off", message_id=message_id, next_hop=queue.key, reason=error.reason)
                 is_put_off = True
-            except SameInProgress:
-                _log.info("delivery.same_in_progress", message_id=message_id, next_hop=queue.key)
-                is_put_off = True
+            except SameInProgress as error:
+                _log.info("delivery.same_in_progress", message_id=message_id, next_hop=queue.key, reason=error.reply.text)
+                is_put_off, reason = True, str(error.reply)
             except Exception:
                 _log.exception("delivery.failed", message_id=message_id, next_hop=queue.key)
                 is_put_off = True
@@ -634,7 +644,7 @@ class DeliverService:
                     queue.release()
             if is_put_off:
                 async with setting_aside(self._context, stored):
-                    await self._enqueuer.put_off(stored, fork, retry)
+                    await self._enqueuer.put_off(stored, fork, retry, reason)
         finally:
             self._queues.running_count -= 1
             self._context.attempts.end(message_id, queue.key)
@@ -704,7 +714,10 @@ class DeliverService:
                 read = await context.read_content(stored.place)
             return read
 
-        attempt = ForkAttempt(stored, fork, retry, read_content, lease.may_end_data, lease.reply_seconds)
+        def others() -> set[str]:
+            return {key for key in self._in_hand.get(stored.envelope.message_id, ()) if key != queue.key}
+
+        attempt = ForkAttempt(stored, fork, retry, read_content, lease.may_end_data, lease.reply_seconds, others)
 
         record = partial(self._outcomes.record, stored)
         began_at = context.clock.awake()

@@ -14,7 +14,7 @@ the commit that records the first attempt or, if that takes too long, gets a com
 import asyncio
 import random
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import field
 from datetime import datetime, timedelta
 from functools import partial
@@ -40,11 +40,12 @@ from shadowrelay.model.routing import Destination, Fork, HostPort
 from shadowrelay.model.tracking import EventSource
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.ownership import claims
-from shadowrelay.pipeline import delivery_rules, journal
+from shadowrelay.pipeline import delivery_rules, journal, repeats
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.delivery_rules import AttemptOutcome
 from shadowrelay.pipeline.dsn import promotion_header
 from shadowrelay.pipeline.generated_messages import Journaling, Notices, Record
+from shadowrelay.pipeline.joint_failures import Failures, JointFailures
 from shadowrelay.pipeline.poison import set_aside
 from shadowrelay.pipeline.relay import Relayed, RelayService
 from shadowrelay.pipeline.router import RECIPIENTS_PER_TRANSACTION_MAX, Router, routes_of
@@ -54,6 +55,7 @@ from shadowrelay.protocol import tracking
 from shadowrelay.settings.values import Settings
 
 NO_KEYS: Mapping[int, bytes] = MappingProxyType({})
+SAME_IN_PROGRESS = Reply(450, "4.3.0", "The same message is being delivered: waits for the outcome")
 RECORD_AGAIN_SECONDS = 1.0
 OWN_COMMIT_AFTER_SECONDS = 0.25  # most messages are delivered by then
 
@@ -62,7 +64,8 @@ _log = structlog.get_logger()
 
 @dataclass(slots=True)
 class ForkAttempt:
-    """One attempt. `content` is read by `read_content` when a session is open. `retry` is the fork's row in its queue.
+    """One attempt. `content` is read by `read_content` when a session is open. `retry` is the fork's row in its queue. `others`
+    gives the next hops of the message's other forks that are in hand.
 
     Units: `reply_seconds` is how long the reply to the final dot may still take.
     """
@@ -73,6 +76,7 @@ class ForkAttempt:
     read_content: Callable[[], Awaitable[Content]]
     may_end_data: Callable[[Ordinals], bool]
     reply_seconds: Callable[[], float]
+    others: Callable[[], Collection[str]] = tuple
     in_flight: list[MessageId] = field(default_factory=list)  # relayed by TRACK; the outcome is not recorded yet
 
 
@@ -101,7 +105,12 @@ class TransactionResult:
 
 
 class SameInProgress(Exception):
-    """Another attempt is delivering the same message, which a client sent twice: wait for its outcome."""
+    """The same message, which a client sent twice, is being delivered by another attempt, or may be by another node: wait for its outcome.
+    `reply` says for what it waits."""
+
+    def __init__(self, reply: Reply) -> None:
+        super().__init__(str(reply))
+        self.reply = reply
 
 
 class Forks:
@@ -113,6 +122,7 @@ class Forks:
         self._relay = relay
         self._notices = Notices(context)
         self._journaling = Journaling(context)
+        self._joint = JointFailures()
         self._chance = random.Random()
         self._in_progress: set[bytes] = set()  # keys of the deliveries that run: `delivery_rules.duplicate_keys`
         self.configure(context.settings)
@@ -187,9 +197,11 @@ class Forks:
         window = context.settings.transport.duplicate_detection_window
         keys = delivery_rules.duplicate_keys(stored.envelope, ordinals) if window else NO_KEYS
         if not self._in_progress.isdisjoint(keys.values()):
-            raise SameInProgress
+            raise SameInProgress(SAME_IN_PROGRESS)
         self._in_progress.update(keys.values())
         try:
+            if keys and not stored.is_promoted:  # before the look-up: what ends meanwhile is found by that
+                await self._wait_for_first(stored, ordinals, keys)
             # What was taken over was acknowledged by another server: only its own claim says who has it.
             if keys and not stored.is_promoted and context.ledger.may_be_delivered(keys.values(), context.now() - window):
                 ordinals -= await self._end_duplicates(attempt, keys, window, record)
@@ -201,12 +213,28 @@ class Forks:
             if len(ordinals) > RECIPIENTS_PER_TRANSACTION_MAX:
                 return await self._attempt_in_parts(attempt, ordinals, prefix, keys, record)
             result = await self._transaction(attempt, ordinals, prefix)
-            await self._commit(attempt, record, await self._record(attempt, self._settle(attempt, result), result, keys))
+            await self._finish(attempt, record, self._settle(attempt, result), result, keys)
             return _news(result)
         finally:
             self._in_progress.difference_update(keys.values())
             if attempt.in_flight:
                 self._relay.end_in_flight(attempt.in_flight)
+
+    async def _wait_for_first(self, stored: StoredMessage, ordinals: Ordinals, keys: Mapping[int, bytes]) -> None:
+        """Raises: SameInProgress while a copy held here is the same message, sent to another node before. docs/design.md 6.5."""
+        context = self._context
+        now = context.now()
+        held = context.repeats.held(stored, keys, ordinals, now)
+        if not held:
+            return
+        wanted = {ordinal: keys[ordinal] for ordinal in ordinals}
+        first = repeats.first_of(stored, wanted, await context.ledger.load_many(list(held)))
+        if first is not None:
+            context.repeats.wait(stored, first.envelope.message_id, now)
+            until = stored.envelope.arrived_at + repeats.AWAITED_MAX
+            where = first.claim.primary or first.promoted_from
+            text = f"Sent before, to {where} as {first.envelope.message_id}: waits for its delivery, until {until:%H:%M:%S}Z at the latest"
+            raise SameInProgress(Reply(450, "4.3.0", text))
 
     async def _end_duplicates(self, attempt: ForkAttempt, keys: Mapping[int, bytes], window: timedelta, record: Record) -> Ordinals:
         """End the recipients to whom the same message was delivered within the window. docs/design.md 6.5."""
@@ -258,10 +286,9 @@ class Forks:
                 if deferred is not None:
                     rest = replace(rest, ordinals=rest.ordinals | deferred.ordinals)
                 so_far = AttemptOutcome(outcome.delivered, {}, replace(rest, attempts_next_at=now))
+                await self._commit(attempt, record, await self._record(attempt, so_far, result, keys))
             else:
-                so_far = AttemptOutcome(outcome.delivered, failed, deferred, late, expired)
-            await self._commit(attempt, record, await self._record(attempt, so_far, result, keys))
-            if end >= len(places):
+                await self._finish(attempt, record, AttemptOutcome(outcome.delivered, failed, deferred, late, expired), result, keys)
                 break
         news = _news(result)
         return NextHopNews(None) if news.is_lost and start else news  # it answered the transactions before
@@ -283,7 +310,26 @@ class Forks:
             )
         if outcome.failed:
             self._log_rows(attempt, result, outcome, EventSource.QUEUE)
-        await self._commit(attempt, record, await self._record(attempt, outcome, result))
+        await self._finish(attempt, record, outcome, result, NO_KEYS)
+
+    async def _finish(
+        self, attempt: ForkAttempt, record: Record, outcome: AttemptOutcome, result: TransactionResult, keys: Mapping[int, bytes]
+    ) -> None:
+        """Commit the outcome of the fork's last transaction, with failures of other forks that wait; or let one of them do so."""
+        message_id, others = attempt.stored.envelope.message_id, attempt.others()
+        is_last = self._joint.is_last(message_id, others)
+        if others and not is_last and outcome.failed and not outcome.delivered and outcome.retry is None:
+            failures = Failures(attempt.fork.destination.key, outcome.failed, outcome.expired, result.server)
+            if await self._joint.wait(message_id, failures):
+                return
+            is_last = True  # waits no longer
+        joined = self._joint.take(message_id) if is_last else []
+        try:
+            await self._commit(attempt, record, await self._record(attempt, outcome, result, keys, joined))
+        except BaseException:
+            self._joint.end(joined, is_committed=False)
+            raise
+        self._joint.end(joined, is_committed=True)
 
     async def _transaction(self, attempt: ForkAttempt, ordinals: Ordinals, prefix: bytes) -> TransactionResult:
         stored, fork = attempt.stored, attempt.fork
@@ -383,13 +429,20 @@ class Forks:
             )
 
     async def _record(
-        self, attempt: ForkAttempt, outcome: AttemptOutcome, result: TransactionResult | None, keys: Mapping[int, bytes] = NO_KEYS
+        self,
+        attempt: ForkAttempt,
+        outcome: AttemptOutcome,
+        result: TransactionResult | None,
+        keys: Mapping[int, bytes] = NO_KEYS,
+        joined: Sequence[Failures] = (),
     ) -> AttemptRecord:
         """The record to commit: the ordinals that ended, the rest of the fork, and the DSNs to the sender. Without a result nothing
-        was attempted, and the sender gets no DSN."""
+        was attempted, and the sender gets no DSN. `joined`: of other forks, whose rows in queues end with their recipients."""
         transport = self._context.settings.transport
         now = self._context.now()
         relayed = None if result is None else result.relayed
+        for one in joined:
+            outcome = replace(outcome, failed={**outcome.failed, **one.failed}, expired=outcome.expired | one.expired)
         stored, key = attempt.stored, attempt.fork.destination.key
         others: tuple[ForkRetry, ...] = ()
         if outcome.retry is not None and not stored.retries:
@@ -397,7 +450,10 @@ class Forks:
         notices: tuple[GeneratedMessage, ...] = ()
         # The sender may have requested any of these reports.
         if result is not None and (outcome.failed or outcome.delayed_dsn or (outcome.delivered and not result.passes_dsn)):
-            notices = await self._notices.about(stored, attempt.read_content, outcome, result.server, passes_dsn=result.passes_dsn)
+            servers = {ordinal: one.server for one in joined for ordinal in one.failed}
+            notices = await self._notices.about(
+                stored, attempt.read_content, outcome, result.server, passes_dsn=result.passes_dsn, servers=servers
+            )
         return AttemptRecord(
             stored.envelope.message_id,
             key,
@@ -546,7 +602,7 @@ class Outcomes:
         message_id = stored.envelope.message_id
 
         def decide(_: MessageId, claim: Claim | None) -> Transition:
-            return claims.recorded(claim, record.done)
+            return claims.recorded(claim, record.done, record.sent if record.delivered else NO_ORDINALS)
 
         joined, has_verdict = self._verdicts.joined(message_id, decide)
         for generated in record.generated if not stored.is_promoted else ():  # promoted: all nodes are asked first, see `Notices`

@@ -14,8 +14,9 @@ they take turns, and each reads the message again.
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
+from types import MappingProxyType
 from weakref import WeakValueDictionary
 
 import structlog
@@ -34,6 +35,7 @@ from shadowrelay.pipeline.dsn import RETURNED_OCTETS_MAX, Action, DsnKind, Recip
 ACTIONS = {DsnKind.FAILURE: Action.FAILED, DsnKind.DELAY: Action.DELAYED, DsnKind.SUCCESS: Action.RELAYED}
 RELAYED = Reply(250, "2.0.0", "Relayed to a server that makes no further reports")
 BUILD_AGAIN_SECONDS = 1.0
+NO_SERVERS: Mapping[int, str] = MappingProxyType({})
 
 Record = Callable[[AttemptRecord], Awaitable[None]]
 """Returns when the record is committed, however long that takes."""
@@ -55,15 +57,18 @@ class Notices:
         server: str,
         *,
         passes_dsn: bool,
+        servers: Mapping[int, str] = NO_SERVERS,
     ) -> tuple[GeneratedMessage, ...]:
         """Shapes: empty if no DSN is due, as always for the null sender. `passes_dsn`: the next hop received the sender's DSN
-        parameters and reports itself. The content is read only if a DSN is due."""
+        parameters and reports itself. The content is read only if a DSN is due. `servers`: of failed recipients that
+        another one than `server` refused."""
         if not stored.envelope.sender:
             return ()
         found: dict[DsnKind, dict[int, tuple[Reply, str]]] = {}
         if outcome.failed:
             found[DsnKind.FAILURE] = {
-                ordinal: (reply, "" if ordinal in outcome.expired else server) for ordinal, reply in outcome.failed.items()
+                ordinal: (reply, "" if ordinal in outcome.expired else servers.get(ordinal, server))
+                for ordinal, reply in outcome.failed.items()
             }
         if outcome.delayed_dsn:
             found[DsnKind.DELAY] = {ordinal: (_last_reply(outcome), server) for ordinal in outcome.delayed_dsn}

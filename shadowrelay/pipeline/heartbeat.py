@@ -8,13 +8,14 @@ time. A reply is committed before the next question acknowledges it.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
 import structlog
 
-from shadowrelay.model.ids import ServerName
+from shadowrelay.model.ids import MessageId, ServerName
+from shadowrelay.model.message import Envelope
 from shadowrelay.model.ownership import Claim, DiscardEvent, Transition
 from shadowrelay.model.peers import DiscardReply, PeerIdentity
 from shadowrelay.model.replies import LedgerUnavailable, PeerUnavailable
@@ -200,7 +201,10 @@ class HeartbeatService:
             return transition
 
         keep_until = delivery_rules.safety_net_until(context.now(), context.settings.transport)
-        transitions = await context.ledger.record_discards(speaker.server, speaker.database, incarnation, reply.events, decide, keep_until)
+        envelopes, keys = await self._reached(reply.events)
+        transitions = await context.ledger.record_discards(
+            speaker.server, speaker.database, incarnation, reply.events, decide, keep_until, keys
+        )
         for event, transition in zip(reply.events, transitions, strict=True):
             if not context.call_off_done(event.message_id, transition) and transition.changed:
                 context.attempts.changed(event.message_id)
@@ -216,4 +220,21 @@ class HeartbeatService:
                 context.leases.forget(event.message_id)
                 if context.delayed.waiting:
                     context.delayed.end(event.message_id, Acknowledged.DONE)
-        await context.log_discarded(speaker.server, rules.discarded(reply.events, transitions))
+            if transition.changed:
+                context.repeats.ended(event.message_id)
+        await context.log_discarded(speaker.server, rules.discarded(reply.events, transitions), envelopes)
+
+    async def _reached(
+        self, events: Sequence[DiscardEvent]
+    ) -> tuple[Mapping[MessageId, tuple[int, Envelope]], Mapping[MessageId, Mapping[int, bytes]]]:
+        """Envelopes of the messages of which recipients were reached, and what is recorded of these to recognise the messages when they are
+        sent again, to this node. docs/design.md 6.5. Raises: LedgerUnavailable."""
+        context = self._context
+        reached = [event.message_id for event in events if event.is_reached]
+        if not reached or not context.settings.transport.duplicate_detection_window:
+            return {}, {}
+        envelopes = await context.ledger.envelopes(reached)
+        keys = {}
+        for message_id, (_, envelope) in envelopes.items():
+            keys[message_id] = delivery_rules.duplicate_keys(envelope, frozenset(range(1, len(envelope.recipients) + 1)))
+        return envelopes, keys

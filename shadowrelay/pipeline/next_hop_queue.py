@@ -434,13 +434,16 @@ class Enqueuer:
         for key in keys:
             self._queues.note_due(key, now)
 
-    async def put_off(self, stored: StoredMessage, fork: Fork, retry: ForkRetry | None) -> None:
-        """Postpone a fork whose attempt had no result: its content cannot be read now, or the failure was unexpected. It waits as
-        after a first refusal, and keeps its place in memory until that is recorded; other mail proceeds. Raises nothing."""
+    async def put_off(self, stored: StoredMessage, fork: Fork, retry: ForkRetry | None, reason: str = "") -> None:
+        """Postpone a fork whose attempt had no result: its content cannot be read now, the same message comes first (`reason`), or the
+        failure was unexpected. It waits as after a first refusal, and keeps its place in memory until that is recorded; other mail
+        proceeds. Raises nothing."""
         context = self._context
         while True:
             now = context.now()
             waiting = retry or self._forks.queued(stored, fork, now)
+            if reason:
+                waiting = replace(waiting, last_reply=reason)
             later = now + context.settings.send.queue_glitch_retry_interval
             others = [] if stored.retries else [self._forks.queued(stored, other, now) for other in self._forks.of(stored) if other != fork]
             try:

@@ -184,6 +184,8 @@ class PeerRequestService:
             return PROCESS_ENDED if self._is_of_ended_process(peer) else NUMBER_USED_UP
         if transition.outcome == Outcome.SUPERSEDED and transition.answer is not None:
             return await self._superseded(message.envelope.message_id, transition, transition.answer)
+        if context.settings.transport.duplicate_detection_window:
+            context.repeats.note_held(offer.envelope)
         context.tracking.write(
             tracking.hareceive(context.me.server, offer.envelope, at=context.now(), primary=peer.server, size=offer.content.size)
         )

@@ -25,6 +25,7 @@ from shadowrelay.protocol.fields import (
     format_done,
     format_next_hop,
     format_number,
+    format_ordinals,
     format_ranges,
     garbled_reply,
     parse_counter,
@@ -250,10 +251,13 @@ EVENT_LINE_OCTETS_MAX = 19 + 1 + 36 + 1 + 9 + 1 + ORDINALS_PER_LINE_OCTETS_MAX  
 FORK_LINE_OCTETS_MAX = EVENT_LINE_OCTETS_MAX + 1 + NEXT_HOP_OCTETS_MAX  # 880
 LINE_OVERHEAD_OCTETS = 10 + 2  # `250-2.0.0 ` and CRLF
 LAST_LINE_OCTETS_MAX = LINE_OVERHEAD_OCTETS + 10 + 19 + 1 + 9 + 19  # 70: `remaining=<n> position=<p>`
+REACHED_OCTETS = 9  # ` reached=`
+REACHED_RANGE_OCTETS_MAX = 8  # `,100-355`
 # An ordinary event has 10+1+36+1+9 = 57 octets, 69 with code and CRLF: about 355 of them fit 24 KiB.
 
 _SUCCESS = re.compile(r"2\.[0-9]{1,3}\.[0-9]{1,3} ")
 _REMAINING = re.compile(r"remaining=(0|[1-9][0-9]{0,18})(?: [!-~ ]*)?")
+_REACHED = re.compile(r" reached=([0-9,-]+)(?: |\Z)")
 _STATUSES = {status.value: status for status in DiscardStatus}
 
 
@@ -294,8 +298,12 @@ def format_reply_lines(reply: DiscardReply, position: int | None = None) -> list
     lines: list[str] = []
     octets = LAST_LINE_OCTETS_MAX
     written = 0
+    was_reached = has_reached = False
     for event in reply.events:
         more = _event_lines(event)
+        if event.is_reached and not was_reached:
+            octets += REACHED_RANGE_OCTETS_MAX + (0 if has_reached else REACHED_OCTETS)
+        was_reached, has_reached = event.is_reached, has_reached or event.is_reached
         for line in more:
             octets += len(line) + LINE_OVERHEAD_OCTETS
         if len(lines) + len(more) >= REPLY_LINES_MAX or octets > REPLY_OCTETS_MAX:
@@ -304,7 +312,10 @@ def format_reply_lines(reply: DiscardReply, position: int | None = None) -> list
         written += 1
     remaining = min(COUNTER_MAX, reply.remaining + len(reply.events) - written)
     last = f"remaining={remaining}"
-    return [*lines, last if position is None else f"{last} {format_position(position)}"]
+    if position is not None:
+        last += f" {format_position(position)}"
+    reached = frozenset(place for place, event in enumerate(reply.events[:written], 1) if event.is_reached)
+    return [*lines, f"{last} reached={format_ordinals(reached)}" if reached else last]
 
 
 def _event_lines(event: DiscardEvent) -> list[str]:
@@ -331,7 +342,8 @@ def parse_reply_lines(lines: Sequence[str]) -> DiscardReply:
     if not 0 < len(lines) <= REPLY_LINES_MAX or sum(map(len, lines)) > REPLY_OCTETS_MAX:
         raise garbled_reply()
     texts = [line[found.end() :] if (found := _SUCCESS.match(line)) else line for line in lines]
-    last = _REMAINING.fullmatch(texts.pop())
+    last_text = texts.pop()
+    last = _REMAINING.fullmatch(last_text)
     if last is None or (remaining := int(last[1])) > COUNTER_MAX:
         raise garbled_reply()
     events: list[DiscardEvent] = []
@@ -344,6 +356,11 @@ def parse_reply_lines(lines: Sequence[str]) -> DiscardReply:
                 raise garbled_reply()
             else:
                 events.append(event)
+        if reached := _REACHED.search(last_text):
+            for place in parse_ordinals(reached[1], len(events)):
+                if events[place - 1].status is not DiscardStatus.DELIVERED:
+                    raise garbled_reply()
+                events[place - 1] = replace(events[place - 1], is_reached=True)
     except WireError as error:
         raise (error if error.reply is BAD_FORKS else garbled_reply()) from None
     return DiscardReply(tuple(events), remaining)

@@ -48,6 +48,8 @@ BLOCK_SECONDS = 180.0  # RFC 5321 4.5.3.2.5
 DOT_SECONDS = 600.0  # RFC 5321 4.5.3.2.6; a shorter time causes duplicates
 BLOCK_OCTETS = 256 * 1024
 SIZE = re.compile(r"[0-9]{1,20}")  # RFC 1870 3
+RSET = b"RSET\r\n"
+OUT_OF_ORDER = 503
 TOO_MANY_RECIPIENTS_552, TLS_DEMANDED = 552, 530  # to RCPT; RFC 3207 4
 TRANSIENT = re.compile(r"^5\.")
 
@@ -55,6 +57,7 @@ TOO_LARGE = Reply(552, "5.3.4", "The message is larger than the next hop takes")
 NEEDS_8BITMIME = Reply(554, "5.6.3", "The content is 8-bit and the next hop does not offer 8BITMIME")  # RFC 6152 3
 NEEDS_SMTPUTF8 = Reply(550, "5.6.7", "The message needs SMTPUTF8 and the next hop does not offer it")  # RFC 6531 3.5
 BAD_ENVELOPE = Reply(554, "5.5.2", "The envelope cannot be written as SMTP commands")
+DECIDED_HERE = (TOO_LARGE, NEEDS_8BITMIME, NEEDS_SMTPUTF8, MAIL_LOOP)
 CONTENT_UNREADABLE = Reply(451, "4.3.0", "The stored content cannot be read")
 
 
@@ -186,7 +189,7 @@ class DeliveryTransaction:
         if data.code == 354:  # RFC 2920 3.1: the client must still end the content
             await self._settle(b".\r\n", limits.dot)
         else:
-            await self._settle(b"RSET\r\n", limits.command)
+            await self._settle(RSET, limits.command)
         return False
 
     async def _announce_one_by_one(self, mail: bytes, rcpts: Sequence[bytes]) -> bool:
@@ -200,7 +203,7 @@ class DeliveryTransaction:
             pipeline.write(rcpt, 1)
             self._note_recipient(ordinal, await pipeline.answer(limits.command))
         if not self.accepted:
-            await self._settle(b"RSET\r\n", limits.command)
+            await self._settle(RSET, limits.command)
             return False
         pipeline.write(b"DATA\r\n", 1)
         return await self._may_follow(await pipeline.answer(limits.data))
@@ -210,7 +213,7 @@ class DeliveryTransaction:
             return True
         if self._is_positive(data):
             raise self._out_of_place(data)
-        await self._settle(b"RSET\r\n", self.work.limits.command)
+        await self._settle(RSET, self.work.limits.command)
         for ordinal in self.accepted:
             self.replies[ordinal] = data.reply
         if len(self.accepted) == len(self.work.ordinals):
@@ -230,9 +233,12 @@ class DeliveryTransaction:
         """Return the session to a state in which MAIL is possible. Recorded replies stay valid if that fails."""
         try:
             self.session.pipeline.write(line, 1)
-            await self.session.pipeline.answer(seconds)
+            answer = await self.session.pipeline.answer(seconds)
         except SessionBroken:
             self.session.pipeline.abort()
+        else:
+            if answer.code >= 300 and line == RSET:  # the next MAIL would be refused as one too many
+                self.session.pipeline.abort()
 
     def _note_recipient(self, ordinal: int, answer: RawReply) -> None:
         if self._is_positive(answer):
@@ -396,7 +402,7 @@ class ServersInTurn:
     """An attempt from server to server. `left`: recipients that a further server may get; `refused`: by replies that are final.
 
     `result`: what the last server did that answered, else what the last one did; `impatient`: the first one of which nothing is known,
-    because it was not waited for.
+    because it was not waited for; `unfit`: why, by our own decision, the last server of which that holds got nothing, and its name.
     """
 
     job: DeliveryJob
@@ -406,6 +412,12 @@ class ServersInTurn:
     result: DeliveryReport | TransientDeliveryError | None = None
     answers_count: int = 0
     impatient: NextHopHost | None = None
+    unfit: tuple[Reply, str] | None = None
+
+    @property
+    def leads_back(self) -> bool:
+        """A server was this node: only better ones may get the mail. RFC 5321 5.1."""
+        return self.unfit is not None and self.unfit[0] is MAIL_LOOP
 
     def is_over(self, target: NextHopHost, result: DeliveryReport | TransientDeliveryError | None) -> bool:
         """Note what a server did; whether no other server may be tried. See the table of `next_hop_rules`."""
@@ -436,6 +448,8 @@ class ServersInTurn:
     def outcome(self) -> DeliveryReport:
         """The report of all servers. Raises what the last one did if it is the same for all recipients."""
         result = self.result
+        if result is None and self.unfit is not None:
+            raise PermanentDeliveryError(*self.unfit)
         if result is None:
             raise TransientDeliveryError(NO_USABLE_EXCHANGE, self.job.destination.key, is_unreachable=True)
         if isinstance(result, DeliveryReport):
@@ -492,7 +506,7 @@ class SmtpDeliverer:
         error: BaseException | None = None
         try:
             first = self._next_hops.at_hand(job.destination)
-            if first is None or not course.is_over(first, await self._try(first, course)):
+            if first is None or not await self._is_over(first, course):
                 await self._try_others(course, first)
             report = course.outcome()
             return report
@@ -507,14 +521,25 @@ class SmtpDeliverer:
         """Try server after server. Raises what is final for all recipients, except where some are refused already."""
         async with contextlib.aclosing(self._next_hops.targets(course.job.destination)) as targets:
             async for target in targets:
-                if not course.may_go_on():
+                if course.leads_back or not course.may_go_on():
                     break
                 if target == tried or (course.result is not None and self._next_hops.is_skipped(target)):
                     continue
-                if course.is_over(target, await self._try(target, course)):
+                if await self._is_over(target, course):
                     return
         if course.impatient is not None and not course.answers_count and course.may_go_on():
-            course.is_over(course.impatient, await self._try(course.impatient, course, is_patient=True))
+            await self._is_over(course.impatient, course, is_patient=True)
+
+    async def _is_over(self, target: NextHopHost, course: ServersInTurn, *, is_patient: bool = False) -> bool:
+        """Try this server; whether no other one may be tried. What this node decides about a server, which lacks an extension or leads
+        back here, is final only if there is no other one."""
+        try:
+            return course.is_over(target, await self._try(target, course, is_patient=is_patient))
+        except PermanentDeliveryError as error:
+            if error.reply not in DECIDED_HERE:
+                raise
+            course.unfit = error.reply, error.server
+            return False
 
     def servers(self, key: str) -> Sequence[NextHopServer]:
         """See `ports.Deliverer`."""
@@ -611,6 +636,9 @@ class SmtpDeliverer:
             error.__traceback__ = None
             return None if may_replace and not is_fresh and rules.may_be_about_session(error.reply) else error
         except PermanentDeliveryError as error:
+            if may_replace and not is_fresh and error.reply.code == OUT_OF_ORDER:  # something before, in this session
+                address.drop(session)
+                return None
             self._put_back(address, session, error.reply)
             if not course.refused:
                 raise

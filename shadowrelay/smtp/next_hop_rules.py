@@ -9,6 +9,8 @@ probe that fails doubles the time until the next one.
 | 4xx to MAIL, DATA, the dot, or to every recipient     | goes on to the next address       | if it is about the server       |
 | the session is lost before the dot                    | goes on to the next address       | no                              |
 | 5xx, or any recipient was accepted                    | ends                              | no                              |
+| it lacks an extension, or room for the message        | goes on; final if nobody is left  | no                              |
+| it is this node, behind another address               | ends; final if nobody was better  | no                              |
 | the session is lost after the dot                     | ends: the server may have it      | no                              |
 
 A 4xx is about the server unless its enhanced code names an address, a mailbox, the content or a policy (RFC 3463 X.1, X.2, X.6, X.7). A

@@ -38,7 +38,7 @@ from shadowrelay.model.queue import (
 from shadowrelay.model.replies import ContentCorrupt
 from shadowrelay.model.resubmission import Criteria, Progress, RequestState, ResubmitRequest, Resubmitted
 from shadowrelay.pipeline.delivery_rules import LadderStep
-from shadowrelay.ports import Decide
+from shadowrelay.ports import NO_KEYS, Decide
 from shadowrelay.protocol.filters import Expression
 from shadowrelay.store import content, counters, errors, filter_sql, promises, queues, reading, resubmit_requests, rows
 from shadowrelay.store.commit import Committer, InlineWriter, ThreadedWriter, Writer
@@ -224,6 +224,7 @@ class SqliteLedger:
         events: Sequence[DiscardEvent],
         decide: Callable[[DiscardEvent, Claim | None], Transition],
         keep_until: datetime,
+        keys: Mapping[MessageId, Mapping[int, bytes]] = NO_KEYS,
     ) -> tuple[Transition, ...]:
         run = partial(
             promises.discards,
@@ -233,6 +234,7 @@ class SqliteLedger:
             events=tuple(events),
             decide=decide,
             keep_until=keep_until,
+            keys=keys,
         )
         done: tuple[Transition, ...] = await self._writer.submit(run, [event.message_id for event in events])
         return done
@@ -247,10 +249,10 @@ class SqliteLedger:
 
     async def discards_for(self, asker: ServerName, database: DatabaseId, maximum: int) -> DiscardReply:
         known = self._state.peers
-        known.asked_at[asker] = rows.encode_instant(self._state.now())
+        now = known.asked_at[asker] = rows.encode_instant(self._state.now())
         known.asked_unsaved.add(asker)
         with_forks = asker in self._state.tells_forks_to
-        question = partial(reading.discards_for, asker=asker, database=database, maximum=maximum, with_forks=with_forks)
+        question = partial(reading.discards_for, asker=asker, database=database, maximum=maximum, now=now, with_forks=with_forks)
         return await self._readers.ask(question)
 
     async def has_unacknowledged(self, asker: ServerName, database: DatabaseId) -> bool:

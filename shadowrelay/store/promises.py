@@ -9,7 +9,7 @@ goes when no message in it is unfinished or kept in Safety Net.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -336,6 +336,7 @@ def discards(
     events: Sequence[DiscardEvent],
     decide: Callable[[DiscardEvent, Claim | None], Transition],
     keep_until: datetime,
+    keys: Mapping[MessageId, Mapping[int, bytes]],
 ) -> tuple[Transition, ...]:
     work.preload([event.message_id for event in events])
     claims: dict[MessageId, Claim | None] = {}
@@ -350,12 +351,24 @@ def discards(
         if transition.changed:
             work.apply(event.message_id, transition, keep_until=kept)
             work.tell(event.message_id, transition)
+            if event.message_id in keys and event.is_reached:
+                _reached(work, event, keys[event.message_id], transition)
         elif transition.outcome == Outcome.FORKS and (row := work.row(event.message_id)) is not None:
             work.note_fork(row, event.next_hop, event.ordinals)
     if events:
         work.changes_count += 1
         work.execute_many(UPSERT_ACKNOWLEDGED, [(primary, database, incarnation, max(event.sequence for event in events))])
     return tuple(transitions)
+
+
+def _reached(work: UnitOfWork, event: DiscardEvent, keys: Mapping[int, bytes], transition: Transition) -> None:
+    """Its primary server delivered what this node held a copy of: recognise it here, too, when it is sent again. docs/design.md 6.5."""
+    before = transition.before
+    if before is None or before.role is not Role.SHADOW or before.is_kept:
+        return
+    for ordinal, key in keys.items():
+        if not event.ordinals or ordinal in event.ordinals:
+            work.delivered.append((key, work.now_microseconds, event.message_id))
 
 
 def forget_acknowledged(work: UnitOfWork, asker: ServerName, database: DatabaseId, sequence: int, decide: Decide) -> tuple[Transition, ...]:

@@ -34,7 +34,8 @@ from shadowrelay.store.dialect import CrossJoin, by_way_of, compiled, constant, 
 from shadowrelay.store.writing import BUSY_TIMEOUT_MILLISECONDS
 
 KEYS_PER_LOOK_UP = 500  # parameters of one statement
-STATUSES = {status.value: status for status in DiscardStatus}
+STATUSES = {status.value: status for status in DiscardStatus} | {tables.REACHED: DiscardStatus.DELIVERED}
+REACHED_MICROSECONDS_MAX = 300 * 1_000_000  # the asker's window for repeated messages begins when it hears of a delivery: not much later
 PAGES_KEPT = 64  # statements that need not be built again
 
 _M, _R, _D, _W, _T = tables.MESSAGE.c, tables.RETRY.c, tables.DISCARD.c, tables.WAITING.c, tables.DELIVERED_TO.c
@@ -80,7 +81,10 @@ _FORK = tables.SHADOW_FORK
 SELECT_SHADOW_FORKS = compiled(select(_FORK).select_from(CrossJoin(_WANTED, _FORK, _FORK.c.message == _WANTED.c.value)))
 _IS_FOR = and_(_D.asker == bindparam("asker"), _D.asker_database.in_([bindparam("database"), constant(NO_DATABASE)]))
 _DISCARDS = (
-    select(_D.sequence, _D.message_id, _D.status, _D.ordinals, _D.next_hop).where(_IS_FOR).order_by(_D.sequence).limit(bindparam("limit"))
+    select(_D.sequence, _D.message_id, _D.status, _D.ordinals, _D.created_at, _D.next_hop)
+    .where(_IS_FOR)
+    .order_by(_D.sequence)
+    .limit(bindparam("limit"))
 )
 _NO_FORKS = _D.status != constant(DiscardStatus.FORKS.value)
 SELECT_DISCARDS = compiled(_DISCARDS)
@@ -109,7 +113,7 @@ SELECT_QUEUES = select(  # two looks into an index for each queue, however much 
 )
 SELECT_WAITED_FOR = each_value(tables.AWAITED, _R.waits_for)
 OF_A_COPY = (_M.internal_id, _M.message_id, _M.ownership, _M.placement, _M.number_database)
-_SAYS_DELIVERED = _W.status == DiscardStatus.DELIVERED.value
+_SAYS_DELIVERED = _W.status.in_([DiscardStatus.DELIVERED.value, tables.REACHED])
 NEVER_DUE = rows.encode_instant(NEVER)  # the forks of suspended messages
 Statement = Select[Any] | tuple[str, tuple[Any, ...]]
 """An expression, or compiled text and its parameters."""
@@ -294,15 +298,19 @@ def shadow_groups(connection: Connection) -> tuple[ShadowGroup, ...]:
     return tuple(found)
 
 
-def discards_for(connection: Connection, asker: ServerName, database: DatabaseId, maximum: int, *, with_forks: bool) -> DiscardReply:
+def discards_for(
+    connection: Connection, asker: ServerName, database: DatabaseId, maximum: int, now: int, *, with_forks: bool
+) -> DiscardReply:
     many = fetch(connection, (SELECT_DISCARDS if with_forks else SELECT_DISCARDS_BUT_FORKS, (asker, database, maximum)))
     remaining = 0
     if len(many) == maximum:
         remaining = max(0, counters.discards(connection, asker, {database, NO_DATABASE}) - len(many))
     events = []
-    for sequence, message_id, status, ordinals, next_hop in many:
+    for sequence, message_id, status, ordinals, created_at, next_hop in many:
         try:
-            events.append(DiscardEvent(sequence, MessageId(message_id), STATUSES[status], rows.decode_ordinals(ordinals), next_hop))
+            is_reached = status == tables.REACHED and abs(now - created_at) <= REACHED_MICROSECONDS_MAX
+            decoded = rows.decode_ordinals(ordinals)
+            events.append(DiscardEvent(sequence, MessageId(message_id), STATUSES[status], decoded, next_hop, is_reached))
         except (ValueError, KeyError):  # a corrupt row is skipped; STATUS will answer instead
             continue
     return DiscardReply(tuple(events), remaining)

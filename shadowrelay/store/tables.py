@@ -175,6 +175,7 @@ DISCARD = Table(
     Column("created_at", Integer, nullable=False),
     Column("next_hop", Text, nullable=False, server_default=""),
 )
+REACHED = "reached"  # as `status`: a `delivered` that says `Notification.is_reached`
 Index("discard_asker", DISCARD.c.asker, DISCARD.c.sequence)
 ENDS_UNHEARD = Index(  # who is not to forget the message before its former primary server has heard that it has ended elsewhere
     "discard_ends", DISCARD.c.message_id, sqlite_where=DISCARD.c.status.in_([constant("promoted"), constant("released")])

@@ -475,7 +475,8 @@ class UnitOfWork:
 
     def notification(self, message_id: MessageId, notification: Notification) -> tuple[Any, ...]:
         ordinals = rows.encode_ordinals(notification.ordinals) if notification.ordinals else ""
-        return (notification.server, notification.database, message_id, str(notification.status), ordinals, self.now_microseconds)
+        status = tables.REACHED if notification.is_reached else str(notification.status)
+        return (notification.server, notification.database, message_id, status, ordinals, self.now_microseconds)
 
     def release_generated(self, row: Row) -> None:
         """Nothing waits for this generated message any more."""

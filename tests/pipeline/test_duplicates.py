@@ -12,7 +12,9 @@ from shadowrelay.model.ownership import Role
 from shadowrelay.model.queue import Origin
 from shadowrelay.model.replies import Reply, TransientDeliveryError
 from shadowrelay.model.tracking import EventId
-from tests.kit.nodes import BUSY, EAST, OK, SPAN, WEST, VirtualNode, in_virtual_time, nodes, until
+from shadowrelay.ownership import claims
+from shadowrelay.pipeline.repeats import AWAITED_MAX
+from tests.kit.nodes import BUSY, EAST, NORTH, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes, until
 
 DATE = "Sun, 1 Mar 2026 12:00:00 +0000"
 HEADERS = {"internet_message_id": "<1@x.example>", "date": DATE, "fingerprint": "0" * 32}
@@ -248,27 +250,209 @@ def test_a_message_without_message_id_or_date_is_never_a_duplicate(tmp_path: Pat
     both()
 
 
-@in_virtual_time
-async def test_another_node_does_not_know_of_the_delivery(tmp_path: Path) -> None:
-    async with nodes(tmp_path, EAST, WEST, **SETTINGS) as net:
-        await send(net.nodes[EAST], "u@a.example")
-        await send(net.nodes[WEST], "u@a.example")
+# sent again to another node
+def stuck(net: Net, *servers: str) -> None:
+    """What these nodes deliver is deferred; the others deliver."""
 
-        assert (["u@a.example"], ["u@a.example"]) == (net.sink.by(EAST), net.sink.by(WEST))
+    async def before_dot(server: str) -> None:
+        if server in servers:
+            raise TransientDeliveryError(BUSY, "sink.example")
+
+    net.sink.before_dot = before_dot
+
+
+async def held_by(net: Net, first: str, second: str) -> str:
+    """A message that one node has accepted and cannot deliver, of which the other one holds the copy."""
+    stuck(net, first)
+    node = net.nodes[first]
+    await node.accept("u@a.example", **HEADERS)
+    await until(net.nodes[second].in_role(node.last, Role.SHADOW), 10)
+    await until(lambda: 1 == len(node.log.rows(EventId.DEFER)), 10)
+    return node.last
+
+
+@in_virtual_time
+async def test_what_another_node_delivered_is_recognised_by_the_node_that_held_the_copy(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, **SETTINGS) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        first = await send(east, "u@a.example")
+        await until(west.in_role(first, Role.DELIVERED), 30)
+
+        await send(west, "u@a.example")
+
+        assert ["u@a.example"] == net.sink.addresses()
+        (row,) = west.log.rows(EventId.DUPLICATEDELIVER)
+        assert first == row.reference
+
+
+@in_virtual_time
+async def test_a_recipient_whom_the_other_node_did_not_reach_is_tried_again(tmp_path: Path) -> None:
+    """Done is not delivered: the second message is ended only for whom the first node itself would have ended it."""
+    async with nodes(tmp_path, EAST, WEST, **SETTINGS) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        net.sink.answer = lambda address: Reply(550, "5.1.1", "no such user") if address == "bad@a.example" else OK
+        first = await send(east, "bad@a.example", "u@a.example")
+        await until(west.in_role(first, Role.DELIVERED), 60)
+        net.sink.answer = lambda address: OK
+
+        await send(west, "bad@a.example", "u@a.example")
+
+        assert ["a@x.example", "bad@a.example", "u@a.example"] == net.sink.addresses()
+        assert [("u@a.example",)] == [row.recipients for row in west.log.rows(EventId.DUPLICATEDELIVER)]
+
+
+@in_virtual_time
+async def test_with_several_next_hops_each_recipient_is_judged_by_itself(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, routes=TWO_HOPS, **SETTINGS) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        net.sink.answer = lambda address: Reply(550, "5.1.1", "no such user") if address == "bad@b.example" else OK
+        first = await send(east, "u@a.example", "bad@b.example")
+        await until(west.in_role(first, Role.DELIVERED), 60)
+        net.sink.answer = lambda address: OK
+
+        await send(west, "u@a.example", "bad@b.example")
+
+        assert ["a@x.example", "bad@b.example", "u@a.example"] == net.sink.addresses()
+
+
+@pytest.mark.parametrize("change", [{"fingerprint": "1" * 32}, {"client_address": "192.0.2.9"}, {"connector": "from-the-filter"}])
+@in_virtual_time
+async def test_of_another_node_too_content_client_and_connector_count(tmp_path: Path, change: dict[str, str]) -> None:
+    async with nodes(tmp_path, EAST, WEST, **SETTINGS) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        first = await send(east, "u@a.example")
+        await until(west.in_role(first, Role.DELIVERED), 30)
+
+        await send(west, "u@a.example", **change)
+
+        assert ["u@a.example"] * 2 == net.sink.addresses()
+
+
+@in_virtual_time
+async def test_a_third_node_does_not_know_of_the_delivery(tmp_path: Path) -> None:
+    """Only the node that held the copy does. Cause (e)."""
+    async with nodes(tmp_path, EAST, WEST, NORTH, **SETTINGS) as net:
+        first = await send(net.nodes[EAST], "u@a.example")
+        (third,) = [node for node in (net.nodes[WEST], net.nodes[NORTH]) if await node.role(first) is None]
+
+        await send(third, "u@a.example")
+
+        assert (["u@a.example"], ["u@a.example"]) == (net.sink.by(EAST), net.sink.by(third.name))
+
+
+@in_virtual_time
+async def test_while_another_node_has_yet_to_deliver_it_the_repetition_waits(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, **SETTINGS) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        first = await held_by(net, EAST, WEST)
+        await west.accept("u@a.example", **HEADERS)
+        second = west.last
+        await asyncio.sleep(30)
+        stored = await west.message(second)
+        assert stored is not None
+        assert f"Sent before, to {EAST} as {first}" in stored.retries[0].last_reply, "the queue says why it waits"
+        assert [] == net.sink.addresses()
+        stuck(net)
+        await east.services.deliver.retry("a.example:25", 9)
+
+        await until(west.in_role(second, Role.DELIVERED), 5), "not at the end of a minute"
+
+        assert (["u@a.example"], []) == (net.sink.by(EAST), net.sink.by(WEST))
+        (row,) = west.log.rows(EventId.DUPLICATEDELIVER)
+        assert (second, first) == (row.network_message_id, row.reference)
+
+
+@in_virtual_time
+async def test_it_waits_for_a_limited_time_and_is_delivered(tmp_path: Path) -> None:
+    """The other node defers the message for longer; and when it tries again, it knows what was delivered here."""
+    async with nodes(tmp_path, EAST, WEST, **SETTINGS) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        first = await held_by(net, EAST, WEST)
+        await west.accept("u@a.example", **HEADERS)
+        await asyncio.sleep(AWAITED_MAX.total_seconds() - 5)
+        assert [] == net.sink.addresses()
+
+        await until(west.in_role(west.last, Role.DELIVERED), 90)
+        await until(east.in_role(west.last, Role.DELIVERED), 10)
+        stuck(net)
+        await until(east.in_role(first, Role.DELIVERED), 600)
+
+        assert ([], ["u@a.example"]) == (net.sink.by(EAST), net.sink.by(WEST))
+        assert [west.last] == [row.reference for row in east.log.rows(EventId.DUPLICATEDELIVER)]
+
+
+@in_virtual_time
+async def test_two_nodes_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    """Each holds the copy of what the other one accepted: the later one waits."""
+    async with nodes(tmp_path, EAST, WEST, **SETTINGS) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        stuck(net, EAST, WEST)
+        await east.accept("u@a.example", **HEADERS)
+        await west.accept("u@a.example", **HEADERS)
+        await until(lambda: west.in_role(east.last, Role.SHADOW)(), 10)
+        await until(lambda: east.in_role(west.last, Role.SHADOW)(), 10)
+        stuck(net)
+
+        for node in (east, west):
+            await until(node.in_role(node.last, Role.DELIVERED), 150)
+
+        assert ["u@a.example"] == net.sink.addresses()
+
+
+@in_virtual_time
+async def test_the_node_that_accepted_it_is_lost_and_the_repetition_ends_as_a_repeat_of_what_was_taken_over(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, **SETTINGS) as net:
+        west = net.nodes[WEST]
+        first = await held_by(net, EAST, WEST)
+        await net.kill(EAST)
+        await west.accept("u@a.example", **HEADERS)
+
+        await until(west.in_role(west.last, Role.DELIVERED), 3 * SPAN)
+
+        assert ["u@a.example"] == net.sink.addresses()
+        assert [first] == [row.reference for row in west.log.rows(EventId.DUPLICATEDELIVER)]
+
+
+@in_virtual_time
+async def test_a_copy_that_is_not_needed_any_more_holds_nothing_up(tmp_path: Path) -> None:
+    """A client that was refused goes to the next server: what it sends there is delivered."""
+    async with nodes(tmp_path, EAST, WEST, **SETTINGS) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        first = await held_by(net, EAST, WEST)
+        await east.context.end_claims([first], lambda _, claim: claims.client_refused(claim))
+        await until(west.in_role(first, Role.RELEASED), 10)
+
+        await send(west, "u@a.example")
+
+        assert ["u@a.example"] == net.sink.by(WEST)
+
+
+@in_virtual_time
+async def test_after_a_restart_the_deliveries_of_copies_held_before_are_recorded(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, **SETTINGS) as net:
+        east = net.nodes[EAST]
+        first = await held_by(net, EAST, WEST)
+        await net.kill(WEST)
+        west = await net.start(WEST)
+        stuck(net)
+        await east.services.deliver.retry("a.example:25", 9)
+        await until(west.in_role(first, Role.DELIVERED), 30)
+
+        await send(west, "u@a.example")
+
+        assert (["u@a.example"], []) == (net.sink.by(EAST), net.sink.by(WEST))
 
 
 # with a shadow server
 @in_virtual_time
 async def test_a_promoted_message_is_delivered_although_its_client_sent_it_again_here(tmp_path: Path) -> None:
-    """It may as well be one that a filter handed to the lost server: in doubt, deliver. Cause (e)."""
+    """It may as well be one that a filter handed to the lost server: in doubt, deliver. Cause (e). A node that was started again does not
+    wait for what it held before."""
     async with nodes(tmp_path, EAST, WEST, **SETTINGS) as net:
-        east, west = net.nodes[EAST], net.nodes[WEST]
-        net.sink.answer = lambda address: BUSY
-        await east.accept("u@a.example", **HEADERS)
-        first = east.last
-        await until(west.in_role(first, Role.SHADOW), 10)
+        first = await held_by(net, EAST, WEST)
         await net.kill(EAST)
-        net.sink.answer = lambda address: OK
+        await net.kill(WEST)
+        west = await net.start(WEST)
         await send(west, "u@a.example")  # its client had no reply from the first node
 
         await until(west.in_role(first, Role.DELIVERED), SPAN * 3)

@@ -65,6 +65,7 @@ class Checker:
         self.refused: set[tuple[str, str]] = set()
         self.bounced: dict[MessageId, dict[int, tuple[MessageId, ...]]] = defaultdict(dict)
         self.recorded: dict[tuple[MessageId, int], list[tuple[float, str]]] = defaultdict(list)  # done here, by its primary
+        self.told: dict[tuple[MessageId, int], set[str]] = defaultdict(set)  # hosts that held a copy, and heard that it was done
         self.ended: dict[tuple[MessageId, str], list[float]] = defaultdict(list)  # when that host sent a final dot
         self.redundant: set[MessageId] = set()
         self.exposed: set[MessageId] = set()  # a disk that held it was destroyed, and it is not whole again
@@ -133,10 +134,11 @@ class Checker:
         return self._now() >= self._known_at[envelope.message_id] + self.expires_after * 0.98 - 1.0
 
     def _is_sent_again(self, machine: Machine, envelope: Envelope, address: str) -> bool:
-        """This host has recorded that the same message reached that recipient. Its window is longer than the simulation."""
+        """This host has recorded that the same message reached that recipient, or was told so of a copy. Its window is longer than the
+        simulation."""
         for other in self._same_under_other_ids(envelope):
             for ordinal, recipient in enumerate(other.recipients, 1):
-                recorders = {host for _, host in self.recorded[other.message_id, ordinal]}
+                recorders = {host for _, host in self.recorded[other.message_id, ordinal]} | self.told[other.message_id, ordinal]
                 if recipient.address == address and self.arrived[other.message_id, ordinal] and machine.host in recorders:
                     return True
         return False
@@ -235,6 +237,8 @@ class Checker:
                 self.violation("I3", f"{machine.name} calls {message_id} done for {ordinal}, which it is not")
             if before is not None and before.is_primary:
                 self.recorded[message_id, ordinal].append((self._now(), machine.host))
+            elif before is not None and before.role is Role.SHADOW:
+                self.told[message_id, ordinal].add(machine.host)
         if after.role is Role.SHADOW and not self._put_back:
             for host, claims in self.claims.items():
                 other = claims.get(message_id)

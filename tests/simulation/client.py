@@ -14,6 +14,7 @@ from tests.simulation.network import Network
 
 CLIENT_HOST = "10.0.8.1"
 ANSWER_SECONDS = 60.0
+ELSEWHERE_SHARE = 0.1
 
 
 @dataclass(slots=True)
@@ -42,6 +43,7 @@ class Clients:
         self.tasks: set[asyncio.Task[None]] = set()
         self.is_giving_up = False
         self.on_acknowledged: Callable[[str, MessageId], None] = lambda host, message_id: None
+        self.elsewhere: random.Random | None = None  # decides which messages are sent again to another node, as if the 250 had been lost
         self.refused_share = 0.08  # of messages, that have a recipient whom the next hop refuses
 
     def send(self, to: str = "") -> None:
@@ -79,9 +81,26 @@ class Clients:
             self._note(f"client: message {one.number} to {host}: {answer.value} {message_id}")
             if answer is SubmissionResult.ACKNOWLEDGED:
                 self.on_acknowledged(host, MessageId(message_id))
+            if answer is SubmissionResult.ACKNOWLEDGED and not self.is_giving_up:
+                await self._send_elsewhere(one, host)
             if answer is SubmissionResult.ACKNOWLEDGED or self.is_giving_up:
                 return
             await asyncio.sleep(self._chance.uniform(0.5, 4.0) * (attempt + 1))
+
+    async def _send_elsewhere(self, one: Sent, first: str) -> None:
+        chance, others = self.elsewhere, [host for host in self.hosts if host != first]
+        if chance is None or not others or chance.random() >= ELSEWHERE_SHARE:
+            return
+        await asyncio.sleep(chance.choice((0.0, 0.3, 1.5, 8.0)))
+        await self.send_to(one, chance.choice(others))
+
+    async def send_to(self, one: Sent, host: str) -> None:
+        """Once more, and once only, to this host."""
+        answer, message_id = await self._try(one, host)
+        one.tries.append(Submission(asyncio.get_running_loop().time(), host, answer, message_id))
+        self._note(f"client: message {one.number} again, to {host}: {answer.value} {message_id}")
+        if answer is SubmissionResult.ACKNOWLEDGED:
+            self.on_acknowledged(host, MessageId(message_id))
 
     async def _try(self, one: Sent, host: str) -> tuple[SubmissionResult, str]:
         connection = None

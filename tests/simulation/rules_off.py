@@ -17,12 +17,12 @@ from shadowrelay.model.replies import Reply
 from shadowrelay.model.tracking import EventId, TrackingEvent
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import claims, rules
-from shadowrelay.pipeline import delivery_rules, dsn
+from shadowrelay.pipeline import delivery_rules, dsn, repeats
 from shadowrelay.pipeline.leases import Leases
 from shadowrelay.pipeline.review import ReviewService
 from shadowrelay.protocol import tracking
 from shadowrelay.smtp import deliverer
-from shadowrelay.store import content, writing
+from shadowrelay.store import content, promises, writing
 from shadowrelay.store.commit import Prepared, Promise, settle
 from shadowrelay.store.work import UnitOfWork
 from tests.ownership.ring import RULES as OWNERSHIP
@@ -198,6 +198,16 @@ RULES: dict[str, RuleOff] = {
         "what was delivered to a recipient is not delivered again under another id",
         ((delivery_rules, "duplicate_keys", lambda envelope, ordinals: {}),),
         ("sent-again",), "delivers it again",
+    ),
+    "reached": RuleOff(
+        "whom another node reached with a message of which this one held the copy is recorded here, too",
+        ((promises, "_reached", lambda work, event, keys, transition: None),),
+        ("sent-again-elsewhere",), "delivers it again",
+    ),
+    "first": RuleOff(
+        "a message that may be delivered by another node is not delivered meanwhile",
+        ((repeats, "first_of", lambda stored, keys, copies: None),),
+        ("sent-again-elsewhere",), "delivers it again",
     ),
     "forget": RuleOff(
         "nothing is kept in memory for a message that is done",

@@ -265,6 +265,29 @@ class SentAgain(Scripted):
         await self.settled()
 
 
+class SentAgainElsewhere(Scripted):
+    """The same messages are sent to the other node, which held their copies: when they were delivered, and while their next hop is away."""
+
+    async def script(self) -> None:
+        first, second = self.machines
+        self.clients.refused_share = 0.0
+        await self.accepted(first, 4)
+        while self._open():
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(4 * POLL)
+        await self.queued(first, 4)
+        for one in tuple(self.clients.sent):
+            await self.clients.send_to(one, second.host)
+        await asyncio.sleep(5.0)
+        self.next_hop(is_there=True)
+        while self._open():
+            await asyncio.sleep(0.1)
+        for one in self.clients.sent:
+            arrived = [arrival.recipient for arrival in self.sink.arrivals if arrival.number == one.number]
+            if len(arrived) > len(set(arrived)):
+                self.checker.violation("again", f"message {one.number} was sent to both nodes, and each delivers it again")
+
+
 class FullElsewhere(Scripted):
     """A server was away, and the other one that was to have its copies has a full disk: what it returns with is still needed."""
 
@@ -390,6 +413,7 @@ SCRIPTS: dict[str, Callable[..., Scripted]] = {
     "two-holders": TwoHolders,
     "placed-elsewhere": PlacedElsewhere,
     "sent-again": SentAgain,
+    "sent-again-elsewhere": SentAgainElsewhere,
     "full-elsewhere": FullElsewhere,
     "put-back": PutBack,
     "restored-in-traffic": RestoredInTraffic,

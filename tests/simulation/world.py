@@ -223,6 +223,8 @@ class World:
         self.processes = Machines(self.loop, self.network, self.checker, random.Random(chance.getrandbits(64)), self.power)
         hosts = [machine.host for machine in self.machines]
         self.clients = Clients(self.network, hosts, random.Random(chance.getrandbits(64)), self.note)
+        if not self.is_plain:
+            self.clients.elsewhere = random.Random(self.seed ^ 0xE15E)
         self.clients.on_acknowledged = self.checker.acknowledged
         self._complaints: list[str] = []
         self.counts: Counter[str] = Counter()

@@ -343,6 +343,9 @@ class Oracle:
         for message in acknowledged:
             belongs = message.acknowledged_at, message.server, (message.server, message.other) if message.other else None
             self._acknowledged(message, belongs, id(message) in again)
+            if (mark := self._mark(message)) is not None and _repeats(message):
+                earlier = [one for one in sent[mark] if one.acknowledged_at < message.acknowledged_at and _repeats(one)]
+                self._repeated(message, belongs, earlier)
         for message in self.messages:
             if message.is_dsn:
                 row = message.those("DSN")[0]
@@ -491,6 +494,19 @@ class Oracle:
                 self.tables["losses"].append(
                     {"message": message.id, "recipient": recipient, "acknowledged_at": instant(message.acknowledged_at),
                      "server": message.server, "cause": self._why_lost(message, recipient) if is_known else "unknown: log ends",
+                     "sender": message.sender, "subject": message.subject}
+                )  # fmt: skip
+
+    def _repeated(self, message: Message, belongs: tuple[int, str, tuple[str, str] | None], earlier: list[Message]) -> None:
+        """Sent again, and delivered again."""
+        for recipient, deliveries in sorted(message.deliveries.items()):
+            before = [each for one in earlier for each in one.deliveries.get(recipient, ())]
+            if before and deliveries:
+                (first_at, first), (later_at, later) = min(before), min(deliveries)
+                self._add(*belongs, recipients_duplicated=1)
+                self.tables["duplicates"].append(
+                    {"message": message.id, "recipient": recipient, "count": 2, "cause": "e", "first_server": first,
+                     "first_at": instant(first_at), "later_server": later, "later_at": instant(later_at),
                      "sender": message.sender, "subject": message.subject}
                 )  # fmt: skip
 
@@ -737,3 +753,8 @@ def judge(
 ) -> dict[str, Any]:
     """The whole report on a directory of logs. `clock`: of the machine that makes the report."""
     return Oracle(read_logs(directory, sites), now=now, is_final=is_final, objectives=objectives, clock=clock).report()
+
+
+def _repeats(message: Message) -> bool:
+    """Not what was relayed by TRACK, which looks like a repetition of itself."""
+    return not message.is_reconstructed and all(row.source != KEPT for row in message.rows)

@@ -67,6 +67,71 @@ async def test_a_refusal_for_good_is_final(script):
     assert [] == second.sessions
 
 
+LED_BACK = {"EHLO": "250 me.example"}  # a load balancer in front of this node
+
+
+@pytest.mark.parametrize("better", [{"MAIL": BUSY}, {"GREETING": "421 no"}, {"GREETING": CLOSE}], ids=str)
+async def test_a_worse_exchange_that_leads_back_here_returns_no_mail_of_a_better_one(better):
+    first, second, third = ScriptedServer(better), ScriptedServer(LED_BACK), ScriptedServer()
+    async with serving(first, second, third):
+        exchanges = tuple(Exchange(number, name) for number, name in enumerate("abc"))
+        zone = Zone(exchanges, {"a": (at(first),), "b": (at(second),), "c": (at(third),)})
+        async with a_deliverer(zone) as deliverer:
+            with pytest.raises(TransientDeliveryError):
+                await deliver(deliverer, Destination("d.example", domain="d.example"))
+
+    assert [] == third.sessions, "only better ones may be tried"
+
+
+async def test_where_the_best_exchange_leads_back_here_the_mail_is_returned():
+    first, second = ScriptedServer(LED_BACK), ScriptedServer()
+    async with serving(first, second):
+        zone = Zone((Exchange(1, "a"), Exchange(2, "b")), {"a": (at(first),), "b": (at(second),)})
+        async with a_deliverer(zone) as deliverer:
+            with pytest.raises(PermanentDeliveryError, match=r"5\.4\.6"):
+                await deliver(deliverer, Destination("d.example", domain="d.example"))
+
+    assert [] == second.sessions
+
+
+SMALL = (*(word for word in EXTENSIONS if not word.startswith("SIZE")), "SIZE 1")
+
+
+async def test_a_server_that_cannot_take_the_message_is_passed_over_if_there_is_another():
+    first, second = ScriptedServer(extensions=SMALL), ScriptedServer()
+    async with serving(first, second), a_deliverer() as deliverer:
+        report = await deliver(deliverer, route(at(first), at(second)))
+        assert {1: TAKEN} == report.replies
+
+    first, second = ScriptedServer({"MAIL": BUSY}), ScriptedServer(extensions=SMALL)
+    async with serving(first, second), a_deliverer() as deliverer:
+        with pytest.raises(TransientDeliveryError, match="maintenance"):
+            await deliver(deliverer, route(at(first), at(second)))
+
+    first, second = ScriptedServer(extensions=SMALL), ScriptedServer(extensions=SMALL)
+    async with serving(first, second), a_deliverer() as deliverer:
+        with pytest.raises(PermanentDeliveryError, match="larger"):
+            await deliver(deliverer, route(at(first), at(second)))
+
+
+@pytest.mark.parametrize("rset", ["500 what", "503 no", "421 closing", "250-\xff\r\n250 ok", CLOSE], ids=repr)
+async def test_a_session_whose_rset_is_refused_serves_no_other_message(rset):
+    """The next MAIL in it would be one too many, and its 5xx would return the next message."""
+
+    class Strict(ScriptedServer):
+        async def answer(self, verb: str, session: Session, default: str) -> str:
+            if verb == "MAIL" and sum(line[:4] == "MAIL" for line in session.lines) > 1:
+                return "503 5.5.1 nested MAIL"
+            return await super().answer(verb, session, default)
+
+    server = Strict({"RCPT": ["550 5.1.1 no", "250 ok"], "DATA": ["554 no", "354 go"], "RSET": rset})
+    async with serving(server), a_deliverer() as deliverer:
+        assert 550 == (await deliver(deliverer, route(at(server)))).replies[1].code
+        assert {1: TAKEN} == (await deliver(deliverer, route(at(server)))).replies
+
+    assert [BODY] == server.messages
+
+
 async def test_after_a_lost_reply_to_the_dot_no_other_server_gets_the_message():
     first, second = ScriptedServer({"DOT": CLOSE}), ScriptedServer()
     async with serving(first, second), a_deliverer() as deliverer:

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from shadowrelay.model.ownership import DiscardStatus
 from shadowrelay.model.queue import DeliveredTo
 from shadowrelay.model.replies import LedgerUnavailable
+from shadowrelay.ownership import claims
 from shadowrelay.store import opening, promises
 from shadowrelay.store.ledger import Inline, SqliteLedger
 from shadowrelay.store.writing import BEFORE_ALL, MayBeDelivered
 from tests.kit.clock import Hands
-from tests.kit.ledger import NOW, SECOND, a_ledger, accept, all_done, an_attempt
+from tests.kit.ledger import NOW, SECOND, THEIR_DATABASE, THERE, a_ledger, accept, all_done, an_attempt
 
 HOUR = timedelta(hours=1)
 
@@ -203,3 +205,18 @@ async def test_lookups_and_recordings_at_the_same_time_see_each_other(tmp_path: 
 
         assert all(ledger.may_be_delivered(keys(number), NOW - HOUR) for number in range(50))
         assert 50 == len(await ledger.delivered_before(keys(*range(60)), NOW - HOUR, NOW))
+
+
+@pytest.mark.parametrize(("minutes", "expected"), [(4, True), (6, False)])
+async def test_of_a_delivery_long_ago_nobody_is_told_that_it_was_one(tmp_path: Path, minutes: int, expected: bool) -> None:
+    """Its window would begin only when the other server hears of it."""
+    wall = Hands(NOW)
+    async with a_ledger(tmp_path, now=wall) as ledger:
+        stored = await accept(ledger)
+        record = an_attempt(stored.envelope.message_id, delivered=keys(1))
+        await ledger.record_attempt(record, lambda _, claim: claims.recorded(claim, frozenset({1}), frozenset({1})))
+        wall.at += timedelta(minutes=minutes)
+
+        (event,) = (await ledger.discards_for(THERE, THEIR_DATABASE, 9)).events
+
+        assert (DiscardStatus.DELIVERED, expected) == (event.status, event.is_reached)

@@ -3,7 +3,8 @@
 import pytest
 
 from shadowrelay.model.ids import NO_DATABASE, DatabaseId
-from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, DiscardStatus, Notification, Role
+from shadowrelay.model.message import NO_ORDINALS, Ordinals
+from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, DiscardStatus, Notification, Role, Transition
 from shadowrelay.model.replies import IllegalTransition
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import claims, rules
@@ -181,6 +182,20 @@ def test_every_server_on_the_list_is_told_what_is_done_and_only_what_is_new() ->
     assert not again.changed
     assert (Role.DELIVERED, ()) == (last.after and last.after.role, last.after and last.after.copies)
     assert (Notification(ONE.server, ONE.database, DiscardStatus.DELIVERED),) == last.tell
+
+
+def test_who_was_reached_is_told_by_name_unless_it_is_everybody() -> None:
+    chosen = claim(entry(ONE, Choice.CHOSEN))
+
+    def told(transition: Transition) -> list[tuple[Ordinals, bool]]:
+        return [(notification.ordinals, notification.is_reached) for notification in transition.tell]
+
+    assert [(NO_ORDINALS, True)] == told(claims.recorded(chosen, frozenset({1, 2}), frozenset({1, 2})))
+    assert [({1}, True), (NO_ORDINALS, False)] == told(claims.recorded(chosen, frozenset({1, 2}), frozenset({1})))
+    assert [({1}, True)] == told(claims.recorded(chosen, frozenset({1}), frozenset({1})))
+    assert [({1}, False)] == told(claims.recorded(chosen, frozenset({1})))
+    after_failure = claims.recorded(chosen, frozenset({1})).after
+    assert [({2}, True), (NO_ORDINALS, False)] == told(claims.recorded(after_failure, frozenset({2}), frozenset({2}))), "1 was not reached"
 
 
 def test_what_a_node_delivered_before_it_yielded_is_kept_and_told_nobody() -> None:

@@ -101,6 +101,31 @@ def test_the_last_line_says_the_position_too():
     assert parse_position("\n".join(lines)) == 4711
 
 
+def test_the_last_line_names_the_events_whose_recipients_were_reached():
+    reached = tuple(DiscardEvent(number, ID, DiscardStatus.DELIVERED, is_reached=number != 2) for number in (1, 2, 3))
+
+    lines = format_reply_lines(DiscardReply(reached, 5), 7)
+
+    assert "remaining=5 position=7 reached=1,3" == lines[-1]
+    assert reached == parse_reply_lines(lines).events
+
+
+@pytest.mark.parametrize("places", ["0", "3", "1-3", "2"])
+def test_only_a_delivered_of_this_reply_was_reached(places):
+    assert refusal(parse_reply_lines, [f"1 {ID} delivered", f"2 {ID} released", f"remaining=0 reached={places}"]) == GARBLED
+
+
+def test_the_places_of_the_reached_count_towards_the_24_kib():
+    events = tuple(DiscardEvent(number, ID, DiscardStatus.DELIVERED, is_reached=number % 2 == 1) for number in range(10**9, 10**9 + 500))
+
+    lines = format_reply_lines(DiscardReply(events, 0), 10**18)
+
+    assert 800 < REPLY_OCTETS_MAX - octets_of(lines[:-1])
+    assert REPLY_OCTETS_MAX >= octets_of(lines)
+    reply = parse_reply_lines(lines)
+    assert events[: len(reply.events)] == reply.events
+
+
 def test_ordinals_past_512_octets_go_on_in_a_further_line_of_the_same_sequence():
     reply = DiscardReply(
         (DiscardEvent(7, ID, DiscardStatus.DELIVERED, frozenset(range(1, 401, 2))), DiscardEvent(8, ID, DiscardStatus.YOURS)), 0

@@ -1,0 +1,71 @@
+"""What a client may have sent to another node first: copies held here, until it is known what becomes of them. docs/design.md 6.5.
+
+Kept in memory only, and bounded: what is not found here is delivered.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from datetime import datetime, timedelta
+
+from shadowrelay.model.ids import MessageId
+from shadowrelay.model.message import Envelope, Ordinals
+from shadowrelay.model.ownership import Role
+from shadowrelay.model.queue import StoredMessage
+from shadowrelay.pipeline.delivery_rules import duplicate_keys
+
+KEYS_MAX = 32_768  # about 5 MB
+AWAITED_MAX = timedelta(minutes=5)  # a node that restarts is back by then; nobody waits longer for mail that could be delivered
+OPEN = (Role.SHADOW, Role.PRIMARY)
+
+
+class Repeats:
+    """`on_ended` is called with the id of a message that waits, when the one that it waits for has ended here."""
+
+    def __init__(self) -> None:
+        self.on_ended: Callable[[MessageId], None] = lambda message_id: None
+        self._held: dict[bytes, MessageId] = {}  # by recipient's key: the latest copy with it
+        self._waiting: dict[MessageId, dict[MessageId, datetime]] = {}  # by what they wait for: since when
+
+    def note_held(self, envelope: Envelope) -> None:
+        """This node stored a copy of the message."""
+        held = self._held
+        for key in duplicate_keys(envelope, frozenset(range(1, len(envelope.recipients) + 1))).values():
+            held.pop(key, None)  # the newest are last
+            held[key] = envelope.message_id
+        while len(held) > KEYS_MAX:
+            del held[next(iter(held))]
+
+    def held(self, stored: StoredMessage, keys: Mapping[int, bytes], ordinals: Ordinals, now: datetime) -> set[MessageId]:
+        """Copies that may be the same message as `stored`, for one of these recipients; none once it has waited for long enough."""
+        if not self._held or not timedelta(0) <= now - stored.envelope.arrived_at < AWAITED_MAX:
+            return set()
+        found = {self._held[key] for ordinal, key in keys.items() if key in self._held and ordinal in ordinals}
+        return found - {stored.envelope.message_id}
+
+    def wait(self, stored: StoredMessage, first: MessageId, now: datetime) -> None:
+        """`stored` waits for the end of `first`."""
+        for other, waiting in tuple(self._waiting.items()):
+            self._waiting[other] = {one: since for one, since in waiting.items() if now - since < AWAITED_MAX}
+            if not self._waiting[other]:
+                del self._waiting[other]
+        self._waiting.setdefault(first, {})[stored.envelope.message_id] = now
+
+    def ended(self, message_id: MessageId) -> None:
+        """Something became of the message, of which this node held a copy."""
+        if self._waiting:
+            for waiting in self._waiting.pop(message_id, ()):
+                self.on_ended(waiting)
+
+
+def first_of(stored: StoredMessage, keys: Mapping[int, bytes], copies: Collection[StoredMessage]) -> StoredMessage | None:
+    """The copy whose fate decides whether `stored` is delivered: the same message for one of its recipients, open, and the earlier one. Of
+    two messages, each with a copy at the other node, both nodes choose the same one, so that they do not wait for each other."""
+    wanted = set(keys.values())
+    for copy in copies:
+        envelope = copy.envelope
+        is_earlier = (envelope.arrived_at, envelope.message_id) < (stored.envelope.arrived_at, stored.envelope.message_id)
+        if copy.claim.role not in OPEN or not is_earlier:
+            continue
+        undone = frozenset(range(1, len(envelope.recipients) + 1)) - copy.claim.done
+        if not wanted.isdisjoint(duplicate_keys(envelope, undone).values()):
+            return copy
+    return None
