@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -16,6 +16,7 @@ from shadowrelay.model.ownership import Copy
 from shadowrelay.model.peers import Incarnation, PeerIdentity
 from shadowrelay.model.queue import PeerRow
 from shadowrelay.model.readiness import Takes
+from shadowrelay.model.values import replace
 from shadowrelay.ownership.rules import PeerDatabase
 from shadowrelay.pipeline import common_settings
 from shadowrelay.pipeline import placement as circuit
