@@ -10,11 +10,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from hashlib import blake2b
 from pathlib import Path
+from uuid import UUID
 
 from benchmarks.sla_world import NOW, Node, World
 from shadowrelay.model.tracking import EventId, EventSource, TrackingEvent
-from shadowrelay.protocol.tracking import _log_id, format_header, format_line
+from shadowrelay.protocol.tracking import LOG_ID_OCTETS, format_header, format_line
 
 CRLF, VERSION = b"\r\n", "0.4.0"
 
@@ -141,7 +143,8 @@ def _phantom(world: World) -> bytes:
 def _proved(line: bytes, old: bytes, new: bytes) -> bytes:
     """`new` for `old`, with the log-id that then belongs to it."""
     body = line.rsplit(b",", 2)[0].replace(old, new, 1) + b","
-    return body + f"{_log_id(body)},1.0\r\n".encode()
+    log_id = UUID(blake2b(body, digest_size=LOG_ID_OCTETS).hexdigest())
+    return body + f"{log_id},1.0\r\n".encode()
 
 
 SPOILERS: tuple[tuple[str, Callable[[World], bytes]], ...] = (

@@ -716,4 +716,7 @@ class SmtpDeliverer:
             "reply": reply,
             "seconds": round(asyncio.get_running_loop().time() - began, 6),
         }
-        (self._log.debug if is_success else self._log.info)("attempt.finished", **said)
+        if is_success:
+            self._log.debug("attempt.finished", **said)
+        else:
+            self._log.info("attempt.finished", **said)

@@ -88,6 +88,9 @@ class Hostile:
     events: tuple[DiscardEvent, ...] = ()
     asked: list[tuple[int, int]] = field(default_factory=list)
 
+    def hold_ready(self, *, is_wanted: bool) -> None:
+        return
+
     async def greet(self) -> PeerIdentity:
         if self.identity is None:
             raise PeerUnavailable(self.server, "silent")

@@ -23,7 +23,7 @@ WARM_SECONDS = 20.0  # after the start, both nodes know each other
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class FarMessage:
     """What became of one message. `seconds` is until its 250, `site` where its copy is: "far", "near" or "none"."""
 
     site: str
@@ -50,7 +50,7 @@ class FarSites(Scripted):
         self.rtt, self._play = rtt, play
         self.shape.sites, self.shape.has_tls = 2, has_tls
         self.shape.transport |= {"shadow_timeout": "5s"}
-        self.told: list[Told] = []
+        self.told: list[FarMessage] = []
         self.events: list[dict[str, Any]] = []  # of the operator log
         self._copied_to: dict[str, str] = {}  # by message id
         self._tasks: set[asyncio.Task[None]] = set()
@@ -79,7 +79,7 @@ class FarSites(Scripted):
         here = self.machines[HERE].site
         return self.rtt / 2 if sites.get(source, here) != sites.get(target, here) else NEAR_SECONDS
 
-    async def message(self) -> Told:
+    async def message(self) -> FarMessage:
         """One message of a client beside machine 1, until its answer."""
         began = self.now()
         self.clients.hosts = [self.machines[HERE].host]
@@ -93,7 +93,7 @@ class FarSites(Scripted):
         assert SubmissionResult.ACKNOWLEDGED is sent.tries[-1].answer
         to = self._copied_to.get(sent.acknowledged, "")
         names = {machine.name: "far" if machine.site != self.machines[HERE].site else "near" for machine in self.machines}
-        told = Told(names.get(to, "none"), seconds, self.rtt)
+        told = FarMessage(names.get(to, "none"), seconds, self.rtt)
         self.told.append(told)
         return told
 

@@ -91,6 +91,7 @@ class MemoryTrackingLog:
 
     dropped_count = 0
     pending_count = 0
+    hung_seconds = 0.0
 
     def __init__(self, machine: Machine, process: Process, observer: Observer) -> None:
         self._machine, self._process, self._observer = machine, process, observer

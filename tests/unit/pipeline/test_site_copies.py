@@ -62,6 +62,10 @@ def test_on_a_quiet_node_time_counts():
 )
 def test_whom_the_preference_may_choose(preference, expected):
     peers = [{"name": f"{name}.example", "site": site, "address": f"{name}:25"} for name, site in (("w", "west"), ("e2", "east"))]
-    settings = {"server": {"name": "e1.example", "site": "east"}, "peers": peers, "receive_connectors": [{"name": "in", "listen": "127.0.0.1:0"}]}
+    settings = {
+        "server": {"name": "e1.example", "site": "east"},
+        "peers": peers,
+        "receive_connectors": [{"name": "in", "listen": "127.0.0.1:0"}],
+    }
     transport = {"shadow_message_preference_setting": preference}
     assert expected == [peer.name for peer in choosable(Settings.model_validate(settings | {"transport": transport}))]
