@@ -343,8 +343,8 @@ class Oracle:
         for message in acknowledged:
             belongs = message.acknowledged_at, message.server, (message.server, message.other) if message.other else None
             self._acknowledged(message, belongs, id(message) in again)
-            if (mark := self._mark(message)) is not None and _repeats(message):
-                earlier = [one for one in sent[mark] if one.acknowledged_at < message.acknowledged_at and _repeats(one)]
+            if (mark := self._mark(message)) is not None and not message.is_reconstructed:
+                earlier = [one for one in sent[mark] if one.acknowledged_at < message.acknowledged_at and not one.is_reconstructed]
                 self._repeated(message, belongs, earlier)
         for message in self.messages:
             if message.is_dsn:
@@ -753,8 +753,3 @@ def judge(
 ) -> dict[str, Any]:
     """The whole report on a directory of logs. `clock`: of the machine that makes the report."""
     return Oracle(read_logs(directory, sites), now=now, is_final=is_final, objectives=objectives, clock=clock).report()
-
-
-def _repeats(message: Message) -> bool:
-    """Not what was relayed by TRACK, which looks like a repetition of itself."""
-    return not message.is_reconstructed and all(row.source != KEPT for row in message.rows)

@@ -94,7 +94,7 @@ def evidence(
         each = keep(
             {
                 "exposures": lambda: exposures(lines, now=rules.now),
-                "twice": lambda: duplicates(named["recipients"], lines, together_us=rules.span_us + rules.heartbeat_us),
+                "duplicates": lambda: duplicates(named["recipients"], lines, together_us=rules.span_us + rules.heartbeat_us),
                 "exact_copies": lambda: copies(rows, lines),
                 "promotions": lambda: promotions(rows, span_us=rules.span_us, heartbeat_us=rules.heartbeat_us),
                 "losses": lambda: losses(named["recipients"], lines, log_ends, expiration_us=rules.expiration_us),
@@ -105,7 +105,7 @@ def evidence(
     with with_few_rows():
         each |= keep(
             {
-                "exact_messages": lambda: exact_messages(lines, exposures_by_message(each["exposures"]), each["twice"]),
+                "exact_messages": lambda: exact_messages(lines, exposures_by_message(each["exposures"]), each["duplicates"]),
                 # no plain copy is left over, and Spark knows it
                 "orphans": lambda: orphans(held, log_ends, known, now=rules.now, is_final=rules.is_final, hold_us=hold_us),
                 "taken": lambda: takeovers(each["promotions"], lines.select("message", "done_at")),
@@ -116,7 +116,7 @@ def evidence(
     each |= keep({"several_sent": lambda: several(messages, logged_servers)})
     again_events = events.limit(0) if each["several_sent"].isEmpty() else events  # mostly there are none: no further pass over all rows
     each |= keep({"repeated": lambda: repeated(again_events, messages, each["several_sent"], logged_servers)})
-    each |= keep({"duplicates": lambda: each["twice"].unionByName(each["repeated"].drop("at", "server", "pair_server"))})
+    each["duplicates"] = each["duplicates"].unionByName(each["repeated"].drop("at", "server", "pair_server"))
     kept: dict[str, Any] = {name: each[name] for name in ("promotions", "takeovers", "duplicates", "losses", "orphans", "exposures")}
     again: dict[str, Any] = {"several": each["several_sent"], "repeated": each["repeated"]}
     return Evidence(sent=messages, messages=messages, copies=held, lines=lines, **again, **kept)

@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from shadowrelay.sla.figures.exact import ACKNOWLEDGED, is_counted
-from shadowrelay.sla.figures.rows import KEPT, exact_rows
+from shadowrelay.sla.figures.rows import exact_rows
 
 SENT_AGAIN = "e"
 MARK = ("id_high", "id_low", "addressed")
@@ -32,17 +32,14 @@ def repeated(events: DataFrame, messages: DataFrame, marks: DataFrame, logged_se
     time and place of the message.
 
     Shapes: `marks` as from `several`. The first delivery is the earliest of messages that were acknowledged earlier.
-    Reconstructed messages, and those with a kept copy, are left out: one that was relayed by TRACK looks like a repetition of itself.
+    Reconstructed messages are left out: one that was relayed by TRACK looks like a repetition of itself.
     """
     is_known = (F.col("kind") == ACKNOWLEDGED) & F.col("last_delivery_at").isNotNull()
     members = bearing(messages, logged_servers).where(is_known).drop("kind").join(marks, on=[*MARK], how="inner")
     rows = exact_rows(events.join(members.select("message"), on="message", how="left_semi"), logged_servers)
     told = rows.groupBy("message").agg(F.max("sender").alias("sender"), F.max("subject").alias("subject"))
-    kept = rows.where(F.col("source") == KEPT).select("message").distinct()
-    each = (
-        rows.join(kept, on="message", how="left_anti")
-        .where(F.col("is_delivery"))
-        .select("message", F.explode("recipients").alias("recipient"), F.struct("at", "server").alias("got"))
+    each = rows.where(F.col("is_delivery")).select(
+        "message", F.explode("recipients").alias("recipient"), F.struct("at", "server").alias("got")
     )
     reached = each.groupBy("message", "recipient").agg(F.min("got").alias("later"))
     earlier = Window.partitionBy(*MARK, "recipient").orderBy("acknowledged_at").rangeBetween(Window.unboundedPreceding, -1)
