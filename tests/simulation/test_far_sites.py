@@ -1,11 +1,24 @@
 """Sites that are far apart, by whole nodes in virtual time: where copies go, after how many round trips. docs/operations.md "Far sites"."""
 
 import asyncio
+import gc
+import warnings
+from collections.abc import Iterator
 from unittest import mock
 
 import pytest
 
 from tests.simulation.far import HERE, THERE, WARM_SECONDS, FarSites, at_once, burst, played, warm
+
+
+@pytest.fixture(autouse=True)
+def _buried() -> Iterator[None]:
+    """The transports of killed processes are collected here, not as a warning in some other test."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+
 
 RTTS = (0.05, 0.1, 0.25, 0.4, 0.6)
 

@@ -343,9 +343,12 @@ class Oracle:
         for message in acknowledged:
             belongs = message.acknowledged_at, message.server, (message.server, message.other) if message.other else None
             self._acknowledged(message, belongs, id(message) in again)
+<<<<<<< HEAD
             if (mark := self._mark(message)) is not None and not message.is_reconstructed:
                 earlier = [one for one in sent[mark] if one.acknowledged_at < message.acknowledged_at and not one.is_reconstructed]
                 self._repeated(message, belongs, earlier)
+=======
+>>>>>>> parent of decf0c7 (sla: what clients sent again and got twice counts as duplicates, cause e)
         for message in self.messages:
             if message.is_dsn:
                 row = message.those("DSN")[0]
@@ -494,19 +497,6 @@ class Oracle:
                 self.tables["losses"].append(
                     {"message": message.id, "recipient": recipient, "acknowledged_at": instant(message.acknowledged_at),
                      "server": message.server, "cause": self._why_lost(message, recipient) if is_known else "unknown: log ends",
-                     "sender": message.sender, "subject": message.subject}
-                )  # fmt: skip
-
-    def _repeated(self, message: Message, belongs: tuple[int, str, tuple[str, str] | None], earlier: list[Message]) -> None:
-        """Sent again, and delivered again."""
-        for recipient, deliveries in sorted(message.deliveries.items()):
-            before = [each for one in earlier for each in one.deliveries.get(recipient, ())]
-            if before and deliveries:
-                (first_at, first), (later_at, later) = min(before), min(deliveries)
-                self._add(*belongs, recipients_duplicated=1)
-                self.tables["duplicates"].append(
-                    {"message": message.id, "recipient": recipient, "count": 2, "cause": "e", "first_server": first,
-                     "first_at": instant(first_at), "later_server": later, "later_at": instant(later_at),
                      "sender": message.sender, "subject": message.subject}
                 )  # fmt: skip
 

@@ -90,11 +90,12 @@ def _events(slots: TimeSlots) -> dict[str, str]:
             FROM {{sent}} AS sent LEFT ANTI JOIN (SELECT xxhash64(server) AS client_hash FROM {{logged}}) AS relayed
                 ON sent.client_hash = relayed.client_hash
             WHERE {IS_COUNTED} AND id_high IS NOT NULL AND addressed IS NOT NULL""",
+        "several": """
+            SELECT id_high, id_low, addressed, min(`at`) AS first_at FROM bearing
+            GROUP BY id_high, id_low, addressed HAVING count(1) > 1""",
         "again": f"""
-            SELECT {slots.cell("server", "server", "pair_server")}
-            FROM bearing JOIN {{several}} AS several USING (id_high, id_low, addressed)
+            SELECT {slots.cell("server", "server", "pair_server")} FROM bearing JOIN several USING (id_high, id_low, addressed)
             WHERE `at` > first_at AND `at` >= {{since}}L AND `at` < {{until}}L""",
-        "repeated": f"SELECT {slots.cell('server', 'server', 'pair_server')} FROM {{repeated}}",
     }
 
 
@@ -138,10 +139,8 @@ def _facts(within: Within) -> Iterator[str]:
     yield _counts_of("copy", {"copies": "true", **lags, **kept})
     skews = {"clock_skews": f"{_one('detection_us < 0L')} + {_one('silence_us < 0L')}"}
     yield _counts_of("promotion", {"takeovers_in_time": "is_in_time", "takeovers_late": "NOT is_in_time"}, skews)
-    yield _counts_of("takeover", {"promotions": "true"})
-    yield _counts_of("orphan", {"shadows_orphaned": "true"})
-    yield _counts_of("again", {"messages_sent_again": "true"})
-    yield _counts_of("repeated", {"recipients_duplicated": "true"})
+    for table, name in (("takeover", "promotions"), ("orphan", "shadows_orphaned"), ("again", "messages_sent_again")):
+        yield _counts_of(table, {name: "true"})
 
 
 def _counts_of(table: str, conditions: Mapping[str, str], numbers: Mapping[str, str] | None = None) -> str:
@@ -351,12 +350,9 @@ def figures(cells: DataFrame, times: DataFrame, found: Evidence, sites: DataFram
     return _asked(text, steps, found, cells=cells, times=times, sites=sites)
 
 
-TABLES = ("sent", "several", "repeated", "messages", "copies", "promotions", "takeovers", "orphans")
-
-
 def _asked(text: str, steps: Mapping[str, str], found: Evidence, **frames: DataFrame) -> DataFrame:
     """Shapes: `text` is a query of `steps`, by their names, and these of tables, by their names in braces."""
-    named: dict[str, Any] = {name: getattr(found, name) for name in TABLES}
+    named: dict[str, Any] = {name: getattr(found, name) for name in ("sent", "messages", "copies", "promotions", "takeovers", "orphans")}
     since, until = found.interval
     before = ", ".join(f"{name} AS ({step})" for name, step in steps.items())
     return found.messages.sparkSession.sql(f"WITH {before} {text}", None, since=since, until=until, **named, **frames)

@@ -24,7 +24,6 @@ from shadowrelay.sla.figures.incidents import (
     takeovers,
     with_return,
 )
-from shadowrelay.sla.figures.repetitions import repeated, several
 from shadowrelay.sla.figures.rows import exact_rows
 
 
@@ -46,12 +45,9 @@ ALWAYS = (-(2**62), 2**62)  # microseconds
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """One table per kind, with one line each; `promotions` are RESUBMIT rows; `lines` the exact timelines. `sent` has all messages, also
-    those outside the interval: what is sent again may have been sent before it; `several` are marks of several of them, and `repeated` the
-    duplicates of cause e, which `duplicates` contains, with time and place. Units of `interval`: microseconds."""
+    those outside the interval: what is sent again may have been sent before it. Units of `interval`: microseconds."""
 
     sent: DataFrame
-    several: DataFrame
-    repeated: DataFrame
     messages: DataFrame
     copies: DataFrame
     promotions: DataFrame
@@ -66,7 +62,7 @@ class Evidence:
 
 def evidence(
     seen: DataFrame | None,
-    several_held: DataFrame | None,
+    several: DataFrame | None,
     odd: DataFrame,
     events: DataFrame,
     log_ends: Mapping[str, int | None],
@@ -77,7 +73,7 @@ def evidence(
     with_few_rows: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Evidence:
     """Combine `seen` from `first_pass` (None: treat no message as plain) with the `odd` events: all events of the other messages.
-    `several_held`: copies of plain messages with several (`several_copies`), None if there are none.
+    `several`: copies of plain messages with several (`several_copies`), None if there are none.
 
     Shapes: `log_ends`: last row of each server's log, None if it has none.
     `keep` stores frames under their names and returns the stored frames, so
@@ -100,7 +96,7 @@ def evidence(
                 "losses": lambda: losses(named["recipients"], lines, log_ends, expiration_us=rules.expiration_us),
             }
         )
-    held = each["exact_copies"] if seen is None else plain_copies(seen, several_held).unionByName(each["exact_copies"])
+    held = each["exact_copies"] if seen is None else plain_copies(seen, several).unionByName(each["exact_copies"])
     hold_us = rules.hold_us + rules.expiration_us
     with with_few_rows():
         each |= keep(
@@ -112,14 +108,9 @@ def evidence(
             }
         )
     each |= keep({"takeovers": lambda: with_return(each["taken"], events)})
-    messages = each["exact_messages"] if seen is None else plain_messages(seen, several_held).unionByName(each["exact_messages"])
-    each |= keep({"several_sent": lambda: several(messages, logged_servers)})
-    again_events = events.limit(0) if each["several_sent"].isEmpty() else events  # mostly there are none: no further pass over all rows
-    each |= keep({"repeated": lambda: repeated(again_events, messages, each["several_sent"], logged_servers)})
-    each["duplicates"] = each["duplicates"].unionByName(each["repeated"].drop("at", "server", "pair_server"))
+    messages = each["exact_messages"] if seen is None else plain_messages(seen, several).unionByName(each["exact_messages"])
     kept: dict[str, Any] = {name: each[name] for name in ("promotions", "takeovers", "duplicates", "losses", "orphans", "exposures")}
-    again: dict[str, Any] = {"several": each["several_sent"], "repeated": each["repeated"]}
-    return Evidence(sent=messages, messages=messages, copies=held, lines=lines, **again, **kept)
+    return Evidence(sent=messages, messages=messages, copies=held, lines=lines, **kept)
 
 
 def within(found: Evidence, since: int | None, until: int | None) -> Evidence:
@@ -140,7 +131,6 @@ def within(found: Evidence, since: int | None, until: int | None) -> Evidence:
         takeovers=of_interval(found.takeovers, "first_resubmit_at"),
         orphans=of_interval(found.orphans, "at"),
         losses=of_interval(found.losses, "acknowledged_at"),
-        repeated=of_interval(found.repeated, "at"),
         duplicates=found.duplicates.join(named, on="message", how="left_semi"),
         exposures=found.exposures.join(named, on="message", how="left_semi"),
     )

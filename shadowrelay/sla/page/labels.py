@@ -123,7 +123,6 @@ CAUSES: dict[str, dict[str, str]] = {  # list -> cause -> in words
         "b": "the disk was destroyed before the shadow server heard of the delivery (cause b)",
         "c": "the server was cut off for longer than the span (cause c)",
         "d": "two servers failed together (cause d)",
-        "e": "a client sent the message again, and it was not recognised (cause e)",
         "unexplained": "unexplained: please report it as a bug",
     },
     "losses": {
