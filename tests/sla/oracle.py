@@ -343,12 +343,6 @@ class Oracle:
         for message in acknowledged:
             belongs = message.acknowledged_at, message.server, (message.server, message.other) if message.other else None
             self._acknowledged(message, belongs, id(message) in again)
-<<<<<<< HEAD
-            if (mark := self._mark(message)) is not None and not message.is_reconstructed:
-                earlier = [one for one in sent[mark] if one.acknowledged_at < message.acknowledged_at and not one.is_reconstructed]
-                self._repeated(message, belongs, earlier)
-=======
->>>>>>> parent of decf0c7 (sla: what clients sent again and got twice counts as duplicates, cause e)
         for message in self.messages:
             if message.is_dsn:
                 row = message.those("DSN")[0]

@@ -127,15 +127,6 @@ def test_what_clients_sent_again(judged):
     assert 3 == judged.figures("again")["messages_sent_again"]
 
 
-def test_what_clients_sent_again_and_was_delivered_again_is_a_duplicate_with_cause_e(judged):
-    lines = [line for line in judged.lines("duplicates", "again") if line["cause"] == "e"]
-
-    assert lines
-    assert {2} == {line["count"] for line in lines}
-    assert all(line["first_at"] < line["later_at"] for line in lines)
-    assert (len(lines), 0) == tuple(judged.figures("again")[f"recipients_duplicated{name}"] for name in ("", "_unexplained"))
-
-
 def test_repeated_rows_count_once(judged):
     found = judged.figures("repeated")
 
