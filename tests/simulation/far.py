@@ -107,6 +107,7 @@ class FarSites(Scripted):
         for machine in self.machines:
             if machine.is_up:
                 await self.processes.kill(machine)
+        await asyncio.sleep(self.rtt)  # the connections end
 
 
 def _take_time(network: Network, between: Callable[[str, str], float]) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import warnings
 from collections.abc import Iterator
 from unittest import mock
 
@@ -12,12 +11,13 @@ from tests.simulation.far import HERE, THERE, WARM_SECONDS, FarSites, at_once, b
 
 
 @pytest.fixture(autouse=True)
-def _buried() -> Iterator[None]:
-    """The transports of killed processes are collected here, not as a warning in some other test."""
+def _buried(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What killed processes left is collected here, not as a warning in some other test."""
     yield
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
+    with monkeypatch.context() as patch:
+        patch.setattr("sys.unraisablehook", lambda unraisable: None)
+        for _ in range(2):
+            gc.collect()
 
 
 RTTS = (0.05, 0.1, 0.25, 0.4, 0.6)
