@@ -10,6 +10,9 @@ import pytest
 from tests.simulation.far import HERE, THERE, WARM_SECONDS, FarSites, at_once, burst, played, warm
 
 
+pytestmark = pytest.mark.heavy  # whole worlds with TLS; transports that their kills leave are warnings in whatever test comes later
+
+
 @pytest.fixture(autouse=True)
 def _buried(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What killed processes left is collected here, not as a warning in some other test."""
