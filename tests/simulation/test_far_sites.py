@@ -9,7 +9,6 @@ import pytest
 
 from tests.simulation.far import HERE, THERE, WARM_SECONDS, FarSites, at_once, burst, played, warm
 
-
 pytestmark = pytest.mark.heavy  # whole worlds with TLS; transports that their kills leave are warnings in whatever test comes later
 
 
