@@ -119,7 +119,15 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicK
 
 def _key_usage(**wanted: bool) -> x509.KeyUsage:
     """RFC 5280 4.2.1.3. Python 3.13 and later refuse an authority with a limited path that does not say that it signs certificates."""
-    uses = ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "key_cert_sign", "crl_sign")
+    uses = (
+        "digital_signature",
+        "content_commitment",
+        "key_encipherment",
+        "data_encipherment",
+        "key_agreement",
+        "key_cert_sign",
+        "crl_sign",
+    )
     return x509.KeyUsage(**dict.fromkeys((*uses, "encipher_only", "decipher_only"), False) | wanted)
 
 
