@@ -6,6 +6,7 @@ have attributes that a Struct cannot have, stays a dataclass; `dataclasses.repla
 """
 
 import dataclasses
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
     from dataclasses import replace as replace
 else:
+    # what the class has that its struct gets anew; the annotations' names are those of Python 3.11 to 3.14
+    _OF_THE_FIRST_CLASS = frozenset(
+        ("__dict__", "__weakref__", "__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__")
+    )
     replace = msgspec.structs.replace
 
     def dataclass(*, frozen: bool = False, eq: bool = True, order: bool = False, slots: bool = False) -> Any:
@@ -22,9 +27,9 @@ else:
         def made(cls: type) -> type:
             if not slots:  # it may have what a Struct has no room for, like a cached property
                 return dataclasses.dataclass(frozen=frozen, eq=eq, order=order)(cls)
-            namespace = {name: value for name, value in vars(cls).items() if name not in ("__dict__", "__weakref__", "__annotations__")}
+            namespace = {name: value for name, value in vars(cls).items() if name not in _OF_THE_FIRST_CLASS}
             fields = []
-            for name, kind in vars(cls).get("__annotations__", {}).items():
+            for name, kind in inspect.get_annotations(cls).items():
                 default = namespace.pop(name, msgspec.NODEFAULT)
                 if isinstance(default, dataclasses.Field):
                     factory = default.default_factory

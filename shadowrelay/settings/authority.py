@@ -47,6 +47,7 @@ def make_authority(name: str, life: timedelta) -> Authority:
     certificate = (
         _builder(subject, subject, key.public_key(), life)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_key_usage(key_cert_sign=True, crl_sign=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
@@ -79,6 +80,7 @@ def signed_pems(authority: Authority, name: str, life: timedelta) -> tuple[bytes
     certificate = (
         _builder(subject, authority.certificate.subject, key.public_key(), life)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_key_usage(digital_signature=True), critical=True)
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
         .add_extension(signer, critical=False)
@@ -113,6 +115,20 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicK
         .not_valid_before(now - CLOCKS_APART)
         .not_valid_after(now + life)
     )
+
+
+def _key_usage(**wanted: bool) -> x509.KeyUsage:
+    """RFC 5280 4.2.1.3. Python 3.13 and later refuse an authority with a limited path that does not say that it signs certificates."""
+    uses = (
+        "digital_signature",
+        "content_commitment",
+        "key_encipherment",
+        "data_encipherment",
+        "key_agreement",
+        "key_cert_sign",
+        "crl_sign",
+    )
+    return x509.KeyUsage(**dict.fromkeys((*uses, "encipher_only", "decipher_only"), False) | wanted)
 
 
 def _reason(exc: Exception) -> str:

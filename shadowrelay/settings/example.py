@@ -3,6 +3,7 @@
 Lines that begin "# " explain; "#key = value" is a default: remove the # to change it.
 """
 
+import inspect
 import json
 import textwrap
 from collections.abc import Iterator
@@ -80,7 +81,7 @@ def example() -> str:
     assert {title.strip("[]") for title, _ in _TABLES} == set(Settings.model_fields)
     lines = list(_comment(_HEADER))
     for title, section in _TABLES:
-        lines += ["", "", *_comment(section.__doc__ or ""), f"{'#' if section in _OPTIONAL_TABLES else ''}{title}"]
+        lines += ["", "", *_comment(inspect.getdoc(section) or ""), f"{'#' if section in _OPTIONAL_TABLES else ''}{title}"]
         for name, field in section.model_fields.items():
             lines += ["", *_comment(_description(field)), _line(section, name, field)]
     return "\n".join(lines) + "\n"

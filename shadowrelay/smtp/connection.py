@@ -313,6 +313,13 @@ class Connection(SMTP):
 
     async def _protect(self, context: ssl.SSLContext) -> bool:
         """Start TLS; False if it failed. Forget who the client is, and drop octets received before the handshake. RFC 3207 4.2."""
+        try:
+            return await self._handshake(context)
+        except Exception:
+            self.cut("TLS failed")  # neither plain nor encrypted: the client would take a reply for the one to another command
+            raise
+
+    async def _handshake(self, context: ssl.SSLContext) -> bool:
         if self.transport is None:
             raise ConnectionResetError("the connection was lost before the handshake")
         self._reader.discard()
@@ -334,8 +341,9 @@ class Connection(SMTP):
             return False
         self.transport = transport
         self._reader.move_to(transport)
-        self._writer._transport = transport  # type: ignore[attr-defined]
-        self._replace_writer(self._writer)  # type: ignore[attr-defined]
+        # As `StreamWriter.start_tls` does, whose private help for it has another name in each Python. With `_over_ssl` an EOF closes.
+        self._writer._transport = self._transport = transport  # type: ignore[attr-defined]
+        self._over_ssl = True
         report_every_unwritten_octet(transport)  # now: unwritten handshake data may pause reading on this transport, not on the old one
         self.state.tls = session.version() or "TLS"
         self.state.client_name = ""

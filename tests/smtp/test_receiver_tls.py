@@ -289,3 +289,21 @@ async def test_new_sessions_get_the_new_certificate_and_the_old_ones_live_on(aut
 
         assert "SIZE" in await secured(new, context)
         assert "250 2.0.0 OK" == await old.ask("NOOP")
+
+
+async def test_an_error_of_ours_in_the_handshake_ends_the_connection(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session that went on would answer in the clear, to a client that reads TLS, or one reply late."""
+
+    def broken(self: object, certificate: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("shadowrelay.smtp.peer_part.PeerPart.protected", broken)
+    async with receiving(tmp_path, tls=authority.files_of("a.example")) as station:
+        client = await station.connect()
+        await client.ask("EHLO b.example")
+        await client.ask("STARTTLS")
+        with pytest.raises((OSError, asyncio.IncompleteReadError)):
+            await client.start_tls(opportunistic_context(), "a.example")
+            await client.ask("EHLO b.example")

@@ -3,6 +3,7 @@
 import json
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 from hypothesis import given, settings
@@ -38,7 +39,7 @@ def assert_harmless(text: str) -> None:
     assert len(text) <= 2 * TEXT_CHARACTERS_MAX
     json.dumps(text, ensure_ascii=False).encode()
     assert not set(text) & set(map(chr, (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, 0x202E)))
-    with sqlite3.connect(":memory:") as database:
+    with closing(sqlite3.connect(":memory:")) as database:
         assert (text,) == database.execute("SELECT ?", (text,)).fetchone()
 
 
