@@ -294,7 +294,10 @@ class PeerBook:
         state.breaker = circuit.after_failure(state.breaker, now, self._heartbeat_seconds, was_refused=was_refused)
         if state.unreachable_since is None:
             state.unreachable_since = self._clock.ran()
-        if f"Refused: {SECOND_SERVER}" in reason and not state.refuses_us:
+        if f"Refused: {SECOND_SERVER}" not in reason:
+            return
+        state.heard_ran = state.unreachable_since = self._clock.ran()  # it lives: silence and absence are counted from its last refusal
+        if not state.refuses_us:
             state.refuses_us = reason
             _log.error("peer.refuses_this_node", server=server, reason=reason)
 
@@ -435,11 +438,10 @@ class PeerBook:
             state.contact_awake = self._clock.awake()
 
     def silence(self, server: ServerName) -> float:
-        """Seconds without a sign of life while this node ran and spoke to its peers; of a server that is no peer, since it does.
-        A peer that refuses this node's identity is alive: 0."""
-        state = self.states.get(server)
-        if self._is_paused or (state is not None and state.refuses_us):
+        """Seconds without a sign of life while this node ran and spoke to its peers; of a server that is no peer, since it does."""
+        if self._is_paused:
             return 0.0
+        state = self.states.get(server)
         return self._clock.ran() - (self._counted_ran if state is None else state.heard_ran)
 
     def pause(self) -> None:

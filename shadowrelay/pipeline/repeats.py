@@ -23,7 +23,8 @@ class Repeats:
     def __init__(self) -> None:
         self.on_ended: Callable[[MessageId], None] = lambda message_id: None
         self._held: dict[bytes, MessageId] = {}  # by recipient's key: the latest copy with it
-        self._waiting: dict[MessageId, dict[MessageId, datetime]] = {}  # by what they wait for: since when
+        # by what they wait for: who, and since when the last one does; the latest is last
+        self._waiting: dict[MessageId, tuple[datetime, set[MessageId]]] = {}
 
     def note_held(self, envelope: Envelope) -> None:
         """This node stored a copy of the message."""
@@ -43,16 +44,16 @@ class Repeats:
 
     def wait(self, stored: StoredMessage, first: MessageId, now: datetime) -> None:
         """`stored` waits for the end of `first`."""
-        for other, waiting in tuple(self._waiting.items()):
-            self._waiting[other] = {one: since for one, since in waiting.items() if now - since < AWAITED_MAX}
-            if not self._waiting[other]:
-                del self._waiting[other]
-        self._waiting.setdefault(first, {})[stored.envelope.message_id] = now
+        while self._waiting and now - self._waiting[oldest := next(iter(self._waiting))][0] >= AWAITED_MAX:
+            del self._waiting[oldest]
+        _, waiting = self._waiting.pop(first, (now, set()))
+        waiting.add(stored.envelope.message_id)
+        self._waiting[first] = now, waiting
 
     def ended(self, message_id: MessageId) -> None:
         """Something became of the message, of which this node held a copy."""
-        if self._waiting:
-            for waiting in self._waiting.pop(message_id, ()):
+        if (entry := self._waiting.pop(message_id, None)) is not None:
+            for waiting in entry[1]:
                 self.on_ended(waiting)
 
 

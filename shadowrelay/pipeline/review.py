@@ -365,8 +365,8 @@ class ReviewService:
         def is_lost(server: ServerName) -> bool:
             if server not in context.peers or context.peers.is_forgotten(server):
                 return True
-            if server in context.peers.refusing_us:
-                return False  # it lives, and this node may be the clone: who has its name there delivers
+            if server in context.peers.refusing_us:  # this node may be the clone, and who has its name there delivers
+                return context.peers.unreachable_for(server) >= self._span
             return context.peers.unreachable_for(server) >= seconds or self._is_unanswering(server)
 
         return all(is_lost(server) for server in blocking)
