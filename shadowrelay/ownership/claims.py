@@ -500,7 +500,8 @@ def heard(claim: Claim | None, speaker: PeerDatabase, event: DiscardEvent) -> Tr
         and (claim.primary, claim.database) == (speaker.server, speaker.database)
     ):
         return Transition(claim, claim, outcome=Outcome.FORKS)
-    if event.status is DiscardStatus.PROMOTED and claim.is_primary:
+    is_copy_gone = event.status is DiscardStatus.RELEASED and claim.copy_on(speaker.server) is not None  # its time was over there
+    if claim.is_primary and (event.status is DiscardStatus.PROMOTED or is_copy_gone):
         return Transition(claim, claim, outcome=Outcome.REVIEW)
     if event.status is DiscardStatus.PROMOTED and claim.role is Role.SHADOW:
         return Transition(claim, claim, outcome=Outcome.FOLLOW if claim.primary == speaker.server else Outcome.MEET)

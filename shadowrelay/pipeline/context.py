@@ -153,6 +153,7 @@ class Context:
     counts: Counts = field(default_factory=Counts)
     is_draining: bool = field(default=False)  # takes no mail and starts no attempt: it drains, or stops
     is_stopping: bool = field(default=False)
+    is_older_copy: bool = False  # its sessions are refused until it has started again, so no silence proves a loss: `pipeline.rolled_back`
     commit_failure: CommitFailure | None = None  # takes no mail, starts no attempt, and is silent to its peers: `pipeline.commit_watch`
     redirect_to: frozenset[ServerName] = frozenset()  # these get all copies, and then the messages: `pipeline.draining`
     pressure: Pressure = NO_PRESSURE

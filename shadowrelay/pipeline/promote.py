@@ -133,7 +133,10 @@ class PromoteService:
 
         They include the primary server if it contacted this node since the round began, because our answer may have renewed its lease. They
         also include it if it restarted since then, because it may have told other nodes of deliveries after those nodes had answered us.
+        They are all peers if this node is an older copy that has yet to start again: its own sessions refuse them.
         """
+        if self._context.is_older_copy:
+            return frozenset(self._context.peers.states)
         is_lost = claim.handed or self._loss(PeerDatabase(claim.primary, claim.database), kept=claim.is_kept) is not None
         is_same = self._context.peers.whole_incarnation(claim.primary) == asked.primary_incarnation
         servers = frozenset(asked.parties)

@@ -324,7 +324,8 @@ class ReviewService:
             if self._tries[message_id] > REVIEWS_BEFORE_WAITING:
                 self._deliver.blocked(message_id, NO_SERVER, pause)
         # For example, a draining server handed the message over and does not answer: place a copy instead of choosing its copy.
-        is_unanswered = bool(unreachable & suspects)
+        # Or all that are left on the list are away, after another one has said that its copy has expired.
+        is_unanswered = bool(unreachable & suspects) or unreachable.issuperset([copy.server for copy in message.claim.copies])
         if (is_settled or is_unanswered) and not is_older and message.claim.missing_count:
             self._copy_repair.want(message_id)
 
@@ -359,6 +360,8 @@ class ReviewService:
         or answered no question for a span."""
         context = self._context
         seconds = context.heartbeat if patience is None else patience
+        if context.is_older_copy:
+            return False
         if context.settings.transport.delivery_without_lease is not WithoutLease.DELIVER:
             return all(context.peers.is_forgotten(server) for server in blocking)
 

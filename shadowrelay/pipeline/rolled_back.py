@@ -75,7 +75,7 @@ class RolledBackService:
                 seen_incarnation=seen.incarnation,
                 seen_position=seen.position,
             )
-            self.found.set()
+            self._close()
         return OLDER_COPY
 
     def proved(self, server: ServerName) -> None:
@@ -83,7 +83,11 @@ class RolledBackService:
         own = self._context.ledger.identity
         if not self.found.is_set():
             _log.error("database.rolled_back", database=own.database, incarnation=own.incarnation, began=own.began, seen_by=server)
-            self.found.set()
+            self._close()
+
+    def _close(self) -> None:
+        self._context.is_older_copy = True
+        self.found.set()
 
     def refusal(self, identity: PeerIdentity) -> Reply | None:
         """The same as a reply to a peer's XSHADOW."""

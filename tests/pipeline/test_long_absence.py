@@ -162,3 +162,23 @@ async def test_who_may_have_taken_over_what_has_expired_is_waited_for_as_well(tm
 
         await until(again.in_role(east.last, Role.DELIVERED), 4 * HEARTBEAT)
         assert [(other, "user1@corp.example")] == delivered_to(net)
+
+
+@in_virtual_time
+async def test_a_copy_that_expires_before_its_message_ends_is_placed_again(tmp_path: Path) -> None:
+    """With `defer` the message waits for a server that is away, for longer than the copy on the other one is kept."""
+    async with nodes(tmp_path, EAST, WEST, NORTH, **SHORT, delivery_without_lease="defer") as net:
+        east = await a_waiting_message(net)
+        (holder,) = await holders(net, east)
+        other = NORTH if holder == WEST else WEST
+        await net.stop(holder)
+        await until(net.nodes[other].in_role(east.last, Role.SHADOW), 3 * SPAN)
+        first = await net.nodes[other].claim(east.last)
+
+        await asyncio.sleep(LONG)
+
+        claim = await net.nodes[other].claim(east.last)
+        assert first is not None
+        assert claim is not None
+        assert (claim.role, await east.role(east.last)) == (Role.SHADOW, Role.PRIMARY)
+        assert claim.number > first.number

@@ -546,3 +546,28 @@ async def test_until_it_is_asked_about_its_copies_a_returned_server_is_shown_as_
         gate.set()
         await until(lambda: east.context.peers.states[WEST].to_confirm is None, 2 * HEARTBEAT)
         assert not any("not confirmed" in reason for reason in east.services.view.is_ready()[1])
+
+
+@in_virtual_time
+async def test_an_older_copy_that_is_recognised_late_takes_nothing_over_while_it_closes(tmp_path: Path) -> None:
+    """Its sessions are refused from then on, by itself: that silence proves nothing. Closing may take half a minute."""
+    async with nodes(tmp_path, EAST, WEST) as net:
+        net.sink.answer = lambda address: LATER
+        east = net.nodes[EAST]
+        assert (await east.accept()).is_positive
+        await until(net.nodes[WEST].in_role(east.last, Role.SHADOW))
+        await net.stop(WEST)
+        net.back_up(WEST)
+        west = await net.start(WEST)
+        await asyncio.sleep(HEARTBEAT)
+        net.sink.answer = lambda address: OK
+        await until(west.in_role(east.last, Role.DELIVERED), 4 * SPAN)
+        await net.stop(WEST)
+        net.put_back(WEST)
+
+        west = await net.start(WEST)  # it greets nobody before it starts
+        await until(west.services.rolled_back.found.is_set)
+        await asyncio.sleep(4 * SPAN)
+
+        assert (await west.role(east.last), west.log.rows(EventId.RESUBMIT)) == (Role.SHADOW, [])
+        assert [EAST] == [server for server, *_ in net.sink.arrived]

@@ -63,7 +63,8 @@ class Checker:
         self._known_at: dict[MessageId, float] = {}
         self.arrived: dict[tuple[MessageId, int], list[Arrival]] = defaultdict(list)
         self.refused: set[tuple[str, str]] = set()
-        self.bounced: dict[MessageId, dict[int, tuple[MessageId, ...]]] = defaultdict(dict)
+        self.bounced: dict[MessageId, dict[int, list[tuple[MessageId, ...]]]] = defaultdict(dict)  # the notices of each node that did so
+        self._tells_of: dict[MessageId, set[tuple[MessageId, int]]] = defaultdict(set)  # a notice's recipients of other messages
         self.recorded: dict[tuple[MessageId, int], list[tuple[float, str]]] = defaultdict(list)  # done here, by its primary
         self.told: dict[tuple[MessageId, int], set[str]] = defaultdict(set)  # hosts that held a copy, and heard that it was done
         self.ended: dict[tuple[MessageId, str], list[float]] = defaultdict(list)  # when that host sent a final dot
@@ -115,7 +116,7 @@ class Checker:
                     self.violation("false DSN", text)
                 continue
             if self._is_sent_again(machine, envelope, address):
-                self.bounced[attempt.message_id][ordinal] = ()
+                self._returned(attempt.message_id, ordinal, ())
                 self.recognised_count += 1
                 continue
             if not self._is_refused(attempt.message_id, address) and not self._is_expired(envelope):
@@ -123,7 +124,12 @@ class Checker:
             notices = tuple(generated.message.envelope.message_id for generated in attempt.generated if generated.action == "failed")
             if not notices and envelope.sender:
                 self.violation("I1", f"{machine.name} tells nobody that {attempt.message_id} failed for {address}")
-            self.bounced[attempt.message_id][ordinal] = notices
+            self._returned(attempt.message_id, ordinal, notices)
+
+    def _returned(self, message_id: MessageId, ordinal: int, notices: tuple[MessageId, ...]) -> None:
+        self.bounced[message_id].setdefault(ordinal, []).append(notices)
+        for notice in notices:
+            self._tells_of[notice].add((message_id, ordinal))
 
     def _is_refused(self, message_id: MessageId, address: str) -> bool:
         return address.startswith("bad") or (message_id, address) in self.refused
@@ -305,7 +311,7 @@ class Checker:
             self.violation(
                 "again", f"{arrival.client_name} had recorded {first}, and delivers it again as {message_id}, {arrival.recipient}"
             )
-        if self.bounced[message_id].get(ordinal) and not self._is_refused(message_id, arrival.recipient):
+        if any(self.bounced[message_id].get(ordinal, ())) and not self._is_refused(message_id, arrival.recipient):
             self.violation("false DSN", f"{arrival.client_name} delivers {message_id} to {arrival.recipient}, after it was returned")
         over_at = math.inf if self.expires_after is None else self._known_at[message_id] + self.expires_after * 1.02 + 20.0
         if arrival.at > over_at and self.arrived[message_id, ordinal]:
@@ -385,10 +391,18 @@ class Checker:
         """It arrived, or the sender is going to be told, even if those disks are destroyed. `None`: no disk survives."""
         if self.arrived[message_id, ordinal]:
             return True
-        notices = self.bounced[message_id].get(ordinal)
-        if notices is None:
-            return False
+        return any(self._is_told(notices, without) for notices in self.bounced[message_id].get(ordinal, ()))
+
+    def _is_told(self, notices: Sequence[MessageId], without: Sequence[str] | None) -> bool:
         return all((without is not None and notice in self.exposed) or self.survives(notice, without) for notice in notices)
+
+    def is_superfluous(self, notice: MessageId) -> bool:
+        """A notice of failures: each of those recipients was reached after all, or another node tells of it."""
+        return all(
+            self.arrived[message_id, ordinal]
+            or any(notice not in others and self._is_told(others, ()) for others in self.bounced[message_id][ordinal])
+            for message_id, ordinal in self._tells_of[notice]
+        )
 
     def survives(self, message_id: MessageId, without: Sequence[str] | None) -> bool:
         """Each recipient has it, or will have it, even if those disks are destroyed."""

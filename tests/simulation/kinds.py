@@ -164,6 +164,8 @@ class Kinds:
             holders = checker.holders(message_id)
             if checker.is_over(message_id) or (not holders and checker.survives(message_id, ())):  # what it became is another message
                 continue
+            if not holders and message_id in checker.notices and checker.is_superfluous(message_id):  # lost with the disk that made it
+                continue
             owners = [host for host, claims in checker.claims.items() if message_id in claims and claims[message_id].role in OWNERS]
             state = checker.state(message_id)
             if len(owners) > 1:
