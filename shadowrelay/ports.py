@@ -134,6 +134,10 @@ class Ledger(Protocol):
         """A commit that changes nothing but the position."""
         ...
 
+    async def prove_read(self) -> None:
+        """Read from the disk what was written to it last. Raises: LedgerUnavailable."""
+        ...
+
     # accepting and holding
     def record_accepted(self, message: NewMessage, content: Content, *, decided: bool) -> Future[StoredMessage]:
         """A new primary message; `message.claim.copies` names the first server. `decided` False: the verdict follows. Content in

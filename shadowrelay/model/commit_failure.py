@@ -1,4 +1,4 @@
-"""A node that cannot commit: since when, and why. docs/design.md 6.14."""
+"""A node that cannot commit, or cannot read what it has stored: since when, and why. docs/design.md 6.14."""
 
 from datetime import datetime
 
@@ -10,13 +10,24 @@ HEARTBEATS_WITHOUT_COMMIT = 2  # then the node falls silent
 
 @dataclass(frozen=True, slots=True)
 class CommitFailure:
-    """Nothing was committed since `since`. `silent_since`: this node ended its sessions with peers, so their count of its silence began no
-    later. `reply`: to clients whose mail cannot be stored."""
+    """Nothing was committed since `since`, or with `is_reading`, nothing read. `silent_since`: this node ended its sessions with peers, so
+    their count of its silence began no later. `reply`: to clients whose mail cannot be stored."""
 
     since: datetime
     silent_since: datetime
     reason: str
     reply: Reply
+    is_reading: bool = False
+
+    @property
+    def cannot(self) -> str:
+        """What this node cannot do."""
+        return "read what it has stored" if self.is_reading else "commit"
+
+    @property
+    def what(self) -> str:
+        """For people, before a directory."""
+        return "nothing could be read from" if self.is_reading else "nothing was committed in"
 
 
 def cannot_commit(now: float, committed_at: float, asked_at: float | None, heartbeat: float) -> bool:

@@ -1,8 +1,8 @@
-"""Proves that this node can commit, and makes it silent while it cannot. docs/design.md 6.14.
+"""Proves that this node can commit, and read what it has stored, and makes it silent while it cannot. docs/design.md 6.14.
 
 A node whose disk fails or hangs can still read, poll and answer. If it did, its peers would wait for it: they would neither take its mail
 over nor replace the copies that it holds. Every commit is a proof, and raises the position. If there was none for a heartbeat, one is asked
-for. Nothing here waits for the disk.
+for. What was stored last is read once a heartbeat. Nothing here waits for the disk.
 """
 
 import asyncio
@@ -35,6 +35,9 @@ class CommitWatch:
         self._asked_ran: float | None = None  # when a commit was first asked for since the last one
         self._asking: asyncio.Task[None] | None = None
         self._error = LedgerUnavailable(STORE_UNAVAILABLE, HANGS)
+        self._read_ran = context.clock.ran()  # when a proof of reading was asked for last
+        self._reading: asyncio.Task[None] | None = None
+        self._unread: tuple[float, datetime, LedgerUnavailable] | None = None  # the first failure since one succeeded, and the last error
 
     async def run(self) -> None:
         """Look several times a heartbeat, forever."""
@@ -43,12 +46,19 @@ class CommitWatch:
             await asyncio.sleep(min(self._context.heartbeat / LOOKS_PER_HEARTBEAT, LOOK_SECONDS_MAX))
 
     def look(self) -> None:
-        """Note a commit; without one for too long ask for one, and in the end fall silent."""
+        """Note a commit; without one for too long ask for one, and in the end fall silent. The same for reading, but that a disk that is only
+        slow at it is well enough."""
         context = self._context
         ran, position = context.clock.ran(), context.ledger.position
+        if self._reading is None and ran - self._read_ran >= context.heartbeat:
+            self._read_ran = ran
+            self._reading = context.tasks.spawn(self._read(ran), "proof of reading")
+        is_unreadable = self._unread is not None and ran - self._unread[0] >= context.heartbeat
+        if context.commit_failure is None and is_unreadable:
+            self._fall_silent()
         if position != self._position:
             self._position, self._committed_ran, self._committed_at, self._asked_ran = position, ran, context.now(), None
-            if context.commit_failure is not None:
+            if context.commit_failure is not None and not is_unreadable:
                 self._restore(context.commit_failure.since)
             return
         if ran - self._committed_ran < context.heartbeat:
@@ -74,14 +84,28 @@ class CommitWatch:
         finally:
             self._asking = None
 
+    async def _read(self, ran: float) -> None:
+        try:
+            await self._context.ledger.prove_read()
+            self._unread = None
+        except LedgerUnavailable as error:
+            began, since = (ran, self._context.now()) if self._unread is None else self._unread[:2]
+            self._unread = (began, since, error)
+        finally:
+            self._reading = None
+
     def _fall_silent(self) -> None:
         context = self._context
-        failure = CommitFailure(self._committed_at, context.now(), self._error.reason, self._error.reply)
+        if self._unread is None:
+            failure = CommitFailure(self._committed_at, context.now(), self._error.reason, self._error.reply)
+        else:
+            _, since, error = self._unread
+            failure = CommitFailure(since, context.now(), error.reason, error.reply, is_reading=True)
         context.commit_failure = failure
         context.leases.are_suspended = True
         context.peers.pause()
         directory = str(context.settings.server.data_directory)
-        _log.error("commits.failing", since=failure.since.isoformat(), directory=directory, reason=failure.reason)
+        _log.error("commits.failing", what=failure.what, since=failure.since.isoformat(), directory=directory, reason=failure.reason)
         for tell in self.on_silent:
             tell(failure)
 
@@ -103,6 +127,6 @@ def explanation(context: Context, failure: CommitFailure) -> str:
     takers = ", ".join([f"{server} at {at:%Y-%m-%dT%H:%M:%SZ}" for server, at in ends.items()])
     takeover = f"; the peers that hold copies of its mail take it over: {takers}" if takers else ""
     return (
-        f"nothing was committed in {directory} since {failure.since:%Y-%m-%dT%H:%M:%SZ} ({failure.reason}): "
+        f"{failure.what} {directory} since {failure.since:%Y-%m-%dT%H:%M:%SZ} ({failure.reason}): "
         f"no mail is taken or delivered, and this node is silent to its peers{takeover}"
     )

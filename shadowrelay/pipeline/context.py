@@ -186,7 +186,7 @@ class Context:
 
     def why_silent(self) -> str:
         """Why this node says nothing to its peers; empty while it may."""
-        return "" if self.commit_failure is None else f"this node cannot commit: {self.commit_failure.reason}"
+        return "" if self.commit_failure is None else f"this node cannot {self.commit_failure.cannot}: {self.commit_failure.reason}"
 
     @property
     def is_enabled(self) -> bool:

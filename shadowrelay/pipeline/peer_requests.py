@@ -73,7 +73,9 @@ class PeerRequestService:
     def refusal(self, identity: PeerIdentity) -> Reply | None:
         """See `smtp.reception.PeerRequests`."""
         if (failure := self._context.commit_failure) is not None:
-            return Reply(451, "4.3.0", f"This server cannot commit since {failure.since:%Y-%m-%dT%H:%M:%SZ}, and counts as silent")
+            return Reply(
+                451, "4.3.0", f"This server cannot {failure.cannot} since {failure.since:%Y-%m-%dT%H:%M:%SZ}, and counts as silent"
+            )
         reason = self._context.peers.conflict(self._context.me, identity)
         return Reply(550, "5.7.1", f"Refused: {reason}") if reason else self._rolled_back.refusal(identity)
 

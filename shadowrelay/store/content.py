@@ -27,6 +27,7 @@ counted; the first slot of the file, its header, distinguishes them:
 
 import asyncio
 import contextlib
+import errno
 import hashlib
 import io
 import os
@@ -53,6 +54,7 @@ from shadowrelay.store.rows import LARGE
 SEGMENT_BYTES_MAX = 64_000_000
 SEGMENT_AGE_MAX = timedelta(hours=1)
 READ_BLOCK_BYTES = 256 * 1024
+PROOF_BYTES = 4096  # read back as a proof that the disk can be read
 JOINED_BYTES_MAX = 4 * CONTENT_IN_MEMORY_BYTES_MAX  # one call to write
 SUFFIX = ".segment"
 RECENT_BYTES_MAX = 64_000_000
@@ -255,6 +257,18 @@ class ContentStore:
         if not is_right:
             raise ContentCorrupt(f"{path.name} at {place.offset}: SHA-256 differs")
         return Content(place.size, place.sha256, data) if data is not None else Content(place.size, place.sha256, path=path)
+
+    def prove_read(self) -> None:
+        """Read what was written last from the disk, not from memory, and read a directory. Raises: OSError."""
+        if (segment := self._written_segment) is None:
+            os.scandir(self.directory).close()
+            return
+        with open(self._path(segment), "rb", buffering=0) as file:
+            size = file.seek(0, os.SEEK_END)
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            if size and not os.pread(file.fileno(), PROOF_BYTES, max(size - PROOF_BYTES, 0)):
+                raise OSError(errno.EIO, os.strerror(errno.EIO), str(self._path(segment)))
 
     def _is_there(self) -> bool:
         """Whether a file that is missing is missing alone, and not with the volume that it is on."""

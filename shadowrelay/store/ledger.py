@@ -189,6 +189,14 @@ class SqliteLedger:
     async def prove_commit(self) -> None:
         await self._writer.submit(promises.nothing)
 
+    async def prove_read(self) -> None:
+        try:
+            await self._large.on_file_thread(self._contents.prove_read)
+        except FileNotFoundError:
+            return  # removed meanwhile, or nothing was written yet: `ContentStore.read` tells a volume that is gone
+        except OSError as exc:
+            raise errors.unavailable(exc) from exc
+
     # accepting and holding
     def record_accepted(self, message: NewMessage, content: Content, *, decided: bool) -> asyncio.Future[StoredMessage]:
         run = partial(promises.accepted, message=message, decided=decided)

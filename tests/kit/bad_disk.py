@@ -25,7 +25,7 @@ SOURCE = r"""
 #include <time.h>
 #include <unistd.h>
 
-enum { WELL, READ_ONLY, IO_ERROR, HANGS, FULL };
+enum { WELL, READ_ONLY, IO_ERROR, HANGS, FULL, UNREADABLE };
 static volatile char *state;
 static const char *directory;
 
@@ -66,12 +66,21 @@ static int fails(int file, int is_sync) {
     return 1;
 }
 
+static int is_unreadable(int file) {
+    if (!state || *state != UNREADABLE || !is_there(file)) return 0;
+    errno = EIO;
+    return 1;
+}
+
 #define REAL(name) ({ static __typeof__(name) *found; if (!found) found = dlsym(RTLD_NEXT, #name); found; })
 int fsync(int file) { return fails(file, 1) ? -1 : REAL(fsync)(file); }
 int fdatasync(int file) { return fails(file, 1) ? -1 : REAL(fdatasync)(file); }
 ssize_t write(int file, const void *data, size_t size) { return fails(file, 0) ? -1 : REAL(write)(file, data, size); }
 ssize_t pwrite(int file, const void *data, size_t size, off_t at) { return fails(file, 0) ? -1 : REAL(pwrite)(file, data, size, at); }
 ssize_t pwrite64(int file, const void *data, size_t size, off64_t at) { return fails(file, 0) ? -1 : REAL(pwrite64)(file, data, size, at); }
+ssize_t read(int file, void *data, size_t size) { return is_unreadable(file) ? -1 : REAL(read)(file, data, size); }
+ssize_t pread(int file, void *data, size_t size, off_t at) { return is_unreadable(file) ? -1 : REAL(pread)(file, data, size, at); }
+ssize_t pread64(int file, void *data, size_t size, off64_t at) { return is_unreadable(file) ? -1 : REAL(pread64)(file, data, size, at); }
 """
 
 
@@ -83,6 +92,7 @@ class DiskState(IntEnum):
     IO_ERROR = 2
     HANGS = 3  # in each sync
     FULL = 4  # for good: there is no room for a single octet
+    UNREADABLE = 5  # what is written is synced
 
 
 class BadDisk:

@@ -156,3 +156,35 @@ async def test_an_idle_node_commits_once_a_heartbeat(tmp_path: Path) -> None:
 
         assert 5 <= east.ledger.position - before <= 25
         assert not east.context.why_silent()
+
+
+@in_virtual_time
+async def test_a_disk_that_cannot_be_read_makes_its_node_silent_and_its_copies_are_placed_elsewhere(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, NORTH) as net:
+        await a_waiting_message(net)
+        east = net.nodes[EAST]
+        holder, other = [net.nodes[name] for name in (WEST, NORTH)]
+        if await holder.role(east.last) is not Role.SHADOW:
+            holder, other = other, holder
+
+        holder.ledger.fail("prove_read", 10_000)
+        await until(holder.context.why_silent, 3 * HEARTBEAT)
+
+        assert "this node cannot read what it has stored: prove_read fails in this test" == holder.context.why_silent()
+        await until(other.in_role(east.last, Role.SHADOW), SPAN)
+        assert "This server cannot read what it has stored since 2026-03-01T12:00:" in east.context.peers.states[holder.name].last_error
+        assert not (await holder.accept()).is_positive
+
+        holder.ledger.fail("prove_read", 0)
+        await until(lambda: not holder.context.why_silent(), 3 * HEARTBEAT)
+        assert (await holder.accept()).is_positive
+
+
+@in_virtual_time
+async def test_one_failed_reading_is_no_failure_of_the_disk(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        net.nodes[EAST].ledger.fail("prove_read", 1)
+        await asyncio.sleep(6 * HEARTBEAT)
+
+        assert net.nodes[EAST].ledger.counts["prove_read"] >= 5
+        assert not net.nodes[EAST].context.why_silent()

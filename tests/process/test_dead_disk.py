@@ -1,4 +1,4 @@
-"""Real processes whose disks turn read-only, return errors, or hang in a sync, and are well again. docs/design.md 6.14."""
+"""Real processes whose disks turn read-only, return errors, hang in a sync, or cannot be read, and are well again. docs/design.md 6.14."""
 
 import random
 from collections import Counter
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.usefixtures("quiet"), pytest.mark.slow, pytest.mark.he
 
 EAST, WEST, NORTH = "mx1.east.example", "mx1.west.example", "mx1.north.example"
 COUNT = 20
-SICK = [DiskState.READ_ONLY, DiskState.IO_ERROR, DiskState.HANGS]
+SICK = [DiskState.READ_ONLY, DiskState.IO_ERROR, DiskState.HANGS, DiskState.UNREADABLE]
 
 
 @pytest.mark.parametrize("state", SICK, ids=lambda state: state.name)

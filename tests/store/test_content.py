@@ -315,3 +315,24 @@ def test_contents_of_one_commit_may_be_in_two_segments(tmp_path: Path, monkeypat
     assert again.offset == last.offset
     assert [b"first", b"second", b"third", b"fourth"] == [store.read(place).data for place in (*places, last)]
     store.end_segment()
+
+
+async def test_reading_is_proved_by_what_was_written_last(tmp_path: Path) -> None:
+    async with a_ledger(tmp_path) as ledger:
+        await ledger.prove_read()
+        await accept(ledger)
+        await ledger.prove_read()
+        (segment,) = (tmp_path / "content").glob("*.segment")
+        segment.unlink()
+        await ledger.prove_read()  # one that is missing is no disk that cannot be read
+
+
+async def test_a_disk_that_returns_errors_proves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    async with a_ledger(tmp_path) as ledger:
+        await accept(ledger)
+        monkeypatch.setattr(os, "pread", fails)
+        with pytest.raises(LedgerUnavailable, match="Input/output error"):
+            await ledger.prove_read()
