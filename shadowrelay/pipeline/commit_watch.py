@@ -46,8 +46,8 @@ class CommitWatch:
             await asyncio.sleep(min(self._context.heartbeat / LOOKS_PER_HEARTBEAT, LOOK_SECONDS_MAX))
 
     def look(self) -> None:
-        """Note a commit; without one for too long ask for one, and in the end fall silent. The same for reading, but that a disk that is only
-        slow at it is well enough."""
+        """Note a commit; without one for too long ask for one, and in the end fall silent. The same for reading, for which a disk may be
+        slow."""
         context = self._context
         ran, position = context.clock.ran(), context.ledger.position
         if self._reading is None and ran - self._read_ran >= context.heartbeat:
