@@ -113,7 +113,7 @@ class CommitWatch:
         """As after an absence: silence counts anew, and messages whose leases have ended are asked about before they are delivered."""
         context = self._context
         context.peers.resume()
-        context.leases.are_suspended = False
+        context.leases.are_suspended = context.is_older_copy
         context.commit_failure = None
         _log.warning("commits.restored", seconds=round((context.now() - since).total_seconds(), 1))
         for tell in self.on_restored:

@@ -188,7 +188,7 @@ class Leases:
         self._servers: dict[ServerName, rules.ServerLease] = {}
         self._copies: dict[MessageId, dict[ServerName, float]] = {}
         self._confirmed: dict[MessageId, dict[ServerName, float]] = {}  # confirmation times; kept for `defer` only
-        self.are_suspended = False  # this node cannot commit: no attempt may end its data, because its outcome could not be recorded
+        self.are_suspended = False  # no attempt may end its data: this node cannot record its outcome, or it is an older copy
         self.reply_allowance = rules.reply_allowance(span)
         self.configure(transport)
 

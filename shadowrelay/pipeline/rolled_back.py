@@ -86,7 +86,7 @@ class RolledBackService:
             self._close()
 
     def _close(self) -> None:
-        self._context.is_older_copy = True
+        self._context.is_older_copy = self._context.leases.are_suspended = True
         self.found.set()
 
     def refusal(self, identity: PeerIdentity) -> Reply | None:
