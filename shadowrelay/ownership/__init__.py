@@ -28,7 +28,6 @@ tries every cell.
 | `copies_now_wanted`     | over    | P       | A         | H           | other  | other      | late      | late     |
 | `handing_over`          | over    | A       | A         | A           | late   | late       | late      | late     |
 | `handed_over_by_drain`  | raises  | H       | other     | other       | late   | late       | late      | late     |
-| `reminded`              | over    | other   | other     | H           | other  | other      | other     | other    |
 | `taken_back`            | raises  | other   | P         | other       | other  | other      | late      | late     |
 | `recorded`              | raises  | P D     | A D       | D H         | S D    | U D        | D         | D R      |
 | `review`                | raises  | P S D R | A S D R   | S D R H     | late   | late       | late      | late     |

@@ -148,13 +148,16 @@ def no_longer_chosen(claim: Claim | None, server: ServerName) -> Transition:
 
 def choosing_again(claim: Claim | None, me: PeerDatabase, server: ServerName) -> Transition:
     """Before a server that still holds an older copy is asked under the next number: commit that number. Only this server is asked
-    under it, so it is not chosen until it has answered; nor is another, if one copy is wanted."""
+    under it, so it is not chosen until it has answered; nor is another, if one copy is wanted. A hand-over to it stays in force."""
     entry = None if claim is None else claim.copy_on(server)
-    if claim is None or not claim.is_primary or entry is None or entry.choice not in (Choice.LISTED, Choice.CHOSEN):
+    if claim is None or not claim.is_primary or entry is None or entry.choice not in (Choice.LISTED, Choice.CHOSEN, Choice.HANDED_OVER):
         return Transition(claim, claim)
     if not rules.can_be_followed(claim.number):
         return Transition(claim, claim)
     number = rules.number_after(claim, me)
+    if entry.choice is Choice.HANDED_OVER:
+        copies = rules.replace_copy(claim.copies, replace(entry, placement=rules.placement_of(claim, number)))
+        return Transition(claim, replace(claim, number=number, copies=copies), outcome=Outcome.CHOOSE_AGAIN)
     listed = replace(entry, choice=Choice.LISTED, placement=rules.placement_of(claim, number))
     roomy = rules.with_room(replace(claim, copies=rules.replace_copy(claim.copies, listed)))
     return Transition(claim, replace(roomy, number=number), outcome=Outcome.CHOOSE_AGAIN)
@@ -198,14 +201,6 @@ def handed_over_by_drain(claim: Claim | None) -> Transition:
         return Transition(claim, claim)
     handed = handing_over(claim)
     return replace(handed, after=replace(rules.require_claim(handed.after), role=Role.HANDED_OVER))
-
-
-def reminded(claim: Claim | None) -> Transition:
-    """Send `yours` again: the first may have been deleted before it was fetched. A server that has received it ignores the repetition."""
-    chosen = None if claim is None else claim.chosen()
-    if claim is None or claim.role is not Role.HANDED_OVER or chosen is None or chosen.choice is not Choice.HANDED_OVER:
-        return Transition(claim, claim)
-    return Transition(claim, claim, (Notification(chosen.server, chosen.database, DiscardStatus.YOURS),), outcome=Outcome.HANDED)
 
 
 def taken_back(claim: Claim | None) -> Transition:
@@ -319,9 +314,10 @@ def _holder_answered(claim: Claim, after: Claim, peer: PeerDatabase, answer: Sta
     elif entry.choice.awaits_acknowledgement:
         return Transition(claim, after, outcome=Outcome.DISMISSED)
     elif entry.choice is Choice.HANDED_OVER:
-        return Transition(claim, after, outcome=Outcome.HANDED)
+        return _heir_answered(claim, after, answer, entry)
     is_wanted = claim.wanted <= 1 or entry.choice is Choice.CHOSEN or claim.missing_count
-    if answer.number is not None and answer.number == rules.copy_number(claim, entry) and is_wanted:
+    is_current = answer.number is not None and answer.number == rules.copy_number(claim, entry)
+    if is_current and answer.number is not None and is_wanted and not rules.is_second_twin(claim, peer.server):
         if claim.role is Role.SET_ASIDE and entry == claim.chosen() and rules.heir(claim) is None:
             return Transition(claim, after, outcome=Outcome.CHOOSE_AGAIN)  # with the highest number it can take the message over
         return rules.choose(claim, after, peer, answer.number, Outcome.CHOSEN)
@@ -338,6 +334,16 @@ def _holder_answered(claim: Claim, after: Claim, peer: PeerDatabase, answer: Sta
     if chosen is not None and chosen.choice is Choice.HANDED_OVER:
         return Transition(claim, after)  # under a higher number, the server that was sent `yours` would wait for it
     return Transition(claim, after, outcome=Outcome.CHOOSE_AGAIN)
+
+
+def _heir_answered(claim: Claim, after: Claim, answer: StatusAnswer, entry: Copy) -> Transition:
+    """The server that was sent `yours` holds its copy, and has not promoted it. Rule *said again*: if it does not know of the
+    hand-over either (it was started again, or its disk is an older one), it is told once more, under the number that lets it go first."""
+    if answer.promoting:
+        return Transition(claim, after, outcome=Outcome.HANDED)
+    if answer.number != rules.copy_number(claim, entry):
+        return Transition(claim, after, outcome=Outcome.CHOOSE_AGAIN)
+    return Transition(claim, after, rules.handed_again(entry), outcome=Outcome.HANDED)
 
 
 def status_of(claim: Claim | None) -> StatusAnswer:
@@ -382,7 +388,7 @@ def answer_question(
         assigns_number = is_of_primary and number.database == claim.database and number.placement and number >= claim.number
         if assigns_number and rules.can_be_followed(number):
             after = replace(claim, number=number, asked=rules.NOBODY, handed=False)
-        elif rules.begins_again(number, claim):
+        elif rules.begins_again(number, claim) or rules.twin_goes_first(number, asker.server, claim, me):
             # If it asks under a number that is not its own, it has yielded since it sent `yours`.
             after = replace(claim, asked=rules.NOBODY, handed=claim.handed and not is_of_primary)
         elif is_of_primary and not claim.handed:
@@ -580,7 +586,7 @@ def answered(
             return _counted(claim, after, me, peer, reachable, wanted, unheard)
         lives = peer.server == claim.primary and peer.database == claim.database
         return Transition(claim, replace(after, asked=rules.NOBODY) if lives else after, outcome=Outcome.LIVES if lives else Outcome.WAIT)
-    if rules.waits(answer, claim, me):
+    if rules.waits(answer, claim, me, peer.server):
         asked = rules.asked_after_waiting(claim) if claim.asked else claim.asked
         return Transition(claim, replace(after, asked=asked), outcome=Outcome.WAIT)
     if rules.holds_for(answer, me):

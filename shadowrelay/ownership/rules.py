@@ -3,10 +3,10 @@
 The other modules of this package call the rules through the module (`rules.outranks`), so that a test can replace one rule and show
 which messages are lost or duplicated without it.
 
-lease `without_lease`, dot `may_end_data`, higher `outranks`, placement `number_after`, ask `may_promote`
-and `waits`, wait `asked_after_waiting`, again `begins_again`, list `listed_before_sending`, keep `may_release` and `left_to`,
-everybody `needs_everybody`, unheard `with_unheard`, meet `ends_before`, rolled back `is_older_copy`, `is_of_older_copy` and
-`shows_lost_number`, forgotten `is_forgotten_end`.
+lease `without_lease`, dot `may_end_data`, higher `outranks`, placement `number_after`, ask `may_promote` and `waits`, twins
+`twin_goes_first` and `is_second_twin`, wait `asked_after_waiting`, again `begins_again`, list `listed_before_sending`, keep `may_release`
+and `left_to`, said again `handed_again`, everybody `needs_everybody`, unheard `with_unheard`, meet `ends_before`, rolled back
+`is_older_copy`, `is_of_older_copy` and `shows_lost_number`, forgotten `is_forgotten_end`.
 
 **Leases and silence** are the arithmetic by which a primary knows that a shadow server will not promote yet. docs/design.md 6.4.
 
@@ -300,11 +300,26 @@ def may_promote(claim: Claim, reachable: Collection[ServerName]) -> bool:
     return claim.asked.issuperset(reachable)
 
 
-def waits(answer: StatusAnswer, claim: Claim, me: PeerDatabase) -> bool:
-    """Rule *ask*, second part: wait while another node holds a copy with a higher number, because that node promotes first. The same
-    applies to a node to which this node, as its primary, sent `yours`, and to one that holds it for a former database of this node."""
+def waits(answer: StatusAnswer, claim: Claim, me: PeerDatabase, server: ServerName) -> bool:
+    """Rule *ask*, second part: wait while another node, `server`, holds a copy with a higher number, because that node promotes first. The
+    same applies to a node to which this node, as its primary, sent `yours`, and to one that holds it for a former database of this node."""
     is_held_for_me = answer.primary == me.server and answer.database == me.database and not answer.promoting
-    return answer.state is StatusState.SHADOW and not is_held_for_me and answer.number is not None and outranks(answer.number, claim.number)
+    if answer.state is not StatusState.SHADOW or is_held_for_me or answer.number is None:
+        return False
+    return outranks(answer.number, claim.number) or twin_goes_first(answer.number, server, claim, me)
+
+
+def twin_goes_first(number: CopyNumber, server: ServerName, claim: Claim, me: PeerDatabase) -> bool:
+    """Rule *twins*: an older copy of a database that nobody recognises assigns a number a second time. Of two copies with one number, that
+    of the server whose name sorts last counts as the higher one."""
+    return number == claim.number and server > me.server
+
+
+def is_second_twin(claim: Claim, server: ServerName) -> bool:
+    """Rule *twins*, second part: `server` has a copy with the number of the copy that another one was chosen for. With several copies, the
+    list says which number each was given."""
+    chosen = claim.chosen()
+    return claim.wanted <= 1 and chosen is not None and chosen.server != server
 
 
 def asked_after_waiting(claim: Claim) -> frozenset[ServerName]:
@@ -321,6 +336,12 @@ def begins_again(question: CopyNumber, claim: Claim) -> bool:
 def listed_before_sending(claim: Claim, copy: Copy) -> tuple[Copy, ...]:
     """Rule *list*: a server is on the list before it is sent a copy, and stays there until it acknowledges `released`."""
     return (*(other for other in claim.copies if other.server != copy.server), copy)
+
+
+def handed_again(entry: Copy) -> tuple[Notification, ...]:
+    """Rule *said again*: a hand-over counts in the process that heard it. A server that holds the copy and does not know of the hand-over
+    was started again since, perhaps on an older copy of its disk, and is sent `yours` again. One that has it ignores the repetition."""
+    return (Notification(entry.server, entry.database, DiscardStatus.YOURS),)
 
 
 def may_release(claim: Claim, server: ServerName) -> bool:

@@ -435,24 +435,14 @@ class DrainService:
 
     async def ask_again(self) -> None:
         """Ask the servers to which messages were handed over, also after the drain: `promoted` may have been lost with a disk, or `yours`
-        may have been deleted because the server was away for too long. Raises: LedgerUnavailable."""
+        may have been deleted because the server was away for too long; then the review says it again. Raises: LedgerUnavailable."""
         after = 0
-        has_no_notification: dict[ServerName, bool] = {}  # whether no notification for it is left
         while page := await self._context.ledger.messages(HANDED_OVER_QUEUE, PAGE, after):
             after = page[-1].internal_id
-            to_remind: list[MessageId] = []
             for message in page:
-                message_id, server = message.envelope.message_id, _handed_to(message)
-                if message.claim.role is not Role.HANDED_OVER or not self._context.peers.is_reachable(server):
-                    continue
-                self._review.suspect(message_id, server)
-                if server not in has_no_notification:
-                    database = self._context.peers.party(server).database
-                    has_no_notification[server] = not await self._context.ledger.has_unacknowledged(server, database)
-                if has_no_notification[server]:
-                    to_remind.append(message_id)
-            if to_remind:
-                await self._context.ledger.transition(to_remind, lambda _, claim: claims.reminded(claim))
+                server = _handed_to(message)
+                if message.claim.role is Role.HANDED_OVER and self._context.peers.is_reachable(server):
+                    self._review.suspect(message.envelope.message_id, server)
 
     async def view(self) -> DrainView:
         """See `admin.api.AdminView`."""

@@ -20,7 +20,7 @@ from shadowrelay.model.ids import DatabaseId, MessageId, ServerName, SiteName
 from shadowrelay.model.peers import Seen
 from shadowrelay.model.queue import Beginning, DatabaseIdentity, PeerRow, Suspension
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, UNUSABLE, ConfigurationError, LedgerUnavailable
-from shadowrelay.store import content, errors, promises, rows, tables, versions
+from shadowrelay.store import content, counters, errors, promises, rows, tables, versions
 from shadowrelay.store.commit import Committer, Promise
 from shadowrelay.store.content import ContentStore, WorkingFile
 from shadowrelay.store.dialect import condition_of, through
@@ -32,12 +32,18 @@ DEATHS_PER_STEP = 500
 OPENINGS_KEPT_MAX = 1_000
 SECOND = 1_000_000  # microseconds
 RESERVE_TAKEN = "data_directory is full: its reserve was given up so that queue.db could be opened. Make room"
-_M = tables.MESSAGE.c
+_M, _COUNTER = tables.MESSAGE.c, tables.COUNTER.c
 DECIDE = (  # by name: the planner leaves out a partial index whose condition the UPDATE itself changes
     update(tables.MESSAGE)
     .with_hint(f"INDEXED BY {tables.UNDECIDED.name}", dialect_name="sqlite")
     .where(condition_of(tables.UNDECIDED))
     .values(is_decided=1, due_at=func.coalesce(_M.due_at, bindparam("now")))
+)
+FORGET_HANDED = (
+    update(tables.MESSAGE)
+    .with_hint(f"INDEXED BY {tables.HANDED.name}", dialect_name="sqlite")
+    .where(condition_of(tables.HANDED))
+    .values(handed=0)
 )
 SELECT_LARGE = through(tables.LARGE_FILES, _M.offset)
 DELIVERED_READ_MAX = 100_000  # a tenth of a second
@@ -188,6 +194,7 @@ def _read_or_make(opening: StoreFiles, writer: WriterConnection) -> WriterState:
         # The accept tasks died with the process; what was answered or not, the message counts as accepted. docs/design.md 5
         now = rows.encode_instant(opening.now())
         connection.execute(DECIDE, {"now": now})
+        _forget_hand_overs(connection)
         segments = connection.scalars(select(tables.SEGMENT.c.segment)).all()
         large = connection.scalars(SELECT_LARGE).all()
     orphans_count = opening.contents.open(segments, set(large))
@@ -233,6 +240,20 @@ def _open_incarnation(opening: StoreFiles, connection: Connection) -> WriterStat
     for next_hop, since, by in connection.execute(select(tables.SUSPENDED_QUEUE)).fetchall():
         state.suspended_queues[next_hop] = Suspension(rows.decode_instant(since), by)
     return state
+
+
+def _forget_hand_overs(connection: Connection) -> None:
+    """Rule *said again*: a `yours` that an earlier process heard does not count, because this file may be an older copy, and the message
+    delivered since. The primary server says it again. docs/design.md 6.2 "Hand-over"."""
+    if connection.execute(FORGET_HANDED).rowcount:
+        for name, number, count, octets in counters.of_kind(connection, counters.SHADOW):
+            if number & 1:
+                key = (_COUNTER.kind == counters.SHADOW, _COUNTER.name == name)
+                more = {"count": _COUNTER["count"] + count, "octets": _COUNTER.octets + octets}
+                connection.execute(delete(tables.COUNTER).where(*key, _COUNTER.number == number))
+                if not connection.execute(update(tables.COUNTER).where(*key, _COUNTER.number == number - 1).values(more)).rowcount:
+                    new = {"kind": counters.SHADOW, "name": name, "number": number - 1, "count": count, "octets": octets}
+                    connection.execute(insert(tables.COUNTER).values(new))
 
 
 def _openings(connection: Connection) -> dict[int, Beginning]:

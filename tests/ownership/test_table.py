@@ -105,7 +105,6 @@ EVENTS: dict[str, Event] = {
     ),
     "handing_over": lambda claim: iter((lambda: claims.handing_over(claim),)),
     "handed_over_by_drain": lambda claim: iter((lambda: claims.handed_over_by_drain(claim),)),
-    "reminded": lambda claim: iter((lambda: claims.reminded(claim),)),
     "taken_back": lambda claim: iter((lambda: claims.taken_back(claim),)),
     "recorded": lambda claim: (lambda done=done: claims.recorded(claim, done) for done in DONE),
     "review": lambda claim: (

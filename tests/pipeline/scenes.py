@@ -67,6 +67,14 @@ def count_holds(node: VirtualNode, *servers: str) -> list[str]:
     return sent
 
 
+async def put_back_running(net: Net, name: ServerName) -> VirtualNode:
+    """The machine is reset, and runs on from the copy that was made while it ran."""
+    await net.kill(name)
+    net.put_back(name)
+    await asyncio.sleep(0.012345)  # the incarnation begins at another microsecond, and so at another position
+    return await net.start(name, introduced=True)
+
+
 async def die_while_handling(net: Net, server: ServerName) -> None:
     """The next content that this node handles is the last thing that the process does."""
     handling = asyncio.Event()

@@ -7,13 +7,14 @@ import pytest
 import structlog
 
 from shadowrelay.model.drain_progress import DrainState
-from shadowrelay.model.ids import NO_DATABASE, MessageId, ServerName
+from shadowrelay.model.ids import NO_DATABASE, MessageId
 from shadowrelay.model.ownership import Choice, Role
 from shadowrelay.model.peers import PeerIdentity
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.tracking import EventId, ResubmitReason
 from shadowrelay.ownership import rules
 from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, SOUTH, SPAN, WEST, FakeLink, Net, VirtualNode, in_virtual_time, nodes, until
+from tests.pipeline.scenes import put_back_running
 
 LATER = Reply(451, "4.3.0", "later")
 
@@ -444,14 +445,6 @@ async def test_two_servers_that_hold_a_message_for_each_other_do_not_keep_it(tmp
         await until(net.nodes[WEST].in_role(waiting, Role.DELIVERED), 3 * SPAN)
         await asyncio.sleep(2 * SPAN)
         assert 1 == len(net.sink.arrived)
-
-
-async def put_back_running(net: Net, name: ServerName) -> VirtualNode:
-    """The machine is reset, and runs on from the copy that was made while it ran."""
-    await net.kill(name)
-    net.put_back(name)
-    await asyncio.sleep(0.012345)
-    return await net.start(name, introduced=True)
 
 
 @in_virtual_time

@@ -280,12 +280,29 @@ async def test_what_is_to_be_taken_over_or_delivered_does_not_hang_on_a_counter(
         other = a_new_message(Role.SHADOW)
         await ledger.record_hold(other, a_content(), keep_copy)
         await ledger.transition([other.envelope.message_id], yield_to(OTHER, NEW_DATABASE))
-        await ledger.transition([other.envelope.message_id], handed)
         waiting = await accept(ledger)
         await ledger.record_queued(waiting.envelope.message_id, tuple(a_retry(hop) for hop in NEXT_HOPS[:2]))
-    with closing(sqlite3.connect(tmp_path / "queue.db")) as connection, connection:
-        connection.execute("DELETE FROM counter")
-
     async with a_ledger(tmp_path) as ledger:
+        await ledger.transition([other.envelope.message_id], handed)
+        with closing(sqlite3.connect(tmp_path / "queue.db")) as connection, connection:
+            connection.execute("DELETE FROM counter")
         assert (ShadowGroup(THERE, THEIR_DATABASE, 1, 0), ShadowGroup(OTHER, NEW_DATABASE, 1, 1)) == await ledger.shadow_groups()
         assert set(NEXT_HOPS[:2]) == set(await ledger.delivery_queues())
+
+
+@pytest.mark.parametrize("others_count", [0, 2])
+async def test_an_opening_forgets_what_was_handed_over_to_this_node_and_counts_that(tmp_path: Path, others_count: int) -> None:
+    async with a_ledger(tmp_path) as ledger:
+        copies = [a_new_message(Role.SHADOW) for _ in range(others_count + 2)]
+        for copy in copies:
+            await ledger.record_hold(copy, a_content(), keep_copy)
+        await ledger.transition([copy.envelope.message_id for copy in copies[:2]], handed)
+        assert 2 == (await ledger.shadow_groups())[0].handed_count
+
+    async with a_ledger(tmp_path) as ledger:
+        loaded = await ledger.load_many([copy.envelope.message_id for copy in copies])
+        kept, counted = await counts_in(ledger)
+
+        assert {False} == {message.claim.handed for message in loaded}
+        assert (ShadowGroup(THERE, THEIR_DATABASE, others_count + 2, 0),) == await ledger.shadow_groups()
+        assert counted == {key: count for key, count in kept.items() if count != (0, 0)}

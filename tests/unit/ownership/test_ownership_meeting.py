@@ -36,6 +36,10 @@ def released(party: PeerDatabase) -> Notification:
     return Notification(party.server, party.database, DiscardStatus.RELEASED)
 
 
+def yours(party: PeerDatabase) -> Notification:
+    return Notification(party.server, party.database, DiscardStatus.YOURS)
+
+
 def holds(number: CopyNumber) -> StatusAnswer:
     return StatusAnswer(StatusState.SHADOW, number, ME.server, ME.database)
 
@@ -166,7 +170,15 @@ OURS = CopyNumber(2, 1, ME.database)
         ((), LOWER, Outcome.CHOOSE_AGAIN, (entry(ONE),), ()),
         ((entry(ONE, Choice.DISMISSED),), OURS, Outcome.DISMISSED, (entry(ONE, Choice.DISMISSED),), ()),
         ((entry(ONE, Choice.RECALLED),), OURS, Outcome.DISMISSED, (entry(ONE, Choice.RECALLED),), ()),
-        ((entry(ONE, Choice.HANDED_OVER),), OURS, Outcome.HANDED, (entry(ONE, Choice.HANDED_OVER),), ()),
+        ((entry(ONE, Choice.HANDED_OVER),), NUMBER, Outcome.HANDED, (entry(ONE, Choice.HANDED_OVER),), (yours(ONE),)),
+        ((entry(ONE, Choice.HANDED_OVER),), OURS, Outcome.CHOOSE_AGAIN, (entry(ONE, Choice.HANDED_OVER),), ()),
+        (
+            (entry(TWO, Choice.CHOSEN), entry(ONE)),
+            NUMBER,
+            Outcome.DISMISSED,
+            (entry(TWO, Choice.CHOSEN), entry(ONE, Choice.DISMISSED)),
+            (released(ONE),),
+        ),
         (
             (entry(TWO, Choice.CHOSEN), entry(ONE)),
             OURS,
@@ -176,7 +188,18 @@ OURS = CopyNumber(2, 1, ME.database)
         ),
         ((entry(TWO, Choice.CHOSEN), entry(ONE)), LOWER, Outcome.CHOOSE_AGAIN, (entry(TWO, Choice.CHOSEN), entry(ONE)), ()),
     ],
-    ids=["confirmed", "older number", "yielded to us", "dismissed", "recalled", "handed over", "not needed", "number not ours"],
+    ids=[
+        "confirmed",
+        "older number",
+        "yielded to us",
+        "dismissed",
+        "recalled",
+        "handed over",
+        "handed over, older number",
+        "twin",
+        "not needed",
+        "number not ours",
+    ],
 )
 def test_a_primary_meets_a_server_that_holds_its_copy(
     copies: tuple[Copy, ...], number: CopyNumber, outcome: Outcome, after: tuple[Copy, ...], tell: tuple[Notification, ...]
@@ -184,6 +207,21 @@ def test_a_primary_meets_a_server_that_holds_its_copy(
     transition = claims.review(claim(*copies), ME, ONE, holds(number), False)
 
     assert (outcome, claim(*after), tell) == (transition.outcome, transition.after, transition.tell)
+
+
+def test_an_heir_that_promotes_is_not_told_again() -> None:
+    before = claim(entry(ONE, Choice.HANDED_OVER), role=Role.SET_ASIDE)
+
+    assert () == claims.review(before, ME, ONE, replace(holds(NUMBER), promoting=True), False).tell
+
+
+def test_an_heir_with_an_older_number_is_given_the_next_one_and_then_told_again() -> None:
+    before = claim(entry(ONE, Choice.HANDED_OVER), role=Role.HANDED_OVER)
+
+    raised = claims.choosing_again(before, ME, ONE.server).after
+
+    assert replace(before, number=CopyNumber(2, 3, ME.database)) == raised
+    assert (yours(ONE),) == claims.review(raised, ME, ONE, holds(CopyNumber(2, 3, ME.database)), False).tell
 
 
 def test_a_message_handed_over_chooses_nobody_else() -> None:

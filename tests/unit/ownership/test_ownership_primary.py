@@ -135,7 +135,7 @@ def test_a_server_is_chosen_again_under_the_next_number_that_is_for_it_alone() -
     [
         claim(),
         claim(entry(ONE), role=Role.SHADOW),
-        *(claim(entry(ONE, c)) for c in (Choice.DISMISSED, Choice.RECALLED, Choice.HANDED_OVER)),
+        *(claim(entry(ONE, c)) for c in (Choice.DISMISSED, Choice.RECALLED)),
     ],
 )
 def test_nobody_else_is_chosen_again(before: Claim) -> None:

@@ -412,3 +412,21 @@ def test_a_primary_that_holds_the_message_for_its_shadow_server_has_it_take_over
     for from_sender in (True, False):
         transition = claims.reconciled(held, ME, ONE, question, for_me, from_sender=from_sender)
         assert (Outcome.HANDED, replace(held, handed=True)) == (transition.outcome, transition.after)
+
+
+# two copies with one number
+TWIN = StatusAnswer(StatusState.SHADOW, NUMBER, ONE.server, ONE.database)
+FIRST, LAST = (PeerDatabase(ServerName(name), DatabaseId("dd")) for name in ("a", "z"))
+
+
+@pytest.mark.parametrize(("other", "outcome"), [(FIRST, Outcome.PROMOTED), (LAST, Outcome.WAIT)])
+def test_of_two_servers_with_one_number_the_one_whose_name_sorts_last_promotes(other: PeerDatabase, outcome: Outcome) -> None:
+    assert outcome == claims.answered(HELD, ME, other, TWIN, (other.server,)).outcome
+
+
+@pytest.mark.parametrize(("asker", "is_asked_again"), [(FIRST, False), (LAST, True)])
+def test_the_question_of_a_twin_that_goes_first_begins_the_round_again(asker: PeerDatabase, is_asked_again: bool) -> None:
+    after = claims.answer_question(ASKED, ME, asker, NUMBER, ONE.server, in_attempt=False).after
+
+    assert after is not None
+    assert is_asked_again is (after.asked == frozenset())
