@@ -8,7 +8,7 @@ import pytest
 
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.queue import QueueKind, QueueRow, QueueStatus
-from shadowrelay.model.replies import Reply, TransientDeliveryError
+from shadowrelay.model.replies import PeerUnavailable, Reply, TransientDeliveryError
 from shadowrelay.model.tracking import EventId
 from shadowrelay.protocol.filters import MESSAGE_PROPERTIES, parse_filter
 from tests.kit.clock import until
@@ -170,3 +170,23 @@ async def test_a_drain_counts_a_held_message_once(tmp_path: Path) -> None:
         assert {EAST: 1} == (await west.services.view.drain_view()).held
         assert {EAST: 1} == west.services.heartbeat.held()
         assert 2 == sum((await shadow_queues(west)).values())
+
+
+@in_virtual_time
+async def test_a_session_that_is_opened_for_anything_asks_for_discards_at_once(tmp_path: Path) -> None:
+    """Long before the next poll is due."""
+    async with nodes(tmp_path, EAST, WEST, discard_poll_interval=RARELY, shadow_heartbeat_frequency=RARELY, shadow_resubmit_time_span=4 * RARELY) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        await asyncio.sleep(30)
+        net.sink.answer = lambda address: OK
+        assert (await east.accept()).is_positive
+        await until(east.in_role(east.last, Role.DELIVERED), 60)
+        assert await west.role(east.last) is Role.SHADOW
+
+        net.isolate(WEST)
+        with pytest.raises(PeerUnavailable):  # the session that was kept is gone
+            await west.context.links[EAST].greet()
+        net.heal()
+        await west.context.links[EAST].greet()
+
+        await until(west.in_role(east.last, Role.DELIVERED), 60)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shadowrelay.model.ids import ServerName
+from shadowrelay.model.ids import BoundaryName, ServerName
 from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX
 from shadowrelay.model.ownership import DiscardEvent, DiscardStatus, StatusQuestion
 from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
@@ -419,3 +419,26 @@ async def test_a_node_that_falls_silent_ends_the_sessions_of_peers_also_one_that
         assert "503" == (await again.ask("XQDISCARD 400"))[:3]
         assert str(silence) == await again.ask("MAIL FROM:<a@x.example>")
         station.peer_requests.gate.set()
+
+
+async def test_a_connector_that_does_not_accept_xshadow_takes_no_peer_for_one(tmp_path: Path) -> None:
+    async with receiving(tmp_path, **PEER, unchecked={"accept_xshadow": False}) as station:
+        client = await station.connect()
+        await client.send(b"EHLO b.example\r\n" + HELLO.encode() + b"\r\n")
+        offered = await client.reply()
+
+        assert "XSHADOW" not in offered
+        assert (await client.reply()).startswith("502 5.5.1 ")
+        assert [] == station.peer_requests.told
+
+
+async def test_a_peer_of_another_boundary_has_no_sessions_unless_it_is_linked(tmp_path: Path) -> None:
+    async with receiving(tmp_path, **PEER) as station:
+        station.server.reception.boundary = BoundaryName("elsewhere")
+        station.server.reception.linked = frozenset()
+        client = await station.client_in("EHLO b.example")
+
+        assert "550 5.7.1 Another transport high availability boundary" == await client.ask(HELLO)
+
+        station.server.reception.linked = frozenset({B})
+        assert (await client.ask(HELLO)).startswith("250 2.0.0 server=a.example ")
