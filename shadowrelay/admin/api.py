@@ -512,7 +512,7 @@ def _health(view: AdminView) -> APIRouter:
         the node, because the other nodes lack the same peer."""
         is_ready, reasons = view.is_ready()
         response.status_code = HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE
-        return resources.Readiness(is_ready=is_ready, is_degraded=is_ready and bool(reasons), reasons=list(reasons))
+        return resources.Readiness(is_ready=is_ready, is_degraded=bool(reasons), reasons=list(reasons))
 
     return health
 

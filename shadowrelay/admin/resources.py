@@ -316,7 +316,7 @@ class BackPressureResource(BaseModel):
 
 
 class Readiness(BaseModel):
-    """Whether mail is accepted now; `reasons` says why not. `is_degraded`: accepted, but not all of it."""
+    """Whether mail is accepted now; `reasons` says why not. `is_degraded`: none, or not all of it."""
 
     is_ready: bool
     is_degraded: bool

@@ -290,7 +290,7 @@ class PeerBook:
         now = self._clock.awake()
         state.last_error = reason or state.last_error
         evidence, why = state.evidence, reason or "it did not answer"
-        state.evidence = circuit.evidence_of_failed_copy(evidence, now, why) if is_of_copy else circuit.evidence_cut(evidence, why)
+        state.evidence = circuit.evidence_of_failed_copy(evidence, now, why) if is_of_copy else circuit.evidence_cut(evidence, now, why)
         state.breaker = circuit.after_failure(state.breaker, now, self._heartbeat_seconds, was_refused=was_refused)
         if state.unreachable_since is None:
             state.unreachable_since = self._clock.ran()
@@ -398,6 +398,11 @@ class PeerBook:
         if state is None or state.is_forgotten or server in self.conflicts:
             return Takes.NO
         return circuit.takes_copies(state.evidence, state.breaker, self._clock.awake())
+
+    def may_recover(self, server: ServerName) -> bool:
+        """See `placement.may_recover`."""
+        state = self.states.get(server)
+        return state is not None and circuit.may_recover(state.evidence, state.heard_awake, self._clock.awake())
 
     def reasons_against_copies(self) -> tuple[str, ...]:
         """Why each peer takes no copies, or why that is not known."""

@@ -29,6 +29,7 @@ from shadowrelay.settings.values import Preference, Transport
 
 FAILURES_TO_OPEN = 2  # one lost answer may be chance
 OPEN_SECONDS_FIRST = 1.0
+SICK_SECONDS_MAX = 60.0  # for so long a peer that lives and stores no copies counts as about to recover, for a load balancer
 REFUSED_SECONDS_MAX = 30.0  # a server that has room again is found by then, and a session in that time costs little
 _OPENINGS_MAX = 17  # 2**17 s is more than the longest heartbeat, a day
 
@@ -286,7 +287,7 @@ class CopyEvidence:
 
     `is_offered`: its process offered HOLD in a session of ours, or stored a copy. `is_cut`: the last session or question of ours failed.
     `copy_failed_at`: since then no copy was stored there, though there was a session. `not_this_count`: refusals in a row that named
-    something in that copy as the reason.
+    something in that copy as the reason. `failing_since`: the first failure since a copy was stored or a session was opened.
     """
 
     is_offered: bool = False
@@ -294,6 +295,7 @@ class CopyEvidence:
     copy_failed_at: float | None = None
     reason: str = ""
     not_this_count: int = 0
+    failing_since: float | None = None
 
 
 NOTHING_TRIED = CopyEvidence()  # of this process of the peer
@@ -302,7 +304,8 @@ PROVED = CopyEvidence(is_offered=True)  # a copy was stored
 
 def evidence_offered(evidence: CopyEvidence) -> CopyEvidence:
     """HOLD in the EHLO of a session of ours. A copy that failed weighs more."""
-    return replace(evidence, is_offered=True, is_cut=False)
+    failing_since = None if evidence.copy_failed_at is None else evidence.failing_since
+    return replace(evidence, is_offered=True, is_cut=False, failing_since=failing_since)
 
 
 def evidence_answered(evidence: CopyEvidence) -> CopyEvidence:
@@ -310,9 +313,13 @@ def evidence_answered(evidence: CopyEvidence) -> CopyEvidence:
     return replace(evidence, is_cut=False) if evidence.is_cut else evidence
 
 
-def evidence_cut(evidence: CopyEvidence, reason: str) -> CopyEvidence:
+def evidence_cut(evidence: CopyEvidence, now: float, reason: str) -> CopyEvidence:
     """It gave us no session, or no answer to a question."""
-    return replace(evidence, is_cut=True, reason=reason)
+    return replace(evidence, is_cut=True, reason=reason, failing_since=_first(evidence, now))
+
+
+def _first(evidence: CopyEvidence, now: float) -> float:
+    return now if evidence.failing_since is None else evidence.failing_since
 
 
 def evidence_of_failed_copy(evidence: CopyEvidence, now: float, reason: str, *, is_not_this: bool = False) -> CopyEvidence:
@@ -320,7 +327,17 @@ def evidence_of_failed_copy(evidence: CopyEvidence, now: float, reason: str, *, 
     count = evidence.not_this_count + 1 if is_not_this else evidence.not_this_count
     if is_not_this and count < FAILURES_TO_OPEN:
         return replace(evidence, not_this_count=count)
-    return replace(evidence, is_cut=False, copy_failed_at=now, reason=reason, not_this_count=count)
+    first = _first(evidence, now)
+    return replace(evidence, is_cut=False, copy_failed_at=now, reason=reason, not_this_count=count, failing_since=first)
+
+
+def may_recover(evidence: CopyEvidence, heard_at: float | None, now: float) -> bool:
+    """Whether a peer that takes no copies is only sick, and not for long: it refused them in a session, or has spoken to us since. A load
+    balancer should not move all clients for that."""
+    began = evidence.failing_since
+    if began is None or now - began >= SICK_SECONDS_MAX:
+        return False
+    return not evidence.is_cut or (heard_at is not None and heard_at > began)
 
 
 def takes_copies(evidence: CopyEvidence, breaker: Breaker, now: float) -> Takes:

@@ -439,7 +439,8 @@ class View:
         if context.commit_failure is not None:
             reasons.append(explanation(context, context.commit_failure))
         new_mail = self.new_mail()
-        if new_mail.outcome is NewMail.REFUSED:
+        is_out = new_mail.outcome is NewMail.REFUSED and not self._may_recover()
+        if is_out:
             reasons.append(new_mail.sentence)
         pressed = pressure_rules.reasons(context.pressure, context.settings.back_pressure)
         if context.pressure.level is Level.HIGH:
@@ -450,7 +451,7 @@ class View:
             reasons.append(f"{OLDER_COPY}: it starts again under a new database id")
         # Mail is still accepted: neither node knows which of the two is the copy, so both would refuse it.
         warnings = [*pressed, *self._unprotected()]
-        if new_mail.sentence and new_mail.outcome is not NewMail.REFUSED:
+        if new_mail.sentence and not is_out:
             warnings.insert(len(pressed), new_mail.sentence)
         warnings += [f"peer {server} is refused: {reason}" for server, reason in context.peers.conflicts.items()]
         warnings += context.site_copies.sentences()
@@ -470,9 +471,7 @@ class View:
     def new_mail(self) -> NextMessage:
         """What happens to the next message: the only place that says so. Outcomes of placements decide, see `placement.CopyEvidence`."""
         context, settings = self._context, self._context.settings
-        candidates = settings.shadow_candidates
-        rule = rule_of(settings.transport, settings.server.site, [peer.site for peer in candidates])
-        takers = [context.peers.takes_copies(peer.name) for peer in candidates if may_get_copies(peer.site, rule)]
+        takers = [context.peers.takes_copies(server) for server in self._candidates()]
         taking, wanted = takers.count(Takes.YES), settings.copies_wanted if context.is_enabled else 0
         outcome = new_mail(takers, wanted, rejects=settings.transport.reject_message_on_shadow_failure)
         if outcome in (NewMail.COPIED, NewMail.NOT_COPIED):
@@ -487,6 +486,19 @@ class View:
             said = f"is accepted {'without a copy' if not taking else f'with {taking} of {wanted} copies'}"
         reasons = "; ".join(context.peers.reasons_against_copies()) or "too few peers are configured"
         return NextMessage(outcome, taking, wanted, f"new mail {said}: {reasons}")
+
+    def _candidates(self) -> list[ServerName]:
+        """The peers that may get copies."""
+        settings = self._context.settings
+        candidates = settings.shadow_candidates
+        rule = rule_of(settings.transport, settings.server.site, [peer.site for peer in candidates])
+        return [peer.name for peer in candidates if may_get_copies(peer.site, rule)]
+
+    def _may_recover(self) -> bool:
+        """Whether new mail would get its copies if the peers recover that live and store none: then it is refused, and yet this node is not
+        out of service."""
+        peers, wanted = self._context.peers, self._context.settings.copies_wanted
+        return sum(peers.takes_copies(server) is Takes.YES or peers.may_recover(server) for server in self._candidates()) >= wanted
 
     def _unprotected(self) -> Iterator[str]:
         """Why mail that was accepted has fewer copies than it should."""

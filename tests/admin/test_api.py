@@ -304,7 +304,7 @@ async def test_a_node_that_takes_no_mail_is_alive_and_not_ready(http, node):
 
     ready = await http.get("/health/ready")
 
-    assert (503, {"is_ready": False, "is_degraded": False, "reasons": ["draining", "ledger unavailable"]}) == (
+    assert (503, {"is_ready": False, "is_degraded": True, "reasons": ["draining", "ledger unavailable"]}) == (
         ready.status_code,
         ready.json(),
     )

@@ -57,7 +57,7 @@ def test_a_peer_is_forgotten(client, node):
 def test_that_a_node_is_not_ready_is_an_answer(client, node):
     node.reasons = ("draining",)
 
-    assert {"is_ready": False, "is_degraded": False, "reasons": ["draining"]} == client.ready()
+    assert {"is_ready": False, "is_degraded": True, "reasons": ["draining"]} == client.ready()
 
 
 @pytest.mark.parametrize(

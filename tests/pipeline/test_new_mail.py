@@ -9,7 +9,7 @@ import pytest
 
 from shadowrelay.model.readiness import NewMail, Takes
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, PeerUnavailable, Reply
-from shadowrelay.pipeline.placement import REFUSED_SECONDS_MAX
+from shadowrelay.pipeline.placement import REFUSED_SECONDS_MAX, SICK_SECONDS_MAX
 from tests.kit.clock import until
 from tests.kit.nodes import BUSY, EAST, HEARTBEAT, NORTH, SOUTH, WEST, FakeLink, Net, VirtualNode, in_virtual_time, nodes
 
@@ -69,15 +69,18 @@ async def test_a_peer_that_accepts_sessions_and_stores_no_copy_takes_none(
         assert NewMail.COPIED is new_mail(east)
         trouble(net)
 
-        for _ in range(4):
+        for _ in range(8):
             assert (451 if rejects else 250) == (await east.accept()).code
             for _ in range(3):
                 assert (NewMail.REFUSED if rejects else NewMail.FEWER) is new_mail(east)
                 is_ready, (sentence, *_) = east.services.view.is_ready()
-                assert rejects is not is_ready
+                began = east.context.peers.states[WEST].evidence.failing_since
+                is_out = rejects and began is not None and east.clock.awake() - began >= SICK_SECONDS_MAX
+                assert is_ready is not is_out
                 assert sentence.startswith(f"new mail is {'refused with 451' if rejects else 'accepted without a copy'}: {WEST}: ")
                 await asyncio.sleep(HEARTBEAT / 2)
 
+        assert rejects is not east.services.view.is_ready()[0]
         await until(lambda: east.context.peers.is_reachable(WEST))
         assert 1 == east.context.peers.refusing_count()
 
@@ -92,10 +95,13 @@ async def test_a_peer_that_only_reaches_us_takes_no_copies(tmp_path: Path) -> No
         await until(lambda: bool(east.context.peers.states[WEST].heard_awake))
         await until(is_known(east))
 
+        began = east.clock.awake()
         for _ in range(20):
-            assert (NewMail.REFUSED, False) == (new_mail(east), east.services.view.is_ready()[0])
+            is_young = east.clock.awake() - began < SICK_SECONDS_MAX - 5.0
+            if is_young or east.clock.awake() - began > SICK_SECONDS_MAX:
+                assert (NewMail.REFUSED, is_young) == (new_mail(east), east.services.view.is_ready()[0])
             assert 451 == (await east.accept()).code
-            await asyncio.sleep(1)
+            await asyncio.sleep(5)
         (peer,) = await east.services.view.peers()
         assert (Takes.NO, True) == (peer.takes_copies, "554 no service here" in peer.last_error)
     finally:
@@ -127,7 +133,7 @@ async def test_a_node_that_gets_no_mail_any_more_says_after_a_while_that_it_does
         net.hold_fault = lambda primary, shadow: ""
 
         await asyncio.sleep(REFUSED_SECONDS_MAX / 2)
-        assert (NewMail.REFUSED, False) == (new_mail(east), east.services.view.is_ready()[0])
+        assert (NewMail.REFUSED, True) == (new_mail(east), east.services.view.is_ready()[0])
         await asyncio.sleep(REFUSED_SECONDS_MAX)
         assert (NewMail.UNKNOWN, True) == (new_mail(east), east.services.view.is_ready()[0])
         assert "the last one failed" in east.services.view.is_ready()[1][0]
@@ -182,3 +188,19 @@ async def test_servers_of_a_site_that_gets_no_copies_do_not_count(tmp_path: Path
 
         await until(lambda: NewMail.REFUSED is new_mail(east), 3 * HEARTBEAT)
         assert 451 == (await east.accept()).code
+
+
+@in_virtual_time
+async def test_a_lost_peer_takes_the_node_out_of_service_at_once(tmp_path: Path) -> None:
+    """With two copies wanted and one of three nodes down, each message is refused."""
+    async with nodes(tmp_path, EAST, WEST, NORTH, shadow_copies=2, reject_message_on_shadow_failure=True) as net:
+        east = net.nodes[EAST]
+        east.services.view.is_running = True
+        await until(lambda: NewMail.COPIED is new_mail(east))
+        await net.kill(WEST)
+
+        assert 451 == (await east.accept()).code
+
+        is_ready, (sentence, *_) = east.services.view.is_ready()
+        assert (NewMail.REFUSED, False) == (new_mail(east), is_ready)
+        assert sentence.startswith("new mail is refused with 451: ")

@@ -175,7 +175,9 @@ async def test_a_drain_counts_a_held_message_once(tmp_path: Path) -> None:
 @in_virtual_time
 async def test_a_session_that_is_opened_for_anything_asks_for_discards_at_once(tmp_path: Path) -> None:
     """Long before the next poll is due."""
-    async with nodes(tmp_path, EAST, WEST, discard_poll_interval=RARELY, shadow_heartbeat_frequency=RARELY, shadow_resubmit_time_span=4 * RARELY) as net:
+    async with nodes(
+        tmp_path, EAST, WEST, discard_poll_interval=RARELY, shadow_heartbeat_frequency=RARELY, shadow_resubmit_time_span=4 * RARELY
+    ) as net:
         east, west = net.nodes[EAST], net.nodes[WEST]
         await asyncio.sleep(30)
         net.sink.answer = lambda address: OK

@@ -9,6 +9,7 @@ from shadowrelay.pipeline.placement import (
     NOTHING_TRIED,
     PROVED,
     REFUSED_SECONDS_MAX,
+    SICK_SECONDS_MAX,
     Refused,
     after_failure,
     after_refusal,
@@ -17,6 +18,7 @@ from shadowrelay.pipeline.placement import (
     evidence_cut,
     evidence_of_failed_copy,
     evidence_offered,
+    may_recover,
     new_mail,
     takes_copies,
 )
@@ -31,20 +33,20 @@ def test_before_anything_was_tried_nobody_knows():
 
 
 def test_a_session_that_failed_is_answered_by_one_that_succeeds():
-    cut = evidence_cut(PROVED, "refused")
+    cut = evidence_cut(PROVED, NOW, "refused")
 
     assert NO is takes_copies(cut, CLOSED, NOW)
     assert [YES, YES] == [takes_copies(each, CLOSED, NOW) for each in (evidence_offered(cut), evidence_answered(cut))]
 
 
 def test_a_process_that_was_never_reached_is_unknown_also_after_an_answer():
-    assert UNKNOWN is takes_copies(evidence_answered(evidence_cut(NOTHING_TRIED, "refused")), CLOSED, NOW)
+    assert UNKNOWN is takes_copies(evidence_answered(evidence_cut(NOTHING_TRIED, NOW, "refused")), CLOSED, NOW)
 
 
 def test_a_copy_that_failed_weighs_more_than_sessions():
     failed = evidence_of_failed_copy(PROVED, NOW, "no answer in 5 s")
 
-    for evidence in (failed, evidence_offered(failed), evidence_answered(failed), evidence_offered(evidence_cut(failed, "refused"))):
+    for evidence in (failed, evidence_offered(failed), evidence_answered(failed), evidence_offered(evidence_cut(failed, NOW, "refused"))):
         assert NO is takes_copies(evidence, CLOSED, NOW + REFUSED_SECONDS_MAX - 0.1)
         assert UNKNOWN is takes_copies(evidence, CLOSED, NOW + REFUSED_SECONDS_MAX)  # the next message shows it
     assert YES is takes_copies(PROVED, CLOSED, NOW)
@@ -61,7 +63,7 @@ def test_while_the_breaker_allows_no_attempt_the_answer_is_no():
 def test_a_sign_of_life_closes_the_breaker_and_proves_nothing():
     breaker = after_sign_of_life(after_failure(CLOSED, NOW, HEARTBEAT, was_refused=True))
 
-    assert (CLOSED, NO) == (breaker, takes_copies(evidence_cut(PROVED, "refused"), breaker, NOW))
+    assert (CLOSED, NO) == (breaker, takes_copies(evidence_cut(PROVED, NOW, "refused"), breaker, NOW))
 
 
 def test_what_one_copy_was_refused_for_counts_if_it_happens_again():
@@ -93,3 +95,20 @@ def test_what_one_copy_was_refused_for_counts_if_it_happens_again():
 )
 def test_the_outcome_of_the_next_message(takers, wanted, rejects, outcome):
     assert outcome is new_mail(takers, wanted, rejects=rejects)
+
+
+def test_a_peer_that_lives_and_stores_no_copies_may_recover_for_a_minute() -> None:
+    failed = evidence_of_failed_copy(PROVED, NOW, "no room")
+    again = evidence_of_failed_copy(evidence_offered(failed), NOW + 30.0, "no room")
+
+    assert may_recover(again, NOW + 31.0, NOW + SICK_SECONDS_MAX - 0.1)
+    assert not may_recover(again, NOW + 31.0, NOW + SICK_SECONDS_MAX)
+    assert may_recover(evidence_cut(PROVED, NOW, "another server"), NOW + 0.1, NOW + 1.0)
+
+
+def test_a_peer_that_has_not_spoken_since_is_lost_and_not_sick() -> None:
+    cut = evidence_cut(PROVED, NOW, "refused")
+
+    assert not may_recover(cut, NOW - 1.0, NOW + 1.0)
+    assert not may_recover(cut, None, NOW + 1.0)
+    assert not may_recover(NOTHING_TRIED, NOW + 0.5, NOW + 1.0)
