@@ -288,10 +288,16 @@ def review(
 
 def nobody_claims_more(claim: Claim | None, server: ServerName, unheard: Collection[ServerName] = ()) -> Transition:
     """Every node was asked about a message whose copy on `server` is gone, and none claims it: remove the server from the list. Those of
-    `unheard` gave no answer, and were not waited for."""
+    `unheard` gave no answer, and were not waited for. A server that was sent `yours` stays until it has acknowledged a `released`: it may
+    hear `yours` only now, and must not find a new copy to take over."""
     claim = rules.require_claim(claim)
     if not claim.is_primary:
         return Transition(claim, claim, outcome=Outcome.YIELDED)
+    entry = claim.copy_on(server)
+    if entry is not None and entry.choice is Choice.HANDED_OVER:
+        copies = rules.replace_copy(claim.copies, Copy(server, entry.database, Choice.DISMISSED))
+        ended = rules.with_unheard(rules.relisted(claim, server, copies), unheard)
+        return Transition(claim, ended, (Notification(server, entry.database, DiscardStatus.RELEASED),), outcome=Outcome.DROPPED)
     return Transition(claim, rules.with_unheard(rules.without_server(claim, server), unheard), outcome=Outcome.DROPPED)
 
 
@@ -314,7 +320,8 @@ def _holder_answered(claim: Claim, after: Claim, peer: PeerDatabase, answer: Sta
     elif entry.choice.awaits_acknowledgement:
         return Transition(claim, after, outcome=Outcome.DISMISSED)
     elif entry.choice is Choice.HANDED_OVER:
-        return _heir_answered(claim, after, answer, entry)
+        entry = replace(entry, database=peer.database)
+        return _heir_answered(claim, replace(after, copies=rules.replace_copy(after.copies, entry)), answer, entry)
     is_wanted = claim.wanted <= 1 or entry.choice is Choice.CHOSEN or claim.missing_count
     is_current = answer.number is not None and answer.number == rules.copy_number(claim, entry)
     if is_current and answer.number is not None and is_wanted and not rules.is_second_twin(claim, peer.server):
@@ -413,8 +420,11 @@ def _end_claim(
 
 
 def list_asker(claim: Claim, asker: PeerDatabase) -> Claim:
-    """An asker with a lower number becomes our shadow server: it may hold a copy, so it is put on the list."""
+    """An asker with a lower number becomes our shadow server: it may hold a copy, so it is put on the list. A hand-over to it goes on, also
+    if it asks from a new database, on an older disk: it may have taken the message over before, and asks everybody before it does again."""
     entry = claim.copy_on(asker.server)
+    if entry is not None and entry.choice is Choice.HANDED_OVER:
+        return replace(claim, copies=rules.replace_copy(claim.copies, replace(entry, database=asker.database)))
     if entry is not None and entry.choice is not Choice.UNHEARD and entry.database in (NO_DATABASE, asker.database):
         if entry.choice is not Choice.DISMISSED:
             return claim
@@ -519,15 +529,17 @@ def reconciled(
 ) -> Transition:
     """The answer of a shadow message's primary to a question about it. If the copy was replaced since the question, the answer
     does not apply, except that a delivered message stays delivered. The answer `released`, unlike the notification, also ends a copy
-    whose number that primary did not assign (this node yielded to it), because an answer describes the present. So does the answer that
-    the primary holds the message for this node."""
+    whose number that primary did not assign (this node yielded to it), because an answer describes the present. In the same way such a copy
+    is taken over if the primary holds the message for this node, or does not know it, because its disk is an older one."""
     status = rules.as_notification(answer, me, from_sender=from_sender)
     if claim is None or status is None:
         return Transition(claim, claim)
     if claim.number != question.number and status is not DiscardStatus.DELIVERED:
         return Transition(claim, claim)
     is_of_primary = claim.role is Role.SHADOW and (claim.primary, claim.database) == (primary.server, primary.database)
-    if rules.holds_for(answer, me) and is_of_primary and not claim.handed:
+    if rules.holds_for(answer, me) and not rules.takes_from_holder(claim, me, primary, answer):
+        return Transition(claim, claim)
+    if status is DiscardStatus.YOURS and is_of_primary and not claim.handed:
         return Transition(claim, replace(claim, handed=True, asked=rules.NOBODY), outcome=Outcome.HANDED)
     if answer.state is StatusState.RELEASED and is_of_primary:
         return Transition(claim, replace(claim, role=Role.RELEASED, asked=rules.NOBODY), outcome=Outcome.RELEASED)

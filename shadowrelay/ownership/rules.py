@@ -438,6 +438,16 @@ def holds_for(answer: StatusAnswer, me: PeerDatabase) -> bool:
     return answer.state is StatusState.SHADOW and answer.primary == me.server and answer.database == me.database
 
 
+def takes_from_holder(claim: Claim, me: PeerDatabase, peer: PeerDatabase, answer: StatusAnswer) -> bool:
+    """Rule *higher*, of two servers that hold a message for each other: the one with the higher copy takes it over, and the other waits for
+    that."""
+    return (
+        answer.number is not None
+        and not outranks(answer.number, claim.number)
+        and not twin_goes_first(answer.number, peer.server, claim, me)
+    )
+
+
 def as_notification(answer: StatusAnswer, me: PeerDatabase, *, from_sender: bool) -> DiscardStatus | None:
     """A running primary's answer to STATUS about a copy that this node holds for it, as the equivalent discard notification;
     `None` if it still claims the message. If it holds the message for this node, nobody delivers it: that counts as `yours`.

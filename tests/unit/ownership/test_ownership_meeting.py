@@ -143,7 +143,19 @@ def test_a_server_that_nobody_outclaims_leaves_the_list() -> None:
 def test_a_hand_over_to_a_server_that_lost_its_disk_is_claimed_again() -> None:
     before = claim(entry(ONE, Choice.HANDED_OVER), role=Role.SET_ASIDE)
 
-    assert claim() == claims.nobody_claims_more(before, ONE.server).after
+    transition = claims.nobody_claims_more(before, ONE.server)
+
+    assert (claim(entry(ONE, Choice.DISMISSED)), (released(ONE),)) == (transition.after, transition.tell)
+
+
+def test_a_hand_over_goes_on_when_the_heir_asks_from_a_new_database() -> None:
+    before = claim(entry(ONE, Choice.HANDED_OVER), role=Role.HANDED_OVER)
+    renamed = PeerDatabase(ONE.server, TWO.database)
+    asked = claims.answer_question(before, ME, renamed, LOWER, ME.server, in_attempt=False).after
+
+    assert claim(entry(renamed, Choice.HANDED_OVER), role=Role.HANDED_OVER) == asked
+    reviewed = claims.review(before, ME, renamed, holds(NUMBER), False)
+    assert (asked, (yours(renamed),)) == (reviewed.after, reviewed.tell)
 
 
 @pytest.mark.parametrize("role", [Role.SHADOW, Role.RELEASED, Role.DELIVERED])

@@ -430,3 +430,26 @@ def test_the_question_of_a_twin_that_goes_first_begins_the_round_again(asker: Pe
 
     assert after is not None
     assert is_asked_again is (after.asked == frozenset())
+
+
+# a copy that is held because this node yielded
+LEFT = replace(HELD, number=CopyNumber(1, 0, ME.database))
+ABOUT_IT = StatusQuestion(MessageId("m"), LEFT.number)
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_taken_over"),
+    [
+        (StatusAnswer(StatusState.UNKNOWN), True),
+        (StatusAnswer(StatusState.SHADOW, CopyNumber(1, 0, DatabaseId("a")), ME.server, ME.database), True),
+        (StatusAnswer(StatusState.SHADOW, CopyNumber(1, 1, DatabaseId("a")), ME.server, ME.database), False),
+    ],
+    ids=["unknown", "held for us, lower", "held for us, higher"],
+)
+def test_a_copy_that_yielded_is_taken_over_when_its_primary_on_an_older_disk_does_not_claim_it(
+    answer: StatusAnswer, is_taken_over: bool
+) -> None:
+    after = claims.reconciled(LEFT, ME, ONE, ABOUT_IT, answer, from_sender=False).after
+
+    assert after is not None
+    assert is_taken_over is after.handed
