@@ -268,13 +268,20 @@ def _begins_row(line: bytes, layout: Layout) -> bool:
     return ROW_BEGINS.match(line) is not None and layout.positions["date-time"] == 0
 
 
+def _owned(data: bytes) -> pa.Buffer:
+    """A copy that no object of Python owns: a thread of Arrow reads it, and may release it last (`parquet_files`)."""
+    copy = pa.BufferOutputStream()
+    copy.write(data)
+    return copy.getvalue()
+
+
 def _split_together(lines: list[bytes], layout: Layout) -> list[pa.Array] | None:
     """Columns of plain lines; None if any line is not plain and all must be parsed singly."""
     names = [str(position) for position in range(layout.fields_count)]
     data = b"\n".join(lines)
     try:
         table = arrow_csv.read_csv(
-            pa.BufferReader(data),
+            pa.BufferReader(_owned(data)),
             read_options=arrow_csv.ReadOptions(column_names=names, use_threads=False, block_size=len(data) + 1),
             parse_options=arrow_csv.ParseOptions(
                 delimiter=",",
