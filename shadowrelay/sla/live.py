@@ -24,6 +24,7 @@ from pyarrow import parquet
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from shadowrelay.sla.checkpoints import require_whole
 from shadowrelay.sla.columns import ARROW_EVENTS, UTC_INSTANT
 from shadowrelay.sla.figures.counting import BY_COPIES, COPIES_MAX
 from shadowrelay.sla.figures.rows import is_acknowledgement, is_event, is_promotion
@@ -252,6 +253,7 @@ Line = dict[str, Any]
 
 def start(spark: "SparkSession", warehouse: str, *, interval: timedelta) -> "StreamingQuery":
     """The stream from `live/feed` to `live/minutes`. Shapes: the feed's directory exists."""
+    require_whole(f"{warehouse}/live/checkpoint", f"delete {warehouse}/live, and start again; the live figures begin anew, reports do not")
     session = spark.newSession()  # separate settings, which do not affect the report
     session.conf.set("spark.sql.streaming.stateStore.providerClass", f"{_STATE}.RocksDBStateStoreProvider")
     session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
