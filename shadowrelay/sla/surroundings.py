@@ -146,9 +146,7 @@ def require_spark_home(spark_home: str, version: str) -> None:
     jars = Path(spark_home) / "jars"
     found = sorted(jars.glob("spark-core_*.jar"))
     if not found or not (Path(spark_home) / "bin" / "spark-submit").exists():
-        raise SparkUnavailable(
-            f"SPARK_HOME={spark_home}: there is no Spark in it: unset SPARK_HOME, or name the directory of Spark {version}"
-        )
+        raise SparkUnavailable(f"SPARK_HOME={spark_home}: no Spark is there: unset it, or name the directory of Spark {version}")
     there = found[0].stem.rpartition("-")[2]
     if there.split(".")[:2] != version.split(".")[:2]:
         raise SparkUnavailable(
