@@ -424,7 +424,7 @@ def jvm_end() -> str | None:
         allowed = memory_allowed()
         there = f" ({allowed >> 20} MB here)" if allowed else ""
         return f"the system killed its JVM, as it does when memory is short{there}: give less with --driver-memory, or more to this process"
-    said = java_said(DETAILS.said())
+    said = "; ".join(filter(None, (java_said(DETAILS.said()), limits_said())))
     return f"its JVM has ended with status {status}{f': {said}' if said else ''}"
 
 

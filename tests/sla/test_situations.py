@@ -5,7 +5,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -64,8 +65,7 @@ def no_right_to_execute(place: Path) -> Given:
 
 
 def nobody_we_know(place: Path) -> Given:
-    for each in (place, *place.parents[:2]):
-        each.chmod(0o777)
+    place.chmod(0o777)
     return {"HOME": "/"}, ["setpriv", "--reuid", STRANGER, "--regid", STRANGER, "--clear-groups"]
 
 
@@ -113,6 +113,14 @@ def test_the_table_and_these_situations_are_the_same():
     assert rows().keys() == SITUATIONS.keys()
 
 
+@pytest.fixture
+def top() -> Iterator[Path]:
+    """A directory of this test to which others have access: pytest's own are closed to them."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
 def needs_a_jvm(situation: str) -> bool:
     return rows().get(situation, (0, ""))[0] < 2
 
@@ -121,21 +129,21 @@ def needs_a_jvm(situation: str) -> bool:
 @pytest.mark.parametrize(
     "situation", [pytest.param(name, marks=pytest.mark.heavy if needs_a_jvm(name) else pytest.mark.slow) for name in SITUATIONS]
 )
-def test_a_situation_of_sparks_environment_gets_a_report_or_the_answer_of_the_table(tmp_path, situation):
+def test_a_situation_of_sparks_environment_gets_a_report_or_the_answer_of_the_table(top, situation):
     try:
         check_spark()
     except SparkUnavailable as exc:
         pytest.skip(str(exc))
     for name in ("logs/mx1", "place"):
-        (tmp_path / name).mkdir(parents=True)
-    (tmp_path / "logs/mx1/MSGTRK1.LOG").write_bytes(a_log([an_event("m1")]))
-    values, before = SITUATIONS[situation](tmp_path / "place")
+        (top / name).mkdir(parents=True)
+    (top / "logs/mx1/MSGTRK1.LOG").write_bytes(a_log([an_event("m1")]))
+    values, before = SITUATIONS[situation](top / "place")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_", "JAVA_TOOL"))} | values
     if before and not is_possible(before, environment):
         pytest.skip(f"{before[0]} cannot be used here")
-    output = tmp_path / "place" / "output"
+    output = top / "place" / "output"
 
-    words = ["sla", "report", "--logs", str(tmp_path / "logs"), "--output", str(output), "--master", "local[1]"]
+    words = ["sla", "report", "--logs", str(top / "logs"), "--output", str(output), "--master", "local[1]"]
     done = subprocess.run(
         [*before, sys.executable, "-m", "shadowrelay", *words], capture_output=True, text=True, check=False, timeout=SECONDS_MAX,
         env=environment,
