@@ -55,7 +55,11 @@ Sites = Annotated[Path | None, typer.Option("--sites", help="Sites and boundarie
 Objectives = Annotated[Path | None, typer.Option("--objectives", help="Objectives (TOML). Default: the built-in ones.")]
 Textfile = Annotated[str | None, typer.Option("--textfile", metavar="FILE", help="Also write the figures for Prometheus.")]
 Master = Annotated[str, typer.Option("--master", help="Spark master.")]
-Memory = Annotated[str, typer.Option("--driver-memory", metavar="SIZE", help="Memory of the local JVM, such as 4g or 800m.")]
+Memory = Annotated[
+    str | None,
+    typer.Option("--driver-memory", metavar="SIZE", help="Memory of the local JVM, as 800m. Default: 4g, or less where there is less."),
+]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Show what Spark and Java print, and tracebacks.")]
 Now = Annotated[
     str | None, typer.Option("--now", metavar="INSTANT", help="Judge as of this time (2026-11-21T16:00:00Z). Default: the newest row's.")
 ]
@@ -117,11 +121,12 @@ def ingest(
         typer.Option("--again", metavar="SERVER/FILE", help="Read this log anew, and forget what was read of it; * stands for any text."),
     ] = None,
     master: Master = LOCAL,
-    driver_memory: Memory = "4g",
+    driver_memory: Memory = None,
+    is_verbose: Verbose = False,
     as_json: AsJson = False,
 ) -> None:
     """Read new logs into a warehouse, each file once. Can be killed at any time, and then resumes."""
-    with _answered() as progress:
+    with _answered(is_verbose) as progress:
         places = _sites(sites)
         module = import_module("shadowrelay.sla.session")
         module.require_settings(master, driver_memory)
@@ -132,6 +137,7 @@ def ingest(
             typer.echo(f"{warehouse}: {counted(count, 'file')} read again")
             return
         progress.doing(f"reading {logs}")
+        progress.name_left_out(logs)
         session = cache(lambda: progress.session(master, driver_memory))
         done = import_module("shadowrelay.sla.ingest").ingest(
             session, logs, warehouse, sites=places, is_continuous=is_continuous, interval=timedelta(seconds=interval),
@@ -159,11 +165,12 @@ def report(
     fail_on_slow: Annotated[bool, typer.Option("--fail-on-slow", help="Exit with status 3 if a speed target was missed.")] = False,
     textfile: Textfile = None,
     master: Master = LOCAL,
-    driver_memory: Memory = "4g",
+    driver_memory: Memory = None,
+    is_verbose: Verbose = False,
     as_json: AsJson = False,
 ) -> None:
     """Compute the redundancy report. From collected logs, or from a warehouse."""
-    with _answered() as progress:
+    with _answered(is_verbose) as progress:
         _require_one_source(logs, warehouse, sites)
         instant = instant_of(now)
         interval = {name: instant_of(text, f"--{name}") for name, text in (("since", since), ("until", until)) if text is not None}
@@ -200,14 +207,16 @@ def watch(
     textfile: Textfile = None,
     interval: Annotated[int, typer.Option("--interval", min=1, metavar="SECONDS", help="Time between polls.")] = 10,
     master: Master = LOCAL,
-    driver_memory: Memory = "4g",
+    driver_memory: Memory = None,
+    is_verbose: Verbose = False,
 ) -> None:
     """Keep the report up to date until stopped. Reads logs as they arrive."""
-    with _answered() as progress:
+    with _answered(is_verbose) as progress:
         places = _sites(sites)
         _require_objectives(objectives)
         require_writable(output, textfile, warehouse)
         import_module("shadowrelay.sla.storage").require_hadoop("--logs", logs)
+        progress.name_left_out(logs)
         spark = progress.session(master, driver_memory, logs, may_be_empty=True)
         import_module("shadowrelay.sla.watch").run_watch(
             spark, logs, warehouse, output, sites=places, objectives_file=None if objectives is None else str(objectives),
@@ -216,9 +225,9 @@ def watch(
 
 
 @sla.command("prepare")
-def prepare() -> None:
+def prepare(is_verbose: Verbose = False) -> None:
     """Let Spark start faster from now on. Keeps its classes, as a JVM has them in memory, in a file of this user's cache."""
-    with _answered() as progress:
+    with _answered(is_verbose) as progress:
         import_module("shadowrelay.sla.session").check_spark()
         progress.doing("starting Spark")
         archive = import_module("shadowrelay.sla.preparation").prepare()
@@ -255,11 +264,12 @@ def trace(
     logs: Logs = None,
     warehouse: Warehouse = None,
     master: Master = LOCAL,
-    driver_memory: Memory = "4g",
+    driver_memory: Memory = None,
+    is_verbose: Verbose = False,
     as_json: AsJson = False,
 ) -> None:
     """Show everything that all servers logged about a message, in order."""
-    with _answered() as progress:
+    with _answered(is_verbose) as progress:
         _require_one_source(logs, warehouse, None)
         rows = _traced(message_id, logs, warehouse, master, driver_memory, progress)
     if as_json:
@@ -284,7 +294,7 @@ def _said(row: dict[str, Any], has_several: bool) -> str:
 
 
 def _traced(
-    message_id: str, logs: str | None, warehouse: str | None, master: str, driver_memory: str, progress: "_Progress"
+    message_id: str, logs: str | None, warehouse: str | None, master: str, driver_memory: str | None, progress: "_Progress"
 ) -> list[dict[str, Any]]:
     """The rows of the message, also at other hops. Little input is read in this process: a JVM takes longer to start."""
     import_module("shadowrelay.sla.session").check_packages()
@@ -339,10 +349,16 @@ class _Progress:
     def tell(self, text: str) -> None:
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
+    def name_left_out(self, logs: str | None) -> None:
+        """Say which files look like logs and are not read."""
+        source = import_module("shadowrelay.sla.logs")
+        if logs is not None and (names := source.left_out(logs)):
+            self.tell(visible(source.told_left_out(names)))
+
     def session(
         self,
         master: str,
-        driver_memory: str,
+        driver_memory: str | None,
         logs: str | None = None,
         warehouse: str | None = None,
         *,
@@ -376,25 +392,42 @@ class _Progress:
 
 
 @contextmanager
-def _answered() -> Iterator[_Progress]:
-    """Print our errors with the exit code for them; an interrupt ends quietly."""
+def _answered(is_verbose: bool = False) -> Iterator[_Progress]:
+    """Print our errors with the exit code for them; an interrupt ends quietly. Others are one line, too; a file has the rest."""
     console = Console(stderr=True, width=None if sys.stderr.isatty() else 200)
     status = console.status("")
+    details = import_module("shadowrelay.sla.details").DETAILS
+    details.is_verbose = is_verbose
     try:
+        _require_current_directory()
         # temporary files are removed on the way out; Py4J would log a KeyboardInterrupt with its whole stack
         with handled(exit_with), status:
             yield _Progress(console, status)
+    except (typer.Exit, typer.Abort, typer.BadParameter):
+        raise
     except ConfigurationError as exc:
         stop(str(exc), ExitCode.USAGE)
     except ShadowrelayError as exc:
         stop(str(exc), ExitCode.FAILED)
-    except (OSError, ValueError, ImportError) as exc:  # from a file system: its message says what is missing
-        stop(f"{exc.filename}: {exc.strerror}" if isinstance(exc, OSError) and exc.filename and exc.strerror else str(exc), ExitCode.FAILED)
     except Exception as exc:
-        failure = import_module("shadowrelay.sla.session").failure_of(exc)
-        if failure is None:
-            raise
-        stop(f"Spark failed: {failure}", ExitCode.FAILED)
+        session = import_module("shadowrelay.sla.session")
+        details.add(exc)
+        failure = session.jvm_end() or session.failure_of(exc)
+        if failure is not None:
+            stop(f"Spark failed: {failure}{details.place()}", ExitCode.FAILED)
+        if isinstance(exc, OSError) and exc.filename and exc.strerror:
+            stop(f"{exc.filename}: {exc.strerror}", ExitCode.FAILED)
+        if isinstance(exc, OSError | ValueError | ImportError):  # from a file system: its message says what is missing
+            stop(str(exc), ExitCode.FAILED)
+        stop(f"internal error: {type(exc).__name__}: {' '.join(str(exc).split())[:300]}{details.place()}", ExitCode.FAILED)
+
+
+def _require_current_directory() -> None:
+    """Raises: ConfigurationError: neither Java nor a relative path works in one that was deleted."""
+    try:
+        os.getcwd()
+    except OSError:
+        raise ConfigurationError("the current directory was deleted: go to another one (cd)") from None
 
 
 @contextmanager
@@ -403,6 +436,7 @@ def _warehouse(spark: Any, logs: str | None, warehouse: str | None, sites: Any, 
         yield warehouse
         return
     progress.doing(f"reading {logs}")
+    progress.name_left_out(logs)
     with import_module("shadowrelay.sla.ingest").temporary_warehouse(spark, logs, sites) as place:
         yield place
 

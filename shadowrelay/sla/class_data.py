@@ -17,17 +17,23 @@ QUIET = (
 )
 
 
+def cache_directory() -> str | None:
+    """Ours, of this user; None: there is no home."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return os.path.join(cache, "shadowrelay") if os.path.isabs(cache) else None
+
+
 def archive_of(java: str, spark: str) -> Path | None:
     """Where the archive for this program `java` and this directory of Spark belongs, whether or not it is there. None: there is no home.
 
     An update of either gives another name.
     """
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    if not os.path.isabs(cache) or set(cache) & set('"\\'):  # the launcher of Spark would read them as quotes
+    cache = cache_directory()
+    if cache is None or set(cache) & set('"\\'):  # the launcher of Spark would read them as quotes
         return None
     program, jars = os.path.realpath(java), os.path.join(spark, "jars")
     identity = repr([(path, os.stat(path).st_mtime_ns, os.stat(path).st_size) for path in (program, jars)])
-    return Path(cache) / "shadowrelay" / f"spark-{blake2b(identity.encode(), digest_size=8).hexdigest()}.jsa"
+    return Path(cache) / f"spark-{blake2b(identity.encode(), digest_size=8).hexdigest()}.jsa"
 
 
 def usable_archive(java: str, spark: str) -> Path | None:

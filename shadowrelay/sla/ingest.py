@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from shadowrelay.sla.inspection import Reading, readings
 from shadowrelay.sla.land import Landed, land, land_here
-from shadowrelay.sla.logs import LITTLE_BYTES, NoLogs, Source, is_little, list_logs, require_logs, unreadable_names
+from shadowrelay.sla.logs import LITTLE_BYTES, NoLogs, Source, is_little, list_logs, plain_name, require_logs, unreadable_names
 from shadowrelay.sla.sites import (
     ExpectedLogs,
     Manifest,
@@ -166,6 +166,10 @@ class Known:
         """Whether the log was read, at any size."""
         return (server, name) in self._sizes
 
+    def has_packed(self, server: str, name: str) -> bool:
+        """The same, also if it was packed since the node wrote it."""
+        return self.has(server, name) or any(self.has(server, f"{name}{end}") for end in (".gz", ".GZ"))
+
     def is_new(self, source: Source) -> bool:
         """Whether the log was never read at this size. Without a size, a log that was read once is not new."""
         sizes = self._sizes.get((source.server, source.name))
@@ -184,14 +188,14 @@ def describe_servers(logs: str, warehouse: str, sites: Mapping[str, ServerSite] 
 
 def _shipping(logs: str, warehouse: str, manifests: Mapping[str, Manifest | None], known: Known) -> ExpectedLogs:
     """A manifest drops old entries, and may be missing or incomplete for a moment: its entries stay known until the file is read."""
-    there = {(source.server, source.name) for source in list_logs(logs)}
+    there = {(source.server, plain_name(source.name)) for source in list_logs(logs)}
     whole = [(server, manifest) for server, manifest in manifests.items() if manifest is not None]
     named = {(server, name) for server, manifest in whole for name in manifest.names}
     dropped = {each[:2]: each for _, manifest in whole for each in manifest.dropped}
     before = read_shipping(warehouse)
     forgotten = {each[:2]: each for each in before.dropped if each[:2] not in dropped}
     absent = (named - there) | set(before.missing)
-    unread = {log for log in absent | forgotten.keys() if not known.has(*log)}
+    unread = {log for log in absent | forgotten.keys() if not known.has_packed(*log)}
     dropped |= {key: each for key, each in forgotten.items() if key in unread}  # a node may still ship a file that it was about to drop
     return ExpectedLogs(tuple(sorted(absent & unread)), tuple(sorted(dropped.values())))
 

@@ -14,10 +14,10 @@ from urllib.parse import unquote
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
-from pyarrow import parquet
 
-from shadowrelay.sla.land import land_here, write_parquet
+from shadowrelay.sla.land import land_here
 from shadowrelay.sla.logs import NoLogs, Source, require_logs
+from shadowrelay.sla.parquet_files import parquet_rows, read_parquet, write_parquet
 from shadowrelay.sla.sites import read_shipping, write_shipping
 from shadowrelay.sla.storage import located
 from shadowrelay.sla.warehouse import (
@@ -35,7 +35,6 @@ from shadowrelay.sla.warehouse import (
     read_merges,
     read_pruned,
     require_version,
-    rows_in,
     the_only_one,
 )
 
@@ -168,8 +167,7 @@ def _logs_in(warehouse: str, parts: Iterable[Part], batch: str) -> list[str]:
 
     def logs_of(part: Part) -> list[str]:
         try:
-            with files.open(f"{top}/{part.place}", "rb") as file:
-                names = parquet.ParquetFile(file).read(["file"]).column("file").unique().to_pylist()
+            names = read_parquet(files, f"{top}/{part.place}", ["file"]).column("file").unique().to_pylist()
         except (OSError, pa.ArrowException):
             return [f"{part.server}/*"]
         return [f"{part.server}/{name}" for name in names]
@@ -183,8 +181,7 @@ def _lost_quarantine(warehouse: str, landed: Set[str], found: Iterable[Reading])
     together: set[str] = set()
     for path in _bad_lines_of_several(warehouse):
         try:
-            with files.open(path, "rb") as file:
-                columns = parquet.ParquetFile(file).read([OF_BATCH, "server", "file"]).to_pydict()
+            columns = read_parquet(files, path, [OF_BATCH, "server", "file"]).to_pydict()
         except (OSError, pa.ArrowException):
             continue  # its lines are missing
         together |= set(columns[OF_BATCH])
@@ -222,8 +219,7 @@ def _readings(warehouse: str) -> list[Reading]:
         batch = _batch_of(path)
         columns = [OF_BATCH if is_of_several(batch) and name == "batch" else name for name in Reading._fields]
         try:
-            with files.open(path, "rb") as file:
-                table = parquet.ParquetFile(file).read(columns)
+            table = read_parquet(files, path, columns)
         except FileNotFoundError:
             raise
         except (OSError, pa.ArrowException):
@@ -255,7 +251,7 @@ def _part(place: str) -> Part:
 def _counts(files: Any, paths: Sequence[str]) -> Iterator[int | None]:
     def count(path: str) -> int | None:
         try:
-            return rows_in(files, path)
+            return parquet_rows(files, path)
         except (OSError, pa.ArrowException):
             return None
 
@@ -385,8 +381,7 @@ def _forget(warehouse: str, sources: Sequence[Source], batch: str) -> None:
         if f"/batch={batch}/" in path:
             continue
         try:
-            with files.open(path, "rb") as file:
-                table = parquet.ParquetFile(file).read()
+            table = read_parquet(files, path)
         except (OSError, pa.ArrowException):  # the lines of other logs in it are missed, and told
             _delete(files, [path])
             continue

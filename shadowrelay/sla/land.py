@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
-from pyarrow import parquet
 
 from shadowrelay.sla.columns import ARROW_EVENTS, UTC_INSTANT
 from shadowrelay.sla.lines import TEXT_CHARACTERS_MAX, Reason
 from shadowrelay.sla.logs import Source
+from shadowrelay.sla.parquet_files import ROWS_AT_ONCE, write_parquet
 from shadowrelay.sla.parse import BadLine, LogFile, Parsed
 from shadowrelay.sla.pieces import in_pieces, of_logs, piece_of
 from shadowrelay.sla.sites import DamagedFile
@@ -28,8 +28,6 @@ from shadowrelay.sla.storage import located, written_whole
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ROWS_AT_ONCE = 200_000  # in a worker's memory before they are written: about 100 MB
-COMPRESSION = "zstd"
 LAST = "landed.json"
 HANDS_PER_CORE = 4  # fewer, and the last one is waited for; more, and tasks cost more than they even out
 
@@ -227,12 +225,6 @@ class _Quarantine:
         write_parquet(pa.Table.from_pylist(rows, ARROW_QUARANTINE), f"{self._stem}{self._parts}.parquet")
         self._waiting = []
         self._parts += 1
-
-
-def write_parquet(table: Any, path: str) -> None:
-    """Write one whole file."""
-    with written_whole(path) as file:
-        parquet.write_table(table, file, compression=COMPRESSION, row_group_size=ROWS_AT_ONCE)
 
 
 def escaped(name: str) -> str:

@@ -24,11 +24,13 @@ from pyarrow import parquet
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from shadowrelay.sla.checkpoints import require_whole
 from shadowrelay.sla.columns import ARROW_EVENTS, UTC_INSTANT
 from shadowrelay.sla.figures.counting import BY_COPIES, COPIES_MAX
 from shadowrelay.sla.figures.rows import is_acknowledgement, is_event, is_promotion
 from shadowrelay.sla.inspection import readings
-from shadowrelay.sla.land import COMPRESSION, escaped, is_landed
+from shadowrelay.sla.land import escaped, is_landed
+from shadowrelay.sla.parquet_files import COMPRESSION, parquet_batches, read_parquet
 from shadowrelay.sla.session import local_cores
 from shadowrelay.sla.sites import ServerSite
 from shadowrelay.sla.storage import located, written_whole
@@ -43,7 +45,6 @@ if TYPE_CHECKING:
 
 LATENESS = timedelta(hours=2)
 AHEAD_MAX = timedelta(hours=1)
-ROWS_AT_ONCE = 100_000
 IN_TIME, LATE, AHEAD = "in time", "late", "ahead"
 
 _TAKEN = ("row_id", "at", "event", "source", "replication", "copies", "shadow_us", "recipients")
@@ -202,9 +203,8 @@ def _parts(warehouse: str, batch: str) -> tuple[int, Iterator[tuple[str, Any]]]:
 
 
 def _table(files: Any, path: str, columns: list[str]) -> list[dict[str, Any]]:
-    with files.open(path, "rb") as file:
-        rows: list[dict[str, Any]] = parquet.ParquetFile(file).read(columns).to_pylist()
-        return rows
+    rows: list[dict[str, Any]] = read_parquet(files, path, columns).to_pylist()
+    return rows
 
 
 def _rows(warehouse: str, batch: str, readings: list[dict[str, Any]]) -> Iterator[tuple[str, Any]]:
@@ -218,9 +218,8 @@ def _rows(warehouse: str, batch: str, readings: list[dict[str, Any]]) -> Iterato
             place = f"{day.rstrip('/')}/server={escaped(server)}/batch={batch}"
             for path in sorted(files.find(place)) if files.isdir(place) else ():
                 if path.endswith(".parquet") and not path.rpartition("/")[2].startswith("."):
-                    with files.open(path, "rb") as file:
-                        for rows in parquet.ParquetFile(file).iter_batches(ROWS_AT_ONCE, columns=list(_TAKEN)):
-                            yield server, rows
+                    for rows in parquet_batches(files, path, tuple(_TAKEN)):
+                        yield server, rows
 
 
 def _date_of(path: str) -> str:
@@ -254,6 +253,7 @@ Line = dict[str, Any]
 
 def start(spark: "SparkSession", warehouse: str, *, interval: timedelta) -> "StreamingQuery":
     """The stream from `live/feed` to `live/minutes`. Shapes: the feed's directory exists."""
+    require_whole(f"{warehouse}/live/checkpoint", f"delete {warehouse}/live, and start again; the live figures begin anew, reports do not")
     session = spark.newSession()  # separate settings, which do not affect the report
     session.conf.set("spark.sql.streaming.stateStore.providerClass", f"{_STATE}.RocksDBStateStoreProvider")
     session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")

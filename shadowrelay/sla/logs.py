@@ -1,18 +1,24 @@
-"""Lists the logs: `<logs>/<server>/MSGTRK*.LOG`, in a directory or at a URL of any store that fsspec supports. docs/sla.md, section 1.
+"""Lists the logs: `<logs>/<server>/MSGTRK*.LOG`, also `.log` and packed as `.LOG.gz`. docs/sla.md, section 1.
 
-Spark does not list and does not open them, so logs in a store need no jar of Hadoop. Unreadable files are reported before the job begins.
+They are in a directory, or at a URL of any store that fsspec supports. Spark does not list and does not open them, so logs in a store need
+no jar of Hadoop. Unreadable files are reported before the job begins.
 """
 
 import os
+import re
 from collections.abc import Iterable, Iterator
-from fnmatch import fnmatchcase
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from shadowrelay.model.replies import ShadowrelayError
 from shadowrelay.sla.storage import answering, is_local, located
 
-NAMES = "MSGTRK*.LOG"  # logs in a server's directory
+NAMES = "MSGTRK*.LOG"  # logs in a server's directory, as people know them
+GLOB = "[Mm][Ss][Gg][Tt][Rr][Kk]*.[Ll][Oo][Gg]{,.[Gg][Zz]}"  # the same as `is_log`, for Hadoop
+PACKED_SHARE = 8  # of a log's size, once it is packed; and less
+LEFT_OUT_NAMED = 3
+_IS_LOG = re.compile(r"msgtrk.*\.log(\.gz)?", re.IGNORECASE | re.DOTALL)
+_LIKE_A_LOG = re.compile(r"msgtrk", re.IGNORECASE)
 MEDIUM_BYTES = 512 << 20  # of logs, about a million events: up to this size the JVM's second compiler takes longer than it saves
 LITTLE_BYTES = 32 << 20  # of logs, about 60,000 events: up to this size, a JVM takes longer to start than this process to read them
 
@@ -39,9 +45,24 @@ class Source(NamedTuple):
         return self.piece == 0 and self.end is None
 
     @property
+    def weight(self) -> int:
+        """Its size, about that of the plain text if it is packed; 0 if unknown."""
+        return (self.size or 0) * (PACKED_SHARE if self.name.lower().endswith(".gz") else 1)
+
+    @property
     def key(self) -> str:
         """The name for files written from this source."""
         return blake2b(f"{self.server}/{self.name}".encode(), digest_size=8).hexdigest()
+
+
+def is_log(name: str) -> bool:
+    """Whether a file of this name is read. Microsoft's own documents write `.log`, and what is kept for long is packed."""
+    return _IS_LOG.fullmatch(name) is not None
+
+
+def plain_name(name: str) -> str:
+    """The name that the log had before it was packed."""
+    return name[: -len(".gz")] if name.lower().endswith(".gz") else name
 
 
 def source_of(path: str) -> Source:
@@ -91,7 +112,38 @@ def unreadable_names(logs: str) -> list[str]:
 
 def is_little(sources: Iterable[Source], bytes_max: int = LITTLE_BYTES) -> bool:
     """Whether there is so little input that a JVM is not worth its start, and compiling not worth its time (`spark_session`)."""
-    return sum(source.size or 0 for source in sources) <= bytes_max
+    return sum(source.weight for source in sources) <= bytes_max
+
+
+def left_out(logs: str) -> list[str]:
+    """Files that look like logs and are not read, below `logs`: another extension, or not in the directory of a server itself.
+
+    Raises: StoreFailed.
+    """
+    files, top = located(logs)
+    found = []
+    with answering(logs):
+        for entry in _entries(files, top):
+            name = entry["name"].rstrip("/").rpartition("/")[2]
+            if _LIKE_A_LOG.match(name) and is_kind(files, entry, "file"):
+                found.append(name)
+        for directory in _directories(files, top):
+            server = directory.rpartition("/")[2]
+            for entry in _entries(files, directory):
+                name = entry["name"].rstrip("/").rpartition("/")[2]
+                if is_kind(files, entry, "file"):
+                    found += [f"{server}/{name}"] if _LIKE_A_LOG.match(name) and not is_log(name) else []
+                elif is_kind(files, entry, "directory") and entry["name"].rstrip("/") != directory:
+                    below = (each["name"].rpartition("/")[2] for each in _entries(files, entry["name"]))
+                    found += [f"{server}/{name}/{each}" for each in below if _LIKE_A_LOG.match(each)]
+    return sorted(name for name in found if _is_text(name))
+
+
+def told_left_out(names: list[str]) -> str:
+    """A line about them. Shapes: not empty."""
+    named = ", ".join(names[:LEFT_OUT_NAMED]) + (" …" if len(names) > LEFT_OUT_NAMED else "")
+    what = "1 file is left out" if len(names) == 1 else f"{len(names)} files are left out"
+    return f"{what}: {named}; logs are read as <server>/{NAMES}, also .log and .LOG.gz: rename, unpack or move them"
 
 
 def _found(logs: str) -> Iterator[Source]:
@@ -103,12 +155,12 @@ def _found(logs: str) -> Iterator[Source]:
             server = directory.rpartition("/")[2]
             for entry in _entries(files, directory):
                 name = entry["name"].rpartition("/")[2]
-                if fnmatchcase(name, NAMES) and _is(files, entry, "file"):
+                if is_log(name) and is_kind(files, entry, "file"):
                     yield Source(f"{place.rstrip('/')}/{server}/{name}", server, name, entry["size"])
 
 
 def _directories(files: Any, top: str) -> list[str]:
-    names = [entry["name"].rstrip("/") for entry in _entries(files, top) if _is(files, entry, "directory")]
+    names = [entry["name"].rstrip("/") for entry in _entries(files, top) if is_kind(files, entry, "directory")]
     return [name for name in names if name != top.rstrip("/")]  # some stores list the directory itself
 
 
@@ -119,7 +171,24 @@ def _entries(files: Any, directory: str) -> list[dict[str, Any]]:
         return []
 
 
-def _is(files: Any, entry: dict[str, Any], kind: str) -> bool:
+def files_below(files: Any, top: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every file below `top` with its details. Links are followed; not one that leads to a directory above itself."""
+    waiting: list[tuple[str, frozenset[str]]] = [(top.rstrip("/"), frozenset())]
+    while waiting:
+        directory, above = waiting.pop()
+        real = os.path.realpath(directory) if is_local(files) else directory
+        if real in above:
+            continue
+        for entry in _entries(files, directory):
+            path = entry["name"].rstrip("/")
+            if is_kind(files, entry, "file"):
+                yield path, files.info(os.path.realpath(path)) if entry.get("islink") else entry
+            elif path != directory and is_kind(files, entry, "directory"):
+                waiting.append((path, above | {real}))
+
+
+def is_kind(files: Any, entry: dict[str, Any], kind: str) -> bool:
+    """Whether an entry of a listing is a "file" or a "directory", links followed."""
     if entry.get("islink"):  # fsspec does not follow it in a listing
         return bool((files.isdir if kind == "directory" else files.isfile)(entry["name"]))
     return bool(entry["type"] == kind)

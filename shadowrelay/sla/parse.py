@@ -29,6 +29,7 @@ from shadowrelay.sla.lines import (
     shown,
 )
 from shadowrelay.sla.pieces import BOM, ROW_BEGINS, WHOLE, Bounded, Piece
+from shadowrelay.sla.unpacked import Read, unpacked
 
 BLOCK_BYTES = 4 * 1024 * 1024  # about 8,000 rows; about thirty times that in memory
 _LAST = f",{SCHEMA_VERSION}".encode()
@@ -54,7 +55,8 @@ class Parsed(NamedTuple):
 class LogFile:
     """One file. Iterate once; the counts are valid after the iteration has ended or failed.
 
-    Raises: what `stream.read` raises, and nothing else.
+    `bytes` counts what was read from the stream, packed or not.
+    Raises: what `stream.read` raises, OSError for a damaged archive, and nothing else.
     """
 
     def __init__(self, stream: IO[bytes], server: str, name: str, *, piece: Piece = WHOLE, block_bytes: int = BLOCK_BYTES) -> None:
@@ -66,6 +68,8 @@ class LogFile:
         self.last_at: datetime | None = None
         self._stream: IO[bytes] | Bounded = stream if piece.octets is None else Bounded(stream, piece.octets)
         self._is_followed = piece.octets is not None
+        self._read: Read = self._counted
+        self._may_be_packed = piece == WHOLE
         self._key = row_id_key(server)
         self._name = name
         self._block_bytes = block_bytes
@@ -80,9 +84,10 @@ class LogFile:
                 self._take_comment(comment)
 
     def __iter__(self) -> Iterator[Parsed]:
+        if self._may_be_packed:
+            self._read = unpacked(self._counted)
         rest = b""
-        while block := self._stream.read(self._block_bytes):
-            self.bytes += len(block)
+        while block := self._read(self._block_bytes):
             lines = (rest + block).split(b"\n")
             rest = lines.pop()
             taken = self._take(lines, is_end=False)
@@ -103,14 +108,18 @@ class LogFile:
                 self._add_bad(self.lines, Reason.TORN, last)
         yield from self._given()
 
+    def _counted(self, size: int) -> bytes:
+        block = self._stream.read(size)
+        self.bytes += len(block)
+        return block
+
     def _skip_line(self, start: bytes) -> None:
         self.lines += 1
         self._add_bad(self.lines, Reason.CSV if self._layout else Reason.NO_HEADER, start)
 
     def _after_long_line(self) -> bytes:
         """The rest of the block after the line that is being skipped."""
-        while block := self._stream.read(self._block_bytes):
-            self.bytes += len(block)
+        while block := self._read(self._block_bytes):
             _, end, rest = block.partition(b"\n")
             if end:
                 return rest
@@ -268,13 +277,20 @@ def _begins_row(line: bytes, layout: Layout) -> bool:
     return ROW_BEGINS.match(line) is not None and layout.positions["date-time"] == 0
 
 
+def _owned(data: bytes) -> pa.Buffer:
+    """A copy that no object of Python owns: a thread of Arrow reads it, and may release it last (`parquet_files`)."""
+    copy = pa.BufferOutputStream()
+    copy.write(data)
+    return copy.getvalue()
+
+
 def _split_together(lines: list[bytes], layout: Layout) -> list[pa.Array] | None:
     """Columns of plain lines; None if any line is not plain and all must be parsed singly."""
     names = [str(position) for position in range(layout.fields_count)]
     data = b"\n".join(lines)
     try:
         table = arrow_csv.read_csv(
-            pa.BufferReader(data),
+            pa.BufferReader(_owned(data)),
             read_options=arrow_csv.ReadOptions(column_names=names, use_threads=False, block_size=len(data) + 1),
             parse_options=arrow_csv.ParseOptions(
                 delimiter=",",

@@ -28,7 +28,6 @@ from shadowrelay.sla.figures.first_pass import RESENT_KEYS, first_pass, odd_even
 from shadowrelay.sla.figures.slow import slow
 from shadowrelay.sla.incident_list import cuts, incidents, with_cuts
 from shadowrelay.sla.inspection import inspect, remedy
-from shadowrelay.sla.land import COMPRESSION
 from shadowrelay.sla.live import AHEAD_MAX
 from shadowrelay.sla.objectives import (
     BURN_WINDOWS_HOURS,
@@ -40,6 +39,7 @@ from shadowrelay.sla.objectives import (
     times_of,
     verdicts,
 )
+from shadowrelay.sla.parquet_files import COMPRESSION
 from shadowrelay.sla.session import is_brief, is_quick, quick_plans, undivided
 from shadowrelay.sla.spreadsheets import CSV, write_csv
 from shadowrelay.sla.storage import alone, located, written_whole

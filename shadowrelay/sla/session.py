@@ -7,45 +7,79 @@ import importlib.util
 import locale
 import os
 import re
+import shlex
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from shadowrelay.model.replies import ConfigurationError
-from shadowrelay.sla.class_data import QUIET, usable_archive
+from shadowrelay.sla.class_data import QUIET, cache_directory, usable_archive
+from shadowrelay.sla.details import DETAILS
+from shadowrelay.sla.surroundings import (
+    JAVA_OPTIONS,
+    LOOPBACK,
+    SHELL,
+    STRANGE,
+    Others,
+    SparkUnavailable,
+    java_options,
+    java_said,
+    limits_said,
+    memory_allowed,
+    others,
+    place_for_libraries,
+    require_local_directories,
+    require_loopback,
+    require_open_files,
+    require_spark_home,
+    require_user,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 JAVA_VERSION_MIN = 17  # required by Spark 4
+SPARK_VERSION_MIN = 4
 JAVA_ANSWERS_WITHIN_SECONDS = 30
+JVM_ENDS_WITHIN_SECONDS = 1.0  # once its connections are closed
 PARTITIONS_PER_CORE = 4  # of a shuffle in local mode: small enough for the memory, few enough to be fast
 LISTERS_PER_CORE = 4  # Spark's default is a task per path: 21 seconds for 3,000 logs in a stream on two cores, 4 with eight tasks
-LOOPBACK = "127.0.0.1"
+MEMORY_MB = 4096  # of the JVM, unless somebody says something else, or there is less
+MEMORY_SHARE = 0.6  # of what this process may use: the rest is for Python, and for what a JVM has besides its heap
 MEMORY_MIN_MB = 512  # Spark refuses less than 450 MiB, and some collectors report less than the heap has
 UTF8_LOCALE = "C.UTF-8"
 # For little input, of which planning and compiling take more time than computing. The first flag alone makes the code cache too small for
 # Spark, which then fails unpredictably. The heap has the size at once that plans need, and so has the room for classes: else the JVM
 # collects garbage fifty times, and each time that it has loaded some thousand classes more. G1, the default collector,
 # works beside the program all the time; the pauses of the others cost less.
-ONE_COMPILER = " -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:MetaspaceSize=256m"
-QUICK_JVM = f"{ONE_COMPILER} -XX:+UseSerialGC -XX:NewRatio=1"
-MEDIUM_JVM = f"{ONE_COMPILER} -XX:+UseParallelGC"
+ONE_COMPILER = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m", "-XX:MetaspaceSize=256m")
+QUICK_JVM = (*ONE_COMPILER, "-XX:+UseSerialGC", "-XX:NewRatio=1")
+MEDIUM_JVM = (*ONE_COMPILER, "-XX:+UseParallelGC")
 # For larger input both compilers are worth their time; the second begins with what runs four times as often as it would by default, because
 # it takes a core from the tasks.
 LARGE_JVM = (
-    " -XX:+UseParallelGC -XX:Tier4InvocationThreshold=20000 -XX:Tier4MinInvocationThreshold=2400 -XX:Tier4CompileThreshold=60000"
-    " -XX:Tier4BackEdgeThreshold=160000"
-)
+    "-XX:+UseParallelGC", "-XX:Tier4InvocationThreshold=20000", "-XX:Tier4MinInvocationThreshold=2400", "-XX:Tier4CompileThreshold=60000",
+    "-XX:Tier4BackEdgeThreshold=160000",
+)  # fmt: skip
 QUICK_HEAP_MB = 1024
 LISTS_MAX = 100_000  # keys whose lists an aggregate holds in memory before it sorts; Spark's default of 128 suits any input
 IS_QUICK = "spark.shadowrelay.isQuick"  # our own
 IS_BRIEF = "spark.shadowrelay.isBrief"
+NEEDED = {
+    "spark.submit.deployMode": "client",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # few other programs read INT96, the default
+}
+"""Ours whatever others have set: the figures and tables would differ, or there would be no driver here."""
 QUICK_SQL = {
     IS_QUICK: "true",
     "spark.sql.codegen.wholeStage": "false",
@@ -66,12 +100,13 @@ _ELSEWHERE = re.compile(r"yarn|k8s://.+|spark://[^/:,]+:[0-9]+(?:,[^/:,]+:[0-9]+
 _SIZE = re.compile(r"([1-9][0-9]*)([mgt])", re.IGNORECASE)
 
 
-def require_settings(master: str, driver_memory: str) -> None:
+def require_settings(master: str, driver_memory: str | None) -> None:
     """Raises: ConfigurationError for values that Spark would answer with a page of stack trace."""
     if not (_LOCAL.fullmatch(master) or _ELSEWHERE.fullmatch(master)):
         raise ConfigurationError(f"--master {master}: a master is local[*], local[4], spark://HOST:PORT, yarn or k8s://…")
-    size = _SIZE.fullmatch(driver_memory)
-    if size is None:
+    if driver_memory is None:
+        return
+    if _SIZE.fullmatch(driver_memory) is None:
         raise ConfigurationError(f"--driver-memory {driver_memory}: a size is a number with m or g, as 800m or 4g")
     if _megabytes(driver_memory) < MEMORY_MIN_MB:
         raise ConfigurationError(f"--driver-memory {driver_memory}: Spark needs {MEMORY_MIN_MB}m or more")
@@ -82,8 +117,10 @@ def _megabytes(size: str) -> int:
     return int(size[:-1]) << {"m": 0, "g": 10, "t": 20}[size[-1].lower()]
 
 
-class SparkUnavailable(ConfigurationError):
-    """The job cannot run on this machine; the text says what to install. Nothing has started."""
+def default_memory(allowed: int | None) -> str:
+    """Of the JVM, if nobody says. Shapes: `allowed` as `memory_allowed`."""
+    megabytes = MEMORY_MB if allowed is None else min(MEMORY_MB, int(allowed * MEMORY_SHARE) >> 20)
+    return f"{max(MEMORY_MIN_MB, megabytes)}m"
 
 
 def check_packages() -> None:
@@ -94,16 +131,28 @@ def check_packages() -> None:
 
 
 def check_spark() -> None:
-    """Raises: SparkUnavailable if pyspark, pyarrow or Java is missing, or Java is too old."""
+    """Raises: SparkUnavailable if pyspark, pyarrow or Java is missing, does not fit, or this machine or its user cannot run Spark."""
     check_packages()
+    import pyspark
+
+    if int(pyspark.__version__.split(".")[0]) < SPARK_VERSION_MIN:
+        place = os.path.dirname(pyspark.__file__)
+        raise SparkUnavailable(
+            f"{place} is pyspark {pyspark.__version__}, and {SPARK_VERSION_MIN}.0 or later is needed: update it, or change PYTHONPATH"
+        )
+    require_spark_home(spark_home(), pyspark.__version__)
     java = find_java()
     if java is None:
         raise SparkUnavailable(f"Java is missing: {REMEDY}")
-    version = java_version(java)
+    version, said = _asked(java)
     if version is None:
-        raise SparkUnavailable(f"{java} does not run: {REMEDY}")
+        why = "; ".join(filter(None, (said, limits_said())))
+        raise SparkUnavailable(f"{java} does not run: {f'it says: {why}' if said else REMEDY}")
     if version < JAVA_VERSION_MIN:
         raise SparkUnavailable(f"{java} is Java {version}, which is too old for Spark: {REMEDY}")
+    require_user()
+    require_loopback()
+    require_open_files()
 
 
 def find_java() -> str | None:
@@ -114,18 +163,26 @@ def find_java() -> str | None:
 
 def java_version(java: str) -> int | None:
     """8, 17, 21 … or None if it cannot be run or prints no version."""
+    return _asked(java)[0]
+
+
+def _asked(java: str) -> tuple[int | None, str]:
+    """Its version, or what it says instead."""
     try:
-        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=JAVA_ANSWERS_WITHIN_SECONDS, check=False)
+        done = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, errors="replace", timeout=JAVA_ANSWERS_WITHIN_SECONDS, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
-        return None
-    found = _VERSION.search(done.stderr + done.stdout)
-    return int(found[1]) if found else None
+        return None, ""
+    said = done.stderr + done.stdout
+    found = _VERSION.search("\n".join(line for line in said.splitlines() if not line.startswith(("Picked up", "NOTE: Picked up"))))
+    return (int(found[1]), "") if found else (None, java_said(said))
 
 
 def spark_session(
     master: str = "local[*]",
     *,
-    driver_memory: str = "4g",
+    driver_memory: str | None = None,
     shuffle_partitions: int | None = None,
     options: Mapping[str, str] | None = None,
     is_small: bool = False,
@@ -134,7 +191,9 @@ def spark_session(
 ) -> "SparkSession":
     """The session of this process, created if there is none. The first call sets its memory and master.
 
-    Shapes: `shuffle_partitions` None: four per core in local mode, Spark's default on a cluster. `options` override ours.
+    Settings of spark-defaults.conf and of PYSPARK_SUBMIT_ARGS override ours but for NEEDED, and `options` override all.
+    Shapes: `driver_memory` None: what those say, else 4 GB, or less where there is less. `shuffle_partitions` None: four per core in
+    local mode, Spark's default on a cluster.
     `is_small`: for one report on at most some hundred thousand events, for which compiling takes most of the time: the JVM then
     compiles less, and Spark interprets its plans instead of generating Java, one partition each. `is_medium`: for one report on at most
     some million events: only the JVM is another one.
@@ -142,21 +201,19 @@ def spark_session(
     Raises: SparkUnavailable, see `check_spark`.
     """
     check_spark()
-    from pyspark.errors import PySparkRuntimeError
-
+    said = others(os.environ, spark_home())
+    require_local_directories(os.environ, said.settings)
+    memory = driver_memory or said.settings.get("spark.driver.memory") or default_memory(memory_allowed())
     settings = {
-        "spark.driver.memory": driver_memory,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.python.sql.dataFrameDebugging.enabled": "false",  # it asks the JVM for the place in our code of each column
-        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # few other programs read INT96, the default
         # a small map before the large one, for few groups: here each message is a group, so that most rows are looked up in vain first
         "spark.sql.codegen.aggregate.map.twolevel.enabled": "false",
     }
     if is_on_this_machine(master):
         settings |= {"spark.driver.bindAddress": LOOPBACK, "spark.driver.host": LOOPBACK}
+        settings["spark.hadoop.fs.defaultFS"] = "file:///"  # a path without a scheme is on this disk, whatever HADOOP_CONF_DIR says
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)  # otherwise it looks up the host name, which may not resolve
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the workers' Python; otherwise the first on the path
     cores = local_cores(master)
@@ -170,41 +227,109 @@ def spark_session(
         settings["spark.sql.objectHashAggregate.sortBased.fallbackThreshold"] = str(LISTS_MAX)
     if is_small:
         settings |= QUICK_SQL
-    settings |= dict(options or {})
-    jvm = f"-Dlog4j2.configurationFile={(Path(__file__).parent / 'log4j2.properties').as_uri()}"
+    settings = {key: value for key, value in settings.items() if key not in said.settings}
+    settings |= {"spark.driver.memory": memory} | NEEDED | dict(options or {})
+    wanted = [f"-Dlog4j2.configurationFile={(Path(__file__).parent / 'log4j2.properties').as_uri()}"]
+    tuned = list(LARGE_JVM)
     if is_small or is_medium:
-        jvm += f"{QUICK_JVM if is_small else MEDIUM_JVM} -Xms{min(_megabytes(driver_memory), QUICK_HEAP_MB)}m"
-    else:
-        jvm += LARGE_JVM
+        tuned = list(QUICK_JVM if is_small else MEDIUM_JVM)
+        tuned += [f"-Xms{min(_megabytes(memory), QUICK_HEAP_MB)}m"] if _SIZE.fullmatch(memory) else []
     archive = None if recording else usable_archive(find_java() or "", spark_home())
-    try:
-        spark = _started(master, settings, f"{jvm}{_class_data(archive, recording)}")
-    except PySparkRuntimeError as exc:
-        if archive is None or exc.getCondition() != "JAVA_GATEWAY_EXITED":
-            raise
-        archive.unlink(missing_ok=True)  # perhaps it is damaged: the JVM checks little of it
-        spark = _started(master, settings, jvm)
+    attempts = [[*tuned, *_class_data(archive, recording)], tuned, []] if archive else [[*tuned, *_class_data(None, recording)], []]
+    spark = _started(master, settings, said, [[*wanted, *attempt] for attempt in attempts], archive)
     if is_small:  # no call to the JVM for each column that is no longer used: there are thousands, and the JVM ends soon
         spark.sparkContext._gateway.gateway_property.enable_memory_management = False  # type: ignore[union-attr]
     return spark
 
 
-def _started(master: str, settings: Mapping[str, str], jvm_options: str) -> "SparkSession":
+def _started(master: str, settings: Mapping[str, str], said: Others, attempts: list[list[str]], archive: Path | None) -> "SparkSession":
+    """Raises: SparkUnavailable with what Java says, if it starts with none of these options."""
+    from pyspark import SparkContext
+    from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.master(master).appName("shadowrelay sla").config("spark.driver.extraJavaOptions", jvm_options)
-    with utf8_locale() as is_ours:
+    builder = SparkSession.builder.master(master).appName("shadowrelay sla")
+    with utf8_locale() as is_ours, _undisturbed(said.arguments, is_on_this_machine(master)):
         if is_ours and is_on_this_machine(master):
             builder = builder.config("spark.executorEnv.LC_ALL", UTF8_LOCALE)
         for key, value in settings.items():
             builder = builder.config(key, value)
-        return builder.getOrCreate()
+        if SparkContext._gateway is not None:  # a JVM of an earlier session of this process
+            return builder.getOrCreate()
+        for number, options in enumerate(attempts):
+            try:
+                java = _java(java_options(options, said.java), said, is_on_this_machine(master))
+                _launch({**settings, "spark.master": master, JAVA_OPTIONS: java})
+                break
+            except PySparkRuntimeError as exc:
+                if exc.getCondition() != "JAVA_GATEWAY_EXITED":
+                    raise
+                if number == len(attempts) - 1:
+                    reason = "; ".join(filter(None, (java_said(DETAILS.said()), limits_said()))) or "it says nothing"
+                    raise SparkUnavailable(f"Java does not start Spark: {reason}{DETAILS.place()}") from exc
+        if archive is not None and number == 1:
+            archive.unlink(missing_ok=True)  # it is damaged: the JVM checks little of it
+        return builder.config(JAVA_OPTIONS, java).getOrCreate()
 
 
-def _class_data(archive: Path | None, recording: Path | None) -> str:
+def _java(options: list[str], said: Others, is_local: bool) -> str:
+    """Ours, then theirs: of two of a name the last one counts."""
+    place = next((word.partition("=")[2] for text in said.java for word in text.split() if word.startswith("-Djava.io.tmpdir=")), "/tmp")
+    libraries = place_for_libraries(place, cache_directory() or "")
+    if libraries is not None:
+        options = [f"-D{name}={libraries}" for name in ("org.xerial.snappy.tempdir", "ZstdTempFolder", "io.netty.native.workdir")] + options
+        os.environ.setdefault("ROCKSDB_SHAREDLIB_DIR", libraries)
+    last = ["-Djava.net.preferIPv6Addresses=false"] if is_local else []  # Python looks for the JVM at 127.0.0.1
+    return " ".join([*options, *filter(None, [said.settings.get(JAVA_OPTIONS)]), *last])
+
+
+def _launch(settings: Mapping[str, str]) -> None:
+    """Start the JVM of this process. What it prints goes to a file: most is of no use to a person who wants a report."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    conf = SparkConf()
+    for key, value in settings.items():
+        conf.set(key, value)
+    output = DETAILS.output()
+    try:
+        streams = None if output is None else {"stdout": output, "stderr": output}
+        gateway = launch_gateway(conf, streams)  # type: ignore[no-untyped-call]
+    except ConnectionRefusedError:
+        raise SparkUnavailable("PYSPARK_GATEWAY_PORT is set, but no JVM answers there: unset it") from None
+    finally:
+        if output is not None:
+            output.close()
+    SparkContext._ensure_initialized(gateway=gateway, conf=conf)
+
+
+@contextmanager
+def _undisturbed(arguments: Sequence[str], is_local: bool) -> Iterator[None]:
+    """While a JVM starts: what was set for other programs is away."""
+    changed: dict[str, str | None] = dict.fromkeys(STRANGE)
+    changed |= {"PYSPARK_SUBMIT_ARGS": shlex.join([*arguments, SHELL]), "SPARK_HOME": spark_home()}
+    before = {name: os.environ.get(name) for name in changed}
+    _set(changed)
+    try:
+        yield
+    finally:
+        _set(before)
+        if is_local:
+            os.environ.pop("SPARK_PREFER_IPV6", None)  # read later, too
+
+
+def _set(values: Mapping[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def _class_data(archive: Path | None, recording: Path | None) -> list[str]:
     if recording:
-        return f' "-XX:ArchiveClassesAtExit={recording}" {QUIET}'
-    return f' "-XX:SharedArchiveFile={archive}" {QUIET}' if archive else ""
+        return [f'"-XX:ArchiveClassesAtExit={recording}"', QUIET]
+    return [f'"-XX:SharedArchiveFile={archive}"', QUIET] if archive else []
 
 
 def spark_home() -> str:
@@ -276,10 +401,31 @@ def failure_of(exc: Exception) -> str | None:
     except ImportError:
         return None
     if isinstance(exc, Py4JNetworkError):
-        return "its JVM has ended; if the system killed it for its memory, give less with --driver-memory"
+        return jvm_end() or "its JVM has ended; if the system killed it for its memory, give less with --driver-memory"
     if isinstance(exc, Py4JJavaError):
         return _gist(str(exc.java_exception.toString()))
     return _gist(str(exc)) if isinstance(exc, PySparkException) else None
+
+
+def jvm_end() -> str | None:
+    """How the JVM of this process has ended, in words; None if it runs, or there is none."""
+    try:
+        from pyspark import SparkContext
+    except ImportError:
+        return None
+    process: subprocess.Popen[bytes] | None = getattr(SparkContext._gateway, "proc", None)
+    if process is None:
+        return None
+    try:
+        status = process.wait(JVM_ENDS_WITHIN_SECONDS)
+    except subprocess.TimeoutExpired:
+        return None
+    if status == -signal.SIGKILL:
+        allowed = memory_allowed()
+        there = f" ({allowed >> 20} MB here)" if allowed else ""
+        return f"the system killed its JVM, as it does when memory is short{there}: give less with --driver-memory, or more to this process"
+    said = "; ".join(filter(None, (java_said(DETAILS.said()), limits_said())))
+    return f"its JVM has ended with status {status}{f': {said}' if said else ''}"
 
 
 def _gist(text: str) -> str:
@@ -287,7 +433,8 @@ def _gist(text: str) -> str:
     first = next((line.strip() for line in text.splitlines() if line.strip()), "no reason given")
     _, traceback, rest = text.partition("Traceback (most recent call last):")
     reasons = _PYTHON_ERROR.findall(rest) if traceback else []
-    return f"{first} {reasons[-1]}" if reasons else first
+    text = f"{first} {reasons[-1]}" if reasons else first
+    return f"{text}; give more with --driver-memory" if "OutOfMemoryError" in text else text
 
 
 def is_on_this_machine(master: str) -> bool:

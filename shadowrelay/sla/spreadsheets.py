@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
-from pyarrow import compute, csv, dataset
+from pyarrow import compute, csv
 
+from shadowrelay.sla.parquet_files import parquet_batches
 from shadowrelay.sla.storage import located, written_whole
 
 CSV = "csv"
@@ -21,7 +22,8 @@ def write_csv(tables: str, output: str, summary: Mapping[str, Any]) -> None:
     """Shapes: `tables` is the directory of the Parquet tables; `summary` as summary.json."""
     files, place = located(tables)
     for name in WHOLE:
-        batches = dataset.dataset(f"{place}/{name}", filesystem=files, format="parquet").to_batches()
+        parts = sorted(path for path in files.ls(f"{place}/{name}", detail=False) if path.endswith(".parquet"))
+        batches = (batch for path in parts for batch in parquet_batches(files, path))
         with written_whole(f"{output}/{name}.csv") as file:
             for number, batch in enumerate(batches):
                 csv.write_csv(without_formulas(batch), file, csv.WriteOptions(include_header=number == 0))

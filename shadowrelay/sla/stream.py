@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
 
+from shadowrelay.sla.checkpoints import require_whole
 from shadowrelay.sla.ingest import FILES_PER_BATCH, Known, Tell, told
 from shadowrelay.sla.land import is_landed, land
-from shadowrelay.sla.logs import NAMES, NoLogs, list_logs, source_of
+from shadowrelay.sla.logs import GLOB, NoLogs, list_logs, source_of
 from shadowrelay.sla.storage import located, written_whole
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 LISTING = "path string, modificationTime timestamp, length long, content binary"
 """Columns of Spark's source `binaryFile`. The content column is never selected, because it would be in memory as a whole."""
 OPTIONS = {
-    "pathGlobFilter": NAMES,
+    "pathGlobFilter": GLOB,
     "ignoreMissingFiles": "true",  # retention may delete a file between two listings
     # without it Spark takes a directory `archive=2025` for a partition, and repeats a batch for each name in it that has a bracket
     "recursiveFileLookup": "true",
@@ -47,6 +48,7 @@ def start(spark: "SparkSession", logs: str, warehouse: str, interval: timedelta,
     """Start the stream into the warehouse. Shapes: `known` also gets what the stream reads, from another thread."""
     source = spark.readStream.format("binaryFile").schema(LISTING).options(**OPTIONS)
     source = source.option("maxFilesPerTrigger", FILES_PER_BATCH)
+    require_whole(f"{warehouse}/ingest/checkpoint", f"delete {warehouse}/ingest, and start again; no log is read twice")
     run = _run_id(warehouse)
 
     def take(files: "DataFrame", number: int) -> None:
@@ -77,15 +79,15 @@ def _of_servers(files: "DataFrame", logs: str) -> "DataFrame":
 def _run_id(warehouse: str) -> str:
     """Part of the names of batches: new with each new checkpoint, which counts its batches from 0 again."""
     files, path = located(f"{warehouse}/ingest/id")
-    try:
-        return str(files.cat_file(path).decode("ascii"))
-    except FileNotFoundError:
-        if files.exists(f"{path.rpartition('/')[0]}/checkpoint"):
-            files.rm(f"{path.rpartition('/')[0]}/checkpoint", recursive=True)  # the names of its batches are unknown now
-        made = uuid.uuid4().hex[:8]
-        with written_whole(f"{warehouse}/ingest/id") as file:
-            file.write(made.encode("ascii"))
-        return made
+    checkpoint = f"{path.rpartition('/')[0]}/checkpoint"
+    if files.exists(checkpoint):
+        if files.exists(path):
+            return str(files.cat_file(path).decode("ascii"))
+        files.rm(checkpoint, recursive=True)  # the names of its batches are unknown now
+    made = uuid.uuid4().hex[:8]
+    with written_whole(f"{warehouse}/ingest/id") as file:
+        file.write(made.encode("ascii"))
+    return made
 
 
 def read_again(spark: "SparkSession", logs: str, warehouse: str, known: Known) -> int:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
-from pyarrow import parquet
 
 from shadowrelay.sla.inspection import complete_parts
 from shadowrelay.sla.logs import list_logs
+from shadowrelay.sla.parquet_files import read_parquet
 from shadowrelay.sla.parse import LogFile
 from shadowrelay.sla.storage import located
 from shadowrelay.sla.summary import TRACE_ROWS_MAX, microseconds, traced_row
@@ -40,8 +40,7 @@ def rows_of_warehouse(warehouse: str) -> Rows:
     """The same. Raises: WarehouseUnusable."""
     files, top = located(f"{warehouse}/events")
     for part in complete_parts(warehouse):
-        with files.open(f"{top}/{part.place}", "rb") as file:
-            yield part.server, parquet.ParquetFile(file).read(list(_COLUMNS))
+        yield part.server, read_parquet(files, f"{top}/{part.place}", _COLUMNS)
 
 
 def trace(rows: Iterable[tuple[str, Any]], message_id: str) -> list[dict[str, Any]]:

@@ -24,7 +24,6 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import pyarrow as pa  # type: ignore[import-untyped]
-from pyarrow import parquet
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
@@ -39,7 +38,8 @@ from pyspark.sql.types import (
 
 from shadowrelay.model.replies import ShadowrelayError
 from shadowrelay.sla.columns import UTC_INSTANT
-from shadowrelay.sla.land import ARROW_FILES, ARROW_QUARANTINE, COMPRESSION, read_last, write_parquet
+from shadowrelay.sla.land import ARROW_FILES, ARROW_QUARANTINE, read_last
+from shadowrelay.sla.parquet_files import COMPRESSION, parquet_rows, read_parquet, write_parquet
 from shadowrelay.sla.session import undivided
 from shadowrelay.sla.storage import alone, is_local, located, sweep, written_whole
 
@@ -244,8 +244,7 @@ def batches_in(warehouse: str, name: str) -> set[str]:
     """Those of a table of several. Raises: WarehouseUnusable if it is damaged, FileNotFoundError if the next one has taken its place."""
     files, path = located(f"{warehouse}/files/batch={name}/part-0.parquet")
     try:
-        with files.open(path, "rb") as file:
-            return set(parquet.ParquetFile(file).read([OF_BATCH]).column(OF_BATCH).to_pylist())
+        return set(read_parquet(files, path, [OF_BATCH]).column(OF_BATCH).to_pylist())
     except FileNotFoundError:
         if files.exists(f"{path.rpartition('/')[0]}/_SUCCESS"):
             raise _several_unusable(warehouse, name) from None
@@ -486,8 +485,7 @@ def compact_files(warehouse: str) -> int:
     def read(batch: str) -> pa.Table:
         tables = []
         for path in files.glob(f"{top}/batch={batch}/*.parquet"):
-            with files.open(path, "rb") as file:
-                table = parquet.ParquetFile(file).read()
+            table = read_parquet(files, path)
             own = table if is_of_several(batch) else table.append_column(OF_BATCH, pa.repeat(pa.scalar(batch), table.num_rows))
             tables.append(own.select(ARROW_SEVERAL.names).cast(ARROW_SEVERAL))
         return pa.concat_tables(tables) if tables else ARROW_SEVERAL.empty_table()
@@ -510,7 +508,7 @@ def compact_quarantine(warehouse: str) -> int:
     """
     files, top = located(f"{warehouse}/quarantine")
     paths = files.glob(f"{top}/batch=*/*.parquet")
-    of_several = {path: _read_whole(files, path, [OF_BATCH]) for path in paths if is_of_several(_batch_of(path))}
+    of_several = {path: read_parquet(files, path, [OF_BATCH]) for path in paths if is_of_several(_batch_of(path))}
     done = set(chain(*(set(table.column(OF_BATCH).to_pylist()) for table in of_several.values())))
     landed = landed_batches(warehouse)
     for batch in {_batch_of(path) for path in paths} & done:  # what an earlier compaction did not come to delete
@@ -521,7 +519,7 @@ def compact_quarantine(warehouse: str) -> int:
         return 0
 
     def read(path: str) -> pa.Table:
-        table = _read_whole(files, path)
+        table = read_parquet(files, path)
         return table if path in of_several else table.append_column(OF_BATCH, pa.repeat(pa.scalar(_batch_of(path)), table.num_rows))
 
     with ThreadPoolExecutor(READERS_MAX) as readers:
@@ -534,11 +532,6 @@ def compact_quarantine(warehouse: str) -> int:
 
 def _batch_of(path: str) -> str:
     return path.rsplit("/", 2)[1].removeprefix("batch=")
-
-
-def _read_whole(files: Any, path: str, columns: list[str] | None = None) -> pa.Table:
-    with files.open(path, "rb") as file:
-        return parquet.ParquetFile(file).read(columns)
 
 
 def is_compactable(warehouse: str) -> bool:
@@ -575,17 +568,11 @@ def _groups(parts: Iterator[EventsFile], before: date) -> Iterator[list[EventsFi
         yield group
 
 
-def rows_in(files: Any, path: str) -> int:
-    """Rows of a Parquet file, by its footer. Raises: OSError, ArrowInvalid for one that is missing or torn."""
-    with files.open(path, "rb") as file:
-        return int(parquet.read_metadata(file).num_rows)
-
-
 def _record(warehouse: str, files: Any, top: str, parts: list[EventsFile], name: str) -> None:
     rows: dict[str, int] = defaultdict(int)
     for path in files.glob(f"{top}/date=*/server=*/batch={name}/*.parquet"):
-        rows[path[len(top) :].strip("/")[len("date=") :][:10]] += rows_in(files, path)
-    merge = Merge(rows, {part.path[len(top) :].strip("/"): rows_in(files, part.path) for part in parts})
+        rows[path[len(top) :].strip("/")[len("date=") :][:10]] += parquet_rows(files, path)
+    merge = Merge(rows, {part.path[len(top) :].strip("/"): parquet_rows(files, part.path) for part in parts})
     with written_whole(f"{warehouse}/merged/{name}.json") as file:
         file.write(json.dumps(merge._asdict()).encode())
 

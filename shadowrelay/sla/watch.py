@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from shadowrelay.model.replies import ShadowrelayError
 from shadowrelay.signals import stopped_by_signals
 from shadowrelay.sla import ingest, live, stream
+from shadowrelay.sla.checkpoints import CheckpointTorn
 from shadowrelay.sla.ingest import Known, Tell, describe_servers, has_events
 from shadowrelay.sla.logs import require_logs
 from shadowrelay.sla.report import sweep_reports, write_report, write_textfile
@@ -55,11 +56,13 @@ class LoopStep:
         self._not_before = 0.0
 
     def run(self) -> None:
-        """Run the step, unless it failed a moment ago. Raises: WatchFailed."""
+        """Run the step, unless it failed a moment ago. Raises: WatchFailed, CheckpointTorn."""
         if self._clock() < self._not_before:
             return
         try:
             self._do()
+        except CheckpointTorn:
+            raise
         except Exception as exc:  # whatever Spark, a file system or a log may cause: the other steps continue
             self.failed(exc)
 
@@ -113,7 +116,7 @@ def run_watch(
 ) -> None:
     """Run until SIGTERM or SIGINT, or until `stop` is set. `tell` receives a line for each completed step or failure.
 
-    Raises: WatchFailed, NoLogs, InUse.
+    Raises: WatchFailed, CheckpointTorn, NoLogs, InUse.
     """
     require_logs(logs, may_be_empty=True)
     stream.require_streamable(logs)
@@ -169,7 +172,7 @@ class _Watch:
         }  # fmt: skip
 
     def look(self) -> None:
-        """Run every step that is due. Raises: WatchFailed."""
+        """Run every step that is due. Raises: WatchFailed, CheckpointTorn."""
         for step in self._steps.values():
             step.run()
 

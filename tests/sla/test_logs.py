@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from shadowrelay.sla.logs import NoLogs, Source, is_little, list_logs, require_logs
+from shadowrelay.sla.logs import NoLogs, Source, files_below, is_little, left_out, list_logs, require_logs, told_left_out
 from shadowrelay.sla.storage import located
 from shadowrelay.sla.stream import require_streamable
 
@@ -95,3 +95,33 @@ def test_a_server_that_hadoop_does_not_accept_is_told_for_the_stream_only(tmp_pa
 
     with pytest.raises(NoLogs, match=r"mx:1: the name of a server's directory may not have a colon in `sla watch`; `sla ingest"):
         require_streamable(str(tmp_path))
+
+
+def test_logs_are_read_in_either_case_and_packed_and_what_is_left_out_is_named(tmp_path):
+    read = ("MSGTRK1.LOG", "MSGTRK2.log", "msgtrkMD3.Log", "MSGTRK4.LOG.gz")
+    for name in (*read, "MSGTRK5.LOG.zip", "MSGTRK6.csv", "notes.log", ".MSGTRK7.LOG.tmp"):
+        put(tmp_path / "mx1", name=name)
+    put(tmp_path, name="MSGTRK8.LOG")
+    put(tmp_path / "mx1" / "2020", name="MSGTRK9.LOG")
+
+    assert sorted(read) == [source.name for source in list_logs(str(tmp_path))]
+    names = left_out(str(tmp_path))
+    assert ["MSGTRK8.LOG", "mx1/2020/MSGTRK9.LOG", "mx1/MSGTRK5.LOG.zip", "mx1/MSGTRK6.csv"] == names
+    assert told_left_out(names).startswith(
+        "4 files are left out: MSGTRK8.LOG, mx1/2020/MSGTRK9.LOG, mx1/MSGTRK5.LOG.zip …; logs are read as"
+    )
+    assert "1 file is left out: MSGTRK8.LOG; " in told_left_out(names[:1])
+
+
+def test_files_are_found_through_links_and_a_circle_of_links_ends(tmp_path):
+    put(tmp_path / "elsewhere" / "mx1")
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "mx1").symlink_to(tmp_path / "elsewhere" / "mx1")
+    (tmp_path / "logs" / "mx2").symlink_to(tmp_path / "elsewhere" / "mx1")
+    (tmp_path / "elsewhere" / "mx1" / "up").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "mx1" / "MSGTRK2.LOG").symlink_to(tmp_path / "elsewhere" / "mx1" / "MSGTRK1.LOG")
+    files, top = located(str(tmp_path / "logs"))
+
+    found = {path.removeprefix(f"{top}/"): entry["size"] for path, entry in files_below(files, top)}
+
+    assert {f"{server}/{name}": 1 for server in ("mx1", "mx2") for name in ("MSGTRK1.LOG", "MSGTRK2.LOG")}.items() <= found.items()

@@ -58,6 +58,15 @@ def test_a_java_home_without_java_is_said(tmp_path, monkeypatch):
         check_spark()
 
 
+def test_a_java_that_does_not_start_says_why_itself(tmp_path, monkeypatch):
+    java_that_says(tmp_path, "Error occurred during initialization of VM\nNo room for the heap")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Xms9t")
+
+    with pytest.raises(SparkUnavailable, match="it says: No room for the heap; JAVA_TOOL_OPTIONS is set to -Xms9t"):
+        check_spark()
+
+
 def test_a_missing_pyspark_names_the_extra(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
 
@@ -144,7 +153,7 @@ def test_no_collector_works_beside_the_tasks_and_the_jvm_of_a_brief_report_has_o
     said = []
     monkeypatch.setattr(session, "check_spark", lambda: None)
     monkeypatch.setattr(session, "usable_archive", lambda java, spark: None)
-    monkeypatch.setattr(session, "_started", lambda master, settings, jvm: said.append(jvm.split()) or mock.MagicMock())
+    monkeypatch.setattr(session, "_started", lambda *given: said.append(given[3][0]) or mock.MagicMock())
 
     session.spark_session("local[1]", driver_memory="800m", **size)
 

@@ -7,7 +7,8 @@ import time
 import pytest
 
 from shadowrelay.model.tracking import EventId
-from shadowrelay.sla.source import register
+from shadowrelay.sla.logs import Source
+from shadowrelay.sla.source import PARTITION_BYTES_MAX, _StreamReader, grouped, packed, register, unpacked_offset
 from tests.kit.log_files import a_log, an_event, read_log
 from tests.tidy.house import ROOT
 
@@ -120,3 +121,71 @@ def test_the_examples_of_the_documentation_run(tmp_path, spark, capfd):
         exec(block.replace("/srv/tracking", str(tmp_path)), names)
 
     assert ["mx1", "1", "1"] in [line.split("|")[1:-1] for line in capfd.readouterr().out.replace(" ", "").splitlines()]
+
+
+def messages(partitions):
+    return sorted(source.path.rpartition("/")[2] for each in partitions for source in each.sources)
+
+
+def test_a_log_that_comes_with_an_older_time_is_read_and_one_that_is_read_is_not_again(tmp_path):
+    a_file(tmp_path, "mx1", a_log([an_event("m1")]), name="MSGTRK1.LOG")
+    reader = _StreamReader({"path": str(tmp_path)})
+    first = reader.latestOffset(reader.initialOffset(), None)
+    assert ["MSGTRK1.LOG"] == messages(reader.partitions(reader.initialOffset(), first))
+
+    older = a_file(tmp_path, "mx1", a_log([an_event("m2")]), name="MSGTRK2.LOG")
+    os.utime(older, (OLD - 5000,) * 2)
+    again = _StreamReader({"path": str(tmp_path)})
+    second = again.latestOffset(first, None)
+
+    assert ["MSGTRK2.LOG"] == messages(again.partitions(first, second))
+    assert second == again.latestOffset(second, None)
+
+
+def test_a_share_that_is_empty_for_a_while_repeats_nothing_and_loses_nothing(tmp_path):
+    path = a_file(tmp_path / "logs", "mx1", a_log([an_event("m1")]), name="MSGTRK1.LOG")
+    options = {"path": str(tmp_path / "logs")}
+    reader = _StreamReader(options)
+    first = reader.latestOffset(reader.initialOffset(), None)
+    away = path.parent.rename(tmp_path / "away")
+
+    for asked in (reader, _StreamReader(options)):
+        assert first == asked.latestOffset(first, None)
+        assert [] == asked.partitions(first, first)
+    with pytest.raises(FileNotFoundError, match="was there a moment ago; is "):
+        reader.partitions(reader.initialOffset(), first)
+    with pytest.raises(FileNotFoundError, match="is it mounted"):
+        _StreamReader(options).latestOffset()  # as Spark asks before 4.2
+
+    away.rename(path.parent)
+    assert first == _StreamReader(options).latestOffset(first, None)
+    path.unlink()
+    a_file(tmp_path / "logs", "mx1", a_log([an_event("m2")]), name="MSGTRK2.LOG")
+    assert [] == reader.partitions(reader.initialOffset(), first)  # retention deleted it
+
+
+def test_a_checkpoint_of_an_earlier_version_goes_on(tmp_path):
+    a_file(tmp_path, "mx1", a_log([an_event("m1")]), name="MSGTRK1.LOG")
+    reader = _StreamReader({"path": str(tmp_path)})
+    later = a_file(tmp_path, "mx1", a_log([an_event("m2")]), name="MSGTRK2.LOG")
+    os.utime(later, (OLD + 5,) * 2)
+
+    assert ["MSGTRK2.LOG"] == messages(reader.partitions({"until": OLD + 1}, reader.latestOffset({"until": OLD + 1}, None)))
+
+
+def test_an_offset_of_a_month_is_small():
+    sizes = {f"file:///srv/tracking/mx{server}/MSGTRK202611{day:02}{hour:02}-1.LOG": 9_000_000 + day * hour
+             for server in range(4) for day in range(1, 31) for hour in range(24)}  # fmt: skip
+
+    assert sizes == unpacked_offset(packed(sizes))
+    assert len(packed(sizes)["files"]) < 8 * len(sizes)
+
+
+def test_small_logs_share_partitions_and_large_ones_have_their_own():
+    small = [Source(f"/logs/mx1/MSGTRK{number:04}.LOG", "mx1", f"MSGTRK{number:04}.LOG", 12_000) for number in range(220)]
+    large = [source._replace(size=PARTITION_BYTES_MAX) for source in small[:5]]
+
+    assert len(grouped(small, 2)) <= 20
+    assert small == [source for group in grouped(small, 2) for source in group]
+    assert [[source] for source in large] == grouped(large, 2)
+    assert [] == grouped([], 2)

@@ -1,0 +1,287 @@
+"""What the machine and its environment say about Spark: settings that others made, and what Spark would not survive. docs/spark.md.
+
+Settings of others win over ours, but for what the figures need. What Spark cannot work with is said before a JVM starts, in one line with
+its remedy: its own answer would be a page of stack trace, or a wrong one.
+"""
+
+import os
+import pwd
+import re
+import resource
+import shlex
+import socket
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from shadowrelay.model.replies import ConfigurationError
+
+LOOPBACK = "127.0.0.1"
+LOOPBACK_ANSWERS_WITHIN_SECONDS = 5.0
+OPEN_FILES_MIN = 512  # Spark's JVM has some 350 files open, most of them its own jars
+OPEN_FILES_WANTED = 65_536
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+OTHER_JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
+VARIABLES_OF_JAVA = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
+PLACES = ("/var/tmp", "/dev/shm")  # for native libraries, where the directory for temporary files forbids them
+SHELL = "pyspark-shell"
+# of PYSPARK_SUBMIT_ARGS: what the options of the command say, or what only makes sense for another program
+_OURS_TO_SAY = frozenset({"--master", "--deploy-mode", "--name", "--class", "--remote"})
+_ALONE = frozenset({"--verbose", "-v", "--supervise", "--help", "-h", "--version", "--usage-error"})
+# set by other programs for themselves; Spark would connect to what is not there, or start another Python to find itself
+STRANGE = (
+    "SPARK_REMOTE", "SPARK_API_MODE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_PREFER_IPV6", "PYSPARK_DRIVER_PYTHON",
+    "PYSPARK_DRIVER_PYTHON_OPTS",
+)  # fmt: skip
+
+
+class SparkUnavailable(ConfigurationError):
+    """The job cannot run on this machine, or not like this; the text says what to do. Nothing has started."""
+
+
+# ---- settings of others
+
+
+class Others(NamedTuple):
+    """Settings that were made for Spark elsewhere. `settings`: of spark-defaults.conf and PYSPARK_SUBMIT_ARGS, without `arguments`:
+    what remains of PYSPARK_SUBMIT_ARGS. `java`: texts with options for Java."""
+
+    settings: Mapping[str, str]
+    arguments: tuple[str, ...]
+    java: tuple[str, ...]
+
+
+def others(environment: Mapping[str, str], spark_home: str) -> Others:
+    """Shapes: `spark_home` as `session.spark_home`. Raises: SparkUnavailable for PYSPARK_SUBMIT_ARGS that are no arguments."""
+    try:
+        words = shlex.split(environment.get("PYSPARK_SUBMIT_ARGS", ""))
+    except ValueError as exc:
+        raise SparkUnavailable(f"PYSPARK_SUBMIT_ARGS: {exc}: correct it, or unset it") from None
+    said, arguments, file = _submitted(words)
+    defaults = file or os.path.join(environment.get("SPARK_CONF_DIR") or os.path.join(spark_home, "conf"), "spark-defaults.conf")
+    try:
+        text = Path(defaults).read_text(encoding="utf-8", errors="replace")
+    except OSError:  # there is none; or Spark says why it cannot be read
+        text = ""
+    settings = parse_defaults(text) | said
+    given = [environment.get(name, "") for name in VARIABLES_OF_JAVA] + [
+        settings.get(JAVA_OPTIONS, ""),
+        settings.get(OTHER_JAVA_OPTIONS, ""),
+    ]
+    return Others(settings, tuple(arguments), tuple(filter(None, given)))
+
+
+def _submitted(words: Sequence[str]) -> tuple[dict[str, str], list[str], str | None]:
+    """Settings, the other arguments, and the file that stands for spark-defaults.conf. Left over from another program, they may have
+    no end or another one, and a master."""
+    settings: dict[str, str] = {}
+    arguments: list[str] = []
+    file = None
+    position = 0
+    while position < len(words):
+        name, has_value, value = words[position].partition("=")
+        position += 1
+        if not name.startswith("-"):
+            break  # the program; what follows is for it
+        if name in _ALONE:
+            continue
+        if not has_value:
+            value = words[position] if position < len(words) else ""
+            position += 1
+        match name:
+            case "--conf" | "-c":
+                key, _, text = value.partition("=")
+                settings[key.strip()] = text.strip()
+            case "--driver-java-options":
+                settings[JAVA_OPTIONS] = value
+            case "--driver-memory":
+                settings["spark.driver.memory"] = value
+            case _:
+                file = value if name == "--properties-file" else file
+                if name not in _OURS_TO_SAY:
+                    arguments += [name, value]
+    return settings, arguments, file
+
+
+_DEFAULT = re.compile(r"\s*([^\s=:#!][^\s=:]*)\s*[\s=:]\s*(.*?)\s*$")
+
+
+def parse_defaults(text: str) -> dict[str, str]:
+    """The settings of a spark-defaults.conf: a file of Java's properties."""
+    joined = re.sub(r"\\\r?\n[ \t]*", "", text)
+    found = (_DEFAULT.match(line) for line in joined.splitlines() if line.strip()[:1] not in ("#", "!"))
+    return {match[1]: match[2] for match in found if match}
+
+
+_COLLECTOR = re.compile(r"-XX:[+-]Use\w*GC$")
+_NAMED = re.compile(r"-XX:[+-]?([A-Za-z0-9]+)|-D([^=]+)|(-Xm[sx])")
+
+
+def java_options(ours: Iterable[str], theirs: Iterable[str]) -> list[str]:
+    """Ours without those that others decide: two collectors, or a heap that begins larger than it may be, and no JVM starts."""
+    words = [word.strip("'\"") for text in theirs for word in text.split()]
+    names = {_name(word) for word in words}
+    has_collector = any(_COLLECTOR.match(word) for word in words)
+    has_heap = any(word.startswith(("-Xmx", "-Xms", "-XX:MaxHeapSize", "-XX:InitialHeapSize")) or "RAMPercentage" in word for word in words)
+    kept = []
+    for option in ours:
+        is_theirs = _name(option) in names
+        is_of_collector = _COLLECTOR.match(option) is not None or option.startswith("-XX:NewRatio")
+        if not (is_theirs or (has_collector and is_of_collector) or (has_heap and option.startswith("-Xms"))):
+            kept.append(option)
+    return kept
+
+
+def _name(option: str) -> str:
+    found = _NAMED.match(option)
+    return option if found is None else next(filter(None, found.groups()))
+
+
+# ---- what Spark would not survive
+
+
+def require_spark_home(spark_home: str, version: str) -> None:
+    """Raises: SparkUnavailable if it is not the Spark of this pyspark. Shapes: `version` of pyspark."""
+    jars = Path(spark_home) / "jars"
+    found = sorted(jars.glob("spark-core_*.jar"))
+    if not found or not (Path(spark_home) / "bin" / "spark-submit").exists():
+        raise SparkUnavailable(f"SPARK_HOME={spark_home}: no Spark is there: unset it, or name the directory of Spark {version}")
+    there = found[0].stem.rpartition("-")[2]
+    if there.split(".")[:2] != version.split(".")[:2]:
+        raise SparkUnavailable(
+            f"SPARK_HOME={spark_home} is Spark {there}, and the package pyspark of this Python is {version}: unset SPARK_HOME, "
+            f"or name a Spark {'.'.join(version.split('.')[:2])}"
+        )
+
+
+def require_user() -> None:
+    """Raises: SparkUnavailable. Java has no name for a user who has none, and Hadoop, a part of Spark, takes none from elsewhere."""
+    number = os.geteuid()
+    try:
+        pwd.getpwuid(number)
+    except KeyError:
+        raise SparkUnavailable(
+            f"user {number} has no entry in /etc/passwd, and Spark needs its name: run this as a user of this machine, or add a line: "
+            f"report:x:{number}:{os.getegid()}::/tmp:/bin/false"
+        ) from None
+
+
+def require_loopback() -> None:
+    """Raises: SparkUnavailable if this process cannot reach itself, as Spark's JVM will want to."""
+    try:
+        with socket.create_server((LOOPBACK, 0)) as server:
+            socket.create_connection(server.getsockname(), LOOPBACK_ANSWERS_WITHIN_SECONDS).close()
+    except OSError as exc:
+        raise SparkUnavailable(
+            f"{LOOPBACK} cannot be reached ({exc.strerror or exc}), over which Python and Java talk: bring it up with: ip link set lo up"
+        ) from None
+
+
+def require_open_files() -> None:
+    """Raise the limit of this process as far as it may. Raises: SparkUnavailable if that is not enough."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = OPEN_FILES_WANTED if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES_WANTED)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < OPEN_FILES_MIN:
+        raise SparkUnavailable(f"this process may open {hard} files, and Spark needs {OPEN_FILES_MIN} and more: ulimit -n 4096")
+
+
+def require_local_directories(environment: Mapping[str, str], settings: Mapping[str, str]) -> None:
+    """Raises: SparkUnavailable if none of the directories for Spark's own files can be used; it would end in the middle."""
+    name = "SPARK_LOCAL_DIRS" if environment.get("SPARK_LOCAL_DIRS") else "spark.local.dir"
+    given = environment.get("SPARK_LOCAL_DIRS") or settings.get("spark.local.dir", "")
+    wanted = [directory.strip() for directory in given.split(",") if directory.strip()]
+    reasons = [_unwritable(directory) for directory in wanted]
+    if wanted and all(reasons):
+        raise SparkUnavailable(f"{name}={given}: cannot be written ({reasons[0]}): name a directory that can be, or unset it")
+
+
+def _unwritable(directory: str) -> str | None:
+    """Why nothing can be written there."""
+    try:
+        os.makedirs(directory, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            return None
+    except OSError as exc:
+        return exc.strerror or str(exc)
+
+
+def place_for_libraries(directory: str, cache: str) -> str | None:
+    """Where native libraries can be unpacked and mapped, if `directory`, where Java does it, forbids that (`noexec`); else None.
+
+    Raises: SparkUnavailable if there is no such place.
+    """
+    if _may_execute(directory):
+        return None
+    for place in (cache, *PLACES):
+        if _may_execute(place):
+            return place
+    raise SparkUnavailable(
+        f"{directory} is mounted noexec, and so is every other place: Spark unpacks libraries of its own: name a directory with "
+        "JAVA_TOOL_OPTIONS=-Djava.io.tmpdir=DIR"
+    )
+
+
+def _may_execute(directory: str) -> bool:
+    if not os.path.isabs(directory) or set(directory) & set("\"' ") or _unwritable(directory) is not None:
+        return False
+    return not os.statvfs(directory).f_flag & os.ST_NOEXEC
+
+
+_LIMITS = ("/sys/fs/cgroup{}/memory.max", "/sys/fs/cgroup/memory{}/memory.limit_in_bytes")
+
+
+def memory_allowed() -> int | None:
+    """Octets that this process and its JVM may use together: the least limit of its control groups, or the machine's memory."""
+    found = []
+    try:
+        lines = Path("/proc/self/cgroup").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    for line in [*lines, "0::/"]:
+        _, controllers, group = (*line.split(":", 2), "", "")[:3]
+        if controllers and "memory" not in controllers:
+            continue
+        parts = [part for part in group.split("/") if part]
+        for depth in range(len(parts) + 1):
+            above = "".join(f"/{part}" for part in parts[:depth])
+            found += [limit for each in _LIMITS if (limit := _number(each.format(above))) is not None]
+    with_machine = [*found, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    return min(with_machine, default=None)
+
+
+def _number(path: str) -> int | None:
+    try:
+        return int(Path(path).read_text(encoding="ascii"))
+    except (OSError, ValueError):  # `max`: no limit
+        return None
+
+
+# ---- what Java said
+
+_NOISE = re.compile(
+    r"Picked up |NOTE: Picked up |WARNING|Warning: |OpenJDK .* warning: (?:Option|Sharing|Using)|\s*at |\s*\.\.\. [0-9]+ more"
+    r"|:: |\s*confs:|Ivy |#?\s*$|Error: A fatal exception|Error occurred during initialization|Error: Could not create the Java"
+    r"|Using Spark's|Setting default log"
+)
+SAID_CHARACTERS_MAX = 300
+
+
+def java_said(text: str) -> str:
+    """What a JVM that did not start has printed, in one line; empty if it was nothing."""
+    lines = [line.strip().lstrip("# ") for line in text.splitlines() if not _NOISE.match(line)]
+    causes = [line for line in lines if line.startswith("Caused by: ")]
+    return "; ".join(dict.fromkeys([*lines[:2], *causes[-1:]]))[:SAID_CHARACTERS_MAX]
+
+
+def limits_said() -> str:
+    """What may be the reason if a JVM does not start: a limit that others have set."""
+    said = []
+    space = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if space != resource.RLIM_INFINITY:
+        said.append(f"this process may use {space >> 20} MB of address space, and Java needs 8 GB and more: ulimit -v unlimited")
+    set_here = [name for name in VARIABLES_OF_JAVA if os.environ.get(name)]
+    said += [f"{name} is set to {os.environ[name]}" for name in set_here]
+    return "; ".join(said)

@@ -1,0 +1,171 @@
+"""Each situation in the table of docs/spark.md is made here, and gets the answer that stands there: a report, or one line."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from shadowrelay.sla.session import SparkUnavailable, check_spark
+from tests.kit.log_files import a_log, an_event
+from tests.tidy.house import ROOT
+
+ROW = re.compile(r"^\| (?P<situation>[^|]+?) \| (?P<code>\d) \| `(?P<answer>.+?)` \|$", re.MULTILINE)
+SECONDS_MAX = 280.0  # a JVM that shares two cores with others is slow
+STRANGER = "54321"
+PROGRESS = ("starting Spark", "reading ", "computing the figures")
+Given = tuple[dict[str, str], list[str]]
+"""Variables, and the words before the command."""
+
+
+def rows() -> dict[str, tuple[int, str]]:
+    """Exit code and answer of each situation in the document."""
+    return {
+        found["situation"]: (int(found["code"]), found["answer"]) for found in ROW.finditer((ROOT / "docs/spark.md").read_text("utf-8"))
+    }
+
+
+def variables(**values: str) -> Callable[[Path], Given]:
+    return lambda place: (values, [])
+
+
+def shell(text: str) -> Callable[[Path], Given]:
+    return lambda place: ({}, ["sh", "-c", f'{text}; exec "$@"', "sh"])
+
+
+def defaults(text: str) -> Callable[[Path], Given]:
+    def made(place: Path) -> Given:
+        (place / "spark-defaults.conf").write_text(text)
+        return {"SPARK_CONF_DIR": str(place)}, []
+
+    return made
+
+
+def of_hadoop(place: Path) -> Given:
+    text = "<configuration><property><name>fs.defaultFS</name><value>hdfs://nowhere.invalid:9000</value></property></configuration>"
+    (place / "core-site.xml").write_text(text)
+    return {"HADOOP_CONF_DIR": str(place)}, []
+
+
+def another_spark(place: Path) -> Given:
+    for name in ("bin/spark-submit", "jars/spark-core_2.12-3.5.9.jar"):
+        (place / name).parent.mkdir()
+        (place / name).touch()
+    return {"SPARK_HOME": str(place)}, []
+
+
+def no_right_to_execute(place: Path) -> Given:
+    words = 'mount --bind /tmp /tmp && mount -o remount,bind,noexec /tmp && exec "$@"'
+    return {}, ["unshare", "--mount", "sh", "-c", words, "sh"]
+
+
+def nobody_we_know(place: Path) -> Given:
+    place.chmod(0o777)
+    return {"HOME": "/"}, ["setpriv", "--reuid", STRANGER, "--regid", STRANGER, "--clear-groups"]
+
+
+def no_directory(place: Path) -> Given:
+    gone = place / "gone"
+    gone.mkdir()
+    return {}, ["sh", "-c", f'cd {gone} && rmdir {gone} && exec "$@"', "sh"]
+
+
+SITUATIONS: dict[str, Callable[[Path], Given]] = {
+    "a collector in `JAVA_TOOL_OPTIONS`": variables(JAVA_TOOL_OPTIONS="-XX:+UseG1GC"),
+    "a heap and a collector in `_JAVA_OPTIONS`": variables(_JAVA_OPTIONS="-Xmx600m -XX:+UseZGC"),
+    "options for Java, memory and SQL in `spark-defaults.conf`": defaults(
+        'spark.driver.extraJavaOptions -XX:+UseG1GC -Dx="a b"\nspark.driver.memory 700m\nspark.submit.deployMode cluster\n'
+        "spark.sql.session.timeZone America/New_York\nspark.sql.ansi.enabled false\n"
+    ),
+    "a cluster and a program left over in `PYSPARK_SUBMIT_ARGS`": variables(
+        PYSPARK_SUBMIT_ARGS="--master yarn --deploy-mode cluster app.py"
+    ),
+    "IPv6 preferred": variables(JAVA_TOOL_OPTIONS="-Djava.net.preferIPv6Addresses=true", SPARK_PREFER_IPV6="true"),
+    "a temporary directory without the right to execute": no_right_to_execute,
+    "HDFS as the default of Hadoop": of_hadoop,
+    "Spark Connect and Jupyter in the environment": variables(SPARK_REMOTE="sc://localhost:1", PYSPARK_DRIVER_PYTHON="jupyter"),
+    "an event log in a directory that is not there": defaults("spark.eventLog.enabled true\nspark.eventLog.dir /nowhere\n"),
+    "a collector that Java does not have": variables(JAVA_TOOL_OPTIONS="-XX:+UseConcMarkSweepGC"),
+    "quotes that do not end in `PYSPARK_SUBMIT_ARGS`": variables(PYSPARK_SUBMIT_ARGS="--conf 'x"),
+    "`SPARK_HOME` of another version": another_spark,
+    "`SPARK_HOME` without Spark": variables(SPARK_HOME="/nowhere"),
+    "`PYSPARK_GATEWAY_PORT` left over": variables(PYSPARK_GATEWAY_PORT="1", PYSPARK_GATEWAY_SECRET="x"),
+    "no loopback": lambda place: ({}, ["unshare", "--net"]),
+    "a user id without an entry in `/etc/passwd`": nobody_we_know,
+    "the working directory was deleted": no_directory,
+    "64 open files": shell("ulimit -n 64"),
+    "little address space": shell("ulimit -v 2000000"),
+    "`SPARK_LOCAL_DIRS` that cannot be": variables(SPARK_LOCAL_DIRS="/proc/nowhere"),
+}
+
+
+def pattern_of(answer: str) -> str:
+    text = re.sub("DIR|FILE|REASON", ".+", re.escape(answer))
+    return re.sub(r"(?<![A-Za-z])N(?![A-Za-z])", r"[0-9.]+", text)
+
+
+def test_the_table_and_these_situations_are_the_same():
+    assert rows().keys() == SITUATIONS.keys()
+
+
+@pytest.fixture
+def top() -> Iterator[Path]:
+    """A directory of this test to which others have access: pytest's own are closed to them."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+def needs_a_jvm(situation: str) -> bool:
+    return rows().get(situation, (0, ""))[0] < 2
+
+
+@pytest.mark.timeout(SECONDS_MAX + 10)
+@pytest.mark.parametrize(
+    "situation", [pytest.param(name, marks=pytest.mark.heavy if needs_a_jvm(name) else pytest.mark.slow) for name in SITUATIONS]
+)
+def test_a_situation_of_sparks_environment_gets_a_report_or_the_answer_of_the_table(top, situation):
+    try:
+        check_spark()
+    except SparkUnavailable as exc:
+        pytest.skip(str(exc))
+    for name in ("logs/mx1", "place"):
+        (top / name).mkdir(parents=True)
+    (top / "logs/mx1/MSGTRK1.LOG").write_bytes(a_log([an_event("m1")]))
+    values, before = SITUATIONS[situation](top / "place")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_", "JAVA_TOOL"))} | values
+    if before and not is_possible(before, environment):
+        pytest.skip(f"{before[0]} cannot be used here")
+    output = top / "place" / "output"
+
+    words = ["sla", "report", "--logs", str(top / "logs"), "--output", str(output), "--master", "local[1]"]
+    done = subprocess.run(
+        [*before, sys.executable, "-m", "shadowrelay", *words], capture_output=True, text=True, check=False, timeout=SECONDS_MAX,
+        env=environment,
+    )  # fmt: skip
+
+    code, answer = rows()[situation]
+    said = [line for line in done.stderr.splitlines() if not line.startswith(PROGRESS)]
+    assert code == done.returncode, done.stderr
+    assert "Traceback" not in done.stderr
+    assert not re.search(r"^\s+at ", done.stderr, re.MULTILINE)
+    if code == 0:
+        assert (output / answer).exists()
+    else:
+        assert 1 == len(said), said
+        assert re.fullmatch(pattern_of(answer), said[0])
+
+
+def is_possible(before: list[str], environment: dict[str, str]) -> bool:
+    """Whether this user may, and the stranger may read what it needs: tried with another directory, which the words may delete."""
+    if "rmdir" in before[2] if len(before) > 2 else False:
+        return True
+    if shutil.which(before[0]) is None:
+        return False
+    words = ["-c", "import shadowrelay.cli.sla"] if before[0] == "setpriv" else ["-c", ""]
+    return 0 == subprocess.run([*before, sys.executable, *words], capture_output=True, check=False, env=environment).returncode

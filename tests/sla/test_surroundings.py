@@ -1,0 +1,143 @@
+"""What others have set for Spark, and what it would not survive, by values: no JVM is started here."""
+
+import os
+import pwd
+import socket
+from types import SimpleNamespace
+
+import pytest
+
+from shadowrelay.sla import surroundings
+from shadowrelay.sla.session import LARGE_JVM, QUICK_JVM, default_memory, java_version
+from shadowrelay.sla.surroundings import SparkUnavailable, java_options, java_said, others, parse_defaults, require_spark_home
+
+
+def test_what_was_left_in_the_arguments_for_spark_does_not_end_or_redirect_it():
+    words = "--master yarn --deploy-mode=cluster --conf spark.a=b=c --packages g:a:1 --driver-java-options '-Dx=1' app.py --conf spark.z=1"
+
+    found = others({"PYSPARK_SUBMIT_ARGS": words, "JAVA_TOOL_OPTIONS": "-Dt"}, "/nowhere")
+
+    assert {"spark.a": "b=c", "spark.driver.extraJavaOptions": "-Dx=1"} == found.settings
+    assert ("--packages", "g:a:1") == found.arguments
+    assert ("-Dt", "-Dx=1") == found.java
+
+
+def test_arguments_that_are_none_are_said():
+    with pytest.raises(SparkUnavailable, match="PYSPARK_SUBMIT_ARGS: No closing quotation: correct it, or unset it"):
+        others({"PYSPARK_SUBMIT_ARGS": "--conf 'x"}, "/nowhere")
+
+
+def test_the_file_with_defaults_is_read_as_java_reads_it(tmp_path):
+    text = "# no\n! no\nspark.a  1 2 \nspark.b=x=y\nspark.c: z\n\nspark.d \\\n   w\nalone\n"
+    expected = {"spark.a": "1 2", "spark.b": "x=y", "spark.c": "z", "spark.d": "w"}
+
+    assert expected == parse_defaults(text)
+    (tmp_path / "spark-defaults.conf").write_text(text)
+    (tmp_path / "other.conf").write_text("spark.a 9")
+    assert expected | {"spark.a": "7"} == others({"SPARK_CONF_DIR": str(tmp_path), "PYSPARK_SUBMIT_ARGS": "-c spark.a=7"}, "/x").settings
+    assert {"spark.a": "9"} == others({"PYSPARK_SUBMIT_ARGS": f"--properties-file {tmp_path}/other.conf"}, "/x").settings
+
+
+def test_what_others_say_to_java_is_not_said_against():
+    ours = [*QUICK_JVM, "-Xms600m", "-Da=1"]
+
+    assert ours == java_options(ours, [])
+    assert [*QUICK_JVM[:3], "-Xms600m", "-Da=1"] == java_options(ours, ["-XX:+UseG1GC"])
+    assert [*QUICK_JVM[1:], "-Da=1"] == java_options(ours, ["-Xmx300m -XX:TieredStopAtLevel=4"])
+    assert [*QUICK_JVM, "-Xms600m"] == java_options(ours, ["-Da=2"])
+    assert "-XX:+UseParallelGC" not in java_options(LARGE_JVM, ["-XX:+UseZGC"])
+
+
+def test_another_spark_is_named_with_both_versions(tmp_path):
+    with pytest.raises(SparkUnavailable, match=r"SPARK_HOME=.*: no Spark is there: unset it"):
+        require_spark_home(str(tmp_path), "4.3.0")
+    for directory in ("jars", "bin"):
+        (tmp_path / directory).mkdir()
+    (tmp_path / "bin" / "spark-submit").touch()
+    (tmp_path / "jars" / "spark-core_2.13-4.3.1.jar").touch()
+    require_spark_home(str(tmp_path), "4.3.0")
+
+    with pytest.raises(SparkUnavailable, match=r"is Spark 4.3.1, and the package pyspark of this Python is 4.0.0: unset SPARK_HOME"):
+        require_spark_home(str(tmp_path), "4.0.0")
+
+
+def test_a_user_without_an_entry_is_told_which_line_to_add(monkeypatch):
+    def nobody(number):
+        raise KeyError(number)
+
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+
+    with pytest.raises(SparkUnavailable, match=r"user [0-9]+ has no entry in /etc/passwd.*add a line: report:x:"):
+        surroundings.require_user()
+
+
+def test_a_loopback_that_is_down_is_said(monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(99, "Cannot assign requested address")
+
+    surroundings.require_loopback()
+    monkeypatch.setattr(socket, "create_server", refuse)
+
+    with pytest.raises(SparkUnavailable, match=r"127.0.0.1 cannot be reached \(Cannot assign requested address\).*ip link set lo up"):
+        surroundings.require_loopback()
+
+
+@pytest.mark.parametrize(("limits", "set_to"), [((256, 4096), (4096, 4096)), ((1024, -1), (65536, -1)), ((64, 64), None)])
+def test_files_that_may_be_open_are_raised_as_far_as_they_may(monkeypatch, limits, set_to):
+    said = []
+    monkeypatch.setattr(surroundings.resource, "getrlimit", lambda _: limits)
+    monkeypatch.setattr(surroundings.resource, "setrlimit", lambda _, limit: said.append(limit))
+    if set_to is None:
+        with pytest.raises(SparkUnavailable, match="may open 64 files, and Spark needs 512 and more: ulimit -n 4096"):
+            surroundings.require_open_files()
+    else:
+        surroundings.require_open_files()
+    assert ([] if set_to is None else [set_to]) == said
+
+
+def test_one_directory_that_can_be_written_is_enough(tmp_path):
+    surroundings.require_local_directories({"SPARK_LOCAL_DIRS": f"/proc/none, {tmp_path}"}, {})
+    surroundings.require_local_directories({}, {})
+    for environment, settings in (({"SPARK_LOCAL_DIRS": "/proc/none"}, {}), ({}, {"spark.local.dir": "/proc/none"})):
+        with pytest.raises(SparkUnavailable, match=r"=/proc/none: cannot be written .*: name a directory that can be, or unset it"):
+            surroundings.require_local_directories(environment, settings)
+
+
+def test_libraries_go_where_they_may_be_mapped(tmp_path, monkeypatch):
+    closed = {"/tmp"}
+    monkeypatch.setattr(surroundings, "_unwritable", lambda directory: None)
+    monkeypatch.setattr(os, "statvfs", lambda directory: SimpleNamespace(f_flag=os.ST_NOEXEC if directory in closed else 0))
+
+    assert None is surroundings.place_for_libraries("/opt", "")
+    assert "/cache" == surroundings.place_for_libraries("/tmp", "/cache")
+    closed |= {"/cache", "/var/tmp"}
+    assert "/dev/shm" == surroundings.place_for_libraries("/tmp", "/cache")
+    closed |= {"/dev/shm"}
+    with pytest.raises(SparkUnavailable, match="/tmp is mounted noexec, and so is every other place"):
+        surroundings.place_for_libraries("/tmp", "/cache")
+
+
+def test_the_heap_is_what_the_machine_has_room_for():
+    assert ("4096m", "4096m", "1228m", "512m") == tuple(map(default_memory, (None, 64 << 30, 2 << 30, 400 << 20)))
+    assert (surroundings.memory_allowed() or 0) > 64 << 20
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Picked up JAVA_TOOL_OPTIONS: -Dx\nError occurred during initialization of VM\nNo room\n", "No room"),
+        ("Exception in main X: y\n\tat a.b(C.java)\nCaused by: Z: w\n\t... 3 more\n", "Exception in main X: y; Caused by: Z: w"),
+        ("WARNING: Using incubator modules: jdk.incubator.vector\n", ""),
+    ],
+    ids=["memory", "stack", "nothing"],
+)  # fmt: skip
+def test_what_java_says_is_one_line_without_its_stack(text, said):
+    assert said == java_said(text)
+
+
+def test_a_version_in_the_options_for_java_is_not_taken_for_javas(tmp_path):
+    java = tmp_path / "java"
+    java.write_text("#!/bin/sh\necho 'Picked up JAVA_TOOL_OPTIONS: -Da=version \"8\"' >&2\necho 'openjdk version \"21.0.1\"' >&2\n")
+    java.chmod(0o755)
+
+    assert 21 == java_version(str(java))
