@@ -159,9 +159,6 @@ def _certificate(settings: Settings, contexts: TlsContexts | None) -> list[Findi
     if reason:
         remedy = "have peer_authority sign a certificate with this name: docs/operations.md, Certificates; shadowrelay init --renew"
         return [Finding(Severity.ERROR, subject, f"a peer with the same peer_authority refuses it: {reason}", remedy)]
-    if found := certificates.refused_by_newer(settings):
-        key, text, remedy = found
-        return [Finding(Severity.WARNING, subject, f"{key}: {text}; {ends}", remedy)]
     return [Finding(Severity.OK, subject, f"{settings.server.name} by tls.peer_authority; {ends}")]
 
 
