@@ -1,4 +1,4 @@
-# Every target does its own set-up. A fresh clone on Debian with Python 3.11 needs nothing else.
+# Every target does its own set-up. A fresh clone on Debian 12 or later needs nothing else.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -11,7 +11,7 @@ STAMP := .venv/.shadowrelay-setup
 LOCK := env -u PIP_FIND_LINKS $(BIN)/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe \
 	--no-emit-find-links --no-emit-index-url --no-emit-trusted-host
 
-.PHONY: help setup demo test test-all test-lab lint types check simulate bench package lock format clean
+.PHONY: help setup demo test test-all test-lab test-distributions lint types check simulate bench package lock format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -34,6 +34,10 @@ test-all: setup lint types ## everything, the long crash, ownership and interop 
 
 test-lab: setup ## with Docker: the lab in containers, 300 messages, a node killed and wiped while they flow; minutes
 	@trap '$(BIN)/shadowrelay lab down >/dev/null' EXIT; SHADOWRELAY_LAB=1 $(BIN)/python -m pytest -m "" -s tests/lab/test_in_containers.py
+
+RELEASES ?=
+test-distributions: setup ## with Docker: Debian releases from nothing, as root and as others; RELEASES="bookworm trixie"; an hour or two
+	@$(BIN)/python -m tests.distributions.run --write $(RELEASES:%=--release %)
 
 lint: setup ## ruff: rules and format
 	@$(BIN)/ruff check .

@@ -14,9 +14,28 @@ install_packages() { # $1: what for; then the Debian packages
         fail "$purpose. Install it and try again:  sudo apt-get install $*"
     fi
     command -v apt-get >/dev/null || fail "$purpose. There is no apt-get here: install the equivalent of: $*"
-    say "$purpose: apt-get install $*"
-    apt-get update -qq </dev/null >&2
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" </dev/null >&2
+    say "$purpose: apt-get install $* (up to a minute)"
+    local log
+    log=$(mktemp)
+    if ! { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@"; } </dev/null >"$log" 2>&1; then
+        tail -n 20 "$log" >&2
+        rm -f "$log"
+        return 1
+    fi
+    rm -f "$log"
+}
+
+counted() { # $1: how many; reads what pip says, and counts what it has collected, where somebody watches
+    local count=0 line
+    while read -r line; do
+        case $line in
+        Collecting*)
+            count=$((count + 1))
+            if [ -t 2 ]; then printf '\rsetup:   %d of %d' "$count" "$1" >&2; fi
+            ;;
+        esac
+    done
+    if [ -t 2 ]; then printf '\r\033[K' >&2; fi
 }
 
 unpack_beside() { # $1: a Debian package that must not be installed here; $2: a file of it; then packages to go with it
@@ -73,46 +92,72 @@ if [ "${1:-}" = interop ]; then # what `make test-all` and `make bench` need bey
 fi
 
 java_version() { java -version 2>&1 | sed -nE '1s/.*version "(1\.)?([0-9]+).*/\2/p'; }
-
-if [ "$(java_version)" -ge 17 ] 2>/dev/null; then :; else # the report on service levels runs on Spark; the relay does without
-    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-        (install_packages "Java 17 or later is missing (the report on service levels)" openjdk-17-jre-headless) ||
-            say "Java could not be installed: no report on service levels, all else works"
-    else
-        say "Java 17 or later is missing: no report on service levels, all else works. For it:  sudo apt-get install openjdk-17-jre-headless"
-    fi
-fi
+has_java() { [ "$(java_version)" -ge 17 ] 2>/dev/null; }
+version_of() { "$1" -c 'import sys; print(sys.version)' 2>/dev/null; }
 
 python=$(find_python)
-if [ -z "$python" ]; then
-    install_packages "Python 3.11 or later is missing" python3 python3-venv
-    python=$(find_python)
-    [ -n "$python" ] || fail "the python3 of this system is older than 3.11; install a newer one and set PYTHON=/path/to/python3"
-fi
-
-wanted=$("$python" -c 'import sys; print(sys.version)' | cat - requirements/dev.txt pyproject.toml requirements/setup.sh | sha256sum)
 stamp=.venv/.shadowrelay-setup
-if [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ] && .venv/bin/python -c '' 2>/dev/null; then
-    touch "$stamp"
+wanted_of() { version_of "$1" | cat - requirements/dev.txt pyproject.toml requirements/setup.sh | sha256sum; }
+is_ready() { [ -n "$python" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$(wanted_of "$python")" ] && .venv/bin/python -c '' 2>/dev/null; }
+can_install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
+if is_ready && { has_java || ! can_install; }; then
+    [ -w "$stamp" ] && touch "$stamp"
     exit 0
 fi
 
-version_of() { "$1" -c 'import sys; print(sys.version)' 2>/dev/null; }
-if ! .venv/bin/python -m pip --version >/dev/null 2>&1 || [ "$(version_of .venv/bin/python)" != "$(version_of "$python")" ]; then
-    # Debian splits the standard library: venv is there, what it needs to put pip in is not
-    if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
-        version=$("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')
-        install_packages "Python's venv module is incomplete" "$version"
-    fi
+# ---- what this system lacks: all of it at once, in order of need
+needed=()
+has_venv() { .venv/bin/python -m pip --version >/dev/null 2>&1 && [ "$(version_of .venv/bin/python)" = "$(version_of "$python")" ]; }
+if [ -z "$python" ]; then
+    needed=(python3 python3-venv)
+elif ! has_venv && ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then # Debian splits the standard library
+    needed=("$("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')")
+fi
+useful=()
+has_java || useful=(default-jre-headless) # the report on service levels runs on Spark; the relay does without
+if [ ${#needed[@]} -gt 0 ] && ! can_install; then
+    fail "missing: ${needed[*]}${useful[*]:+; and for the report on service levels, without which all else works, ${useful[*]}}." \
+        "Install it and try again:  sudo apt-get install ${needed[*]} ${useful[*]}"
+elif [ ${#useful[@]} -gt 0 ] && ! can_install; then
+    say "Java 17 or later is missing: no report on service levels, all else works. For it:  sudo apt-get install ${useful[*]}"
+elif [ $((${#needed[@]} + ${#useful[@]})) -gt 0 ]; then
+    install_packages "Debian's packages" "${needed[@]}" "${useful[@]}" ||
+        { [ ${#needed[@]} -eq 0 ] || install_packages "without Java" "${needed[@]}"; } || fail "apt-get could not install ${needed[*]}: see above"
+    has_java || say "Java could not be installed: no report on service levels, all else works"
+fi
+python=$(find_python)
+[ -n "$python" ] || fail "the python3 of this system is older than 3.11; install a newer one and set PYTHON=/path/to/python3"
+if is_ready; then exit 0; fi
+
+if ! has_venv; then
     say "creating .venv with $python"
     "$python" -m venv --clear .venv
 fi
 
-say "installing the locked packages (requirements/dev.txt)"
-.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input --use-pep517 --require-hashes -r requirements/dev.txt
-.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input --no-build-isolation --no-deps --editable .
-if [ "$(java_version)" -ge 17 ] 2>/dev/null; then
+# ---- the lock. PySpark comes as source, and to make a wheel of it takes half the time: that is done beside the rest.
+pip=(.venv/bin/python -m pip)
+quietly=(--disable-pip-version-check --no-input --require-hashes --no-deps) # --no-deps: the lock has them all
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+is_block() { awk -v wanted="$1" '/^[a-z0-9]/ { inside = ($1 ~ /^pyspark==/) } { if ((inside ? "yes" : "no") == wanted) print }' requirements/dev.txt; }
+is_block yes >"$work/spark.txt"
+is_block no >"$work/rest.txt"
+say "installing $(grep -c '==' requirements/dev.txt) locked packages (requirements/dev.txt; a minute or two the first time)"
+"${pip[@]}" wheel --quiet "${quietly[@]}" --use-pep517 --wheel-dir "$work/wheel" -r "$work/spark.txt" >"$work/spark.log" 2>&1 &
+spark=$!
+if ! "${pip[@]}" install --no-compile --progress-bar off "${quietly[@]}" -r "$work/rest.txt" 2>"$work/rest.log" | counted "$(grep -c '==' "$work/rest.txt")"; then
+    kill "$spark" 2>/dev/null || true
+    tail -n 20 "$work/rest.log" >&2
+    fail "pip could not install the locked packages: see above"
+fi
+"${pip[@]}" install --quiet --disable-pip-version-check --no-input --no-build-isolation --no-deps --editable .
+packages=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+.venv/bin/python -m compileall -q -j 2 "$packages" >/dev/null 2>&1 || true # some have files for other versions
+wait "$spark" || { tail -n 20 "$work/spark.log" >&2; fail "pip could not build PySpark: see above"; }
+"${pip[@]}" install --quiet --no-compile --disable-pip-version-check --no-input --no-deps --no-index "$work"/wheel/*.whl
+.venv/bin/python -m compileall -q -j 2 "$packages/pyspark" >/dev/null 2>&1 || true
+if has_java; then
     say "keeping Spark's classes for the next starts (up to a minute)"
     .venv/bin/shadowrelay sla prepare >/dev/null 2>&1 || say "Spark's classes could not be kept: reports start a few seconds later, all else works"
 fi
-printf '%s\n' "$wanted" >"$stamp"
+wanted_of "$python" >"$stamp"

@@ -12,6 +12,7 @@ import httpx
 
 from shadowrelay.admin.token import read_token
 from shadowrelay.model.replies import ConfigurationError, ShadowrelayError
+from shadowrelay.trust import trusting
 
 TOKEN_VARIABLE = "SHADOWRELAY_ADMIN_TOKEN"
 TIMEOUT_SECONDS = 10.0
@@ -68,7 +69,7 @@ class NodeClient:
         try:
             trusted: ssl.SSLContext | bool = True
             if authority:
-                trusted = ssl.create_default_context(cafile=authority)
+                trusted = trusting(authority)
             elif self.url.startswith("http:"):
                 trusted = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # trusts nobody: to load public certificates takes 50 ms
         except OSError as exc:  # an ssl.SSLError is one

@@ -7,8 +7,11 @@ from typing import Annotated
 import typer
 
 from shadowrelay.cli.output import AsJson, ExitCode, configuration_errors, print_json, stop
+from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.settings import cluster_files as planning
 from shadowrelay.settings import configuration
+from shadowrelay.settings.cluster_answers import FILE, Answers, changed, read_answers
+from shadowrelay.settings.next_steps import next_steps
 
 NO_TERMINAL = "--node: name at least two nodes, like --node mx1.east.example,east,192.0.2.11; or run this at a terminal, which asks"
 
@@ -26,31 +29,45 @@ def init(
         list[str] | None, typer.Option("--next-hop", metavar="HOST[:PORT]", help="Where the mail goes; once for each, in order.")
     ] = None,
     boundary: Annotated[
-        str, typer.Option("--boundary", metavar="NAME", help="Nodes of one boundary hold copies for each other.")
-    ] = "default",
+        str | None, typer.Option("--boundary", metavar="NAME", help="Nodes of one boundary hold copies for each other. Else: default.")
+    ] = None,
+    remove: Annotated[list[str] | None, typer.Option("--remove", metavar="NAME", help="A node that is to go; once for each.")] = None,
     is_renewal: Annotated[bool, typer.Option("--renew", help="Give every node a new certificate and key, by the same authority.")] = False,
+    is_new_authority: Annotated[
+        bool, typer.Option("--authority", help="With --renew: the next of three steps to another authority.")
+    ] = False,
     is_composed: Annotated[bool, typer.Option("--compose", help="Docker Compose is to run the nodes, not systemd.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write the files of a new cluster. Configurations, certificates, units or Compose files; nothing is overwritten."""
-    nodes, accepted, networks, hops = node or [], accept or [], relay_from or [], next_hop or []
-    if not nodes:
-        if not sys.stdin.isatty():
-            stop(NO_TERMINAL, ExitCode.USAGE)
-        nodes, accepted, networks, hops = _asked()
+    """Write the files of a new cluster, or of a changed one. Configurations, certificates, units or Compose files; what it is told is kept,
+    and no configuration is overwritten."""
+    if is_new_authority and not is_renewal:
+        stop("--authority: needs --renew, which gives the nodes certificates of that authority", ExitCode.USAGE)
+    given = Answers(
+        tuple(node or ()), boundary or "", tuple(accept or ()), tuple(relay_from or ()), tuple(next_hop or ()), is_in_containers=is_composed
+    )
     with configuration_errors():
-        cluster = planning.planned(
-            nodes, boundary=boundary, accepted_domains=accepted, relay_from=networks, next_hops=hops, is_in_containers=is_composed
+        kept = read_answers(directory)
+        if kept is None and not given.nodes:
+            if is_renewal or remove or (directory / "authority.pem").exists():
+                missing = f"--node: {directory / FILE} is missing, where init keeps what it was told"
+                raise ConfigurationError(f"{missing}; name all nodes and options of this cluster once more")
+            if not sys.stdin.isatty():
+                stop(NO_TERMINAL, ExitCode.USAGE)
+            given = _asked(given)
+        answers = changed(kept or Answers(), given, remove or ())
+        cluster = planning.planned_by(answers)
+        written = planning.write(
+            cluster, directory, is_renewal=is_renewal, is_new_authority=is_new_authority, answers=answers, removed=remove or ()
         )
-        written = planning.write(cluster, directory, is_renewal=is_renewal)
         doubts = {
             one.name: configuration.warnings(configuration.load(directory / one.name / "node.toml").settings) for one in cluster.nodes
         }
-    commands = planning.next_commands(cluster, directory)
+    commands = next_steps(cluster, directory, written, remove or ())
     if as_json:
-        files = {"new": written.new, "kept": written.kept, "differing": written.differing}
+        files = {"new": written.new, "kept": written.kept, "differing": written.differing, "removed": written.removed}
         shown = {name: [str(path) for path in paths] for name, paths in files.items()}
-        print_json({"files": shown, "warnings": doubts, "next": commands})
+        print_json({"files": shown, "warnings": doubts, "step": written.step, "next": commands})
         return
     for path in written.new:
         typer.echo(f"written  {path}")
@@ -58,16 +75,20 @@ def init(
         typer.echo(f"kept     {path}")
     for path in written.differing:
         typer.echo(f"differs  {path}: see {path.name}.new beside it, which was not put into force")
+    for path in written.removed:
+        typer.echo(f"removed  {path}: what the node had here; it has the key of its certificate, so delete it when the node is gone")
     for name, lines in doubts.items():
         for line in lines:
             typer.echo(f"warning: {name}: {line}")
+    if written.step:
+        typer.echo(f"\nStep {written.step}.")
     typer.echo(f"\nKeep {directory / 'authority.key'} in a safe place: who has it can pass for a node. Next:")
     for command in commands:
         typer.echo(f"  {command}")
 
 
-def _asked() -> tuple[list[str], list[str], list[str], list[str]]:
-    """Nodes, accepted domains, networks and next hops, from the terminal; the empty answer ends a list."""
+def _asked(given: Answers) -> Answers:
+    """The options, from the terminal; the empty answer ends a list."""
     nodes: list[str] = []
     while name := typer.prompt(
         f"Name of node {len(nodes) + 1}, as in DNS" + (" (empty: no more)" if len(nodes) > 1 else ""), default="", show_default=False
@@ -77,4 +98,5 @@ def _asked() -> tuple[list[str], list[str], list[str], list[str]]:
     domains = typer.prompt("Domains to accept mail for, from anybody (empty: none)", default="", show_default=False)
     networks = typer.prompt("Networks that may send to anywhere, like 10.0.0.0/8 (empty: none)", default="", show_default=False)
     hops = typer.prompt("Server that takes the mail (empty: MX records decide)", default="", show_default=False)
-    return nodes, domains.replace(",", " ").split(), networks.replace(",", " ").split(), hops.replace(",", " ").split()
+    accepted, relaying, taking = (tuple(text.replace(",", " ").split()) for text in (domains, networks, hops))
+    return Answers(tuple(nodes), given.boundary, accepted, relaying, taking, is_in_containers=given.is_in_containers)

@@ -19,11 +19,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum, auto
 from pathlib import Path
 
 from shadowrelay.model.routing import HostPort
+from shadowrelay.settings.authority import Authority, make_authority, signed_pems, write_file
 
 # ---- wires
 
@@ -153,6 +154,9 @@ SERVE = ("-m", "shadowrelay", "serve")
 PORTS = range(10_000, 32_000)  # below net.ipv4.ip_local_port_range
 LOOPBACK = "127.0.0.1"
 LOOPBACK_NETWORK = "127.0.0.0/8"
+
+CERTIFICATE_LIFE = timedelta(days=2)
+OWN_FILES = {"certificate": "node.pem", "key": "node.key", "peer_authority": "peers.pem"}  # in the node's directory
 
 Table = Mapping[str, object]
 
@@ -319,7 +323,8 @@ class Cluster:
     Shapes: `routes` are further next hops by recipient pattern, tried first; without a `next_hop`, DNS decides about other mail.
     `is_wired`: each node reaches each peer through a separate wire, `wires[from, to]`. `tables` are further ones for every
     node, such as "tls", or several of "[site_links]". `program`: see NodeProcess. `peer_host`: the name by which nodes address each
-    other, if not the address. `network`: clients that may relay, and externally secured peers.
+    other, if not the address. `network`: clients that may relay, and externally secured peers. `is_secured`: peers prove their names by
+    mutual TLS instead, with certificates of an authority of this cluster.
     """
 
     def __init__(
@@ -336,6 +341,7 @@ class Cluster:
         program: Sequence[str] = SERVE,
         peer_host: str = "",
         network: str = LOOPBACK_NETWORK,
+        is_secured: bool = False,
     ) -> None:
         self._own = None if directory is not None else tempfile.TemporaryDirectory(prefix="shadowrelay-")
         self.directory = directory if directory is not None else Path(self._own.name if self._own else "")
@@ -359,14 +365,18 @@ class Cluster:
         self._reached_at: dict[tuple[str, str], HostPort] = {}
         self._transport = {**SHORT_TIMES, **(transport or {})}
         self._send = {**SHORT_RETRIES, **(send or {})}
-        self._tables = tables or {}
+        self._tables = {**(tables or {}), **({"tls": OWN_FILES} if is_secured else {})}
+        self._is_secured = is_secured
 
     async def __aenter__(self) -> "Cluster":
         try:
             for pair, wire in self.wires.items():
                 self._reached_at[pair] = await wire.start()
+            authority = make_authority("nodes of this cluster", CERTIFICATE_LIFE) if self._is_secured else None
             for node in self.nodes.values():
                 node.directory.mkdir(parents=True, exist_ok=True)
+                if authority is not None:
+                    _write_certificates(authority, node)
                 (node.directory / "node.toml").write_text(self._configuration(node))
             await asyncio.gather(*(node.start() for node in self.nodes.values()))
         except BaseException:
@@ -395,7 +405,7 @@ class Cluster:
                     "name": "loopback",
                     "listen": str(node.address),
                     "relay_from": [self._network],
-                    "externally_secured": [self._network],
+                    **({} if self._is_secured else {"externally_secured": [self._network]}),
                     **({} if node.place.redundancy == REDUNDANCY else {"redundancy": node.place.redundancy}),
                 },
             ),
@@ -419,6 +429,12 @@ class Cluster:
         """Where the first node reaches the other."""
         peer = HostPort(self._peer_host or other.address.host, other.address.port)
         return self._reached_at.get((node.name, other.name), peer)
+
+
+def _write_certificates(authority: Authority, node: NodeProcess) -> None:
+    certificate, key = signed_pems(authority, node.name, CERTIFICATE_LIFE)
+    for kind, data in (("certificate", certificate), ("key", key), ("peer_authority", authority.pem)):
+        write_file(node.directory / OWN_FILES[kind], data, 0o600)
 
 
 def _table(name: str, values: Table) -> list[str]:

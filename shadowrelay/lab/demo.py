@@ -72,9 +72,9 @@ class _Demo:
         sink = Sink()
         next_hop = await sink.start()
         try:
-            self.console.print("starting three nodes in two sites, and a receiving server …")
+            self.console.print("starting three nodes in two sites, with mutual TLS between them, and a receiving server …")
             shipping = {"shipping": {"target": str(shipped), "interval": "5s"}}
-            async with Cluster(PLACES, next_hop, directory=self.directory, tables=shipping) as cluster:
+            async with Cluster(PLACES, next_hop, directory=self.directory, tables=shipping, is_secured=True) as cluster:
                 load = Load({name: node.address for name, node in cluster.nodes.items()}, random.Random())
                 try:
                     await self._story(cluster, sink, load)

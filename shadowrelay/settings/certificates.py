@@ -2,6 +2,9 @@
 
 Files that cannot be used keep a node from starting (`unusable`). A certificate that others refuse does not, because mail that waits in the
 queue must still be delivered while somebody makes a new one: `check` ends with an error (`refused`), `serve` warns.
+
+Nodes check each other's certificates by the same rules under every Python (`shadowrelay/trust.py`). Programs with the stricter ones
+of newer Pythons refuse what earlier versions of `init` made, and `refused_by_newer` says so.
 """
 
 import ssl
@@ -10,11 +13,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 
 from shadowrelay.settings.values import Settings, Tls
 
 CERTIFICATE_LEFT_MIN = timedelta(days=14)
+NEW_AUTHORITY = "make a new one: shadowrelay init DIRECTORY --renew --authority (docs/operations.md, A new authority)"
+NEW_CERTIFICATE = "make a new one: shadowrelay init DIRECTORY --renew"
 
 
 def unusable(tls: Tls) -> Iterator[str]:
@@ -69,7 +75,7 @@ def refused(settings: Settings, now: datetime | None = None) -> Iterator[str]:
         yield f"tls.certificate expired at {ended}: peers and clients refuse it; renew it (init --renew), then SIGHUP"
     elif own.not_valid_before_utc > at:
         yield f"tls.certificate is not valid before {_shown(own.not_valid_before_utc)}: correct this machine's clock, or make a new one"
-    elif tls.peer_authority is not None and (reason := _reason_of_peers(settings, tls)):
+    elif tls.peer_authority is not None and (reason := _refusal_of_peers(settings, tls)):
         yield f"tls.certificate: {reason}; have tls.peer_authority sign a certificate with the name {settings.server.name} (init --renew)"
 
 
@@ -84,6 +90,27 @@ def doubts(settings: Settings, now: datetime | None = None) -> Iterator[str]:
     if tls.peer_authority is None and settings.server.name not in _names(own):
         listed = ", ".join(_names(own)) or "none"
         yield f"tls.certificate does not have {settings.server.name} among its DNS names ({listed}); make one that does"
+    if older := refused_by_newer(settings, at):
+        key, text, remedy = older
+        yield f"{key}: {text}; {remedy}"
+
+
+def refused_by_newer(settings: Settings, at: datetime | None = None) -> tuple[str, str, str] | None:
+    """Why a program under a newer Python refuses this node's certificate, although nodes accept it.
+
+    Shapes: the key at fault, the reason, the remedy.
+    """
+    tls = settings.tls
+    if tls is None or tls.peer_authority is None or next(refused(settings, at), ""):
+        return None
+    reason = _reason_of_peers(settings, tls, is_strict=True)
+    if not reason:
+        return None
+    own = _read(tls.certificate)[0]
+    signers = [one for one in _read(tls.peer_authority) if one.subject == own.issuer and _has_signed(one, own)]
+    if any(map(_is_modern, signers)):
+        return "tls.certificate", f"is refused by Python 3.13 and later: {reason}", NEW_CERTIFICATE
+    return "tls.peer_authority", f"this authority is refused by Python 3.13 and later: {reason}", NEW_AUTHORITY
 
 
 def handshake_failure(serving: ssl.SSLContext, asking: ssl.SSLContext, name: str) -> str:
@@ -105,18 +132,45 @@ def handshake_failure(serving: ssl.SSLContext, asking: ssl.SSLContext, name: str
     return "it did not end" if steps else ""
 
 
-def _reason_of_peers(settings: Settings, tls: Tls) -> str:
+def _refusal_of_peers(settings: Settings, tls: Tls) -> str:
     """Why a peer with the same authority refuses it; "" if none does."""
     certificate, name = _read(tls.certificate)[0], settings.server.name
     if name not in _names(certificate):
         return f"{name} is not among its DNS names ({', '.join(_names(certificate)) or 'none'}), so that peers refuse it"
+    reason = _reason_of_peers(settings, tls)
+    return f"a peer with the same peer_authority refuses it ({reason})" if reason else ""
+
+
+def _reason_of_peers(settings: Settings, tls: Tls, *, is_strict: bool = False) -> str:
+    """Of OpenSSL. `is_strict`: by all of RFC 5280, as Python 3.13 and later do unless told otherwise."""
     serving, asking = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     for context in (serving, asking):
         context.load_cert_chain(tls.certificate, tls.key)
         context.load_verify_locations(tls.peer_authority)
+        context.verify_flags &= ~ssl.VerifyFlags.VERIFY_X509_STRICT
+        if is_strict:
+            context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_STRICT
     serving.verify_mode = ssl.CERT_REQUIRED
-    reason = handshake_failure(serving, asking, name)
-    return f"a peer with the same peer_authority refuses it ({reason})" if reason else ""
+    return handshake_failure(serving, asking, settings.server.name)
+
+
+def _has_signed(authority: x509.Certificate, certificate: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def _is_modern(authority: x509.Certificate) -> bool:
+    """Whether it says what RFC 5280 4.2.1 demands of one: that it is one, critically, that it signs certificates, and its key's name."""
+    try:
+        extensions = authority.extensions
+        constraints, usage = (extensions.get_extension_for_class(one) for one in (x509.BasicConstraints, x509.KeyUsage))
+        extensions.get_extension_for_class(x509.SubjectKeyIdentifier)
+    except (x509.ExtensionNotFound, x509.DuplicateExtension, ValueError):
+        return False
+    return constraints.critical and isinstance(usage.value, x509.KeyUsage) and usage.value.key_cert_sign
 
 
 def _words_of(error: Exception) -> str:

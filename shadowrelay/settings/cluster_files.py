@@ -1,7 +1,7 @@
 """Writes the files of a new cluster: `shadowrelay init`. docs/operations.md "Two nodes in ten minutes".
 
-What is planned is a value (`ClusterPlan`), its texts are functions of it; `write` puts them into a directory. Nothing that exists is
-overwritten: a file that would be different now is written beside the old one, so that a node can be added to a running cluster.
+What is planned is a value (`ClusterPlan`), its texts are functions of it; `write` puts them into a directory. No configuration that exists
+is overwritten: one that would be different now is written beside the old one, so that a node can be added to a running cluster.
 """
 
 import json
@@ -14,7 +14,10 @@ from typing import TypeVar
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import dataclass
-from shadowrelay.settings.authority import make_authority, read_authority, signed_pems, write_file
+from shadowrelay.settings import authority_change as change
+from shadowrelay.settings.authority import make_authority, signed_pems, write_file
+from shadowrelay.settings.cluster_answers import FILE as ANSWERS
+from shadowrelay.settings.cluster_answers import Answers, name_of
 from shadowrelay.settings.texts import parse_domain, parse_host_port, parse_name, parse_network, parse_next_hops
 
 AUTHORITY_LIFE = timedelta(days=3650)
@@ -48,7 +51,7 @@ volumes:
 """
 
 AUTHORITY_NAME = "mail nodes"
-AUTHORITY_FILES = ("authority.pem", "authority.key")
+REMOVED = ".removed"  # ending of the directory of a node that was removed
 
 Parsed = TypeVar("Parsed")
 
@@ -75,6 +78,18 @@ class ClusterPlan:
     next_hops: tuple[HostPort, ...]
     is_on_one_machine: bool
     is_in_containers: bool = False
+
+
+def planned_by(answers: Answers) -> ClusterPlan:
+    """Raises: ConfigurationError as `planned`."""
+    return planned(
+        answers.nodes,
+        boundary=answers.boundary,
+        accepted_domains=answers.accepted_domains,
+        relay_from=answers.relay_from,
+        next_hops=answers.next_hops,
+        is_in_containers=answers.is_in_containers,
+    )
 
 
 def planned(
@@ -189,66 +204,105 @@ def _table(title: str, **values: object) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Paths. `differing`: what exists differs from what would be written now, which is beside it with the ending `.new`."""
+    """Paths. `differing`: what exists differs from what would be written now, which is beside it with the ending `.new`. `removed` are the
+    directories of nodes that were removed, as they are called now. `step` of a change of the authority, if that was asked for."""
 
     new: tuple[Path, ...]
     kept: tuple[Path, ...]
     differing: tuple[Path, ...]
+    removed: tuple[Path, ...] = ()
+    step: change.AuthorityStep | None = None
 
 
-def write(cluster: ClusterPlan, directory: Path, *, is_renewal: bool = False) -> Written:
+def write(
+    cluster: ClusterPlan,
+    directory: Path,
+    *,
+    is_renewal: bool = False,
+    is_new_authority: bool = False,
+    answers: Answers | None = None,
+    removed: Sequence[str] = (),
+) -> Written:
     """Write what is missing: the authority, and in a directory for each node its configuration, certificate, key, token, and
     systemd unit or Compose file.
 
-    `is_renewal`: new certificates and keys for all nodes, by the same authority.
+    `is_renewal`: new certificates and keys for all nodes, by the same authority; with `is_new_authority` the next step to another one
+    instead. `answers` are kept for the next call. `removed` are names of nodes.
     Raises: ConfigurationError naming the file and the remedy.
     """
     new: list[Path] = []
     kept: list[Path] = []
     differing: list[Path] = []
 
-    def put(path: Path, data: bytes, mode: int = READABLE) -> None:
-        if not path.exists():
+    def put(path: Path, data: bytes, mode: int = READABLE, *, is_replaced: bool = False) -> None:
+        if not path.exists() or (is_replaced and path.read_bytes() != data):
             write_file(path, data, mode)
             new.append(path)
         elif path.read_bytes() == data:
             kept.append(path)
+            path.with_name(f"{path.name}.new").unlink(missing_ok=True)  # of a call before, which has been followed
         else:
             beside = path.with_name(f"{path.name}.new")
             write_file(beside, data, mode)
             differing.append(path)
 
+    step = None
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        pem, key = (directory / name for name in AUTHORITY_FILES)
+        pem, key = files = change.pair(directory)
         if pem.exists() or key.exists():
-            authority = read_authority(pem, key)
-            kept += [pem, key]
+            if is_renewal and is_new_authority:
+                step = change.next_step(directory, (directory / node.name / "node.pem" for node in cluster.nodes))
+                authorities = change.take(step, directory, AUTHORITY_NAME, AUTHORITY_LIFE)
+            else:
+                authorities = change.read_authorities(directory)
+                kept += files
         else:
-            authority = make_authority(AUTHORITY_NAME, AUTHORITY_LIFE)
-            put(key, authority.key_pem, PRIVATE)
-            put(pem, authority.pem)
+            change.put(make_authority(AUTHORITY_NAME, AUTHORITY_LIFE), files)
+            authorities = change.read_authorities(directory)
+            new += files
+        is_signing = is_renewal and step in (None, change.AuthorityStep.SIGN)
         token = _token(directory, cluster)
         for node in cluster.nodes:
             place = directory / node.name
             place.mkdir(mode=0o700, exist_ok=True)
             pair = (place / "node.pem", place / "node.key")
-            if is_renewal or not all(path.exists() for path in pair):
-                for path, data, mode in zip(pair, signed_pems(authority, node.name, CERTIFICATE_LIFE), (READABLE, PRIVATE), strict=True):
+            if is_signing or not all(path.exists() for path in pair):
+                signed = signed_pems(authorities.signing, node.name, CERTIFICATE_LIFE)
+                for path, data, mode in zip(pair, signed, (READABLE, PRIVATE), strict=True):
                     write_file(path, data, mode)
                     new.append(path)
             else:
                 kept += pair
-            put(place / "peers.pem", authority.pem)
+            peers = place / "peers.pem"
+            before = peers.read_bytes() if peers.exists() else b""
+            is_enough = not is_renewal and change.trusts_all(before, authorities)
+            put(peers, before if is_enough else change.trusted_pem(before, authorities), is_replaced=is_renewal)
             put(place / "token", token, PRIVATE)
             put(place / "node.toml", node_toml(cluster, node).encode())
             if cluster.is_in_containers:
                 put(place / "compose.yaml", COMPOSE.format(name=node.name, port=node.address.port, admin=ADMIN_TLS_PORT).encode())
             elif not cluster.is_on_one_machine:
                 put(place / "shadowrelay.service", UNIT.read_bytes())
+        gone = _put_away(directory, removed)
+        if answers is not None:
+            write_file(directory / ANSWERS, answers.text.encode(), READABLE)
     except OSError as exc:
         raise ConfigurationError(f"{exc.filename or directory} cannot be written ({exc.strerror}); name a directory where you may") from exc
-    return Written(tuple(new), tuple(kept), tuple(differing))
+    return Written(tuple(new), tuple(kept), tuple(differing), gone, step)
+
+
+def _put_away(directory: Path, removed: Sequence[str]) -> tuple[Path, ...]:
+    """Rename their directories; the data of a node on this machine is in there, so it is not deleted."""
+    gone: list[Path] = []
+    for name in map(name_of, removed):
+        place, away = directory / name, directory / f"{name}{REMOVED}"
+        if place.exists():
+            while away.exists():  # a node of this name was removed before
+                away = away.with_name(f"{away.name}{REMOVED}")
+            place.rename(away)
+            gone.append(away)
+    return tuple(gone)
 
 
 def _token(directory: Path, cluster: ClusterPlan) -> bytes:
@@ -258,31 +312,3 @@ def _token(directory: Path, cluster: ClusterPlan) -> bytes:
         if path.exists():
             return path.read_bytes()
     return f"{secrets.token_urlsafe(32)}\n".encode("ascii")
-
-
-def next_commands(cluster: ClusterPlan, directory: Path) -> list[str]:
-    """What to type next, in order."""
-    first = cluster.nodes[0]
-    if cluster.is_on_one_machine:
-        return [
-            *(f"shadowrelay serve --config {directory / node.name}/node.toml &" for node in cluster.nodes),
-            f"shadowrelay status --wait 1m --config {directory / first.name}/node.toml",
-        ]
-    copies = [f"scp -r {directory / node.name}/. root@{node.address.host}:/etc/shadowrelay/" for node in cluster.nodes]
-    if cluster.is_in_containers:
-        command = "docker compose --file /etc/shadowrelay/compose.yaml"
-        return [
-            "on each: build or pull the image (docs/operations.md, In a container), then mkdir -p /etc/shadowrelay",
-            *copies,
-            f"on each: chown -R {CONTAINER_USER} /etc/shadowrelay && {command} up --detach",
-            f"on each: {command} exec shadowrelay shadowrelay doctor --config /etc/shadowrelay/node.toml",
-            f"on one:  {command} exec shadowrelay shadowrelay status --config /etc/shadowrelay/node.toml",
-        ]
-    return [
-        "on each: install the program (docs/operations.md, Install), then mkdir -p /etc/shadowrelay",
-        *copies,
-        "on each: chown -R root:shadowrelay /etc/shadowrelay && chmod -R g+rX /etc/shadowrelay",
-        "on each, unless the Debian package is installed: mv /etc/shadowrelay/shadowrelay.service /etc/systemd/system/",
-        "on each: systemctl enable --now shadowrelay && shadowrelay doctor --config /etc/shadowrelay/node.toml",
-        "on one:  shadowrelay status --config /etc/shadowrelay/node.toml",
-    ]

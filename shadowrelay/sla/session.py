@@ -91,7 +91,7 @@ QUICK_SQL = {
     "spark.sql.optimizer.disableHints": "true",
     "spark.sql.maxSinglePartitionBytes": str(2**63 - 1),  # a join of two tables with one partition each: Spark takes them to be very large
 }
-REMEDY = "install Java 17 or later (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME to one"
+REMEDY = "install Java 17 or later (Debian: apt-get install default-jre-headless), or set JAVA_HOME to one"
 
 _VERSION = re.compile(r'version "(?:1\.)?([0-9]+)')
 _PYTHON_ERROR = re.compile(r"^((?!org\.|java\.|scala\.)[\w.]*(?:Error|Exception|Exit|Interrupt)\b.*)$", re.MULTILINE)

@@ -12,6 +12,7 @@ from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.model.values import dataclass
 from shadowrelay.settings.values import Tls
 from shadowrelay.smtp.client_session import reason_of
+from shadowrelay.trust import trusting
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +67,9 @@ def anonymous_server_context(tls: Tls) -> ssl.SSLContext:
 def peer_context(tls: Tls) -> ssl.SSLContext:
     """For sessions to peers: verifies the peer's name against `peer_authority` (else the system's authorities), and presents
     our certificate. Raises: ConfigurationError for files that cannot be used."""
-    authority = None if tls.peer_authority is None else str(tls.peer_authority)
-    with _usable(f"peer_authority {authority}"):
-        context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=authority)
+    with _usable(f"peer_authority {tls.peer_authority}"):
+        context = trusting(tls.peer_authority)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # A default since Python 3.13: it refuses authorities without KeyUsage, as `init` made them until then, and so a cluster's upgrade would
-    # be an outage. Receive connectors do not have it either. `check` names such an authority.
-    context.verify_flags &= ~ssl.VerifyFlags.VERIFY_X509_STRICT
     _load_own(context, tls)
     return context
 

@@ -23,9 +23,9 @@ from tests.crash.outage_plan import TIMES
 from tests.crash.ring import transport
 from tests.kit.bad_disk import BadDisk
 from tests.kit.machines import Disk, Hub, in_flight, machines
+from tests.kit.memory_disk import place_in_memory
 from tests.kit.processes import wait_until_peers_know_each_other
 
-MEMORY = Path("/dev/shm")
 GONE, SENDERS = "gone.example", "client.example"  # domains: of recipients that no longer exist, and of all senders
 NO_SUCH_USER = Reply(550, "5.1.1", "No such user here")
 _FINAL_RECIPIENT = re.compile(rb"^Final-Recipient: *rfc822; *(\S+)", re.MULTILINE | re.IGNORECASE)
@@ -171,7 +171,7 @@ class Site:
 async def a_site(layout: Layout, directory: Path, program: Sequence[str] = SERVE, *, can_be_sick: bool = False) -> AsyncIterator[Site]:
     """All nodes run and know each other. Everything ends with it."""
     with (
-        tempfile.TemporaryDirectory(prefix="shadowrelay-disks-", dir=MEMORY if MEMORY.is_dir() else None) as images,
+        tempfile.TemporaryDirectory(prefix="shadowrelay-disks-", dir=place_in_memory()) as images,
         machines(layout.nodes) as hub,
     ):
         disks = {name: Disk(directory / name / "data", Path(images)) for name in layout.nodes}

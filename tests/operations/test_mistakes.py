@@ -28,6 +28,7 @@ from shadowrelay.model.counts import Counts
 from shadowrelay.model.ids import ServerName
 from shadowrelay.settings import cluster_files
 from tests.admin.conftest import NOW, TOKEN, FakeNode
+from tests.kit.old_authority import write_old_certificates
 from tests.kit.sealed import a_sealed_directory
 from tests.tidy.house import ROOT
 
@@ -185,6 +186,11 @@ def a_certificate(name: str = EAST, *, authority: trustme.CA | None = None, days
         return desk.check()
 
     return make
+
+
+def an_old_authority(desk: Desk) -> tuple[int, list[str]]:
+    write_old_certificates(desk.directory, (EAST, WEST))
+    return desk.check()
 
 
 def a_file(name: str, content: bytes) -> Mistake:
@@ -418,6 +424,7 @@ MISTAKES: dict[str, Mistake] = {
     "not valid yet": a_certificate(begins=1),
     "for another name": a_certificate("mx1.corp.example"),
     "ends within two weeks": a_certificate(days=3),
+    "an authority of an earlier version": an_old_authority,
     "`require_tls` without `[tls]`": without_tls,
     # disk
     "a file where the queue should be": changed('data_directory = "data"', 'data_directory = "node.pem"'),

@@ -1,6 +1,5 @@
 """Whole nodes in virtual time; their disks are in memory where the machine has room for that, as in the simulation."""
 
-import os
 import tempfile
 from collections.abc import Iterator, MutableMapping
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-MEMORY = Path("/dev/shm")
+from tests.kit.memory_disk import place_in_memory
 
 
 @pytest.fixture
@@ -22,5 +21,5 @@ def logged() -> Iterator[list[MutableMapping[str, Any]]]:
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
     """Each commit here is a real one with its sync, some forty thousand in all, and nothing here loses power."""
-    with tempfile.TemporaryDirectory(dir=MEMORY if os.access(MEMORY, os.W_OK) else None) as directory:
+    with tempfile.TemporaryDirectory(dir=place_in_memory()) as directory:
         yield Path(directory)

@@ -33,6 +33,7 @@ from shadowrelay.model.replies import Reply
 from shadowrelay.model.tracking import EventId
 from shadowrelay.settings.values import Settings
 from shadowrelay.store.rows import Row
+from tests.kit.memory_disk import place_in_memory
 from tests.kit.nodes import BASE, BUSY, EAST, HEARTBEAT, NO_SUCH_USER, NORTH, OK, SOUTH, WEST, Net, Recorder
 from tests.kit.sites import CHICAGO, DUBLIN, LINKS, NEIGHBOURS
 from tests.pipeline.edges import route_to
@@ -98,9 +99,8 @@ class ChainWorld:
     def run(self) -> "ChainWorld":
         """All of it, in virtual time."""
         loop = async_solipsism.EventLoop()
-        shared = Path("/dev/shm")
         try:
-            with tempfile.TemporaryDirectory(prefix="chains-", dir=shared if shared.is_dir() else None) as directory:
+            with tempfile.TemporaryDirectory(prefix="chains-", dir=place_in_memory()) as directory:
                 loop.run_until_complete(self._live(Path(directory)))
         finally:
             loop.close()

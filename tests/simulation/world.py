@@ -26,6 +26,7 @@ from shadowrelay.lab.account import Fault, FaultKind, FaultTimes
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.ownership import Claim, Role
 from shadowrelay.settings.values import Settings
+from tests.kit.memory_disk import place_in_memory
 from tests.simulation import bounds, judge
 from tests.simulation.checks import Checker
 from tests.simulation.client import Clients
@@ -159,9 +160,8 @@ class World:
                 super().__init__(ids.getrandbits(64) if seed is None else seed)
 
         random.seed(self.seed)
-        shared = Path("/dev/shm")
         with (
-            tempfile.TemporaryDirectory(prefix="simulation-", dir=shared if shared.is_dir() else None) as directory,
+            tempfile.TemporaryDirectory(prefix="simulation-", dir=place_in_memory()) as directory,
             mock.patch("os.urandom", ids.randbytes),
             mock.patch("uuid.uuid4", new_id),
             mock.patch("shadowrelay.store.content.RESERVE_BYTES", RESERVE_OCTETS),

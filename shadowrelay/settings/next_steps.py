@@ -1,0 +1,121 @@
+"""What to do with the files that a call of `shadowrelay init` wrote, in order: of this call only. docs/operations.md "The day after".
+
+A file that a running node uses is never the target of an older one: what goes to its server is what this call wrote, and a configuration
+goes there under another name, because somebody may have edited the one that is in use.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from shadowrelay.settings.authority_change import AuthorityStep
+from shadowrelay.settings.cluster_files import CONTAINER_USER, ClusterPlan, PlannedNode, Written
+from shadowrelay.settings.reload import FIXED_TABLES
+
+PLACE = "/etc/shadowrelay"
+COMPOSE = f"docker compose --file {PLACE}/compose.yaml"
+CONFIGURATION = "node.toml"
+LOADED = ("node.pem", "node.key", "peers.pem")  # that SIGHUP loads
+AGAIN = "shadowrelay init {directory} --renew --authority"
+AFTER_STEP = {
+    AuthorityStep.TRUST: "when all nodes have loaded both authorities, the next step: " + AGAIN,
+    AuthorityStep.SIGN: "when all nodes have loaded their new certificates, the last step: " + AGAIN,
+}
+
+
+def next_steps(cluster: ClusterPlan, directory: Path, written: Written, removed: Sequence[str] = ()) -> list[str]:
+    """Commands, and sentences that begin with where: "on each", "on NAME", "here"."""
+    is_new = [directory / node.name / CONFIGURATION in written.new for node in cluster.nodes]
+    if all(is_new):
+        return _first_steps(cluster, directory, cluster.nodes)
+    old = [node for node, new in zip(cluster.nodes, is_new, strict=True) if not new]
+    added = [node for node, new in zip(cluster.nodes, is_new, strict=True) if new]
+    steps = [line for name in removed for line in _leaving(cluster, name, old)]
+    steps += [line for node in old for line in _replaced(cluster, directory, node, written)]
+    steps += _first_steps(cluster, directory, added)[:-1] if added else []
+    if not steps:
+        return ["nothing: every node has what this call would write"]
+    steps.append(_status(cluster, directory, old[0]))
+    if written.step in AFTER_STEP:
+        steps.append(AFTER_STEP[written.step].format(directory=directory))
+    return steps
+
+
+def _first_steps(cluster: ClusterPlan, directory: Path, nodes: Sequence[PlannedNode]) -> list[str]:
+    """Nodes that do not run yet; the last one looks at the cluster."""
+    status = _status(cluster, directory, nodes[0])
+    if cluster.is_on_one_machine:
+        return [*(f"shadowrelay serve --config {directory / node.name}/{CONFIGURATION} &" for node in nodes), status]
+    each = "on each" if len(nodes) == len(cluster.nodes) else f"on {' and '.join(node.name for node in nodes)}"
+    copies = [f"scp -r {directory / node.name}/. root@{node.address.host}:{PLACE}/" for node in nodes]
+    if cluster.is_in_containers:
+        return [
+            f"{each}: build or pull the image (docs/operations.md, In a container), then mkdir -p {PLACE}",
+            *copies,
+            f"{each}: chown -R {CONTAINER_USER} {PLACE} && {COMPOSE} up --detach",
+            f"{each}: {COMPOSE} exec shadowrelay shadowrelay doctor --config {PLACE}/{CONFIGURATION}",
+            status,
+        ]
+    return [
+        f"{each}: install the program (docs/operations.md, Install), then mkdir -p {PLACE}",
+        *copies,
+        f"{each}: chown -R root:shadowrelay {PLACE} && chmod -R g+rX {PLACE}",
+        f"{each}, unless the Debian package is installed: mv {PLACE}/shadowrelay.service /etc/systemd/system/",
+        f"{each}: systemctl enable --now shadowrelay && shadowrelay doctor --config {PLACE}/{CONFIGURATION}",
+        status,
+    ]
+
+
+def _status(cluster: ClusterPlan, directory: Path, node: PlannedNode) -> str:
+    if cluster.is_on_one_machine:
+        return f"shadowrelay status --wait 1m --config {directory / node.name}/{CONFIGURATION}"
+    command = f"shadowrelay status --config {PLACE}/{CONFIGURATION}"
+    return f"on one:  {COMPOSE} exec shadowrelay {command}" if cluster.is_in_containers else f"on one:  {command}"
+
+
+def _replaced(cluster: ClusterPlan, directory: Path, node: PlannedNode, written: Written) -> Iterator[str]:
+    """The files that this call changed of a node that runs. To write into a file leaves its owner and mode."""
+    place = directory / node.name
+    loaded = [str(path) for path in written.new if path.parent == place and path.name in LOADED]
+    other = [path for path in written.differing if path.parent == place]
+    if loaded and not cluster.is_on_one_machine:
+        yield f"scp {' '.join(loaded)} root@{node.address.host}:{PLACE}/"
+    if loaded and not any(path.name == CONFIGURATION for path in other):
+        yield _told(cluster, node, directory, is_restarted=False)
+    for path in other:
+        new = f"{path.name}.new"
+        if cluster.is_on_one_machine:
+            yield f"compare {path} with {new} beside it; then mv {place / new} {path}"
+        else:
+            yield f"scp {place / new} root@{node.address.host}:{PLACE}/"
+            taken = f"cat {PLACE}/{new} > {PLACE}/{path.name}"
+            yield f"on {node.name}: compare {PLACE}/{path.name} with {new}, which may lack what you added by hand; then {taken}"
+            yield f"here: mv {place / new} {path}"
+    if other:
+        yield _told(cluster, node, directory, is_restarted="peers" in FIXED_TABLES)
+
+
+def _told(cluster: ClusterPlan, node: PlannedNode, directory: Path, *, is_restarted: bool) -> str:
+    """Load files that a running node has been given. Of a restart, one node at a time: the others take mail meanwhile."""
+    after = " and wait until `shadowrelay status` is well, then the next node" if is_restarted else ""
+    if cluster.is_on_one_machine:
+        serve = f"shadowrelay serve --config {directory / node.name}/{CONFIGURATION}"
+        return f"end the process of {node.name} with SIGTERM; {serve} &{after}" if is_restarted else f"SIGHUP to the process of {node.name}"
+    if cluster.is_in_containers:
+        return f"on {node.name}: {COMPOSE} {'restart' if is_restarted else 'kill --signal HUP'} shadowrelay{after}"
+    return f"on {node.name}: systemctl {'restart' if is_restarted else 'reload'} shadowrelay{after}"
+
+
+def _leaving(cluster: ClusterPlan, name: str, left: Sequence[PlannedNode]) -> Iterator[str]:
+    """A node that goes for good: it gives its mail away, and the others get the copies back that it held."""
+    inside = f"{COMPOSE} exec shadowrelay " if cluster.is_in_containers else ""
+    file = f"DIRECTORY/{CONFIGURATION}" if cluster.is_on_one_machine else f"{PLACE}/{CONFIGURATION}"
+    stop = "systemctl disable --now shadowrelay"
+    if cluster.is_in_containers:
+        stop = f"{COMPOSE} stop"
+    elif cluster.is_on_one_machine:
+        stop = "end its process with SIGTERM"
+    others = " and ".join(node.name for node in left)
+    yield f"on {name}: {inside}shadowrelay drain --config {file}"
+    yield f"on {name}, when that has ended with exit code 0: {stop}"
+    yield f"on {others}: {inside}shadowrelay peers list --config {file}, until {name} holds nothing of theirs (two heartbeats or more)"
+    yield f"on {others}: {inside}shadowrelay peers forget {name} --config {file}"
