@@ -343,6 +343,8 @@ class Send(Section):
     notifications stays open."""
     concurrency_per_destination: Annotated[Count, Field(ge=1, le=1000)] = 20
     """Concurrent sessions to one next hop, and to each of its addresses."""
+    max_outbound_connections: Annotated[Count, Field(ge=1, le=100_000)] = 1000
+    """Concurrent sessions to all next hops; peers have others. At most half of the descriptors of the process. Source: msp-ts"""
     dsn_to_private_networks: bool = False
     """Return mail of clients that may not relay to senders whose mail server is in a private network, too, by DNS or an address literal. A
     route is always obeyed. Source: docs"""

@@ -482,12 +482,14 @@ class SmtpDeliverer:
         shuffle: Callable[[list[Exchange]], None] = random.shuffle,
         to_peer: Callable[[HostPort], Awaitable[Opened | None]] = no_peer,
         names: HostNames | None = None,
+        sessions_max: float = inf,
     ) -> None:
         self._connect_options = options
         self._to_peer = to_peer
         inactivity_seconds = connection_inactivity_timeout.total_seconds()
         unused_seconds = min(unused_session_timeout.total_seconds(), inactivity_seconds)
-        self._sessions = Sessions(unused_seconds, options.connect_seconds, is_by_name=options.tls is TlsUse.REQUIRED)
+        is_by_name = options.tls is TlsUse.REQUIRED
+        self._sessions = Sessions(unused_seconds, options.connect_seconds, is_by_name=is_by_name, sessions_max=sessions_max)
         self._next_hops = NextHops(resolver, self._sessions, mx_port, shuffle, names, is_own)
         self._sends_8bit = sends_8bit
         self._concurrency = concurrency_per_destination
