@@ -182,6 +182,11 @@ class ContentBudget:
         return share.in_use >= share.bytes_max
 
     @property
+    def is_for_ours(self) -> bool:
+        """What is left of the share, an eighth, is for peers and clients that may relay."""
+        return self._arriving.used() >= self._arriving.bytes_max * 7 // 8
+
+    @property
     def arriving_share(self) -> tuple[int, int]:
         """Bytes in use of the share for arriving content, and its size."""
         return self._arriving.used(), self._arriving.bytes_max

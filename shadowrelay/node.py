@@ -222,6 +222,7 @@ class Node:
             unused_session_timeout=settings.send.unused_session_timeout,
             to_peer=self._delivery_session_to,
             names=self._host_names,
+            sessions_max=min(settings.send.max_outbound_connections, max(self._descriptors.limit // 2, 1)),
         )
 
     async def _delivery_session_to(self, address: HostPort) -> Opened | None:

@@ -37,7 +37,7 @@ from shadowrelay.model.queue import (
 )
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.resubmission import Criteria, Progress, RequestState, ResubmitRequest, Resubmitted
-from shadowrelay.model.routing import Destination
+from shadowrelay.model.routing import Destination, Reach
 from shadowrelay.model.tracking import TrackingEvent
 from shadowrelay.model.values import dataclass
 from shadowrelay.pipeline.delivery_rules import LadderStep
@@ -545,6 +545,7 @@ class DeliveryJob:
     ContentCorrupt or LedgerUnavailable. `may_end_data` is called right before the final dot; False ends the session without the dot.
     Units: `reply_seconds` is how long the reply to the dot may still take, called when the dot is sent and whenever that time is
     over. `handling` is `Ledger.handling` for this message: entered around each step that handles its content, never while waiting.
+    `reach`: where it may go if no route names the server.
     """
 
     destination: Destination
@@ -555,6 +556,7 @@ class DeliveryJob:
     may_end_data: Callable[[], bool]
     reply_seconds: Callable[[], float]
     handling: Callable[[], AbstractContextManager[None]] = nullcontext
+    reach: Reach = Reach.ANYWHERE
 
 
 @dataclass(frozen=True, slots=True)

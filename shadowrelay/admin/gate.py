@@ -21,6 +21,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shadowrelay.admin import resources
+from shadowrelay.model.numbers import decimal
 
 
 def problem(status: int, detail: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
@@ -94,7 +95,7 @@ class Gate:
             detail = "this server has another name; add this one to admin.allowed_hosts if it is right"
             return HTTPStatus.MISDIRECTED_REQUEST, detail, {"Connection": "close"}
         size = headers.get("content-length", "0")
-        if not size.isdecimal() or int(size) > BODY_OCTETS_MAX:
+        if decimal(size, BODY_OCTETS_MAX) is None:
             return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"more than {BODY_OCTETS_MAX} octets", {"Connection": "close"}
         if kind != HEALTH and self._running[kind] >= (SCRAPES_MAX if kind == METRICS else REQUESTS_MAX):
             return HTTPStatus.SERVICE_UNAVAILABLE, "too many requests at one time", {"Retry-After": "1"}

@@ -106,6 +106,9 @@ def count_families(counts: Counts) -> Iterator[Metric]:
     yield CounterMetricFamily(
         "shadowrelay_resubmitted_messages", "Messages made from those in Safety Net, on request.", value=counts.resubmitted
     )
+    yield CounterMetricFamily(
+        "shadowrelay_notices_suppressed", "Notifications for strangers' mail that were not made.", value=counts.notices_suppressed
+    )
     yield CounterMetricFamily("shadowrelay_discarded", "Shadow messages discarded because their primary was done.", value=counts.discarded)
     bounds = [*map(str, LATENCY_BUCKETS_SECONDS), "+Inf"]
     yield HistogramMetricFamily(

@@ -1,5 +1,7 @@
 """Routing values: server addresses, destinations (next hops) and forks. docs/design.md 2."""
 
+from enum import StrEnum
+
 from shadowrelay.model.message import Ordinals
 from shadowrelay.model.values import dataclass
 
@@ -13,6 +15,14 @@ class HostPort:
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Reach(StrEnum):
+    """Which servers a message may be sent to, where no route names them."""
+
+    ANYWHERE = "anywhere"
+    BEYOND_THIS_MACHINE = "beyond-this-machine"  # neither this machine nor its link
+    PUBLIC = "public"  # nor a private network
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +41,7 @@ class Destination:
     tracks: bool = False  # this node keeps the shadow of what it relays to a host that is a peer (`TRACK`)
     avoided: frozenset[HostPort] = frozenset()
     concurrency: int = 0  # sessions at once; 0: `send.concurrency_per_destination`
+    is_literal: bool = False  # the address of the recipient names the server, not a route
 
 
 @dataclass(frozen=True, slots=True)

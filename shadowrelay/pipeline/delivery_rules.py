@@ -64,10 +64,12 @@ from hashlib import blake2b
 
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.message import NO_ORDINALS, Envelope, Ordinals
+from shadowrelay.model.numbers import decimal
 from shadowrelay.model.ownership import Choice, Claim, Role
 from shadowrelay.model.queue import FailureKind, ForkRetry, StoredMessage
 from shadowrelay.model.replies import DeliveryError, PermanentDeliveryError, Reply
 from shadowrelay.model.values import dataclass, replace
+from shadowrelay.protocol.addresses import canonical
 from shadowrelay.settings.values import Send, Transport
 
 JITTER_MAX = 0.1  # of the wait: spreads the retries of messages that failed together
@@ -236,9 +238,9 @@ def reply_of(text: str) -> Reply:
     """Parse the last reply of a retry, which is kept as text: `451 4.4.1 …`."""
     code, _, rest = text.partition(" ")
     enhanced, _, words = rest.partition(" ")
-    if not code.isdigit():
+    if (number := decimal(code)) is None:
         return NO_REPLY
-    return Reply(int(code), enhanced, words) if enhanced[:2] in ("2.", "4.", "5.") else Reply(int(code), "", rest)
+    return Reply(number, enhanced, words) if enhanced[:2] in ("2.", "4.", "5.") else Reply(number, "", rest)
 
 
 LOADED_MAX = 1_000  # attempts of the whole node; Exchange's MaxOutboundConnections. Source: msp-ts
@@ -463,15 +465,13 @@ def duplicate_keys(envelope: Envelope, ordinals: Ordinals) -> dict[int, bytes]:
     both = message_id + date
     if not both.isascii() or not both.isprintable():
         return {}
-    local, at, domain = envelope.sender.rpartition("@")
     # No part has a line end, so two parts cannot run into each other.
-    text = f"{message_id}\n{date}\n{envelope.fingerprint}\n{envelope.client_address}\n{envelope.connector}\n{local}{at}{domain.lower()}\n"
+    text = f"{message_id}\n{date}\n{envelope.fingerprint}\n{envelope.client_address}\n{envelope.connector}\n{canonical(envelope.sender)}\n"
     begun = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=KEY_OCTETS)
     keys = {}
     for ordinal in ordinals:
-        local, at, domain = envelope.recipients[ordinal - 1].address.rpartition("@")
         whole = begun.copy()
-        whole.update(f"{local}{at}{domain.lower()}".encode("utf-8", "surrogatepass"))
+        whole.update(canonical(envelope.recipients[ordinal - 1].address).encode("utf-8", "surrogatepass"))
         keys[ordinal] = whole.digest()
     return keys
 

@@ -269,8 +269,17 @@ def dsn_message_id(original: MessageId, ordinals: Ordinals, kind: DsnKind) -> Me
     return MessageId(str(uuid.uuid5(_NAMESPACE, f"{original} {kind.value} {format_ordinals(ordinals)}")))
 
 
-def envelope_for(original: Envelope, dsn_id: MessageId, now: datetime, node: ServerName, kind: DsnKind = DsnKind.FAILURE) -> Envelope:
-    """From the null sender to the original's sender, which must not be null itself."""
+def envelope_for(
+    original: Envelope,
+    dsn_id: MessageId,
+    now: datetime,
+    node: ServerName,
+    kind: DsnKind = DsnKind.FAILURE,
+    *,
+    is_for_stranger: bool = False,
+) -> Envelope:
+    """From the null sender to the original's sender, which must not be null itself. `is_for_stranger`: it names the client that it is for,
+    because such a notification does not go everywhere (`strangers.reach`)."""
     is_international = not original.sender.isascii()
     return Envelope(
         dsn_id,
@@ -280,6 +289,8 @@ def envelope_for(original: Envelope, dsn_id: MessageId, now: datetime, node: Ser
         body=BodyType.EIGHT_BIT_MIME if is_international else BodyType.SEVEN_BIT,
         smtputf8=is_international,
         client_name=node,
+        client_address=original.client_address if is_for_stranger else "",
+        connector=original.connector if is_for_stranger else "",
         internet_message_id=f"<{dsn_id}@{node}>",
         subject=_SUBJECTS[kind],
     )

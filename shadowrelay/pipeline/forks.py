@@ -36,11 +36,11 @@ from shadowrelay.model.replies import (
     Reply,
     TransientDeliveryError,
 )
-from shadowrelay.model.routing import Destination, Fork, HostPort
+from shadowrelay.model.routing import Destination, Fork, HostPort, Reach
 from shadowrelay.model.tracking import EventSource
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.ownership import claims
-from shadowrelay.pipeline import delivery_rules, journal, repeats
+from shadowrelay.pipeline import delivery_rules, journal, repeats, strangers
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.delivery_rules import AttemptOutcome
 from shadowrelay.pipeline.dsn import promotion_header
@@ -344,6 +344,7 @@ class Forks:
             partial(attempt.may_end_data, ordinals),
             attempt.reply_seconds,
             partial(context.ledger.handling, stored.envelope.message_id),
+            Reach.ANYWHERE if stored.envelope.sender else strangers.reach(stored.envelope, context.settings),
         )
         relayed: Relayed | None = None
         try:

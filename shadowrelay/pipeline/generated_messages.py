@@ -22,15 +22,16 @@ from weakref import WeakValueDictionary
 import structlog
 
 from shadowrelay.model.ids import MessageId
-from shadowrelay.model.message import Content, Ordinals
+from shadowrelay.model.message import Content, Envelope, Ordinals
 from shadowrelay.model.queue import AttemptRecord, GeneratedMessage, NewMessage, Origin, StoredMessage
 from shadowrelay.model.replies import ContentCorrupt, LedgerUnavailable, Reply
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import claims
-from shadowrelay.pipeline import delivery_rules, dsn, journal
+from shadowrelay.pipeline import delivery_rules, dsn, journal, strangers
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.delivery_rules import NO_REPLY, AttemptOutcome, reply_of
 from shadowrelay.pipeline.dsn import RETURNED_OCTETS_MAX, Action, DsnKind, RecipientReport
+from shadowrelay.protocol.fields import domain_of
 
 ACTIONS = {DsnKind.FAILURE: Action.FAILED, DsnKind.DELAY: Action.DELAYED, DsnKind.SUCCESS: Action.RELAYED}
 RELAYED = Reply(250, "2.0.0", "Relayed to a server that makes no further reports")
@@ -48,6 +49,7 @@ class Notices:
 
     def __init__(self, context: Context) -> None:
         self._context = context
+        self._rate = strangers.DsnRate()
 
     async def about(
         self,
@@ -75,11 +77,27 @@ class Notices:
         if outcome.delivered and not passes_dsn:
             found[DsnKind.SUCCESS] = dict.fromkeys(outcome.delivered, (RELAYED, server))
         notices = []
+        is_for_stranger = bool(found) and strangers.is_stranger(stored.envelope, self._context.settings)
         for kind, replies in found.items():
             ordinals = dsn.notifiable(stored.envelope, replies, kind)
+            if ordinals and is_for_stranger and not self._may_notify(stored.envelope, kind):
+                continue
             if ordinals and (notice := await self._notice(stored, read_content, kind, ordinals, replies)) is not None:
                 notices.append(notice)
         return tuple(notices)
+
+    def _may_notify(self, original: Envelope, kind: DsnKind) -> bool:
+        """Whether the sender that a stranger gave hears of this."""
+        if kind is not DsnKind.FAILURE:
+            return False
+        context = self._context
+        reason = "routing" if strangers.is_laundered(original, context.settings) else ""
+        if not reason and not self._rate.takes(domain_of(original.sender), context.clock.awake()):
+            reason = "rate"
+        if reason:
+            context.counts.notices_suppressed += 1
+            _log.warning("notice.suppressed", message_id=original.message_id, client=original.client_address, reason=reason)
+        return not reason
 
     async def _notice(
         self,
@@ -125,7 +143,8 @@ class Notices:
         until = original.arrived_at + transport.message_expiration_timeout if kind is DsnKind.DELAY else None
         reports = [self._report(stored, kind, ordinal, *replies[ordinal], now, until) for ordinal in sorted(ordinals)]
         data = dsn.build(kind, original, reports, head, dsn_id, node=context.me.server, now=now, is_whole=is_whole)
-        envelope = dsn.envelope_for(original, dsn_id, now, context.me.server, kind)
+        is_for_stranger = strangers.is_stranger(original, context.settings)
+        envelope = dsn.envelope_for(original, dsn_id, now, context.me.server, kind, is_for_stranger=is_for_stranger)
         claim = claims.first_claim(context.me, 1, wanted=context.settings.copies_without_client)
         if stored.is_promoted:  # the lost primary may have made this DSN already, and any node may have taken that over
             claim = replace(claim, copies=context.peers.reachable_as_copies())

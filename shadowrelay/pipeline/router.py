@@ -13,6 +13,7 @@ from shadowrelay.model.message import Ordinals, Recipient
 from shadowrelay.model.routing import Destination, Fork, HostPort
 from shadowrelay.model.values import replace
 from shadowrelay.pipeline.site_links import Path, Sites, last_common_stop
+from shadowrelay.protocol.addresses import canonical_local, mailbox
 from shadowrelay.protocol.fields import domain_of
 from shadowrelay.settings.values import Route, Settings
 
@@ -99,7 +100,7 @@ class Router:
         found: dict[str, str] = {}
         for recipient in recipients:
             if journal_recipient := self._choice(recipient.address)[2]:
-                found.setdefault(journal_recipient.lower(), journal_recipient)
+                found.setdefault(mailbox(journal_recipient), journal_recipient)
         return tuple(found.values())
 
     def _choice(self, address: str) -> _Choice:
@@ -128,7 +129,7 @@ class Router:
         if not domain.startswith("["):
             return Destination(domain or self._home, domain=domain or self._home)
         server = HostPort(str(ip_address(domain[1:-1].removeprefix("ipv6:"))))  # RFC 5321 4.1.3
-        return Destination(str(server), hosts=(server,))
+        return Destination(str(server), hosts=(server,), is_literal=True)
 
     def has_other_route(self, recipients: Sequence[Recipient], undone: Ordinals, avoided: frozenset[HostPort]) -> bool:
         """Whether any of these recipients can be reached without these servers. No look-up: DNS may always know another exchange."""
@@ -273,7 +274,7 @@ def _rule(pattern: str, destination: Destination | None, journal_recipient: str,
         whole = None if set(domain) == {"*"} else _glob(domain.lower())
         return None, whole, destination, journal_recipient, path
     normal = _normal_labels(domain)
-    address = None if set(local) == {"*"} else _glob(f"{local.lower()}@{normal}")
+    address = None if set(local) == {"*"} else _glob(f"{canonical_local(local).lower()}@{normal}")
     return _glob(normal), address, destination, journal_recipient, path
 
 
@@ -288,4 +289,4 @@ def _glob(pattern: str) -> re.Pattern[str]:
 
 def _normal(address: str, domain: str) -> str:
     local, at, _ = address.rpartition("@")
-    return f"{local.lower()}@{domain}" if at else address.lower()
+    return f"{canonical_local(local).lower()}@{domain}" if at else address.lower()

@@ -29,6 +29,7 @@ from shadowrelay.model.queue import Delivery, StoredMessage
 from shadowrelay.model.resubmission import Criteria
 from shadowrelay.model.routing import Destination
 from shadowrelay.model.values import dataclass, replace
+from shadowrelay.protocol.addresses import mailbox
 from shadowrelay.protocol.fields import format_ordinals
 
 NULL_SENDER = "<>"  # as a criterion: the mail without a sender
@@ -76,7 +77,7 @@ def shadow_selection(stored: StoredMessage, criteria: Criteria, destination: Cal
     inside: set[int] = set()
     outside: set[int] = set()
     for ordinal, recipient in enumerate(envelope.recipients, start=1):
-        if criteria.recipient and criteria.recipient.lower() != recipient.address.lower():
+        if criteria.recipient and mailbox(criteria.recipient) != mailbox(recipient.address):
             continue
         route = destination(recipient.address)
         if not criteria.next_hop or criteria.next_hop.lower() == route.key.lower():
@@ -96,7 +97,7 @@ def selection(stored: StoredMessage, criteria: Criteria, destination: Callable[[
     for delivery in deliveries:
         for ordinal in delivery.ordinals:
             address = envelope.recipients[ordinal - 1].address if ordinal <= len(envelope.recipients) else ""
-            if criteria.recipient and criteria.recipient.lower() != address.lower():
+            if criteria.recipient and mailbox(criteria.recipient) != mailbox(address):
                 continue
             is_inside = delivery.is_inside and destination(address).inside_boundary
             (inside if is_inside else outside).add(ordinal)
@@ -117,7 +118,7 @@ def _matches_delivery(delivery: Delivery, criteria: Criteria) -> bool:
 
 
 def _matches_envelope(envelope: Envelope, criteria: Criteria) -> bool:
-    if criteria.sender and criteria.sender.lower() != (envelope.sender.lower() or NULL_SENDER):
+    if criteria.sender and mailbox(criteria.sender) != (mailbox(envelope.sender) or NULL_SENDER):
         return False
     return not criteria.message_id or criteria.message_id in (envelope.message_id, envelope.internet_message_id)
 

@@ -30,6 +30,7 @@ import idna
 
 from shadowrelay.model.ids import BoundaryName, DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import EARLIEST, LATEST, NO_ORDINALS, BodyType, Envelope, Ordinals, Recipient
+from shadowrelay.model.numbers import decimal
 from shadowrelay.model.ownership import RANK_MAX, CopyNumber
 from shadowrelay.model.replies import Reply, WireError
 from shadowrelay.model.values import dataclass
@@ -99,10 +100,11 @@ class MailCommand:
 
 @dataclass(frozen=True, slots=True)
 class RcptCommand:
-    """`address` has no domain only when it is `Postmaster`. Parameters as in `MailCommand`."""
+    """`address` has no domain only when it is `Postmaster`. Parameters as in `MailCommand`. `has_source_route`: one stood before it."""
 
     address: str
     parameters: Mapping[str, str]
+    has_source_route: bool = False
 
 
 def parse_mail(argument: str, *, lenient: bool = False) -> MailCommand:
@@ -134,7 +136,7 @@ def parse_rcpt(argument: str, *, smtputf8: bool = False, lenient: bool = False) 
     parameters = _parameters_of(rest, end, BAD_RECIPIENT, lenient) if end < len(rest) else {}
     if not smtputf8 and not rest.isascii():
         raise WireError(SMTPUTF8_NEEDED)
-    return RcptCommand(address, parameters)
+    return RcptCommand(address, parameters, rest.startswith(("<@", "@")))
 
 
 def _after(argument: str, word: str, syntax: str, lenient: bool) -> str:
@@ -216,7 +218,6 @@ def _parameters_of(rest: str, end: int, bad: Reply, lenient: bool) -> dict[str, 
     return parameters
 
 
-_SIZE = re.compile(r"[0-9]{1,20}")  # RFC 1870
 _NOTIFY = re.compile(r"NEVER|(?:SUCCESS|FAILURE|DELAY)(?:,(?:SUCCESS|FAILURE|DELAY)){0,2}", re.IGNORECASE)  # RFC 3461 4.1
 _ORCPT = re.compile(r"[A-Za-z0-9-]{1,64};[!-<>-~]{1,500}")  # RFC 3461 4.2
 _UTF8_ORCPT = re.compile(r"utf-8;", re.IGNORECASE)  # RFC 6533 3
@@ -245,17 +246,17 @@ def mail_values_of(parameters: Mapping[str, str], known: frozenset[str]) -> Mail
     """
     if parameters.keys() - known:
         raise WireError(UNKNOWN_PARAMETER)
-    size, body = parameters.get("SIZE", "0"), parameters.get("BODY", BodyType.SEVEN_BIT.value).upper()
+    size, body = decimal(parameters.get("SIZE", "0")), parameters.get("BODY", BodyType.SEVEN_BIT.value).upper()
     ret, envid = parameters.get("RET"), parameters.get("ENVID")
     if (
-        _SIZE.fullmatch(size) is None
+        size is None
         or body not in _BODIES
         or parameters.get("SMTPUTF8")  # it has no value
         or (ret is not None and ret.upper() not in ("FULL", "HDRS"))
         or (envid is not None and ENVID.fullmatch(envid) is None)
     ):
         raise WireError(BAD_PARAMETER)
-    return MailValues(int(size), _BODIES[body], "SMTPUTF8" in parameters, ret, envid)
+    return MailValues(size, _BODIES[body], "SMTPUTF8" in parameters, ret, envid)
 
 
 def recipient_of(address: str, parameters: Mapping[str, str]) -> Recipient:
@@ -319,14 +320,25 @@ def format_rcpt(recipient: Recipient, *, dsn: bool) -> str:
 
 @lru_cache(maxsize=4_096)
 def domain_of(address: str) -> str:
-    """The domain in a form for comparison: lower case, A-labels where IDNA has them, a literal with its brackets; "" without one."""
-    domain = address.rpartition("@")[2] if "@" in address else ""
+    """The domain in a form for comparison: lower case, A-labels where IDNA has them, no dot at the end, a literal with its brackets; ""
+    without one."""
+    domain = address.rpartition("@")[2].removesuffix(".") if "@" in address else ""
     if domain.isascii():
-        return domain.lower()
+        return _literal_of(domain.lower()) if domain.startswith("[") else domain.lower()
     try:
         return idna.encode(domain, uts46=True).decode("ascii").lower()
     except (idna.IDNAError, UnicodeError, ValueError, IndexError):
         return domain.lower()
+
+
+def _literal_of(domain: str) -> str:
+    """An IPv6 literal in the shortest form of its address; others as they are."""
+    if not domain.startswith("[ipv6:"):
+        return domain
+    try:
+        return f"[ipv6:{ipaddress.IPv6Address(domain[6:-1])}]"
+    except ValueError:
+        return domain
 
 
 # ---- fields of the extension
@@ -413,7 +425,7 @@ def parse_counter(text: str, what: str, highest: int = COUNTER_MAX) -> int:
 
     Raises: WireError 501 5.5.4.
     """
-    if _COUNTER.fullmatch(text) is None or (value := int(text)) > highest:
+    if _COUNTER.fullmatch(text) is None or (value := decimal(text, highest)) is None:
         raise bad_argument(f"Bad {what}")
     return value
 

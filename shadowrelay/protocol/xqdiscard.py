@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from shadowrelay.model.ids import NO_DATABASE, NO_SERVER
 from shadowrelay.model.message import NO_ORDINALS
+from shadowrelay.model.numbers import decimal
 from shadowrelay.model.ownership import CopyNumber, DiscardEvent, DiscardStatus, StatusAnswer, StatusQuestion, StatusState
 from shadowrelay.model.peers import DiscardReply
 from shadowrelay.model.replies import SUPERSEDED, Reply, WireError
@@ -195,7 +196,7 @@ def parse_answer_lines(lines: Sequence[str]) -> tuple[StatusAnswer, ...]:
     if found := _ENHANCED.match(last):
         last = last[found.end() :]
     count = _ANSWERS.fullmatch(last)
-    if count is None or int(count[1]) != len(lines) - 1:
+    if count is None or decimal(count[1]) != len(lines) - 1:
         raise garbled_reply()
     return tuple(map(parse_answer, lines[:-1]))
 
@@ -344,7 +345,7 @@ def parse_reply_lines(lines: Sequence[str]) -> DiscardReply:
     texts = [line[found.end() :] if (found := _SUCCESS.match(line)) else line for line in lines]
     last_text = texts.pop()
     last = _REMAINING.fullmatch(last_text)
-    if last is None or (remaining := int(last[1])) > COUNTER_MAX:
+    if last is None or (remaining := decimal(last[1], COUNTER_MAX)) is None:
         raise garbled_reply()
     events: list[DiscardEvent] = []
     try:

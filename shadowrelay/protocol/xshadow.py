@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from shadowrelay.model.ids import NO_DATABASE, NO_MESSAGE, DatabaseId, MessageId
 from shadowrelay.model.message import NO_ORDINALS, BodyType, Envelope, Ordinals, Recipient
+from shadowrelay.model.numbers import decimal
 from shadowrelay.model.ownership import CopyNumber
 from shadowrelay.model.peers import PeerIdentity, Seen
 from shadowrelay.model.printable import printable
@@ -170,7 +171,7 @@ def format_position(position: int) -> str:
 def parse_position(reply_text: str) -> int | None:
     """The last position in the text of a reply of one or more lines; `None` if absent. Never raises."""
     found = _POSITION.findall(reply_text)
-    return int(found[-1]) if found and int(found[-1]) <= COUNTER_MAX else None
+    return decimal(found[-1], COUNTER_MAX) if found else None
 
 
 # a copy

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.model.routing import HostPort
-from shadowrelay.model.values import dataclass
+from shadowrelay.model.values import dataclass, replace
 from shadowrelay.settings import authority_change as change
 from shadowrelay.settings.authority import make_authority, signed_pems, write_file
 from shadowrelay.settings.cluster_answers import FILE as ANSWERS
@@ -25,6 +25,8 @@ CERTIFICATE_LIFE = timedelta(days=365)
 ADMIN_PORT = 8025
 ADMIN_TLS_PORT = 8026
 ANYWHERE = "0.0.0.0"
+PEERS_PORT = 2555  # of the connector for peers, where each node has a machine of its own
+PEERS_PORT_BEHIND = 10_000  # on one machine: so far from the port for clients
 PRIVATE, READABLE = 0o600, 0o644
 UNIT = Path(__file__).with_name("shadowrelay.service")
 CONTAINER_USER = 10001  # of the image. Dockerfile
@@ -40,7 +42,7 @@ services:
     tmpfs: [/tmp]
     cap_drop: [ALL]
     security_opt: ["no-new-privileges:true"]
-    ports: ["{port}:{port}", "{admin}:{admin}"]
+    ports: [{ports}]
     volumes:
       - .:/etc/shadowrelay:ro
       - queue:/var/lib/shadowrelay
@@ -50,6 +52,7 @@ volumes:
   tracking:
 """
 
+PEERS = "peers"  # the name of their connector
 AUTHORITY_NAME = "mail nodes"
 REMOVED = ".removed"  # ending of the directory of a node that was removed
 
@@ -58,12 +61,14 @@ Parsed = TypeVar("Parsed")
 
 @dataclass(frozen=True, slots=True)
 class PlannedNode:
-    """Shapes: `address` is where peers and clients connect to; `admin` where its API listens."""
+    """Shapes: `address` is where clients connect to, `for_peers` where peers do; `admin` where its API listens. A node of a cluster that
+    was made by an earlier version has one address for both."""
 
     name: str
     site: str
     address: HostPort
     admin: HostPort
+    for_peers: HostPort
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +143,31 @@ def planned(
     if errors:
         raise ConfigurationError("\n".join(errors))
     numbered = [
-        PlannedNode(one.name, one.site, one.address, HostPort("127.0.0.1", ADMIN_PORT + (number if is_on_one_machine else 0)))
+        replace(
+            one,
+            admin=HostPort("127.0.0.1", ADMIN_PORT + (number if is_on_one_machine else 0)),
+            for_peers=HostPort(one.address.host, _port_for_peers(one.address.port, is_on_one_machine=is_on_one_machine)),
+        )
         for number, one in enumerate(found)
     ]
     return ClusterPlan(
         tuple(numbered), boundary, tuple(accepted), tuple(map(str, networks)), tuple(hops), is_on_one_machine, is_in_containers
     )
+
+
+def _port_for_peers(port: int, *, is_on_one_machine: bool) -> int:
+    if is_on_one_machine:
+        return port + PEERS_PORT_BEHIND if port + PEERS_PORT_BEHIND <= 65535 else port - PEERS_PORT_BEHIND
+    return PEERS_PORT if port != PEERS_PORT else PEERS_PORT + 1
+
+
+def _as_before(cluster: ClusterPlan, directory: Path) -> ClusterPlan:
+    """A cluster of an earlier version goes on with one connector for clients and peers: its nodes would not find a new one otherwise.
+    `check` says how to separate them."""
+    present = [path.read_text(encoding="utf-8") for node in cluster.nodes if (path := directory / node.name / "node.toml").exists()]
+    if not present or any(f'name = "{PEERS}"' in text for text in present):
+        return cluster
+    return replace(cluster, nodes=tuple(replace(node, for_peers=node.address) for node in cluster.nodes))
 
 
 def _node(text: str) -> PlannedNode:
@@ -155,7 +179,7 @@ def _node(text: str) -> PlannedNode:
     where = parse_host_port(parts[-1] if len(parts) == 3 else name, port_default=25)
     if not where.port:
         raise ValueError("has the port 0; the other nodes must know the port")
-    return PlannedNode(name, site, where, HostPort("127.0.0.1", ADMIN_PORT))
+    return PlannedNode(name, site, where, HostPort("127.0.0.1", ADMIN_PORT), where)
 
 
 def node_toml(cluster: ClusterPlan, node: PlannedNode) -> str:
@@ -180,12 +204,19 @@ def _lines(cluster: ClusterPlan, node: PlannedNode) -> Iterator[str]:
     yield '#shadow_resubmit_time_span = "3h"'
     grants: dict[str, object] = {"accepted_domains": list(cluster.accepted_domains), "relay_from": list(cluster.relay_from)}
     granted = {key: value for key, value in grants.items() if value}
-    yield from _table("[[receive_connectors]]", name="inbound", listen=str(listen), **granted)
+    if node.for_peers == node.address:
+        yield from _table("[[receive_connectors]]", name="inbound", listen=str(listen), **granted)
+    else:
+        yield from _table("[[receive_connectors]]", name="inbound", listen=str(listen), accept_xshadow=False, **granted)
+        yield ""
+        yield "# For the other nodes only: let nobody else reach this port. Whatever strangers do, the nodes stay together."
+        for_peers = node.for_peers if cluster.is_on_one_machine else HostPort(ANYWHERE, node.for_peers.port)
+        yield from _table("[[receive_connectors]]", name=PEERS, listen=str(for_peers))[1:]
     for peer in cluster.nodes:
         if peer != node:
             admin = f"http://{peer.admin}" if cluster.is_on_one_machine else f"https://{HostPort(peer.address.host, ADMIN_TLS_PORT)}"
             yield from _table(
-                "[[peers]]", name=peer.name, site=peer.site, boundary=cluster.boundary, address=str(peer.address), admin=admin
+                "[[peers]]", name=peer.name, site=peer.site, boundary=cluster.boundary, address=str(peer.for_peers), admin=admin
             )
     if cluster.next_hops:
         patterns = [f"*@{domain}" for domain in cluster.accepted_domains] or ["*"]
@@ -195,6 +226,11 @@ def _lines(cluster: ClusterPlan, node: PlannedNode) -> Iterator[str]:
     yield from _table("[tracking]", directory=where["tracking"])
     encrypted = {} if cluster.is_on_one_machine else {"tls_listen": str(HostPort(ANYWHERE, ADMIN_TLS_PORT))}
     yield from _table("[admin]", listen=str(node.admin), **encrypted, token_file="token")
+
+
+def _compose(node: PlannedNode) -> str:
+    ports = dict.fromkeys((node.address.port, node.for_peers.port, ADMIN_TLS_PORT))
+    return COMPOSE.format(name=node.name, ports=", ".join(f'"{port}:{port}"' for port in ports))
 
 
 def _table(title: str, **values: object) -> list[str]:
@@ -249,6 +285,7 @@ def write(
     step = None
     try:
         directory.mkdir(parents=True, exist_ok=True)
+        cluster = _as_before(cluster, directory)
         pem, key = files = change.pair(directory)
         if pem.exists() or key.exists():
             if is_renewal and is_new_authority:
@@ -281,7 +318,7 @@ def write(
             put(place / "token", token, PRIVATE)
             put(place / "node.toml", node_toml(cluster, node).encode())
             if cluster.is_in_containers:
-                put(place / "compose.yaml", COMPOSE.format(name=node.name, port=node.address.port, admin=ADMIN_TLS_PORT).encode())
+                put(place / "compose.yaml", _compose(node).encode())
             elif not cluster.is_on_one_machine:
                 put(place / "shadowrelay.service", UNIT.read_bytes())
         gone = _put_away(directory, removed)

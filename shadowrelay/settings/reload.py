@@ -26,6 +26,7 @@ FIXED_SEND = (
     "unused_session_timeout",
     "peer_connection_inactivity_timeout",
     "concurrency_per_destination",
+    "max_outbound_connections",
     "eight_bit_without_8bitmime",
 )
 

@@ -6,7 +6,7 @@ without its passwords and keys, which only the connecting library needs.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from fractions import Fraction
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
@@ -15,6 +15,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, InstanceOf, PlainSerializer
 
 from shadowrelay.model.ids import ServerName
+from shadowrelay.model.numbers import decimal
 from shadowrelay.model.routing import HostPort
 
 LEFT_OUT = "[left out]"
@@ -154,11 +155,12 @@ def parse_host_port(value: object, *, port_default: int | None = None) -> HostPo
     host, port = _split(value.strip())
     if not host or (not port and port_default is None):
         raise wrong
-    if port and not (port.isascii() and port.isdigit() and int(port) <= 65535):
-        raise ValueError(f"has the port {port!r}; a port is a number from 0 to 65535")
+    number = decimal(port, 65535)
+    if port and number is None:
+        raise ValueError(f"has the port {port[:20]!r}; a port is a number from 0 to 65535")
     if ":" not in host and not _HOST.fullmatch(host):
         raise wrong
-    return HostPort(host, int(port) if port else port_default or 0)
+    return HostPort(host, port_default or 0 if number is None else number)
 
 
 def _split(text: str) -> tuple[str, str]:
@@ -266,6 +268,15 @@ def parse_pattern(value: object) -> str:
     if (local and domain) if at else (text.startswith("*") or text.lower() == "postmaster"):
         return text
     raise ValueError(f'matches no address; write "*@{domain.strip("*.") or "corp.example"}", or "*" for all recipients')
+
+
+def is_in_networks(text: str, networks: Sequence[Network]) -> bool:
+    """Whether the text is an address in one of the networks."""
+    try:
+        address = ip_address(text)
+    except ValueError:  # not an address: a socket without one
+        return False
+    return any(address in network for network in networks if network.version == address.version)
 
 
 _AS_TEXT = PlainSerializer(str, when_used="json")

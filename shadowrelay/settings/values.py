@@ -212,6 +212,9 @@ class ReceiveConnector(Section):
     At most 4m, because clients give up after 5 (RFC 5321 asks for 10). Source: msp-rc, seed-003"""
     accept_xshadow: bool = True
     """Peers may place shadow messages through this connector. Source: seed-003"""
+    allow_untrusted_routing: bool = False
+    """Accept user%host@domain, host!user@domain, "user@host"@domain and @host:user@domain from clients that may not relay: a mail store
+    that trusts this node may pass them on. Source: docs"""
     connection_inactivity_timeout: Annotated[Duration, Field(ge=10 * MILLISECOND, le=DAY)] = Field(default_factory=_inactivity_timeout)
     """A session without progress for this long is closed; edge: 1m. Less than connection_timeout. Source: seed-000, msp-rc"""
     connection_timeout: Annotated[Duration, Field(ge=10 * MILLISECOND, le=DAY)] = Field(default_factory=_connection_timeout)
@@ -221,9 +224,9 @@ class ReceiveConnector(Section):
     max_recipients_per_message: Annotated[Count, Field(ge=1, le=5000)] = 5000
     """Recipients of one message; more are answered 452. At most 5,000: all ordinals must fit a reply. RFC 5321 4.5.3.1.8. Source: msp-rc"""
     max_sessions: Annotated[Count, Field(ge=1, le=100_000)] = 5000
-    """Concurrent sessions of this connector; further ones are answered 421. Source: msp-rc"""
+    """Concurrent sessions of this connector; further ones are answered 421. Peers and relay_from have as many again. Source: msp-rc"""
     max_sessions_per_address: Annotated[Count, Field(ge=1, le=100_000)] = 200
-    """Concurrent sessions from one client address; further ones are answered 421. Not for peers. Source: msp-rc"""
+    """Concurrent sessions from one client: an IPv4 address or an IPv6 /64; further ones are answered 421. Not for peers. Source: msp-rc"""
     max_protocol_errors: Annotated[Count, Field(ge=1, le=1000)] = 5
     """Errors after which a session is closed. Source: msp-rc"""
     max_hop_count: Annotated[Count, Field(ge=1, le=500)] = 60
@@ -340,6 +343,11 @@ class Send(Section):
     notifications stays open."""
     concurrency_per_destination: Annotated[Count, Field(ge=1, le=1000)] = 20
     """Concurrent sessions to one next hop, and to each of its addresses."""
+    max_outbound_connections: Annotated[Count, Field(ge=1, le=100_000)] = 1000
+    """Concurrent sessions to all next hops; peers have others. At most half of the descriptors of the process. Source: msp-ts"""
+    dsn_to_private_networks: bool = False
+    """Return mail of clients that may not relay to senders whose mail server is in a private network, too, by DNS or an address literal. A
+    route is always obeyed. Source: docs"""
     eight_bit_without_8bitmime: bool = True
     """Send 8-bit content as it is to a next hop that does not offer 8BITMIME; false: return it, unless the next hop is inside the boundary.
     RFC 6152"""

@@ -156,6 +156,12 @@ def _about_connector(connector: ReceiveConnector, settings: Settings) -> Iterato
         yield f"{name}: externally_secured holds every address: anybody may place and ask for copies under a peer's name"
     if connector.externally_secured and not connector.accept_xshadow:
         yield f"{name}: externally_secured has no effect while accept_xshadow is false"
+    has_authority = settings.tls is not None and settings.tls.peer_authority is not None
+    if connector.accepted_domains and connector.accept_xshadow and has_authority and settings.peers and not connector.externally_secured:
+        yield (
+            f"{name}: strangers and peers share it, so that strangers can be in the way of copies: give the peers a connector of their "
+            'own, in the steps of docs/operations.md "A connector for peers"'
+        )
     if not connector.relay_from and not connector.accepted_domains and not settings.peers:
         yield f"{name}: with neither relay_from nor accepted_domains every recipient is refused with 550"
 

@@ -16,6 +16,7 @@ import ssl
 import uuid
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
+from itertools import islice
 from typing import Any, ClassVar
 
 import structlog
@@ -31,8 +32,15 @@ from shadowrelay.smtp.limits import (
     COMMAND_OCTETS_MAX,
     COMMAND_OCTETS_MAX_BY_VERB,
     COMMAND_TOO_LONG,
+    EVICTED_IDLE_SECONDS,
+    EVICTION_LOOKS,
     EXCHANGE_STARTS,
     FAILED_IN_CONTENT,
+    FRUITLESS_DELAY_SECONDS,
+    FRUITLESS_MAX,
+    FRUITLESS_PEER_FACTOR,
+    FRUITLESS_SLOW,
+    FRUITLESS_TRUSTED_FACTOR,
     HANDSHAKE_SECONDS,
     NO_SMTP_CLIENT,
     NOT_IMPLEMENTED,
@@ -41,6 +49,7 @@ from shadowrelay.smtp.limits import (
     REPLIES_OCTETS_MAX,
     SHUTTING_DOWN,
     TIMED_OUT,
+    TOO_MANY_COMMANDS,
     TOO_MANY_ERRORS,
     TOO_MANY_SESSIONS,
     UNKNOWN_COMMAND,
@@ -52,7 +61,9 @@ from shadowrelay.smtp.reception import Reception, SessionState
 aiosmtpd_log.setLevel(logging.WARNING)  # it logs each connection, in a format other than ours
 
 VERBS_NOT_IMPLEMENTED = frozenset({"AUTH", "ATRN", "BURL", "ETRN", "EXPN", "SAML", "SEND", "SOML", "TURN"})
+FRUITLESS = frozenset({"EHLO", "HELO", "HELP", "MAIL", "NOOP", "RSET", "STARTTLS", "VRFY"})
 HELD_BACK_LOOK_SECONDS = 1.0  # how often a client that is kept waiting is checked for having given up
+ROOM_LOOK_SECONDS = 0.1  # how often a stranger looks for memory beside what is kept for others
 HTTP_VERBS = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "POST", "PUT"})  # from a browser made to connect to us
 PROTOCOL_ERROR_CODES = frozenset({500, 501, 502, 503, 504, 530, 555})
 
@@ -103,6 +114,7 @@ class Connection(SMTP):
         self._is_counted_only = False  # refused with many others: a log line for each would add to the flood
         self._refused_at_once: Reply | None = None
         self._began_at = 0.0
+        self._is_ours = False  # of a peer, or of a client that may relay
 
     # life cycle
 
@@ -113,10 +125,13 @@ class Connection(SMTP):
         self.state = SessionState(client_ip(peername), peername[1] if isinstance(peername, tuple) else 0, self._began_at)
         self.peer = PeerPart(self.reception, self.state)
         address, connector = self.state.address, self.reception.connector
-        is_trusted = self.reception.rights.is_externally_secured(address)  # several nodes may share one address
-        of_address_max = connector.max_sessions if is_trusted else connector.max_sessions_per_address
-        self._refused_at_once = self.reception.count.enter(address, connector.max_sessions, of_address_max)
-        if self.reception.descriptors.refuses_session(_number_of(transport)):
+        is_of_peer = self.reception.is_of_peer(address)  # several nodes may share one address
+        self._is_ours = is_of_peer or self.reception.rights.may_relay(address)
+        of_client_max = 2 * connector.max_sessions if is_of_peer else connector.max_sessions_per_address
+        self._refused_at_once = self.reception.count.enter(address, connector.max_sessions, of_client_max, is_ours=self._is_ours)
+        if self._refused_at_once is TOO_MANY_SESSIONS and self._evict():
+            self._refused_at_once = None
+        if self.reception.descriptors.refuses_session(_number_of(transport), is_ours=self._is_ours):
             self._refused_at_once, self._is_counted_only = TOO_MANY_SESSIONS, True
         self._sessions[self] = None
         report_every_unwritten_octet(transport)
@@ -124,6 +139,32 @@ class Connection(SMTP):
         assert self._handler_coroutine is not None
         self.reception.running.add(self._handler_coroutine)
         self._handler_coroutine.add_done_callback(self.reception.running.discard)
+
+    def _evict(self) -> bool:
+        """All sessions are taken: end one in which nothing was proved, sent or said lately, so that silence keeps nobody out."""
+        silent_since = self.loop.time() - EVICTED_IDLE_SECONDS
+        for session in islice(self._sessions, EVICTION_LOOKS):
+            if session.gives_way(silent_since):
+                session.hang_up(TOO_MANY_SESSIONS, "gave way")
+                return True
+        return False
+
+    def gives_way(self, silent_since: float) -> bool:
+        """Whether it can be ended for another client's sake."""
+        is_silent = self.own_reader.progress_at <= silent_since and not self._is_ending and not self._is_our_time
+        return is_silent and not self._is_ours and not self.is_busy
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether the client may relay, or has proved to be a peer: its mail is mail of our own."""
+        return bool(self.state.peer) or self.reception.rights.may_relay(self.state.address)
+
+    def proved_peer(self) -> None:
+        """The client has proved to be a peer, whose other sessions are recognised by its address from now on."""
+        self.reception.peer_addresses.add(self.state.address)
+        if not self._is_ours:
+            self._is_ours = True
+            self.reception.count.proved()
 
     def pause_writing(self) -> None:
         """The client does not read its replies: stop reading from it."""
@@ -135,16 +176,23 @@ class Connection(SMTP):
         super().resume_writing()
         self.own_reader.resume()
 
+    def has_room_now(self) -> bool:
+        """Whether content can arrive."""
+        budget = self.reception.budget
+        return not (budget.is_full if self._is_ours else budget.is_for_ours)
+
     async def has_room(self, seconds: float) -> bool:
         """Wait up to `seconds` for memory for content. This time does not count against the client's timeouts."""
         budget = self.reception.budget
-        if not budget.is_full:
+        if self.has_room_now():
             return True
         waits_since = self.loop.time()
         self._is_our_time = True
         try:
             async with asyncio.timeout(seconds):
                 await budget.room()
+                while not self.has_room_now() and not self.gone.done():
+                    await asyncio.wait({self.gone}, timeout=ROOM_LOOK_SECONDS)
         except TimeoutError:
             budget.refused_count += 1
             return False
@@ -184,7 +232,7 @@ class Connection(SMTP):
         asyncio.StreamReaderProtocol.connection_lost(self, error)
         self.transport = None
         self._sessions.pop(self, None)
-        self.reception.count.leave(self.state.address)
+        self.reception.count.leave(self.state.address, is_ours=self._is_ours)
         self.gone.set_result(None)
         if self._is_handled:
             self.ended()
@@ -415,6 +463,8 @@ class Connection(SMTP):
                         try:
                             if self.state.peer and (self.peer.heard_at != reader.progress_at or name in EXCHANGE_STARTS):
                                 self.peer.heard(name, reader.progress_at)
+                            if name in FRUITLESS and self._is_fruitless(name):
+                                await self._slow_down()
                             await command(self, argument)
                         except Exception as error:
                             if not self._is_answered(name, error):
@@ -440,6 +490,26 @@ class Connection(SMTP):
             self._is_handled = True
             if self.transport is None:
                 self.ended()
+
+    def _is_fruitless(self, name: str) -> bool:
+        """Count a command that leads to no mail by itself; whether there were so many that the client has to wait, or go."""
+        state = self.state
+        if state.peer and name == "MAIL":
+            return False
+        state.fruitless_count += 1
+        return state.fruitless_count > FRUITLESS_SLOW * self._patience_factor()
+
+    def _patience_factor(self) -> int:
+        if self.state.peer:
+            return FRUITLESS_PEER_FACTOR
+        return FRUITLESS_TRUSTED_FACTOR if self.is_trusted else 1
+
+    async def _slow_down(self) -> None:
+        """Raises: ConnectionError if the session ends."""
+        if self.state.fruitless_count > FRUITLESS_MAX * self._patience_factor():
+            self.hang_up(TOO_MANY_COMMANDS, "too many commands")
+            raise ConnectionResetError("the session ended: too many commands")
+        await self.hold_back(FRUITLESS_DELAY_SECONDS)
 
     async def _skip_line(self, consumed: int) -> None:
         while True:

@@ -27,6 +27,7 @@ from typing import NamedTuple
 import structlog
 
 from shadowrelay.model.message import BodyType, Content, Envelope
+from shadowrelay.model.numbers import decimal
 from shadowrelay.model.queue import NextHopServer
 from shadowrelay.model.replies import DeliveryError, LeaseTooShort, PermanentDeliveryError, Reply, TransientDeliveryError
 from shadowrelay.model.routing import HostPort
@@ -47,7 +48,6 @@ DATA_SECONDS = 120.0  # RFC 5321 4.5.3.2.4
 BLOCK_SECONDS = 180.0  # RFC 5321 4.5.3.2.5
 DOT_SECONDS = 600.0  # RFC 5321 4.5.3.2.6; a shorter time causes duplicates
 BLOCK_OCTETS = 256 * 1024
-SIZE = re.compile(r"[0-9]{1,20}")  # RFC 1870 3
 RSET = b"RSET\r\n"
 OUT_OF_ORDER = 503
 TOO_MANY_RECIPIENTS_552, TLS_DEMANDED = 552, 530  # to RCPT; RFC 3207 4
@@ -291,8 +291,7 @@ class DeliveryTransaction:
         """Raises PermanentDeliveryError if the next hop does not offer an extension that the message needs."""
         work, offered, server = self.work, self.session.extensions, self.session.server
         envelope = work.envelope
-        size_max = offered.get("size", "")
-        if SIZE.fullmatch(size_max) and 0 < int(size_max) < work.size:
+        if 0 < (decimal(offered.get("size", "")) or 0) < work.size:  # RFC 1870 3: 0 is no limit
             raise PermanentDeliveryError(TOO_LARGE, server)
         if needs.is_8bit and "8bitmime" not in offered and not work.may_send_8bit:
             raise PermanentDeliveryError(NEEDS_8BITMIME, server)
@@ -483,12 +482,14 @@ class SmtpDeliverer:
         shuffle: Callable[[list[Exchange]], None] = random.shuffle,
         to_peer: Callable[[HostPort], Awaitable[Opened | None]] = no_peer,
         names: HostNames | None = None,
+        sessions_max: float = inf,
     ) -> None:
         self._connect_options = options
         self._to_peer = to_peer
         inactivity_seconds = connection_inactivity_timeout.total_seconds()
         unused_seconds = min(unused_session_timeout.total_seconds(), inactivity_seconds)
-        self._sessions = Sessions(unused_seconds, options.connect_seconds, is_by_name=options.tls is TlsUse.REQUIRED)
+        is_by_name = options.tls is TlsUse.REQUIRED
+        self._sessions = Sessions(unused_seconds, options.connect_seconds, is_by_name=is_by_name, sessions_max=sessions_max)
         self._next_hops = NextHops(resolver, self._sessions, mx_port, shuffle, names, is_own)
         self._sends_8bit = sends_8bit
         self._concurrency = concurrency_per_destination
@@ -519,7 +520,7 @@ class SmtpDeliverer:
 
     async def _try_others(self, course: ServersInTurn, tried: NextHopHost | None) -> None:
         """Try server after server. Raises what is final for all recipients, except where some are refused already."""
-        async with contextlib.aclosing(self._next_hops.targets(course.job.destination)) as targets:
+        async with contextlib.aclosing(self._next_hops.targets(course.job.destination, course.job.reach)) as targets:
             async for target in targets:
                 if course.leads_back or not course.may_go_on():
                     break

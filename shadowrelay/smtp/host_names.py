@@ -38,6 +38,7 @@ import dns.rcode
 import dns.resolver
 import structlog
 
+from shadowrelay.model.numbers import decimal
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.smtp.client import dial
@@ -322,7 +323,7 @@ def _reason(error: Exception) -> str:
     for server, _, _, what, _ in error.kwargs["errors"]:
         text = "no answer" if isinstance(what, dns.exception.Timeout) else str(what) or type(what).__name__
         address, _, port = server.removeprefix("Do53:").rpartition("@")
-        said[f"{HostPort(address, int(port))}: {text}"] = None
+        said[f"{HostPort(address, decimal(port) or 0)}: {text}"] = None
     return "; ".join(said) or "no answer"
 
 

@@ -10,7 +10,7 @@ failures on this side are 4xx.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv6Address, IPv6Network
 from types import MappingProxyType
 from typing import Final
 
@@ -18,7 +18,7 @@ from shadowrelay.model.replies import Reply
 from shadowrelay.model.routing import HostPort
 from shadowrelay.pipeline.router import Router
 from shadowrelay.protocol.fields import ORDINAL_MAX, domain_of
-from shadowrelay.settings.texts import Network
+from shadowrelay.settings.texts import is_in_networks
 from shadowrelay.settings.values import ReceiveConnector, Route
 
 # for any session
@@ -57,6 +57,10 @@ RCPT_FIRST = Reply(503, "5.5.1", "Need RCPT command first")
 NO_VALID_RECIPIENTS = Reply(554, "5.5.1", "No valid recipients")  # RFC 2920 3.1
 TLS_IS_ACTIVE = Reply(503, "5.5.1", "TLS is already active")
 RELAYING_DENIED = Reply(550, "5.7.1", "Relaying denied")
+ROUTING_DENIED = Reply(550, "5.7.1", "Routing by the local part is not allowed")
+NO_RETURN_PATH = Reply(550, "5.1.8", "Mail could not be returned to that sender address")  # RFC 3463 X.1.8
+TOO_MANY_COMMANDS = Reply(421, "4.7.0", "Too many commands that lead to no mail")
+TLS_BUSY = Reply(454, "4.7.0", "TLS is not available now")  # RFC 3207 4
 NO_POSTMASTER = Reply(550, "5.1.1", "No postmaster without a domain here")
 LOOP = Reply(554, "5.4.6", "Too many hops, message loops")  # RFC 3463 X.4.6
 OUT_OF_STEP = Reply(421, "4.7.0", "Protocol synchronization error")  # octets where RFC 2920 allows none
@@ -106,10 +110,10 @@ class Rights:
         self.is_externally_secured = lru_cache(CACHED_MAX)(self._is_externally_secured)
 
     def _may_relay(self, address: str) -> bool:
-        return _is_in(address, self._relay_from)
+        return is_in_networks(address, self._relay_from)
 
     def _is_externally_secured(self, address: str) -> bool:
-        return _is_in(address, self._externally_secured)
+        return is_in_networks(address, self._externally_secured)
 
     def accepts(self, recipient: str) -> bool:
         """Whether any client may send to this recipient, which must have a domain."""
@@ -135,14 +139,6 @@ def _has_route(routes: Sequence[Route], address: str) -> bool:
     # One that has only a `site` has no hosts here, or leaves them to DNS: it is a route all the same.
     with_hosts = [route if route.next_hop else route.model_copy(update={"next_hop": (SOMEWHERE,)}) for route in routes]
     return bool(Router(with_hosts).destination(address).hosts)
-
-
-def _is_in(text: str, networks: tuple[Network, ...]) -> bool:
-    try:
-        address: IPv4Address | IPv6Address = ip_address(text)
-    except ValueError:  # not an address: a socket without one
-        return False
-    return any(address in network for network in networks if isinstance(network, IPv6Network) == (address.version == 6))
 
 
 READ_AHEAD_OCTETS = 16 * 1024  # the stream's limit: for a line (the longest command has 8,211), and the minimum block of content
@@ -174,6 +170,15 @@ COMMAND_OCTETS_MAX_BY_VERB: Mapping[str, int] = MappingProxyType(
 )
 
 
+FRUITLESS_SLOW, FRUITLESS_MAX = 100, 200  # commands since the last accepted message: slowed, ended. Postfix's smtpd_junk_command_limit: 100
+FRUITLESS_TRUSTED_FACTOR, FRUITLESS_PEER_FACTOR = 10, 100  # a peer's sessions stay open, and it polls once in a second
+FRUITLESS_DELAY_SECONDS = 0.25  # 20 sessions make 80 commands in a second
+FRUITLESS_RECIPIENTS = 10  # recipients of a transaction that came to nothing count as a command each
+EVICTED_IDLE_SECONDS = 10.0  # where all sessions are taken, one that was silent for so long gives way. Postfix's stress time-out
+EVICTION_LOOKS = 100  # at the sessions that began first: a flood of connections must not cost more
+HANDSHAKES_MAX = 64  # of clients that have proved nothing, at a time; as many again of those that give a peer's name
+
+
 class Descriptors:
     """Reserves descriptors for what must continue when many sessions are open: the store, the logs, peers, next hops and
     the administration. A new session or spool file is refused if only the reserve is left.
@@ -191,9 +196,9 @@ class Descriptors:
         self.limit = limit
         self.reserve = min(RESERVED_DESCRIPTORS_MAX, limit // 4)
 
-    def refuses_session(self, number: int) -> bool:
-        """Whether a connection with this descriptor is one too many. It still gets its 421."""
-        return self._refuses(number, self.limit - self.reserve)
+    def refuses_session(self, number: int, *, is_ours: bool = False) -> bool:
+        """Whether a connection with this descriptor is one too many. It still gets its 421. `is_ours`: see `SessionCount`."""
+        return self._refuses(number, self.limit - (self.reserve * 5 // 8 if is_ours else self.reserve))
 
     def cuts_off_session(self, number: int) -> bool:
         """Whether there is no time even for the 421: so many connections came at once that half of the reserve is used."""
@@ -212,26 +217,44 @@ class Descriptors:
         return number >= maximum
 
 
+def client_network(address: str) -> str:
+    """What limits for one client count: an IPv4 address, or the 64 bits of IPv6 that one customer has at least."""
+    if ":" not in address:
+        return address
+    try:
+        found = IPv6Address(address)
+    except ValueError:
+        return address
+    return str(IPv6Network((int(found) >> 64 << 64, 64)))
+
+
 class SessionCount:
-    """Open sessions, in total and by client address."""
+    """Open sessions: of strangers, of ours (peers, clients that may relay), and by client. Neither kind takes the place of the other."""
 
     def __init__(self) -> None:
-        self._by_address: Counter[str] = Counter()
-        self._count = 0
+        self._by_client: Counter[str] = Counter()
+        self._counts = [0, 0]
 
-    def enter(self, address: str, sessions_max: int, sessions_per_address_max: int) -> Reply | None:
+    def enter(self, address: str, sessions_max: int, of_client_max: int, *, is_ours: bool) -> Reply | None:
         """Count one more session; returns the refusal if it exceeds a limit. Call `leave` in either case."""
-        self._count += 1
-        self._by_address[address] += 1
-        if self._count > sessions_max:
+        client = client_network(address)
+        self._counts[is_ours] += 1
+        self._by_client[client] += 1
+        if self._counts[is_ours] > sessions_max:
             return TOO_MANY_SESSIONS
-        if self._by_address[address] > sessions_per_address_max:
+        if self._by_client[client] > of_client_max:
             return TOO_MANY_SESSIONS_OF_ADDRESS
         return None
 
-    def leave(self, address: str) -> None:
+    def proved(self) -> None:
+        """A stranger has turned out to be a peer."""
+        self._counts[False] -= 1
+        self._counts[True] += 1
+
+    def leave(self, address: str, *, is_ours: bool) -> None:
         """The session has ended."""
-        self._count -= 1
-        self._by_address[address] -= 1
-        if self._by_address[address] <= 0:
-            del self._by_address[address]
+        client = client_network(address)
+        self._counts[is_ours] -= 1
+        self._by_client[client] -= 1
+        if self._by_client[client] <= 0:
+            del self._by_client[client]

@@ -43,9 +43,70 @@ class Opening:
     task: "asyncio.Task[None] | None" = None
     began_at: float = 0.0
     connected_at: float = inf
+    is_session: bool = False
 
 
 OpenSession = Callable[[Opening], Awaitable[Opened]]
+GIVES_WAY_SECONDS = 10.0  # where all sessions are taken, a connection that was not greeted for so long ends
+
+
+class OutboundLimit:
+    """How many sessions with all addresses may be open, or being opened, at a time. docs/security.md "Strangers".
+
+    Who has to wait gets its turn in order, when a session has ended. Sooner ends what is idle, and what was not greeted: servers that never
+    greet do not hold up those that do.
+    """
+
+    def __init__(self, sessions_max: float = inf) -> None:
+        self.sessions_max = sessions_max
+        self.count = 0
+        self.end_idle: Callable[[], bool] = bool  # ends a session that is kept for later; whether there was one
+        self._openings: dict[Opening, AddressSessions] = {}  # in the order in which they began
+        self._waiting: dict[AddressSessions, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def takes(self, opening: Opening, address: "AddressSessions") -> bool:
+        """Whether this connection may be opened now; if not, `address` is told later."""
+        if self.count >= self.sessions_max:
+            self._waiting[address] = None
+            self._make_room()
+            return False
+        self.count += 1
+        self._openings[opening] = address
+        return True
+
+    def opened(self, opening: Opening) -> None:
+        """It is a session now."""
+        self._openings.pop(opening, None)
+
+    def give_back(self, opening: Opening | None = None) -> None:
+        """A session has ended, or could not be opened."""
+        if opening is not None:
+            self._openings.pop(opening, None)
+        self.count -= 1
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._wake)
+
+    def _wake(self) -> None:
+        while self._waiting and self.count < self.sessions_max:
+            first = next(iter(self._waiting))
+            del self._waiting[first]
+            first.open_more()
+        self._make_room()
+
+    def _make_room(self) -> None:
+        if not self._waiting or self._timer is not None or self.end_idle() or not self._openings:
+            return
+        oldest, address = next(iter(self._openings.items()))
+        loop = asyncio.get_running_loop()
+        if (left := oldest.began_at + GIVES_WAY_SECONDS - loop.time()) > 0:
+            self._timer = loop.call_later(left, self._look)
+        else:
+            address.give_way(oldest)
+
+    def _look(self) -> None:
+        self._timer = None
+        self._make_room()
 
 
 class AddressSessions:
@@ -54,7 +115,8 @@ class AddressSessions:
     A session is idle, in use or leaving. While a transaction waits, none is idle, and one is in use or being opened.
     """
 
-    def __init__(self, unused_seconds: float, slow_seconds: float) -> None:
+    def __init__(self, unused_seconds: float, slow_seconds: float, limit: OutboundLimit | None = None) -> None:
+        self._limit = limit or OutboundLimit()
         self._unused_seconds = unused_seconds
         self._slow_seconds = slow_seconds
         self._loop = asyncio.get_running_loop()
@@ -113,7 +175,7 @@ class AddressSessions:
         turn: asyncio.Future[Opened | NoSession] = self._loop.create_future()
         self._waiting.append(turn)
         self._open_session, self._concurrency = open_session, concurrency
-        self._open_more()
+        self.open_more()
         timer = None if patience is None else self._loop.call_later(patience, self._lose_patience, turn)
         try:
             return await turn
@@ -141,13 +203,13 @@ class AddressSessions:
         else:
             self._hand_on(session)
             return
-        self._open_more()
+        self.open_more()
 
     def drop(self, session: Opened) -> None:
         """End it at once."""
         self._busy.discard(session)
         session.pipeline.abort()
-        self._open_more()
+        self.open_more()
 
     def _hand_on(self, session: Opened) -> None:
         while self._waiting:
@@ -163,7 +225,8 @@ class AddressSessions:
 
     # opening
 
-    def _open_more(self) -> None:
+    def open_more(self) -> None:
+        """Open what transactions wait for, as far as that is possible now."""
         while self._waiting and self._waiting[0].done():
             self._waiting.popleft()
         if not self._waiting or self._is_closed or self._open_session is None:
@@ -172,14 +235,33 @@ class AddressSessions:
         standing, opening, waiting = self.standing_count, len(self._opening), len(self._waiting)
         count, self.window = rules.openings(self.window, self._concurrency, standing, opening, waiting, now)
         for _ in range(count):
-            self._begin(now)
+            if not self._begin(now):
+                break
         self._look_at(now + rules.MUTE_SECONDS)
 
-    def _begin(self, now: float) -> None:
+    def _begin(self, now: float) -> bool:
+        """False: all sessions are taken."""
         assert self._open_session is not None
         opening = Opening(began_at=now)
+        if not self._limit.takes(opening, self):
+            return False
         self._opening.add(opening)
         opening.task = self._loop.create_task(self._open(opening, self._open_session), name="session")
+        opening.task.add_done_callback(lambda task: self._over(opening, task))
+        return True
+
+    def _over(self, opening: Opening, task: "asyncio.Task[None]") -> None:
+        if not opening.is_session:
+            self._opening.discard(opening)
+            self._limit.give_back(opening)
+
+    def give_way(self, opening: Opening) -> None:
+        """The server has not greeted for long, and others wait."""
+        if opening.task is not None:
+            opening.task.cancel()
+        self._opening.discard(opening)
+        self._was_refused(NoSession(NOT_GREETED, was_slow=opening.connected_at == inf))
+        self._look_at(self._loop.time())
 
     async def _open(self, opening: Opening, open_session: OpenSession) -> None:
         try:
@@ -195,7 +277,10 @@ class AddressSessions:
             is_slow = self._loop.time() - opening.began_at >= self._slow_seconds
             self._was_refused(NoSession(broken.reply, broken.is_refusal, is_slow and opening.connected_at == inf))
         else:
+            opening.is_session = True
             self._opening.discard(opening)
+            self._limit.opened(opening)
+            session.pipeline.when_closed(self._limit.give_back)
             if self._is_closed:
                 session.pipeline.abort()
                 return
@@ -213,7 +298,7 @@ class AddressSessions:
         now = self._loop.time()
         if self.standing_count:
             self.was_limited(refused.reply, "")
-            self._open_more()
+            self.open_more()
             return
         if any(not self._is_mute(opening, now) for opening in self._opening):
             return  # one of them may be taken
@@ -247,7 +332,7 @@ class AddressSessions:
             mute_count = sum(self._is_mute(opening, now) for opening in self._opening)
             if not self.standing_count and 0 < mute_count == len(self._opening) <= rules.MUTE_MAX:
                 self._begin(now)
-            self._open_more()
+            self.open_more()
         elif self._opening:
             for opening in [one for one in self._opening if now - one.connected_at >= self._unused_seconds]:
                 self._call_off(opening)  # the server has no place for it, and others may wait for one
@@ -266,11 +351,17 @@ class AddressSessions:
         self._leaving.add(session)
         session.pipeline.when_closed(lambda: self._leaving.discard(session))
 
-    def end_idle(self) -> int:
-        """End what is kept for later; returns how many sessions."""
-        count = len(self._idle)
-        while self._idle:
-            self._end(self._idle.pop()[1])
+    @property
+    def idle_since(self) -> float:
+        """When the session that is kept longest was used last."""
+        return self._idle[0][0] if self._idle else inf
+
+    def end_idle(self, count_max: float = inf) -> int:
+        """End what is kept for later, the oldest first; returns how many sessions."""
+        count = 0
+        while self._idle and count < count_max:
+            self._end(self._idle.pop(0)[1])
+            count += 1
         return count
 
     async def close(self) -> None:
@@ -295,6 +386,7 @@ class AddressSessions:
 
 ADDRESSES_MAX = 1_000  # remembered
 IDLE_SESSIONS_MAX = 200  # over all addresses
+NOT_GREETED = CONNECTION_FAILED._replace(text=f"{CONNECTION_FAILED.text}: it gave way to others, no greeting for {GIVES_WAY_SECONDS:.0f} s")
 
 
 class Addressed(Protocol):
@@ -310,7 +402,9 @@ class Sessions:
     """All addresses. What an address showed is remembered as long as there is room. `is_by_name`: certificates must have the name of the
     server, so that a session serves one name only."""
 
-    def __init__(self, unused_seconds: float, slow_seconds: float, *, is_by_name: bool) -> None:
+    def __init__(self, unused_seconds: float, slow_seconds: float, *, is_by_name: bool, sessions_max: float = inf) -> None:
+        self._limit = OutboundLimit(sessions_max)
+        self._limit.end_idle = self._end_oldest_idle
         self._unused_seconds = unused_seconds
         self._slow_seconds = slow_seconds
         self._is_by_name = is_by_name
@@ -321,7 +415,7 @@ class Sessions:
         found = self._all.get(key := (target.host, target.name if self._is_by_name else ""))
         if found is None:
             self._make_room()
-            found = self._all[key] = AddressSessions(self._unused_seconds, self._slow_seconds)
+            found = self._all[key] = AddressSessions(self._unused_seconds, self._slow_seconds, self._limit)
         return found
 
     def known(self, target: Addressed) -> AddressSessions | None:
@@ -332,6 +426,13 @@ class Sessions:
         """What is known of this address."""
         found = self.known(target)
         return None if found is None else rules.shown(server, found.trouble, found.window, found.standing_count, now)
+
+    def _end_oldest_idle(self) -> bool:
+        oldest = min((one for one in self._all.values() if one.idle_count), key=lambda one: one.idle_since, default=None)
+        if oldest is None:
+            return False
+        oldest.end_idle(1)
+        return True
 
     def _make_room(self) -> None:
         if len(self._all) >= ADDRESSES_MAX:

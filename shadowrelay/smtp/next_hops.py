@@ -11,13 +11,15 @@ from collections.abc import AsyncGenerator, Callable
 from math import inf
 
 from shadowrelay.model.replies import DeliveryError, PermanentDeliveryError, Reply, TransientDeliveryError
-from shadowrelay.model.routing import Destination, HostPort
+from shadowrelay.model.routing import Destination, HostPort, Reach
 from shadowrelay.model.values import dataclass
 from shadowrelay.smtp import next_hop_rules as rules
 from shadowrelay.smtp.host_names import ADDRESSES_TRIED_MAX, NAMES_MAX, HostNames, interleaved
 from shadowrelay.smtp.next_hop_sessions import Sessions
+from shadowrelay.smtp.own_addresses import is_out_of_reach
 from shadowrelay.smtp.resolver import MAIL_LOOP, Exchange, MailResolver
 
+OUT_OF_REACH = Reply(550, "5.4.4", "No notification of a stranger's mail is sent to a server of that network")  # RFC 3463 X.4.4
 RESOLVED_SECONDS = 1.0  # a name is not looked up for every message
 
 
@@ -55,7 +57,7 @@ class NextHops:
 
     def at_hand(self, destination: Destination) -> NextHopHost | None:
         """The first server of a route, if it needs no look-up and is in no trouble: nearly always, and without a generator."""
-        if not destination.hosts:
+        if not destination.hosts or destination.is_literal:
             return None
         known = self._resolved.get(destination.hosts[0])
         if known is None or known[0] < asyncio.get_running_loop().time():
@@ -64,12 +66,14 @@ class NextHops:
         sessions = self._sessions.known(first)
         return None if sessions is None or sessions.trouble is not None else first
 
-    async def targets(self, destination: Destination) -> AsyncGenerator[NextHopHost, None]:
+    async def targets(self, destination: Destination, reach: Reach = Reach.ANYWHERE) -> AsyncGenerator[NextHopHost, None]:
         """The addresses in the order of trying. Raises DeliveryError, a transient one if no address is known because look-ups failed, or
-        only servers that are avoided are left."""
+        only servers that are avoided are left. `reach` holds where no route names the servers."""
+        if destination.is_literal and all(is_out_of_reach(host, reach) for host in destination.hosts):
+            raise PermanentDeliveryError(OUT_OF_REACH, destination.key)
         now = asyncio.get_running_loop().time()
         late: list[NextHopHost] = []
-        async with contextlib.aclosing(self._of_route(destination) if destination.hosts else self._of_domain(destination)) as found:
+        async with contextlib.aclosing(self._of_route(destination) if destination.hosts else self._of_domain(destination, reach)) as found:
             async for target in found:
                 sessions = self._sessions.known(target)
                 if sessions is not None and sessions.trouble is not None:
@@ -109,9 +113,9 @@ class NextHops:
         known = self._resolved[host] = until, targets
         return known
 
-    async def _of_domain(self, destination: Destination) -> AsyncGenerator[NextHopHost, None]:
+    async def _of_domain(self, destination: Destination, reach: Reach) -> AsyncGenerator[NextHopHost, None]:
         unanswered: Reply | None = None
-        is_found = is_left_out = is_loop = False
+        is_found = is_left_out = is_loop = is_forbidden = False
         avoided = await self._with_addresses(destination.avoided) if destination.avoided else destination.avoided
         try:
             exchanges = await self._resolver.exchanges(destination.domain)
@@ -136,8 +140,13 @@ class NextHops:
                 if avoided and (host in avoided or name in avoided):
                     is_left_out = True
                     continue
+                if is_out_of_reach(host, reach):
+                    is_forbidden = True
+                    continue
                 is_found = True
                 yield NextHopHost(host, exchange.host, is_one_of_several=len(hosts) > 1 or len(exchanges) > 1)
+        if is_forbidden and not is_found:
+            raise PermanentDeliveryError(OUT_OF_REACH, destination.domain)
         if unanswered is not None and not is_found:
             raise TransientDeliveryError(unanswered, destination.key, is_unreachable=True)
         if is_left_out and not is_found:

@@ -14,9 +14,12 @@ from time import time_ns
 
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.message import BodyType, Envelope, Recipient
+from shadowrelay.model.numbers import decimal
 from shadowrelay.model.printable import printable
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, SUPERSEDED, Reply, WireError
-from shadowrelay.model.values import dataclass
+from shadowrelay.model.values import dataclass, replace
+from shadowrelay.pipeline import strangers
+from shadowrelay.protocol.addresses import has_routing
 from shadowrelay.protocol.fields import (
     BAD_RECIPIENT,
     MAIL_PARAMETERS,
@@ -57,6 +60,8 @@ from shadowrelay.smtp.limits import (
     CANNOT_VERIFY,
     ENVELOPE_OK,
     FAILED_IN_CONTENT,
+    FRUITLESS_RECIPIENTS,
+    HANDSHAKES_MAX,
     HELLO_FIRST,
     HELLO_NAME_OCTETS_MAX,
     HELP,
@@ -69,6 +74,7 @@ from shadowrelay.smtp.limits import (
     NO_ARGUMENT_ALLOWED,
     NO_HOLD,
     NO_POSTMASTER,
+    NO_RETURN_PATH,
     NO_VALID_RECIPIENTS,
     NOT_IMPLEMENTED,
     OK,
@@ -79,12 +85,15 @@ from shadowrelay.smtp.limits import (
     RELAYING_DENIED,
     ROOM_FOR_COPY_SECONDS,
     ROOM_SECONDS,
+    ROUTING_DENIED,
     SENDER_OK,
     START_DATA,
     START_TLS,
+    TLS_BUSY,
     TLS_IS_ACTIVE,
     TOO_MANY_RECIPIENTS,
 )
+from shadowrelay.smtp.own_addresses import leads_to_this_machine
 from shadowrelay.smtp.peer_part import PeerTransaction
 
 PEER_MAIL_PARAMETERS = MAIL_PARAMETERS | {KEYWORD}
@@ -163,8 +172,10 @@ class Receiver(Connection):
             "8BITMIME",
             "SMTPUTF8",
             "ENHANCEDSTATUSCODES",
-            "DSN",
         ]
+        # A stranger's NOTIFY is not obeyed to the letter, so the server that relays for it reports instead. RFC 3461 5.2.2
+        if self.is_trusted or self.peer.may_use_xshadow():
+            lines.append("DSN")
         if self.reception.tls is not None and not self.state.tls:
             lines.append("STARTTLS")
         if (keyword := self.peer.keyword()) is not None:
@@ -197,11 +208,23 @@ class Receiver(Connection):
             self.refuse(NO_ARGUMENT_ALLOWED)
         elif self.state.tls:
             self.refuse(TLS_IS_ACTIVE)
+        elif not self._is_ours and self.reception.handshakes_count >= self._handshakes_max():
+            self.refuse(TLS_BUSY)
         else:
             self.say(START_TLS)
             await self.flush()
-            if await self._protect(context):
+            is_unproved = not self._is_ours
+            self.reception.handshakes_count += is_unproved
+            try:
+                is_protected = await self._protect(context)
+            finally:
+                self.reception.handshakes_count -= is_unproved
+            if is_protected:
                 self.reset()
+
+    def _handshakes_max(self) -> int:
+        is_said_to_be_peer = self.state.client_name.rstrip(".").lower() in self.reception.peers
+        return HANDSHAKES_MAX * (2 if is_said_to_be_peer else 1)
 
     # the transaction
 
@@ -213,6 +236,8 @@ class Receiver(Connection):
         """Drop the transaction; may be called twice."""
         if (hold := self._hold()) is not None:
             hold.sink.discard()
+        elif self.transaction is not None:
+            self.state.fruitless_count += len(self.transaction.recipients) // FRUITLESS_RECIPIENTS
         self.transaction = None
         self.was_mail_refused = False
 
@@ -261,6 +286,12 @@ class Receiver(Connection):
             elif values.size > self.reception.connector.max_message_size:
                 self.refuse(MESSAGE_TOO_BIG)
                 return
+        if transaction.hold is None and not self.is_trusted:
+            if leads_to_this_machine(transaction.sender):
+                self.refuse(NO_RETURN_PATH)
+                return
+            if transaction.values.ret is not None:
+                transaction.values = replace(transaction.values, ret=strangers.RET)
         # A copy is not delayed: its primary server can try another server.
         if transaction.hold is None and self.reception.acceptor.pressure.is_felt and (refusal := await self._refusal_under_pressure()):
             self.refuse(refusal)
@@ -273,7 +304,7 @@ class Receiver(Connection):
         """Wait as long as back pressure keeps this client waiting; then why its transaction cannot begin. docs/design.md 6.8."""
         acceptor = self.reception.acceptor
         # the mail of our own clients, and of peers, is refused last
-        is_inside = bool(self.state.peer) or self.reception.rights.may_relay(self.state.address)
+        is_inside = self.is_trusted
         refusal = acceptor.refusal(is_inside=is_inside)
         if refusal is None and (seconds := acceptor.pressure.delay(is_inside=is_inside)):
             await self.hold_back(seconds)
@@ -292,17 +323,33 @@ class Receiver(Connection):
             address = command.address if "@" in command.address else self._with_home(transaction, command.address)
             recipient = recipient_of(address, command.parameters) if command.parameters else Recipient(address)
         except WireError as error:
-            transaction.refused_count += 1
+            self._refused_recipient(transaction, error.reply)
             if error.reply != BAD_RECIPIENT:
                 raise
             self.refuse(BAD_RECIPIENT, is_error=False)  # the client passes on what it was given
             return
-        if refusal := self._refusal_of_recipient(transaction, recipient):
-            transaction.refused_count += 1
+        if refusal := self._refusal_of_recipient(transaction, recipient, has_source_route=command.has_source_route):
+            self._refused_recipient(transaction, refusal)
             self.refuse(refusal)
             return
+        if transaction.hold is None:
+            recipient = self._notified(recipient)
         transaction.recipients.append(recipient)
         self.say(RECIPIENT_OK)
+
+    def _refused_recipient(self, transaction: MailTransaction, reply: Reply) -> None:
+        """Too many in one transaction are no fault, unless they do not end."""
+        transaction.refused_count += 1
+        if reply is not TOO_MANY_RECIPIENTS or transaction.refused_count > HOLD_RECIPIENTS_MAX:
+            self.state.fruitless_count += 1
+
+    def _notified(self, recipient: Recipient) -> Recipient:
+        """A stranger's mail causes few notifications; that of a peer was accepted by it, and keeps what its own client was promised."""
+        if self.state.peer:
+            return recipient if recipient.notify else replace(recipient, notify=strangers.NOTIFY_OF_OURS)
+        if recipient.notify is None or self.is_trusted:
+            return recipient
+        return replace(recipient, notify=strangers.notify(recipient.notify))
 
     def _with_home(self, transaction: MailTransaction, address: str) -> str:
         """A bare `Postmaster` gets the domain where it can be delivered (RFC 5321 4.5.1); in a copy, its primary added it.
@@ -316,7 +363,7 @@ class Receiver(Connection):
             raise WireError(NO_POSTMASTER)
         return f"{address}@{home}"
 
-    def _refusal_of_recipient(self, transaction: MailTransaction, recipient: Recipient) -> Reply | None:
+    def _refusal_of_recipient(self, transaction: MailTransaction, recipient: Recipient, *, has_source_route: bool) -> Reply | None:
         """A copy must have all original recipients, or it fails."""
         if (hold := transaction.hold) is not None:
             if hold.has_failed:
@@ -325,15 +372,19 @@ class Receiver(Connection):
         if len(transaction.recipients) >= self.reception.connector.max_recipients_per_message:
             return TOO_MANY_RECIPIENTS
         rights = self.reception.rights
-        if rights.may_relay(self.state.address) or rights.accepts(recipient.address):
+        if rights.may_relay(self.state.address):
             return None
-        return RELAYING_DENIED
+        if not rights.accepts(recipient.address):
+            return RELAYING_DENIED
+        if self.state.peer or self.reception.connector.allow_untrusted_routing:
+            return None
+        return ROUTING_DENIED if has_source_route or has_routing(recipient.address) else None
 
     # the content
 
     async def smtp_DATA(self, argument: str) -> None:
         refusal = self._refusal_of_data(argument)
-        if refusal is None and self.reception.budget.is_full and not await self.has_room(ROOM_SECONDS):
+        if refusal is None and not self.has_room_now() and not await self.has_room(ROOM_SECONDS):
             refusal = INSUFFICIENT_RESOURCES
         if refusal is not None:
             self.refuse(refusal, is_error=not self.was_mail_refused)
@@ -405,6 +456,7 @@ class Receiver(Connection):
             self._end_our_time()
         if reply.code < 300:
             state.messages_count += 1
+            state.fruitless_count = 0
             self.say(reply)
         else:
             sink.discard()
@@ -454,6 +506,7 @@ class Receiver(Connection):
 
     async def _hello_of_peer(self, argument: str) -> None:
         self.say(await self.peer.hello(argument, is_in_transaction=self.transaction is not None))
+        self.proved_peer()
 
     async def _take_envelope(self, argument: str) -> None:
         self.peer.required()
@@ -467,7 +520,7 @@ class Receiver(Connection):
         if found is None:
             self.hang_up(BAD_CHUNK, "bad BDAT")  # the start of the next command is unknown
             return
-        count = int(found[1])
+        count = decimal(found[1]) or 0
         if len(self._reader.buffered) < count:
             await self.flush()
         hold = self._hold()
@@ -519,6 +572,7 @@ class Receiver(Connection):
             self.state.messages_count += 1
         elif reply.code < 300:
             self.state.copies_count += 1
+            self.state.fruitless_count = 0
         else:
             self.state.refused_count += 1
             self.peer.refused()
@@ -533,8 +587,9 @@ class Receiver(Connection):
 
     async def smtp_XQDISCARD(self, argument: str) -> None:
         announced = _BLOCK.fullmatch(argument)
-        block = b"" if announced is None else await self._read_block(int(announced[1]))
+        block = b"" if announced is None else await self._read_block(decimal(announced[1]) or 0)
         identity = self.peer.required()
+        self.state.fruitless_count = 0
         query = parse_command(argument)
         peer_requests = self.reception.peer_requests
         if isinstance(query, DiscardQuery):

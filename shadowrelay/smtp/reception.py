@@ -109,6 +109,8 @@ class Reception:
     closed_with: Reply | None = None  # the refusal of all mail; peers may still fetch discard notifications
     routes: Sequence[Route] = ()
     linked: Collection[ServerName] = ()  # the peers with which this node has sessions
+    peer_addresses: set[str] = field(default_factory=set)  # of clients: as configured, and where a peer has proved its name
+    handshakes_count: int = 0  # of TLS, by clients that have proved nothing
     running: set["asyncio.Task[None]"] = field(default_factory=set)  # the sessions' command loops, also of closed connections
     read_buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(CONTENT_AHEAD_OCTETS)))
     """Read buffer shared by the transports of all sessions: its data is consumed before another read can happen."""
@@ -119,6 +121,7 @@ class Reception:
 
     def __post_init__(self) -> None:
         self.count = SessionCount()
+        self.peer_addresses.update(peer.address.host for peer in self.peers.values())
         self.adopt(self.connector, self.routes)
 
     def adopt(self, connector: ReceiveConnector, routes: Sequence[Route]) -> None:
@@ -134,6 +137,10 @@ class Reception:
         if self.tls is None:
             return None
         return self.tls.receiving(is_peer=self.connector.accept_xshadow and client_name.rstrip(".").lower() in self.peers)
+
+    def is_of_peer(self, address: str) -> bool:
+        """Whether a client with this address is probably a peer: it is not kept out by limits for strangers. It gets no right by that."""
+        return address in self.peer_addresses or self.rights.is_externally_secured(address)
 
     def postmaster_home(self, *, may_relay: bool) -> str:
         """The domain for a bare `Postmaster`, empty if there is none."""
@@ -186,4 +193,5 @@ class SessionState:
     copies_count: int = 0
     refused_count: int = 0
     errors_count: int = 0
+    fruitless_count: int = 0  # commands since the last message that was accepted
     reason: str = "lost"

@@ -11,6 +11,7 @@ from typing import Protocol
 import dns.exception
 import dns.name
 
+from shadowrelay.model.numbers import decimal
 from shadowrelay.model.replies import PermanentDeliveryError, Reply, TransientDeliveryError
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import dataclass
@@ -73,7 +74,7 @@ class DnsResolver:
             return await self._implicit(domain)
         if answer.found is AnswerKind.NOTHING:
             raise _unanswered(domain, answer.reason)
-        found = [(int(preference), host.rstrip(".")) for preference, _, host in (text.partition(" ") for text in answer.records)]
+        found = [(decimal(preference) or 0, host.rstrip(".")) for preference, _, host in (text.partition(" ") for text in answer.records)]
         exchanges = sorted((Exchange(preference, host) for preference, host in found if host), key=_by_preference)
         if not exchanges:
             raise PermanentDeliveryError(NULL_MX, domain)

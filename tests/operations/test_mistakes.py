@@ -78,7 +78,7 @@ class Desk:
         text = text.replace(f"{self.directory}/", "").replace(str(self.directory), ".").replace(f"{EAST}/", "")
         text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", "TIME UTC", re.sub(r"user \d+", "user 998", text))
         text = re.sub(r"node\.toml:\d+:", "node.toml:LINE:", text)
-        text = re.sub(r"127\.0\.0\.1:(?!2525|2526|2600|8025|8026|1\b)\d+", "127.0.0.1:PORT", text)
+        text = re.sub(r"127\.0\.0\.1:(?!2525|2526|12525|12526|2600|8025|8026|1\b)\d+", "127.0.0.1:PORT", text)
         return text.splitlines()
 
     def check(self, *words: str) -> tuple[int, list[str]]:
@@ -321,7 +321,7 @@ def hangs(request: httpx.Request) -> httpx.Response:
     raise httpx.ReadTimeout("timed out", request=request)
 
 
-PEER = 'address = "127.0.0.1:2526"'
+PEER = 'address = "127.0.0.1:12526"'
 CONNECTOR = '[[receive_connectors]]\nname = "second"\nlisten = "{}"\naccepted_domains = ["corp.example"]'
 TWO = ("--node", "mx1.east.example,east,192.0.2.11", "--node", "mx1.west.example,west,198.51.100.11")
 
@@ -352,7 +352,7 @@ MISTAKES: dict[str, Mistake] = {
     "a pattern without anything before the @": changed('"*@corp.example"', '"@corp.example"'),
     "the next hop is this node": changed("127.0.0.1:2600", "127.0.0.1:2525"),
     "the next hop is this node, by its name": changed('"127.0.0.1:2600"', f'"{EAST}:2525"'),
-    "a peer is this node": changed("127.0.0.1:2526", "127.0.0.1:2525"),
+    "a peer is this node": changed("127.0.0.1:12526", "127.0.0.1:12525"),
     "this node among its peers": changed(f'name = "{WEST}"', f'name = "{EAST}"'),
     "two peers of one name": added(f'[[peers]]\nname = "{WEST}"\nsite = "west"\naddress = "127.0.0.1:2527"'),
     "two connectors on one port": added(CONNECTOR.format("0.0.0.0:2525")),

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from shadowrelay.lab.cluster import free_ports
+from shadowrelay.settings.cluster_files import _port_for_peers
 from tests.tidy.house import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -33,6 +34,8 @@ def pasted(directory: Path, parts: list[str]) -> list[str]:
     ports = dict(zip(PORTS, map(str, free_ports(len(PORTS))), strict=True))
     renumber = f"sed -i 's/:8025/:{ports['8025']}/; s/:8026/:{ports['8026']}/' */*/node.toml\n"
     script = f"echo {PART}".join(parts).replace("shadowrelay check", f"{renumber}shadowrelay check", 1)
+    for number in PORTS[:2]:  # of the peers' connectors, which `init` derives
+        script = script.replace(f"1{number}", str(_port_for_peers(int(ports[number]), is_on_one_machine=True)))
     for number in PORTS[:3]:
         script = script.replace(number, ports[number])
     (directory / "shadowrelay").write_text(PROGRAM)

@@ -60,6 +60,7 @@ async def a_deliverer(
     connect_seconds: float = PATIENCE_SECONDS,
     sends_8bit: bool = True,
     names: HostNames | None = None,
+    sessions_max: float = inf,
 ) -> AsyncIterator[SmtpDeliverer]:
     use = TlsUse.NEVER if tls is None else TlsUse.OPPORTUNISTIC
     deliverer = SmtpDeliverer(
@@ -71,6 +72,7 @@ async def a_deliverer(
         unused_session_timeout=timedelta(seconds=unused_seconds),
         names=names,
         shuffle=lambda exchanges: exchanges.reverse(),
+        sessions_max=sessions_max,
     )
     try:
         yield deliverer

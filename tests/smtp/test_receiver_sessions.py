@@ -13,6 +13,7 @@ import pytest
 import structlog
 
 from shadowrelay.model.replies import STORE_UNAVAILABLE, LedgerUnavailable
+from shadowrelay.smtp.limits import TOO_MANY_SESSIONS, TOO_MANY_SESSIONS_OF_ADDRESS, SessionCount, client_network
 from shadowrelay.smtp.receiver import Receiver
 from tests.kit.clients import TO_DATA, Client
 from tests.kit.clock import PATIENCE_SECONDS, until
@@ -48,7 +49,110 @@ async def test_addresses_that_have_gone_are_forgotten(tmp_path: Path) -> None:
 
         await emptied(station)
 
-        assert {} == dict(station.server.reception.count._by_address)
+        assert {} == dict(station.server.reception.count._by_client)
+
+
+def test_addresses_of_one_ipv6_network_are_one_client() -> None:
+    count = SessionCount()
+
+    assert [None, None] == [count.enter(f"2001:db8:0:1::{number}", 10, 2, is_ours=False) for number in (1, 2)]
+    assert TOO_MANY_SESSIONS_OF_ADDRESS == count.enter("2001:db8:0:1:ffff::3", 10, 2, is_ours=False)
+    assert count.enter("2001:db8:0:2::1", 10, 2, is_ours=False) is None
+    assert ["192.0.2.1", "nonsense:", ""] == [client_network(text) for text in ("192.0.2.1", "nonsense:", "")]
+
+
+def test_strangers_take_no_session_of_clients_that_may_relay() -> None:
+    count = SessionCount()
+
+    assert [None, None, TOO_MANY_SESSIONS] == [count.enter(f"192.0.2.{number}", 2, 9, is_ours=False) for number in (1, 2, 3)]
+    assert [None, None, TOO_MANY_SESSIONS] == [count.enter(f"10.0.0.{number}", 2, 9, is_ours=True) for number in (1, 2, 3)]
+
+
+def test_a_silent_stranger_gives_way_where_all_sessions_are_taken(tmp_path: Path) -> None:
+    async def scenario(station: Station, client: Client) -> Any:
+        await asyncio.sleep(11)
+        after = await (await station.connect(greeting=False)).reply()
+        return after[:3], (await client.rest())[:9]
+
+    assert ("220", "421 4.3.2") == in_a_session(tmp_path, scenario, max_sessions=1)
+
+
+def test_a_stranger_within_a_transaction_gives_no_way(tmp_path: Path) -> None:
+    async def scenario(station: Station, client: Client) -> Any:
+        await asyncio.sleep(11)
+        return (await (await station.connect(greeting=False)).reply())[:3]
+
+    assert "421" == in_a_session(tmp_path, scenario, "EHLO c.example", "MAIL FROM:<a@x.example>", max_sessions=1)
+
+
+def test_a_peer_comes_in_where_strangers_have_all_sessions(tmp_path: Path) -> None:
+    async def scenario(station: Station, client: Client) -> Any:
+        station.server.reception.peer_addresses |= {"::1", "127.0.0.1"}
+        peer = await station.connect(greeting=False)
+        return (await peer.reply())[:3]
+
+    assert "220" == in_a_session(tmp_path, scenario, max_sessions=1)
+
+
+@pytest.mark.parametrize("command", ["NOOP", "RSET", "VRFY a", "HELP", "EHLO c.example", "HELO c.example"])
+def test_commands_that_lead_to_no_mail_are_slowed_and_then_end_the_session(tmp_path: Path, command: str) -> None:
+    async def scenario(station: Station, client: Client) -> Any:
+        time = asyncio.get_running_loop().time
+        began = time()
+        for _ in range(99):
+            await client.ask(command)
+        quick, count = time() - began < 1, 99
+        while not (answer := await client.ask(command)).startswith("421"):
+            count += 1
+        return quick, time() - began > 20, answer, count
+
+    quick, is_slowed, answer, count = in_a_session(tmp_path, scenario, "EHLO c.example")
+
+    assert (True, True, "421 4.7.0 Too many commands that lead to no mail", 199) == (quick, is_slowed, answer, count)
+
+
+def test_transactions_that_come_to_nothing_count_with_their_recipients(tmp_path: Path) -> None:
+    async def scenario(station: Station, client: Client) -> Any:
+        count = 0
+        while True:
+            for line in ("MAIL FROM:<a@x.example>", *["RCPT TO:<b@here.example>"] * 50, "RSET"):
+                if (await client.ask(line)).startswith("421"):
+                    return count
+            count += 1
+
+    assert 29 == in_a_session(tmp_path, scenario, "EHLO c.example")
+
+
+def test_refused_recipients_count_as_commands_that_lead_to_no_mail(tmp_path: Path) -> None:
+    async def scenario(station: Station, client: Client) -> Any:
+        for _ in range(300):
+            await client.ask("RCPT TO:<b@elsewhere.example>")
+        return (await client.ask("NOOP"))[:9]
+
+    assert "421 4.7.0" == in_a_session(tmp_path, scenario, "EHLO c.example", "MAIL FROM:<a@x.example>")
+
+
+def test_an_accepted_message_ends_the_count(tmp_path: Path) -> None:
+    async def scenario(station: Station, client: Client) -> Any:
+        for _ in range(5):
+            for line in (*["NOOP"] * 90, "MAIL FROM:<a@x.example>", "RCPT TO:<b@here.example>", "DATA", "Subject: x\r\n\r\ny\r\n."):
+                answer = await client.ask(line)
+        return answer[:3], asyncio.get_running_loop().time() < 5
+
+    assert ("250", True) == in_a_session(tmp_path, scenario, "EHLO c.example")
+
+
+@pytest.mark.parametrize(
+    ("commands", "settings"),
+    [(("EHLO c.example",), {"relay_from": ["127.0.0.1", "::1"]}), (("EHLO b.example", HELLO), PEER)],
+)
+def test_clients_that_may_relay_and_peers_have_higher_limits(tmp_path: Path, commands: tuple[str, ...], settings: dict[str, Any]) -> None:
+    async def scenario(station: Station, client: Client) -> Any:
+        for _ in range(900):
+            await client.ask("NOOP")
+        return asyncio.get_running_loop().time() < 5
+
+    assert in_a_session(tmp_path, scenario, *commands, **settings)
 
 
 async def test_one_session_too_many_in_all_is_refused(tmp_path: Path) -> None:
@@ -199,7 +303,9 @@ def test_the_session_of_a_peer_has_no_connection_timeout(tmp_path: Path) -> None
     assert 4300.0 == in_a_session(tmp_path, scenario, **PEER)
 
 
-def test_a_client_that_does_not_read_its_last_reply_is_cut_off(tmp_path: Path) -> None:
+def test_a_client_that_does_not_read_its_last_reply_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shadowrelay.smtp.connection.FRUITLESS_SLOW", 10_000_000)
+
     async def scenario(station: Station, client: Client) -> Any:
         client.reader._transport.pause_reading()
         with contextlib.suppress(TimeoutError):

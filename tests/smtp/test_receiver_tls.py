@@ -14,6 +14,7 @@ from cryptography import x509
 
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.settings.values import Tls
+from shadowrelay.smtp.limits import HANDSHAKES_MAX
 from shadowrelay.smtp.tls import TlsContexts, anonymous_server_context, opportunistic_context, peer_context, server_context
 from tests.kit.clients import Client
 from tests.kit.clock import PATIENCE_SECONDS, until
@@ -212,6 +213,16 @@ def test_a_connector_closes_although_a_client_is_within_the_handshake(
         runner.run(close())
 
     assert [] == [log for log in logs if log["event"] in ("session.failed", "session.not_closed")]
+
+
+async def test_strangers_handshakes_leave_room_for_those_of_peers(authority: Authority, tmp_path: Path) -> None:
+    async with receiving(tmp_path, tls=authority.files_of("a.example"), **XSHADOW) as station:
+        station.server.reception.handshakes_count = HANDSHAKES_MAX
+        stranger = await station.client_in("EHLO client.example")
+        peer = await station.client_in("EHLO b.example")
+
+        assert "454 4.7.0 TLS is not available now" == await stranger.ask("STARTTLS")
+        assert "220 2.0.0 Ready to start TLS" == await peer.ask("STARTTLS")
 
 
 async def test_a_client_that_vanishes_within_the_handshake_is_forgotten(authority: Authority, tmp_path: Path) -> None:

@@ -11,7 +11,9 @@ FLOORS = {
     "store": 4, "smtp": 4, "tracking": 4, "pipeline": 4, "admin": 4, "settings": 4,
     "node": 5, "checkup": 5, "lab": 6, "cli": 7, "__main__": 8,
 }  # fmt: skip
-RULES = {"router", "site_links", "delivery_rules", "placement", "dsn", "journal", "pressure_rules", "safety_net_rules"}  # below the loops
+RULES = {  # below the loops
+    "router", "site_links", "delivery_rules", "placement", "dsn", "journal", "pressure_rules", "safety_net_rules", "strangers",
+}  # fmt: skip
 REPORT = "sla"  # the Spark job stands apart: it imports model, protocol and signals, and nothing imports it but its command
 PURE = ("model", "protocol", "ownership", "rules")
 WORLDLY = {"asyncio", "os", "sqlite3", "sqlalchemy", "aiosmtpd", "aiosmtplib", "structlog", "random", "time", "socket"}

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import stat
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from cryptography import x509
 
 from shadowrelay.settings import configuration
+from shadowrelay.settings.warnings import warnings
 from tests.kit.init_runs import EAST, MAIL, SOUTH, WEST, certificate, nodes, run
 from tests.tidy.house import ROOT
 
@@ -22,8 +24,12 @@ def test_every_node_gets_what_it_needs_and_may_start(tmp_path: Path) -> None:
     east = configuration.load(tmp_path / "mx1.east.example" / "node.toml").settings
 
     assert {name: [] for name in ("mx1.east.example", "mx1.west.example", "mx1.south.example")} == said["warnings"]
-    assert ["198.51.100.11:2525", "mx1.south.example:25"] == [str(peer.address) for peer in east.peers]
-    assert ("0.0.0.0:25", True) == (str(east.receive_connectors[0].listen), east.transport.reject_message_on_shadow_failure)
+    assert ["198.51.100.11:2555", "mx1.south.example:2555"] == [str(peer.address) for peer in east.peers]
+    assert [("inbound", "0.0.0.0:25", False), ("peers", "0.0.0.0:2555", True)] == [
+        (each.name, str(each.listen), each.accept_xshadow) for each in east.receive_connectors
+    ]
+    assert ((), ()) == (east.receive_connectors[1].accepted_domains, east.receive_connectors[1].relay_from)
+    assert east.transport.reject_message_on_shadow_failure
     assert ["store.corp.example:25"] == [str(hop) for hop in east.routes[0].next_hop]
     assert (ROOT / "shadowrelay/settings/shadowrelay.service").read_bytes() == (
         tmp_path / "mx1.west.example" / "shadowrelay.service"
@@ -40,7 +46,7 @@ def test_compose_runs_the_nodes_where_that_is_wanted(tmp_path: Path) -> None:
     west = (tmp_path / "mx1.west.example" / "compose.yaml").read_text()
 
     assert "    hostname: mx1.west.example\n" in west
-    assert '    ports: ["2525:2525", "8026:8026"]\n' in west
+    assert '    ports: ["2525:2525", "2555:2555", "8026:8026"]\n' in west
     assert [] == list(tmp_path.rglob("*.service"))
     (up,) = (command for command in json.loads(result.output)["next"] if "up" in command.split())
     assert up.endswith(" docker compose --file /etc/shadowrelay/compose.yaml up --detach")  # Compose 1.29 and 2 find it so
@@ -77,6 +83,26 @@ def test_a_node_that_is_added_changes_nothing_of_the_others(tmp_path: Path) -> N
     assert 2 == len(configuration.load(east / "node.toml").settings.peers)
     assert certificate(tmp_path, "mx1.south.example").issuer == certificate(tmp_path, "mx1.east.example").issuer
     certificate(tmp_path, "mx1.south.example").verify_directly_issued_by(x509.load_pem_x509_certificate((east / "peers.pem").read_bytes()))
+
+
+def test_a_node_that_is_added_to_an_older_cluster_finds_it(tmp_path: Path) -> None:
+    run(tmp_path, *nodes(EAST, WEST), *MAIL)
+    for name, other in (("mx1.east.example", "198.51.100.11:2525"), ("mx1.west.example", "192.0.2.11:25")):
+        path = tmp_path / name / "node.toml"
+        text = path.read_text()
+        before, _, rest = text.partition("\n# For the other nodes only")
+        rest = "[[peers]]" + rest.partition("[[peers]]")[2]
+        text = before.replace("accept_xshadow = false\n", "") + "\n" + re.sub(r'address = "[^"]*"', f'address = "{other}"', rest)
+        path.write_text(text)
+    result = run(tmp_path, *nodes(EAST, WEST, SOUTH), *MAIL)
+    south = configuration.load(tmp_path / "mx1.south.example" / "node.toml").settings
+
+    assert ["192.0.2.11:25", "198.51.100.11:2525"] == [str(peer.address) for peer in south.peers]
+    assert [("inbound", True)] == [(each.name, each.accept_xshadow) for each in south.receive_connectors]
+    assert 0 == result.exit_code
+    east = configuration.load(tmp_path / "mx1.east.example" / "node.toml.new").settings
+    assert ["198.51.100.11:2525", "mx1.south.example:25"] == [str(peer.address) for peer in east.peers]
+    assert any("A connector for peers" in line for line in warnings(south))
 
 
 def test_the_same_again_keeps_everything(tmp_path: Path) -> None:
@@ -166,7 +192,7 @@ def test_it_asks_at_a_terminal_and_says_what_to_name_elsewhere(tmp_path: Path) -
     elsewhere = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment, check=False)
 
     assert 0 == asked.returncode, output
-    assert ("b.example:25", "192.0.2.11:25") == (
+    assert ("b.example:2555", "192.0.2.11:2555") == (
         str(found.peers[0].address),
         str(configuration.load(tmp_path / "cluster" / "b.example" / "node.toml").settings.peers[0].address),
     )

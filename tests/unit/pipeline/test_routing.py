@@ -70,8 +70,8 @@ def test_a_domain_of_other_letters_is_looked_up_by_its_ascii_name():
 
 
 LITERALS = [
-    ("a@[192.0.2.1]", Destination("192.0.2.1:25", hosts=(HostPort("192.0.2.1"),))),
-    ("a@[IPv6:2001:DB8:0::1]", Destination("[2001:db8::1]:25", hosts=(HostPort("2001:db8::1"),))),
+    ("a@[192.0.2.1]", Destination("192.0.2.1:25", hosts=(HostPort("192.0.2.1"),), is_literal=True)),
+    ("a@[IPv6:2001:DB8:0::1]", Destination("[2001:db8::1]:25", hosts=(HostPort("2001:db8::1"),), is_literal=True)),
 ]
 
 

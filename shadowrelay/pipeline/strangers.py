@@ -1,0 +1,84 @@
+"""What a client that may not relay can make this node send to others: notifications, few, small, and not into our own networks.
+docs/security.md "Strangers".
+
+A stranger chooses the sender of its message, and so who is notified of what becomes of it. The rules:
+
+- RET and NOTIFY are limited when the message is accepted, so that copies and next hops have the limited ones, too.
+- Nobody is notified of a delay, and a domain gets `DSNS_AT_ONCE` notifications, and then one in `DSN_SECONDS`.
+- No notification goes to an address of this machine, nor (by setting) to a private network, unless a route says so.
+
+Who is a stranger is known by the connector and the client's address in the envelope. Mail of a peer keeps, or gets, a NOTIFY that no
+stranger's has: the peer answers for its clients.
+"""
+
+from collections import OrderedDict
+
+from shadowrelay.model.message import Envelope
+from shadowrelay.model.routing import Reach
+from shadowrelay.protocol.addresses import has_routing
+from shadowrelay.protocol.fields import domain_of
+from shadowrelay.settings.texts import is_in_networks
+from shadowrelay.settings.values import Settings
+
+RET = "HDRS"
+NOTIFY_OF_OURS = "FAILURE,DELAY"  # what a recipient without NOTIFY means here
+NEVER = "NEVER"
+FAILURE = "FAILURE"
+WORDS_OF_OURS = frozenset({"SUCCESS", "DELAY"})
+DSNS_AT_ONCE = 20
+DSN_SECONDS = 3.0
+DOMAINS_MAX = 10_000
+
+
+def notify(asked: str) -> str:
+    """What remains of a stranger's NOTIFY: of failures, or of nothing."""
+    return FAILURE if FAILURE in _words(asked) else NEVER
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(word.strip() for word in text.upper().split(","))
+
+
+def is_stranger(envelope: Envelope, settings: Settings) -> bool:
+    """Whether this message came from a client that may not relay. In doubt not: it came by a connector that this node does not have."""
+    connector = next((each for each in settings.receive_connectors if each.name == envelope.connector), None)
+    if connector is None or not envelope.client_address or envelope.relayed_from:
+        return False
+    if any(WORDS_OF_OURS & _words(recipient.notify) for recipient in envelope.recipients if recipient.notify):
+        return False
+    return not is_in_networks(envelope.client_address, connector.relay_from + connector.externally_secured)
+
+
+def is_laundered(envelope: Envelope, settings: Settings) -> bool:
+    """Whether a notification to the stranger who sent this would be passed on to somewhere else by a server that trusts this node."""
+    connector = next((each for each in settings.receive_connectors if each.name == envelope.connector), None)
+    return has_routing(envelope.sender) and connector is not None and not connector.allow_untrusted_routing
+
+
+def reach(envelope: Envelope, settings: Settings) -> Reach:
+    """Where this message may be sent by DNS or an address literal. Only a notification of ours names a client and has no sender."""
+    is_for_stranger = not envelope.sender and bool(envelope.connector) and envelope.message_id[14:15] == "5"
+    if not is_for_stranger or domain_of(envelope.recipients[0].address) in accepted_domains(settings):
+        return Reach.ANYWHERE
+    return Reach.BEYOND_THIS_MACHINE if settings.send.dsn_to_private_networks else Reach.PUBLIC
+
+
+def accepted_domains(settings: Settings) -> frozenset[str]:
+    """Those that anybody may send to, without patterns."""
+    return frozenset(domain_of(f"@{domain}") for each in settings.receive_connectors for domain in each.accepted_domains)
+
+
+class DsnRate:
+    """How many more notifications a domain may get for strangers' mail. Units: `now` in seconds of `Clock.awake`."""
+
+    def __init__(self) -> None:
+        self._free_at: OrderedDict[str, float] = OrderedDict()  # by domain: when all of `DSNS_AT_ONCE` are there again
+
+    def takes(self, domain: str, now: float) -> bool:
+        """Whether one more may go; then it counts."""
+        free_at = max(self._free_at.pop(domain, now), now)
+        is_taken = free_at - now <= (DSNS_AT_ONCE - 1) * DSN_SECONDS
+        self._free_at[domain] = free_at + DSN_SECONDS if is_taken else free_at
+        if len(self._free_at) > DOMAINS_MAX:
+            self._free_at.popitem(last=False)
+        return is_taken
