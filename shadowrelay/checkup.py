@@ -76,7 +76,8 @@ async def examine(loaded: LoadedSettings) -> list[Finding]:
         found = await asyncio.gather(*trials)
     finally:
         await lookups.close()
-    doubts = [Finding(Severity.WARNING, "configuration", text) for text in configuration.warnings(settings)]
+    said = [*configuration.warnings(settings), *places.exposed(settings, loaded.path)]
+    doubts = [Finding(Severity.WARNING, "configuration", text) for text in said]
     return [*doubts, *(finding for findings in found for finding in findings)]
 
 

@@ -604,6 +604,7 @@ def run(loaded: LoadedSettings) -> int:
 
     Raises: ConfigurationError before anything is accepted."""
     lines = operator_log.configure()
+    os.umask(os.umask(0o077) | 0o027)  # content is private by itself; a stricter umask stays
     raise_descriptor_limit()
     # Objects made at start-up are never freed: exclude them from collection, and collect less often than by default.
     gc.freeze()

@@ -11,6 +11,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from shadowrelay.admin.token import read_token
+from shadowrelay.model.printable import escaped
 from shadowrelay.model.replies import ConfigurationError, ShadowrelayError
 
 TOKEN_VARIABLE = "SHADOWRELAY_ADMIN_TOKEN"
@@ -24,7 +25,8 @@ class NodeError(ShadowrelayError):
     """The node did not answer, or refused; the text is for the operator. `status` is the HTTP status, 0 without an answer."""
 
     def __init__(self, text: str, status: int = 0) -> None:
-        super().__init__(text)
+        # A server that is none of ours may have said it. Only what is wrong with a filter has lines: the third is a caret below the second
+        super().__init__("\n".join(map(escaped, text.split("\n")[:3])) if status == 400 else escaped(text))
         self.status = status
 
 

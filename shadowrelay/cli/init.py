@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from shadowrelay.cli.output import AsJson, ExitCode, configuration_errors, print_json, stop
+from shadowrelay.cli.output import AsJson, ExitCode, configuration_errors, print_json, say, stop
 from shadowrelay.settings import cluster_files as planning
 from shadowrelay.settings import configuration
 
@@ -53,17 +53,17 @@ def init(
         print_json({"files": shown, "warnings": doubts, "next": commands})
         return
     for path in written.new:
-        typer.echo(f"written  {path}")
+        say(f"written  {path}")
     for path in written.kept:
-        typer.echo(f"kept     {path}")
+        say(f"kept     {path}")
     for path in written.differing:
-        typer.echo(f"differs  {path}: see {path.name}.new beside it, which was not put into force")
+        say(f"differs  {path}: see {path.name}.new beside it, which was not put into force")
     for name, lines in doubts.items():
         for line in lines:
-            typer.echo(f"warning: {name}: {line}")
-    typer.echo(f"\nKeep {directory / 'authority.key'} in a safe place: who has it can pass for a node. Next:")
+            say(f"warning: {name}: {line}")
+    say("", f"Keep {directory / 'authority.key'} in a safe place: who has it can pass for a node. Next:")
     for command in commands:
-        typer.echo(f"  {command}")
+        say(f"  {command}")
 
 
 def _asked() -> tuple[list[str], list[str], list[str], list[str]]:

@@ -11,9 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
-from shadowrelay.cli.output import NODE_VARIABLE, URL_DEFAULT, ExitCode, configuration_errors, stop
+from shadowrelay.cli.output import NODE_VARIABLE, URL_DEFAULT, ExitCode, configuration_errors, say, stop
 from shadowrelay.model.values import dataclass
 from shadowrelay.settings.configuration import load
 
@@ -109,4 +107,4 @@ def name_missing(answers: Sequence[NodeAnswer]) -> None:
     """Say on standard error whose part is missing."""
     for answer in answers:
         if answer.error:
-            typer.echo(f"shadowrelay: without {answer.name}: {answer.error}", err=True)
+            say(f"shadowrelay: without {answer.name}: {answer.error}", is_error=True)

@@ -18,13 +18,17 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 import typer
 from rich.cells import cell_len
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
+from shadowrelay.model.printable import escaped
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.settings.configuration import load
 
 FOLDED_MIN = 30  # characters of a last column; a narrower one is hard to read
+
+
+visible = escaped  # what every text of others passes on its way to a terminal
 
 
 class ExitCode(IntEnum):
@@ -37,10 +41,21 @@ class ExitCode(IntEnum):
     UNREACHABLE = 4  # the node did not answer
 
 
+def say(*lines: str, is_error: bool = False) -> None:
+    """Print lines. Everything that a command prints goes through here, or through `visible`: what a node, a peer or a stranger said must
+    neither control the terminal nor forge a line of ours."""
+    for line in lines:
+        typer.echo(visible(line), err=is_error)
+
+
+def private(path: str, flags: int) -> int:
+    """An opener for files with content: only this user may read them, whatever the umask."""
+    return os.open(path, flags, 0o600)
+
+
 def stop(text: str, code: ExitCode) -> NoReturn:
     """Print the reason on standard error and exit."""
-    for line in text.splitlines():
-        typer.echo(f"shadowrelay: {line}", err=True)
+    say(*(f"shadowrelay: {line}" for line in text.split("\n")), is_error=True)
     raise typer.Exit(code)
 
 
@@ -54,8 +69,9 @@ def configuration_errors() -> Iterator[None]:
 
 
 def print_json(value: object) -> None:
-    """One indented JSON document."""
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+    """One indented JSON document. What could control a terminal is escaped, as JSON allows in each of its texts."""
+    for line in json.dumps(value, indent=2, ensure_ascii=False, default=str).split("\n"):
+        typer.echo(visible(line))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], empty: str) -> None:
@@ -65,7 +81,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], empty:
     well, a paragraph for each row: its first text, then the others by name.
     """
     if not rows:
-        typer.echo(empty)
+        say(empty)
         return
     cells = [[_cell(value) for value in row] for row in rows]
     names = [column.removeprefix("#") for column in columns]
@@ -94,8 +110,8 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], empty:
         justify: Literal["left", "right"] = "right" if column.startswith("#") else "left"
         table.add_column(name, justify=justify, no_wrap=not (is_last and is_folded), overflow="fold")
     for row in cells:
-        table.add_row(*map(escape, row))
-    Console(width=width if is_folded else max(needed, 1), highlight=False).print(table)
+        table.add_row(*map(Text, row))
+    Console(width=width if is_folded else max(needed, 1), highlight=False, emoji=False).print(table)
 
 
 def _table_width(widths: Sequence[int]) -> int:
@@ -103,7 +119,7 @@ def _table_width(widths: Sequence[int]) -> int:
 
 
 def _print_paragraph(heading: str, facts: Sequence[str]) -> None:
-    typer.echo(heading)
+    say(heading)
     print_sentences([", ".join(facts)] if facts else [], indent="    ")
 
 
@@ -112,7 +128,7 @@ def print_sentences(sentences: Iterable[str], indent: str = "") -> None:
     width = terminal_width()
     for sentence in map(visible, sentences):
         lines = [sentence] if width is None else textwrap.wrap(sentence, max(width - len(indent), 20), break_on_hyphens=False)
-        typer.echo("\n".join(f"{indent}{line}" for line in lines))
+        say(*(f"{indent}{line}" for line in lines or [""]))
 
 
 def terminal_width() -> int | None:
@@ -166,11 +182,6 @@ def _cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return visible(str(value))
-
-
-def visible(text: str) -> str:
-    """Escape characters that could control the terminal: control characters and directional marks."""
-    return text if text.isprintable() else "".join(one if one.isprintable() else f"\\u{ord(one):04x}" for one in text)
 
 
 if TYPE_CHECKING:

@@ -219,7 +219,7 @@ def write(cluster: ClusterPlan, directory: Path, *, is_renewal: bool = False) ->
             differing.append(path)
 
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         pem, key = (directory / name for name in AUTHORITY_FILES)
         if pem.exists() or key.exists():
             authority = read_authority(pem, key)

@@ -459,6 +459,8 @@ class Tracking(Section):
     """The oldest files are deleted above this size. Source: msp-ts"""
     max_age: Annotated[Duration, Field(ge=timedelta(0))] = 30 * DAY
     """Older files are deleted; "0s" means no limit. Source: msp-ts"""
+    message_subject_logging_enabled: bool = True
+    """false: the subjects of messages are not written to the log. Source: msp-ts"""
 
     @model_validator(mode="after")
     def _file_fits(self) -> Self:
