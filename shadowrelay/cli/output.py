@@ -186,6 +186,7 @@ def _cell(value: object) -> str:
 
 if TYPE_CHECKING:
     from shadowrelay.admin.api_client import NodeClient
+    from shadowrelay.settings.values import Settings
 
 NODE_VARIABLE = "SHADOWRELAY_NODE"
 URL_DEFAULT = "http://127.0.0.1:8025"
@@ -203,20 +204,33 @@ Config = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="JSON for programs instead of tables.")]
 
 
+def node_client(url: str, token: str, settings: "Settings | None" = None) -> "NodeClient":
+    """A client for a URL that somebody gave. With the configuration of a node, an https URL is that of a node with a certificate of its
+    authority: of the peer that is configured with this URL, else of the host. Raises: NodeError."""
+    from shadowrelay.admin.api_client import NodeClient
+
+    if settings is None or settings.tls is None or settings.tls.peer_authority is None or not url.startswith("https:"):
+        return NodeClient(url, token)
+    name = next((peer.name for peer in settings.peers if peer.admin.rstrip("/") == url.rstrip("/")), "")
+    return NodeClient(url, token, authority=settings.tls.peer_authority, name=name, tls=settings.tls)
+
+
 @contextmanager
 def asked_node(node: str | None, token_file: Path | None, config: Path | None) -> Iterator["NodeClient"]:
     """A client of that node; errors end the command with the matching exit code."""
     # httpx takes a third of a second to import: not needed for --version, --help or check
-    from shadowrelay.admin.api_client import NodeClient, NodeError, checked_url, find_token
+    from shadowrelay.admin.api_client import NodeError, checked_url, find_token
 
+    settings = None
     with configuration_errors():
         if config is not None:
-            admin = load(config).settings.admin
+            settings = load(config).settings
+            admin = settings.admin
             node, token_file = node or f"http://{admin.listen}", token_file or admin.token_file
         url = checked_url(node or os.environ.get(NODE_VARIABLE) or URL_DEFAULT)
         token = find_token(token_file, {} if config is not None and os.access(token_file or "", os.R_OK) else os.environ)
     try:
-        with NodeClient(url, token) as client:
+        with node_client(url, token, settings) as client:
             yield client
     except NodeError as exc:
         stop(str(exc), {0: ExitCode.UNREACHABLE, 400: ExitCode.USAGE, 401: ExitCode.USAGE}.get(exc.status, ExitCode.FAILED))

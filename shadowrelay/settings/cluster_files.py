@@ -47,6 +47,7 @@ volumes:
   tracking:
 """
 
+REVOKED_FILE = b"# The certificates of nodes whose key was stolen, or their SHA-256 fingerprints: docs/operations.md. SIGHUP reads them.\n"
 AUTHORITY_NAME = "mail nodes"
 AUTHORITY_FILES = ("authority.pem", "authority.key")
 
@@ -176,10 +177,10 @@ def _lines(cluster: ClusterPlan, node: PlannedNode) -> Iterator[str]:
         patterns = [f"*@{domain}" for domain in cluster.accepted_domains] or ["*"]
         hops = [str(hop) for hop in cluster.next_hops]
         yield from _table("[[routes]]", recipients=patterns, next_hop=hops, inside_boundary=bool(cluster.accepted_domains))
-    yield from _table("[tls]", certificate="node.pem", key="node.key", peer_authority="peers.pem")
+    yield from _table("[tls]", certificate="node.pem", key="node.key", peer_authority="peers.pem", peer_revoked="revoked.pem")
     yield from _table("[tracking]", directory=where["tracking"])
     encrypted = {} if cluster.is_on_one_machine else {"tls_listen": str(HostPort(ANYWHERE, ADMIN_TLS_PORT))}
-    yield from _table("[admin]", listen=str(node.admin), **encrypted, token_file="token")
+    yield from _table("[admin]", listen=str(node.admin), **encrypted, token_file="token", read_only_token_file="read_only_token")
 
 
 def _table(title: str, **values: object) -> list[str]:
@@ -228,7 +229,7 @@ def write(cluster: ClusterPlan, directory: Path, *, is_renewal: bool = False) ->
             authority = make_authority(AUTHORITY_NAME, AUTHORITY_LIFE)
             put(key, authority.key_pem, PRIVATE)
             put(pem, authority.pem)
-        token = _token(directory, cluster)
+        read_only_token = _read_only_token(directory, cluster)
         for node in cluster.nodes:
             place = directory / node.name
             place.mkdir(mode=0o700, exist_ok=True)
@@ -240,7 +241,15 @@ def write(cluster: ClusterPlan, directory: Path, *, is_renewal: bool = False) ->
             else:
                 kept += pair
             put(place / "peers.pem", authority.pem)
-            put(place / "token", token, PRIVATE)
+            if (place / "token").exists():
+                kept.append(place / "token")
+            else:
+                put(place / "token", _new_token(), PRIVATE)
+            put(place / "read_only_token", read_only_token, PRIVATE)
+            if (place / "revoked.pem").exists():
+                kept.append(place / "revoked.pem")
+            else:
+                put(place / "revoked.pem", REVOKED_FILE)
             put(place / "node.toml", node_toml(cluster, node).encode())
             if cluster.is_in_containers:
                 put(place / "compose.yaml", COMPOSE.format(name=node.name, port=node.address.port, admin=ADMIN_TLS_PORT).encode())
@@ -251,12 +260,16 @@ def write(cluster: ClusterPlan, directory: Path, *, is_renewal: bool = False) ->
     return Written(tuple(new), tuple(kept), tuple(differing))
 
 
-def _token(directory: Path, cluster: ClusterPlan) -> bytes:
-    """The same for all nodes, and for those that are added later."""
+def _read_only_token(directory: Path, cluster: ClusterPlan) -> bytes:
+    """The same for all nodes, and for those that are added later: with it they ask each other."""
     for node in cluster.nodes:
-        path = directory / node.name / "token"
+        path = directory / node.name / "read_only_token"
         if path.exists():
             return path.read_bytes()
+    return _new_token()
+
+
+def _new_token() -> bytes:
     return f"{secrets.token_urlsafe(32)}\n".encode("ascii")
 
 

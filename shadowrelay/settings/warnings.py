@@ -26,6 +26,7 @@ def warnings(settings: Settings, now: datetime | None = None) -> list[str]:
         *(line for connector in settings.receive_connectors for line in _about_connector(connector, settings)),
         *_about_routes(settings),
         *_about_places(settings),
+        *_about_tokens(settings),
         *_about_back_pressure(settings),
         *certificates.doubts(settings, now),
     ]
@@ -229,6 +230,18 @@ def _about_places(settings: Settings) -> Iterator[str]:
         yield "tracking.directory is inside server.data_directory: a wiped queue takes the evidence along; put it elsewhere"
     if not _is_loopback(settings.admin.listen.host):
         yield f"admin.listen is {settings.admin.listen}: the token travels unencrypted; use 127.0.0.1, and tls_listen for other machines"
+
+
+def _about_tokens(settings: Settings) -> Iterator[str]:
+    if any(peer.admin for peer in settings.peers) and settings.admin.read_only_token_file is None:
+        yield (
+            "admin.read_only_token_file is not set, as in a cluster of an older `init`, whose nodes share one token for everything: "
+            "give all nodes the same read-only token, and each its own token_file (docs/operations.md, All nodes at once)"
+        )
+    if settings.admin.tls_listen is None or settings.tls is None:
+        return
+    if settings.tls.peer_authority is None or not settings.admin.tls_client_certificate_required:
+        yield "admin.tls_listen asks for no certificate: a token is enough, from anywhere; set tls.peer_authority, or guard the port"
 
 
 def _about_back_pressure(settings: Settings) -> Iterator[str]:

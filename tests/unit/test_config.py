@@ -372,6 +372,7 @@ def test_the_example_with_every_comment_removed_is_valid_and_says_the_defaults(t
     certificate.cert_chain_pems[0].write_to_path(tmp_path / "node.pem")
     certificate.private_key_pem.write_to_path(tmp_path / "node.key")
     authority.cert_pem.write_to_path(tmp_path / "peers.pem")
+    (tmp_path / "revoked.pem").touch()
 
     expected = load(plain, {})
     everything = load(full, {})
