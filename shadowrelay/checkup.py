@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Sequence
 from enum import StrEnum
 from pathlib import Path
 
-from shadowrelay.admin.api_client import Json, NodeClient, NodeError
+from shadowrelay.admin.api_client import Json, NodeClient, NodeError, client_of_peer
 from shadowrelay.admin.token import read_token
 from shadowrelay.machine import LinuxMachine
 from shadowrelay.model.replies import ConfigurationError
@@ -30,6 +30,7 @@ from shadowrelay.smtp.client import ConnectOptions, TlsUse, open_session
 from shadowrelay.smtp.client_session import TLS_FAILED, SessionBroken
 from shadowrelay.smtp.host_names import HostNames, Lookups, NoAddress, name_server_failure
 from shadowrelay.smtp.tls import TlsContexts, opportunistic_context
+from shadowrelay.trust import PeerTrust
 
 TRIAL_SECONDS = 10.0  # for each name, and for each step of a session
 SYNCS_COUNT = 20
@@ -76,7 +77,8 @@ async def examine(loaded: LoadedSettings) -> list[Finding]:
         found = await asyncio.gather(*trials)
     finally:
         await lookups.close()
-    doubts = [Finding(Severity.WARNING, "configuration", text) for text in configuration.warnings(settings)]
+    said = [*configuration.warnings(settings), *places.exposed(settings, loaded.path)]
+    doubts = [Finding(Severity.WARNING, "configuration", text) for text in said]
     return [*doubts, *(finding for findings in found for finding in findings)]
 
 
@@ -178,7 +180,11 @@ async def _peer(settings: Settings, contexts: TlsContexts | None, peer: Peer, ho
         return [found]
     is_tls = contexts is not None and settings.peer_requires_tls(peer)
     options = _connect_options(
-        settings, hosts, TlsUse.REQUIRED if is_tls else TlsUse.NEVER, contexts.to_peers if contexts and is_tls else None
+        settings,
+        hosts,
+        TlsUse.REQUIRED if is_tls else TlsUse.NEVER,
+        contexts.to_peers if contexts and is_tls else None,
+        contexts.trust if contexts and is_tls else None,
     )
     try:
         session = await open_session(peer.address, peer.name, options)
@@ -247,9 +253,11 @@ async def _next_hop(settings: Settings, host: HostPort, hosts: HostNames) -> lis
     return [Finding(Severity.OK, subject, text)]
 
 
-def _connect_options(settings: Settings, hosts: HostNames, tls: TlsUse, context: ssl.SSLContext | None) -> ConnectOptions:
+def _connect_options(
+    settings: Settings, hosts: HostNames, tls: TlsUse, context: ssl.SSLContext | None, trust: PeerTrust | None = None
+) -> ConnectOptions:
     seconds = TRIAL_SECONDS
-    return ConnectOptions(settings.server.name, tls, context, hosts.dial, seconds, seconds, seconds)
+    return ConnectOptions(settings.server.name, tls, context, hosts.dial, seconds, seconds, seconds, trust=trust)
 
 
 async def _ourselves(settings: Settings, host: HostPort, hosts: HostNames, subject: str) -> Finding | None:
@@ -299,8 +307,7 @@ def _clock(settings: Settings, peer: Peer) -> list[Finding]:
         return Look(asked_at, time.clock_gettime(time.CLOCK_BOOTTIME), uptime)
 
     try:
-        token, authority = read_token(settings.admin.token_file), settings.tls.peer_authority if settings.tls else None
-        with NodeClient(peer.admin, token, authority=authority, name=peer.name) as client:
+        with client_of_peer(settings, peer, lambda: read_token(settings.admin.token_file)) as client:
             look()  # opens the connection, which takes longer than a question
             first = look()
             time.sleep(LOOKS_APART_SECONDS)

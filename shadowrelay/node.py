@@ -10,6 +10,7 @@ import signal
 import ssl
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from datetime import timedelta
 from functools import partial
 
 import structlog
@@ -34,10 +35,10 @@ from shadowrelay.pipeline.assembly import Outside, Services
 from shadowrelay.pipeline.context import SystemClock, Tasks
 from shadowrelay.pipeline.draining import Doors
 from shadowrelay.ports import Machine
-from shadowrelay.settings import configuration
+from shadowrelay.settings import certificates, configuration
 from shadowrelay.settings.configuration import LoadedSettings
-from shadowrelay.settings.reload import adopted
-from shadowrelay.settings.values import Peer
+from shadowrelay.settings.reload import adopted, followed_tls
+from shadowrelay.settings.values import Peer, Tls
 from shadowrelay.smtp import client
 from shadowrelay.smtp.client import ConnectOptions, Dial, Opened, TlsUse
 from shadowrelay.smtp.deliverer import SmtpDeliverer
@@ -53,6 +54,7 @@ from shadowrelay.store.ledger import SqliteLedger
 from shadowrelay.tracking import operator_log
 from shadowrelay.tracking.operator_log import LineLogger
 from shadowrelay.tracking.shipper import make_tracking
+from shadowrelay.trust import names_in
 
 RENAME_AGAIN_SECONDS = 1.0
 GRACE_SECONDS = 30.0  # SIGTERM: for sessions and attempts in progress
@@ -96,7 +98,7 @@ class Node:
         self._tasks = Tasks()
         self._descriptors = Descriptors(descriptor_limit())
         self._budget = ContentBudget(self._settings.server.content_memory_limit)
-        self._tls = self._read_tls()
+        self._tls = self._read_tls(self._settings.tls)
         self._lookups = Lookups(loaded.settings.dns.nameservers)
         self._receivers: list[ReceiverServer] = []
         self._own_addresses = OwnAddresses(lambda: [address for receiver in self._receivers for address in receiver.addresses])
@@ -126,7 +128,8 @@ class Node:
         listens = [settings.admin.listen, *([] if settings.admin.tls_listen is None else [settings.admin.tls_listen])]
         names = (settings.server.name, *(listen.host for listen in listens), *settings.admin.allowed_hosts)
         application = make_application(self._services.view, self._metrics, token, __version__, names=names, read_only_token=read_only_token)
-        admin = [AdminServer(application, listen, self._admin_tls if number else None) for number, listen in enumerate(listens)]
+        admin = [AdminServer(application, listens[0])]
+        admin += [AdminServer(application, listen, self._admin_tls, self._peers_in) for listen in listens[1:]]
         for server in admin:
             close_with(self._opened, server.stop)  # after the receivers, which are opened before it
         await self._start_receiver()
@@ -264,7 +267,12 @@ class Node:
         if self._tls is None or not self._settings.peer_requires_tls(peer):
             return ConnectOptions(self._settings.server.name, dial=self._dial_peer, not_opened=other_address)
         return ConnectOptions(
-            self._settings.server.name, TlsUse.REQUIRED, self._tls.to_peers, dial=self._dial_peer, not_opened=other_address
+            self._settings.server.name,
+            TlsUse.REQUIRED,
+            self._tls.to_peers,
+            trust=self._tls.trust,
+            dial=self._dial_peer,
+            not_opened=other_address,
         )
 
     async def _start_receiver(self) -> None:
@@ -329,7 +337,7 @@ class Node:
             self._shipper.start()
             self._shipper.watch(self._metrics)
         self._watch_states()
-        self._services.view.hanging = self._hanging
+        self._services.view.hanging = lambda: [*self._hanging(), *self._ending_certificates()]
         self._services.start()
         self._tasks.keep(self._services.view.run, "velocity")
 
@@ -418,6 +426,15 @@ class Node:
         if lines is not None and (seconds := lines.blocked_seconds) >= LOG_BLOCKED_SECONDS:
             yield f"the operator log hangs: nobody has read standard error for {seconds:.0f} s; {lines.dropped_count} lines were dropped"
 
+    def _ending_certificates(self) -> Iterator[str]:
+        """A node whose certificate has ended goes on over its open sessions, until the first of them is lost."""
+        for key, end in ({} if self._tls is None else self._tls.ends).items():
+            left = end - self._clock.now()
+            if left < timedelta(0):
+                yield f"tls.{key} expired at {end:%Y-%m-%d %H:%M} UTC: peers refuse new sessions; renew it (init --renew), then SIGHUP"
+            elif left < certificates.CERTIFICATE_LEFT_MIN:
+                yield f"tls.{key} ends at {end:%Y-%m-%d %H:%M} UTC, in {left.days} days: renew it (init --renew), then SIGHUP"
+
     def _watch_log(self, lines: LineLogger) -> None:
         metrics = self._metrics
         metrics.watch_total("log_dropped_lines", "Lines of the operator log that stderr did not take.", lambda: lines.dropped_count)
@@ -449,12 +466,25 @@ class Node:
                 _log.warning("descriptors.enough", refused=descriptors.refused_count)
         return descriptors.refused_count
 
-    def _read_tls(self) -> TlsContexts | None:
-        return None if self._settings.tls is None else TlsContexts.read(self._settings.tls)
+    def _read_again(self) -> tuple[LoadedSettings, TlsContexts | None]:
+        loaded = configuration.load(self.loaded.path)
+        return loaded, self._read_tls(followed_tls(self._settings.tls, loaded.settings.tls))
+
+    def _read_tls(self, tls: Tls | None) -> TlsContexts | None:
+        return None if tls is None else TlsContexts.read(tls)
 
     def _admin_tls(self) -> ssl.SSLContext:
         assert self._tls is not None, "admin.tls_listen needs [tls]"
-        return self._tls.anonymous
+        return self._tls.administration if self._settings.admin.tls_client_certificate_required else self._tls.asking
+
+    def _peers_in(self, session: ssl.SSLObject) -> frozenset[str] | None:
+        """The nodes whose certificate the client of this connection has; None if that was revoked."""
+        assert self._tls is not None
+        certificate = session.getpeercert(True)
+        if certificate and (reason := self._tls.trust.refusal(certificate)):
+            _log.warning("admin.certificate_refused", reason=reason, names=sorted(names_in(session.getpeercert())))
+            return None
+        return names_in(session.getpeercert()) & {self._settings.server.name, *(peer.name for peer in self._settings.peers)}
 
     def _tokens(self) -> tuple[str, str]:
         admin = self._settings.admin
@@ -471,7 +501,7 @@ class Node:
             self._is_reload_wanted = True
             return
         try:
-            loaded, self._tls = self._reading.call(lambda: (configuration.load(self.loaded.path), self._read_tls()), RELOAD_SECONDS)
+            loaded, self._tls = self._reading.call(self._read_again, RELOAD_SECONDS)
         except (ConfigurationError, TimeoutError) as error:
             _log.error("configuration.refused", error=str(error))
             return
@@ -605,6 +635,7 @@ def run(loaded: LoadedSettings) -> int:
 
     Raises: ConfigurationError before anything is accepted."""
     lines = operator_log.configure()
+    os.umask(os.umask(0o077) | 0o027)  # content is private by itself; a stricter umask stays
     raise_descriptor_limit()
     # Objects made at start-up are never freed: exclude them from collection, and collect less often than by default.
     gc.freeze()

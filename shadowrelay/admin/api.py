@@ -205,15 +205,18 @@ def make_application(
         given = request.headers.get("authorization", "")
         if is_token(token, given):
             return
-        if read_only_token and is_token(read_only_token, given):
+        if (read_only_token and is_token(read_only_token, given)) or getattr(request.state, "peers", None):
             if request.method in ("GET", "HEAD") and not request.url.path.endswith(CONTENT):
                 return
-            raise HTTPException(HTTPStatus.FORBIDDEN, "this token may only read, and no content: use the one in admin.token_file")
+            raise HTTPException(
+                HTTPStatus.FORBIDDEN,
+                "this token or certificate may only read, and no content: use the one in admin.token_file",
+            )
         raise HTTPException(HTTPStatus.UNAUTHORIZED, "the bearer token of this node is needed", {"WWW-Authenticate": "Bearer"})
 
     api = _api(view, now)
     application.include_router(api, prefix="/api/v1", dependencies=[Depends(require_token), authorised], responses=PROBLEMS)
-    application.include_router(_health(view))
+    application.include_router(_health(view, require_token))
     application.include_router(_metrics(view, metrics, require_token))
 
     @application.get("/openapi.json", include_in_schema=False, dependencies=[Depends(require_token)])
@@ -497,7 +500,7 @@ def _blocks(prefix: bytes, file: BinaryIO) -> Iterator[bytes]:
             yield block
 
 
-def _health(view: AdminView) -> APIRouter:
+def _health(view: AdminView, require_token: Callable[[Request], Any]) -> APIRouter:
     health = APIRouter(prefix="/health")
 
     @health.get("/live")
@@ -505,14 +508,21 @@ def _health(view: AdminView) -> APIRouter:
         """The process runs and responds."""
         return {"status": "live"}
 
-    @health.get("/ready", responses={503: {"model": resources.Readiness}})
-    async def ready(response: Response) -> resources.Readiness:
+    @health.get("/ready", response_model=resources.Readiness, responses={503: {"model": resources.Readiness}})
+    async def ready(request: Request) -> Response:
         """Mail is accepted now. 503 while starting, draining, under high back pressure, or while each message would be refused for lack of
         copies. 200 and degraded, with the reasons, while some mail is refused or has no copy, or that is not known: a load balancer keeps
-        the node, because the other nodes lack the same peer."""
+        the node, because the other nodes lack the same peer. Without a token, whoever is not on this machine is told only whether it is
+        ready: when mail is not redundant is nobody else's business."""
         is_ready, reasons = view.is_ready()
-        response.status_code = HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE
-        return resources.Readiness(is_ready=is_ready, is_degraded=bool(reasons), reasons=list(reasons))
+        status = HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE
+        if not _is_loopback(request):
+            try:
+                await require_token(request)
+            except HTTPException:
+                return JSONResponse({"is_ready": is_ready}, status)
+        found = resources.Readiness(is_ready=is_ready, is_degraded=bool(reasons), reasons=list(reasons))
+        return JSONResponse(found.model_dump(), status)
 
     return health
 

@@ -2,8 +2,9 @@
 
 import os
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote, urlsplit
@@ -11,8 +12,10 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from shadowrelay.admin.token import read_token
+from shadowrelay.model.printable import escaped
 from shadowrelay.model.replies import ConfigurationError, ShadowrelayError
-from shadowrelay.trust import trusting
+from shadowrelay.settings.values import Peer, Settings, Tls
+from shadowrelay.trust import CheckedContext, PeerTrust
 
 TOKEN_VARIABLE = "SHADOWRELAY_ADMIN_TOKEN"
 TIMEOUT_SECONDS = 10.0
@@ -25,7 +28,8 @@ class NodeError(ShadowrelayError):
     """The node did not answer, or refused; the text is for the operator. `status` is the HTTP status, 0 without an answer."""
 
     def __init__(self, text: str, status: int = 0) -> None:
-        super().__init__(text)
+        # A server that is none of ours may have said it. Only what is wrong with a filter has lines: the third is a caret below the second
+        super().__init__("\n".join(map(escaped, text.split("\n")[:3])) if status == 400 else escaped(text))
         self.status = status
 
 
@@ -53,14 +57,64 @@ def checked_url(text: str) -> str:
     return text
 
 
+def _context_for(authority: Path, name: str, tls: Tls | None) -> ssl.SSLContext:
+    """Raises: OSError, ConfigurationError."""
+    context = CheckedContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cafile=authority)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.hostname_checks_common_name = False
+    context.trust = PeerTrust.read(authority, None if tls is None else tls.peer_revoked)
+    context.is_named = bool(name)
+    if tls is not None:
+        try:
+            context.load_cert_chain(tls.certificate, tls.key)
+        except OSError as exc:
+            reason = exc.strerror or "it is damaged"
+            raise ConfigurationError(f"tls.key: {tls.key} cannot be used ({reason}); run this as a user who may read it") from exc
+    return context
+
+
+def client_of_peer(settings: Settings, peer: Peer, token: Callable[[], str]) -> "NodeClient":
+    """For what one node asks another: with rights to read only, which our certificate gives, else the read-only token that all nodes share.
+
+    Where there is neither, as `init` wrote it in its first version, `token` is asked for the one that may do everything; it is sent to this
+    machine, or to a server with a certificate of that name. Raises: NodeError, ConfigurationError.
+    """
+    is_encrypted = peer.admin.startswith("https:")
+    if not is_encrypted and not _is_here(peer.admin):
+        raise NodeError(f"{peer.admin} is not asked: a token would travel unencrypted; write https and its tls_listen in [[peers]]")
+    authority = settings.tls.peer_authority if settings.tls else None
+    if is_encrypted and authority is not None:
+        return NodeClient(peer.admin, "", authority=authority, name=peer.name, tls=settings.tls)
+    file = settings.admin.read_only_token_file
+    said = token() if file is None else read_token(file, "admin.read_only_token_file")
+    return NodeClient(peer.admin, said, name=peer.name if is_encrypted else "")
+
+
+def _is_here(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 class NodeClient:
     """One node's API. `url` is like "http://127.0.0.1:8025". All methods raise NodeError. Use it as a context manager."""
 
     def __init__(
-        self, url: str, token: str, *, transport: httpx.BaseTransport | None = None, authority: Path | None = None, name: str = ""
+        self,
+        url: str,
+        token: str,
+        *,
+        transport: httpx.BaseTransport | None = None,
+        authority: Path | None = None,
+        name: str = "",
+        tls: Tls | None = None,
     ) -> None:
         """`authority`: a file with certificates; one of them must have signed that of an https URL. `None`: a public one. `name`: what that
-        certificate must be for, where it is not the host of the URL.
+        certificate must be for, where it is not the host of the URL. `tls`: our own certificate for it, and what was revoked. Nothing is
+        said, and no token sent, to a server whose certificate is not that of `name`. An empty token is not sent.
 
         Raises: NodeError if that file cannot be used.
         """
@@ -69,15 +123,17 @@ class NodeClient:
         try:
             trusted: ssl.SSLContext | bool = True
             if authority:
-                trusted = trusting(authority)
+                trusted = _context_for(authority, name, tls)
             elif self.url.startswith("http:"):
                 trusted = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # trusts nobody: to load public certificates takes 50 ms
+        except ConfigurationError as exc:
+            raise NodeError(str(exc)) from exc
         except OSError as exc:  # an ssl.SSLError is one
             raise NodeError(f"{authority} has no usable certificates: {exc.strerror or exc}") from exc
         # trust_env off: a proxy from the environment must not see the token, and cannot reach a node on loopback
         self._http = httpx.Client(
             base_url=self.url,
-            headers={"Authorization": f"Bearer {token}"},
+            headers={"Authorization": f"Bearer {token}"} if token else {},
             timeout=TIMEOUT_SECONDS,
             trust_env=False,
             follow_redirects=False,
@@ -246,11 +302,14 @@ class NodeClient:
             key = "tls_listen" if self.url.startswith("https:") else "listen"
             raise NodeError(f"{where}; is the node running, and is this its [admin] {key}?") from exc
         except (httpx.HTTPError, httpx.InvalidURL) as exc:
-            raise NodeError(f"{self.url} cannot be asked: {_reason_of(exc)}") from exc
+            may_want = "; it may want the certificate of a node: --config names one's" if self.url.startswith("https:") else ""
+            raise NodeError(f"{self.url} cannot be asked: {_reason_of(exc)}{may_want}") from exc
 
     def _checked(self, response: httpx.Response, accepted: tuple[int, ...]) -> Json:
         if response.status_code == 401:
-            raise NodeError(f"{self.url} does not know this token; use the one in the node's admin.token_file", 401)
+            if "Authorization" in self._http.headers:
+                raise NodeError(f"{self.url} does not know this token; use the one in the node's admin.token_file", 401)
+            raise NodeError(f"{self.url} takes the certificate of this node for none of its peers'; look at its [[peers]] and version", 401)
         try:
             body = response.json()
         except ValueError as exc:

@@ -35,9 +35,16 @@ _log = structlog.get_logger()
 class AdminServer:
     """Call `start`, then `stop`. `address` is the bound address (port 0 takes a free one)."""
 
-    def __init__(self, application: FastAPI, listen: HostPort, tls: Callable[[], ssl.SSLContext] | None = None) -> None:
-        """`tls`: called for each connection, so that a new certificate needs no restart. `None`: not encrypted."""
-        self._listen, self._tls = listen, tls
+    def __init__(
+        self,
+        application: FastAPI,
+        listen: HostPort,
+        tls: Callable[[], ssl.SSLContext] | None = None,
+        peers_in: Callable[[ssl.SSLObject], frozenset[str] | None] | None = None,
+    ) -> None:
+        """`tls`: called for each connection, so that a new certificate needs no restart. `None`: not encrypted. `peers_in`: which peers the
+        client is by its certificate, for `request.state.peers`; None ends the connection."""
+        self._listen, self._tls, self._peers_in = listen, tls, peers_in
         self._handshakes: dict[asyncio.Task[None], None] = {}  # in order of their beginning
         self._accepting: asyncio.Task[None] | None = None
         self._server = _Uvicorn(
@@ -107,7 +114,9 @@ class AdminServer:
 
     async def _shake_hands(self, accepted: socket.socket, tls: ssl.SSLContext) -> None:
         def protocol() -> _Connection:
-            return _Connection(self._server.config, self._server.server_state, self._server.lifespan.state)
+            connection = _Connection(self._server.config, self._server.server_state, self._server.lifespan.state)
+            connection.peers_in = self._peers_in
+            return connection
 
         try:
             await asyncio.get_running_loop().connect_accepted_socket(protocol, accepted, ssl=tls, ssl_handshake_timeout=REQUEST_SECONDS)
@@ -138,13 +147,21 @@ class _Connection(H11Protocol):
     """A connection with a time limit for each request, and one request at a time. uvicorn alone waits for ever for an unfinished
     request, counts it, and processes any number of pipelined requests."""
 
+    peers_in: Callable[[ssl.SSLObject], frozenset[str] | None] | None = None
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept the connection; if there are too many, close another one."""
         super().connection_made(transport)
+        session = transport.get_extra_info("ssl_object")
+        peers = frozenset() if session is None or self.peers_in is None else self.peers_in(session)
+        self.app_state = {**self.app_state, "peers": peers or frozenset()}
         self._request: object = None
         self._since = self.loop.time()
         self._timer = self.loop.call_later(REQUEST_SECONDS, self._look)
-        self._is_ended = False
+        self._is_ended = peers is None
+        if self._is_ended:
+            transport.abort()
+            return
         self._make_room()
 
     def _make_room(self) -> None:
@@ -179,6 +196,8 @@ class _Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Only a whole request counts as progress. If the next request arrives before the response to this one, it is not answered,
         and the connection closes: RFC 9112 9.3.2 allows it."""
+        if self._is_ended:
+            return
         super().data_received(data)
         self._note_request()
         if self.flow.read_paused and not self.is_waiting and not self.cycle.more_body and self.cycle.keep_alive:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from shadowrelay.cli.output import AsJson, ExitCode, configuration_errors, counted, print_json, visible
+from shadowrelay.cli.output import AsJson, ExitCode, configuration_errors, counted, print_json, say
 from shadowrelay.settings import configuration
 
 
@@ -33,8 +33,8 @@ def doctor(
         )
     else:
         for finding in findings:
-            typer.echo(visible(f"{finding.level.value:<7}  {finding.subject}: {finding.text}"))
+            say(f"{finding.level.value:<7}  {finding.subject}: {finding.text}")
             if finding.remedy:
-                typer.echo(visible(f"         -> {finding.remedy}"))
-        typer.echo(f"\n{counted(errors_count, 'error')}, {counted(warnings_count, 'warning')}")
+                say(f"         -> {finding.remedy}")
+        say("", f"{counted(errors_count, 'error')}, {counted(warnings_count, 'warning')}")
     raise typer.Exit(ExitCode.FAILED if errors_count else ExitCode.OK)

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from shadowrelay.cli.output import AsJson, Config, ExitCode, Node, TokenFile, asked_node, print_json, stop, visible
+from shadowrelay.cli.output import AsJson, Config, ExitCode, Node, TokenFile, asked_node, print_json, say, stop, visible
 
 if TYPE_CHECKING:
     from shadowrelay.admin.api_client import NodeClient
@@ -50,7 +50,7 @@ def drain(
     if as_json:
         print_json(status)
     else:
-        typer.echo(text_of(status))
+        say(*lines_of(status))
     if is_waited_for and status["state"] != "inactive":
         raise typer.Exit(ExitCode.FAILED)
 
@@ -62,9 +62,9 @@ def undrain(node: Node = None, token_file: TokenFile = None, config: Config = No
     if as_json:
         print_json(status)
         return
-    typer.echo("the node takes and delivers mail again")
+    say("the node takes and delivers mail again")
     if count := status["handed_over_count"]:
-        typer.echo(f"{_messages(count)} handed over before: the server that has them delivers them")
+        say(f"{_messages(count)} handed over before: the server that has them delivers them")
 
 
 def redirect(
@@ -90,7 +90,7 @@ def redirect(
     if as_json:
         print_json(status)
     else:
-        typer.echo(visible(text_of_redirect(status, began)))
+        say(text_of_redirect(status, began))
     if not is_done:
         raise typer.Exit(ExitCode.FAILED)
 
@@ -139,7 +139,7 @@ def watch(
     return status
 
 
-def text_of(status: Json) -> str:
+def lines_of(status: Json) -> list[str]:
     """The last words of the command."""
     lines = []
     if status["state"] == "inactive":
@@ -154,7 +154,7 @@ def text_of(status: Json) -> str:
         lines.append(f"it keeps its shadow messages ({shares}): their primary servers place them elsewhere if this node stays away")
     if count := status["set_aside_count"]:
         lines.append(f"{_messages(count)} set aside (`messages list --queue Poison`): not delivered and not handed over")
-    return "\n".join(visible(line) for line in lines)
+    return lines
 
 
 def _messages(count: int) -> str:
@@ -166,19 +166,18 @@ def _shown(status: Json, *, is_silent: bool) -> AbstractContextManager[Callable[
     console = Console(stderr=True, highlight=False)
     if is_silent:
         return nullcontext(lambda _: None)
-    return _Bar(console, status) if console.is_terminal else nullcontext(_Lines(console).show)
+    return _Bar(console, status) if console.is_terminal else nullcontext(_Lines().show)
 
 
 class _Lines:
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self) -> None:
         self._said: list[str] = []
 
     def show(self, status: Json) -> None:
         lines = [status["step"], *status["waits_for"]]
         if lines != self._said:
             self._said = lines
-            self._console.print(visible("; ".join(lines)), markup=False, soft_wrap=True)
+            say("; ".join(lines), is_error=True)
 
 
 class _Bar:
@@ -188,7 +187,7 @@ class _Bar:
         columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
         self._progress = Progress(*columns, console=console, transient=True)
         self._most = _left(status)
-        self._task = self._progress.add_task(status["step"], total=max(self._most, 1))
+        self._task = self._progress.add_task(visible(status["step"]), total=max(self._most, 1))
 
     def __enter__(self) -> Callable[[Json], None]:
         self._progress.start()

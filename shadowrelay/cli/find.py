@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from shadowrelay.cli.nodes import NodeAnswer, asked_nodes, missing, name_missing
-from shadowrelay.cli.output import AsJson, Config, ExitCode, Node, TokenFile, age, print_json, print_table, stop, visible
+from shadowrelay.cli.output import AsJson, Config, ExitCode, Node, TokenFile, age, print_json, print_table, say, stop, visible
 
 Json = dict[str, Any]
 
@@ -53,7 +53,7 @@ def find(
     else:
         print_messages(found[:limit], "no messages", where=True)
         if len(found) >= limit:
-            typer.echo(f"only the newest {limit}; give more options, or --limit")
+            say(f"only the newest {limit}; give more options, or --limit")
         name_missing(answers)
     if not found:
         raise typer.Exit(ExitCode.FAILED)
@@ -103,7 +103,7 @@ def resolved(answers: Sequence[NodeAnswer], text: str) -> str:
         name_missing(answers)
         stop(f"no node knows a message {text}", ExitCode.FAILED)
     if len(found) > 1:
-        several = "\n".join(f"{row['message_id']}  {visible(row['subject'])}" for row in found[:10])
+        several = "\n".join(visible(f"{row['message_id']}  {row['subject']}") for row in found[:10])
         stop(f"{text} fits {len(found)} messages:\n{several}", ExitCode.FAILED)
     return str(found[0]["message_id"])
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from shadowrelay.cli.output import AsJson, ExitCode, configuration_errors, print_json, stop
+from shadowrelay.cli.output import AsJson, ExitCode, configuration_errors, print_json, say, stop
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.settings import cluster_files as planning
 from shadowrelay.settings import configuration
@@ -70,21 +70,21 @@ def init(
         print_json({"files": shown, "warnings": doubts, "step": written.step, "next": commands})
         return
     for path in written.new:
-        typer.echo(f"written  {path}")
+        say(f"written  {path}")
     for path in written.kept:
-        typer.echo(f"kept     {path}")
+        say(f"kept     {path}")
     for path in written.differing:
-        typer.echo(f"differs  {path}: see {path.name}.new beside it, which was not put into force")
+        say(f"differs  {path}: see {path.name}.new beside it, which was not put into force")
     for path in written.removed:
-        typer.echo(f"removed  {path}: what the node had here; it has the key of its certificate, so delete it when the node is gone")
+        say(f"removed  {path}: what the node had here; it has the key of its certificate, so delete it when the node is gone")
     for name, lines in doubts.items():
         for line in lines:
-            typer.echo(f"warning: {name}: {line}")
+            say(f"warning: {name}: {line}")
     if written.step:
-        typer.echo(f"\nStep {written.step}.")
-    typer.echo(f"\nKeep {directory / 'authority.key'} in a safe place: who has it can pass for a node. Next:")
+        say("", f"Step {written.step}.")
+    say("", f"Keep {directory / 'authority.key'} in a safe place: who has it can pass for a node. Next:")
     for command in commands:
-        typer.echo(f"  {command}")
+        say(f"  {command}")
 
 
 def _asked(given: Answers) -> Answers:

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from shadowrelay.cli.output import AsJson, ExitCode, print_json, print_table, stop
+from shadowrelay.cli.output import AsJson, ExitCode, print_json, print_table, say, stop
 from shadowrelay.settings.texts import parse_duration
 
 FIRST_PAGE_SECONDS = 300.0  # `report --watched`: Spark is cold, and shares few cores with a dozen containers
@@ -58,13 +58,13 @@ def play_scenario(lab: "Lab", name: str, *, is_fault_wanted: bool, as_json: bool
     chosen = scenario(name) if is_fault_wanted else scenario(name).without_fault()
     began = time.monotonic()
 
-    def say(text: str) -> None:
-        typer.echo(f"{time.monotonic() - began:5.0f} s  {text}", err=as_json)
+    def tell(text: str) -> None:
+        say(f"{time.monotonic() - began:5.0f} s  {text}", is_error=as_json)
 
     if not as_json:
-        typer.echo(f"{chosen.title}\n\nWhat will happen: {chosen.story}")
-        typer.echo("The fault is left out: this must fail.\n" if not is_fault_wanted else "")
-    verdict = play(lab, chosen, say=say)
+        say(chosen.title, "", f"What will happen: {chosen.story}")
+        say(*([] if is_fault_wanted else ["The fault is left out: this must fail."]), "")
+    verdict = play(lab, chosen, say=tell)
     if as_json:
         print_json(verdict_as_json(verdict))
     else:
@@ -75,19 +75,19 @@ def play_scenario(lab: "Lab", name: str, *, is_fault_wanted: bool, as_json: bool
 def print_verdict(verdict: "Verdict") -> None:
     """Print figures, expectations, invariants, what Exchange's documents say, and pass or fail."""
     chosen = verdict.scenario
-    typer.echo("\nFigures")
+    say("", "Figures")
     print_table(("#", "What"), [(f"{value:g}", text) for text, value in verdict.shown()], "")
-    typer.echo("\nEffects that only the fault can produce")
+    say("", "Effects that only the fault can produce")
     for outcome in verdict.outcomes:
-        typer.echo(f"  {_mark(outcome.is_met)}  {outcome.line()}")
-    typer.echo("\nInvariants")
+        say(f"  {_mark(outcome.is_met)}  {outcome.line()}")
+    say("", "Invariants")
     for finding in verdict.findings:
-        typer.echo(f"  {_mark(finding.holds)}  {finding.invariant} {finding.claim}")
+        say(f"  {_mark(finding.holds)}  {finding.invariant} {finding.claim}")
         for text in finding.broken_by[:5]:
-            typer.echo(f"          {text}")
-    typer.echo(f"\nExchange ({', '.join(chosen.sources)}): {chosen.exchange}\n")
-    typer.echo(verdict.summary)
-    typer.echo(f"{chosen.name}: {'pass' if verdict.is_passed else 'fail'}")
+            say(f"          {text}")
+    say("", f"Exchange ({', '.join(chosen.sources)}): {chosen.exchange}", "")
+    say(verdict.summary)
+    say(f"{chosen.name}: {'pass' if verdict.is_passed else 'fail'}")
 
 
 def verdict_as_json(verdict: "Verdict") -> dict[str, Any]:
@@ -130,7 +130,7 @@ def _opened(directory: Path, *, is_quiet: bool = False) -> Iterator["Lab"]:
     from shadowrelay.lab.topology import LabError, WrongUse
 
     try:
-        yield Lab(directory, tell=(lambda text: None) if is_quiet else (lambda text: typer.echo(f"{text} …", err=True)))
+        yield Lab(directory, tell=(lambda text: None) if is_quiet else (lambda text: say(f"{text} …", is_error=True)))
     except WrongUse as exc:
         stop(str(exc), ExitCode.USAGE)
     except LabError as exc:
@@ -159,7 +159,7 @@ def down(directory: Directory = HERE) -> None:
     """Remove the lab: containers, networks, volumes. The last report stays."""
     with _opened(directory) as opened:
         opened.down()
-    typer.echo("the lab is removed")
+    say("the lab is removed")
 
 
 @lab.command("status")
@@ -176,7 +176,7 @@ def _print_status(opened: "Lab", nodes: "list[NodeStatus]", as_json: bool) -> No
         return
     columns = ("Node", "State", "#To deliver", "#Held for others", "#Peers reachable")
     print_table(columns, [(one.node, one.state, one.to_deliver, one.held, one.peers_reachable) for one in nodes], "")
-    typer.echo(f"faults: {'; '.join(faults) or 'none'}")
+    say(f"faults: {'; '.join(faults) or 'none'}")
 
 
 @lab.command("send")
@@ -193,7 +193,7 @@ def send(
     if as_json:
         print_json(asdict(sending))
     else:
-        typer.echo(f"Postfix accepted {sending.accepted} of {count}")
+        say(f"Postfix accepted {sending.accepted} of {count}")
     if sending.accepted != count:
         raise typer.Exit(ExitCode.FAILED)
 
@@ -222,20 +222,20 @@ def verify(
 def _print_verification(result: "Verification") -> None:
     for name, ids in (("lost", result.lost), ("changed", result.changed), ("still queued", result.still_queued)):
         for network_id in ids[:20]:
-            typer.echo(f"{name}: {network_id}")
+            say(f"{name}: {network_id}")
     for one in result.duplicates[:20]:
-        typer.echo(f"duplicated: message {one.number} {one.network_id} {one.recipient} {one.count} times, cause {one.cause}")
+        say(f"duplicated: message {one.number} {one.network_id} {one.recipient} {one.count} times, cause {one.cause}")
     if result.silent:
-        typer.echo(f"not asked (down, paused or unreachable): {', '.join(result.silent)}; missing messages may be there")
+        say(f"not asked (down, paused or unreachable): {', '.join(result.silent)}; missing messages may be there")
     if result.notices:
-        typer.echo(f"DSNs returned to the sender: {result.notices}")
+        say(f"DSNs returned to the sender: {result.notices}")
     for message_id in result.unaccounted[:20]:
-        typer.echo(f"accepted by no node, and not queued at Postfix: {message_id}")
+        say(f"accepted by no node, and not queued at Postfix: {message_id}")
     if waiting := result.not_acknowledged - len(result.unaccounted):
-        typer.echo(f"not acknowledged yet, still queued at Postfix: {waiting}")
+        say(f"not acknowledged yet, still queued at Postfix: {waiting}")
     if result.changed:
-        typer.echo(f"changed {len(result.changed)}")
-    typer.echo(result.line())
+        say(f"changed {len(result.changed)}")
+    say(result.line())
 
 
 @lab.command("kill")
@@ -243,7 +243,7 @@ def kill(node: Node, directory: Directory = HERE) -> None:
     """SIGKILL a node, even if it is paused. It stays down until `start`."""
     with _opened(directory) as opened:
         opened.kill(node)
-    typer.echo(f"{node} is killed")
+    say(f"{node} is killed")
 
 
 @lab.command("start")
@@ -251,7 +251,7 @@ def start(node: Node, directory: Directory = HERE) -> None:
     """Start a killed node again, with its queue."""
     with _opened(directory) as opened:
         opened.start(node)
-    typer.echo(f"{node} is healthy")
+    say(f"{node} is healthy")
 
 
 @lab.command("wipe")
@@ -259,7 +259,7 @@ def wipe(node: Node, directory: Directory = HERE) -> None:
     """Kill a node and start it with an empty disk. Everything on its queue volume is destroyed."""
     with _opened(directory) as opened:
         opened.wipe(node)
-    typer.echo(f"{node} is back, with an empty queue")
+    say(f"{node} is back, with an empty queue")
 
 
 @lab.command("pause")
@@ -267,7 +267,7 @@ def pause(node: Node, directory: Directory = HERE) -> None:
     """Freeze a node's process until `unpause`."""
     with _opened(directory) as opened:
         opened.pause(node)
-    typer.echo(f"{node} is paused")
+    say(f"{node} is paused")
 
 
 @lab.command("unpause")
@@ -275,7 +275,7 @@ def unpause(node: Node, directory: Directory = HERE) -> None:
     """Resume a paused node."""
     with _opened(directory) as opened:
         opened.unpause(node)
-    typer.echo(f"{node} is resumed")
+    say(f"{node} is resumed")
 
 
 @lab.command("cut")
@@ -283,7 +283,7 @@ def cut(one: Place, other: Place, directory: Directory = HERE) -> None:
     """Drop all traffic between two places, until `heal`. Two sites, two nodes, or a site and a node."""
     with _opened(directory) as opened:
         pairs = opened.cut(one, other)
-    typer.echo("cut: " + ", ".join(f"{left} - {right}" for left, right in pairs))
+    say("cut: " + ", ".join(f"{left} - {right}" for left, right in pairs))
 
 
 @lab.command("heal")
@@ -291,7 +291,7 @@ def heal(directory: Directory = HERE) -> None:
     """Remove all cuts and slow links."""
     with _opened(directory) as opened:
         opened.heal()
-    typer.echo("all networks are healed")
+    say("all networks are healed")
 
 
 @lab.command("slow")
@@ -305,7 +305,7 @@ def slow(
     if not RATE.fullmatch(rate) or (rate.lower().endswith("bit") and rate[:-3].isdecimal() and int(rate[:-3]) < BITS_MIN):
         raise typer.BadParameter("say it as `tc` does: 64kbit, 1mbit …", param_hint="--rate")
     with _opened(directory) as opened:
-        typer.echo(f"slow at {rate}: " + ", ".join(opened.slow(one, other, rate)))
+        say(f"slow at {rate}: " + ", ".join(opened.slow(one, other, rate)))
 
 
 @lab.command("fill-disk")
@@ -317,14 +317,14 @@ def fill_disk(
     """Fill a node's queue volume to the last byte."""
     with _opened(directory) as opened:
         free = opened.free_disk(node) if is_undo else opened.fill_disk(node)
-    typer.echo(f"{node}: {free} bytes are free")
+    say(f"{node}: {free} bytes are free")
 
 
 @lab.command("save-database")
 def save_database(node: Node, directory: Directory = HERE) -> None:
     """Copy a node's queue volume. For `restore-old-database`; the node is paused meanwhile."""
     with _opened(directory) as opened:
-        typer.echo(f"{node}: copied to {opened.save_database(node)}")
+        say(f"{node}: copied to {opened.save_database(node)}")
 
 
 @lab.command("restore-old-database")
@@ -335,14 +335,14 @@ def restore_old_database(node: Node, directory: Directory = HERE) -> None:
     """
     with _opened(directory) as opened:
         opened.restore_old_database(node)
-    typer.echo(f"{node} is healthy, on its older queue")
+    say(f"{node} is healthy, on its older queue")
 
 
 @lab.command("roll")
 def roll(directory: Directory = HERE) -> None:
     """Restart all nodes in turn, drained. The next follows when one is healthy again."""
     with _opened(directory) as opened:
-        typer.echo("restarted: " + ", ".join(opened.roll()))
+        say("restarted: " + ", ".join(opened.roll()))
 
 
 @lab.command("defer")
@@ -355,7 +355,7 @@ def defer(
         raise typer.BadParameter("use on or off")
     with _opened(directory) as opened:
         opened.defer(switch == "on")
-    typer.echo("the receiving servers defer everything" if switch == "on" else "the receiving servers accept mail")
+    say("the receiving servers defer everything" if switch == "on" else "the receiving servers accept mail")
 
 
 @lab.command("report")
@@ -366,7 +366,7 @@ def report(
 ) -> None:
     """Compute the redundancy report. From the shipped tracking logs, in the Spark container; prints the page's path."""
     with _opened(directory) as opened:
-        typer.echo(str(opened.watched_report(wait=FIRST_PAGE_SECONDS) if is_watched else opened.report(is_here=is_here)))
+        say(str(opened.watched_report(wait=FIRST_PAGE_SECONDS) if is_watched else opened.report(is_here=is_here)))
 
 
 @lab.command("scenario")

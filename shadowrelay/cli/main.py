@@ -1,6 +1,7 @@
 """The application: `serve`, `check`, `demo`, command groups. Imports large packages only when needed. docs/operations.md "Commands"."""
 
 import gc
+import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
@@ -18,7 +19,7 @@ from shadowrelay.cli.find import find
 from shadowrelay.cli.init import init
 from shadowrelay.cli.lab import lab
 from shadowrelay.cli.message_trace import trace
-from shadowrelay.cli.output import AsJson, ExitCode, configuration_errors, counted, print_json, print_sentences, print_table
+from shadowrelay.cli.output import AsJson, ExitCode, configuration_errors, counted, print_json, print_sentences, print_table, say, visible
 from shadowrelay.cli.resubmissions import safety_net
 from shadowrelay.cli.sla import sla
 from shadowrelay.cli.status import status
@@ -32,9 +33,22 @@ EXIT_CODES = "Exit codes: 0 done, 1 failed, 2 configuration or usage, 3 a target
 
 
 class Commands(TyperGroup):
-    """Explains wrong values of options and arguments in our words instead of pydantic's."""
+    """Explains wrong values of options and arguments in our words instead of pydantic's. What it did not expect (a server that answers
+    nonsense) is shown with its traceback, and like all that is printed it does not reach the terminal raw."""
 
     def invoke(self, ctx: Any) -> Any:
+        try:
+            return self._invoked(ctx)
+        except (typer.Exit, typer.Abort):
+            raise
+        except Exception as exc:
+            if isinstance(said := getattr(exc, "message", None), str) and hasattr(exc, "format_message"):  # a wrong use
+                exc.message = "\n".join(map(visible, said.split("\n")))  # type: ignore[attr-defined]
+                raise
+            say(*traceback.format_exc().rstrip().split("\n"), is_error=True)
+            raise typer.Exit(ExitCode.FAILED) from None
+
+    def _invoked(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except typer.BadParameter as exc:
@@ -73,7 +87,7 @@ app.add_typer(sla, name="sla")
 
 def _print_version(is_wanted: bool) -> None:
     if is_wanted:
-        typer.echo(f"shadowrelay {__version__}")
+        say(f"shadowrelay {__version__}")
         raise typer.Exit(ExitCode.OK)
 
 
@@ -89,8 +103,9 @@ def serve(config_file: Annotated[Path, typer.Option("--config", help="The node's
     """Run a node. SIGTERM drains it, SIGHUP reloads settings that can be reloaded."""
     with configuration_errors():
         loaded = configuration.load(config_file)
-        for warning in (*certificates.refused(loaded.settings), *configuration.warnings(loaded.settings)):
-            typer.echo(f"shadowrelay: warning: {warning}", err=True)
+        exposed = places.exposed(loaded.settings, config_file)
+        for warning in (*certificates.refused(loaded.settings), *configuration.warnings(loaded.settings), *exposed):
+            say(f"shadowrelay: warning: {warning}", is_error=True)
         gc.disable()  # until it runs: nothing that is imported is garbage, and the search for it takes a fifth of the start
         raise typer.Exit(import_module("shadowrelay.node").run(loaded))
 
@@ -105,7 +120,7 @@ def check(
 ) -> None:
     """Validate a configuration and say what it promises. Tries its directories; prints what the file and the environment set."""
     if is_example:
-        typer.echo(configuration.example(), nl=False)
+        say(*configuration.example().splitlines())
         return
     if config_file is None:
         raise typer.BadParameter("name a file, or ask for --example", param_hint="--config")
@@ -118,13 +133,13 @@ def check(
     shown = [row for row in values if with_defaults or row[1] != configuration.ValueSource.DEFAULT]
     print_table(("Key", "From", "Value"), shown, "")
     if len(shown) < len(values):
-        typer.echo(f"{len(values) - len(shown)} other settings have their defaults: --all shows them")
-    typer.echo("\nWhat this promises:")
+        say(f"{len(values) - len(shown)} other settings have their defaults: --all shows them")
+    say("", "What this promises:")
     print_sentences(promises(loaded.settings), indent="  ")
-    typer.echo()
+    say("")
     print_sentences([_boundary_of(loaded)])
     doubts = _doubts(loaded)
-    typer.echo(f"\n{config_file} is valid, {counted(len(doubts), 'warning')}")
+    say("", f"{config_file} is valid, {counted(len(doubts), 'warning')}")
     print_sentences([f"warning: {doubt}" for doubt in doubts])
 
 
@@ -170,7 +185,8 @@ def _raised_by(check: Callable[[], object]) -> Iterator[str]:
 
 
 def _doubts(loaded: configuration.LoadedSettings) -> list[str]:
-    return [*configuration.warnings(loaded.settings), *places.doubts(loaded.settings)]
+    settings = loaded.settings
+    return [*configuration.warnings(settings), *places.doubts(settings), *places.exposed(settings, loaded.path)]
 
 
 def _boundary_of(loaded: configuration.LoadedSettings) -> str:

@@ -25,8 +25,8 @@ from shadowrelay.cli.output import (
     instants,
     print_json,
     print_table,
+    say,
     stop,
-    visible,
 )
 from shadowrelay.protocol.tracking import KEPT_AS
 
@@ -78,8 +78,8 @@ def trace(
         said = {"message_id": message_id, "sentence": told, "events": events, "messages": messages, "other_hops": further}
         print_json(said | {"missing": missing(answers)})
         return
-    typer.echo(visible(told))
-    typer.echo()
+    say(told)
+    say("")
     heading, times = instants([row["at"] for row in events])
     rows = [(at, row["node"], row["event"], _said(row, message_id)) for at, row in zip(times, events, strict=True)]
     print_table((heading, "Node", "Event", "What"), rows, "nothing is left in the tracking logs")

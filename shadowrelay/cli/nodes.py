@@ -11,11 +11,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
-from shadowrelay.cli.output import NODE_VARIABLE, URL_DEFAULT, ExitCode, configuration_errors, stop
+from shadowrelay.cli.output import NODE_VARIABLE, URL_DEFAULT, ExitCode, configuration_errors, node_client, say, stop
 from shadowrelay.model.values import dataclass
 from shadowrelay.settings.configuration import load
+from shadowrelay.settings.values import Peer
 
 if TYPE_CHECKING:
     from shadowrelay.admin.api_client import NodeClient
@@ -72,29 +71,28 @@ class Nodes:
 def asked_nodes(node: str | None, token_file: Path | None, config: Path | None) -> Iterator[Nodes]:
     """Clients of all nodes; errors end the command with the matching exit code. `node`: one URL, or several with commas between; else
     the nodes of the configuration, else those that the environment names."""
-    from shadowrelay.admin.api_client import NodeClient, NodeError, checked_url, find_token
+    from shadowrelay.admin.api_client import NodeError, checked_url, client_of_peer, find_token
 
     unasked: tuple[str, ...] = ()
-    authority = None
+    peers: tuple[Peer, ...] = ()
+    settings = None
     with configuration_errors():
         given = node or (os.environ.get(NODE_VARIABLE, "") if config is None else "")
         named = [(url.strip(), url.strip()) for url in given.split(",") if url.strip()]
         if config is not None:
             settings = load(config).settings
             token_file = token_file or settings.admin.token_file
-            authority = settings.tls.peer_authority if settings.tls else None
             if not named:
                 named = [(settings.server.name, f"http://{settings.admin.listen}")]
-                named += [(peer.name, peer.admin) for peer in settings.peers if peer.admin]
+                peers = tuple(peer for peer in settings.peers if peer.admin)
                 unasked = tuple([peer.name for peer in settings.peers if not peer.admin])
         named = [(name, checked_url(url)) for name, url in named or [(URL_DEFAULT, URL_DEFAULT)]]
         token = find_token(token_file)
     with ExitStack() as stack:
         try:
-            clients = [
-                (name, stack.enter_context(NodeClient(url, token, authority=authority, name="" if name == url else name)))
-                for name, url in named
-            ]
+            clients = [(name, stack.enter_context(node_client(url, token, settings))) for name, url in named]
+            with configuration_errors():
+                clients += [(peer.name, stack.enter_context(client_of_peer(settings, peer, lambda: token))) for peer in peers if settings]
         except NodeError as exc:
             stop(str(exc), ExitCode.USAGE)
         yield Nodes(tuple(clients), unasked)
@@ -109,4 +107,4 @@ def name_missing(answers: Sequence[NodeAnswer]) -> None:
     """Say on standard error whose part is missing."""
     for answer in answers:
         if answer.error:
-            typer.echo(f"shadowrelay: without {answer.name}: {answer.error}", err=True)
+            say(f"shadowrelay: without {answer.name}: {answer.error}", is_error=True)

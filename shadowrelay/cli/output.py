@@ -18,13 +18,17 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 import typer
 from rich.cells import cell_len
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
+from shadowrelay.model.printable import escaped
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.settings.configuration import load
 
 FOLDED_MIN = 30  # characters of a last column; a narrower one is hard to read
+
+
+visible = escaped  # what every text of others passes on its way to a terminal
 
 
 class ExitCode(IntEnum):
@@ -37,10 +41,21 @@ class ExitCode(IntEnum):
     UNREACHABLE = 4  # the node did not answer
 
 
+def say(*lines: str, is_error: bool = False) -> None:
+    """Print lines. Everything that a command prints goes through here, or through `visible`: what a node, a peer or a stranger said must
+    neither control the terminal nor forge a line of ours."""
+    for line in lines:
+        typer.echo(visible(line), err=is_error)
+
+
+def private(path: str, flags: int) -> int:
+    """An opener for files with content: only this user may read them, whatever the umask."""
+    return os.open(path, flags, 0o600)
+
+
 def stop(text: str, code: ExitCode) -> NoReturn:
     """Print the reason on standard error and exit."""
-    for line in text.splitlines():
-        typer.echo(f"shadowrelay: {line}", err=True)
+    say(*(f"shadowrelay: {line}" for line in text.split("\n")), is_error=True)
     raise typer.Exit(code)
 
 
@@ -54,8 +69,9 @@ def configuration_errors() -> Iterator[None]:
 
 
 def print_json(value: object) -> None:
-    """One indented JSON document."""
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+    """One indented JSON document. What could control a terminal is escaped, as JSON allows in each of its texts."""
+    for line in json.dumps(value, indent=2, ensure_ascii=False, default=str).split("\n"):
+        typer.echo(visible(line))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], empty: str) -> None:
@@ -65,7 +81,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], empty:
     well, a paragraph for each row: its first text, then the others by name.
     """
     if not rows:
-        typer.echo(empty)
+        say(empty)
         return
     cells = [[_cell(value) for value in row] for row in rows]
     names = [column.removeprefix("#") for column in columns]
@@ -94,8 +110,8 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], empty:
         justify: Literal["left", "right"] = "right" if column.startswith("#") else "left"
         table.add_column(name, justify=justify, no_wrap=not (is_last and is_folded), overflow="fold")
     for row in cells:
-        table.add_row(*map(escape, row))
-    Console(width=width if is_folded else max(needed, 1), highlight=False).print(table)
+        table.add_row(*map(Text, row))
+    Console(width=width if is_folded else max(needed, 1), highlight=False, emoji=False).print(table)
 
 
 def _table_width(widths: Sequence[int]) -> int:
@@ -103,7 +119,7 @@ def _table_width(widths: Sequence[int]) -> int:
 
 
 def _print_paragraph(heading: str, facts: Sequence[str]) -> None:
-    typer.echo(heading)
+    say(heading)
     print_sentences([", ".join(facts)] if facts else [], indent="    ")
 
 
@@ -112,7 +128,7 @@ def print_sentences(sentences: Iterable[str], indent: str = "") -> None:
     width = terminal_width()
     for sentence in map(visible, sentences):
         lines = [sentence] if width is None else textwrap.wrap(sentence, max(width - len(indent), 20), break_on_hyphens=False)
-        typer.echo("\n".join(f"{indent}{line}" for line in lines))
+        say(*(f"{indent}{line}" for line in lines or [""]))
 
 
 def terminal_width() -> int | None:
@@ -168,13 +184,9 @@ def _cell(value: object) -> str:
     return visible(str(value))
 
 
-def visible(text: str) -> str:
-    """Escape characters that could control the terminal: control characters and directional marks."""
-    return text if text.isprintable() else "".join(one if one.isprintable() else f"\\u{ord(one):04x}" for one in text)
-
-
 if TYPE_CHECKING:
     from shadowrelay.admin.api_client import NodeClient
+    from shadowrelay.settings.values import Settings
 
 NODE_VARIABLE = "SHADOWRELAY_NODE"
 URL_DEFAULT = "http://127.0.0.1:8025"
@@ -192,20 +204,33 @@ Config = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="JSON for programs instead of tables.")]
 
 
+def node_client(url: str, token: str, settings: "Settings | None" = None) -> "NodeClient":
+    """A client for a URL that somebody gave. With the configuration of a node, an https URL is that of a node with a certificate of its
+    authority: of the peer that is configured with this URL, else of the host. Raises: NodeError."""
+    from shadowrelay.admin.api_client import NodeClient
+
+    if settings is None or settings.tls is None or settings.tls.peer_authority is None or not url.startswith("https:"):
+        return NodeClient(url, token)
+    name = next((peer.name for peer in settings.peers if peer.admin.rstrip("/") == url.rstrip("/")), "")
+    return NodeClient(url, token, authority=settings.tls.peer_authority, name=name, tls=settings.tls)
+
+
 @contextmanager
 def asked_node(node: str | None, token_file: Path | None, config: Path | None) -> Iterator["NodeClient"]:
     """A client of that node; errors end the command with the matching exit code."""
     # httpx takes a third of a second to import: not needed for --version, --help or check
-    from shadowrelay.admin.api_client import NodeClient, NodeError, checked_url, find_token
+    from shadowrelay.admin.api_client import NodeError, checked_url, find_token
 
+    settings = None
     with configuration_errors():
         if config is not None:
-            admin = load(config).settings.admin
+            settings = load(config).settings
+            admin = settings.admin
             node, token_file = node or f"http://{admin.listen}", token_file or admin.token_file
         url = checked_url(node or os.environ.get(NODE_VARIABLE) or URL_DEFAULT)
         token = find_token(token_file, {} if config is not None and os.access(token_file or "", os.R_OK) else os.environ)
     try:
-        with NodeClient(url, token) as client:
+        with node_client(url, token, settings) as client:
             yield client
     except NodeError as exc:
         stop(str(exc), {0: ExitCode.UNREACHABLE, 400: ExitCode.USAGE, 401: ExitCode.USAGE}.get(exc.status, ExitCode.FAILED))

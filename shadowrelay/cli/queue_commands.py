@@ -6,6 +6,7 @@ import re
 import secrets
 import socket
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,7 +30,10 @@ from shadowrelay.cli.output import (
     print_json,
     print_sentences,
     print_table,
+    private,
+    say,
     stop,
+    visible,
 )
 from shadowrelay.settings.texts import rounded_size
 
@@ -91,7 +95,7 @@ def list_queues(
     print_table(columns, table, "no queues")
     waiting = sum(row["count"] for row in rows if row["kind"] in WAITING)
     held = sum(row["count"] for row in rows if row["kind"] == HELD_FOR_OTHERS)
-    typer.echo(f"{waiting} to deliver, {held} held for others")
+    say(f"{waiting} to deliver, {held} held for others")
 
 
 @queue.command("show")
@@ -199,7 +203,7 @@ def list_messages(
         return
     print_messages(rows, "no messages")
     if len(rows) == limit:
-        typer.echo(f"there may be more: --after {rows[-1]['internal_id']}" if in_queue else "there may be more: raise --limit")
+        say(f"there may be more: --after {rows[-1]['internal_id']}" if in_queue else "there may be more: raise --limit")
 
 
 @messages.command("show")
@@ -332,7 +336,13 @@ def export_message(
     """Write a message to a new file. Header and body, as it would be delivered."""
     if output == Path("-"):
         with asked_node(node, token_file, config) as client:
-            client.export_message(message_id, sys.stdout.buffer, with_envelope=with_envelope)
+            if not sys.stdout.isatty():
+                client.export_message(message_id, sys.stdout.buffer, with_envelope=with_envelope)
+                return
+            with tempfile.TemporaryFile() as file:  # a terminal obeys what it is shown, and this was written by a stranger
+                client.export_message(message_id, file, with_envelope=with_envelope)
+                file.seek(0)
+                say(*(line.rstrip(b"\r\n").decode("utf-8", "surrogateescape") for line in file))
         return
     path = output or Path(f"{re.sub('[^0-9A-Za-z-]', '_', message_id)}.eml")
     if path.exists():
@@ -340,7 +350,7 @@ def export_message(
     part = path.with_name(f"{path.name}.{secrets.token_hex(8)}.part")  # a name that no other process uses
     with asked_node(node, token_file, config) as client:
         try:
-            with part.open("xb") as file:
+            with open(part, "xb", opener=private) as file:
                 size = client.export_message(message_id, file, with_envelope=with_envelope)
             part.rename(path)
         except OSError as exc:
@@ -350,7 +360,7 @@ def export_message(
     if as_json:
         print_json({"message_id": message_id, "file": str(path), "size": size})
     else:
-        typer.echo(f"{message_id}: {size} octets in {path}")
+        say(f"{message_id}: {size} octets in {path}")
 
 
 @peers.command("list")
@@ -414,12 +424,12 @@ def forget_peer(
             )
             if not sys.stdin.isatty():
                 stop(f"{heard}: they might be delivered twice. Stop it first, or give --force", ExitCode.FAILED)
-            is_forced = typer.confirm(f"{heard}: they might be delivered twice. Forget it all the same?", abort=True)
+            is_forced = typer.confirm(visible(f"{heard}: they might be delivered twice. Forget it all the same?"), abort=True)
         answer = client.forget_peer(name, is_forced=is_forced)
     if as_json:
         print_json(answer)
     else:
-        typer.echo(f"{answer['name']} is marked as gone for good")
+        say(f"{answer['name']} is marked as gone for good")
 
 
 def show_pressure(node: Node = None, token_file: TokenFile = None, config: Config = None, as_json: AsJson = False) -> None:
@@ -440,9 +450,9 @@ def show_pressure(node: Node = None, token_file: TokenFile = None, config: Confi
         for row in found["resources"]
     ]
     print_table(columns, table, "nothing is measured: enable_resource_monitoring is off")
-    typer.echo(f"{found['level']}: {found['effect']}")
+    say(f"{found['level']}: {found['effect']}")
     for reason in found["reasons"]:
-        typer.echo(reason)
+        say(reason)
 
 
 def _named(queues: list[dict[str, Any]], identity: str) -> dict[str, Any]:
@@ -516,18 +526,18 @@ def _one_by_one(names: list[str], do: Callable[[str], dict[str, Any]], done: str
             refused_count += 1
             answers.append({key: name, "error": str(exc)})
         if not as_json:
-            typer.echo(f"{name}: {answers[-1].get('error', done)}")
+            say(f"{name}: {answers[-1].get('error', done)}")
     if as_json:
         print_json(answers)
     else:
-        typer.echo(f"{len(answers) - refused_count} {done}" + (f", {refused_count} refused" if refused_count else ""))
+        say(f"{len(answers) - refused_count} {done}" + (f", {refused_count} refused" if refused_count else ""))
     if refused_count:
         raise typer.Exit(ExitCode.FAILED)
 
 
 def _print_part(columns: tuple[str, ...], keys: tuple[str, ...], rows: list[dict[str, Any]]) -> None:
     if rows:
-        typer.echo()
+        say("")
         print_table(columns, [tuple(_shown(row[key]) for key in keys) for row in rows], "")
 
 
@@ -584,7 +594,7 @@ FACTS = {
 
 def _print_facts(group: str, facts: list[tuple[str, object]]) -> None:
     if facts:
-        typer.echo()
+        say("")
         print_table((group, ""), facts, "")
 
 

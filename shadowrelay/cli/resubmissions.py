@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from shadowrelay.cli.output import AsJson, Config, Node, TokenFile, age, asked_node, print_json, print_table
+from shadowrelay.cli.output import AsJson, Config, Node, TokenFile, age, asked_node, print_json, print_table, say
 
 safety_net = typer.Typer(help="Delivered messages, which can be delivered again.", no_args_is_help=True)
 
@@ -44,7 +44,7 @@ def resubmit(
     if as_json:
         print_json(request)
     else:
-        typer.echo(f"request {request['number']} is {request['state']}: `shadowrelay safety-net show {request['number']}`")
+        say(f"request {request['number']} is {request['state']}: `shadowrelay safety-net show {request['number']}`")
 
 
 @safety_net.command("list")
@@ -104,7 +104,7 @@ def _print_changed(answer: dict[str, Any], done: str, as_json: bool) -> None:
     if as_json:
         print_json(answer)
     else:
-        typer.echo(f"request {answer['number']} is {done}")
+        say(f"request {answer['number']} is {done}")
 
 
 def _only(row: dict[str, Any]) -> str:

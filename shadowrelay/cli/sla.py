@@ -20,8 +20,9 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
-from shadowrelay.cli.output import AsJson, ExitCode, counted, instants, print_json, print_sentences, print_table, stop, visible
+from shadowrelay.cli.output import AsJson, ExitCode, counted, instants, print_json, print_sentences, print_table, say, stop, visible
 from shadowrelay.model.replies import ConfigurationError, ShadowrelayError
 from shadowrelay.protocol.tracking import KEPT_AS
 from shadowrelay.settings.texts import parse_duration
@@ -134,7 +135,7 @@ def ingest(
         require_writable(None, None, warehouse)
         if again:
             count = import_module("shadowrelay.sla.inspection").read_again(logs, warehouse, again)
-            typer.echo(f"{warehouse}: {counted(count, 'file')} read again")
+            say(f"{warehouse}: {counted(count, 'file')} read again")
             return
         progress.doing(f"reading {logs}")
         progress.name_left_out(logs)
@@ -147,7 +148,7 @@ def ingest(
         print_json(done._asdict())
     else:
         parts = [counted(number, what) for number, what in ((done.files, "file"), (done.lines, "line"), (done.rows, "row"))]
-        typer.echo(f"{warehouse}: {', '.join(parts)}, {counted(done.quarantined, 'line')} in quarantine")
+        say(f"{warehouse}: {', '.join(parts)}, {counted(done.quarantined, 'line')} in quarantine")
 
 
 @sla.command("report")
@@ -191,7 +192,7 @@ def report(
     else:
         _print_report(summary, output)
     for sentences in import_module("shadowrelay.sla.page.cautions").cautions(summary):
-        typer.echo(f"shadowrelay: {visible(' '.join(sentences))}", err=True)
+        say(f"shadowrelay: {' '.join(sentences)}", is_error=True)
     failing = {"safety": fail_on_breach, "speed": fail_on_slow}
     if any(is_failing and summary["verdict"][kind]["missed"] for kind, is_failing in failing.items()):
         raise typer.Exit(ExitCode.BREACH)
@@ -231,7 +232,7 @@ def prepare(is_verbose: Verbose = False) -> None:
         import_module("shadowrelay.sla.session").check_spark()
         progress.doing("starting Spark")
         archive = import_module("shadowrelay.sla.preparation").prepare()
-    typer.echo(f"{archive}: {archive.stat().st_size / 1e6:.0f} MB")
+    say(f"{archive}: {archive.stat().st_size / 1e6:.0f} MB")
 
 
 @sla.command("prune")
@@ -255,7 +256,7 @@ def prune(
         import_module("shadowrelay.sla.ingest").require_warehouse(warehouse)
         module = import_module("shadowrelay.sla.inspection")
         done = counted(module.leave_out(warehouse, log), "log") if span is None else counted(module.keep(warehouse, span), "day")
-    typer.echo(f"{warehouse}: {done} deleted")
+    say(f"{warehouse}: {done} deleted")
 
 
 @sla.command("trace")
@@ -282,7 +283,7 @@ def trace(
     if not rows:
         stop(f"no server has logged {message_id}", ExitCode.FAILED)
     if len(rows) >= import_module("shadowrelay.sla.summary").TRACE_ROWS_MAX:
-        typer.echo(f"shadowrelay: only the first {len(rows)} rows are shown", err=True)
+        say(f"shadowrelay: only the first {len(rows)} rows are shown", is_error=True)
 
 
 def _said(row: dict[str, Any], has_several: bool) -> str:
@@ -342,12 +343,12 @@ class _Progress:
 
     def doing(self, text: str) -> None:
         if self.console.is_terminal:
-            self.status.update(text)
+            self.status.update(escape(visible(text)))
         else:
             self.tell(text)
 
     def tell(self, text: str) -> None:
-        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self.console.print(visible(text), markup=False, highlight=False, emoji=False, soft_wrap=True)
 
     def name_left_out(self, logs: str | None) -> None:
         """Say which files look like logs and are not read."""
@@ -479,12 +480,12 @@ def _print_report(summary: dict[str, Any], output: str) -> None:
             )
             for one in objectives
         ]
-        typer.echo(f"\n{title}")
+        say("", f"{title}")
         print_table(("Target", "#Promised", "#Within", "#Actual", "Verdict"), [tuple(map(_for_terminal, row)) for row in rows], "")
-    typer.echo()
+    say("")
     figures = [(title, spoken(value(summary["overall"]))) for title, value, spoken in comparison.MAIN_FIGURES]
     print_table(("Figure", "#Value"), [tuple(map(_for_terminal, row)) for row in figures], "")
-    typer.echo(f"\n{output}/report.html")
+    say("", f"{output}/report.html")
 
 
 def _for_terminal(text: str) -> str:

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from shadowrelay.cli.nodes import NodeAnswer, Nodes, asked_nodes, missing
-from shadowrelay.cli.output import AsJson, Config, ExitCode, Node, TokenFile, age, duration, print_json, print_table
+from shadowrelay.cli.output import AsJson, Config, ExitCode, Node, TokenFile, age, duration, print_json, print_table, say
 from shadowrelay.model.readiness import NewMail
 from shadowrelay.settings.texts import parse_duration
 
@@ -69,7 +69,7 @@ def _wait(nodes: Nodes, patience: float) -> None:
         reason = "; ".join(map(_in_words, found["unreached"])) or (str(found["sentence"]) if found["nodes"] else "no node answers yet")
         if reason != said:
             said = reason
-            typer.echo(f"waiting: {reason}", err=True)
+            say(f"waiting: {reason}", is_error=True)
         time.sleep(WAIT_SECONDS)
 
 
@@ -189,7 +189,7 @@ def _print(found: Json, as_json: bool) -> None:
         print_json(found)
         return
     now = datetime.now(UTC)
-    typer.echo(f"{found['sentence']}.\n")
+    say(f"{found['sentence']}.", "")
     rows = [
         (
             *(row[key] for key in ("name", "site", "state", "to_deliver_count")),
@@ -212,5 +212,5 @@ def _print(found: Json, as_json: bool) -> None:
         )
         for row in found["holds"]
     ]
-    typer.echo()
+    say("")
     print_table(("Node", "#Copies", "Held for", "#Oldest", "#Heard", "#Takes over"), held, "no node holds copies now")

@@ -19,6 +19,7 @@ from shadowrelay.lab.account import Account, Fault, FaultKind, FaultTimes, accou
 from shadowrelay.lab.cluster import Cluster, NodeProcess, Place, instant, rows
 from shadowrelay.lab.sla_report import Report, contradictions, make_report
 from shadowrelay.lab.traffic import Load, Sink
+from shadowrelay.model.printable import escaped
 from shadowrelay.tracking import operator_log
 
 PLACES = (Place("mx1.east.example", "east"), Place("mx2.east.example", "east"), Place("mx1.west.example", "west"))
@@ -200,10 +201,10 @@ class _Demo:
 
     def _print_evidence(self, report: Report, differences: list[str]) -> None:
         if report.page is None:
-            self.console.print(f"no report: {report.trouble}", markup=False)
+            self.console.print(escaped(f"no report: {report.trouble}"), markup=False)
         elif differences:
             self.console.print("[bold red]the report contradicts what clients and the receiving server saw:[/bold red]")
-            self.console.print(*differences, sep="\n", markup=False)
+            self.console.print(*map(escaped, differences), sep="\n", markup=False)
         else:
             self.console.print("the redundancy report, from tracking logs alone, contradicts none of it:")
         if report.page is not None:

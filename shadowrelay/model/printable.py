@@ -4,6 +4,7 @@ Such text ends up in rows, logs, DSNs, JSON and terminals. None of these takes a
 cannot be encoded, a line end forges a line, and an escape sequence controls the terminal of whoever reads it.
 """
 
+import json
 import re
 
 # Control characters of both sets, line and paragraph separators, marks that change the direction of text
@@ -16,6 +17,12 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return _SURROGATE.sub(_as_escape, _CONTROLS.sub(" ", text))
+
+
+def escaped(text: str) -> str:
+    """The same text with each character that is not printable as JSON's escape, like `\\u001b`: nothing is left out, nothing controls a
+    terminal, and a JSON document stays one. An octet that is not UTF-8 is a lone surrogate here, and so `\\udcb7`."""
+    return text if text.isprintable() else "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text)
 
 
 def _as_escape(found: re.Match[str]) -> str:

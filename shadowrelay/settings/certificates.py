@@ -16,9 +16,11 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 
+from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.settings.values import Settings, Tls
+from shadowrelay.trust import PeerTrust
 
-CERTIFICATE_LEFT_MIN = timedelta(days=14)
+CERTIFICATE_LEFT_MIN = timedelta(days=30)
 NEW_AUTHORITY = "make a new one: shadowrelay init DIRECTORY --renew --authority (docs/operations.md, A new authority)"
 NEW_CERTIFICATE = "make a new one: shadowrelay init DIRECTORY --renew"
 
@@ -34,6 +36,11 @@ def unusable(tls: Tls) -> Iterator[str]:
             contents[name] = file.read_bytes()
         except OSError as exc:
             yield f"tls.{name}: {file} cannot be read ({exc.strerror}); give an existing PEM file that this user may read"
+    if tls.peer_revoked is not None and (tls.peer_authority is None or _certificates(contents.get("peer_authority", b""))):
+        try:
+            PeerTrust.read(tls.peer_authority, tls.peer_revoked)
+        except ConfigurationError as exc:
+            yield str(exc)
     if "certificate" in contents and "key" in contents:
         yield from _wrong_pair(tls, contents["certificate"], contents["key"])
     if "peer_authority" in contents and not _certificates(contents["peer_authority"]):

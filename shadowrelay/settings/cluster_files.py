@@ -53,6 +53,7 @@ volumes:
 """
 
 PEERS = "peers"  # the name of their connector
+REVOKED_FILE = b"# The certificates of nodes whose key was stolen, or their SHA-256 fingerprints: docs/operations.md. SIGHUP reads them.\n"
 AUTHORITY_NAME = "mail nodes"
 REMOVED = ".removed"  # ending of the directory of a node that was removed
 
@@ -222,10 +223,10 @@ def _lines(cluster: ClusterPlan, node: PlannedNode) -> Iterator[str]:
         patterns = [f"*@{domain}" for domain in cluster.accepted_domains] or ["*"]
         hops = [str(hop) for hop in cluster.next_hops]
         yield from _table("[[routes]]", recipients=patterns, next_hop=hops, inside_boundary=bool(cluster.accepted_domains))
-    yield from _table("[tls]", certificate="node.pem", key="node.key", peer_authority="peers.pem")
+    yield from _table("[tls]", certificate="node.pem", key="node.key", peer_authority="peers.pem", peer_revoked="revoked.pem")
     yield from _table("[tracking]", directory=where["tracking"])
     encrypted = {} if cluster.is_on_one_machine else {"tls_listen": str(HostPort(ANYWHERE, ADMIN_TLS_PORT))}
-    yield from _table("[admin]", listen=str(node.admin), **encrypted, token_file="token")
+    yield from _table("[admin]", listen=str(node.admin), **encrypted, token_file="token", read_only_token_file="read_only_token")
 
 
 def _compose(node: PlannedNode) -> str:
@@ -284,7 +285,7 @@ def write(
 
     step = None
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         cluster = _as_before(cluster, directory)
         pem, key = files = change.pair(directory)
         if pem.exists() or key.exists():
@@ -299,7 +300,7 @@ def write(
             authorities = change.read_authorities(directory)
             new += files
         is_signing = is_renewal and step in (None, change.AuthorityStep.SIGN)
-        token = _token(directory, cluster)
+        read_only_token = _read_only_token(directory, cluster)
         for node in cluster.nodes:
             place = directory / node.name
             place.mkdir(mode=0o700, exist_ok=True)
@@ -315,7 +316,15 @@ def write(
             before = peers.read_bytes() if peers.exists() else b""
             is_enough = not is_renewal and change.trusts_all(before, authorities)
             put(peers, before if is_enough else change.trusted_pem(before, authorities), is_replaced=is_renewal)
-            put(place / "token", token, PRIVATE)
+            if (place / "token").exists():
+                kept.append(place / "token")
+            else:
+                put(place / "token", _new_token(), PRIVATE)
+            put(place / "read_only_token", read_only_token, PRIVATE)
+            if (place / "revoked.pem").exists():
+                kept.append(place / "revoked.pem")
+            else:
+                put(place / "revoked.pem", REVOKED_FILE)
             put(place / "node.toml", node_toml(cluster, node).encode())
             if cluster.is_in_containers:
                 put(place / "compose.yaml", _compose(node).encode())
@@ -342,10 +351,14 @@ def _put_away(directory: Path, removed: Sequence[str]) -> tuple[Path, ...]:
     return tuple(gone)
 
 
-def _token(directory: Path, cluster: ClusterPlan) -> bytes:
-    """The same for all nodes, and for those that are added later."""
+def _read_only_token(directory: Path, cluster: ClusterPlan) -> bytes:
+    """The same for all nodes, and for those that are added later: with it they ask each other."""
     for node in cluster.nodes:
-        path = directory / node.name / "token"
+        path = directory / node.name / "read_only_token"
         if path.exists():
             return path.read_bytes()
+    return _new_token()
+
+
+def _new_token() -> bytes:
     return f"{secrets.token_urlsafe(32)}\n".encode("ascii")

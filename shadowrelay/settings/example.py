@@ -50,6 +50,7 @@ _EXAMPLES: dict[tuple[type[Section], str], str] = {
     (model.Tls, "certificate"): '"node.pem"',
     (model.Tls, "key"): '"node.key"',
     (model.Tls, "peer_authority"): '"peers.pem"',
+    (model.Tls, "peer_revoked"): '"revoked.pem"',
     (model.Peer, "require_tls"): "true",
     (model.Admin, "tls_listen"): '"0.0.0.0:8026"',
     (model.Admin, "read_only_token_file"): '"token-to-read"',
@@ -73,7 +74,7 @@ _TABLES: tuple[tuple[str, type[Section]], ...] = (
     ("[dns]", model.Dns),
 )
 _OPTIONAL_TABLES = frozenset({model.SiteLink, model.Site, model.Tls})
-_SHOWN_ONLY = ("require_tls", "site", "nameservers", "tls_listen", "read_only_token_file")
+_SHOWN_ONLY = ("require_tls", "site", "nameservers", "tls_listen", "read_only_token_file", "peer_revoked")
 
 
 def example() -> str:

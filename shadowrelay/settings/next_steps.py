@@ -14,7 +14,7 @@ from shadowrelay.settings.reload import FIXED_TABLES
 PLACE = "/etc/shadowrelay"
 COMPOSE = f"docker compose --file {PLACE}/compose.yaml"
 CONFIGURATION = "node.toml"
-LOADED = ("node.pem", "node.key", "peers.pem")  # that SIGHUP loads
+LOADED = ("node.pem", "node.key", "peers.pem", "revoked.pem")  # that SIGHUP loads
 AGAIN = "shadowrelay init {directory} --renew --authority"
 AFTER_STEP = {
     AuthorityStep.TRUST: "when all nodes have loaded both authorities, the next step: " + AGAIN,

@@ -5,12 +5,16 @@ problem here: a node starts on one. Run it as the node's user: the messages say 
 """
 
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from shadowrelay.model.replies import UNUSABLE
 from shadowrelay.settings.values import Settings
+
+LINKS_MAX = 40  # as Linux
 
 
 def problems(settings: Settings) -> Iterator[str]:
@@ -34,6 +38,66 @@ def doubts(settings: Settings) -> Iterator[str]:
     target = settings.shipping.target
     if target.startswith("/") and (reason := why_not(Path(target))):
         yield f"shipping.target: {reason}: nothing is shipped; name a directory that user {os.geteuid()} may make or write"
+
+
+def exposed(settings: Settings, file: Path | None = None) -> Iterator[str]:
+    """What other users of this machine may read or change, or lead elsewhere, with key and remedy. `file`: the configuration itself.
+
+    The owner's group may read: a key may be root's and the group that of the node. Links of root, of this user, and, for root, those of
+    the owner of `data_directory`, are trusted.
+    """
+    named: list[tuple[str, Path | None]] = [
+        ("server.data_directory", settings.server.data_directory),
+        ("tls.key", None if settings.tls is None else settings.tls.key),
+        ("admin.token_file", settings.admin.token_file),
+        ("admin.read_only_token_file", settings.admin.read_only_token_file),
+        ("tracking.directory", settings.tracking.directory),
+        ("--config", file),
+    ]
+    trusted = {0, os.geteuid()}
+    if os.geteuid() == 0:
+        with suppress(OSError):
+            trusted.add(settings.server.data_directory.stat().st_uid)
+    for key, path in named:
+        if path is None:
+            continue
+        try:
+            mode = path.stat().st_mode
+        except OSError:
+            continue  # it is not there yet, or `problems` names it
+        may = [what for bits, what in _rights(is_public=key == "--config") if mode & bits]
+        if may:
+            remedy = "u=rwX,g=rX,o=" if key == "tracking.directory" else "go-w" if key == "--config" else "u=rwX,go="
+            yield f"{key}: {' and '.join(may)} {path} (mode {stat.S_IMODE(mode):04o}): chmod {remedy} {path}"
+        yield from (f"{key}: {reason}" for reason in _led_elsewhere(path.absolute(), trusted))
+
+
+def _rights(*, is_public: bool) -> Iterator[tuple[int, str]]:
+    if not is_public:
+        yield 0o005, "every user may read"
+    yield 0o022, "others may change"
+
+
+def _led_elsewhere(path: Path, trusted: set[int]) -> Iterator[str]:
+    """Links on the way that others made, and directories in which others may put something else in its place."""
+    links = 0
+    waiting, here = list(path.parts[1:]), Path(path.anchor)
+    while waiting and links < LINKS_MAX:
+        place = here / waiting.pop(0)
+        try:
+            found, around = place.lstat(), here.stat()
+        except OSError:
+            return
+        if around.st_mode & 0o002 and not around.st_mode & stat.S_ISVTX:
+            yield f"every user may replace {place}: chmod o-w {here}"
+        if not stat.S_ISLNK(found.st_mode):
+            here = place if place.name != ".." else here.parent
+            continue
+        links += 1
+        if found.st_uid not in trusted:
+            yield f"{place} is a link that user {found.st_uid} made and may change: name the place itself, or make the link as root"
+        target = Path(os.readlink(place))
+        here, waiting = (Path(target.anchor), [*target.parts[1:], *waiting]) if target.is_absolute() else (here, [*target.parts, *waiting])
 
 
 def why_not(directory: Path) -> str:

@@ -7,7 +7,7 @@ test checks that every key read while a node is assembled is listed here.
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
-from shadowrelay.settings.values import ReceiveConnector, Section, Settings
+from shadowrelay.settings.values import ReceiveConnector, Section, Settings, Tls
 
 AnySection = TypeVar("AnySection", bound=Section)
 
@@ -34,15 +34,23 @@ FIXED_SEND = (
 def adopted(running: Settings, found: Settings) -> tuple[Settings, list[str]]:
     """`found` as far as a node that runs with `running` can follow, and the names of changes that wait for a restart:
     tables ("server"), keys ("transport.safety_net_hold_time"), addresses ("receive_connectors[0].listen")."""
-    needs_restart = [name for name in FIXED_TABLES if getattr(running, name) != getattr(found, name)]
+    tls = followed_tls(running.tls, found.tls)
+    needs_restart = [name for name in FIXED_TABLES if name != "tls" and getattr(running, name) != getattr(found, name)]
+    needs_restart += [] if tls == found.tls else ["tls"]
     needs_restart += [f"transport.{name}" for name in _differing(running.transport, found.transport, FIXED_TRANSPORT)]
     needs_restart += [f"send.{name}" for name in _differing(running.send, found.send, FIXED_SEND)]
     needs_restart += _differing_listeners(running, found)
     changes: dict[str, Any] = {name: getattr(running, name) for name in FIXED_TABLES}
+    changes["tls"] = tls
     changes["transport"] = _kept(running.transport, found.transport, FIXED_TRANSPORT)
     changes["send"] = _kept(running.send, found.send, FIXED_SEND)
     changes["receive_connectors"] = tuple(_followed(connector, found) for connector in running.receive_connectors)
     return found.model_copy(update=changes), needs_restart
+
+
+def followed_tls(running: Tls | None, found: Tls | None) -> Tls | None:
+    """The paths stay, and their files are read again; but to revoke a certificate must not need a restart."""
+    return running if running is None or found is None else running.model_copy(update={"peer_revoked": found.peer_revoked})
 
 
 def _differing(running: Section, found: Section, names: tuple[str, ...]) -> list[str]:

@@ -314,6 +314,9 @@ class Tls(Section):
     """PEM file with its private key."""
     peer_authority: Path | None = None
     """PEM file with the authority that signs the certificates of peers. Without it no peer can prove its name by TLS."""
+    peer_revoked: Path | None = None
+    """File with what was revoked, of peers: revocation lists of that authority (PEM), certificates (PEM), SHA-256 fingerprints, # comments.
+    Read again by SIGHUP, which ends the open sessions of whoever is in it."""
 
 
 class Send(Section):
@@ -467,6 +470,8 @@ class Tracking(Section):
     """The oldest files are deleted above this size. Source: msp-ts"""
     max_age: Annotated[Duration, Field(ge=timedelta(0))] = 30 * DAY
     """Older files are deleted; "0s" means no limit. Source: msp-ts"""
+    message_subject_logging_enabled: bool = True
+    """false: the subjects of messages are not written to the log. Source: msp-ts"""
 
     @model_validator(mode="after")
     def _file_fits(self) -> Self:
@@ -493,12 +498,16 @@ class Admin(Section):
     """Address and port. It is not encrypted: keep it on loopback."""
     tls_listen: Address | None = None
     """Address and port of the same API with TLS, for other machines: with the certificate of [tls]. Unset: there is none."""
+    tls_client_certificate_required: bool = True
+    """tls_listen takes connections only with a certificate that tls.peer_authority signed; that of a peer gives the right to read, without
+    the content of messages. false: also without one, then by token only."""
     allowed_hosts: tuple[Name, ...] = ()
     """Further host names for requests. [server] name, localhost and all addresses are accepted; other names are answered 421."""
     token_file: Path = Path("token")
     """File with the bearer token. Created at the first start if missing, readable by this user only."""
     read_only_token_file: Path | None = None
-    """File with a second token, for monitoring: it may only read, and not the content of messages. Created like the first one."""
+    """File with a second token, for monitoring and for the other nodes: it may only read, and not the content of messages. The same on all
+    nodes, while token_file is each node's own. Created like the first one."""
 
 
 class Dns(Section):

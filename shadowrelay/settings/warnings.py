@@ -1,17 +1,19 @@
 """Warns of settings that are legal but probably not intended: what will happen and what to change. docs/design.md 7."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
-from ipaddress import ip_address
+from ipaddress import IPv6Network, ip_address, ip_network
 
 from shadowrelay.ownership import rules
 from shadowrelay.pipeline.router import covers
 from shadowrelay.settings import certificates
-from shadowrelay.settings.texts import format_size
+from shadowrelay.settings.texts import Network, format_size
 from shadowrelay.settings.values import Preference, ReceiveConnector, Redundancy, Settings
 
 MESSAGE_SIZE_BYTES_MIN = 64_000
 RECIPIENTS_COUNT_MIN = 100
+INTERNET_SHARE_MAX = 1 / 16  # sixteen networks of the size of 10.0.0.0/8
+IPV4_MAPPED = IPv6Network("::ffff:0:0/96")
 
 
 def warnings(settings: Settings, now: datetime | None = None) -> list[str]:
@@ -24,6 +26,7 @@ def warnings(settings: Settings, now: datetime | None = None) -> list[str]:
         *(line for connector in settings.receive_connectors for line in _about_connector(connector, settings)),
         *_about_routes(settings),
         *_about_places(settings),
+        *_about_tokens(settings),
         *_about_back_pressure(settings),
         *certificates.doubts(settings, now),
     ]
@@ -150,10 +153,14 @@ def _about_tracking(settings: Settings) -> Iterator[str]:
 
 def _about_connector(connector: ReceiveConnector, settings: Settings) -> Iterator[str]:
     name = f"receive connector {connector.name}"
-    if any(network.prefixlen == 0 for network in connector.relay_from):
-        yield f"{name}: relay_from holds every address: this is an open relay, and will be abused"
-    if any(network.prefixlen == 0 for network in connector.externally_secured):
-        yield f"{name}: externally_secured holds every address: anybody may place and ask for copies under a peer's name"
+    if held := _much_of_the_internet(connector.relay_from):
+        yield f"{name}: relay_from holds {held}: this is an open relay, and will be abused"
+    if held := _much_of_the_internet(connector.externally_secured):
+        yield f"{name}: externally_secured holds {held}: anybody may place and ask for copies under a peer's name"
+    for key in ("relay_from", "externally_secured"):
+        for network in getattr(connector, key):
+            if reason := _never_a_client(network):
+                yield f"{name}: {key}: no client ever comes from {network}: {reason}"
     if connector.externally_secured and not connector.accept_xshadow:
         yield f"{name}: externally_secured has no effect while accept_xshadow is false"
     has_authority = settings.tls is not None and settings.tls.peer_authority is not None
@@ -170,6 +177,40 @@ def _about_connector(connector: ReceiveConnector, settings: Settings) -> Iterato
         yield f"{name}: max_message_size is below the {MESSAGE_SIZE_BYTES_MIN} bytes that RFC 5321 asks for; raise it"
     if connector.max_recipients_per_message < RECIPIENTS_COUNT_MIN:
         yield f"{name}: max_recipients_per_message is below the {RECIPIENTS_COUNT_MIN} that RFC 5321 asks for; raise it"
+
+
+def _much_of_the_internet(networks: Iterable[Network]) -> str:
+    """How much these hold together, of the addresses of one version, if that is more than any organisation has; else ""."""
+    if any(network.prefixlen == 0 for network in networks):
+        return "every address"
+    shares: list[float] = []
+    for version, size in ((4, 2**32), (6, 2**125)):  # of IPv6, 2000::/3 is in use
+        pieces = [network for network in networks if network.version == version and not network.is_private]
+        held = sum(2 ** (network.max_prefixlen - network.prefixlen) for network in _apart(pieces))
+        shares.append(held / size)
+    share = max(shares)
+    return f"{min(share, 1):.0%} of the Internet, in pieces" if share > INTERNET_SHARE_MAX else ""
+
+
+def _apart(networks: Iterable[Network]) -> list[Network]:
+    """Without those that are inside another one."""
+    found: list[Network] = []
+    for network in sorted(networks, key=lambda one: one.prefixlen):
+        if not any(network.version == other.version and network.subnet_of(other) for other in found):  # type: ignore[arg-type]
+            found.append(network)
+    return found
+
+
+def _never_a_client(network: Network) -> str:
+    """Why, with the remedy; "" if one may come."""
+    if network.version == 6 and network.subnet_of(IPV4_MAPPED):
+        plain = ip_network((network.network_address.packed[-4:], max(network.prefixlen - 96, 0)))
+        return f"clients of IPv4 are known by their address of IPv4; write {plain}"
+    if network.is_multicast:
+        return "these are addresses of groups"
+    if network.network_address.is_unspecified and network.prefixlen == network.max_prefixlen:
+        return "it is no address of anybody; write the network, like 10.0.0.0/8"
+    return ""
 
 
 def _about_routes(settings: Settings) -> Iterator[str]:
@@ -195,6 +236,18 @@ def _about_places(settings: Settings) -> Iterator[str]:
         yield "tracking.directory is inside server.data_directory: a wiped queue takes the evidence along; put it elsewhere"
     if not _is_loopback(settings.admin.listen.host):
         yield f"admin.listen is {settings.admin.listen}: the token travels unencrypted; use 127.0.0.1, and tls_listen for other machines"
+
+
+def _about_tokens(settings: Settings) -> Iterator[str]:
+    if any(peer.admin for peer in settings.peers) and settings.admin.read_only_token_file is None:
+        yield (
+            "admin.read_only_token_file is not set, as in a cluster of an older `init`, whose nodes share one token for everything: "
+            "give all nodes the same read-only token, and each its own token_file (docs/operations.md, All nodes at once)"
+        )
+    if settings.admin.tls_listen is None or settings.tls is None:
+        return
+    if settings.tls.peer_authority is None or not settings.admin.tls_client_certificate_required:
+        yield "admin.tls_listen asks for no certificate: a token is enough, from anywhere; set tls.peer_authority, or guard the port"
 
 
 def _about_back_pressure(settings: Settings) -> Iterator[str]:

@@ -33,6 +33,7 @@ from shadowrelay.smtp.client_session import (
     on_behalf,
     reason_of,
 )
+from shadowrelay.trust import PeerTrust, not_verified
 
 CONNECT_SECONDS = 30.0  # our choice: a dead address must not delay an attempt by the usual five minutes
 GREETING_SECONDS = 300.0  # RFC 5321 4.5.3.2.1
@@ -99,6 +100,7 @@ class ConnectOptions:
     greeting_seconds: float = GREETING_SECONDS
     command_seconds: float = COMMAND_SECONDS
     not_opened: Callable[[HostPort], None] = lambda host: None  # called where a connected server gave no session
+    trust: PeerTrust | None = None  # for peers: what else the server's certificate must satisfy
 
 
 @dataclass(slots=True, eq=False)
@@ -111,6 +113,7 @@ class Opened:
     is_tls: bool
     messages_count: int = 0  # messages sent in this session
     called: str = ""  # the server's name for itself, in its reply to EHLO
+    certificate: bytes | None = None  # the server's (DER), where it was verified
     tls_failure: Reply | None = None  # why there is no TLS, although the server offers it
 
 
@@ -147,7 +150,10 @@ async def _open(host: HostPort, name: str, options: ConnectOptions, tls: TlsUse,
             await _greet(client, options)
         if tls is not TlsUse.NEVER:
             await _protect(client, name, options, tls, is_greeted=not early)
+        session = None if client.transport is None else client.transport.get_extra_info("ssl_object")
         opened = _adopt_transport(client, host, name)
+        if session is not None and options.trust is not None:
+            opened.certificate = session.getpeercert(True)
         if early:
             await _greet_early(opened, options, early)
         return opened
@@ -226,6 +232,10 @@ async def _protect(client: aiosmtplib.SMTP, name: str, options: ConnectOptions, 
     try:
         async with asyncio.timeout(options.command_seconds):
             await client.starttls(server_hostname=name.rstrip("."), tls_context=options.context)
+            if options.trust is not None and client.transport is not None:
+                session = client.transport.get_extra_info("ssl_object")
+                if reason := options.trust.refusal_of_server(session, name):
+                    raise not_verified(reason)
             if is_greeted:
                 await client.ehlo()
     except (aiosmtplib.SMTPException, OSError, ValueError) as error:  # OSError: ssl.SSLError and TimeoutError are ones

@@ -57,6 +57,7 @@ from shadowrelay.smtp.limits import (
 )
 from shadowrelay.smtp.peer_part import PeerPart
 from shadowrelay.smtp.reception import Reception, SessionState
+from shadowrelay.trust import PeerTrust
 
 aiosmtpd_log.setLevel(logging.WARNING)  # it logs each connection, in a format other than ours
 
@@ -70,6 +71,9 @@ PROTOCOL_ERROR_CODES = frozenset({500, 501, 502, 503, 504, 530, 555})
 Command = Callable[[Any, str], Awaitable[None]]
 
 ORDINARY_ENDS = ("quit", "lost", "drain", "TLS failed")  # the last one leaves a warning of its own
+
+# A peer's session lasts so many times connection_timeout, an hour by default. A node ends its own after half an hour.
+LIVES_OF_A_PEER = 6
 
 _log = structlog.get_logger()
 
@@ -294,9 +298,8 @@ class Connection(SMTP):
     def _ends_at(self) -> float:
         connector = self.reception.connector
         inactive_at = self.own_reader.progress_at + connector.connection_inactivity_timeout.total_seconds()
-        if self.state.peer:
-            return inactive_at
-        return min(inactive_at, self._began_at + connector.connection_timeout.total_seconds())
+        life = connector.connection_timeout.total_seconds()
+        return min(inactive_at, self._began_at + (life * LIVES_OF_A_PEER if self.state.peer else life))
 
     def _timeout_cb(self) -> None:
         if self._is_our_time:
@@ -395,8 +398,26 @@ class Connection(SMTP):
         report_every_unwritten_octet(transport)  # now: unwritten handshake data may pause reading on this transport, not on the old one
         self.state.tls = session.version() or "TLS"
         self.state.client_name = ""
-        self.peer.protected(session.getpeercert())
+        if reason := self.peer.protected(session):
+            self._refuse_certificate(reason)
         return True
+
+    def reread(self, trust: PeerTrust, before: PeerTrust) -> None:
+        """The files of [tls] were read again: the session ends if its client's certificate counts no more."""
+        if reason := self.peer.reread(trust, before):
+            self._refuse_certificate(reason)
+
+    def _refuse_certificate(self, reason: str) -> None:
+        name, address = self.reception.connector.name, self.state.address
+        _log.warning(
+            "session.certificate_refused",
+            connector=name,
+            client=address,
+            client_name=self.state.client_name,
+            peer=self.state.peer,
+            reason=reason,
+        )
+        self.cut("certificate refused")
 
     # shutdown of the node
 

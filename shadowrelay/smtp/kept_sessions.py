@@ -25,6 +25,7 @@ OPENING_AWAITED_SECONDS = 5.0  # after which one that does not open is not count
 ASKING_SECONDS = 10.0  # for the questions of an idle session
 ASKING_AWAITED_SECONDS = 1.0
 REFRESHED_SHARE = 0.5  # of `idle_seconds`: when the session that is held ready is asked for a sign of life
+LIFE_SECONDS_MAX = 30 * 60.0  # of a session, before the other side ends it
 PAUSE_SECONDS_FIRST, PAUSE_SECONDS_MAX = 1.0, 60.0  # before another one is opened ahead of need, if the last one came to nothing
 
 _log = structlog.get_logger()
@@ -118,7 +119,12 @@ class KeptSessions:
             del turn  # the exception in it keeps this frame, and so the content that waits, alive: break the cycle
 
     def _put(self, session: PeerSession) -> None:
-        """To who has waited longest, else to the idle ones."""
+        """To who has waited longest, else to the idle ones. An old session ends: whoever has stolen one does not have it for ever."""
+        if asyncio.get_running_loop().time() >= session.opened_at + LIFE_SECONDS_MAX and not self._is_closed:
+            self._busy.discard(session)
+            self._end(session)
+            self._match()
+            return
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
@@ -203,6 +209,14 @@ class KeptSessions:
             self._wasted_count = 0  # it lasts
         session.was_kept = True
         self._put(session)
+
+    def end_those(self, is_ended: Callable[[PeerSession], bool]) -> int:
+        """End these at once, whatever they do. How many there were."""
+        found = [session for session in (*(session for _, session in self._idle), *self._busy) if is_ended(session)]
+        for session in found:
+            session.pipeline.abort()
+        self._idle = [entry for entry in self._idle if entry[1] not in found]
+        return len(found)
 
     # ahead of need
 

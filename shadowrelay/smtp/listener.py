@@ -158,9 +158,13 @@ class ReceiverServer:
         return len(self._sessions)
 
     def reload(self, connector: ReceiveConnector, routes: Sequence[Route], tls: TlsContexts | None = None) -> None:
-        """Apply changed settings and TLS files without closing a session. `listen` cannot change."""
+        """Apply changed settings and TLS files. No session is closed, but those of peers whose certificates count no more. `listen` cannot
+        change."""
         self.reception.adopt(connector, routes)
-        self.reception.tls = tls
+        before, self.reception.tls = self.reception.tls, tls
+        if before is not None and tls is not None and before.trust != tls.trust:
+            for session in tuple(self._sessions):
+                session.reread(tls.trust, before.trust)
 
     def stop_accepting(self) -> None:
         """New connections are refused from now on. May be called twice."""

@@ -22,7 +22,7 @@ from shadowrelay.model.values import dataclass
 from shadowrelay.ports import Clock, HoldAnswer
 from shadowrelay.smtp.client import ConnectOptions, Opened, open_session
 from shadowrelay.smtp.client_session import SessionBroken
-from shadowrelay.smtp.kept_sessions import SESSIONS_MAX, KeptSessions
+from shadowrelay.smtp.kept_sessions import LIFE_SECONDS_MAX, SESSIONS_MAX, KeptSessions
 from shadowrelay.smtp.peer_session import CopyInFlight, DiscardTurn, PeerSession, hello_line
 
 PROOF_SECONDS = 3.0  # for the answer of a process that another one with its name seems to have replaced
@@ -97,6 +97,7 @@ class SmtpPeerLink:
         self._turn = DiscardTurn()
         self._latest: PeerSession | None = None
         self._in_flight: dict[asyncio.Timeout, CopyInFlight] = {}
+        self._delivering: list[Opened] = []  # given away by `for_delivery`
         self._is_closed = False
         self._is_early_offered = False  # by the last session: the peer takes our hello together with EHLO
 
@@ -242,7 +243,9 @@ class SmtpPeerLink:
         asked in it. None: it cannot be opened as a session between nodes now."""
         try:
             async with asyncio.timeout(self._control_seconds):
-                return (await self._open("delivery")).opened
+                opened = (await self._open("delivery")).opened
+                self._delivering = [one for one in self._delivering if one.pipeline.is_usable] + [opened]
+                return opened
         except (PeerUnavailable, SessionBroken, TimeoutError):
             return None  # the polls of the heartbeat log why
 
@@ -251,8 +254,21 @@ class SmtpPeerLink:
         self._copies.hold_ready(is_wanted=is_wanted and not self._is_closed)
 
     def renew(self, options: ConnectOptions) -> None:
-        """Use these options for new sessions; open sessions stay."""
+        """Use these options for new sessions. Open sessions stay, but those whose server has a certificate that counts no more."""
+        before, trust = self._connect_options.trust, options.trust
         self._connect_options = options
+        if before is None or trust is None or before == trust:
+            return
+
+        def refused(opened: Opened) -> bool:
+            return bool(trust.refusal_of_session(opened.certificate, before))
+
+        control = [] if self._control is None else [self._control.opened]
+        ended = [opened for opened in (*control, *self._delivering) if opened.pipeline.is_usable and refused(opened)]
+        for opened in ended:
+            opened.pipeline.abort()
+        if count := len(ended) + self._copies.end_those(lambda session: refused(session.opened)):
+            _log.warning("peer.certificate_refused", server=self._server, address=str(self._address), sessions=count)
 
     def fall_silent(self) -> None:
         """End the kept sessions without a word, because the peer takes every word for a proof of life. New ones need `why_silent`."""
@@ -279,7 +295,9 @@ class SmtpPeerLink:
         self._may_speak()
         try:
             async with asyncio.timeout(self._control_seconds), self._control_lock:
-                if self._control is not None and self._control.pipeline.is_usable:
+                if self._control is not None and asyncio.get_running_loop().time() >= self._control.opened_at + LIFE_SECONDS_MAX:
+                    self._control.pipeline.quit()
+                elif self._control is not None and self._control.pipeline.is_usable:
                     try:
                         return await self._asked(self._control, ask)
                     except SessionBroken:

@@ -10,6 +10,7 @@ The rules here:
 - A copy is checked as a whole when it is complete, and belongs to the database that the peer named in its hello.
 """
 
+import ssl
 from collections.abc import Sequence
 
 from shadowrelay.model.ids import MessageId
@@ -39,7 +40,7 @@ from shadowrelay.smtp.limits import (
     XSHADOW_FIRST,
 )
 from shadowrelay.smtp.reception import Reception, SessionState
-from shadowrelay.smtp.tls import names_in_certificate
+from shadowrelay.trust import PeerTrust, names_in
 
 
 @dataclass(slots=True)
@@ -69,7 +70,7 @@ class PeerTransaction:
 class PeerPart:
     """What one session knows of its client as a peer, and what it allows it."""
 
-    __slots__ = ("_answered_awake", "_has_refused", "_proved_names", "_reception", "_state", "heard_at", "identity")
+    __slots__ = ("_answered_awake", "_certificate", "_has_refused", "_proved_names", "_reception", "_state", "heard_at", "identity")
 
     def __init__(self, reception: Reception, state: SessionState) -> None:
         self._reception = reception
@@ -77,16 +78,31 @@ class PeerPart:
         self._proved_names: frozenset[str] = frozenset()
         self._answered_awake: float | None = None
         self._has_refused = False  # among the replies not written yet is a refusal
+        self._certificate: bytes | None = None  # of the client, DER
         self.identity: PeerIdentity | None = None  # since its XSHADOW hello; `state.peer` is its name
         self.heard_at = 0.0  # the reader's `progress_at` at the last command that was reported to `heard`
 
     # the right
 
-    def protected(self, certificate: object) -> None:
-        """TLS is active, and earlier state is forgotten. A client certificate signed by the peer authority proves the names in it."""
+    def protected(self, session: ssl.SSLObject) -> str:
+        """TLS is active, and earlier state is forgotten. A client certificate signed by the peer authority proves the names in it, unless
+        it was revoked: then the reason is returned, and the session must end."""
         self.identity = None
         self._state.peer = ""
-        self._proved_names = names_in_certificate(certificate) & self._reception.peers.keys()
+        self._proved_names = frozenset()
+        self._certificate = session.getpeercert(True)
+        tls = self._reception.tls
+        if self._certificate and tls is not None and (reason := tls.trust.refusal(self._certificate)):
+            return reason
+        self._proved_names = names_in(session.getpeercert()) & self._reception.peers.keys()
+        return ""
+
+    def reread(self, trust: PeerTrust, before: PeerTrust) -> str:
+        """The files of [tls] were read again: why the certificate of this open session counts no more; "" if it does."""
+        reason = trust.refusal_of_session(self._certificate, before)
+        if reason:
+            self._proved_names = frozenset()
+        return reason
 
     def may_use_xshadow(self) -> bool:
         """Whether this client may use the extension."""

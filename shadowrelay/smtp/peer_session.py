@@ -133,6 +133,7 @@ class PeerSession:
         on_position: Callable[[Incarnation, int], None] = lambda incarnation, position: None,
     ) -> None:
         self.opened = opened_session
+        self.opened_at = asyncio.get_running_loop().time()
         self._server = server
         self._boundary = boundary
         self._turn = turn

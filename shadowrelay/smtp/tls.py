@@ -12,7 +12,7 @@ from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.model.values import dataclass
 from shadowrelay.settings.values import Tls
 from shadowrelay.smtp.client_session import reason_of
-from shadowrelay.trust import trusting
+from shadowrelay.trust import PeerTrust, trusting
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +25,22 @@ class TlsContexts:
     asking: ssl.SSLContext  # for receiving; requests the client's certificate
     anonymous: ssl.SSLContext  # for receiving; does not
     to_peers: ssl.SSLContext
+    administration: ssl.SSLContext  # for the API: demands the client's certificate
     ends: Mapping[str, datetime]
+    trust: PeerTrust
 
     @classmethod
     def read(cls, tls: Tls) -> "TlsContexts":
         """Raises: ConfigurationError for files that cannot be used."""
-        contexts = server_context(tls), anonymous_server_context(tls), peer_context(tls)
+        administration = server_context(tls)
+        if tls.peer_authority is not None:
+            administration.verify_mode = ssl.CERT_REQUIRED
+        contexts = server_context(tls), anonymous_server_context(tls), peer_context(tls), administration
+        trust = PeerTrust.read(tls.peer_authority, tls.peer_revoked)
         ends = {"certificate": _certificates_in(tls.certificate)[0].not_valid_after_utc}  # the node's own is the first
         if tls.peer_authority is not None:
             ends["peer_authority"] = max(each.not_valid_after_utc for each in _certificates_in(tls.peer_authority))
-        return cls(*contexts, ends)
+        return cls(*contexts, ends, trust)
 
     def receiving(self, *, is_peer: bool) -> ssl.SSLContext:
         """For a client that calls itself a peer, or another one: who is not asked cannot fail by a certificate of another authority."""
@@ -100,10 +106,3 @@ def _usable(what: str) -> Iterator[None]:
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         reason = reason_of(error)
         raise ConfigurationError(f"tls: cannot use {what} ({reason}); give readable PEM files that belong together") from error
-
-
-def names_in_certificate(certificate: object) -> frozenset[str]:
-    """The DNS names of a verified client certificate from `ssl.getpeercert()`, lower case; empty without one."""
-    if not isinstance(certificate, dict):
-        return frozenset()
-    return frozenset(value.lower() for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS")

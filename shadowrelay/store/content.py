@@ -129,7 +129,9 @@ class ContentStore:
     def open(self, known_segments: Collection[int], known_large: Collection[int]) -> int:
         """Make the directories, remove orphans; how many there were. Raises: OSError."""
         for directory in (self.directory, self.large_directory, self.spool_directory):
-            directory.mkdir(parents=True, exist_ok=True)
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with suppress(OSError):  # made by an older version, whose large journal reports others could read
+                directory.chmod(0o700)
         for directory in (self.directory.parent, self.directory):  # or a power cut takes all contents together with a directory's name
             sync_directory(directory)
         orphans_count = 0
@@ -221,7 +223,7 @@ class ContentStore:
             os.link(content.path, target)
         except OSError:
             # Another file system, or one without links: the bytes are copied once more.
-            with open(content.path, "rb") as source, open(target, "xb") as copy:
+            with open(content.path, "rb") as source, open(target, "xb", opener=private) as copy:
                 shutil.copyfileobj(source, copy, READ_BLOCK_BYTES)
                 copy.flush()
                 os.fsync(copy.fileno())
@@ -317,7 +319,7 @@ def wrapped(content: Content, before: bytes, after: bytes, path: Path) -> Conten
         return Content(size, hashlib.sha256(data).digest(), data, portion=content.portion)
     digest = hashlib.sha256(before)
     try:
-        with path.open("xb") as file:
+        with open(path, "xb", opener=private) as file:
             file.write(before)
             with io.BytesIO(content.data or b"") if content.path is None else content.path.open("rb") as source:
                 while block := source.read(READ_BLOCK_BYTES):
@@ -329,6 +331,11 @@ def wrapped(content: Content, before: bytes, after: bytes, path: Path) -> Conten
         path.unlink(missing_ok=True)
         raise
     return Content(size, digest.digest(), path=path)
+
+
+def private(path: str, flags: int) -> int:
+    """An opener: only this user may read the file, whatever the umask."""
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
 def write_all(descriptor: int, data: bytes) -> None:

@@ -25,7 +25,7 @@ from typing import Any, BinaryIO
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from shadowrelay.model.printable import printable
+from shadowrelay.model.printable import escaped, printable
 
 SECRET_KEYS = frozenset({"authorization", "auth", "password", "token", "secret", "body", "content", "credentials"})
 LEFT_OUT = "[left out]"
@@ -290,12 +290,12 @@ def _structured_tracebacks() -> Processor:
 
 
 def _render_text(_logger: WrappedLogger, _method: str, event: MutableMapping[str, Any]) -> str:
-    return _json(event)
+    return escaped(_json(event))  # also what stands in lists and tracebacks
 
 
 def _render_bytes(_logger: WrappedLogger, _method: str, event: MutableMapping[str, Any]) -> bytes:
-    return _json(event).encode("utf-8", "backslashreplace")
+    return escaped(_json(event)).encode("utf-8", "backslashreplace")
 
 
 def _encode(_logger: WrappedLogger, _method: str, text: str) -> bytes:
-    return text.encode("utf-8", "backslashreplace")
+    return "\n".join(map(escaped, text.split("\n"))).encode("utf-8", "backslashreplace")

@@ -408,6 +408,7 @@ def make_tracking(settings: Settings, now: Callable[[], datetime], version: str)
         on_closed=shipper.closed if shipper is not None else None,
         close_after=settings.shipping.interval if shipper is not None else None,
         custody=shipper.files if shipper is not None else None,
+        has_subjects=tracking.message_subject_logging_enabled,
     )
     return log, shipper
 

@@ -306,7 +306,7 @@ class Book:
 
     def _replace(self, octets: bytes) -> None:
         beside = self._path.with_name(f".{NAME}")
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
         with open(descriptor, "wb") as file:
             file.write(octets)
             file.flush()

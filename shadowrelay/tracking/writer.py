@@ -33,6 +33,7 @@ import structlog
 from shadowrelay.bounded import Attempt, BoundedCalls, Found, Threads, in_thread
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.tracking import TrackingEvent
+from shadowrelay.model.values import replace
 from shadowrelay.protocol.tracking import format_header, format_line
 from shadowrelay.tracking import search
 
@@ -258,6 +259,7 @@ class FileTrackingLog:
 
     Shapes: `on_closed` is called with each file that is complete, for shipping, after its sync, which may have failed; no file stays open
     for longer than `close_after` from its first row. Files that `custody` does not report as shipped are deleted last.
+    `has_subjects` false: the column of subjects stays empty.
     Raises: nothing, ever. `dropped_count` and `is_failing` report rows that could not be written.
     """
 
@@ -274,6 +276,7 @@ class FileTrackingLog:
         on_closed: Callable[[Path], None] | None = None,
         close_after: timedelta | None = None,
         custody: Custody | None = None,
+        has_subjects: bool = True,
     ) -> None:
         self.directory = directory
         self.server = server
@@ -288,6 +291,7 @@ class FileTrackingLog:
         self._on_closed = on_closed
         self._close_after = close_after
         self._custody = custody
+        self._has_subjects = has_subjects
         self._close_timer: asyncio.TimerHandle | None = None
         self._file: OpenFile | None = None
         self._size = 0
@@ -335,7 +339,7 @@ class FileTrackingLog:
     def write(self, event: TrackingEvent) -> None:
         """Buffer a row; it is written before the event loop's next pass ends."""
         try:
-            line = format_line(event)
+            line = format_line(event if self._has_subjects or not event.subject else replace(event, subject=""))
         except Exception:
             self.dropped_count += 1
             _log.exception("tracking.row_refused", event_id=event.event, message_id=event.network_message_id)

@@ -65,6 +65,24 @@ def test_every_command_is_documented_for_operators() -> None:
     assert [] == [command for command in commands if f"shadowrelay {command}" not in page]
 
 
+WRITERS = {("typer", "echo"), ("typer", "secho"), ("click", "echo"), ("stdout", "write"), ("stderr", "write")}
+
+
+def test_commands_print_by_one_writer_which_cleans_what_others_said() -> None:
+    found = []
+    for path in SOURCES:
+        if "cli" not in path.parts or path.name == "output.py":
+            continue
+        for node in ast.walk(tree_of(path)):
+            called = node.func if isinstance(node, ast.Call) else None
+            owner = getattr(called, "value", None)
+            words = (getattr(owner, "id", getattr(owner, "attr", "")), getattr(called, "attr", getattr(called, "id", "")))
+            if words in WRITERS or words == ("", "print"):
+                found.append(f"{path.name}:{node.lineno}")
+
+    assert [] == found
+
+
 def test_names_of_tests_are_sentences() -> None:
     functions = [node.name for path in TESTS for node in tree_of(path).body if getattr(node, "name", "").startswith("test_")]
 

@@ -317,3 +317,18 @@ def test_lines_left_out_are_counted_in_the_next_line_where_no_loop_runs(stream):
     at = operator_log.REPEATED_SECONDS
 
     assert {"event": "sweep.waits", "left_out": 3} == line()
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_no_line_of_the_log_controls_a_terminal(stream, as_json):
+    hostile = "\x1b]0;x\x07\x9b2J\u202e\x7f"
+    configure("info", json=as_json, stream=stream)
+    try:
+        raise ValueError(hostile)
+    except ValueError:
+        structlog.get_logger().exception("session.failed", servers=[hostile], found={hostile: hostile}, text=hostile)
+    logging.getLogger("library").warning("%s", [hostile])
+
+    shown = written(stream).decode()
+    assert "session.failed" in shown
+    assert not [one for one in shown if not one.isprintable() and one != "\n"]

@@ -24,6 +24,11 @@ NODE = SERVER + CONNECTOR + PEER
 Write = Callable[[str], Path]
 
 
+def relaying(networks: str) -> str:
+    """The ordinary node with these in `relay_from`."""
+    return NODE.replace('relay_from = ["127.0.0.0/8"]', f"relay_from = {networks}")
+
+
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
     def _write(text: str) -> Path:
@@ -367,6 +372,7 @@ def test_the_example_with_every_comment_removed_is_valid_and_says_the_defaults(t
     certificate.cert_chain_pems[0].write_to_path(tmp_path / "node.pem")
     certificate.private_key_pem.write_to_path(tmp_path / "node.key")
     authority.cert_pem.write_to_path(tmp_path / "peers.pem")
+    (tmp_path / "revoked.pem").touch()
 
     expected = load(plain, {})
     everything = load(full, {})
@@ -486,7 +492,18 @@ WARNINGS = [
     (TRANSPORT + "shadow_resubmit_time_span = '2m'\n", "one missed heartbeat takes mail over"),
     (TRANSPORT + "shadow_resubmit_time_span = '29m'\n", "with 580 s left for its reply"),
     (TRANSPORT + "discard_poll_interval = '5m'\n", "discard_poll_interval is longer than shadow_heartbeat_frequency"),
-    (NODE.replace('relay_from = ["127.0.0.0/8"]', 'relay_from = ["0.0.0.0/0"]'), "this is an open relay"),
+    (relaying('["0.0.0.0/0"]'), "this is an open relay"),
+    (
+        relaying('["0.0.0.0/1", "128.0.0.0/1"]'),
+        "of the Internet, in pieces: this is an open relay",
+    ),
+    (relaying('["64.0.0.0/2", "65.0.0.0/8"]'), "25% of the Internet, in pieces"),
+    (relaying('["2000::/4"]'), "50% of the Internet"),
+    (
+        relaying('["::ffff:10.0.0.0/104"]'),
+        "clients of IPv4 are known by their address of IPv4; write 10.0.0.0/8",
+    ),
+    (relaying('["224.0.0.0/4"]'), "these are addresses of groups"),
     (NODE.replace('externally_secured = ["127.0.0.0/8"]', 'externally_secured = ["::/0"]'), "anybody may place and ask for copies"),
     (NODE.replace('name = "in"', 'name = "in"\naccept_xshadow = false'), "externally_secured has no effect"),
     (NODE.replace('externally_secured = ["127.0.0.0/8"]', ""), "no peer can place copies here"),

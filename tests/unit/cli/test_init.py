@@ -58,7 +58,7 @@ def test_compose_is_not_for_nodes_on_one_machine(tmp_path: Path) -> None:
     assert (2, True) == (result.exit_code, "shadowrelay lab up" in result.stderr)
 
 
-def test_keys_and_tokens_are_for_their_owner_only_and_the_token_is_the_same(tmp_path: Path) -> None:
+def test_keys_and_tokens_are_for_their_owner_only_and_only_the_read_only_token_is_the_same(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         run(tmp_path, *nodes(EAST, WEST), *MAIL)
@@ -68,7 +68,8 @@ def test_keys_and_tokens_are_for_their_owner_only_and_the_token_is_the_same(tmp_
 
     assert {0o600} == {stat.S_IMODE(path.stat().st_mode) for path in secret}
     assert 5 == len(secret)
-    assert 1 == len({path.read_text() for path in tmp_path.glob("*/token")})
+    assert 2 == len({path.read_text() for path in tmp_path.glob("*/token")})
+    assert 1 == len({path.read_text() for path in tmp_path.glob("*/read_only_token")})
 
 
 def test_a_node_that_is_added_changes_nothing_of_the_others(tmp_path: Path) -> None:
