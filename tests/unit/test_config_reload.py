@@ -19,6 +19,7 @@ OTHER = {  # of the keys that are no durations
     "shadow_heartbeat_retry_count": 7,
     "concurrency_per_destination": 7,
     "eight_bit_without_8bitmime": False,
+    "max_outbound_connections": 77,
 }
 
 

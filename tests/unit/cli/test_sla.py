@@ -16,6 +16,7 @@ from shadowrelay.cli import output, sla
 from shadowrelay.cli.main import app
 from shadowrelay.cli.sla import require_writable
 from shadowrelay.model.replies import ConfigurationError, ShadowrelayError
+from shadowrelay.sla import details as details_module
 from shadowrelay.sla import objectives as objectives_module
 from shadowrelay.sla import session as session_module
 from shadowrelay.sla import storage as storage_module
@@ -67,7 +68,7 @@ class Job:
 
     cautions = SimpleNamespace(cautions=lambda summary: [["No log of mx1.east \x1b[31m.", "Two."], ["Dated 2190."]])
     comparison, labels, message_lists, verdicts = comparison, labels, message_lists, verdicts
-    objectives = objectives_module
+    objectives, details = objectives_module, details_module
 
     def _check(self) -> None:
         if self.failure:
