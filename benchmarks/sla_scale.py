@@ -103,7 +103,7 @@ def ask_spark(spark: Any, warehouse: Path, work: Path) -> Answer:
         servers = spark.createDataFrame([(name,) for name in read_servers(str(warehouse))], "server string")
         seen = store.keep({"seen": lambda: first_pass(events, server_names(servers)).select(*OF_PLAIN_MESSAGES)})["seen"]
         counts = seen_counts(seen).collect()[0]
-        lines = timelines(exact_rows(odd_events(events, seen, messages=counts["messages"], odd=counts["odd"]), []), {})
+        lines = timelines(exact_rows(odd_events(events, seen, messages=counts["messages"], odd=counts["odd"]), {}), {}, has_exchange=False)
         plain = seen.where(F.col("is_plain")).select(
             F.lit(ACKNOWLEDGED).alias("kind"), F.col("received_at").alias("at"), F.lit(True).alias("is_redundant"), "shadow_us",
             F.col("sent_at").alias("last_delivery_at"),

@@ -232,7 +232,7 @@ def events_of(raw: Raw, layout: Layout, file: str) -> tuple[pa.RecordBatch, dict
     columns["recipient_count"] = values_of(read_integers(field("recipient-count"), pa.int32()), Reason.NUMBER)
     columns["at"] = values_of(read_instants(field("date-time")), Reason.DATE_TIME)
     columns["recipients"] = recipients
-    columns["recipient_statuses"] = _listed(field("recipient-status"), undo)
+    columns["recipient_statuses"] = _statuses(field("recipient-status"), recipients, undo, layout.is_own)
     columns["recipients_hash"] = _hashed(recipients)
     columns["format"] = pa.array([layout.format] * count, pa.string())
     columns["file"] = pa.array([file] * count, pa.string())
@@ -248,6 +248,45 @@ def _listed(texts: pa.Array, undo: Callable[[pa.Array], pa.Array]) -> pa.Array:
     # nulls have no length in the offsets: without its validity bitmap the array has empty lists there
     offsets = split.offsets if len(split) else pa.array([0], pa.int32())
     return pa.ListArray.from_arrays(offsets, undo(split.values), type=_LIST)
+
+
+def _statuses(texts: pa.Array, recipients: pa.Array, undo: Callable[[pa.Array], pa.Array], is_own: bool) -> pa.Array:
+    """One for each recipient. Exchange writes `;` within statuses, too."""
+    if is_own or not pc.any(pc.match_substring(texts, ";")).as_py():
+        return _listed(texts, undo)
+    counts = pc.list_value_length(recipients).to_pylist()
+    split = [split_statuses(text, count or 0) if text else [] for text, count in zip(texts.to_pylist(), counts, strict=True)]
+    return pa.array(split, _LIST)
+
+
+_STATUS_BEGINS = re.compile(r"\s*(?:[245][0-9]{2}\b|\[|To$|Cc$|Bcc$|$)")
+
+
+def split_statuses(text: str, recipients: int) -> list[str]:
+    """The statuses of so many recipients: `[{LED=550 5.1.1 a; b};{FQDN=}]` is one, and so is `550 4.4.7 QUEUE.Expired; expired`."""
+    if recipients == 1:
+        return [text]
+    parts, depth, begin = [], 0, 0
+    for position, character in enumerate(text):
+        if character in "[{":
+            depth += 1
+        elif character in "]}":
+            depth = max(depth - 1, 0)
+        elif character == ";" and depth == 0:
+            parts.append(text[begin:position])
+            begin = position + 1
+    parts.append(text[begin:])
+    if depth:  # a bracket that is never closed hides no status
+        parts = text.split(";")
+    if len(parts) == recipients:
+        return parts
+    whole: list[str] = []
+    for part in parts:
+        if whole and _STATUS_BEGINS.match(part) is None:
+            whole[-1] += f";{part}"
+        else:
+            whole.append(part)
+    return whole
 
 
 def _hashed(recipients: pa.Array) -> pa.Array:

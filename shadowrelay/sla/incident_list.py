@@ -9,7 +9,7 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any
 
-from shadowrelay.sla.objectives import LOG_ENDS
+from shadowrelay.sla.objectives import LOG_ENDS, NO_END
 from shadowrelay.sla.page.labels import CAUSES, REASONS, SLOW, UNITS
 from shadowrelay.sla.page.wording import NB, counted, duration
 
@@ -27,8 +27,10 @@ def incidents(summary: Line) -> list[dict[str, Any]]:
 
     Shapes: `summary` has all other lists, `cuts`, `overall`, `objectives`, `causes` and `slow_causes`.
     """
-    told = [*_losses(summary["losses"]), *_unexplained(summary["duplicates"])]
+    losses = _losses(summary)
+    told = [*(one for one in losses if one["tell"]), *_unexplained(summary["duplicates"])]
     others = [
+        *(one for one in losses if not one["tell"]),
         *_cuts(summary["cuts"]),
         *_lost_servers(summary["takeovers"]),
         *_duplicates(summary),
@@ -52,12 +54,17 @@ def _incident(kind: str, at: str | None, who: str, what: str, *, until: str | No
 # ---- single messages
 
 
-def _losses(losses: Sequence[Line]) -> list[dict[str, Any]]:
-    known = [line for line in losses if line["cause"] != LOG_ENDS]
+def _losses(summary: Line) -> list[dict[str, Any]]:
+    """Nobody is to write to a sender because a log ends."""
+    known = [line for line in summary["losses"] if line["cause"] != LOG_ENDS]
+    is_cut = len(summary["losses"]) < sum(summary["causes"].get("losses", {}).values())
     return [
-        _told("loss", lines, lines[0]["acknowledged_at"], server, f"did not get the message: {_cause('losses', cause)}", tell="sender")
+        _told(
+            "loss", lines, lines[0]["acknowledged_at"], server, f"did not get the message: {_cause('losses', cause)}", is_cut=is_cut,
+            tell="" if cause == NO_END else "sender",
+        )
         for (_, server, cause), lines in _grouped(known, "message", "server", "cause")
-    ]
+    ]  # fmt: skip
 
 
 def _unexplained(duplicates: Sequence[Line]) -> list[dict[str, Any]]:
@@ -71,11 +78,11 @@ def _unexplained(duplicates: Sequence[Line]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _told(kind: str, lines: Sequence[Line], at: str | None, who: str, what: str, **more: Any) -> dict[str, Any]:
+def _told(kind: str, lines: Sequence[Line], at: str | None, who: str, what: str, *, is_cut: bool = False, **more: Any) -> dict[str, Any]:
     """One message, about which several recipients may have to be informed."""
     recipients = [line["recipient"] for line in lines]
     others = len(recipients) - NAMED_MAX
-    said = ", ".join(recipients[:NAMED_MAX]) + (f" and {counted(others, 'other')}" if others > 0 else "")
+    said = ", ".join(recipients[:NAMED_MAX]) + (f" and {'at least ' if is_cut else ''}{counted(others, 'other')}" if others > 0 else "")
     named = {name: lines[0][name] for name in ("message", "sender", "subject")} | {"recipient": ", ".join(recipients)}
     return _incident(kind, at, who, f"{said} {what}", count=len(lines), **named, **more)
 

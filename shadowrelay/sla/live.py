@@ -27,6 +27,7 @@ from pyspark.sql import functions as F
 from shadowrelay.sla.checkpoints import require_whole
 from shadowrelay.sla.columns import ARROW_EVENTS, UTC_INSTANT
 from shadowrelay.sla.figures.counting import BY_COPIES, COPIES_MAX
+from shadowrelay.sla.figures.exchange import is_said_redundant
 from shadowrelay.sla.figures.rows import is_acknowledgement, is_event, is_promotion
 from shadowrelay.sla.inspection import readings
 from shadowrelay.sla.land import escaped, is_landed
@@ -281,13 +282,14 @@ _STATE = "org.apache.spark.sql.execution.streaming.state"
 def counted(rows: DataFrame) -> DataFrame:
     """Counts (MINUTES_DDL) from rows of the feed without repeats."""
     is_in_time = F.col("standing") == IN_TIME
-    said_copies = F.coalesce("copies", F.when(F.col("replication") != "", (F.col("replication") == "Success").cast("long")))
+    is_said = F.when(F.coalesce("recipients_count", F.lit(0)) > 0, is_said_redundant(F.col("replication"), F.col("server")))
+    said_copies = F.coalesce("copies", is_said.cast("long"))
     at_most = F.when(said_copies > COPIES_MAX, COPIES_MAX).otherwise(said_copies)  # `least` would take a null for the other value
     conditions = {
         "rows": F.lit(True),
         "messages_acknowledged": is_acknowledgement(),
-        "messages_redundant": is_acknowledgement() & (F.col("replication") == "Success"),
-        "messages_not_redundant": is_acknowledgement() & (F.col("replication") != "Success") & (F.col("replication") != ""),
+        "messages_redundant": is_acknowledgement() & is_said,
+        "messages_not_redundant": is_acknowledgement() & ~is_said,
         **{name: is_acknowledgement() & (at_most == number) for number, name in enumerate(BY_COPIES)},
         "copies_received": is_event("HARECEIVE"),
         "copies_discarded": is_event("HADISCARD"),

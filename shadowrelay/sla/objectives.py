@@ -289,6 +289,9 @@ def _burn_rate(name: str, window: Figures | None, may_fail: float) -> float | No
 LOG_ENDS = "unknown: log ends"
 """Cause of what is listed beside losses or orphans, but is in no figure: the log that would tell ends before the time is up."""
 
+NO_END = "no end in the logs"
+"""Cause of a loss that nothing but the end of Exchange's logs shows: no reason to write to anybody."""
+
 NO_REDUNDANCY_EVENTS = "Exchange 2010 logs no redundancy events"
 NO_SHADOW_ELAPSED = "Exchange logs no time of the shadow copy (S:ShadowElapsed)"
 NO_SILENT_SINCE = "Exchange does not log since when a lost server was silent (S:SilentSince): only exposure after a RECEIVE without a copy"

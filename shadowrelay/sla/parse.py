@@ -240,7 +240,8 @@ class LogFile:
         self._plain, self._split = [], []
 
     def _convert(self, numbers: list[int], lines: list[bytes], columns: list[pa.Array], layout: Layout) -> None:
-        row_ids = pa.array([row_id(line, self._key) for line in lines], pa.string())
+        key = self._key if layout.is_own else b""  # a row of Exchange names its server: it is the same in whatever directory
+        row_ids = pa.array([row_id(line, key) for line in lines], pa.string())
         has_escapes = layout.is_own and any(b"\\u" in line for line in lines)
         batch, bad = events_of(Raw(columns, pa.array(numbers, pa.int64()), row_ids, has_escapes), layout, self._name)
         for position, reason in bad.items():

@@ -24,6 +24,7 @@ from pyspark.sql.types import LongType, StructType
 
 from shadowrelay.sla.figures.counting import HOUR_US, MINUTE_US, TimeSlots, Within, cells, figures, times
 from shadowrelay.sla.figures.evidence import Evidence, Rules, evidence, within
+from shadowrelay.sla.figures.exchange import identities, with_identities, writers
 from shadowrelay.sla.figures.first_pass import RESENT_KEYS, first_pass, odd_events, seen_counts, server_names, several_copies
 from shadowrelay.sla.figures.slow import slow
 from shadowrelay.sla.incident_list import cuts, incidents, with_cuts
@@ -235,6 +236,9 @@ def _make(
     store = Store(spark, output)
     try:
         events = read_events(spark, warehouse)
+        if inputs.of_exchange:
+            called = identities(inputs.logs_by_server, [(row["server"], row["name"], row["count"]) for row in writers(events).collect()])
+            events, inputs = with_identities(events, called), inputs.with_identities(called)
         log_ends = inputs.log_ends if now is not None else _not_ahead(events, inputs, microseconds(generated_at + AHEAD_MAX))
         newest = max((at for at in log_ends.values() if at is not None), default=microseconds(generated_at))
         judged_at = newest if now is None else microseconds(now)
@@ -253,7 +257,7 @@ def _make(
                 {
                     "copies": lambda: found.copies,
                     "messages": lambda: found.messages.drop(*RESENT_KEYS),
-                    "slow": lambda: slow(found, everything.takeovers, sites, within=limits, now=judged_at),
+                    "slow": lambda: slow(found, everything.takeovers, sites, within=limits, now=judged_at, of_exchange=inputs.of_exchange),
                     "quarantine": lambda: quarantined_once(read_quarantine(spark, warehouse)),
                 }
             )
@@ -361,9 +365,7 @@ def _found(
         rows = Rows(counts["rows"], counts["odd_rows"])
         odd = odd_events(events, seen, messages=counts["messages"], odd=counts["odd"])
     quickly = partial(_quick, spark, rows.odd)
-    found = evidence(
-        seen, several, odd, events, log_ends, logged_servers=inputs.logged, rules=rules, keep=store.keep, with_few_rows=quickly
-    )
+    found = evidence(seen, several, odd, events, log_ends, logs=inputs.logs_by_server, rules=rules, keep=store.keep, with_few_rows=quickly)
     return found, rows
 
 

@@ -7,7 +7,7 @@ Each list has the worst entries first and is bounded, so that the driver's data 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -143,12 +143,13 @@ EXAMPLES_MAX = 5
 @dataclass(frozen=True, slots=True)
 class Inputs:
     """Shapes: `logs` has, for each server with a log: server, format (of its newest file), formats, first_at, last_at (microseconds), rows,
-    lines, files. `quarantined`: reason, count, examples."""
+    lines, files, alike (files with the rows of another one). `quarantined`: reason, count, examples."""
 
     logs: list[dict[str, Any]]
     quarantined: list[dict[str, Any]]
     sites: dict[str, ServerSite] = field(default_factory=dict)
     shipping: ExpectedLogs = field(default_factory=ExpectedLogs)
+    one_server: list[list[str]] = field(default_factory=list)  # directories that have one server's log
 
     @property
     def servers(self) -> list[str]:
@@ -159,6 +160,31 @@ class Inputs:
     def logged(self) -> list[str]:
         """Servers whose own log is in the input."""
         return [each["server"] for each in self.logs]
+
+    @property
+    def logs_by_server(self) -> dict[str, str | None]:
+        """The format of each server's log."""
+        return {each["server"]: each["format"] for each in self.logs}
+
+    @property
+    def of_exchange(self) -> list[str]:
+        """Servers with a log of Exchange."""
+        return [server for server, each in self.logs_by_server.items() if each and each != "shadowrelay"]
+
+    def with_identities(self, called: Mapping[str, str]) -> "Inputs":
+        """As if each directory had its server's name; those of one server are one. Shapes: `called` as from `exchange.identities`."""
+        merged: dict[str, dict[str, Any]] = {}
+        for each in self.logs:
+            name = called.get(each["server"], each["server"])
+            merged[name] = _united(merged[name], each) | {"server": name} if name in merged else {**each, "server": name}
+        sites = {called.get(name, name): site for name, site in self.sites.items()} | {
+            name: site for name, site in self.sites.items() if name not in called and (site.site or site.boundary)
+        }
+        one_server: dict[str, set[str]] = {}
+        for directory, name in called.items():
+            one_server.setdefault(name, set()).update({directory, name} & {each["server"] for each in self.logs})
+        several = [sorted(names) for names in one_server.values() if len(names) > 1]
+        return replace(self, logs=sorted(merged.values(), key=lambda one: str(one["server"])), sites=sites, one_server=sorted(several))
 
     @property
     def formats(self) -> set[str]:
@@ -193,6 +219,17 @@ def read_inputs(spark: "SparkSession", warehouse: str) -> Inputs:
         return Inputs(servers.result(), quarantined.result(), read_servers(warehouse), read_shipping(warehouse))
 
 
+def _united(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Two directories with one server's log."""
+    newest = max(one, other, key=lambda each: each["last_at"] or 0)
+    ends = {
+        name: choose((each[name] for each in (one, other) if each[name] is not None), default=None)
+        for name, choose in (("first_at", min), ("last_at", max))
+    }
+    added = {name: one[name] + other[name] for name in ("files", "lines", "rows", "alike")}
+    return {**newest, **ends, **added, "formats": sorted({*one["formats"], *other["formats"]})}
+
+
 def logs(files: DataFrame) -> DataFrame:
     """One line per server. A file that was read again counts as read last, with most lines."""
     once = files.groupBy("server", "file").agg(
@@ -202,6 +239,7 @@ def logs(files: DataFrame) -> DataFrame:
         F.min("first_at").alias("first_at"),
         F.max("last_at").alias("last_at"),
     )
+    content = F.when(F.col("rows") > 0, F.struct("rows", "first_at", "last_at"))
     known = F.array_remove(F.array_distinct(F.flatten(F.collect_list("formats"))), "")
     return once.groupBy("server").agg(
         F.count(F.lit(1)).alias("files"),
@@ -209,6 +247,7 @@ def logs(files: DataFrame) -> DataFrame:
         F.sum("rows").alias("rows"),
         F.max_by(F.array_max("formats"), "last_at").alias("format"),
         known.alias("formats"),
+        (F.count(content) - F.size(F.collect_set(content))).alias("alike"),
         F.unix_micros(F.min("first_at")).alias("first_at"),
         F.unix_micros(F.max("last_at")).alias("last_at"),
     )
@@ -252,6 +291,8 @@ def input_of(inputs: Inputs, *, rows: int, rows_repeated: int) -> dict[str, Any]
         "quarantine": inputs.quarantined,
         "dropped_before_shipping": [each._asdict() for each in inputs.shipping.dropped[:LIST_MAX]],
         "dropped_count": len(inputs.shipping.dropped),
+        "one_server": inputs.one_server[:LIST_MAX],
+        "files_alike": sum(each["alike"] for each in inputs.logs),
     }
 
 

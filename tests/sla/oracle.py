@@ -4,6 +4,7 @@ It holds everything in memory and walks the rows of each message again for every
 that it says what the page says. Instants and spans are whole microseconds; `None` is "no events".
 """
 
+import re
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -12,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tests.sla.oracle_logs import Logs, Row, read_logs, with_logged_names
+from tests.sla.oracle_logs import Logs, Row, meant, read_logs, with_logged_names
 
 SECOND = 1_000_000
 UNITS = {"us": 1, "ms": 1000, "s": SECOND, "m": 60 * SECOND, "h": 3600 * SECOND, "d": 86_400 * SECOND}
@@ -38,11 +39,18 @@ NOT_LOGGED = {  # objectives about which a version of Exchange writes nothing at
     "exchange2013": {"shadow_latency", "takeover"},
     "exchange2016": {"shadow_latency", "takeover"},
 }
+PAGE = Path(__file__).parents[2] / "docs" / "sla.md"
 KEPT = "TRACK"  # source of what `_kept_copy` makes
 WAYS = ("shadow_server", "previous_hop", "next_hop")
-REPLACING = ("EXPAND", "RESOLVE", "REDIRECT")
 ALREADY_RECIPIENTS = ("DUPLICATEEXPAND", "DUPLICATEREDIRECT")
-ENDING_IN_EXCHANGE = ("DROP", "BADMAIL", "MODERATORREJECT", "MODERATIONEXPIRE", "MODERATORSALLNDR")
+REDIRECTING = ("REDIRECT", "DUPLICATEREDIRECT")
+PUTTING_OFF = ("DEFER", "RESUBMITDEFER", "SUBMITDEFER", "THROTTLE")
+NO_COPY = ("failed", "disabled", "none", "skipped", "notrequired", "false", "no")
+UNDELIVERABLE = (
+    "undeliverable", "unzustellbar", "non remis", "non distribuable", "no se puede entregar", "non recapitabile", "onbestelbaar",
+    "não entregue", "nao entregue", "kan inte levereras", "nie można dostarczyć", "недоставлено",
+    "не удается доставить",
+)  # fmt: skip
 DEFAULTS: dict[str, dict[str, Any]] = {
     "times": {
         "shadow_heartbeat_frequency": "2m",
@@ -75,6 +83,33 @@ def instant(at: int | None) -> str | None:
     if at is None:
         return None
     return datetime.fromtimestamp(at // SECOND, UTC).strftime("%Y-%m-%dT%H:%M:%S") + f".{at % SECOND:06d}Z"
+
+
+def _table() -> dict[tuple[str, str], str]:
+    """(event, source) -> what it does, as the page has it."""
+    part = PAGE.read_text(encoding="utf-8").partition("**Exchange, row by row.**")[2].partition("\n**")[0]
+    cells = [[cell.strip().replace("`", "") for cell in line.split("|")[1:-1]] for line in part.splitlines() if line.startswith("| `")]
+    return {
+        (event, source.strip()): does for events, sources, does, *_ in cells for event in events.split() for source in sources.split(",")
+    }
+
+
+TABLE = _table()
+
+
+def does(row: Row, *what: str) -> bool:
+    """A row of Exchange that does one of these."""
+    told = TABLE.get((row.event, row.source)) or TABLE.get((row.event, "any"), "nothing")
+    return row.format != "shadowrelay" and told in what
+
+
+def said_redundant(receive: Row) -> bool | None:
+    """By S:Replication; None: it does not say."""
+    told = receive.custom.get("Replication", "")
+    if receive.format == "shadowrelay" or told in ("", "Success"):
+        return told == "Success" if "Replication" in receive.custom and told else None
+    word = re.match(r"\w*", told.lower())
+    return word is not None and word[0] not in NO_COPY and told.lower().split(".")[0] != receive.server.lower().split(".")[0]
 
 
 @dataclass
@@ -114,14 +149,33 @@ class Message:
     @property
     def replacements(self) -> list[Row]:
         """Exchange: the row's recipients take the place of the related ones."""
-        rows = self.those(*REPLACING) + [row for row in self.those(*ALREADY_RECIPIENTS) if row.related]
-        return [row for row in rows if row.format != "shadowrelay"]
+        return [row for row in self.rows if does(row, "replaces") and (row.related or row.event not in ALREADY_RECIPIENTS)]
+
+    @property
+    def added(self) -> list[Row]:
+        """Exchange: it names recipients that are such from then on."""
+        return [row for row in self.rows if does(row, "adds", "puts off")]
+
+    @property
+    def is_of_exchange(self) -> bool:
+        """Has it a row of Exchange?"""
+        return any(row.format != "shadowrelay" for row in self.rows)
+
+    @property
+    def kept(self) -> set[str]:
+        """Recipients that stay, though others get the message for them."""
+        return {address for row in self.replacements if row.event in REDIRECTING for address in {*row.related} & {*row.recipients}}
+
+    @staticmethod
+    def replaced(row: Row) -> set[str]:
+        """Whose place the row's recipients take."""
+        return {*row.related} if row.event == "EXPAND" else {*row.related} - {*row.recipients}
 
     @property
     def ends_of_exchange(self) -> list[Row]:
         """Exchange: the row's recipients get nothing more."""
-        rows = self.those(*ENDING_IN_EXCHANGE) + [row for row in self.those(*ALREADY_RECIPIENTS) if not row.related]
-        return [row for row in rows if row.format != "shadowrelay"]
+        again = [row for row in self.rows if does(row, "replaces") and row.event in ALREADY_RECIPIENTS and not row.related]
+        return [row for row in self.rows if does(row, "ends")] + again
 
     @property
     def takeovers(self) -> list[Row]:
@@ -133,10 +187,13 @@ class Message:
         """Had it a synced second copy when it was acknowledged? `None`: Exchange 2010 does not write it."""
         if self.receive is None:
             return self.is_reconstructed
-        if "Replication" in self.receive.custom:
-            return self.receive.custom["Replication"] == "Success"
         if self.receive.format == "exchange2010":
             return None
+        if self.receive.format != "shadowrelay" and not any(row.recipients for row in self.those("RECEIVE")):
+            return None
+        told = said_redundant(self.receive)
+        if told is not None:
+            return told
         return any(row.at <= self.receive.at for row in self.those("HAREDIRECT"))
 
     @property
@@ -202,16 +259,16 @@ class Oracle:
         for row in believed:
             self.last_row[row.server] = max(row.at, self.last_row.get(row.server, row.at))
         by_message: dict[str, list[Row]] = defaultdict(list)
-        self.dsns_by_reference: dict[str, list[Row]] = defaultdict(list)
         named = [with_logged_names(row, logs.logged) for row in logs.rows]
         takeovers = [row for row in named if row.event == "RESUBMIT" and row.source == "REDUNDANCY"]
         self.lost = {row.reference for row in takeovers if row.at >= self.last_row.get(row.reference, row.at)}
         named += [_kept_copy(row) for row in named if _is_relayed_and_kept(row)]
-        for row in sorted(named, key=lambda row: (row.at, row.server, row.file, row.line)):
+        for row in sorted(self._approved(named), key=lambda row: (row.at, row.server, row.file, row.line)):
             by_message[row.message].append(row)
-            if row.event == "DSN" and row.format != "shadowrelay":
-                self.dsns_by_reference[row.reference].append(row)
         self.messages = [self._message(id, rows) for id, rows in by_message.items()]
+        self.notified = self._notified(named)
+        for message in self.messages:
+            self._end_all(message)
         self.figures: dict[tuple[str, str | None, str, str, str], dict[str, Any]] = {}
         self.events: dict[str, list[tuple[int, bool]]] = defaultdict(list)
         self.tables: dict[str, list[dict[str, Any]]] = {name: [] for name in (*CAUSED, "takeovers", "slow")}
@@ -236,18 +293,23 @@ class Oracle:
         found.is_dsn = bool(found.those("DSN"))
         named = found.those("RECEIVE") if receives and not found.is_dsn else [*copies, *takeovers]
         found.addressed = frozenset(address for row in named for address in row.recipients)
-        found.recipients = found.addressed | {address for row in found.replacements for address in row.recipients}
+        stepping_in = {address for row in found.replacements for address in {*row.recipients} - found.replaced(row)}
+        found.recipients = found.addressed | stepping_in | {address for row in found.added for address in row.recipients}
         if receives and not found.is_dsn:
             found.receive = receives[0]
             found.is_acknowledged, found.acknowledged_at, found.server = True, receives[0].at, receives[0].server
             made = [row for row in found.those("HAREDIRECT") if row.server == found.server and row.at <= found.acknowledged_at]
             found.other = max((row.at, row.server_hostname) for row in made)[1] if made else receives[0].custom.get("ShadowAt")
+            told = receives[0].custom.get("Replication", "")
+            if found.other is None and receives[0].format != "shadowrelay" and told != "Success" and found.is_redundant:
+                found.other = meant(told, self.logs.logged) or None
         elif (copies or takeovers) and not found.those("RECEIVE") and not found.is_dsn and not self._is_refused_or_made_here(found):
             first = min([*copies, *takeovers], key=lambda row: (row.at, row.primary))
             found.is_acknowledged = found.is_reconstructed = True
             found.acknowledged_at, found.server = first.at, first.primary
             found.other = copies[0].server if copies else None
-        known = [self.known_until(server) for server in (found.server, *(row.server for row in takeovers))]
+        holders = [row.server for row in receives if row.format != "shadowrelay"][-1:] or [found.server]
+        known = [self.known_until(server) for server in (*holders, *(row.server for row in takeovers))]
         found.known_until = max((at for at in known if at is not None), default=None)
         self._deliveries(found)
         self._ends(found)
@@ -274,9 +336,8 @@ class Oracle:
         for row in message.rows:
             if _is_relayed_and_kept(row) and row.at > offered[row.context]:
                 continue
-            is_exchange = row.format != "shadowrelay"
-            is_hop = is_exchange and row.event == "SEND" and row.server_hostname in self.logs.logged
-            if (row.event in ("SEND", "SENDEXTERNAL") and not is_hop) or (is_exchange and row.event == "DELIVER"):
+            is_own = row.format == "shadowrelay" and row.event in ("SEND", "SENDEXTERNAL")
+            if is_own or does(row, "delivers") or (does(row, "hands on") and not self._is_hop(message, row)):
                 for recipient in {*row.recipients}:
                     message.deliveries.setdefault(recipient, []).append((row.at, row.server))
 
@@ -288,24 +349,138 @@ class Oracle:
             if row.event != "EXPIRE" or not row.client:
                 for recipient in row.recipients:
                     ends[recipient].append(row.at)
-        for row in message.ends_of_exchange:
-            for recipient in row.recipients:
+        for row in message.ends_of_exchange + [row for row in message.those("FAIL", "DUPLICATEDELIVER") if row.format != "shadowrelay"]:
+            for recipient in row.recipients or message.recipients:
                 ends[recipient].append(row.at)
         for row in message.replacements:
-            for recipient in {*row.related} - {*row.recipients}:
+            for recipient in message.replaced(row) - (message.kept if row.event in REDIRECTING else set()):
                 ends[recipient].append(row.at)
+        approved = {recipient for row in message.rows if does(row, "approves", "goes on") for recipient in row.recipients}
+        for row in message.rows:
+            if does(row, "waits"):
+                for recipient in {*row.recipients} - approved:
+                    ends[recipient].append(row.at)
         if message.is_reconstructed:
             for row in message.those("HADISCARD"):
                 if row.tells_delivery:
                     for recipient in row.recipients or message.recipients:
                         ends[recipient].append(row.at)
-        internet_ids = {row.internet_message_id for row in message.rows} - {""}
-        for reports in (self.dsns_by_reference[id] for id in internet_ids if id in self.dsns_by_reference):
-            for recipient in message.recipients - ends.keys():
-                ends[recipient].append(min(row.at for row in reports))
         message.ends = {recipient: min(instants) for recipient, instants in ends.items() if recipient in message.recipients}
+
+    def _end_all(self, message: Message) -> None:
+        """After the reports about messages are known."""
+        if message.id in self.notified:
+            for recipient in message.recipients - message.ends.keys():
+                message.ends[recipient] = self.notified[message.id]
         if message.recipients and message.ends.keys() == message.recipients:
             message.done_at = max(message.ends.values())
+        if not message.recipients and message.receive is not None and message.is_of_exchange:
+            message.done_at = message.acknowledged_at
+
+    # what several rows of Exchange say together
+
+    def _approved(self, rows: list[Row]) -> list[Row]:
+        """What a moderator approved goes on under another id; it is the message that waited."""
+        waited: dict[str, list[Row]] = defaultdict(list)
+        for row in rows:
+            if does(row, "waits", "approves") and row.internet_message_id:
+                waited[row.internet_message_id].append(row)
+        original: dict[str, tuple[int, str]] = {}
+        for row in rows:
+            if does(row, "goes on"):
+                for one in waited[row.internet_message_id]:
+                    if one.at <= row.at and one.message != row.message:
+                        original[row.message] = max(original.get(row.message, (0, "")), (one.at, one.message))
+        return [replace(row, message=original[row.message][1]) if row.message in original else row for row in rows]
+
+    def _is_hop(self, message: Message, row: Row) -> bool:
+        """Does the server to which it went go on with the message under its id, and do the logs tell of that?"""
+        other = self.logs.formats.get(row.server_hostname, "shadowrelay")
+        if other != "shadowrelay" and (other == "exchange2010") == (row.format == "exchange2010"):
+            return True
+        return any(
+            does(one, "acknowledges") and one.server != row.server and one.client == row.server and {*row.recipients} <= {*one.recipients}
+            for one in message.rows
+        )
+
+    def _notified(self, rows: list[Row]) -> dict[str, int]:
+        """When a report came of which no FAIL tells, by the message that it is about."""
+        named = {row.reference for row in rows if row.format != "shadowrelay" and row.event != "DSN"} - {""}
+        by_id: dict[str, list[Message]] = defaultdict(list)
+        for message in self.messages:
+            if message.receive is not None:
+                by_id[max(row.internet_message_id for row in message.rows)].append(message)
+        found: dict[str, int] = {}
+        for row in rows:
+            is_failure = row.subject.strip().lower().startswith(UNDELIVERABLE)
+            if not does(row, "reports") or not row.reference or not is_failure or row.internet_message_id in named:
+                continue
+            candidates = [
+                one
+                for one in by_id[row.reference]
+                if one.acknowledged_at <= row.at and (not row.recipients or {one.sender.lower(), _path(one)} & {*row.recipients})
+            ]
+            if candidates:
+                owner = max(candidates, key=lambda one: (one.acknowledged_at, one.id))
+                fails = [one.at for one in owner.those("FAIL") if one.format != "shadowrelay"]
+                if not any(at <= row.at for at in fails):
+                    found[owner.id] = min(row.at, found.get(owner.id, row.at))
+        return found
+
+    def _bare_stays(self, message: Message) -> list[tuple[int, int | None, str]]:
+        """(begin, end, server) of each time that a server of Exchange had the message without a copy."""
+        found = []
+        for server in {row.server for row in message.rows}:
+            own = [row for row in message.rows if row.server == server]
+            received = [
+                row
+                for row in own
+                if does(row, "goes on") or (does(row, "acknowledges") and row.format != "exchange2010" and row.recipients)
+            ]
+            made = [row.at for row in own if row.event == "HAREDIRECT"]
+            for number, row in enumerate(received):
+                after = received[number + 1].at if number + 1 < len(received) else None
+                before = received[number - 1].at if number else None
+                told = said_redundant(row)
+                has_copy = any(at <= row.at and (before is None or at > before) for at in made) if told is None else told
+                if has_copy or does(row, "goes on"):
+                    continue
+                ends = [at for at in made if at > row.at][:1]
+                over = []
+                for entered, handed in self._handled(message, server).values():
+                    if any(row.at <= at and (after is None or at < after) for at in entered):
+                        over.append(min((at for at in handed if at >= row.at), default=None))
+                if over and None not in over:
+                    ends.append(max(at for at in over if at is not None))
+                if message.done_at is not None:
+                    ends.append(message.done_at)
+                found.append((row.at, min(ends, default=None), server))
+        return found
+
+    def _handled(self, message: Message, server: str) -> dict[str, tuple[list[int], list[int]]]:
+        """When a server got each recipient, and when it was done with it."""
+        found: dict[str, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+        own = [row for row in message.rows if row.server == server]
+        replacing, ending = message.replacements, message.ends_of_exchange
+        kept = {
+            address
+            for row in own
+            if row in replacing and row.event in REDIRECTING
+            for address in {*row.related} & {*row.recipients}
+        }  # fmt: skip
+        for row in own:
+            if does(row, "acknowledges", "adds", "puts off"):
+                for recipient in row.recipients:
+                    found[recipient][0].append(row.at)
+            if does(row, "hands on", "delivers", "waits") or row in ending or (row.event == "FAIL" and row.format != "shadowrelay"):
+                for recipient in row.recipients:
+                    found[recipient][1].append(row.at)
+            if row in replacing:
+                for recipient in {*row.recipients} - message.replaced(row):
+                    found[recipient][0].append(row.at)
+                for recipient in message.replaced(row) - (kept if row.event in REDIRECTING else set()):
+                    found[recipient][1].append(row.at)
+        return found
 
     # figures
 
@@ -386,10 +561,16 @@ class Oracle:
             elapsed = self._elapsed(belongs, "delivery_latency_ms", last - at)
             self.events["delivery_latency"].append((at, elapsed <= self._within("delivery_latency")))
             if elapsed > self._within("delivery_latency"):
-                is_deferred = any(row.at <= last for row in message.those("DEFER") if row.source in ("SMTP", "DNS"))
+                is_deferred = any(row.at <= last for row in message.those("DEFER") if _is_by_next_hop(row))
                 is_taken = any(row.at <= last for row in message.takeovers)
                 reasons = ["next hop was down"] * is_deferred + ["server lost or cut off"] * is_taken
-                self._slow("delivery_latency", message, message.server, "", at, elapsed, " and ".join(reasons) or "our own delay")
+                cause = " and ".join(reasons) or "our own delay"
+                if message.is_of_exchange and not reasons:
+                    is_put_off = any(row.event in PUTTING_OFF and row.format != "shadowrelay" for row in message.rows)
+                    cause = "put off by Exchange" if is_put_off else "delay within Exchange"
+                if any(does(row, "waits", "approves") for row in message.rows):
+                    cause = "waited for approval"
+                self._slow("delivery_latency", message, message.server, "", at, elapsed, cause)
         self._lost_and_duplicated(message, belongs)
 
     def _slow(self, objective: str, what: Message | Row, server: str, other: str, at: int, slow: int, cause: str) -> None:
@@ -445,28 +626,33 @@ class Oracle:
         return span(self.objectives[name]["within"])
 
     def _exposures(self, message: Message, belongs: tuple[int, str, tuple[str, str] | None]) -> None:
-        began = [(message.acknowledged_at, 0, "no copy at acknowledgement")] if message.copies == 0 else []
+        is_bare = message.copies == 0 and not message.is_of_exchange
+        began = [(message.acknowledged_at, 0, "no copy at acknowledgement", message.server)] if is_bare else []
         for row in message.takeovers:
             since = row.instant("SilentSince")
             if since is not None and not message.has_another(row):
-                began.append((max(since, message.acknowledged_at), 1, "holder lost"))
+                began.append((max(since, message.acknowledged_at), 1, "holder lost", message.server))
         made = [row.at for row in message.those("HAREDIRECT")]
         merged: list[list[Any]] = []
-        for begin, _, cause in sorted(began):
+        over = self.now if message.known_until is None else message.known_until
+        parts = []
+        for begin, is_lost, cause, server in began:
             ends = [at for at in made if at > begin][:1] + ([message.done_at] if message.done_at is not None else [])
-            end = min(ends, default=self.now if message.known_until is None else message.known_until)
-            if end <= begin:
-                continue
+            parts.append((begin, is_lost, min(ends, default=over), cause, server, not ends))
+        if message.receive is not None:
+            for begin, ended, server in self._bare_stays(message):
+                parts.append((begin, 0, over if ended is None else ended, "no copy at acknowledgement", server, ended is None))
+        for begin, _, end, cause, server, is_open in sorted(part for part in parts if part[2] > part[0]):
             if merged and begin < merged[-1][1]:
                 merged[-1][1] = max(merged[-1][1], end)
-                merged[-1][3] = merged[-1][3] or not ends
+                merged[-1][3] = merged[-1][3] or is_open
             else:
-                merged.append([begin, end, cause, not ends])
+                merged.append([begin, end, cause, is_open, server])
         self._add(*belongs, messages_exposed=bool(merged))
-        for begin, end, cause, is_open in merged:
+        for begin, end, cause, is_open, server in merged:
             self._add(*belongs, exposure_us=end - begin)
             self.tables["exposures"].append(
-                {"message": message.id, "server": message.server, "began_at": instant(begin), "ended_at": instant(end),
+                {"message": message.id, "server": server, "began_at": instant(begin), "ended_at": instant(end),
                  "seconds": (end - begin) / SECOND, "is_open": is_open, "cause": cause}
             )  # fmt: skip
         total = sum(end - begin for begin, end, *_ in merged)
@@ -514,12 +700,24 @@ class Oracle:
         loads = [row for row in message.those("LOAD") if row.server == earlier and first_at <= row.at <= later_at]
         if loads or any(row.custom.get("Reason") == "Handover" for row in takeovers):
             return "a"
+        if message.is_of_exchange:
+            if any(row.at <= later_at for row in takeovers):
+                return "taken over"
+            if any(first_at <= row.at <= later_at for row in message.those("LOAD")):
+                return "a"
+            if any(row.at <= later_at and row.source == "SAFETYNET" and does(row, "sends again") for row in message.rows):
+                return "Safety Net"
+            if any(first_at < row.at <= later_at and does(row, "acknowledges") for row in message.rows):
+                return "received again"
+            return "not told by Exchange"
         return "unexplained"
 
     def _why_lost(self, message: Message, recipient: str) -> str:
         up = message.acknowledged_at + self.expiration
         if message.rows[-1].event == "POISONMESSAGE":
             return "set aside"
+        if message.is_of_exchange and (message.known_until is None or message.known_until < up):
+            return "no end in the logs"
         for row in message.those("HADISCARD"):
             if row.tells_delivery and (not row.recipients or recipient in row.recipients):
                 return "discarded without delivery"
@@ -530,22 +728,35 @@ class Oracle:
         return "no trace"
 
     def _copies(self, message: Message) -> None:
-        held: dict[str, Row] = {}
+        held: dict[tuple[str, str], list[Row]] = {}
         for row in message.those("HARECEIVE"):
-            held.setdefault(row.server, row)
-        for server, row in held.items():
+            first = next((rows[0] for (server, _), rows in held.items() if server == row.server), row)
+            key = row.server, "" if first.format == "shadowrelay" else row.client
+            held.setdefault(key, []).append(row)
+        for (server, _), rows in held.items():
+            row = rows[0]
+            is_own = row.format == "shadowrelay"
             belongs = row.at, row.client, (row.client, server)
+            others = {each.client for each in message.those("HARECEIVE") if each.server == server}
             discards = [each for each in message.those("HADISCARD") if each.server == server]
+            if not is_own:
+                discards = [each for each in discards if each.client == row.client or each.client not in others]
             named = {recipient for each in discards for recipient in (each.recipients or message.addressed)}
             told = [each.at for each in discards if each.tells_delivery]
-            if told and message.done_at is not None and not message.is_reconstructed:
-                lag = self._elapsed(belongs, "discard_lag_ms", max(told) - message.done_at)
+            since = rows[-1].at if len(rows) > 1 else None
+            done = message.done_at if is_own else self._hop_done(message, row.client, since)
+            if told and done is not None and not message.is_reconstructed:
+                lag = self._elapsed(belongs, "discard_lag_ms", max(told) - done)
                 self._add(*belongs, discards_late=lag > self.heartbeat)
                 self.events["discard_lag"].append((row.at, lag <= self.heartbeat))
                 if lag > self.heartbeat:
                     cause = self._why_late(max(told) - lag, max(told), server, row.client)
+                    if cause == "our own delay" and self.logs.formats.get(server, "shadowrelay") != "shadowrelay":
+                        cause = "delay within Exchange"
                     self._slow("discard_lag", message, server, row.client, max(told), lag, cause)
-            is_discarded = bool(discards) and named >= message.addressed
+            is_discarded = bool(discards) and (
+                named >= message.addressed if is_own else bool(told) and (since is None or max(told) >= since)
+            )
             is_promoted = any(each.server == server for each in message.takeovers)
             is_kept = row.source == KEPT
             sent_to = {each.server_hostname for each in message.those("SEND", "SENDEXTERNAL") if each.server == server and each.recipients}
@@ -554,17 +765,27 @@ class Oracle:
             self._add(*belongs, shadows_rerouted=is_taken_back and bool(sent_to - {row.client}))
             due = row.at + self.hold
             if not is_discarded and not is_promoted and self.time_is_up(due):
-                cause = "never told"
+                cause, is_known = "never told", (self.known_until(server) or -1) >= due
                 if any(each.server == server and each.client for each in message.those("EXPIRE")):
                     cause = "expired"
-                elif not self.is_final and (self.known_until(server) or -1) < due:
+                elif not self.is_final and not is_known:
                     cause = "unknown: log ends"
-                elif self.last_row.get(server, -1) < due:
+                elif server not in self.last_row or (self.last_row[server] < due and is_known):
                     cause = "log missing"
+                elif self.last_row[server] < due:
+                    cause = "left when the log ends"
                 self._add(*belongs, shadows_orphaned=cause != "unknown: log ends")
                 self.tables["orphans"].append(
                     {"message": message.id, "server": server, "primary": row.client, "at": instant(row.at), "cause": cause}
                 )
+
+    def _hop_done(self, message: Message, server: str, since: int | None) -> int | None:
+        """When that server was done with all that it had of the message."""
+        first = [
+            min((at for at in handed if since is None or at >= since), default=None)
+            for _, handed in self._handled(message, server).values()
+        ]
+        return max((at for at in first if at is not None), default=None)
 
     def _takeovers(self) -> None:
         done = {message.id: message.done_at for message in self.messages}
@@ -670,6 +891,14 @@ class Oracle:
         return {"name": name, "objective": ratio, "actual": good / len(events), "good": good, "bad": bad,
                 "verdict": "met" if good / len(events) >= ratio else "missed",
                 "budget_left": left, "burn_rates": burns}  # fmt: skip
+
+
+def _path(message: Message) -> str:
+    return max((row.return_path.lower() for row in message.those("RECEIVE") if row.format != "shadowrelay"), default="")
+
+
+def _is_by_next_hop(row: Row) -> bool:
+    return row.source in ("SMTP", "DNS") or (row.format != "shadowrelay" and row.source in ("STOREDRIVER", "GATEWAY"))
 
 
 def _is_relayed_and_kept(row: Row) -> bool:

@@ -9,6 +9,7 @@ import io
 import json
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -38,6 +39,7 @@ class Row:
     related: tuple[str, ...]
     sender: str
     subject: str
+    return_path: str
     custom: dict[str, str]
     format: str
     file: str
@@ -73,6 +75,7 @@ class Logs:
     quarantine: list[tuple[str, str, int, str]] = field(default_factory=list)  # server, file, line, reason
     places: dict[str, tuple[str, str]] = field(default_factory=dict)  # server -> site, boundary
     logged: set[str] = field(default_factory=set)  # directories with a log
+    formats: dict[str, str] = field(default_factory=dict)  # of each
     files: int = 0
     lines: int = 0
     repeated: int = 0
@@ -104,6 +107,7 @@ def read_logs(directory: Path, sites: Path | None = None) -> Logs:
     if sites is not None:
         for name, place in tomllib.loads(sites.read_text(encoding="utf-8")).items():
             logs.places[name] = (place.get("site", ""), place.get("boundary", ""))
+    _call_by_their_names(logs)
     return logs
 
 
@@ -126,10 +130,12 @@ def _read_file(logs: Logs, seen: set[tuple[str, bytes]], server: str, path: Path
         except BadLine as bad:
             logs.quarantine.append((server, path.name, number, str(bad)))
             continue
-        if (server, raw) in seen:
+        logs.formats[server] = row.format
+        mark = (server if is_ours else "", raw)  # a row of Exchange is the same in whatever directory
+        if mark in seen:
             logs.repeated += 1
             continue
-        seen.add((server, raw))
+        seen.add(mark)
         logs.rows.append(row)
 
 
@@ -203,7 +209,8 @@ def _row(raw: bytes, fields: list[str], server: str, file: str, number: int, is_
         at, server, cell["event-id"], cell["source"],
         plain(cell.get("network-message-id") or cell["message-id"]), plain(cell["message-id"]),
         plain(cell["client-hostname"]), plain(cell["server-hostname"]), plain(cell["source-context"]), plain(cell["reference"]),
-        recipients, related, plain(cell["sender-address"]), plain(cell["message-subject"]), custom, _format(fields, is_ours), file, number,
+        recipients, related, plain(cell["sender-address"]), plain(cell["message-subject"]), plain(cell.get("return-path", "")), custom,
+        _format(fields, is_ours), file, number,
     )  # fmt: skip
 
 
@@ -255,3 +262,47 @@ def with_logged_names(row: Row, logged: Collection[str]) -> Row:
     if (row.event, row.source) == ("RESUBMIT", "REDUNDANCY"):
         named = replace(named, reference=meant(row.reference, logged))
     return named
+
+
+# Whose log it is. docs/sla.md, section 2, "one server".
+
+
+def _label(name: str) -> str:
+    lowered = name.lower()
+    return lowered if lowered.replace(".", "").isdecimal() or ":" in lowered else lowered.split(".")[0]
+
+
+def _writer(row: Row) -> str:
+    """Who wrote it, by what it says itself."""
+    if (row.event, row.source) == ("RECEIVE", "SMTP") or row.event in ("HARECEIVE", "HADISCARD", "HAREDIRECTFAIL"):
+        return row.server_hostname
+    return row.client if row.event in ("SEND", "SENDEXTERNAL") else ""
+
+
+def _call_by_their_names(logs: Logs) -> None:
+    """Directories of Exchange with one server's log become one, with the full name; one that is named after nobody gets its server's."""
+    votes: dict[str, Counter[str]] = {}
+    for row in logs.rows:
+        if row.format != "shadowrelay" and _writer(row):
+            votes.setdefault(row.server, Counter())[_writer(row)] += 1
+    called = {directory: directory for directory, each in logs.formats.items() if each != "shadowrelay"}
+    for directory, names in votes.items():
+        labels: Counter[str] = Counter()
+        for name, count in names.items():
+            labels[_label(name)] += count
+        if _label(directory) in labels:
+            called[directory] = directory
+            continue
+        best = max(labels, key=lambda one: (labels[one], one))
+        called[directory] = max((name for name in names if _label(name) == best), key=lambda name: ("." in name, names[name], name))
+    renamed: dict[str, str] = {}
+    for directory, name in called.items():
+        alike = {each for each in called.values() if _label(each) == _label(name)}
+        if len({each.lower() for each in alike if "." in each}) <= 1:
+            name = max(alike, key=lambda each: ("." in each, each))
+        renamed[directory] = name
+    logs.rows = [replace(row, server=renamed.get(row.server, row.server)) for row in logs.rows]
+    logs.formats = {renamed.get(server, server): each for server, each in logs.formats.items()}
+    logs.logged = {renamed.get(server, server) for server in logs.logged}
+    known = {server: place for server, place in logs.places.items() if server not in renamed and any(place)}
+    logs.places = {renamed.get(server, server): place for server, place in logs.places.items()} | known

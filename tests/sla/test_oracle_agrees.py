@@ -54,6 +54,9 @@ EXCHANGE = (
     ("RESUBMIT", "REDUNDANCY"), ("SUBMIT", "STOREDRIVER"), ("EXPAND", "ROUTING"), ("RESOLVE", "RESOLVER"), ("REDIRECT", "ROUTING"),
     ("AGENTINFO", "AGENT"), ("DROP", "AGENT"), ("DUPLICATEREDIRECT", "ROUTING"), ("DUPLICATEEXPAND", "ROUTING"),
     ("MODERATORREJECT", "APPROVAL"), ("MODERATIONEXPIRE", "APPROVAL"), ("MODERATORSALLNDR", "APPROVAL"), ("BADMAIL", "PICKUP"),
+    ("REDIRECT", "ROUTING"), ("INITMESSAGECREATED", "APPROVAL"), ("MODERATORAPPROVE", "APPROVAL"), ("RECEIVE", "APPROVAL"),
+    ("PROCESS", "STOREDRIVER"), ("SUPPRESSED", "STOREDRIVER"), ("THROTTLE", "ROUTING"), ("TRANSFER", "ROUTING"), ("DEFER", "STOREDRIVER"),
+    ("RESUBMIT", "SAFETYNET"), ("LOAD", "BOOTLOADER"), ("RECEIVE", "MAILBOXRULE"),
 )  # fmt: skip
 VERSIONS = {
     "exchange2010": tuple(name for name in FIELDS[:27] if name != "network-message-id"),
@@ -231,7 +234,16 @@ class Soup:
             is_shadow = event in ("HARECEIVE", "HADISCARD")
             whom = tuple(choose.sample(people, choose.randint(1, len(people)))) if choose.random() < 0.3 else people
             custom = (
-                choose.choice(("", "S:Replication=Failed", "S:Anything=with=equals;S:Replication=Success", "no key"))
+                choose.choice(
+                    (
+                        "",
+                        "S:Replication=Failed",
+                        "S:Anything=with=equals;S:Replication=Success",
+                        "no key",
+                        f"S:Replication={other}",
+                        "S:Replication=Skipped: no",
+                    )
+                )
                 if event == "RECEIVE"
                 else ""
             )
@@ -249,6 +261,16 @@ class Soup:
                 cell |= {"server-hostname": here, "client-hostname": "", "source-context": told}
             if event == "DSN":  # about this message, under an id of its own
                 cell |= {"message-id": f"<dsn-{name[1:]}", "network-message-id": f"dsn-{network}"}
+                cell["message-subject"] = self.spellings.choice(("Undeliverable: a", "unzustellbar: b", "Delivery delayed: c", ""))
+                cell["recipient-address"] = self.spellings.choice(("s@src.example", "s@src.example", "s@src.example;t@x", "t@x"))
+            else:
+                cell |= {"sender-address": "S@src.example", "return-path": self.spellings.choice(("S@src.example", "<>"))}
+            if event == "FAIL" and self.spellings.random() < 0.3:
+                cell["reference"] = f"<dsn-{name[1:]}"
+            if (event, source) == ("RECEIVE", "APPROVAL"):
+                cell["network-message-id"] = self.spellings.choice((network, f"again-{network}"))
+            if event in ("BADMAIL", "DROP") and self.spellings.random() < 0.3:
+                cell["recipient-address"] = ""
             is_again = event.startswith("DUPLICATE") and self.spellings.random() < 0.5
             if is_again or event in ("EXPAND", "RESOLVE", "REDIRECT"):
                 instead = self.spellings.choice((f"member{self.spellings.randrange(3)}@x.example", people[0]))

@@ -3,7 +3,7 @@
 `evidence` combines plain messages from the first pass with all others from the exact transforms, in the same columns.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,7 +11,8 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from shadowrelay.sla.figures.exact import copies, ends, known_until, recipients, timelines
+from shadowrelay.sla.figures.exact import ACKNOWLEDGED, copies, ends, known_until, recipients, timelines
+from shadowrelay.sla.figures.exchange import bare_stays, handled
 from shadowrelay.sla.figures.first_pass import id_high, id_low, plain_copies, plain_messages
 from shadowrelay.sla.figures.incidents import (
     UNEXPLAINED,
@@ -24,7 +25,7 @@ from shadowrelay.sla.figures.incidents import (
     takeovers,
     with_return,
 )
-from shadowrelay.sla.figures.rows import exact_rows
+from shadowrelay.sla.figures.rows import exact_rows, has_logs_of_exchange
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ def evidence(
     events: DataFrame,
     log_ends: Mapping[str, int | None],
     *,
-    logged_servers: Sequence[str],
+    logs: Mapping[str, str | None],
     rules: Rules,
     keep: Callable[[Mapping[str, Callable[[], DataFrame]]], dict[str, DataFrame]],
     with_few_rows: Callable[[], AbstractContextManager[None]] = nullcontext,
@@ -75,23 +76,25 @@ def evidence(
     """Combine `seen` from `first_pass` (None: treat no message as plain) with the `odd` events: all events of the other messages.
     `several`: copies of plain messages with several (`several_copies`), None if there are none.
 
-    Shapes: `log_ends`: last row of each server's log, None if it has none.
+    Shapes: `log_ends`: last row of each server's log, None if it has none. `logs`: the format of each.
     `keep` stores frames under their names and returns the stored frames, so
     that each is computed once, and plans stay small. `with_few_rows` is entered for what reads none but the rows of `odd`.
     """
-    rows = keep({"rows": lambda: exact_rows(odd, logged_servers)})["rows"]
+    rows = keep({"rows": lambda: exact_rows(odd, logs)})["rows"]
+    has_exchange = has_logs_of_exchange(logs)
     with with_few_rows():
         known = known_until(rows, log_ends, now=rules.now)
-        gathered = keep({"gathered": lambda: timelines(rows, known)})["gathered"]
+        gathered = keep({"gathered": lambda: timelines(rows, known, has_exchange=has_exchange)})["gathered"]
         named = keep(
             {"recipients": lambda: recipients(rows, gathered, now=rules.now, is_final=rules.is_final, expiration_us=rules.expiration_us)}
         )
-        lines = keep({"lines": lambda: gathered.join(ends(named["recipients"]), on="message", how="left")})["lines"]
+        lines = keep({"lines": lambda: _with_ends(gathered, named["recipients"])})["lines"]
+        at_hops = keep({"handled": lambda: handled(rows)})["handled"] if has_exchange else None
         each = keep(
             {
-                "exposures": lambda: exposures(lines, now=rules.now),
+                "exposures": lambda: exposures(lines, None if at_hops is None else bare_stays(rows, lines, at_hops), now=rules.now),
                 "duplicates": lambda: duplicates(named["recipients"], lines, together_us=rules.span_us + rules.heartbeat_us),
-                "exact_copies": lambda: copies(rows, lines),
+                "exact_copies": lambda: copies(rows, lines, at_hops),
                 "promotions": lambda: promotions(rows, span_us=rules.span_us, heartbeat_us=rules.heartbeat_us),
                 "losses": lambda: losses(named["recipients"], lines, log_ends, expiration_us=rules.expiration_us),
             }
@@ -111,6 +114,13 @@ def evidence(
     messages = each["exact_messages"] if seen is None else plain_messages(seen, several).unionByName(each["exact_messages"])
     kept: dict[str, Any] = {name: each[name] for name in ("promotions", "takeovers", "duplicates", "losses", "orphans", "exposures")}
     return Evidence(sent=messages, messages=messages, copies=held, lines=lines, **kept)
+
+
+def _with_ends(gathered: DataFrame, recipients: DataFrame) -> DataFrame:
+    """The timelines with `ends`. A message of Exchange without any recipient, as its probes are, is done when it is acknowledged."""
+    joined = gathered.join(ends(recipients), on="message", how="left")
+    is_for_nobody = F.col("is_exchange") & (F.col("kind") == ACKNOWLEDGED) & (F.coalesce("recipients_count", F.lit(0)) == 0)
+    return joined.withColumn("done_at", F.coalesce("done_at", F.when(is_for_nobody, F.col("at"))))
 
 
 def within(found: Evidence, since: int | None, until: int | None) -> Evidence:

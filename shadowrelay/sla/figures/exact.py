@@ -12,6 +12,20 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from shadowrelay.protocol.tracking import DELAYED
+from shadowrelay.sla.figures.exchange import (
+    ADDS,
+    APPROVES,
+    GOES_ON,
+    PUTS_OFF,
+    PUTTING_OFF,
+    REDIRECTING,
+    SENDS_AGAIN,
+    WAITS,
+    does,
+    hops_done,
+    is_said_redundant,
+    notifications,
+)
 from shadowrelay.sla.figures.rows import (
     KEPT,
     OWN_FORMAT,
@@ -55,12 +69,17 @@ def known_until(rows: DataFrame, log_ends: Mapping[str, int | None], *, now: int
     return known | dict.fromkeys(lost, now)
 
 
-def timelines(rows: DataFrame, known: Mapping[str, int]) -> DataFrame:
+def timelines(rows: DataFrame, known: Mapping[str, int], *, has_exchange: bool = True) -> DataFrame:
     """Shapes: `rows` as from `exact_rows`, `known` as from `known_until`; one line per message. `pair_server` is null if there is no pair,
     `known_until` if no server that is responsible for the message is known."""
-    lines = _gathered(rows)
-    lines = lines.join(_exchange_notifications(rows), on="internet_message_id", how="left")
-    lines = lines.withColumn("kind", _kind())
+    lines = _judged(rows, known)
+    if not has_exchange:
+        return lines.withColumn("notified_at", F.lit(None).cast("bigint"))
+    return lines.join(notifications(rows, lines), on="message", how="left")
+
+
+def _judged(rows: DataFrame, known: Mapping[str, int]) -> DataFrame:
+    lines = _gathered(rows).withColumn("kind", _kind())
     is_reconstructed = F.col("kind") == RECONSTRUCTED
     acknowledged = F.when(F.col("kind") == ACKNOWLEDGED, F.struct("receive.at", "receive.server"))
     reconstructed = F.when(is_reconstructed, F.struct("holder.at", F.col("holder.primary").alias("server")))
@@ -69,11 +88,12 @@ def timelines(rows: DataFrame, known: Mapping[str, int]) -> DataFrame:
     lines = lines.withColumns({"at": F.col("belongs.at"), "server": F.col("belongs.server")})
     is_earlier = F.filter("redirects", lambda row: (row["at"] <= F.col("at")) & (row["server"] == F.col("server")))
     previous_hop = F.regexp_extract("receive.custom_data", _SHADOW_AT, 1)
-    other = F.coalesce(F.try_element_at(is_earlier, F.lit(-1))["to"], F.when(previous_hop != "", previous_hop))
+    other = F.coalesce(F.try_element_at(is_earlier, F.lit(-1))["to"], F.when(previous_hop != "", previous_hop), _named_shadow_server())
     pair_server = F.when(F.col("kind") == ACKNOWLEDGED, other)
     is_delayed = F.col("receive.source_context").startswith(DELAYED) & (F.col("receive.format") == OWN_FORMAT)
     last_delivery_at = F.when(is_delayed, F.greatest("last_delivery_at", "at")).otherwise(F.col("last_delivery_at"))
-    responsible = F.array_union(F.array("server"), F.transform("promotions", lambda row: row["server"]))
+    last_holder = F.coalesce("last_stay.server", "server")
+    responsible = F.array_union(F.array(last_holder), F.transform("promotions", lambda row: row["server"]))
     return lines.select(
         "message", "internet_message_id", "kind", "at", "server",
         F.when(is_reconstructed, F.col("held.server")).otherwise(pair_server).alias("pair_server"),
@@ -84,13 +104,14 @@ def timelines(rows: DataFrame, known: Mapping[str, int]) -> DataFrame:
         F.when(F.col("kind") == ACKNOWLEDGED, F.col("received_by")).otherwise(F.col("held_for")).alias("recipients"),
         _way(F.size(is_earlier) > 0).alias("way"),
         F.when(F.col("last_delivery_at").isNotNull(), last_delivery_at).alias("last_delivery_at"),
-        "redirects", "promotions", "holds", "sightings", "loads", "notified_at", "discarded_for_all_at",
+        "redirects", "promotions", "holds", "sightings", "loads", "discarded_for_all_at",
         "last_row.is_set_aside", "last_try_at", "first_deferred_at", "is_redirect_failed", "sender", "subject", "rows_count",
         F.array_max(F.transform(responsible, lambda server: instant_of_server(server, known))).alias("known_until"),
         F.when(F.col("kind") == ACKNOWLEDGED, F.col("receive.recipients_hash"))
         .otherwise(F.col("holder.recipients_hash"))
         .alias("addressed"),
         F.when(F.col("kind") == ACKNOWLEDGED, F.col("receive.client_hostname")).alias("client"),
+        "is_exchange", "is_moderated", "is_put_off", "safety_nets", "arrivals", "ended_for_all_at", "first_fail_at", "return_path",
     )  # fmt: skip
 
 
@@ -115,6 +136,7 @@ def _gathered(rows: DataFrame) -> DataFrame:
         "recipients_hash",
         "source_context",
         "custom_data",
+        "shadow_server",
     )
     lists = {
         "redirects": F.sort_array(_each(is_event("HAREDIRECT"), F.struct("at", "server", F.col("server_hostname").alias("to")))),
@@ -125,6 +147,8 @@ def _gathered(rows: DataFrame) -> DataFrame:
         "received_by": F.array_distinct(F.flatten(_each(is_event("RECEIVE"), F.col("recipients")))),
         "held_for": F.array_distinct(F.flatten(_each(is_held | is_promotion(), F.col("recipients")))),
         "holders": F.collect_set(F.when(is_held, F.col("server"))),
+        "safety_nets": _each(does(SENDS_AGAIN) & (F.col("source") == "SAFETYNET"), F.col("at")),
+        "arrivals": _each(is_acknowledgement() & ~is_own(), F.col("at")),
         "released_by": F.collect_set(F.when(is_released, F.col("server"))),
     }
     return rows.groupBy("message").agg(
@@ -147,6 +171,13 @@ def _gathered(rows: DataFrame) -> DataFrame:
         F.max(is_from_safety_net()).alias("is_from_safety_net"),
         F.max(is_end() | is_told_delivered()).alias("is_ended"),
         F.count(F.when(F.col("source") != KEPT, 1)).alias("rows_count"),
+        F.max(~is_own()).alias("is_exchange"),
+        F.max(does(WAITS, APPROVES)).alias("is_moderated"),
+        F.max(~is_own() & is_event(*PUTTING_OFF)).alias("is_put_off"),
+        F.min(F.when(~is_own() & F.col("is_ending") & has_no_recipients(), F.col("at"))).alias("ended_for_all_at"),
+        F.min(F.when(~is_own() & is_event("FAIL"), F.col("at"))).alias("first_fail_at"),
+        F.max(F.when(is_event("RECEIVE"), F.col("return_path"))).alias("return_path"),
+        F.max(F.when(is_acknowledgement() & ~is_own(), F.struct("at", "server"))).alias("last_stay"),
     )
 
 
@@ -168,12 +199,12 @@ def _kind() -> Column:
 
 
 def _is_redundant() -> Column:
-    """Null if the logs do not show it."""
+    """Null if the logs do not show it, or if there is nobody for whom it could be lost."""
     is_copied_in_time = F.exists("redirects", lambda row: row["at"] <= F.col("at"))
     of_receive = (
-        F.when(F.col("receive.replication") != "", F.col("receive.replication") == "Success")
-        .when(F.col("receive.format") == WITHOUT_REDUNDANCY_EVENTS, F.lit(None))
-        .otherwise(is_copied_in_time)
+        F.when(F.col("receive.format") == WITHOUT_REDUNDANCY_EVENTS, F.lit(None))
+        .when((F.col("receive.format") != OWN_FORMAT) & (F.size("received_by") == 0), F.lit(None))
+        .otherwise(F.coalesce(is_said_redundant(F.col("receive.replication"), F.col("receive.server")), is_copied_in_time))
     )
     return F.when(F.col("kind") == ACKNOWLEDGED, of_receive).when(F.col("kind") == RECONSTRUCTED, F.lit(True))
 
@@ -194,14 +225,10 @@ def _reported_copies() -> Column:
     return F.when(F.col("kind") == ACKNOWLEDGED, F.col("receive.copies"))
 
 
-def _exchange_notifications(rows: DataFrame) -> DataFrame:
-    """When Exchange first created a DSN about the message with that internet message id."""
-    is_about_another = is_event("DSN") & ~is_own() & (F.col("reference") != "")
-    return (
-        rows.where(is_about_another)
-        .groupBy(F.col("reference").alias("internet_message_id"))
-        .agg(F.min("at").alias("notified_at"))
-    )  # fmt: skip
+def _named_shadow_server() -> Column:
+    """Exchange: S:Replication names it, of which no HAREDIRECT is left."""
+    is_named = (F.col("receive.format") != OWN_FORMAT) & F.coalesce(_is_redundant(), F.lit(False))
+    return F.when(is_named & (F.col("receive.replication") != "Success"), F.nullif(F.col("receive.shadow_server"), F.lit("")))
 
 
 # ---- recipients
@@ -215,24 +242,29 @@ def recipients(rows: DataFrame, lines: DataFrame, *, now: int, is_final: bool, e
     """
     held = is_event("HARECEIVE") | is_promotion()
     is_replaced = F.coalesce(F.array_contains("replaced", F.col("recipient")), F.lit(False))
-    is_stepping_in = is_replacement() & ~is_replaced
+    is_stepping_in = (is_replacement() & ~is_replaced) | does(ADDS, PUTS_OFF)
+    is_redirected = is_replaced & is_event(*REDIRECTING)
     delivery = F.when(F.col("is_delivery"), F.struct("at", "server", "row_id"))
     of_recipient = (
-        rows.where(is_event("RECEIVE") | held | is_end() | is_told_delivered() | is_replacement())
+        rows.where(is_event("RECEIVE") | held | is_end() | is_told_delivered() | is_replacement() | does(ADDS, PUTS_OFF, WAITS, APPROVES))
         .withColumn("recipient", F.explode(F.array_union("recipients", F.coalesce("replaced", F.array().cast("array<string>")))))
         .groupBy("message", "recipient")
         .agg(
             F.max(is_event("RECEIVE") | is_stepping_in).alias("is_received"),
             F.max(held | is_stepping_in).alias("is_held"),
-            F.min(F.when(is_end() | is_replaced, F.col("at"))).alias("first_end_at"),
+            F.min(F.when(is_end() | (is_replaced & ~is_redirected), F.col("at"))).alias("first_end_at"),
+            F.min(F.when(is_redirected, F.col("at"))).alias("redirected_at"),
+            F.max(F.coalesce(F.array_contains("kept", F.col("recipient")), F.lit(False))).alias("is_kept"),
+            F.min(F.when(does(WAITS), F.col("at"))).alias("waits_at"),
+            F.max(does(APPROVES, GOES_ON)).alias("is_approved"),
             F.min(F.when(is_told_delivered(), F.col("at"))).alias("discarded_at"),
             F.count(delivery).alias("deliveries_count"),
             F.slice(F.sort_array(F.collect_list(delivery)), 1, 2).alias("deliveries"),
         )
     )
     of_message = lines.select(
-        "message", "kind", "discarded_for_all_at", "notified_at", F.col("at").alias("acknowledged_at"), F.col("server").alias("primary"),
-        "known_until",
+        "message", "kind", "discarded_for_all_at", "notified_at", "ended_for_all_at", "known_until",
+        F.col("at").alias("acknowledged_at"), F.col("server").alias("primary"),
     )  # fmt: skip
     is_named = F.when(F.col("kind") == ACKNOWLEDGED, F.col("is_received")).otherwise(F.col("is_held"))
     joined = of_recipient.join(of_message, on="message", how="inner").withColumns({"end_at": _end_at(), "is_named": is_named})
@@ -242,7 +274,7 @@ def recipients(rows: DataFrame, lines: DataFrame, *, now: int, is_final: bool, e
     return joined.select(
         "message", "recipient", "kind", "acknowledged_at", "primary", "is_named", "end_at", "deliveries_count", "deliveries",
         "discarded_at",
-        (is_open & is_up).alias("is_lost"),
+        (is_open & is_up).alias("is_lost"), F.coalesce(due_at <= F.col("known_until"), F.lit(False)).alias("is_over"),
         (is_open & ~is_up & (due_at <= now)).alias("is_unknown"),
         (is_counted() & (F.col("deliveries_count") > 1)).alias("is_duplicated"),
     )  # fmt: skip
@@ -250,7 +282,9 @@ def recipients(rows: DataFrame, lines: DataFrame, *, now: int, is_final: bool, e
 
 def _end_at() -> Column:
     by_shadow_server = F.when(F.col("kind") == RECONSTRUCTED, F.least("discarded_at", "discarded_for_all_at"))
-    return F.coalesce(F.least("first_end_at", by_shadow_server), F.col("notified_at"))
+    redirected_at = F.when(~F.col("is_kept"), F.col("redirected_at"))
+    waits_at = F.when(~F.col("is_approved"), F.col("waits_at"))
+    return F.coalesce(F.least("first_end_at", by_shadow_server, redirected_at, waits_at, "ended_for_all_at"), F.col("notified_at"))
 
 
 def ends(recipients: DataFrame) -> DataFrame:
@@ -271,31 +305,59 @@ def ends(recipients: DataFrame) -> DataFrame:
 # ---- copies
 
 
-def copies(rows: DataFrame, lines: DataFrame) -> DataFrame:
-    """One line per copy. `lag_us` is null if the message is not done, the copy was not discarded as delivered, or the message is
-    reconstructed, because then only the discard shows that it was done. It may be negative.
+def copies(rows: DataFrame, lines: DataFrame, handled: DataFrame | None = None) -> DataFrame:
+    """One line per copy: of our own, for each message and shadow server; of Exchange, for each primary server that had it there.
 
-    Shapes: `rows` from `exact_rows`; `lines` have message, kind, recipients (all its own) and `done_at`.
+    `lag_us` is null if the message is not done, the copy was not discarded as delivered, or the message is reconstructed, because then only
+    the discard shows that it was done. It may be negative.
+
+    Shapes: `rows` from `exact_rows`; `lines` have message, kind, recipients (all its own) and `done_at`; `handled` from
+    `exchange.handled`, None without logs of Exchange.
     """
-    is_discard = is_event("HADISCARD")
-    held = rows.groupBy("message", "server").agg(
-        F.min(F.when(is_event("HARECEIVE"), F.struct("at", F.col("client_hostname").alias("primary")))).alias("first"),
-        F.max(is_discard).alias("has_discard"),
+    is_discard, is_held = is_event("HADISCARD"), is_event("HARECEIVE")
+    is_about = is_held | is_discard | is_promotion() | is_expired_copy() | is_event("SEND", "SENDEXTERNAL")
+    by_server = rows.where(is_about).groupBy("message", "server")
+    held = by_server.agg(
+        F.sort_array(_each(is_held, F.struct("at", F.col("client_hostname").alias("primary"), "source", is_own().alias("is_own")))).alias(
+            "holds"
+        ),
+        _each(is_discard, F.struct("at", F.col("client_hostname").alias("primary"), is_told_delivered().alias("is_told"))).alias(
+            "discards"
+        ),
         F.max(is_discard & has_no_recipients()).alias("is_discarded_for_all"),
         F.array_distinct(F.flatten(F.collect_list(F.when(is_discard, F.col("recipients"))))).alias("discarded_for"),
-        F.max(F.when(is_told_delivered(), F.col("at"))).alias("told_at"),
         F.max(is_promotion()).alias("is_promoted"),
         F.max(is_expired_copy()).alias("is_expired"),
-        F.min(F.when(is_event("HARECEIVE"), F.struct("at", "client_hostname", "source")))["source"].alias("first_source"),
         F.collect_set(F.when(is_event("SEND", "SENDEXTERNAL") & ~has_no_recipients(), F.col("server_hostname"))).alias("sent_to"),
     )
-    held = held.where(F.col("first").isNotNull())
+    first = F.col("holds")[0]
+    held = held.where(F.size("holds") > 0).withColumn("is_own", first["is_own"])
+    primaries = F.array_distinct(F.transform("holds", lambda hold: hold["primary"]))
+    held = held.withColumn("primaries", primaries)
+    held = held.withColumn("primary", F.explode(F.when(F.col("is_own"), F.array(first["primary"])).otherwise(F.col("primaries"))))
+    is_all = F.col("is_own")
+    of_primary = F.filter("holds", lambda hold: is_all | (hold["primary"] == F.col("primary")))
+
+    def is_of_copy(discard: Column) -> Column:
+        is_of_none = ~F.array_contains(F.col("primaries"), discard["primary"])
+        return is_all | is_of_none | (discard["primary"] == F.col("primary"))
+
+    held = held.withColumns({"holds": of_primary, "discards": F.filter("discards", is_of_copy)})
+    last_hold_at = F.element_at("holds", -1)["at"]
+    told = F.array_max(F.transform(F.filter("discards", lambda each: each["is_told"]), lambda each: each["at"]))
+    held = held.withColumns({"told_at": told, "since": F.when(F.size("holds") > 1, last_hold_at)})
     joined = held.join(lines.select("message", "kind", "recipients", "done_at"), on="message", how="inner")
+    ended_at = F.col("done_at")
+    if handled is not None:
+        joined = joined.join(hops_done(held.where(~F.col("is_own")), handled), on=["message", "server", "primary"], how="left")
+        ended_at = F.when(F.col("is_own"), F.col("done_at")).otherwise(F.col("hop_done_at"))
     is_for_all = F.col("is_discarded_for_all") | (F.size(F.array_except("recipients", "discarded_for")) == 0)
+    is_told_after = F.coalesce(F.col("since").isNull() | (F.col("told_at") >= F.col("since")), F.lit(False))
+    is_discarded = F.when(F.col("is_own"), is_for_all).otherwise(is_told_after)
     return joined.select(
-        "message", "server", "first.primary", "first.at",
-        (F.col("has_discard") & is_for_all).alias("is_discarded"),
-        "is_promoted", "is_expired", (F.col("first_source") == KEPT).alias("is_kept"),
-        (F.size(F.array_remove("sent_to", F.col("first.primary"))) > 0).alias("is_rerouted"), F.col("told_at").alias("discarded_at"),
-        F.when(F.col("kind") != RECONSTRUCTED, F.col("told_at") - F.col("done_at")).alias("lag_us"),
+        "message", "server", "primary", first["at"].alias("at"),
+        ((F.size("discards") > 0) & is_discarded).alias("is_discarded"),
+        "is_promoted", "is_expired", (first["source"] == KEPT).alias("is_kept"),
+        (F.size(F.array_remove("sent_to", F.col("primary"))) > 0).alias("is_rerouted"), F.col("told_at").alias("discarded_at"),
+        F.when(F.col("kind") != RECONSTRUCTED, F.col("told_at") - ended_at).alias("lag_us"),
     )  # fmt: skip

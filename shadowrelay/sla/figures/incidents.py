@@ -12,12 +12,14 @@ from pyspark.sql import functions as F
 
 from shadowrelay.sla.figures.exact import is_counted
 from shadowrelay.sla.figures.rows import instant_of_server, is_event, is_own, is_promotion
-from shadowrelay.sla.objectives import LOG_ENDS
+from shadowrelay.sla.objectives import LOG_ENDS, NO_END
 
 # ---- duplicates, losses, orphans
 
+LEFT_AT_END = "left when the log ends"
 DATABASE_LOST = ("DatabaseChanged", "DatabaseRolledBack")
 UNEXPLAINED = "unexplained"
+TAKEN_OVER, SAFETY_NET, RECEIVED_AGAIN, NOT_TOLD = "taken over", "Safety Net", "received again", "not told by Exchange"
 
 
 def duplicates(recipients: DataFrame, lines: DataFrame, *, together_us: int) -> DataFrame:
@@ -26,7 +28,9 @@ def duplicates(recipients: DataFrame, lines: DataFrame, *, together_us: int) -> 
     Shapes: `recipients` and `lines` as from `exact.recipients` and `exact.timelines`. Units: microseconds; `together_us`: span + heartbeat.
     """
     twice = recipients.where(F.col("is_duplicated")).join(
-        lines.select("message", "promotions", "loads", "sender", "subject"), on="message", how="inner"
+        lines.select("message", "promotions", "loads", "safety_nets", "arrivals", "is_exchange", "sender", "subject"),
+        on="message",
+        how="inner",
     )
     twice = twice.withColumns({"first": F.col("deliveries")[0], "later": F.col("deliveries")[1]})
     first, later = F.col("first.server"), F.col("later.server")
@@ -86,7 +90,20 @@ def _cause_of_duplicate(together_us: int) -> Column:
         .when(is_disk_lost, "b")
         .when(is_cut_off, "c")
         .when(is_loaded_again | is_handed_over, "a")
+        .when(F.col("is_exchange"), _cause_in_exchange())
         .otherwise(UNEXPLAINED)
+    )
+
+
+def _cause_in_exchange() -> Column:
+    """Exchange logs no reason of a takeover, and delivers on whichever server has the mailbox."""
+    later_at = F.col("later.at")
+    return (
+        F.when(F.exists("promotions", lambda row: row["at"] <= later_at), TAKEN_OVER)
+        .when(F.exists("loads", lambda row: (F.col("first.at") <= row["at"]) & (row["at"] <= later_at)), "a")
+        .when(F.exists("safety_nets", lambda at: at <= later_at), SAFETY_NET)
+        .when(F.exists("arrivals", lambda at: (F.col("first.at") < at) & (at <= later_at)), RECEIVED_AGAIN)
+        .otherwise(NOT_TOLD)
     )
 
 
@@ -95,7 +112,9 @@ def losses(recipients: DataFrame, lines: DataFrame, log_ends: Mapping[str, int |
 
     Shapes: `log_ends`: last row of each server's log. Units: microseconds.
     """
-    of_message = lines.select("message", "server", "promotions", "is_set_aside", "last_try_at", "discarded_for_all_at", "sender", "subject")
+    of_message = lines.select(
+        "message", "server", "promotions", "is_set_aside", "last_try_at", "discarded_for_all_at", "is_exchange", "sender", "subject"
+    )
     lost = recipients.where(F.col("is_lost") | F.col("is_unknown")).join(of_message, on="message", how="inner")
     lost = lost.withColumn("last_at", instant_of_server(F.col("server"), with_rows(log_ends)))
     return lost.select(
@@ -115,6 +134,7 @@ def _cause_of_loss(expiration_us: int) -> Column:
     return (
         F.when(F.col("is_unknown"), LOG_ENDS)
         .when(F.col("is_set_aside"), "set aside")
+        .when(F.col("is_exchange") & ~F.col("is_over"), NO_END)
         .when(is_discarded, "discarded without delivery")
         .when((F.size("promotions") == 0) & is_log_over, "both copies gone")
         .when(F.col("last_try_at") >= due_at, "still queued")
@@ -131,13 +151,15 @@ def orphans(
     safety_net_hold_time + message_expiration_timeout.
     """
     due_at = F.col("at") + hold_us
-    is_up = F.lit(is_final) | F.coalesce(due_at <= instant_of_server(F.col("server"), known), F.lit(False))
+    known_until = instant_of_server(F.col("server"), known)
+    is_up = F.lit(is_final) | F.coalesce(due_at <= known_until, F.lit(False))
     left = copies.where(~F.col("is_discarded") & ~F.col("is_promoted") & (is_up | (due_at <= now)))
     last_at = instant_of_server(F.col("server"), with_rows(log_ends))
     cause = (
         F.when(F.col("is_expired"), "expired")
         .when(~is_up, LOG_ENDS)
-        .when(last_at.isNull() | (last_at < due_at), "log missing")
+        .when(last_at.isNull() | ((last_at < due_at) & F.coalesce(due_at <= known_until, F.lit(False))), "log missing")
+        .when(last_at < due_at, LEFT_AT_END)
         .otherwise("never told")
     )
     return left.select("message", "server", "primary", "at", cause.alias("cause"))
@@ -148,10 +170,10 @@ def orphans(
 NO_COPY, HOLDER_LOST = "no copy at acknowledgement", "holder lost"
 
 
-def exposures(lines: DataFrame, *, now: int) -> DataFrame:
+def exposures(lines: DataFrame, stays: DataFrame | None = None, *, now: int) -> DataFrame:
     """One line per interval; overlapping intervals are merged, empty ones dropped. An open one lasts until the log of its server ends.
 
-    Shapes: `lines` as from `timelines`, with `done_at`. Units: microseconds.
+    Shapes: `lines` as from `timelines`, with `done_at`; `stays` as from `exchange.bare_stays`. Units: microseconds.
     """
     begun = lines.where(is_counted()).select(
         "message", "server", "at", "done_at", "known_until", "redirects", F.explode(F.array_distinct(_beginnings())).alias("beginning")
@@ -163,6 +185,13 @@ def exposures(lines: DataFrame, *, now: int) -> DataFrame:
         "message", "server", "at", began_at.alias("began_at"), F.coalesce(over_at, "known_until", F.lit(now)).alias("ended_at"),
         over_at.isNull().alias("is_open"), F.col("beginning.is_holder_lost").alias("is_holder_lost"),
     )  # fmt: skip
+    if stays is not None:
+        ended_at = F.coalesce("over_at", "known_until", F.lit(now))
+        of_stays = stays.select(
+            "message", "server", "at", "began_at", ended_at.alias("ended_at"), F.col("over_at").isNull().alias("is_open"),
+            F.lit(False).alias("is_holder_lost"),
+        )  # fmt: skip
+        parts = parts.unionByName(of_stays)
     return _united(parts.where(F.col("ended_at") > F.col("began_at")))
 
 
@@ -173,7 +202,8 @@ def _beginnings() -> Column:
     holders_lost = F.transform(
         is_last, lambda row: F.struct(F.greatest(row["silent_since"], F.col("at")).alias("began_at"), F.lit(True).alias("is_holder_lost"))
     )
-    return F.when(F.col("copies") == 0, F.concat(without_copy, holders_lost)).otherwise(holders_lost)
+    # of Exchange, each stay without a copy is exposure of its own: `stays`
+    return F.when((F.col("copies") == 0) & ~F.col("is_exchange"), F.concat(without_copy, holders_lost)).otherwise(holders_lost)
 
 
 def _has_outlived(promotion: Column) -> Column:
@@ -196,14 +226,14 @@ def _united(parts: DataFrame) -> DataFrame:
     parts = parts.withColumn("ended_before", F.max("ended_at").over(before))
     is_new = F.col("ended_before").isNull() | (F.col("began_at") >= F.col("ended_before"))
     parts = parts.withColumn("number", F.sum(is_new.cast("long")).over(until_here))
-    united = parts.groupBy("message", "server", "at", "number").agg(
-        F.min(F.struct("began_at", "is_holder_lost")).alias("beginning"),
+    united = parts.groupBy("message", "at", "number").agg(
+        F.min(F.struct("began_at", "is_holder_lost", "server")).alias("beginning"),
         F.max("ended_at").alias("ended_at"),
         F.max("is_open").alias("is_open"),
     )
     cause = F.when(F.col("beginning.is_holder_lost"), HOLDER_LOST).otherwise(NO_COPY)
     return united.select(
-        "message", "server", "beginning.began_at", "ended_at",
+        "message", "beginning.server", "beginning.began_at", "ended_at",
         (F.col("ended_at") - F.col("beginning.began_at")).alias("exposed_us"), "is_open", cause.alias("cause"),
     )  # fmt: skip
 

@@ -12,11 +12,23 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from shadowrelay.protocol.tracking import KEPT_AS
+from shadowrelay.sla.figures.exchange import (
+    ACKNOWLEDGES,
+    ALREADY_RECIPIENTS,
+    DELIVERS,
+    ENDS,
+    HANDS_ON,
+    REDIRECTING,
+    REPLACES,
+    WITHOUT_NETWORK_ID,
+    does,
+    joined_when_approved,
+)
 
 OWN_FORMAT = "shadowrelay"
 COLUMNS = (
     "row_id", "at", "event", "source", "message", "internet_message_id", "client_hostname", "server_hostname", "source_context",
-    "reference", "related_recipient", "sender", "subject",
+    "reference", "related_recipient", "sender", "subject", "return_path",
     "recipients", "recipients_hash", "replication", "copies", "ack_us", "shadow_us", "reason", "silent_since", "detected_at",
     "custom_data", "format", "server",
 )  # fmt: skip
@@ -49,8 +61,10 @@ def is_from_safety_net() -> Column:
 
 
 def is_deferred_by_next_hop() -> Column:
-    """DEFER because the next hop, or its name, could not be reached, or because it wanted the message later."""
-    return is_event("DEFER") & F.col("source").isin("SMTP", "DNS")
+    """DEFER because the next hop, or its name, could not be reached, or because it wanted the message later. Of Exchange, a mailbox
+    database and a foreign connector are next hops, too."""
+    is_of_exchange = ~is_own() & F.col("source").isin("STOREDRIVER", "GATEWAY")
+    return is_event("DEFER") & (F.col("source").isin("SMTP", "DNS") | is_of_exchange)
 
 
 def is_generated_message() -> Column:
@@ -61,10 +75,6 @@ def is_generated_message() -> Column:
 def is_told_delivered() -> Column:
     """HADISCARD because the primary was done, and not because the copy was not needed. Exchange does not log the reason."""
     return is_event("HADISCARD") & (~is_own() | (F.col("source_context") == "delivered"))
-
-
-ALREADY_RECIPIENTS = ("DUPLICATEEXPAND", "DUPLICATEREDIRECT")
-ENDING = ("DROP", "BADMAIL", "MODERATORREJECT", "MODERATIONEXPIRE", "MODERATORSALLNDR")
 
 
 KEPT = "TRACK"
@@ -79,8 +89,7 @@ def is_relayed_and_kept() -> Column:
 def is_replacement() -> Column:
     """Exchange: other recipients replace the related one: members, the resolved address, forwarding addresses, or one that is a
     recipient already."""
-    is_named = is_event(*ALREADY_RECIPIENTS) & (F.col("related_recipient") != "")
-    return (is_event("EXPAND", "RESOLVE", "REDIRECT") | is_named) & ~is_own()
+    return does(REPLACES) & (~is_event(*ALREADY_RECIPIENTS) | (F.col("related_recipient") != ""))
 
 
 def is_end_of_exchange() -> Column:
@@ -88,8 +97,7 @@ def is_end_of_exchange() -> Column:
 
     Source: msd-mt
     """
-    is_duplicate = is_event(*ALREADY_RECIPIENTS) & (F.col("related_recipient") == "")
-    return (is_event(*ENDING) | is_duplicate) & ~is_own()
+    return does(ENDS) | (does(REPLACES) & is_event(*ALREADY_RECIPIENTS) & (F.col("related_recipient") == ""))
 
 
 def has_no_recipients() -> Column:
@@ -108,22 +116,22 @@ def is_end() -> Column:
     return F.col("is_delivery") | is_event("FAIL", "DUPLICATEDELIVER") | is_expired | is_end_of_exchange()
 
 
-def exact_rows(events: DataFrame, logged_servers: Sequence[str]) -> DataFrame:
+def exact_rows(events: DataFrame, logs: Mapping[str, str | None]) -> DataFrame:
     """Each row once, with instants as microseconds, servers by the names of their logs, `is_delivery`, and `replaced`: recipients that
-    the row's recipients replace. Addresses of Exchange are in lower case. A row by which a message was
-    relayed and kept is followed by the HARECEIVE that it stands for, of the message that it names; the same relayed again is no delivery.
+    the row's recipients replace, `kept`: those that it leaves as they are. Addresses of Exchange are in lower case. A row by which a
+    message was relayed and kept is followed by the HARECEIVE that it stands for, of the message that it names; the same relayed again is
+    no delivery.
 
-    Shapes: `logged_servers` are servers whose own log is in the input: there, Exchange's SEND is a hop. Partitioned by message, by which
-    all later steps group.
+    Shapes: `logs`: the servers whose own log is in the input, with its format. Partitioned by message, by which all later steps group.
     """
-    is_hop = F.col("server_hostname").isin(*logged_servers)
-    is_exchange_delivery = is_event("SENDEXTERNAL", "DELIVER") | (is_event("SEND") & ~is_hop)
-    is_delivery = F.when(is_own(), is_event("SEND", "SENDEXTERNAL")).otherwise(is_exchange_delivery)
+    logged_servers, has_exchange = list(logs), has_logs_of_exchange(logs)
+    is_delivery = F.when(is_own(), is_event("SEND", "SENDEXTERNAL")).otherwise(does(DELIVERS) | (does(HANDS_ON) & ~F.col("is_hop")))
     is_itself = F.col("server_hostname") == F.col("server")
     offered_at = F.min(F.when(is_relayed_and_kept(), F.col("at"))).over(Window.partitionBy("message", "source_context"))
     is_offered_again = F.coalesce(is_relayed_and_kept() & (F.col("at") > offered_at), F.lit(False))
-    return (
-        _with_kept_copies(events.select(*COLUMNS))
+    chosen = events.select(*COLUMNS)
+    rows = (
+        _with_kept_copies(joined_when_approved(chosen) if has_exchange else chosen)
         .hint("repartition", F.col("message"))  # a hint, which a session for little input leaves out
         .dropDuplicates(["message", "row_id"])
         .withColumns({name: F.unix_micros(name) for name in ("at", "silent_since", "detected_at")})
@@ -131,9 +139,36 @@ def exact_rows(events: DataFrame, logged_servers: Sequence[str]) -> DataFrame:
         .withColumns(_servers(logged_servers))
         .withColumn("server_hostname", F.when(_is_exchange_redirect() & is_itself, "").otherwise(F.col("server_hostname")))
         .withColumn("recipients", F.when(is_own(), F.col("recipients")).otherwise(_lower(F.col("recipients"))))
-        .withColumn("replaced", _replaced())
-        .withColumn("is_delivery", is_delivery & ~has_no_recipients() & ~is_offered_again)
+        .withColumn("return_path", F.when(is_own(), F.lit("")).otherwise(F.lower("return_path")))
+        .withColumns(_replaced())
     )
+    rows = _with_hops(rows, logs) if has_exchange else rows.withColumn("is_hop", F.lit(False))
+    rows = rows.withColumn("is_delivery", is_delivery & ~has_no_recipients() & ~is_offered_again)
+    return rows.withColumns({"is_replacing": is_replacement(), "is_ending": is_end()})
+
+
+def has_logs_of_exchange(logs: Mapping[str, str | None]) -> bool:
+    """Whether any of the logs is of Exchange."""
+    return any(each not in (None, "", OWN_FORMAT) for each in logs.values())
+
+
+def _with_hops(rows: DataFrame, logs: Mapping[str, str | None]) -> DataFrame:
+    """`is_hop`: Exchange handed the message to a server that goes on with it under the same id, and whose log tells what became of it:
+    its log is of Exchange, and identifies messages alike, or there the same recipients were received from this server."""
+    oldest = [server for server, each in logs.items() if each == WITHOUT_NETWORK_ID]
+    later = [server for server, each in logs.items() if each not in (None, "", OWN_FORMAT, WITHOUT_NETWORK_ID)]
+    is_oldest = F.col("format") == WITHOUT_NETWORK_ID
+    is_logged = F.when(is_oldest, F.col("server_hostname").isin(*oldest)).otherwise(F.col("server_hostname").isin(*later))
+    is_from_another = F.col("client_hostname").isin(*logs) & (F.col("client_hostname") != F.col("server"))
+    arrived = rows.where(does(ACKNOWLEDGES) & is_from_another).select("message", "client_hostname", F.col("recipients").alias("whom"))
+    arrived = arrived.groupBy("message").agg(F.collect_list(F.struct("client_hostname", "whom")).alias("arrivals"))
+    joined = rows.join(arrived, on="message", how="left")
+
+    def is_seen(arrival: Column) -> Column:
+        return (arrival["client_hostname"] == F.col("server")) & (F.size(F.array_except("recipients", arrival["whom"])) == 0)
+
+    is_seen_again = F.coalesce(F.exists("arrivals", is_seen), F.lit(False))
+    return joined.withColumn("is_hop", does(HANDS_ON) & (is_logged | is_seen_again)).drop("arrivals")
 
 
 def _with_kept_copies(events: DataFrame) -> DataFrame:
@@ -167,15 +202,20 @@ def _lower(addresses: Column) -> Column:
     return F.transform(addresses, F.lower)
 
 
-def _replaced() -> Column:
+def _replaced() -> dict[str, Column]:
+    """A group ends when it is expanded, whoever its members are. Any other recipient goes on if the row names it again."""
     related = _lower(F.array_remove(F.split("related_recipient", ";"), ""))
-    return F.when(is_replacement(), F.array_except(related, F.col("recipients")))
+    others = F.when(is_event("EXPAND"), related).otherwise(F.array_except(related, F.col("recipients")))
+    kept = F.when(is_event(*REDIRECTING), F.array_intersect(related, F.col("recipients")))
+    return {"replaced": F.when(is_replacement(), others), "kept": F.when(is_replacement(), kept)}
 
 
 def _servers(logged_servers: Sequence[str]) -> dict[str, Column]:
     """The columns that name a server. Our own rows use only one name for each."""
     is_named = {"client_hostname": ~is_own(), "server_hostname": ~is_own(), "reference": ~is_own() & is_promotion()}
-    return {name: F.when(is_so, logged_name(F.col(name), logged_servers)).otherwise(F.col(name)) for name, is_so in is_named.items()}
+    named = {name: F.when(is_so, logged_name(F.col(name), logged_servers)).otherwise(F.col(name)) for name, is_so in is_named.items()}
+    is_telling = ~is_own() & is_event("RECEIVE") & (F.col("replication") != "")
+    return named | {"shadow_server": F.when(is_telling, logged_name(F.col("replication"), logged_servers)).otherwise(F.lit(""))}
 
 
 def logged_name(name: Column, logged_servers: Sequence[str]) -> Column:

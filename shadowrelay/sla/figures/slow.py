@@ -1,5 +1,6 @@
 """Which messages missed a speed target, and why: the next hop or a lost server, apart from our own delay. docs/sla.md, 4."""
 
+from collections.abc import Collection
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
@@ -13,33 +14,47 @@ SERVER_LOST = "server lost or cut off"
 BOTH = f"{NEXT_HOP_DOWN} and {SERVER_LOST}"
 NO_COPY_TAKEN = "a server took no copy"
 OWN = "our own delay"
+APPROVAL, PUT_OFF, WITHIN_EXCHANGE = "waited for approval", "put off by Exchange", "delay within Exchange"
 SILENCE = "Silence"
 COLUMNS = ("objective", "message", "server", "other", "at", "slow_us", "cause")
 
 
-def slow(found: Evidence, takeovers: DataFrame, sites: DataFrame, *, within: Within, now: int) -> DataFrame:
+def slow(
+    found: Evidence, takeovers: DataFrame, sites: DataFrame, *, within: Within, now: int, of_exchange: Collection[str] = ()
+) -> DataFrame:
     """One line for each event that missed the time of its objective.
 
-    Shapes: `takeovers` are all of them, also if `found` is of an interval; `sites` is small: server, site, boundary. Units: microseconds.
+    Shapes: `takeovers` are all of them, also if `found` is of an interval; `sites` is small: server, site, boundary; `of_exchange`:
+    servers whose delays are none of ours. Units: microseconds.
     """
     places = F.broadcast(sites.select("server", "boundary"))
     outages = F.broadcast(_outages(takeovers, places, heartbeat_us=within.lag_us, now=now))
     parts = [
         _deliveries(found, within.delivery_us),
         _copies(found, outages, places, within.shadow_us),
-        _discards(found, outages, within.lag_us),
+        _discards(found, outages, within.lag_us, of_exchange),
         _takeovers(found, outages),
     ]
     return reduce(DataFrame.unionByName, parts).select(*COLUMNS)
 
 
 def _deliveries(found: Evidence, within_us: int) -> DataFrame:
-    tries = found.lines.select("message", F.try_element_at("promotions", F.lit(1))["at"].alias("promoted_at"))
+    tries = found.lines.select(
+        "message", F.try_element_at("promotions", F.lit(1))["at"].alias("promoted_at"), "is_exchange", "is_moderated", "is_put_off"
+    )
     late = found.messages.withColumn("slow_us", F.expr(DELIVERY_US)).where(F.col("slow_us") > within_us)
     joined = late.join(tries, on="message", how="left")
     is_deferred = F.coalesce(F.col("first_deferred_at") <= F.col("last_delivery_at"), F.lit(False))
     is_promoted = F.coalesce(F.col("promoted_at") <= F.col("last_delivery_at"), F.lit(False))
-    cause = F.when(is_deferred & is_promoted, BOTH).when(is_deferred, NEXT_HOP_DOWN).when(is_promoted, SERVER_LOST).otherwise(OWN)
+    of_exchange = F.when(F.col("is_put_off"), PUT_OFF).otherwise(WITHIN_EXCHANGE)
+    cause = (
+        F.when(F.col("is_moderated"), APPROVAL)
+        .when(is_deferred & is_promoted, BOTH)
+        .when(is_deferred, NEXT_HOP_DOWN)
+        .when(is_promoted, SERVER_LOST)
+        .when(F.col("is_exchange"), of_exchange)
+        .otherwise(OWN)
+    )
     return _lines(joined, "delivery_latency", F.lit(""), cause)
 
 
@@ -59,11 +74,12 @@ def _copies(found: Evidence, outages: DataFrame, places: DataFrame, within_us: i
     return _lines(joined, "shadow_latency", F.coalesce("pair_server", F.lit("")), cause)
 
 
-def _discards(found: Evidence, outages: DataFrame, within_us: int) -> DataFrame:
+def _discards(found: Evidence, outages: DataFrame, within_us: int, of_exchange: Collection[str]) -> DataFrame:
     late = found.copies.withColumn("slow_us", F.col("lag_us")).where(F.col("slow_us") > within_us).crossJoin(outages)
     was_out = _was_out(F.col("discarded_at") - F.col("lag_us"), F.col("discarded_at"), F.col("server"), F.col("primary"))
+    is_of_exchange = F.col("server").isin(*of_exchange)
     late = late.withColumn("at", F.col("discarded_at"))  # of a copy it is when it was made, with which nothing was wrong
-    return _lines(late, "discard_lag", F.col("primary"), F.when(was_out, SERVER_LOST).otherwise(OWN))
+    return _lines(late, "discard_lag", F.col("primary"), F.when(was_out, SERVER_LOST).when(is_of_exchange, WITHIN_EXCHANGE).otherwise(OWN))
 
 
 def _takeovers(found: Evidence, outages: DataFrame) -> DataFrame:

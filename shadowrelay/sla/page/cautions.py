@@ -43,7 +43,7 @@ def dropped_count(summary: Summary) -> int:
 
 def cautions(summary: Summary) -> list[list[str]]:
     """Each as its sentences. The page has them below the headline, the command on standard error."""
-    return [one for one in (_of_clocks(summary), _of_names(summary), _of_live_rows(summary)) if one]
+    return [one for one in (_of_clocks(summary), _of_names(summary), _of_copies(summary), _of_live_rows(summary)) if one]
 
 
 def _of_clocks(summary: Summary) -> list[str]:
@@ -102,6 +102,19 @@ def _of_names(summary: Summary) -> list[str]:
         "If these are the same servers, each counts as two here, and causes may be wrong: "
         "give each directory the server's full name, and make a warehouse of these logs anew.",
     ]
+
+
+def _of_copies(summary: Summary) -> list[str]:
+    """Logs that were collected twice: counted once, which whoever collects them may not know."""
+    given = summary["input"]
+    several, alike = given.get("one_server", []), given.get("files_alike", 0)
+    said = [f"The directories {' and '.join(names)} have logs of one server: each row counts once." for names in several[:_NAMED_MAX]]
+    if len(several) > _NAMED_MAX:
+        said.append(f"So do those of {counted(len(several) - _NAMED_MAX, 'other server')}.")
+    if alike:
+        have = "has" if alike == 1 else "have"
+        said.append(f"{counted(alike, 'log file')} {have} the rows of another one, as a copy has: each row counts once.")
+    return said
 
 
 def _spoken_of(summary: Summary) -> Iterator[str]:

@@ -20,11 +20,24 @@ from shadowrelay.sla.page.message_lists import causes, longest_exposures, slow, 
 from shadowrelay.sla.page.servers import clusters, heat_map, scopes, takeovers
 from shadowrelay.sla.page.summary_types import Summary
 from shadowrelay.sla.page.time_series import exposure, panes
-from shadowrelay.sla.page.verdicts import actual, budgets, changed, changed_times, failures, headline, kind_of, promise, sign_of, targets
+from shadowrelay.sla.page.verdicts import (
+    actual,
+    budgets,
+    changed,
+    changed_times,
+    failures,
+    headline,
+    kind_of,
+    promise,
+    sign_of,
+    targets,
+    unknowable,
+    whose,
+)
 
 _PACKAGE = "shadowrelay.sla.page"
 _VALUES = (  # of the summary; the templates know each by the name of its function
-    *(headline, cautions, dropped_count, panes, takeovers, heat_map, scopes),
+    *(headline, whose, unknowable, cautions, dropped_count, panes, takeovers, heat_map, scopes),
     *(budgets, changed_times, targets, clusters, comparison, slow, longest_exposures, causes, traces),
 )
 

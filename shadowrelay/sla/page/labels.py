@@ -123,6 +123,10 @@ CAUSES: dict[str, dict[str, str]] = {  # list -> cause -> in words
         "b": "the disk was destroyed before the shadow server heard of the delivery (cause b)",
         "c": "the server was cut off for longer than the span (cause c)",
         "d": "two servers failed together (cause d)",
+        "taken over": "its server was taken over (Exchange does not log why), and delivered it, too",
+        "Safety Net": "Exchange sent it again from Safety Net",
+        "received again": "it was received again under the same id",
+        "not told by Exchange": "Exchange's logs do not tell why",
         "unexplained": "unexplained: please report it as a bug",
     },
     "losses": {
@@ -131,10 +135,12 @@ CAUSES: dict[str, dict[str, str]] = {  # list -> cause -> in words
         "both copies gone": "both copies gone (both servers were lost)",
         "discarded without delivery": "discarded without delivery (a log is missing, or the copy was cleaned up too early)",
         "no trace": "no trace (the logs do not tell why)",
+        "no end in the logs": "no end in the logs (they end before its time was up: collect the rest)",
     },
     "orphans": {
         "expired": "expired (the shadow server deleted the copy by itself)",
         "log missing": "log missing (the server was lost with its log)",
+        "left when the log ends": "left when the log ends (what came later is not in it)",
         "never told": "never told (the shadow server did not hear that the mail was done)",
     },
     "exposures": {
@@ -167,6 +173,15 @@ EVENTS = {
     "LOAD": "read back from disk after a start",
     "POISONMESSAGE": "set aside",
     "TRANSFER": "split by next hop",
+    "EXPAND": "group expanded: its members are recipients",
+    "RESOLVE": "address resolved to another one",
+    "REDIRECT": "goes to another recipient",
+    "INITMESSAGECREATED": "waits for a moderator",
+    "MODERATORAPPROVE": "approved by a moderator",
+    "MODERATORREJECT": "refused by a moderator",
+    "MODERATIONEXPIRE": "no moderator decided",
+    "DROP": "dropped, without a notice",
+    "SUPPRESSED": "not sent, by Exchange's choice",
     "DUPLICATEDELIVER": "already delivered, not repeated",
 }
 

@@ -117,6 +117,8 @@ class Input(TypedDict):
     quarantine: Sequence[Quarantine]
     dropped_before_shipping: Sequence[Mapping[str, Cell]]
     dropped_count: NotRequired[int]
+    one_server: NotRequired[Sequence[Sequence[str]]]
+    files_alike: NotRequired[int]
 
 
 class Takeover(TypedDict):

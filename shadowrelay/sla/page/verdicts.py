@@ -9,12 +9,13 @@ from dataclasses import dataclass
 
 from shadowrelay.sla.objectives import SAFETY, SPEED, has_too_few
 from shadowrelay.sla.page.cautions import unseen
-from shadowrelay.sla.page.labels import COUNTED, OBJECTIVES, TIMES, UNITS
+from shadowrelay.sla.page.labels import COUNTED, FORMATS, OBJECTIVES, TIMES, UNITS
 from shadowrelay.sla.page.summary_types import KindVerdict, Objective, Summary
 from shadowrelay.sla.page.wording import burn, count, counted, duration, percent
 
 _BURN_WINDOWS = ("1h", "6h", "1d", "30d")
 _BAR_PIXELS = 120
+OURS = "shadowrelay"
 
 
 def kind_of(verdict: str) -> str:
@@ -74,6 +75,30 @@ def _speed(speed: KindVerdict) -> str:
         return "Speed: nothing to judge"
     unjudged = f", {targets - judged} could not be judged" if judged < targets else ""
     return f"Speed: {'all ' if judged > 1 else ''}{counted(judged, 'target')} met{unjudged}"
+
+
+def whose(summary: Summary) -> str:
+    """Whose logs these are, if they are not ours alone."""
+    numbers: dict[str, int] = {}
+    for one in summary["input"]["servers"]:
+        name = FORMATS.get(one["format"], one["format"])
+        if name:
+            numbers[name] = numbers.get(name, 0) + 1
+    if not numbers.keys() - {OURS}:
+        return ""
+    parts = [f"{name} ({counted(number, 'server')})" for name, number in sorted(numbers.items())]
+    return f"These are logs of {' and '.join(parts)}."
+
+
+def unknowable(summary: Summary) -> list[tuple[list[str], list[str], str]]:
+    """Figures that the logs cannot give, each reason once: figures, formats, why."""
+    found: dict[str, tuple[list[str], list[str]]] = {}
+    for one in summary["not_computable"]:
+        figures, formats = found.setdefault(str(one["why"]), ([], []))
+        for names, name in ((figures, str(one["figure"])), (formats, str(one["format"]))):
+            if name not in names:
+                names.append(name)
+    return [(figures, formats, why) for why, (figures, formats) in found.items()]
 
 
 # ---- objectives

@@ -419,9 +419,9 @@ def exchange16(case: Case) -> None:
     case.receive(1.5, "copied", server="s", replication="")
     case.row("DELIVER", 2, "s", "copied", source="STOREDRIVER")
     case.row("HADISCARD", 3, "s", "copied", (), source_context="", client="p")
-    case.receive(0, "alone", replication="")
+    case.receive(0, "alone", replication="", sender="sender@x")
     case.row("DELIVER", 1, "p", "alone", to=[A])
-    case.row("DSN", 60, "p", "notification", to=["sender@x"], source="DSN", reference="<exchange16/alone>")
+    case.row("DSN", 60, "p", "notification", to=["sender@x"], source="DSN", reference="<exchange16/alone>", subject="Undeliverable: alone")
     case.promote(100, "copied")
     case.rows[-1] |= {"silent_since": None, "detected_at": None, "reason": ""}
     case.row("RECEIVE", 0, "p", "submitted", source="STOREDRIVER")

@@ -141,8 +141,9 @@ def test_exchange_rows(judged):
     assert {"copied": "acknowledged", "alone": "acknowledged", "notification": "dsn", "submitted": "unknown"} == kinds
     assert (2, 1, 1, 2) == tuple(found[f"messages_{name}"] for name in ("acknowledged", "redundant", "not_redundant", "done"))
     assert (2, 1000, 1500) == tuple(found[f"delivery_latency_{name}"] for name in ("count", "p50", "max"))  # SEND to s was a hop
-    assert (1, 1000) == (found["discard_lag_count"], found["discard_lag_max"])
-    assert (1, 60_000_000) == (found["exposure_count"], found["exposure_us"])  # the DSN ended who had no other end
+    assert (1, 2000) == (found["discard_lag_count"], found["discard_lag_max"])  # since p handed it on
+    # the DSN ended who had no other end; and at s the other message was alone for half a second
+    assert (2, 60_500_000) == (found["exposure_count"], found["exposure_us"])
     assert (1, 0, 0) == (found["promotions"], found["takeovers_in_time"], found["takeovers_late"])
 
 

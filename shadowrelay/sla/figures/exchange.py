@@ -1,0 +1,296 @@
+"""What the rows of Exchange's logs do, as data, and what follows from several of them. docs/sla.md, 2, "Exchange, row by row".
+
+`EFFECTS` is the table of that section. A row that is not in it changes nothing. `joined_when_approved` gives what a moderator approved the
+id of the message that had waited; `handled` tells of each server when it got a recipient and when it was done with it, from which follow
+the stays of a message (`bare_stays`) and the end of a hop (`hops_done`); `notifications` finds the message that a DSN is about.
+"""
+
+import json
+from collections.abc import Mapping
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+ACKNOWLEDGES, BEGINS, GOES_ON, REPLACES, ADDS = "acknowledges", "begins", "goes on", "replaces", "adds"
+HANDS_ON, DELIVERS, ENDS, WAITS, APPROVES, PUTS_OFF, REPORTS = "hands on", "delivers", "ends", "waits", "approves", "puts off", "reports"
+BEGINS_COPY, MAKES_COPY, LACKS_COPY, ENDS_COPY, PROMOTES = "begins copy", "makes copy", "lacks copy", "ends copy", "promotes"
+SETS_ASIDE, SENDS_AGAIN, NOTHING = "sets aside", "sends again", "nothing"
+ANY = "any"
+
+EFFECTS: dict[tuple[str, str], str] = {
+    ("RECEIVE", "SMTP"): ACKNOWLEDGES,
+    ("RECEIVE", "APPROVAL"): GOES_ON,
+    ("RECEIVE", ANY): BEGINS,
+    ("EXPAND", ANY): REPLACES,
+    ("RESOLVE", ANY): REPLACES,
+    ("REDIRECT", ANY): REPLACES,
+    ("DUPLICATEEXPAND", ANY): REPLACES,
+    ("DUPLICATEREDIRECT", ANY): REPLACES,
+    ("TRANSFER", ANY): ADDS,
+    ("DEFER", ANY): PUTS_OFF,
+    ("SEND", ANY): HANDS_ON,
+    ("SENDEXTERNAL", ANY): HANDS_ON,
+    ("DELIVER", ANY): DELIVERS,
+    ("FAIL", ANY): ENDS,
+    ("BADMAIL", ANY): ENDS,
+    ("DROP", ANY): ENDS,
+    ("DUPLICATEDELIVER", ANY): ENDS,
+    ("PROCESS", ANY): ENDS,
+    ("PROCESSMEETINGMESSAGE", ANY): ENDS,
+    ("SUPPRESSED", ANY): ENDS,
+    ("MODERATORREJECT", ANY): ENDS,
+    ("MODERATIONEXPIRE", ANY): ENDS,
+    ("MODERATORSALLNDR", ANY): ENDS,
+    ("INITMESSAGECREATED", ANY): WAITS,
+    ("MODERATORAPPROVE", ANY): APPROVES,
+    ("DSN", ANY): REPORTS,
+    ("HARECEIVE", ANY): BEGINS_COPY,
+    ("HAREDIRECT", ANY): MAKES_COPY,
+    ("HAREDIRECTFAIL", ANY): LACKS_COPY,
+    ("HADISCARD", ANY): ENDS_COPY,
+    ("RESUBMIT", "REDUNDANCY"): PROMOTES,
+    ("RESUBMIT", ANY): SENDS_AGAIN,
+    ("POISONMESSAGE", ANY): SETS_ASIDE,
+    **dict.fromkeys(
+        (
+            (event, ANY)
+            for event in (
+                "AGENTINFO", "CLIENTSUBMISSION", "DELIVERFAIL", "LOAD", "NOTIFYMAPI", "NOTIFYSHADOW", "RESUBMITDEFER", "RESUBMITFAIL",
+                "SUBMIT", "SUBMITDEFER", "SUBMITFAIL", "THROTTLE",
+            )
+        ),
+        NOTHING,
+    ),
+}  # fmt: skip
+"""(event, source) -> what the row does. `ANY` stands for each source that the event has no entry of its own with."""
+
+PUTTING_OFF = ("DEFER", "RESUBMITDEFER", "SUBMITDEFER", "THROTTLE")
+ALREADY_RECIPIENTS = ("DUPLICATEEXPAND", "DUPLICATEREDIRECT")
+"""With a related recipient they replace it. Without one they end their own."""
+REDIRECTING = ("REDIRECT", "DUPLICATEREDIRECT")
+"""They may leave the related recipient what it was: deliver and forward."""
+WITHOUT_NETWORK_ID = "exchange2010"
+OWN = "shadowrelay"
+
+
+def does(*effects: str) -> Column:
+    """The row is of Exchange and does one of these."""
+    parts = []
+    for (event, source), effect in EFFECTS.items():
+        if effect in effects:
+            others = [other for name, other in EFFECTS if name == event and other != ANY]
+            of_source = f" AND source = '{source}'" if source != ANY else f" AND source NOT IN {_listed(others)}" if others else ""
+            parts.append(f"(event = '{event}'{of_source})")
+    return F.expr(f"format <> '{OWN}' AND ({' OR '.join(parts)})")
+
+
+def _listed(names: list[str]) -> str:
+    return f"({', '.join(map(repr, names))})"
+
+
+# ---- what S:Replication says
+
+_NO_COPY = ("failed", "disabled", "none", "skipped", "notrequired", "false", "no")
+
+
+def is_said_redundant(replication: Column, server: Column) -> Column:
+    """Null if S:Replication is empty: `Success`, or the name of the shadow server, which is another one. Sources: elastic, logdoc"""
+    label = F.lower(F.substring_index(replication, ".", 1))
+    is_copy = ~F.lower(replication).rlike(f"^({'|'.join(_NO_COPY)})\\b") & (label != F.lower(F.substring_index(server, ".", 1)))
+    return F.when(replication == "Success", F.lit(True)).when(replication != "", is_copy)
+
+
+# ---- moderated mail
+
+
+def joined_when_approved(events: DataFrame) -> DataFrame:
+    """What a moderator approved goes on under a network id of its own, with the Message-ID of the message that waited: it is that one.
+
+    Shapes: `events` have message, internet_message_id, event, source, format, at.
+    """
+    waited = events.where(does(WAITS, APPROVES)).select(
+        "internet_message_id", F.col("message").alias("original"), F.col("at").alias("waited_at")
+    )
+    again = events.where(does(GOES_ON)).select("internet_message_id", "message", F.col("at").alias("again_at"))
+    alias = (
+        again.join(waited, on="internet_message_id", how="inner")
+        .where((F.col("internet_message_id") != "") & (F.col("waited_at") <= F.col("again_at")) & (F.col("original") != F.col("message")))
+        .groupBy("message")
+        .agg(F.max_by("original", "waited_at").alias("original"))
+    )
+    joined = events.join(F.broadcast(alias), on="message", how="left")
+    return joined.withColumn("message", F.coalesce("original", "message")).drop("original")
+
+
+# ---- stays: what one server had, and when it was done with it
+
+
+def handled(rows: DataFrame) -> DataFrame:
+    """One line for each recipient on each server: `entered`, when the server got it, and `handed`, when it was done with it, in order.
+
+    Shapes: `rows` as from `rows.exact_rows`; those of Exchange are used.
+    """
+    is_replaced = F.coalesce(F.array_contains("replaced", F.col("recipient")), F.lit(False))
+    is_redirecting = F.col("event").isin(*REDIRECTING)
+    is_stepping_in = F.col("is_replacing") & ~is_replaced
+    is_got = does(ACKNOWLEDGES, ADDS, PUTS_OFF)
+    is_entering = is_got | is_stepping_in
+    is_done = does(HANDS_ON, DELIVERS, WAITS) | F.col("is_ending")
+    each = (
+        rows.where(is_got | is_done | F.col("is_replacing"))
+        .withColumn("recipient", F.explode(F.array_union("recipients", F.coalesce("replaced", F.array().cast("array<string>")))))
+        .groupBy("message", "server", "recipient")
+        .agg(
+            F.sort_array(F.collect_list(F.when(is_entering, F.col("at")))).alias("entered"),
+            F.sort_array(F.collect_list(F.when(is_done | (is_replaced & ~is_redirecting), F.col("at")))).alias("done"),
+            F.sort_array(F.collect_list(F.when(is_replaced & is_redirecting, F.col("at")))).alias("redirected"),
+            F.max(F.coalesce(F.array_contains("kept", F.col("recipient")), F.lit(False))).alias("is_kept"),
+        )
+    )
+    redirected = F.when(F.col("is_kept"), F.array().cast("array<bigint>")).otherwise(F.col("redirected"))
+    return each.select("message", "server", "recipient", "entered", F.sort_array(F.concat("done", redirected)).alias("handed"))
+
+
+def bare_stays(rows: DataFrame, lines: DataFrame, handled: DataFrame) -> DataFrame:
+    """The stays without a copy: each RECEIVE of SMTP begins one on its server, which ends when that server has a copy made, or has
+    handed on or ended all that it got. `over_at` is null for one that has not ended.
+
+    Shapes: `lines` as from `exact.timelines`, with `done_at`.
+    """
+    of_server = Window.partitionBy("message", "server").orderBy("at", "row_id")
+    is_one = does(ACKNOWLEDGES) & (F.col("format") != WITHOUT_NETWORK_ID) & (F.size("recipients") > 0)
+    begun = rows.where(is_one | does(GOES_ON)).select(
+        "message", "server", "row_id", is_one.alias("is_one"), F.col("at").alias("began_at"),
+        F.lag("at").over(of_server).alias("before_at"), F.lead("at").over(of_server).alias("next_at"),
+        is_said_redundant(F.col("replication"), F.col("server")).alias("is_said"),
+    )  # fmt: skip
+    received = begun.where("is_one")
+    of_message = lines.where(F.col("kind") == "acknowledged").select("message", "at", "redirects", "done_at", "known_until")
+    joined = received.join(of_message, on="message", how="inner")
+    own = F.filter("redirects", lambda row: row["server"] == F.col("server"))
+    is_made = F.exists(own, lambda row: (row["at"] <= F.col("began_at")) & (F.col("before_at").isNull() | (row["at"] > F.col("before_at"))))
+    later = F.filter(own, lambda row: row["at"] > F.col("began_at"))
+    bare = joined.where(~F.coalesce("is_said", is_made)).withColumn("copied_at", F.try_element_at(later, F.lit(1))["at"])
+
+    def is_of_stay(at: Column) -> Column:
+        return (at >= F.col("began_at")) & (F.col("next_at").isNull() | (at < F.col("next_at")))
+
+    handed_at = F.try_element_at(F.filter("handed", lambda at: at >= F.col("began_at")), F.lit(1))
+    over = (
+        bare.select("message", "server", "row_id", "began_at", "next_at")
+        .join(handled, on=["message", "server"], how="inner")
+        .where(F.exists("entered", is_of_stay))
+        .groupBy("row_id")
+        .agg(F.max(handed_at).alias("handed_at"), F.count(F.when(handed_at.isNull(), 1)).alias("open_count"))
+    )
+    ended = bare.join(over, on="row_id", how="left")
+    handed = F.when(F.col("open_count") == 0, F.col("handed_at"))
+    return ended.select("message", "server", "at", "began_at", F.least("copied_at", handed, "done_at").alias("over_at"), "known_until")
+
+
+def hops_done(copies: DataFrame, handled: DataFrame) -> DataFrame:
+    """When the primary server of each copy was done with the message: the last of its recipients' first ends there.
+
+    Shapes: `copies` of Exchange: message, server, primary, `since` (null, or the instant from which on ends count).
+    """
+    at_primary = handled.withColumnRenamed("server", "primary").where(F.size("handed") > 0)
+    first = F.try_element_at(F.filter("handed", lambda at: F.col("since").isNull() | (at >= F.col("since"))), F.lit(1))
+    joined = copies.select("message", "server", "primary", "since").join(at_primary, on=["message", "primary"], how="inner")
+    return joined.groupBy("message", "server", "primary").agg(F.max(first).alias("hop_done_at"))
+
+
+# ---- DSNs
+
+UNDELIVERABLE = (
+    "undeliverable", "unzustellbar", "non remis", "non distribuable", "no se puede entregar", "non recapitabile", "onbestelbaar",
+    "não entregue", "nao entregue", "kan inte levereras", "nie można dostarczyć", "недоставлено",
+    "не удается доставить",
+)  # fmt: skip
+"""How the subject of a non-delivery report begins. A notice of delay, of delivery or of relaying ends nothing."""
+
+
+def notifications(rows: DataFrame, lines: DataFrame) -> DataFrame:
+    """(message, notified_at): non-delivery reports of which no FAIL tells, with the message that each is about.
+
+    A DSN that a row of a message names (`reference`) is that message's, and the row says whom it ends. Any other is about the last message
+    with that Message-ID that was acknowledged before it and came from whom it is addressed to.
+    """
+    is_report = does(REPORTS) & (F.col("reference") != "")
+    is_failure = F.lower("subject").rlike(f"^\\s*({'|'.join(UNDELIVERABLE)})")
+    reports = rows.where(is_report & is_failure).select(
+        F.col("internet_message_id").alias("report"), F.col("reference").alias("internet_message_id"), F.col("at").alias("reported_at"),
+        F.col("recipients").alias("told"),
+    )  # fmt: skip
+    named = rows.where((F.col("format") != OWN) & (F.col("event") != "DSN") & (F.col("reference") != ""))
+    reports = reports.join(named.select(F.col("reference").alias("report")).distinct(), on="report", how="left_anti")
+    candidates = lines.where(F.col("kind") == "acknowledged").select(
+        "message", "internet_message_id", F.col("at").alias("acknowledged_at"), "first_fail_at", F.lower("sender").alias("from"),
+        F.lower("return_path").alias("path"),
+    )  # fmt: skip
+    joined = reports.join(candidates, on="internet_message_id", how="inner").where(
+        (F.col("acknowledged_at") <= F.col("reported_at"))
+        & (F.array_contains("told", F.col("from")) | F.array_contains("told", F.col("path")) | (F.size("told") == 0))
+    )
+    owner = joined.groupBy("report", "reported_at").agg(F.max(F.struct("acknowledged_at", "message", "first_fail_at")).alias("owner"))
+    is_untold = F.coalesce(F.col("owner.first_fail_at") > F.col("reported_at"), F.lit(True))
+    return owner.where(is_untold).groupBy(F.col("owner.message").alias("message")).agg(F.min("reported_at").alias("notified_at"))
+
+
+# ---- who wrote a log
+
+_WROTE = {
+    "server_hostname": ("HARECEIVE", "HADISCARD", "HAREDIRECTFAIL"),
+    "client_hostname": ("SEND", "SENDEXTERNAL"),
+}
+
+
+def writers(events: DataFrame) -> DataFrame:
+    """(server, name, count): by which names the rows of a directory call the server that wrote them. Shapes: `events` as stored."""
+    by_peer = F.col("event").isin(*_WROTE["server_hostname"]) | does(ACKNOWLEDGES)
+    name = F.when(by_peer, F.col("server_hostname")).when(F.col("event").isin(*_WROTE["client_hostname"]), F.col("client_hostname"))
+    named = events.where(F.col("format") != OWN).select("server", name.alias("name"))
+    return named.where(F.coalesce(F.col("name") != "", F.lit(False))).groupBy("server", "name").agg(F.count(F.lit(1)).alias("count"))
+
+
+def identities(directories: Mapping[str, str | None], written: list[tuple[str, str, int]]) -> dict[str, str]:
+    """Directory -> server, for those of Exchange that are to be called otherwise: several directories with one server's log, or one that is
+    named after no server of its rows.
+
+    Shapes: `directories` with the format of each; `written` as from `writers`.
+    """
+    votes: dict[str, dict[str, int]] = {}
+    for directory, name, count in written:
+        found = votes.setdefault(directory, {})
+        found[name] = found.get(name, 0) + count
+    called = {directory: directory for directory, each in directories.items() if (each or OWN) != OWN}
+    for directory, names in votes.items():
+        if label(directory) in {label(name) for name in names} or not names:
+            called[directory] = directory
+        else:
+            best = max({label(name) for name in names}, key=lambda one: (sum(n for name, n in names.items() if label(name) == one), one))
+            called[directory] = max((name for name in names if label(name) == best), key=lambda name: ("." in name, names[name], name))
+    by_label: dict[str, set[str]] = {}
+    for name in called.values():
+        by_label.setdefault(label(name), set()).add(name)
+    result: dict[str, str] = {}
+    for directory, name in called.items():
+        alike = by_label[label(name)]
+        full = {one.lower() for one in alike if "." in one}
+        one = max(alike, key=lambda each: ("." in each, each)) if len(full) <= 1 else name
+        if one != directory:
+            result[directory] = one
+    return result
+
+
+def with_identities(events: DataFrame, called: Mapping[str, str]) -> DataFrame:
+    """The events of each directory as of its server. Shapes: `called` as from `identities`."""
+    if not called:
+        return events
+    names = F.from_json(F.lit(json.dumps(dict(called))), "map<string,string>")
+    return events.withColumn("server", F.coalesce(F.try_element_at(names, F.col("server")), "server"))
+
+
+def label(name: str) -> str:
+    """`ex1` of `EX1.corp.example`. An address is a label of its own."""
+    lowered = name.lower()
+    return lowered if lowered.replace(".", "").isdecimal() or ":" in lowered else lowered.partition(".")[0]

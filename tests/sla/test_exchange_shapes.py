@@ -1,0 +1,130 @@
+"""Rows of the shapes that real Exchange servers write are judged rightly, by the oracle and by the job: all of them in one report."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+from pyspark.sql import SparkSession
+
+from shadowrelay.sla.columns import split_statuses
+from shadowrelay.sla.figures.exchange import EFFECTS, identities
+from shadowrelay.sla.ingest import ingest_once
+from shadowrelay.sla.report import write_report
+from shadowrelay.sla.sites import read_sites_file
+from shadowrelay.sla.summary import placed_figures
+from tests.sla.agreement import COLUMNS, WINDOWS, disagreements
+from tests.sla.exchange_shapes import SHAPES, ExchangeShape
+from tests.sla.oracle import TABLE, judge
+
+ALL = [make() for make in SHAPES]
+BY_NAME = pytest.mark.parametrize("case", ALL, ids=[each.name for each in ALL])
+
+
+@dataclass(frozen=True)
+class ShapesReport:
+    """A report on all shapes: figures of each boundary, and each table's lines."""
+
+    figures: dict[str, dict[str, Any]]
+    tables: dict[str, list[dict[str, Any]]]
+
+    def causes(self, table: str, case: ExchangeShape) -> set[str]:
+        return {line["cause"] for line in self.tables[table] if line["message"].endswith(f"-{case.name}")}
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("shapes")
+    with (directory / "sites.toml").open("w") as file:
+        for case in ALL:
+            case.write(directory / "logs")
+            for server in case.logs:
+                for is_full in (False, True):
+                    file.write(f'["{case.host(server, is_full=is_full)}"]\nsite = "{case.name}"\nboundary = "{case.name}"\n')
+    return directory
+
+
+@pytest.fixture(scope="module")
+def expected(logs: Path) -> dict[str, Any]:
+    return judge(logs / "logs", sites=logs / "sites.toml", is_final=True)
+
+
+@pytest.fixture(scope="module")
+def report(spark: SparkSession, logs: Path) -> dict[str, Any]:
+    warehouse, output = str(logs / "warehouse"), logs / "report"
+    ingest_once(spark, str(logs / "logs"), warehouse, read_sites_file(logs / "sites.toml"))
+    summary = write_report(spark, warehouse, str(output), is_final=True)
+    tables = {name: pyarrow.parquet.read_table(output / "tables" / name).to_pylist() for name in (*COLUMNS, "figures")}
+    return {"summary": summary, "tables": tables}
+
+
+def check(case: ExchangeShape, told: ShapesReport) -> None:
+    found = told.figures[case.name]
+    assert case.expected == {name: found.get(name, 0) for name in case.expected}
+    assert case.causes == {table: told.causes(table, case) for table in case.causes}
+
+
+@BY_NAME
+def test_the_oracle_judges_each_shape_as_a_person_would(case: ExchangeShape, expected: dict[str, Any]) -> None:
+    figures = {name: line for (window, _, scope, name, _), line in expected["figures"].items() if (window, scope) == ("all", "boundary")}
+    check(case, ShapesReport(figures, {name: expected[name] for name in COLUMNS}))
+
+
+@pytest.mark.timeout(600, func_only=True)
+def test_the_job_says_what_the_oracle_says_of_every_shape(report: dict[str, Any], expected: dict[str, Any]) -> None:
+    figures = [placed_figures(line) for line in report["tables"]["figures"] if line["window"] in WINDOWS]
+    assert [] == disagreements(report["summary"], figures, {name: report["tables"][name] for name in COLUMNS}, expected)
+
+
+@BY_NAME
+def test_the_job_judges_each_shape_as_a_person_would(case: ExchangeShape, report: dict[str, Any]) -> None:
+    lines = [placed_figures(line) for line in report["tables"]["figures"] if line["window"] == "all" and line["scope"] == "boundary"]
+    check(case, ShapesReport({line["name"]: line for line in lines}, report["tables"]))
+
+
+def test_a_log_in_two_directories_is_one_server_and_a_caution(report: dict[str, Any]) -> None:
+    names = ["a1twonames", "a1twonames.nordhof.example"]
+
+    assert [names] == report["summary"]["input"]["one_server"]
+    servers = {one["name"] for one in report["summary"]["input"]["servers"]}
+    assert {names[1]} == servers & {*names}
+
+
+def test_the_job_has_the_table_of_the_page() -> None:
+    assert EFFECTS == TABLE
+
+
+def test_every_documented_event_has_a_row_in_the_table() -> None:
+    documented = (
+        "AGENTINFO BADMAIL CLIENTSUBMISSION DEFER DELIVER DELIVERFAIL DROP DSN DUPLICATEDELIVER DUPLICATEEXPAND "
+        "DUPLICATEREDIRECT EXPAND FAIL HADISCARD HARECEIVE HAREDIRECT HAREDIRECTFAIL INITMESSAGECREATED LOAD "
+        "MODERATIONEXPIRE MODERATORAPPROVE MODERATORREJECT MODERATORSALLNDR NOTIFYMAPI NOTIFYSHADOW POISONMESSAGE PROCESS "
+        "PROCESSMEETINGMESSAGE RECEIVE REDIRECT RESOLVE RESUBMIT RESUBMITDEFER RESUBMITFAIL SEND SUBMIT SUBMITDEFER "
+        "SUBMITFAIL SUPPRESSED THROTTLE TRANSFER SENDEXTERNAL"
+    )
+    assert {*documented.split()} == {event for event, _ in EFFECTS}
+
+
+@pytest.mark.parametrize(
+    ("text", "recipients", "statuses"),
+    [
+        ("[{LRT=};{LED=550 5.1.1 no; such user};{FQDN=};{IP=}]", 1, ["[{LRT=};{LED=550 5.1.1 no; such user};{FQDN=};{IP=}]"]),
+        ("[{LED=550 a;b};{MSG=}];[{LED=250 ok};{MSG=}]", 2, ["[{LED=550 a;b};{MSG=}]", "[{LED=250 ok};{MSG=}]"]),
+        ("550 4.4.7 QUEUE.Expired; message expired", 1, ["550 4.4.7 QUEUE.Expired; message expired"]),
+        ("550 4.4.7 QUEUE.Expired; message expired;250 2.1.5 OK", 2, ["550 4.4.7 QUEUE.Expired; message expired", "250 2.1.5 OK"]),
+        ("250 2.1.5 OK;;", 3, ["250 2.1.5 OK", "", ""]),
+        ("To;Cc", 2, ["To", "Cc"]),
+        ("[never closed;250 2.1.5 OK", 2, ["[never closed", "250 2.1.5 OK"]),
+    ],
+)
+def test_a_status_with_semicolons_is_one_status(text: str, recipients: int, statuses: list[str]) -> None:
+    assert statuses == split_statuses(text, recipients)
+
+
+def test_a_directory_is_the_server_that_its_rows_are_of() -> None:
+    formats = dict.fromkeys(("A1", "a1.x.example", "disk7", "b1.x.example", "b1.y.example"), "exchange2016")
+    written = [("A1", "a1", 5), ("a1.x.example", "A1", 2), ("disk7", "C1", 3), ("disk7", "c1.x.example", 1), ("disk7", "gw", 1)]
+    written += [("b1.x.example", "B1", 1), ("b1.y.example", "B1", 1)]
+
+    assert {"A1": "a1.x.example", "disk7": "c1.x.example"} == identities(formats, written)
