@@ -30,6 +30,7 @@ def parquet_batches(files: Any, path: str, columns: Sequence[str] | None = None)
         if file.metadata.num_rows == 0:
             schema = file.schema_arrow
             yield pa.RecordBatch.from_pylist([], schema if wanted is None else pa.schema([schema.field(name) for name in wanted]))
+            return  # earlier versions of Arrow cannot iterate over no row groups
         yield from file.iter_batches(ROWS_AT_ONCE, columns=wanted, use_threads=False)
 
 

@@ -92,6 +92,11 @@ QUICK_SQL = {
     "spark.sql.maxSinglePartitionBytes": str(2**63 - 1),  # a join of two tables with one partition each: Spark takes them to be very large
 }
 REMEDY = "install Java 17 or later (Debian: apt-get install default-jre-headless), or set JAVA_HOME to one"
+REMEDIES = {
+    "OutOfMemoryError": "; give more with --driver-memory",
+    "getSubject is not supported": ": this Java is too new for this Spark: set JAVA_HOME to Java 17 or 21, or update pyspark",
+}
+"""By what Spark says; in `failure_of`."""
 
 _VERSION = re.compile(r'version "(?:1\.)?([0-9]+)')
 _PYTHON_ERROR = re.compile(r"^((?!org\.|java\.|scala\.)[\w.]*(?:Error|Exception|Exit|Interrupt)\b.*)$", re.MULTILINE)
@@ -434,7 +439,7 @@ def _gist(text: str) -> str:
     _, traceback, rest = text.partition("Traceback (most recent call last):")
     reasons = _PYTHON_ERROR.findall(rest) if traceback else []
     text = f"{first} {reasons[-1]}" if reasons else first
-    return f"{text}; give more with --driver-memory" if "OutOfMemoryError" in text else text
+    return f"{text}{next((remedy for sign, remedy in REMEDIES.items() if sign in text), '')}"
 
 
 def is_on_this_machine(master: str) -> bool:

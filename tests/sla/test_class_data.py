@@ -4,8 +4,10 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -83,25 +85,38 @@ def test_an_archive_that_was_not_used_for_a_month_is_deleted(installed):
     assert (True, False) == (old.exists(), used.exists())
 
 
-def test_a_jvm_that_does_not_start_with_the_archive_is_started_without_it(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("obstacle", "attempts"),
+    [("-XX:SharedArchiveFile", 2), ("-XX:+UseParallelGC", 3), ("-Dlog4j2", None)],
+    ids=["archive", "tuning", "all"],
+)
+def test_a_jvm_that_does_not_start_with_our_options_is_started_with_fewer_or_its_words_are_told(tmp_path, monkeypatch, obstacle, attempts):
+    from pyspark import SparkContext
     from pyspark.errors import PySparkRuntimeError
 
     archive, said = tmp_path / "spark.jsa", []
 
-    def started(master: str, settings: object, jvm_options: str) -> str:
-        said.append(jvm_options)
-        if str(archive) in jvm_options:
+    def launch(settings: Mapping[str, str]) -> None:
+        said.append(settings["spark.driver.extraJavaOptions"])
+        if obstacle in said[-1]:
             raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
-        return "a session"
 
     archive.write_bytes(b"damaged")
     monkeypatch.setattr(session, "check_spark", lambda: None)
-    monkeypatch.setattr(session, "usable_archive", lambda java, spark: archive if archive.exists() else None)
-    monkeypatch.setattr(session, "_started", started)
+    monkeypatch.setattr(session, "usable_archive", lambda java, spark: archive)
+    monkeypatch.setattr(session, "_launch", launch)
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    monkeypatch.setattr("pyspark.sql.SparkSession", mock.MagicMock())
+    monkeypatch.setattr(session.DETAILS, "said", lambda: "No room\n\tat java.lang.Thread.run")
 
-    assert "a session" == session.spark_session("local[1]")
-    assert [True, False] == [f"-XX:SharedArchiveFile={archive}" in options for options in said]
-    assert not archive.exists()
+    if attempts is None:
+        with pytest.raises(session.SparkUnavailable, match="Java does not start Spark: No room"):
+            session.spark_session("local[1]")
+    else:
+        session.spark_session("local[1]")
+        assert attempts == len(said)
+    assert [True, False] == [f"-XX:SharedArchiveFile={archive}" in options for options in said[:2]]
+    assert archive.exists() == (attempts != 2)
 
 
 @pytest.mark.heavy

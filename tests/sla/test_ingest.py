@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from shadowrelay.sla import ingest as module
 from shadowrelay.sla import land as landing
-from shadowrelay.sla import storage, stream
+from shadowrelay.sla import parquet_files, storage, stream
 from shadowrelay.sla.ingest import Ingested, Known, describe_servers, ingest, ingest_once, temporary_warehouse
 from shadowrelay.sla.inspection import complete_parts, inspect
 from shadowrelay.sla.land import land, land_here
@@ -262,7 +262,8 @@ def test_killed_before_or_after_any_of_its_writes_the_next_run_lands_exactly_wha
             if is_last:
                 raise Killed
 
-        monkeypatch.setattr(landing, "written_whole", dying)
+        for each in (landing, parquet_files):
+            monkeypatch.setattr(each, "written_whole", dying)
         try:
             ingest(no_spark, str(logs), str(warehouse), files_per_batch=2)
         except Killed:
@@ -272,7 +273,8 @@ def test_killed_before_or_after_any_of_its_writes_the_next_run_lands_exactly_wha
         seen = rows_seen(warehouse)
         assert all_of_it == seen + (all_of_it - seen)
         told = []
-        monkeypatch.setattr(landing, "written_whole", written)
+        for each in (landing, parquet_files):
+            monkeypatch.setattr(each, "written_whole", written)
         done = ingest(no_spark, str(logs), str(warehouse), files_per_batch=2, tell=told.append)
 
         assert (6, 6, 6) == (done.files, done.rows, done.quarantined)

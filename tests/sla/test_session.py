@@ -113,6 +113,15 @@ def test_a_failure_of_spark_is_told_in_its_first_line():
     assert None is failure_of(KeyError("ours"))
 
 
+def test_what_a_person_can_do_about_a_failure_of_spark_is_told():
+    from pyspark.errors import PySparkException
+
+    assert failure_of(PySparkException("java.lang.OutOfMemoryError: Java heap space")).endswith(
+        "heap space; give more with --driver-memory"
+    )
+    assert "too new for this Spark: set JAVA_HOME" in failure_of(PySparkException("X: getSubject is not supported"))
+
+
 def test_where_a_worker_failed_its_own_reason_is_told_too():
     from pyspark.errors import PySparkException
 

@@ -77,7 +77,7 @@ def no_directory(place: Path) -> Given:
 
 SITUATIONS: dict[str, Callable[[Path], Given]] = {
     "a collector in `JAVA_TOOL_OPTIONS`": variables(JAVA_TOOL_OPTIONS="-XX:+UseG1GC"),
-    "a heap and a collector in `_JAVA_OPTIONS`": variables(_JAVA_OPTIONS="-Xmx600m -XX:+UseZGC"),
+    "a heap and a collector in `_JAVA_OPTIONS`": variables(_JAVA_OPTIONS="-Xmx1g -XX:+UseG1GC"),
     "options for Java, memory and SQL in `spark-defaults.conf`": defaults(
         'spark.driver.extraJavaOptions -XX:+UseG1GC -Dx="a b"\nspark.driver.memory 700m\nspark.submit.deployMode cluster\n'
         "spark.sql.session.timeZone America/New_York\nspark.sql.ansi.enabled false\n"
