@@ -360,6 +360,11 @@ class Node:
         metrics.watch("data_directory_free_bytes", "Room in data_directory.", lambda: self._machine.disk(directory).free)
         metrics.watch("back_pressure", "Of the node: 0 normal, 1 medium, 2 high.", lambda: context.pressure.level)
         metrics.watch("tarpit_seconds", "How much later MAIL is answered now.", lambda: context.pressure.tarpit_seconds)
+        metrics.watch(
+            "safety_net_complete_since_seconds",
+            "Since 1970: what was delivered before was dropped to make room; 0: nothing was.",
+            lambda: 0.0 if (since := context.safety_net_complete_since) is None else since.timestamp(),
+        )
         metrics.watch_each(
             "resource_pressure",
             "Level in effect of a resource: 0 normal, 1 medium, 2 high.",

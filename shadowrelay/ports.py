@@ -126,6 +126,18 @@ class Ledger(Protocol):
         """Messages in the queue Submission."""
         ...
 
+    async def safety_net_octets(self) -> int:
+        """What is in Safety Net, by the sizes of the messages."""
+        ...
+
+    async def shed_safety_net(self, octets: int) -> tuple[int, int]:
+        """Drop the oldest of Safety Net, so many octets or as many as can be dropped. How many messages and octets."""
+        ...
+
+    async def safety_net_complete_since(self) -> datetime | None:
+        """The latest delivery among what was dropped: what was delivered later can be resubmitted."""
+        ...
+
     async def keep_reserve(self, spare_bytes: int) -> None:
         """Make the reserve for a start on a full disk, if there is none and `spare_bytes` are left beside it. Raises: nothing."""
         ...

@@ -284,6 +284,7 @@ class NodeResource(BaseModel):
     former_database: str
     settings: dict[str, object]
     new_mail: NewMailResource
+    safety_net_complete_since: datetime | None
 
 
 class MeterResource(BaseModel):
@@ -566,7 +567,7 @@ def node_of(view: NodeView, now: datetime) -> NodeResource:
         name=view.name, site=view.site, boundary=view.boundary, version=view.version, state=view.state,
         started_at=view.started_at, uptime_seconds=max((now - view.started_at).total_seconds(), 0.0),
         database=view.database, incarnation=view.incarnation, began=view.began, position=view.position,
-        former_database=view.former_database, settings=dict(view.settings),
+        former_database=view.former_database, settings=dict(view.settings), safety_net_complete_since=view.safety_net_complete_since,
         new_mail=NewMailResource(
             outcome=view.new_mail.outcome.value, takers_count=view.new_mail.takers_count,
             copies_wanted=view.new_mail.copies_wanted, sentence=view.new_mail.sentence,

@@ -110,7 +110,7 @@ def summary(answers: Sequence[NodeAnswer]) -> Json:
     is_redundant = not (refusing or alone or disabled or unknown)
     if uncopied and is_redundant:
         sentence += f"; no copies are made on {' and '.join(uncopied)}, as redundancy of the receive connectors says"
-    sentence = "; ".join([sentence, *map(_in_words, unreached), *_held_for_no_peer(said)])
+    sentence = "; ".join([sentence, *map(_in_words, unreached), *_held_for_no_peer(said), *_shed(said)])
     return {
         "is_redundant": is_redundant,
         "sentence": sentence,
@@ -139,6 +139,12 @@ def _held_for_no_peer(said: Sequence[Json]) -> list[str]:
         for peer in row["peers"]
         if peer["held_for_count"] and not peer.get("is_configured", True)
     ]
+
+
+def _shed(said: Sequence[Json]) -> list[str]:
+    """Where what was delivered can no longer be resubmitted, although its time is not over."""
+    nodes = {row["node"]["name"]: row["node"].get("safety_net_complete_since") for row in said}
+    return [f"{name} can resubmit only what was delivered after {since[:19]}Z" for name, since in nodes.items() if since]
 
 
 def _in_words(one: Json) -> str:

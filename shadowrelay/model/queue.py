@@ -356,3 +356,4 @@ class NodeView:
     former_database: DatabaseId  # its id before it was found to be an older copy
     settings: Mapping[str, object]
     new_mail: NextMessage
+    safety_net_complete_since: datetime | None = None  # what was delivered before was dropped to make room; None: nothing was

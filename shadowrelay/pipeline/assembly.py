@@ -34,6 +34,7 @@ from shadowrelay.pipeline.relay import RelayService
 from shadowrelay.pipeline.review import ReviewService
 from shadowrelay.pipeline.rolled_back import RolledBackService
 from shadowrelay.pipeline.safety_net import SafetyNetService
+from shadowrelay.pipeline.safety_net_size import SafetyNetSize
 from shadowrelay.pipeline.shadow_copy import Copier
 from shadowrelay.pipeline.sweep import SweepService
 from shadowrelay.pipeline.track import TrackService
@@ -125,6 +126,7 @@ class Services:
         self.commits = CommitWatch(context)
         self.commits.on_restored.append(self._commits_restored)
         self.messages = MessageDesk(context, self.deliver, self.review, self.copy_repair.wake)
+        self.safety_net_size = SafetyNetSize(context, outside.machine)
         self.safety_net = SafetyNetService(context, self.deliver, forks.resubmitted_to, self.promote.is_lost)
         self.view = View(
             context,
@@ -161,6 +163,7 @@ class Services:
         tasks.keep(self.pressure.run, "back pressure")
         tasks.keep(self.promote.run, "promote")
         tasks.keep(self.safety_net.run, "safety net")
+        tasks.keep(self.safety_net_size.run, "safety net size")
         tasks.keep(self.reconcile.run, "reconciliation")
         tasks.keep(self.follow.run, "following")
         tasks.keep(self.rolled_back.run, "older copy")

@@ -157,6 +157,7 @@ class Context:
     commit_failure: CommitFailure | None = None  # takes no mail, starts no attempt, and is silent to its peers: `pipeline.commit_watch`
     redirect_to: frozenset[ServerName] = frozenset()  # these get all copies, and then the messages: `pipeline.draining`
     pressure: Pressure = NO_PRESSURE
+    safety_net_complete_since: datetime | None = None  # what was delivered before was dropped to make room
     delayed: Delayed = field(default_factory=Delayed)
     site_copies: SiteCopies = field(init=False)
     repeats: Repeats = field(default_factory=Repeats)

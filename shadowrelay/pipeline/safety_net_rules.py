@@ -123,6 +123,12 @@ def _matches_envelope(envelope: Envelope, criteria: Criteria) -> bool:
     return not criteria.message_id or criteria.message_id in (envelope.message_id, envelope.internet_message_id)
 
 
+def excess(used: int, size_max: int | None, free: int, free_wanted: int) -> int:
+    """How many octets Safety Net should drop: above its limit, or as many as the disk is short of, whichever is more."""
+    above = 0 if size_max is None else used - size_max
+    return min(used, max(above, free_wanted - free, 0))
+
+
 def _is_whole(stored: StoredMessage, now: datetime) -> bool:
     """Its content is kept, and nothing speaks against sending it. Content of a message that has left Safety Net may still be there, but
     no longer than until the next expiry."""

@@ -391,6 +391,7 @@ class View:
             former_database=identity.former,
             settings=self._effective(),
             new_mail=self.new_mail(),
+            safety_net_complete_since=context.safety_net_complete_since,
         )
 
     def _state(self) -> str:

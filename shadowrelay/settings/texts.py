@@ -142,6 +142,29 @@ def rounded_size(value: float) -> str:
     return f"{value:.0f}B"
 
 
+_SHARE = re.compile(r"([1-9][0-9]?|100)\s*%", re.ASCII)
+
+
+def parse_size_or_share(value: object) -> str:
+    """ "20%" of a disk, or a size; "0" is no limit. Raises: ValueError with the remedy."""
+    if isinstance(value, str) and (share := _SHARE.fullmatch(value.strip())):
+        return f"{share[1]}%"
+    try:
+        size = parse_size(value)
+    except ValueError:
+        raise ValueError('is neither a share of the disk nor a size; write "20%", "50GB", or "0" for no limit') from None
+    if size < 0:
+        raise ValueError('is less than nothing; write "0" for no limit')
+    return format_size(size) if size else "0"
+
+
+def size_of(limit: str, whole: int) -> int | None:
+    """The octets that `parse_size_or_share` means of a disk of this size; None: no limit."""
+    if limit.endswith("%"):
+        return whole * int(limit[:-1]) // 100
+    return parse_size(limit) or None
+
+
 def parse_host_port(value: object, *, port_default: int | None = None) -> HostPort:
     """ "mx.example:25", "10.0.0.1:2525", "[::1]:25". Without a `port_default` the port is required; 0 = any free one.
 
@@ -281,6 +304,7 @@ def is_in_networks(text: str, networks: Sequence[Network]) -> bool:
 
 _AS_TEXT = PlainSerializer(str, when_used="json")
 Duration = Annotated[timedelta, BeforeValidator(parse_duration), PlainSerializer(format_duration, when_used="json")]
+SizeOrShare = Annotated[str, BeforeValidator(parse_size_or_share)]
 Size = Annotated[int, BeforeValidator(parse_size), PlainSerializer(format_size, when_used="json")]
 AdminUrl = Annotated[str, BeforeValidator(parse_admin_url)]
 Address = Annotated[InstanceOf[HostPort], BeforeValidator(parse_host_port), _AS_TEXT]

@@ -40,6 +40,7 @@ from shadowrelay.settings.texts import (
     Option,
     Pattern,
     Size,
+    SizeOrShare,
     checked_options,
     checked_target,
     shown_options,
@@ -154,6 +155,9 @@ class Transport(Section):
     """Discard notifications that no peer requested in this time are deleted. Source: seed-000, msp-tc"""
     safety_net_hold_time: Annotated[Duration, Field(ge=timedelta(0), le=90 * DAY)] = 2 * DAY
     """How long delivered and discarded messages stay in Safety Net. Source: seed-000, msp-tc"""
+    safety_net_max_size: SizeOrShare = "20%"
+    """Safety Net drops the oldest above this share of the disk, or size; "0": no limit. When the disk gets full it drops them sooner,
+    before mail is refused. Source: docs"""
     message_expiration_timeout: Annotated[Duration, Field(ge=5 * SECOND, le=90 * DAY)] = 2 * DAY
     """A message that could not be delivered in this time is returned to its sender. Source: msp-ts"""
     duplicate_detection_window: Annotated[Duration, Field(ge=timedelta(0), le=49 * DAY)] = HOUR

@@ -40,7 +40,7 @@ from shadowrelay.model.resubmission import Criteria, Progress, RequestState, Res
 from shadowrelay.pipeline.delivery_rules import LadderStep
 from shadowrelay.ports import NO_KEYS, Decide
 from shadowrelay.protocol.filters import Expression
-from shadowrelay.store import content, counters, errors, filter_sql, promises, queues, reading, resubmit_requests, rows
+from shadowrelay.store import content, counters, errors, filter_sql, promises, queues, reading, resubmit_requests, rows, shedding
 from shadowrelay.store.commit import Committer, InlineWriter, ThreadedWriter, Writer
 from shadowrelay.store.content import ContentStore, LargeContents, WorkingFile, wrapped
 from shadowrelay.store.opening import DATABASE_NAME, StoreFiles, abandon_store, close_store, open_store
@@ -541,6 +541,24 @@ class SqliteLedger:
             if not step.has_more:
                 break
         return tuple(gone)
+
+    async def safety_net_octets(self) -> int:
+        now = rows.encode_instant(self._opening.now())
+        return await self._readers.ask(partial(shedding.octets, now=now))
+
+    async def shed_safety_net(self, octets: int) -> tuple[int, int]:
+        """In steps, each a promise of its own."""
+        count = dropped = 0
+        while dropped < octets:
+            step: shedding.ShedStep = await self._writer.submit(shedding.shed, is_heavy=True)
+            count, dropped = count + step.count, dropped + step.octets
+            if step.is_last:
+                break
+        return count, dropped
+
+    async def safety_net_complete_since(self) -> datetime | None:
+        found = await self._readers.ask(shedding.complete_since)
+        return rows.decode_instant(found) if found else None
 
     async def forget_unasked(self, older_than: datetime) -> int:
         forgotten = 0

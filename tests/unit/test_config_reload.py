@@ -14,7 +14,8 @@ RUNNING: dict[str, Any] = {
     "server": {"name": "mx1.east.example", "site": "east"},
     "receive_connectors": [{"name": "inbound", "listen": "127.0.0.1:2525"}, {"name": "inside", "listen": "127.0.0.1:2526"}],
 }
-OTHER = {  # of the keys that are no durations
+OTHER = {
+    "max_outbound_connections": 7,  # of the keys that are no durations
     "shadow_redundancy_enabled": False,
     "shadow_heartbeat_retry_count": 7,
     "concurrency_per_destination": 7,
