@@ -67,6 +67,7 @@ format: setup ## let ruff rewrite what it can
 
 lock: setup ## make the locked requirements anew from pyproject.toml
 	@$(LOCK) --output-file requirements/base.txt pyproject.toml
+	@$(LOCK) --only-build-deps --build-deps-for wheel --constraint requirements/base.txt --output-file requirements/build.txt pyproject.toml
 	@$(LOCK) --extra spark --constraint requirements/base.txt --output-file requirements/spark.txt pyproject.toml
 	@$(LOCK) --extra dev --extra spark --constraint requirements/spark.txt --output-file requirements/dev.txt pyproject.toml
 

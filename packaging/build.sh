@@ -12,6 +12,8 @@ architecture=$(dpkg --print-architecture)
 
 .venv/bin/hatchling build --target wheel --directory dist
 wheel=$PWD/dist/shadowrelay-$version-py3-none-any.whl
+sbom=$PWD/dist/shadowrelay-$version.cdx.json
+.venv/bin/python packaging/sbom.py requirements/base.txt "$version" >"$sbom"
 
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
@@ -35,6 +37,7 @@ ln -s /opt/shadowrelay/bin/shadowrelay "$root/usr/bin/shadowrelay"
 cp shadowrelay/settings/shadowrelay.service "$root/lib/systemd/system/"
 cp LICENSE "$root/usr/share/doc/shadowrelay/copyright"
 cp CHANGELOG.md README.md "$root/usr/share/doc/shadowrelay/"
+cp "$sbom" "$root/usr/share/doc/shadowrelay/sbom.cdx.json"
 chmod -R u=rwX,go=rX "$root"
 install -m 0755 packaging/postinst packaging/prerm packaging/postrm "$root/DEBIAN/"
 cat >"$root/DEBIAN/control" <<END
@@ -51,4 +54,4 @@ Description: SMTP relay with shadow redundancy
  If a server is lost, the one that holds the copy delivers the mail.
 END
 dpkg-deb --root-owner-group --build "$root" "dist/shadowrelay_${version}_$architecture.deb" >/dev/null
-printf '%s\n' "$wheel" "$PWD/dist/shadowrelay_${version}_$architecture.deb"
+printf '%s\n' "$wheel" "$sbom" "$PWD/dist/shadowrelay_${version}_$architecture.deb"

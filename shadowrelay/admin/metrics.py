@@ -99,6 +99,12 @@ def count_families(counts: Counts) -> Iterator[Metric]:
     acknowledged = {replication.lower(): count for replication, count in counts.acknowledged.items()}
     yield _counter("acknowledged", "Messages answered 250, by whether a synced second copy existed.", "replication", acknowledged)
     yield _counter("refused", "Messages that no responsibility was taken for, by reason.", "reason", counts.refused)
+    yield _counter(
+        "handed_over_by_running_messages",
+        "Shadow messages taken over at the word of a primary that does not drain: it cannot deliver, or its key was stolen.",
+        "primary",
+        counts.handed_by_running,
+    )
     yield _counter("promoted_messages", "Shadow messages taken over, by reason.", "reason", counts.promoted)
     yield _counter("delivery_attempts", "Delivery attempts of forks, by result.", "result", counts.attempts)
     yield _counter("delayed_acknowledgements", "Messages whose 250 waited for a delivery, by why it was given.", "why", counts.delayed)

@@ -6,6 +6,7 @@ Counting a message costs an addition; the library's locks and checks would cost 
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from shadowrelay.model.ids import ServerName
 from shadowrelay.model.tracking import Acknowledged, Replication, ResubmitReason
 
 # from a copy on the same switch to the default shadow_timeout of 5 s, and beyond
@@ -38,6 +39,7 @@ class Counts:
     acknowledged: dict[Replication, int] = field(default_factory=lambda: dict.fromkeys(Replication, 0))  # messages answered 250
     refused: dict[Refusal, int] = field(default_factory=lambda: dict.fromkeys(Refusal, 0))
     promoted: dict[ResubmitReason, int] = field(default_factory=lambda: dict.fromkeys(ResubmitReason, 0))
+    handed_by_running: dict[ServerName, int] = field(default_factory=dict)  # of those, by `yours` of a server that does not drain
     attempts: dict[AttemptResult, int] = field(default_factory=lambda: dict.fromkeys(AttemptResult, 0))
     delayed: dict[Acknowledged, int] = field(default_factory=lambda: dict.fromkeys(Acknowledged, 0))  # 250s that waited for a delivery
     delay_seconds: float = 0.0  # of those, in all

@@ -23,6 +23,7 @@ from shadowrelay.ownership.rules import Outcome, PeerDatabase
 from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.common_settings import common_settings
 from shadowrelay.pipeline.context import Context
+from shadowrelay.pipeline.placement import not_accepted
 from shadowrelay.pipeline.pressure_rules import Level
 from shadowrelay.pipeline.rolled_back import OLDER_COPY, STARTS_AGAIN, RolledBackService
 from shadowrelay.pipeline.track import NUMBER_USED_UP, TrackService
@@ -33,6 +34,7 @@ from shadowrelay.protocol.xqdiscard import format_superseded
 HELD = Reply(250, "2.0.0", "Held")
 LOOK_SECONDS = 0.05
 RECORD_AGAIN_SECONDS = 1.0
+NOT_ACCEPTED = Reply(550, "5.1.1", "This server does not deliver to one of these recipients: peers_may_relay")
 NOT_POLLED = Reply(451, "4.7.1", "This server does not hold copies for you: send_xshadow is off here")  # RFC 3463 X.7.1
 PROCESS_ENDED = Reply(451, "4.3.0", "This session is of a process that has ended")
 
@@ -163,6 +165,9 @@ class PeerRequestService:
         if self._is_of_ended_process(peer):  # copies of that process were reconciled when the peer restarted: nothing would end this one
             _log.info("copy.refused", peer=peer.server, reason="the network kept it until its server had been started again")
             return PROCESS_ENDED
+        if stranger := not_accepted(offer.envelope, context.settings):
+            _log.warning("copy.refused", peer=peer.server, reason=f"peers_may_relay: no client may send to {stranger} here")
+            return NOT_ACCEPTED
         count = len(offer.envelope.recipients)
         now = context.now()
         keep_until = delivery_rules.shadow_keep_until(now, context.settings.transport)
@@ -200,6 +205,9 @@ class PeerRequestService:
 
     async def track(self, peer: PeerIdentity, offer: CopyOffer, began_awake: float) -> Reply:
         """Take a message that the peer relays and keeps the shadow of. If it is here already, the reply reports its status."""
+        if stranger := not_accepted(offer.envelope, self._context.settings):
+            _log.warning("copy.refused", peer=peer.server, reason=f"peers_may_relay: no client may send to {stranger} here")
+            return NOT_ACCEPTED
         reply = await self._track.take(peer, offer, began_awake)
         if reply is not None:
             return reply

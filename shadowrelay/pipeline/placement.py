@@ -23,9 +23,11 @@ from itertools import cycle, islice
 from operator import attrgetter, itemgetter
 
 from shadowrelay.model.ids import ServerName, SiteName
+from shadowrelay.model.message import Envelope
 from shadowrelay.model.readiness import NewMail, Takes
 from shadowrelay.model.values import dataclass, replace
-from shadowrelay.settings.values import Preference, Transport
+from shadowrelay.pipeline.router import covers
+from shadowrelay.settings.values import PeersMayRelay, Preference, Settings, Transport
 
 FAILURES_TO_OPEN = 2  # one lost answer may be chance
 OPEN_SECONDS_FIRST = 1.0
@@ -351,6 +353,25 @@ def takes_copies(evidence: CopyEvidence, breaker: Breaker, now: float) -> Takes:
     if breaker.opened_at is not None:
         return Takes.NO
     return Takes.YES if evidence.is_offered else Takes.UNKNOWN
+
+
+def not_accepted(envelope: Envelope, settings: Settings) -> str:
+    """The first recipient that no client could have given the connector that a copy names, or any connector here, if none has its name;
+    "" if there is none, as with `peers_may_relay = "all"`. Who has a node's key could otherwise send what he likes through the others.
+
+    A DSN has no sender, and its recipient may be anywhere: it is always taken.
+    """
+    if settings.transport.peers_may_relay is PeersMayRelay.ALL or not envelope.sender:
+        return ""
+    named = [one for one in settings.receive_connectors if one.name == envelope.connector] or settings.receive_connectors
+    if any(one.relay_from for one in named):
+        return ""
+    domains = [domain for one in named for domain in one.accepted_domains]
+    for recipient in envelope.recipients:
+        _, at, domain = recipient.address.rpartition("@")
+        if at and not any(covers(one, domain) for one in domains):
+            return str(recipient.address)
+    return ""
 
 
 def new_mail(takers: Sequence[Takes], wanted: int, *, rejects: bool) -> NewMail:

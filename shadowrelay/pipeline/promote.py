@@ -62,6 +62,8 @@ class PromoteService:
         on_older_copy: Callable[[ServerName], None],
     ) -> None:
         self._context = context
+        for peer in context.settings.peers:  # so that its first increase shows
+            context.counts.handed_by_running.setdefault(peer.name, 0)
         self._expire = expire
         self._on_older_copy = on_older_copy
         self._deliver = deliver
@@ -202,6 +204,9 @@ class PromoteService:
                 )
             if promoted:
                 context.counts.promoted[reason] += len(promoted)
+                if is_handover and not context.peers.drains(group.primary):
+                    running = context.counts.handed_by_running
+                    running[group.primary] = running.get(group.primary, 0) + len(promoted)
                 _log.warning("messages.promoted", primary=group.primary, count=len(promoted), reason=reason.value)
                 if is_handover and context.peers.drains(group.primary):
                     # The draining server still has a good copy of each, and yields when asked. The review asks it and chooses that copy, so

@@ -265,6 +265,7 @@ def resubmit(
         ("Reason", reason),
         ("SilentSince", format_instant(silent_since)),
         ("DetectedAt", format_instant(detected_at)),
+        ("ClientSaidBy", primary),  # the client's name and address are this peer's word
     )
     return _row(
         at, EventId.RESUBMIT, EventSource.REDUNDANCY, stored.envelope, stored.internal_id, _size(stored) if size is None else size,

@@ -72,6 +72,13 @@ class WithoutLease(StrEnum):
     DEFER = "defer"
 
 
+class PeersMayRelay(StrEnum):
+    """`peers_may_relay`."""
+
+    ALL = "all"
+    ACCEPTED = "accepted"
+
+
 class ConnectorRole(StrEnum):
     """`role` of a receive connector."""
 
@@ -173,6 +180,10 @@ class Transport(Section):
     """Shadow server unreachable. deliver: continue; a cut longer than the span repeats all copied mail that this side delivers meanwhile.
     defer: wait, from five poll intervals (at least 1s) after it was last heard; such a cut repeats mail delivered until then.
     Either repeats the last poll interval before the cut. Source: design 6.4"""
+
+    peers_may_relay: PeersMayRelay = PeersMayRelay.ALL
+    """What peers may give this node to deliver. all: whatever they took. accepted: only what the receive connector that the copy names, or
+    if this node has none of that name any of its connectors, takes from clients: recipients of accepted_domains, or all with relay_from."""
 
     @field_validator("max_retries_for_remote_site_shadow")
     @classmethod
