@@ -143,7 +143,8 @@ is_block() { awk -v wanted="$1" '/^[a-z0-9]/ { inside = ($1 ~ /^pyspark==/) } { 
 is_block yes >"$work/spark.txt"
 is_block no >"$work/rest.txt"
 say "installing $(grep -c '==' requirements/dev.txt) locked packages (requirements/dev.txt; a minute or two the first time)"
-"${pip[@]}" wheel --quiet "${quietly[@]}" --use-pep517 --wheel-dir "$work/wheel" -r "$work/spark.txt" >"$work/spark.log" 2>&1 &
+"$python" -m venv "$work/builder" # with a pip of its own: the lock replaces that of .venv
+"$work/builder/bin/python" -m pip wheel --quiet "${quietly[@]}" --use-pep517 --wheel-dir "$work/wheel" -r "$work/spark.txt" >"$work/spark.log" 2>&1 &
 spark=$!
 if ! "${pip[@]}" install --no-compile --progress-bar off "${quietly[@]}" -r "$work/rest.txt" 2>"$work/rest.log" | counted "$(grep -c '==' "$work/rest.txt")"; then
     kill "$spark" 2>/dev/null || true

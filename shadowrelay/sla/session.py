@@ -132,7 +132,8 @@ def check_packages() -> None:
     """Raises: SparkUnavailable if pyspark or pyarrow is missing."""
     for name in ("pyspark", "pyarrow"):
         if importlib.util.find_spec(name) is None:
-            raise SparkUnavailable(f"{name} is missing: install the extra with pip install 'shadowrelay[spark]'")
+            where = "which is not on PyPI: pip install '.[spark]' in a checkout, or the wheel's file with [spark]"
+            raise SparkUnavailable(f"{name} is missing: install the extra shadowrelay[spark], {where}")
 
 
 def check_spark() -> None:

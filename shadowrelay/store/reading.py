@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+import aiosqlite
 from sqlalchemy import URL, ColumnElement, Connection, Select, and_, bindparam, create_engine, exc, func, or_, select
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import StaticPool
@@ -353,6 +354,18 @@ READERS_HELD_BACK_SECONDS = 2.0  # at most; a page takes milliseconds
 READERS_COUNT = 4
 
 
+async def _opened(*arguments: Any, **named: Any) -> aiosqlite.Connection:
+    """As SQLAlchemy opens one, but whole also if the question is cancelled meanwhile: aiosqlite would forget to close what it gets then."""
+    connection = aiosqlite.connect(*arguments, **named)
+    connection._thread.daemon = True
+    opening = asyncio.ensure_future(connection)
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(lambda done: None if done.cancelled() or done.exception() else connection.stop())
+        raise
+
+
 class AsyncReaders:
     """A few read-only connections through aiosqlite, each with a thread of its own until `close`."""
 
@@ -363,7 +376,7 @@ class AsyncReaders:
             max_overflow=0,
             pool_timeout=30,
             pool_reset_on_return=None,
-            connect_args={"timeout": BUSY_TIMEOUT_MILLISECONDS / 1000},
+            connect_args={"timeout": BUSY_TIMEOUT_MILLISECONDS / 1000, "async_creator_fn": _opened},
         )
         use_queue_compiler(self._engine.sync_engine)
         self._running_count = 0

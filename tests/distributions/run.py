@@ -67,8 +67,8 @@ SURROUNDINGS = {
     "root": Surroundings("root; with Java", "root"),
     "user": Surroundings("an ordinary user; without Java", "user"),
     "sealed": Surroundings(
-        "a user without a passwd entry or a home; all read-only but /tmp, which is noexec; without Java",
-        "user",
+        "a user without a passwd entry or a home; all read-only but /tmp, which is noexec; with Java",
+        "root",
         (
             "--user",
             "12345:0",

@@ -15,12 +15,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark():
-    """A session on two cores. Without Java, or without the extra, the tests that need it are skipped."""
+def can_run_spark():
+    """Without Java, or without the extra, the tests that need it are skipped."""
     try:
         check_spark()
     except SparkUnavailable as exc:
         pytest.skip(str(exc))
+
+
+@pytest.fixture(scope="session")
+def spark(can_run_spark):
+    """A session on two cores."""
     session = spark_session("local[2]", driver_memory="2g", is_small=True)
     assert "UTC" == session.conf.get("spark.sql.session.timeZone")
     session.sparkContext._gateway.gateway_property.enable_memory_management = True  # it makes more than one report

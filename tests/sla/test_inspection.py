@@ -69,6 +69,7 @@ def test_a_report_of_a_damaged_warehouse_ends_and_leaves_the_one_before(spark, t
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.usefixtures("can_run_spark")
 def test_a_file_whose_footer_is_whole_and_whose_rows_are_not_ends_the_command_with_one_line(tmp_path):
     warehouse = warehouse_of(tmp_path)
     path = parts_of(warehouse, "mx1")[0]

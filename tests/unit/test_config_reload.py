@@ -20,7 +20,6 @@ OTHER = {
     "shadow_heartbeat_retry_count": 7,
     "concurrency_per_destination": 7,
     "eight_bit_without_8bitmime": False,
-    "max_outbound_connections": 77,
 }
 
 

@@ -99,6 +99,13 @@ def test_check_as_json_is_one_document(node_file: Path) -> None:
     assert {"value": "3h", "origin": "default"} == document["settings"]["transport.shadow_resubmit_time_span"]
 
 
+@pytest.fixture
+def own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not everybody may make the default directory, and `check` says so."""
+    monkeypatch.setenv("SHADOWRELAY_SERVER__DATA_DIRECTORY", str(tmp_path / "data"))
+
+
+@pytest.mark.usefixtures("own_data")
 def test_check_says_which_sites_and_servers_the_boundary_spans_and_whether_somebody_named_it(node_file: Path) -> None:
     peer = '[[peers]]\nname = "mx1.west.example"\nsite = "west"\naddress = "mx1.west.example:2525"\n'
     node_file.write_text(NODE + peer, encoding="utf-8")
@@ -114,6 +121,7 @@ def test_check_says_which_sites_and_servers_the_boundary_spans_and_whether_someb
     assert "boundary corp spans 1 site: east (mx1.east.example)" in run("check", "--config", node_file).output
 
 
+@pytest.mark.usefixtures("own_data")
 def test_check_of_a_wrong_file_lists_every_problem_and_ends_with_2(node_file: Path) -> None:
     node_file.write_text(NODE + "nope = 1\n[transport]\nshadow_timeout = 5\n", encoding="utf-8")
 
