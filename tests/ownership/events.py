@@ -7,9 +7,20 @@ are pure. The answering node always commits before the asker hears.
 from functools import cache
 from typing import NamedTuple
 
-from shadowrelay.model.ids import DatabaseId, MessageId
+from shadowrelay.model.ids import DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS
-from shadowrelay.model.ownership import Choice, Claim, CopyNumber, DiscardEvent, DiscardStatus, Role, StatusState, Transition
+from shadowrelay.model.ownership import (
+    Choice,
+    Claim,
+    CopyNumber,
+    DiscardEvent,
+    DiscardStatus,
+    Role,
+    StatusQuestion,
+    StatusState,
+    Transition,
+)
+from shadowrelay.model.values import replace
 from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import Outcome
 from shadowrelay.pipeline.relay import FIRST_RANK
@@ -28,13 +39,14 @@ class Tell(NamedTuple):
 
 
 class After(NamedTuple):
-    """One node's claim after an event."""
+    """One node's claim after an event. `other`: the node that may be a primary, too, by the answer."""
 
     claim: int
     tell: tuple[Tell, ...]
     outcome: str
     listed_asker: bool = False
     is_held_for_asker: bool = False
+    other: int | None = None
 
 
 class Listed(NamedTuple):
@@ -70,6 +82,20 @@ class Facts(NamedTuple):
     has_asked: bool
     handed: bool
     lease_mask: int  # place t: t is on a primary's list
+    unheard_mask: int = 0  # place t: t is on it as unheard
+
+
+NOBODY: frozenset[int] = frozenset()
+
+
+def _servers(nodes: frozenset[int]) -> frozenset[ServerName]:
+    return frozenset([SERVERS[node] for node in nodes])
+
+
+def after_start(claim: Claim) -> Claim:
+    """As `store.opening` does: a `yours` that an earlier process heard does not count. Nor do the answers in a round of questions of that
+    process: the first answer begins a new one."""
+    return replace(claim, handed=False, asked=frozenset())
 
 
 NOTHING_KNOWN = Facts(None, False, False, 0, 0, (None,) * WIDTH, frozenset(), None, False, None, DatabaseId(""), False, False, 0)
@@ -98,6 +124,9 @@ class Events:
             "is_older",
             "claimed_again",
             "relay",
+            "reconcile",
+            "meet",
+            "started",
         ):
             setattr(self, name, cache(getattr(self, "_" + name)))
 
@@ -127,6 +156,7 @@ class Events:
             bool(claim.asked),
             claim.handed,
             sum(1 << node for node, copy in enumerate(copies) if copy is not None) if claim.is_primary else 0,
+            sum(1 << node for node, copy in enumerate(copies) if copy is not None and copy.choice is Choice.UNHEARD),
         )
 
     def _after(self, transition: Transition) -> After:
@@ -141,8 +171,10 @@ class Events:
             before, party(asked.node, asked.generation), me, number, owner(number.database), asked.in_attempt
         )  # fmt: skip
         after = self._after(answer)
-        assert answer.answer is not None
         said = answer.answer
+        if said is None:
+            assert answer.outcome == Outcome.OLDER_COPY
+            return answer, after
         held = not said.promoting and said.state is StatusState.SHADOW and said.primary == me.server and said.database == me.database
         listed = (
             before is not None and before.is_primary and answer.after is not None and answer.after.is_primary and before != answer.after
@@ -168,16 +200,18 @@ class Events:
         before = self._after(listed)
         return before, self._after(offer), before if heard is None else self._after(heard)
 
-    def _review(self, me: Node, server: Node, lease_runs: bool, plain: bool = False) -> tuple[After, After]:
-        """The server after the question, the primary after the answer. `plain`: with the number of the claim itself."""
-        claim = self.claim_of(me.claim)
+    def _review(self, me: Node, server: Node, lease_runs: bool, plain: bool = False) -> tuple[After, After | None]:
+        """The server after the question, the primary after the answer; `None` if it gets none, because the server's database is an older
+        copy. `plain`: with the number of the claim itself."""
+        claim, mine, theirs = self.claim_of(me.claim), party(me.node, me.generation), party(server.node, server.generation)
         answer, asked = self._answer(server, me, claim, claim.number if plain else None)
-        assert answer.answer is not None
-        return asked, self._after(
-            claims.review(claim, party(me.node, me.generation), party(server.node, server.generation), answer.answer, lease_runs)
-        )
+        if answer.answer is None:
+            return asked, None
+        heard = self._after(claims.review(claim, mine, theirs, answer.answer, lease_runs))
+        other = rules.yielded_to(answer.answer, theirs, mine)
+        return asked, heard._replace(other=SERVERS.index(other)) if other else heard
 
-    def _choose_again(self, me: Node, server: Node, lease_runs: bool) -> tuple[After, After, After]:
+    def _choose_again(self, me: Node, server: Node, lease_runs: bool) -> tuple[After, After, After | None]:
         """The primary with the next number, the server after the question, the primary after the answer."""
         mine = party(me.node, me.generation)
         raised = self._after(claims.choosing_again(self.claim_of(me.claim), mine, SERVERS[server.node]))
@@ -204,19 +238,42 @@ class Events:
         return taken, self._after(Transition(None, claims.kept_claim(theirs, rank, 1)))
 
     # shadow server
-    def _answered(self, me: Node, other: Node, reachable: frozenset[int]) -> tuple[After, After]:
-        """The other after the question, the shadow server after the answer."""
-        claim = self.claim_of(me.claim)
+    def _answered(self, me: Node, other: Node, reachable: frozenset[int], unheard: frozenset[int]) -> tuple[After, After | None]:
+        """The other after the question, the shadow server after the answer, if it gets one."""
+        claim, mine, theirs = self.claim_of(me.claim), party(me.node, me.generation), party(other.node, other.generation)
         answer, asked = self._answer(other, me, claim)
-        assert answer.answer is not None
-        servers = frozenset(SERVERS[node] for node in reachable)
-        return asked, self._after(
-            claims.answered(claim, party(me.node, me.generation), party(other.node, other.generation), answer.answer, servers, self.wanted)
+        if answer.answer is None:
+            return asked, None
+        return asked, self._after(claims.answered(claim, mine, theirs, answer.answer, _servers(reachable), self.wanted, _servers(unheard)))
+
+    def _alone(self, me: Node, reachable: frozenset[int], unheard: frozenset[int]) -> After:
+        return self._after(
+            claims.nobody_left_to_ask(
+                self.claim_of(me.claim), party(me.node, me.generation), _servers(reachable), self.wanted, _servers(unheard)
+            )
         )
 
-    def _alone(self, me: Node, reachable: frozenset[int]) -> After:
-        servers = frozenset(SERVERS[node] for node in reachable)
-        return self._after(claims.nobody_left_to_ask(self.claim_of(me.claim), party(me.node, me.generation), servers, self.wanted))
+    def _reconcile(self, me: Node, primary_node: Node) -> tuple[After, After | None]:
+        """The primary after the question, the shadow server after the answer. The incarnation that sent the copy is taken for a later one:
+        here a copy is unknown only to a primary that runs on an older disk."""
+        claim, mine, theirs = self.claim_of(me.claim), party(me.node, me.generation), party(primary_node.node, primary_node.generation)
+        answer, asked = self._answer(primary_node, me, claim)
+        if answer.answer is None:
+            return asked, None
+        question = StatusQuestion(MESSAGE, claim.number)
+        return asked, self._after(claims.reconciled(claim, mine, theirs, question, answer.answer, from_sender=False))
+
+    def _meet(self, me: Node, other: Node) -> tuple[After, After | None]:
+        """The other, which is not the primary of the shadow server and promoted, after its question; the shadow server after the answer."""
+        claim = self.claim_of(me.claim)
+        answer, asked = self._answer(other, me, claim)
+        if answer.answer is None:
+            return asked, None
+        return asked, self._after(claims.met(claim, party(other.node, other.generation), answer.answer))
+
+    def _started(self, claim: int) -> int:
+        """What the process that starts makes of what is on its disk."""
+        return claim if self.claims[claim] is None else self.claims.key(after_start(self.claim_of(claim)))
 
     def _lives(self, claim: int) -> After:
         return self._after(claims.new_round(self.claim_of(claim)))
@@ -226,12 +283,14 @@ class Events:
         has not yielded to the other."""
         claim = self.claim_of(me.claim)
         first, asked = self._answer(primary_node, me, claim)
-        assert first.answer is not None
+        if first.answer is None:
+            return None
         theirs, mine = party(primary_node.node, primary_node.generation), party(me.node, me.generation)
         if rules.yielded_to(first.answer, theirs, mine) != SERVERS[other.node]:
             return None
         second, then_asked = self._answer(other, me, claim)
-        assert second.answer is not None
+        if second.answer is None:
+            return None
         return asked, then_asked, self._after(claims.followed(claim, party(other.node, other.generation), second.answer))
 
     # notifications
@@ -250,11 +309,11 @@ class Events:
         claim = self.claims[me.claim]
         return claim is not None and rules.is_of_older_copy(claim, party(me.node, me.generation))
 
-    def _claimed_again(self, me: Node) -> After:
-        return self._after(claims.claimed_again(self.claim_of(me.claim), party(me.node, me.generation)))
+    def _claimed_again(self, me: Node, unheard: frozenset[int]) -> After:
+        return self._after(claims.claimed_again(self.claim_of(me.claim), party(me.node, me.generation), _servers(unheard)))
 
     # one node
-    def _local(self, name: str, claim: int, server: int = 0) -> After:
+    def _local(self, name: str, claim: int, server: int = 0, unheard: frozenset[int] = NOBODY) -> After:
         """`no_longer_chosen`, `client_refused`, `handing_over`, `handed_over_by_drain`, `nobody_claims_more`, `recorded`."""
         before = self.claim_of(claim)
         if name == "no_longer_chosen":
@@ -266,5 +325,5 @@ class Events:
         if name == "handed_over_by_drain":
             return self._after(claims.handed_over_by_drain(before))
         if name == "nobody_claims_more":
-            return self._after(claims.nobody_claims_more(before, SERVERS[server]))
+            return self._after(claims.nobody_claims_more(before, SERVERS[server], _servers(unheard)))
         return self._after(claims.recorded(before, FIRST))

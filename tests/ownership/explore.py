@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from shadowrelay.model.ownership import Role
-from tests.ownership.state import OWNERS_MAX, Budget, ClientHeard, State, first_state
+from tests.ownership.state import OWNERS_MAX, Attempt, Budget, ClientHeard, State, first_state
 from tests.ownership.steps import FAULTS, Steps
 
 POLICIES = ("defer", "deliver")
@@ -18,14 +18,15 @@ class Finding:
     policy: str
     budget: Budget
     states_count: int = 0
-    wrong: dict[str, tuple[str, ...]] = field(default_factory=dict)  # twice, lost, stuck -> the trace
+    wrong: dict[str, tuple[str, ...]] = field(default_factory=dict)  # twice, lost, stuck, unowned, two owners -> the trace
 
     def __str__(self) -> str:
-        late, crashes, disks, hands, restores, nodes, wanted, is_relayed, is_relayed_twice = self.budget
+        late, crashes, disks, hands, restores, nodes, wanted, is_relayed, is_relayed_twice, unnoticed, parts = self.budget
         world = (
             f"{self.policy}, {nodes} nodes, {wanted} copies" + (", relayed" if is_relayed else "") + (" twice" if is_relayed_twice else "")
         )
         faults = f"{late} late, {crashes} crashes or cuts, {disks} disks, {hands} handed over, {restores} put back"
+        faults += f", {unnoticed} unnoticed" * bool(unnoticed) + f", parted {parts} times" * bool(parts)
         head = f"{world}: {faults}: {self.states_count} states"
         return "\n".join([f"{head}, {', '.join(self.wrong) or 'nothing wrong'}", *map(self.trace, self.wrong)])
 
@@ -40,9 +41,11 @@ def explore(policy: str, budget: Budget, *, is_first_enough: bool = False, begin
     order = [first_state(steps.events.claims, budget)]
     came: list[tuple[str, int]] = [("", -1)]
     before: list[list[int]] = [[]]
+    undelivered: list[list[int]] = [[]]  # the same without the steps that begin an attempt: the next hop defers everything
     for name in beginning:
         came.append((name, len(order) - 1))
         before.append([] if name.startswith(FAULTS) else [len(order) - 1])
+        undelivered.append([] if name.startswith(FAULTS) or "starts" in name else [len(order) - 1])
         order.append(dict(steps.of(order[-1]))[name])
     place = {state: here for here, state in enumerate(order)}
     first = len(beginning)
@@ -67,10 +70,15 @@ def explore(policy: str, budget: Budget, *, is_first_enough: bool = False, begin
                 order.append(after)
                 came.append((name, here))
                 before.append([])
+                undelivered.append([])
             if not name.startswith(FAULTS):
                 before[there].append(here)
+                if "starts" not in name:
+                    undelivered[there].append(here)
     if not (is_first_enough and wrong):
         _find_stuck(steps, order, before, arrived, wrong, first)
+        if "stuck" not in wrong:
+            _find_unowned(steps, order, undelivered, wrong, first)
     return Finding(policy, budget, len(order), {what: _trace(came, here) for what, here in wrong.items()})
 
 
@@ -90,6 +98,30 @@ def _is_settled(steps: Steps, state: State) -> bool:
     if not state.arrived and state.client not in (ClientHeard.REFUSED, ClientHeard.UNANSWERED):
         return False
     return state.excused or (state.backup is None and not any(steps.facts(state, n).is_open for n in steps.nodes))
+
+
+def _find_unowned(steps: Steps, order: list[State], before: list[list[int]], wrong: dict[str, int], first: int) -> None:
+    """*Somebody always owns it*, and one only: while the next hop defers an acknowledged message, and nothing more breaks, the nodes can
+    come to have one primary server, in whatever order they are joined."""
+    can_be_owned = {here for here, state in enumerate(order) if not state.cut and _owners_count(steps, state) == 1}
+    to_go = deque(can_be_owned)
+    while to_go:
+        for here in before[to_go.popleft()]:
+            if here not in can_be_owned:
+                can_be_owned.add(here)
+                to_go.append(here)
+    for here, state in enumerate(order):
+        is_over = state.arrived or any(steps.facts(state, n).role is Role.DELIVERED for n in steps.nodes)
+        if here < first or here in can_be_owned or is_over or state.client is not ClientHeard.ACKNOWLEDGED:
+            continue
+        is_at_rest = all(attempt is Attempt.IDLE for attempt in state.attempt)
+        if is_at_rest and max(steps.facts(state, n).ownership for n in steps.nodes) < OWNERS_MAX:
+            wrong.setdefault("unowned" if _owners_count(steps, state) < 2 else "two owners", here)
+            return
+
+
+def _owners_count(steps: Steps, state: State) -> int:
+    return sum(steps.facts(state, n).role is Role.PRIMARY for n in steps.nodes)
 
 
 def _find_stuck(steps: Steps, order: list[State], before: list[list[int]], arrived: deque[int], wrong: dict[str, int], first: int) -> None:

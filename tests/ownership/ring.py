@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 from shadowrelay.model.ownership import Choice, Claim, CopyNumber
 from shadowrelay.ownership import rules
+from tests.ownership import events
 from tests.ownership.explore import POLICIES, explore
 from tests.ownership.state import Budget
 
@@ -26,6 +27,7 @@ class Rule(NamedTuple):
     shown_by: Budget
     goes_wrong: str
     beginning: tuple[str, ...] = ()  # of the trace, where the whole budget would take minutes
+    hidden_by: tuple[str, ...] = ()  # rules that cure what goes wrong without this one, and are switched off with it
 
 
 def _same_number(claim: Claim, me: Any) -> CopyNumber:
@@ -50,11 +52,11 @@ RULES = {
     ),
     "higher": Rule(
         "a claim yields only to a higher number",
-        rules, "outranks", lambda number, other: True, Budget(crashes=1), "stuck",
+        rules, "outranks", lambda number, other: True, Budget(crashes=1), "lost",
     ),
     "placement": Rule(
         "each placement or choice gets a higher number than the one before",
-        rules, "number_after", _same_number, Budget(late=1, disks=1), "twice",
+        rules, "number_after", _same_number, Budget(late=1, disks=1), "twice", (), ("twins",),
     ),
     "ask": Rule(
         "before it promotes, a shadow server asks every node that it can reach",
@@ -87,9 +89,39 @@ RULES = {
         rules, "ends_before", lambda answer, claim: False, Budget(crashes=1, restores=1), "twice",
         ("0: places on 1", "250 to the client", "back up 0", "put back 0"),
     ),
+    "twins": Rule(
+        "of two copies with one number, that of the server whose name sorts last goes first",
+        rules, "twin_goes_first", lambda number, server, claim, me: False, Budget(crashes=1, unnoticed=1), "twice",
+        ("back up 0", "0: places on 1", "250 to the client", "put back 0, unnoticed", "0: places on 2", "crash 0"),
+    ),
+    "said again": Rule(
+        "who was sent `yours`, holds the copy and does not know of the hand-over is sent it again",
+        rules, "handed_again", lambda entry: (), Budget(crashes=1, hands=1), "stuck",
+        ("0: places on 1", "250 to the client", "hands: 0 says yours to 1", "1: hears yours from 0",
+         "crash 1", "restart 1"),
+    ),
+    "start": Rule(
+        "a hand-over counts in the process that heard it",
+        events, "after_start", lambda claim: claim, Budget(hands=1, restores=1), "twice",
+        ("0: places on 1", "250 to the client", "hands: 0 says yours to 1", "1: hears yours from 0", "back up 1"),
+    ),
+    "holders": Rule(
+        "of two servers that hold a message for each other, the one with the higher copy takes it over",
+        rules, "takes_from_holder", lambda claim, me, peer, answer: True, Budget(hands=1, unnoticed=1), "twice",
+        ("0: places on 1", "250 to the client", "hands: 0 says yours to 1", "1: hears yours from 0", "back up 1"),
+    ),
 }  # fmt: skip
 
-SMALL = (Budget(1, 0, 1), Budget(0, 0, 1, 1), Budget(1, 1, 0), Budget(0, 1, 1), Budget(1, 0, 0, 0, 1), Budget(0, 0, 1, 0, 1))
+SMALL = (
+    Budget(1, 0, 1),
+    Budget(0, 0, 1, 1),
+    Budget(1, 1, 0),
+    Budget(0, 1, 1),
+    Budget(1, 0, 0, 0, 1),
+    Budget(0, 0, 1, 0, 1),
+    Budget(late=1, unnoticed=1),
+    Budget(parts=1),
+)
 LARGE = (
     Budget(0, 1, 0, 1),
     Budget(2, 1, 0),
@@ -100,6 +132,9 @@ LARGE = (
     Budget(0, 0, 0, 1, 1),
     Budget(1, 0, 1, 0, 1),
     Budget(1, 1, 0, 0, 1),
+    Budget(crashes=1, unnoticed=1),
+    Budget(hands=1, unnoticed=1),
+    Budget(late=1, parts=1),
 )
 
 
@@ -153,7 +188,8 @@ LARGE_HUBS = (Copies(Budget(1, 1, 1)._replace(nodes=4, is_relayed=True), ("late:
 def without(*names: str) -> Iterator[None]:
     """These rules are off."""
     with ExitStack() as stack:
-        for rule in map(RULES.__getitem__, names):
+        off = {*names, *(hiding for name in names for hiding in RULES[name].hidden_by)}
+        for rule in map(RULES.__getitem__, sorted(off)):
             stack.enter_context(patch.object(rule.module, rule.function, rule.off))
         yield
 

@@ -57,6 +57,15 @@ class Told(NamedTuple):
         return Told((DiscardStatus.RELEASED,) * sum(released), sum(released[: self.heard]))
 
 
+class Backup(NamedTuple):
+    """A copy of one node's disk: its claim, what it has to tell, and to which databases."""
+
+    node: int
+    claim: int
+    told: tuple[Told, ...]
+    generation: tuple[int, ...]
+
+
 class State(NamedTuple):
     up: tuple[bool, ...]
     generation: tuple[int, ...]  # of each node's queue database
@@ -67,21 +76,25 @@ class State(NamedTuple):
     client: ClientHeard
     arrived: int  # copies that the recipient got
     excused: bool  # a documented cause of a duplicate has happened
-    cut: tuple[int, ...]  # two nodes that cannot reach each other
+    cut: int  # bit `pair_bit(a, b)`: these two cannot reach each other
     late: int  # budgets left
     crashes: int
     disks: int
     hands: int
     restores: int
-    backup: tuple[int, tuple[Told, ...]] | None  # of node 0: its claim, and what it has to tell
-    asked_older: int  # bit t: node 0 has asked t about a claim of the older copy
+    unnoticed: int
+    parts: int
+    backup: Backup | None
+    asked_older: int  # bit `lease_bit(n, t)`: node n has asked t about a claim of the older copy
+    alone: int  # bit t: t runs on an older disk that nobody noticed, with a claim that lists nobody
     waited: int  # bit t: t has waited for another server, and kept the answers that it had before. Only without rule *wait*
 
 
 class Budget(NamedTuple):
-    """How many faults may happen: late replies, crashes and cuts, destroyed disks, hand-overs, older copies of the database of node 0
-    that are put back. And of which world: how many nodes, and how many copies they want; `is_relayed`: node 1 relays the message to node 0
-    by TRACK, and keeps the shadow; `is_relayed_twice`: then node 2 does so too, because it has taken over what node 1 relayed."""
+    """How many faults may happen: late replies, crashes and cuts of two, destroyed disks, hand-overs, older copies of any node's database
+    that are put back; `unnoticed`: and that no peer recognises by a position; `parts`: times that no node reaches any other, until they
+    are joined in any order. And of which world: how many nodes, and how many copies they want; `is_relayed`: node 1 relays the message to
+    node 0 by TRACK, and keeps the shadow; `is_relayed_twice`: then node 2 does so too, because it has taken over what node 1 relayed."""
 
     late: int = 0
     crashes: int = 0
@@ -92,6 +105,8 @@ class Budget(NamedTuple):
     wanted: int = 1
     is_relayed: bool = False
     is_relayed_twice: bool = False
+    unnoticed: int = 0
+    parts: int = 0
 
 
 class Claims:
@@ -135,6 +150,10 @@ def lease_bit(node: int, server: int) -> int:
     return 1 << (WIDTH * node + server)
 
 
+def pair_bit(a: int, b: int) -> int:
+    return lease_bit(min(a, b), max(a, b))
+
+
 def put(values: tuple[Any, ...], index: int, value: Any) -> tuple[Any, ...]:
     return (*values[:index], value, *values[index + 1 :])
 
@@ -152,13 +171,16 @@ def first_state(known: Claims, budget: Budget) -> State:
         client=ClientHeard.WAITS,
         arrived=0,
         excused=False,
-        cut=(),
+        cut=0,
         late=budget.late,
         crashes=budget.crashes,
         disks=budget.disks,
         hands=budget.hands,
         restores=budget.restores,
+        unnoticed=budget.unnoticed,
+        parts=budget.parts,
         backup=None,
         asked_older=0,
+        alone=0,
         waited=0,
     )

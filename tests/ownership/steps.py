@@ -22,16 +22,18 @@ from tests.ownership.state import (
     SERVERS,
     WIDTH,
     Attempt,
+    Backup,
     Budget,
     ClientHeard,
     State,
     Told,
     database,
     lease_bit,
+    pair_bit,
     put,
 )
 
-FAULTS = ("crash", "destroy", "cut", "late", "hands", "back up", "put back")
+FAULTS = ("crash", "destroy", "cut", "part", "late", "hands", "back up", "put back")
 Step = tuple[str, State]
 NOBODY_HIGHER = (Outcome.YIELDED, Outcome.DONE, Outcome.WAIT)
 
@@ -47,6 +49,9 @@ class Steps:
         self.events = Events(budget.wanted)
         self.is_relayed = budget.is_relayed
         self.is_relayed_twice = budget.is_relayed_twice
+        self.is_parted = budget.parts > 0
+        self.has_disks = budget.disks > 0
+        self.reconciles = budget.restores + budget.unnoticed > 0
 
     def of(self, s: State) -> Iterator[Step]:
         """Name and state after each step; names of faults begin with one of `FAULTS`."""
@@ -70,10 +75,24 @@ class Steps:
             yield from self._leases_end(s, n, mine)
             yield from self._faults(s, n, mine)
         if s.cut:
-            yield "heal", s._replace(cut=())
-        elif s.crashes:
-            for pair in self.pairs:
-                yield f"cut {pair}", s._replace(cut=pair, crashes=s.crashes - 1)
+            yield from self._joined(s)
+        else:
+            if s.crashes:
+                for a, b in self.pairs:
+                    yield f"cut {(a, b)}", s._replace(cut=pair_bit(a, b), crashes=s.crashes - 1)
+            if s.parts:
+                yield "part all", s._replace(cut=sum(pair_bit(a, b) for a, b in self.pairs), parts=s.parts - 1)
+
+    def _joined(self, s: State) -> Iterator[Step]:
+        """All together; or, of nodes in parts, two parts."""
+        yield "heal", s._replace(cut=0)
+        if not self.is_parted:
+            return
+        parts = {frozenset(b for b in self.nodes if a == b or not s.cut & pair_bit(a, b)) for a in self.nodes}
+        if len(parts) > 2:
+            for one, other in combinations(sorted(map(sorted, parts)), 2):
+                cut = s.cut & ~sum(pair_bit(a, b) for a in one for b in other)
+                yield f"join {one} and {other}", s._replace(cut=cut)
 
     # looking
     def facts(self, s: State, n: int) -> Facts:
@@ -84,7 +103,7 @@ class Steps:
 
     @staticmethod
     def reach(s: State, a: int, b: int) -> bool:
-        return s.up[a] and s.up[b] and not (a in s.cut and b in s.cut)
+        return s.up[a] and s.up[b] and not s.cut & pair_bit(a, b)
 
     @staticmethod
     def lease(s: State, n: int, t: int) -> bool:
@@ -139,13 +158,17 @@ class Steps:
         if mine.role is not Role.PRIMARY or (n == 0 and mine.ownership == 1 and self._waits(s)):
             return
         claim = self.events.claim_of(s.claims[n])
-        in_the_way = rules.without_lease(claim, lambda copy: self.lease(s, n, SERVERS.index(copy.server)))
+        in_the_way = rules.without_lease(claim, lambda copy: self._suffices(s, n, SERVERS.index(copy.server), copy.choice))
         without = [SERVERS.index(server) for server in in_the_way]
         started = put(s.attempt, n, Attempt.STARTED)
         if not without:
-            yield f"{n}: starts", s._replace(attempt=started)
+            yield f"{n}: starts", s._replace(attempt=started, excused=s.excused or bool(s.alone & 1 << n))
         elif self.delivers_without_lease and not any(self.reach(s, n, t) for t in without):
             yield f"{n}: starts without lease", s._replace(attempt=started, excused=True)
+
+    def _suffices(self, s: State, n: int, t: int, choice: Choice) -> bool:
+        """No lease is needed on a server that was unheard, while it is away."""
+        return self.lease(s, n, t) or (choice is Choice.UNHEARD and not self.reach(s, n, t))
 
     # a primary
     def _primary(self, s: State, n: int, mine: Facts) -> Iterator[Step]:
@@ -188,17 +211,23 @@ class Steps:
     def _older(self, s: State, n: int) -> Iterator[Step]:
         """A claim of an older copy of the database of n: all nodes are asked before anything else."""
         me = self.node(s, n)
-        left = [t for t in self.nodes if t != n and not s.asked_older & 1 << t]
+        left = [t for t in self.nodes if t != n and not s.asked_older & lease_bit(n, t)]
         if not left or (self.delivers_without_lease and not any(self.reach(s, n, t) for t in left)):
-            again = self.commit(s, n, self.events.claimed_again(me), asked_older=0, excused=s.excused or bool(left))
+            asked_older = s.asked_older & ~(ALL << WIDTH * n)
+            again = self.commit(
+                s, n, self.events.claimed_again(me, self._unheard(left)), asked_older=asked_older, excused=s.excused or bool(left)
+            )
             yield f"{n}: claims again" + (f", {left} cannot be asked" if left else ""), again
         for t in left:
             if not self.reach(s, n, t):
                 continue
             asked, heard = self.events.review(me, self.node(s, t), False)
+            if heard is None or heard.outcome == Outcome.OLDER_COPY:
+                yield from self._renamed(s, t if heard is None else n)
+                continue
             after = self.commit(self._asked(s, t, n, asked, heard), n, heard)
             if heard.outcome not in NOBODY_HIGHER:
-                after = after._replace(asked_older=s.asked_older | 1 << t)
+                after = after._replace(asked_older=s.asked_older | lease_bit(n, t))
             if after != s:
                 yield f"{n}: asks {t} about an older copy: {heard.outcome or 'nothing new'}", after
             if s.late:
@@ -212,10 +241,12 @@ class Steps:
         seen: set[tuple[Any, ...]] = set()
         different = []
         for t in self.nodes:
-            if s.claims[t] == 0 and t not in s.cut and not any(s.leases & lease_bit(n, t) for n in self.nodes):
+            is_cut = any(s.cut & pair_bit(t, n) for n in self.nodes if n != t)
+            if s.claims[t] == 0 and not is_cut and not any(s.leases & lease_bit(n, t) for n in self.nodes):
                 entries = tuple(self.facts(s, n).entries[t] for n in self.nodes)
                 told = tuple(s.told[WIDTH * t + n] for n in self.nodes), tuple(s.told[WIDTH * n + t] for n in self.nodes)
-                looks = (s.up[t], s.generation[t], entries, told, self.is_relayed and t == 1)
+                is_backed_up = s.backup is not None and s.backup.node == t
+                looks = (s.up[t], s.generation[t], entries, told, self.is_relayed and t == 1, is_backed_up)
                 if looks in seen and not any(entries):
                     continue
                 seen.add(looks)
@@ -281,6 +312,9 @@ class Steps:
         """Primary n asks a server on its list."""
         runs = self.lease(s, n, t)
         asked, heard = self.events.review(self.node(s, n), self.node(s, t), runs)
+        if heard is None or heard.outcome == Outcome.OLDER_COPY:
+            yield from self._renamed(s, t if heard is None else n)
+            return
         name = f"{n}: reviews {t}: {heard.outcome or 'nothing new'}"
         said = self._asked(s, t, n, asked, heard)
         leases = said.leases | lease_bit(n, t) if asked.is_held_for_asker else said.leases
@@ -291,6 +325,8 @@ class Steps:
             yield from self._choose_again(after, n, t)
         else:
             yield name, after
+            if heard.other is not None and self.facts(after, n).is_primary and self.is_parted and self.reach(s, n, heard.other):
+                yield from ((f"{name}; {what}", then) for what, then in self._review(after, n, heard.other) if not what.startswith(FAULTS))
         if s.late:
             unheard = self._asked(s, t, n, asked, None)
             if unheard != s:
@@ -301,6 +337,8 @@ class Steps:
         raised, asked, heard = self.events.choose_again(me, self.node(s, t), self.lease(s, n, t))
         if self.events.facts(raised.claim).placement > CHOICES_MAX:
             return
+        if heard is None:
+            return  # its database is an older copy, as the question before shows
         asking = self.commit(s, n, raised)
         said = self._asked(asking, t, n, asked, heard)
         leases = said.leases | lease_bit(n, t) if asked.is_held_for_asker else said.leases
@@ -312,7 +350,7 @@ class Steps:
 
     def _everybody(self, s: State, n: int, t: int) -> Iterator[Step]:
         """The copy on t is gone although its lease had ended: n asks all other nodes, one after the other."""
-        name, claim_before = f"{n}: {t} holds nothing", s.claims[n]
+        name, claim_before, unheard_by_us = f"{n}: {t} holds nothing", s.claims[n], []
         for other in self.nodes:
             if other in (n, t):
                 continue
@@ -322,8 +360,12 @@ class Steps:
                         yield f"{name}, {other} cannot be asked yet", s
                     return
                 name, s = f"{name}, {other} cannot be asked", s._replace(excused=True)
+                unheard_by_us.append(other)
                 continue
             asked, heard = self.events.review(self.node(s, n), self.node(s, other), self.lease(s, n, other))
+            if heard is None or heard.outcome == Outcome.OLDER_COPY:
+                yield from self._renamed(s, other if heard is None else n)
+                return
             if s.late:
                 unheard = self._asked(s, other, n, asked, None)
                 yield f"late: {n} asks {other}, does not hear the answer", unheard._replace(late=s.late - 1)
@@ -334,7 +376,12 @@ class Steps:
                 yield f"{name}, {other} is asked: {heard.outcome}", s
                 return
             name = f"{name}, {other} claims nothing more"
-        yield name, self.commit(s, n, self.events.local("nobody_claims_more", s.claims[n], t))
+        yield name, self.commit(s, n, self.events.local("nobody_claims_more", s.claims[n], t, self._unheard(unheard_by_us)))
+
+    def _unheard(self, nodes: list[int]) -> frozenset[int]:
+        """Rule *unheard*. In other worlds no two holders of copies promote without meeting: the state would be the same but for an entry
+        that is asked, and leaves the list."""
+        return frozenset(nodes) if self.is_parted or self.reconciles else frozenset()
 
     # a shadow server
     def _silent(self, s: State, n: int, mine: Facts) -> bool:
@@ -355,17 +402,23 @@ class Steps:
                 yield f"{n}: its primary {p} lives", self.commit(s, n, self.events.lives(s.claims[n]))
             if p is not None and self.reach(s, n, p) and self.events.wanted > 1:
                 yield from self._follow(s, n, p)
+            if p is not None and self.reach(s, n, p) and self.reconciles:
+                yield from self._reconcile(s, n, p)
             return
         others = [o for o in self.nodes if o != n and not (mine.handed and o == p)]
         reachable = frozenset(o for o in others if self.reach(s, n, o))
         me = self.node(s, n)
-        alone = self.events.alone(me, reachable)
+        unheard_by_us = self._unheard([o for o in others if o not in reachable])
+        alone = self.events.alone(me, reachable, unheard_by_us)
         if alone.outcome == Outcome.PROMOTED:
             yield f"{n}: promotes", self._promoted(s, n, alone, mine, others)
         # A round may have begun when more could be reached than now: then this is not its last answer.
         rounds = [(o, hoped) for o in reachable for hoped in {reachable, frozenset(others)}]
         for o, hoped in rounds:
-            asked, heard = self.events.answered(me, self.node(s, o), hoped)
+            asked, heard = self.events.answered(me, self.node(s, o), hoped, unheard_by_us)
+            if heard is None or heard.outcome == Outcome.OLDER_COPY:
+                yield from self._renamed(s, o if heard is None else n)
+                continue
             if hoped != reachable and heard.outcome != Outcome.ASKED:
                 continue
             said = self._asked(s, o, n, asked, heard)
@@ -381,6 +434,25 @@ class Steps:
                 unheard = self._asked(s, o, n, asked, None)
                 if unheard != s:
                     yield f"late: {n} asks {o}, does not hear the answer", unheard._replace(late=s.late - 1)
+
+    def _reconcile(self, s: State, n: int, p: int) -> Iterator[Step]:
+        """The primary of n answers: n asks whether it still needs the copy, after a start of either and once a span."""
+        asked, heard = self.events.reconcile(self.node(s, n), self.node(s, p))
+        if heard is None:
+            yield from self._renamed(s, p)
+            return
+        after = self.commit(self._asked(s, p, n, asked, heard), n, heard)
+        if after != s:
+            yield f"{n}: reconciles with {p}: {heard.outcome or 'nothing new'}", after
+
+    def _meet(self, s: State, n: int, o: int) -> Iterator[Step]:
+        """Node o promoted, and is not the primary of n: n asks it."""
+        asked, heard = self.events.meet(self.node(s, n), self.node(s, o))
+        if heard is None:
+            yield from self._renamed(s, o)
+            return
+        said = self._asked(s, o, n, asked, heard)
+        yield f"meets {o}: {heard.outcome or 'not now'}", self.commit(said, n, heard)
 
     def _follow(self, s: State, n: int, p: int) -> Iterator[Step]:
         """The primary of n has yielded: n asks the server to which it did, when it was told so or once a span."""
@@ -409,6 +481,8 @@ class Steps:
     def _claims_more(self, s: State, o: int, n: int, mine: Facts) -> bool:
         if not self.facts(s, o).is_primary or (o == mine.primary and mine.database == database(o, s.generation[o])):
             return False
+        if self.is_parted or self.reconciles:
+            return True  # it has taken the message over too, and is away: they meet when it returns
         return self.events.claim_of(s.claims[o]).number > self.events.claim_of(s.claims[n]).number
 
     # discard notifications
@@ -425,11 +499,11 @@ class Steps:
 
     def _hear(self, s: State, n: int, p: int, told: Told) -> Iterator[Step]:
         news = told.statuses[told.heard :]
-        after, asks = s, False
+        after, asks, meets = s, False, False
         for status in news:
             heard = self.events.hear(after.claims[n], self.node(s, p), status)
             after = self.commit(after, n, heard)
-            asks = heard.outcome == Outcome.REVIEW
+            asks, meets = heard.outcome == Outcome.REVIEW, heard.outcome == Outcome.MEET
         after = after._replace(told=put(after.told, WIDTH * p + n, Told(told.statuses, len(told.statuses))))
         name = f"{n}: hears {', '.join(news)} from {p}"
         if s.late and DiscardStatus.RELEASED in told.statuses:
@@ -438,6 +512,8 @@ class Steps:
         yield name, after
         if asks and after.attempt[n] is Attempt.IDLE:
             yield from ((f"{name}; {what}", then) for what, then in self._review(after, n, p) if not what.startswith(FAULTS))
+        if meets:
+            yield from ((f"{name}; {what}", then) for what, then in self._meet(after, n, p))
 
     def _acknowledged(self, s: State, n: int, p: int) -> State:
         told = s.told[WIDTH * p + n]
@@ -473,12 +549,15 @@ class Steps:
             )
             yield f"crash {n}", crashed
         if not s.up[n]:
-            yield f"restart {n}", s._replace(up=put(s.up, n, True))
-        if n == 0 and s.restores:
-            if s.backup is None and mine.is_primary and s.client is ClientHeard.ACKNOWLEDGED:
-                yield "back up 0", s._replace(backup=(s.claims[0], s.told[:WIDTH]))
-            elif s.backup is not None:
-                yield "put back 0", self._put_back(s, mine)
+            yield f"restart {n}", s._replace(up=put(s.up, n, True), claims=put(s.claims, n, self.events.started(s.claims[n])))
+        if s.restores or s.unnoticed:
+            if s.backup is None and self._may_back_up(s, mine):
+                yield f"back up {n}", s._replace(backup=Backup(n, s.claims[n], s.told[WIDTH * n : WIDTH * n + WIDTH], s.generation))
+            elif s.backup is not None and s.backup.node == n:
+                if s.restores:
+                    yield f"put back {n}", self._put_back(s, n, mine, is_noticed=True)
+                if s.unnoticed and (s.backup.claim, s.backup.told) != (s.claims[n], s.told[WIDTH * n :][:WIDTH]):
+                    yield f"put back {n}, unnoticed", self._put_back(s, n, mine, is_noticed=False)
         if s.disks:
             # I4 (a), (b). A poll and a round of questions take a moment.
             told = tuple(Told() if n in (place // WIDTH, place % WIDTH) else told for place, told in enumerate(s.told))
@@ -514,24 +593,56 @@ class Steps:
         is_unheard = any(DiscardStatus.DELIVERED in told.statuses[told.heard :] for told in s.told)
         return is_unheard or any(self.facts(s, t).has_asked and not s.waited & 1 << t for t in self.nodes)
 
-    def _put_back(self, s: State, mine: Facts) -> State:
-        """Node 0 runs on an older copy of its database, which gets a new id."""
+    def _may_back_up(self, s: State, mine: Facts) -> bool:
+        """What is backed up after the message has arrived has nothing to deliver. Together with a destroyed disk, the loss of a copy by a
+        restore is a second failure: then only a primary is put back."""
+        return not s.arrived and (not self.has_disks or (mine.is_primary and s.client is ClientHeard.ACKNOWLEDGED))
+
+    def _put_back(self, s: State, n: int, mine: Facts, *, is_noticed: bool) -> State:
+        """Node n runs on an older copy of its disk. If that is noticed, the database gets a new id."""
         assert s.backup is not None
-        claim, own = s.backup
-        told = tuple(Told() if place % WIDTH == 0 else told for place, told in enumerate(s.told))
-        told = (*(Told(of.statuses) for of in own), *told[WIDTH:])
-        is_unheard = s.attempt[0] is Attempt.ARRIVED or self._is_unheard(s, 0, mine)
-        # who was asking the others because 0 was lost asks all again: the incarnation of 0 is another one
-        rounds_over = [key if self.facts(s, t).primary != 0 else self.events.lives(key).claim for t, key in enumerate(s.claims)]
-        return s._replace(
-            up=put(s.up, 0, True),
-            generation=put(s.generation, 0, s.generation[0] + 1),
-            claims=put(tuple(rounds_over), 0, claim),
-            leases=s.leases & ~ALL,
-            attempt=put(s.attempt, 0, Attempt.IDLE),
-            told=told,
-            excused=s.excused or is_unheard,
-            restores=s.restores - 1,
-            backup=None,
-            asked_older=0,
+        backup = s.backup
+        was = self.events.facts(backup.claim)
+        told = tuple(of if place % WIDTH != n else Told() if is_noticed else Told(of.statuses) for place, of in enumerate(s.told))
+        own = tuple(
+            Told(of.statuses) if t >= len(s.generation) or backup.generation[t] == s.generation[t] else Told()
+            for t, of in enumerate(backup.told)
         )
+        told = (*told[: WIDTH * n], *own, *told[WIDTH * n + WIDTH :])
+        is_unheard = s.attempt[n] is Attempt.ARRIVED or self._is_unheard(s, n, mine)
+        # I4 (c): the former primary was away for the span, and who was to tell it so has forgotten that
+        is_unheard |= was.primary is not None and mine.role is not Role.SHADOW and self.facts(s, was.primary).role is Role.PRIMARY
+        # docs/design.md 6.2 "Rolled back", limits: what it has unfinished without a listed server, or what has been delivered since; a
+        # peer that knows of the delivery has heard a later position, and would notice
+        is_late = not is_noticed and bool(s.arrived)
+        is_alone = not is_noticed and was.is_primary and not was.lease_mask
+        put_in_place = s._replace(
+            up=put(s.up, n, True),
+            claims=put(s.claims, n, self.events.started(backup.claim)),
+            attempt=put(s.attempt, n, Attempt.IDLE),
+            told=told,
+            client=ClientHeard.UNANSWERED if n == 0 and self._waits(s) else s.client,
+            excused=s.excused or is_unheard or is_late,
+            alone=s.alone | is_alone << n,
+            restores=s.restores - is_noticed,
+            unnoticed=s.unnoticed - (not is_noticed),
+            backup=None,
+        )
+        return self._started_again(put_in_place, n, is_renamed=is_noticed)
+
+    def _started_again(self, s: State, n: int, *, is_renamed: bool) -> State:
+        """Who was asking the others because n was lost asks all again: the incarnation of n is another one."""
+        rounds_over = [key if self.facts(s, t).primary != n else self.events.lives(key).claim for t, key in enumerate(s.claims)]
+        return s._replace(
+            generation=put(s.generation, n, s.generation[n] + is_renamed),
+            claims=put(tuple(rounds_over), n, s.claims[n]),
+            leases=self._no_leases(s, n),
+            asked_older=s.asked_older & ~(ALL << WIDTH * n),
+        )
+
+    def _renamed(self, s: State, n: int) -> Iterator[Step]:
+        """A number shows n, between two attempts, that its database is an older copy: it starts again under a new id."""
+        if s.attempt[n] is Attempt.IDLE and s.up[n]:
+            told = tuple(of if place % WIDTH != n else Told() for place, of in enumerate(s.told))
+            started = s._replace(told=told, claims=put(s.claims, n, self.events.started(s.claims[n])))
+            yield f"{n}: finds that it is on an older copy", self._started_again(started, n, is_renamed=True)
