@@ -174,3 +174,30 @@ def test_clocks_that_differ_a_little_are_no_news() -> None:
     summary["now"] = summary["input"]["last_at"] = EARLY
 
     assert [] == cautions_of(summary) == cautions_of(summaries.empty()) == cautions_of(summaries.month())
+
+
+def test_logs_that_were_collected_twice_are_a_caution() -> None:
+    summary = summaries.demo()
+    summary["input"] |= {"one_server": [["A1", "a1.nordhof.example"]], "files_alike": 2}
+
+    assert [
+        "The directories A1 and a1.nordhof.example have logs of one server: each row counts once.",
+        "2 log files have the rows of another one, as a copy has: each row counts once.",
+    ] in cautions(summary)
+
+
+def test_the_page_says_whose_logs_these_are_and_each_reason_once() -> None:
+    summary = summaries.demo()
+    assert "These are logs of" not in render(summary)
+    for one in summary["input"]["servers"][1:]:
+        one["format"] = "exchange2016"
+    summary["not_computable"] = [
+        {"figure": figure, "format": format, "why": "Exchange logs none"}
+        for figure in ("shadow_latency", "shadow_share")
+        for format in ("exchange2013", "exchange2016")
+    ]
+    page = render(summary)
+
+    assert "These are logs of Exchange 2016/2019 (" in page
+    assert "and shadowrelay (1 server)." in page
+    assert 1 == page.count("Exchange logs none")
