@@ -253,8 +253,8 @@ def _started(master: str, settings: Mapping[str, str], said: Others, attempts: l
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.master(master).appName("shadowrelay sla")
     with utf8_locale() as is_ours, _undisturbed(said.arguments, is_on_this_machine(master)):
+        builder = SparkSession.builder.master(master).appName("shadowrelay sla")
         if is_ours and is_on_this_machine(master):
             builder = builder.config("spark.executorEnv.LC_ALL", UTF8_LOCALE)
         for key, value in settings.items():
