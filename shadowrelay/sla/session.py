@@ -254,8 +254,8 @@ def _started(master: str, settings: Mapping[str, str], said: Others, attempts: l
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.master(master).appName("shadowrelay sla")
-    with utf8_locale() as is_ours, _undisturbed(said.arguments, is_on_this_machine(master)):
+    with utf8_locale() as is_ours, _undisturbed(said.arguments):
+        builder = SparkSession.builder.master(master).appName("shadowrelay sla")
         if is_ours and is_on_this_machine(master):
             builder = builder.config("spark.executorEnv.LC_ALL", UTF8_LOCALE)
         for key, value in settings.items():
@@ -310,18 +310,17 @@ def _launch(settings: Mapping[str, str]) -> None:
 
 
 @contextmanager
-def _undisturbed(arguments: Sequence[str], is_local: bool) -> Iterator[None]:
-    """While a JVM starts: what was set for other programs is away."""
-    changed: dict[str, str | None] = dict.fromkeys(STRANGE)
-    changed |= {"PYSPARK_SUBMIT_ARGS": shlex.join([*arguments, SHELL]), "SPARK_HOME": spark_home()}
+def _undisturbed(arguments: Sequence[str]) -> Iterator[None]:
+    """While a JVM starts, with these arguments for Spark. What was set for others is away for good: pyspark asks for it later, too."""
+    for name in STRANGE:
+        os.environ.pop(name, None)
+    changed: dict[str, str | None] = {"PYSPARK_SUBMIT_ARGS": shlex.join([*arguments, SHELL]), "SPARK_HOME": spark_home()}
     before = {name: os.environ.get(name) for name in changed}
     _set(changed)
     try:
         yield
     finally:
         _set(before)
-        if is_local:
-            os.environ.pop("SPARK_PREFER_IPV6", None)  # read later, too
 
 
 def _set(values: Mapping[str, str | None]) -> None:
