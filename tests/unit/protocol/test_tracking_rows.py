@@ -217,6 +217,7 @@ def test_at_resubmit_the_server_is_the_new_primary_and_the_reference_the_old_one
         ("Reason", reason.value),
         ("SilentSince", "2026-11-21T09:59:40.123456Z"),
         ("DetectedAt", "2026-11-21T10:00:00.123456Z"),
+        ("ClientSaidBy", OTHER),
     ) == event.custom_data
 
 
