@@ -18,7 +18,8 @@ from tests.kit.warm import Warm
 
 # How long an example takes says something about the machine only. A profile of Hypothesis that is in force stays the base of ours.
 ANY_MACHINE = "any machine"
-settings.register_profile(ANY_MACHINE, settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+NO_PLACE = {} if os.access(".", os.W_OK) else {"database": None}  # Hypothesis keeps its examples in the checkout
+settings.register_profile(ANY_MACHINE, settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow], **NO_PLACE)
 settings.load_profile(ANY_MACHINE)
 
 
