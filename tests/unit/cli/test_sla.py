@@ -55,7 +55,7 @@ class Job:
     @property
     def session(self) -> Any:
         def spark_session(master: str, driver_memory: str, is_small: bool, is_medium: bool) -> str:
-            return f"{master} {driver_memory}{' small' if is_small else ' medium' if is_medium else ''}"
+            return f"{master} {driver_memory or 'auto'}{' small' if is_small else ' medium' if is_medium else ''}"
 
         return SimpleNamespace(
             check_spark=self._check,
@@ -104,7 +104,9 @@ class Job:
             self.asked.append((logs, options))
             return logs
 
-        return SimpleNamespace(require_logs=require_logs, is_little=self._is_little, MEDIUM_BYTES=MEDIUM)
+        return SimpleNamespace(
+            require_logs=require_logs, is_little=self._is_little, MEDIUM_BYTES=MEDIUM, left_out=lambda logs: (), told_left_out=str
+        )
 
     def _is_little(self, found: str, bytes_max: int = 0) -> bool:
         return found == self.little or (found == self.medium and bytes_max == MEDIUM)
@@ -173,7 +175,7 @@ def test_a_report_from_logs_goes_through_a_temporary_warehouse(job: Job) -> None
 
     options = {"objectives_file": None, "now": datetime(2026, 11, 21, 16, tzinfo=UTC), "is_final": True, "textfile": "/t"}
     assert 0 == result.exit_code
-    assert [("/l", {"may_be_empty": False}), ("temporary", "/l", {}), ("local[*] 4g", "/temporary", "/o", options)] == job.asked
+    assert [("/l", {"may_be_empty": False}), ("temporary", "/l", {}), ("local[*] auto", "/temporary", "/o", options)] == job.asked
     assert result.stderr.endswith("shadowrelay: No log of mx1.east \\u001b[31m. Two.\nshadowrelay: Dated 2190.\n")
     assert result.stdout.endswith("/o/report.html\n")
 
@@ -184,7 +186,7 @@ def test_a_medium_input_that_is_read_once_is_worth_one_compiler(job: Job, source
 
     run("report", "--output", "/o", source, "/l")
 
-    assert "local[*] 4g medium" == job.asked[-1][0]
+    assert "local[*] auto medium" == job.asked[-1][0]
 
 
 @pytest.mark.parametrize("source", ["--logs", "--warehouse"])
@@ -193,7 +195,7 @@ def test_little_that_is_read_once_is_not_worth_compiling_for(job: Job, source: s
 
     run("report", "--output", "/o", source, "/l")
 
-    assert "local[*] 4g small" == job.asked[-1][0]
+    assert "local[*] auto small" == job.asked[-1][0]
 
 
 @pytest.mark.parametrize("source", ["--logs", "--warehouse"])
@@ -202,7 +204,7 @@ def test_on_a_cluster_little_is_computed_so_that_an_executor_may_be_lost(job: Jo
 
     run("report", "--output", "/o", source, "/l", "--master", "spark://a:7077")
 
-    assert "spark://a:7077 4g" == job.asked[-1][0]
+    assert "spark://a:7077 auto" == job.asked[-1][0]
 
 
 @pytest.mark.parametrize("source", ["--logs", "--warehouse"])
@@ -212,14 +214,14 @@ def test_a_message_is_looked_for_in_little_without_spark(job: Job, source: str) 
     run("trace", "m1", source, "/l")
     assert ("here", f"/l {source}", "m1") == job.asked[-1]
     run("trace", "m1", source, "/l", "--master", "local[2]")
-    assert "local[2] 4g small" == job.asked[-1][0]
+    assert "local[2] auto small" == job.asked[-1][0]
 
 
 @pytest.mark.parametrize("source", ["--logs", "--warehouse"])
 def test_it_is_looked_for_in_much_with_spark(job: Job, source: str) -> None:
     run("trace", "m1", source, "/l")
 
-    assert "local[*] 4g" == job.asked[-1][0]
+    assert "local[*] auto" == job.asked[-1][0]
 
 
 def test_what_goes_on_may_become_much(job: Job) -> None:
@@ -229,7 +231,7 @@ def test_what_goes_on_may_become_much(job: Job) -> None:
     run("watch", "--logs", "/l", "--warehouse", "/w", "--output", "/o")
     run("ingest", "--logs", "/l", "--warehouse", "/w")
 
-    assert [] == [each for each in job.asked if "local[*] 4g small" in each]
+    assert [] == [each for each in job.asked if "local[*] auto small" in each]
 
 
 def test_a_report_from_a_warehouse_takes_it_as_it_is(job: Job) -> None:
@@ -383,7 +385,7 @@ def test_a_trace_of_several_messages_says_of_which_each_row_is(job: Job) -> None
 def test_watch_is_given_all_it_needs(job: Job) -> None:
     run("watch", "--logs", "/l", "--warehouse", "/w", "--output", "/o")
 
-    assert ("local[*] 4g", "/l", "/w", "/o") == job.asked[-1][:4]
+    assert ("local[*] auto", "/l", "/w", "/o") == job.asked[-1][:4]
     assert {"sites", "objectives_file", "textfile", "interval", "tell"} == set(job.asked[-1][4])
 
 
@@ -399,7 +401,8 @@ def test_what_spark_says_ends_the_command_without_a_stack(job: Job, monkeypatch:
 
     result = run("report", "--warehouse", "/w", "--output", "/o")
 
-    assert (1, True) == (result.exit_code, "Spark failed: [NO_FILE] gone\n" in result.stderr)
+    assert result.stderr.startswith("Spark failed: [NO_FILE] gone (more in ")
+    assert (1, False) == (result.exit_code, "java.lang.Thread" in result.stderr)
 
 
 @pytest.mark.parametrize(("command", "option"), [("report", "--warehouse"), ("report", "--output"), ("watch", "--logs")])
@@ -506,7 +509,7 @@ def test_spark_is_started_once_and_only_for_much(job: Job) -> None:
     job.is_much = True
     result = run(*words)
 
-    assert ("local[2] 4g", "local[2] 4g") == job.asked[-1]
+    assert ("local[2] auto", "local[2] auto") == job.asked[-1]
     assert 1 == result.stderr.count("starting Spark")
 
 
