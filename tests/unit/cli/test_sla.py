@@ -62,6 +62,7 @@ class Job:
             check_packages=lambda: None,
             spark_session=spark_session,
             failure_of=self.told,
+            jvm_end=lambda: "",
             require_settings=session_module.require_settings,
             local_cores=session_module.local_cores,
         )
@@ -401,7 +402,7 @@ def test_what_spark_says_ends_the_command_without_a_stack(job: Job, monkeypatch:
 
     result = run("report", "--warehouse", "/w", "--output", "/o")
 
-    assert result.stderr.startswith("Spark failed: [NO_FILE] gone (more in ")
+    assert "\nSpark failed: [NO_FILE] gone (more in " in result.stderr
     assert (1, False) == (result.exit_code, "java.lang.Thread" in result.stderr)
 
 
