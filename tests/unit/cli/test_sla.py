@@ -402,7 +402,7 @@ def test_what_spark_says_ends_the_command_without_a_stack(job: Job, monkeypatch:
 
     result = run("report", "--warehouse", "/w", "--output", "/o")
 
-    assert "\nSpark failed: [NO_FILE] gone (more in " in result.stderr
+    assert "shadowrelay: Spark failed: [NO_FILE] gone (more in " in result.stderr
     assert (1, False) == (result.exit_code, "java.lang.Thread" in result.stderr)
 
 
