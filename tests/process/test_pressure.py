@@ -144,7 +144,7 @@ async def test_pressure_is_visible_to_scrapers_balancers_and_operators(
             await until(lambda wanted=wanted: level(node) == wanted)
             seen.append(await look())
 
-    assert [(200, False, "normal", 0, 0), (200, True, "medium", 1, 1), (503, False, "high", 2, 2), (200, False, "normal", 0, 0)] == seen
+    assert [(200, False, "normal", 0, 0), (200, True, "medium", 1, 1), (503, True, "high", 2, 2), (200, False, "normal", 0, 0)] == seen
 
 
 async def test_refusals_at_mail_are_counted(node: Node, machine: FakeMachine) -> None:

@@ -251,8 +251,12 @@ class Checker:
                 if host != machine.host and other is not None and other.role is Role.SHADOW and other.number == after.number:
                     self.violation("I4", f"two copies of {message_id} have one number: {machine.name} and {host}, {_text(after)}")
         if after.is_primary and (before is None or not before.is_primary):
-            self._lost[machine.host, message_id] = "" if before is None else before.primary
+            self._lost[machine.host, message_id] = self._lost_original(machine.host, message_id) if before is None else before.primary
             self.check_owner(message_id)
+
+    def _lost_original(self, host: str, notice: MessageId) -> str:
+        """From whom it took over what this notice tells of: both heirs of a server make the same one."""
+        return next((name for message_id, _ in self._tells_of[notice] if (name := self._lost.get((host, message_id)))), "")
 
     def _content(self, machine: Machine, message_id: MessageId, sha256: bytes) -> None:
         if message_id in self.notices:

@@ -12,14 +12,16 @@ from unittest.mock import patch
 
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Ordinals
-from shadowrelay.model.ownership import Claim, Transition
+from shadowrelay.model.ownership import Claim, DiscardEvent, DiscardStatus, Transition
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.tracking import EventId, TrackingEvent
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import claims, rules
+from shadowrelay.ownership.rules import PeerDatabase
 from shadowrelay.pipeline import delivery_rules, dsn, repeats
 from shadowrelay.pipeline.leases import Leases
 from shadowrelay.pipeline.review import ReviewService
+from shadowrelay.pipeline.rolled_back import RolledBackService
 from shadowrelay.protocol import tracking
 from shadowrelay.smtp import deliverer
 from shadowrelay.store import content, promises, writing
@@ -88,6 +90,14 @@ async def _asks_nothing(self: ReviewService, server: ServerName) -> None:
     return
 
 
+def _hears_no_released(heard: Callable[..., Any]) -> Callable[..., Any]:
+    def off(claim: Claim | None, speaker: PeerDatabase, event: DiscardEvent) -> Any:
+        is_of_primary = claim is not None and claim.is_primary and event.status is DiscardStatus.RELEASED
+        return Transition(claim, claim) if is_of_primary else heard(claim, speaker, event)
+
+    return off
+
+
 class _WithoutDsync:
     """`os` as it is, but a write returns when the kernel has it."""
 
@@ -124,6 +134,14 @@ RULES: dict[str, RuleOff] = {
         "a listed server that returns or starts again is asked about the copies that count there",
         ((ReviewService, "request_server", _asks_nothing), (rules, "is_older_copy", lambda openings, position, seen: False)),
         ("restored-in-traffic",), "has too few copies",
+    ),
+    "closing": RuleOff(
+        "a node that has recognised its database as an older copy takes nothing over, and sends no final dot, until it has started again",
+        ((RolledBackService, "_close", lambda self: self.found.set()),),
+    ),
+    "expired copies": RuleOff(
+        "a copy that expires before its message ends is placed again",
+        ((claims, "heard", _hears_no_released(claims.heard)),),
     ),
     "patience": RuleOff(
         "what has expired waits a span for servers that may know its end",
