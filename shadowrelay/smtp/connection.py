@@ -119,6 +119,7 @@ class Connection(SMTP):
         self._refused_at_once: Reply | None = None
         self._began_at = 0.0
         self._is_ours = False  # of a peer, or of a client that may relay
+        self._is_old = False  # the session of a peer ends after the transaction in progress
 
     # life cycle
 
@@ -295,17 +296,22 @@ class Connection(SMTP):
     def _reset_timeout(self, duration: float | None = None) -> None:
         self._timeout_handle = self.loop.call_at(self._ends_at(), self._timeout_cb)
 
+    def _inactive_at(self) -> float:
+        return self.own_reader.progress_at + self.reception.connector.connection_inactivity_timeout.total_seconds()
+
     def _ends_at(self) -> float:
-        connector = self.reception.connector
-        inactive_at = self.own_reader.progress_at + connector.connection_inactivity_timeout.total_seconds()
-        life = connector.connection_timeout.total_seconds()
-        return min(inactive_at, self._began_at + (life * LIVES_OF_A_PEER if self.state.peer else life))
+        life = self.reception.connector.connection_timeout.total_seconds()
+        return min(self._inactive_at(), self._began_at + (life * LIVES_OF_A_PEER if self.state.peer else life))
 
     def _timeout_cb(self) -> None:
+        now = self.loop.time()
         if self._is_our_time:
             self._is_timer_due = True  # `_end_our_time` reschedules it
-        elif self._ends_at() > self.loop.time():
+        elif self._ends_at() > now:
             self._reset_timeout()
+        elif self.state.peer and self.is_busy and (inactive_at := self._inactive_at()) > now:
+            self._is_old = True  # a copy is not cut off: its primary server would have to place another one
+            self._timeout_handle = self.loop.call_at(inactive_at, self._timeout_cb)
         else:
             self.hang_up(TIMED_OUT, "timeout")
 
@@ -502,6 +508,8 @@ class Connection(SMTP):
                         self.refuse(COMMAND_TOO_LONG)
                 if self._is_draining and self.is_idle() and not self.state.peer:
                     self._hang_up_drained()
+                if self._is_old and not self.is_busy:
+                    self.hang_up(TIMED_OUT, "timeout")
         except (OSError, asyncio.IncompleteReadError):
             self.hang_up(None, "lost")
         except Exception:

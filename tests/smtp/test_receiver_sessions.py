@@ -18,6 +18,7 @@ from shadowrelay.smtp.receiver import Receiver
 from tests.kit.clients import TO_DATA, Client
 from tests.kit.clock import PATIENCE_SECONDS, until
 from tests.kit.receiving import HELLO, PEER, Station, files_in, in_a_session, receiving
+from tests.smtp.copies import HELD, a_copy
 
 OK = "250 2.0.0 OK"
 
@@ -292,15 +293,33 @@ def test_after_the_reply_the_inactivity_timeout_begins_anew(tmp_path: Path) -> N
     assert 700.0 == in_a_session(tmp_path, scenario, connection_timeout="1h")
 
 
-def test_the_session_of_a_peer_has_no_connection_timeout(tmp_path: Path) -> None:
+def test_the_session_of_a_peer_lasts_six_times_the_connection_timeout(tmp_path: Path) -> None:
     async def scenario(station: Station, client: Client) -> Any:
         client.writer.write(b"EHLO b.example\r\n" + HELLO.encode() + b"\r\n")
-        for _ in range(20):
+        for _ in range(17):
             await asyncio.sleep(200)
             client.writer.write(b"XQDISCARD 400\r\n")
         return (await ended_at(client))[0]
 
-    assert 4300.0 == in_a_session(tmp_path, scenario, **PEER)
+    assert 3600.0 == in_a_session(tmp_path, scenario, **PEER)
+
+
+def test_the_age_of_a_session_cuts_no_copy_off(tmp_path: Path) -> None:
+    async def scenario(station: Station, client: Client) -> Any:
+        client.writer.write(b"EHLO b.example\r\n" + HELLO.encode() + b"\r\n")
+        for _ in range(17):
+            await asyncio.sleep(200)
+            client.writer.write(b"XQDISCARD 400\r\n")
+        copy = a_copy(b"x" * 1_000)
+        client.writer.write(copy[:500])
+        await asyncio.sleep(150)
+        client.writer.write(copy[500:800])
+        await asyncio.sleep(150)  # the session is an hour old within this
+        client.writer.write(copy[800:])
+        at, rest = await ended_at(client)
+        return at, len(station.peer_requests.holds), rest.endswith(f"{HELD}\r\n".encode() + TIMED_OUT)
+
+    assert (3700.0, 1, True) == in_a_session(tmp_path, scenario, **PEER)
 
 
 def test_a_client_that_does_not_read_its_last_reply_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
