@@ -169,7 +169,7 @@ class Connection(SMTP):
         self.reception.peer_addresses.add(self.state.address)
         if not self._is_ours:
             self._is_ours = True
-            self.reception.count.proved()
+            self.reception.count.proved(self.state.address)
 
     def pause_writing(self) -> None:
         """The client does not read its replies: stop reading from it."""

@@ -62,6 +62,22 @@ def test_addresses_of_one_ipv6_network_are_one_client() -> None:
     assert ["192.0.2.1", "nonsense:", ""] == [client_network(text) for text in ("192.0.2.1", "nonsense:", "")]
 
 
+def test_clients_of_ours_in_one_ipv6_network_are_many() -> None:
+    count = SessionCount()
+
+    assert [None] * 5 == [count.enter(f"2001:db8:0:1::{number}", 10, 2, is_ours=True) for number in range(5)]
+
+
+def test_a_peer_that_has_proved_its_name_leaves_no_trace_among_strangers() -> None:
+    count = SessionCount()
+    count.enter("2001:db8:0:1::1", 10, 2, is_ours=False)
+
+    count.proved("2001:db8:0:1::1")
+    count.leave("2001:db8:0:1::1", is_ours=True)
+
+    assert ({}, [0, 0]) == (dict(count._by_client), count._counts)
+
+
 def test_strangers_take_no_session_of_clients_that_may_relay() -> None:
     count = SessionCount()
 
