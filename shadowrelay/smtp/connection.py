@@ -16,7 +16,6 @@ import ssl
 import uuid
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
-from itertools import islice
 from typing import Any, ClassVar
 
 import structlog
@@ -139,6 +138,8 @@ class Connection(SMTP):
         if self.reception.descriptors.refuses_session(_number_of(transport), is_ours=self._is_ours):
             self._refused_at_once, self._is_counted_only = TOO_MANY_SESSIONS, True
         self._sessions[self] = None
+        if not self._is_ours:
+            self.reception.strangers[self] = None
         report_every_unwritten_octet(transport)
         super().connection_made(transport)
         assert self._handler_coroutine is not None
@@ -148,7 +149,10 @@ class Connection(SMTP):
     def _evict(self) -> bool:
         """All sessions are taken: end one in which nothing was proved, sent or said lately, so that silence keeps nobody out."""
         silent_since = self.loop.time() - EVICTED_IDLE_SECONDS
-        for session in islice(self._sessions, EVICTION_LOOKS):
+        strangers = self.reception.strangers
+        for _ in range(min(EVICTION_LOOKS, len(strangers))):
+            session = next(iter(strangers))
+            strangers.move_to_end(session)  # the next look begins behind those that have a reason to stay
             if session.gives_way(silent_since):
                 session.hang_up(TOO_MANY_SESSIONS, "gave way")
                 return True
@@ -169,6 +173,7 @@ class Connection(SMTP):
         self.reception.peer_addresses.add(self.state.address)
         if not self._is_ours:
             self._is_ours = True
+            self.reception.strangers.pop(self, None)
             self.reception.count.proved(self.state.address)
 
     def pause_writing(self) -> None:
@@ -237,6 +242,7 @@ class Connection(SMTP):
         asyncio.StreamReaderProtocol.connection_lost(self, error)
         self.transport = None
         self._sessions.pop(self, None)
+        self.reception.strangers.pop(self, None)
         self.reception.count.leave(self.state.address, is_ours=self._is_ours)
         self.gone.set_result(None)
         if self._is_handled:

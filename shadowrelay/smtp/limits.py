@@ -175,7 +175,7 @@ FRUITLESS_TRUSTED_FACTOR, FRUITLESS_PEER_FACTOR = 10, 100  # a peer's sessions s
 FRUITLESS_DELAY_SECONDS = 0.25  # 20 sessions make 80 commands in a second
 FRUITLESS_RECIPIENTS = 10  # recipients of a transaction that came to nothing count as a command each
 EVICTED_IDLE_SECONDS = 10.0  # where all sessions are taken, one that was silent for so long gives way. Postfix's stress time-out
-EVICTION_LOOKS = 100  # at the sessions that began first: a flood of connections must not cost more
+EVICTION_LOOKS = 100  # at sessions of strangers, in turn: a flood of connections must not cost more
 HANDSHAKES_MAX = 64  # of clients that have proved nothing, at a time; as many again of those that give a peer's name
 
 

@@ -94,6 +94,23 @@ def test_a_silent_stranger_gives_way_where_all_sessions_are_taken(tmp_path: Path
     assert ("220", "421 4.3.2") == in_a_session(tmp_path, scenario, max_sessions=1)
 
 
+def test_sessions_that_stay_do_not_hide_those_that_give_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shadowrelay.smtp.connection.EVICTION_LOOKS", 1)
+
+    async def scenario(station: Station, busy: Client) -> Any:
+        known = station.server.reception.peer_addresses
+        known |= {"::1", "127.0.0.1"}
+        await station.connect()  # of a peer, kept for long
+        known.clear()
+        silent = await station.connect()
+        await asyncio.sleep(11)
+        answers = [(await (await station.connect(greeting=False)).reply())[:3] for _ in range(2)]
+        return sorted(answers), (await silent.rest())[:9]
+
+    commands = ("EHLO c.example", "MAIL FROM:<a@x.example>")
+    assert (["220", "421"], "421 4.3.2") == in_a_session(tmp_path, scenario, *commands, max_sessions=2)
+
+
 def test_a_stranger_within_a_transaction_gives_no_way(tmp_path: Path) -> None:
     async def scenario(station: Station, client: Client) -> Any:
         await asyncio.sleep(11)
