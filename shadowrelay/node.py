@@ -245,6 +245,7 @@ class Node:
             conflict=lambda identity: context.peers.conflict(context.me, identity) or services.rolled_back.check(identity),
             second=lambda identity: peer_requests.second_server(identity, str(peer.address)),
             on_identity=identified,
+            on_address=self._note_address_of_peer,
             on_heard=context.peers.heard,
             on_position=context.ledger.note_told,
             on_offer=context.peers.offered,
@@ -261,6 +262,12 @@ class Node:
         self._links[peer.name] = link
         close_with(self._opened, link.close)
         return link
+
+    def _note_address_of_peer(self, address: str) -> None:
+        """A peer configured by its DNS name is recognised where it was met, also if strangers have all sessions after a start."""
+        for receiver in self._receivers:
+            if receiver.reception.connector.accept_xshadow:
+                receiver.reception.peer_addresses.add(address)
 
     def _connect_options_to(self, peer: Peer) -> ConnectOptions:
         other_address = self._peer_names.gave_no_session

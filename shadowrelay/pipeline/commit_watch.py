@@ -37,7 +37,8 @@ class CommitWatch:
         self._error = LedgerUnavailable(STORE_UNAVAILABLE, HANGS)
         self._read_ran = context.clock.ran()  # when a proof of reading was asked for last
         self._reading: asyncio.Task[None] | None = None
-        self._unread: tuple[float, datetime, LedgerUnavailable] | None = None  # the first failure since one succeeded, and the last error
+        self._unread: tuple[datetime, LedgerUnavailable] | None = None  # the first failure since one succeeded, and the last error
+        self._is_unreadable = False  # two failed in a row, a heartbeat apart
 
     async def run(self) -> None:
         """Look several times a heartbeat, forever."""
@@ -52,13 +53,12 @@ class CommitWatch:
         ran, position = context.clock.ran(), context.ledger.position
         if self._reading is None and ran - self._read_ran >= context.heartbeat:
             self._read_ran = ran
-            self._reading = context.tasks.spawn(self._read(ran), "proof of reading")
-        is_unreadable = self._unread is not None and ran - self._unread[0] >= context.heartbeat
-        if context.commit_failure is None and is_unreadable:
+            self._reading = context.tasks.spawn(self._read(), "proof of reading")
+        if context.commit_failure is None and self._is_unreadable:
             self._fall_silent()
         if position != self._position:
             self._position, self._committed_ran, self._committed_at, self._asked_ran = position, ran, context.now(), None
-            if context.commit_failure is not None and not is_unreadable:
+            if context.commit_failure is not None and not self._is_unreadable:
                 self._restore(context.commit_failure.since)
             return
         if ran - self._committed_ran < context.heartbeat:
@@ -84,22 +84,22 @@ class CommitWatch:
         finally:
             self._asking = None
 
-    async def _read(self, ran: float) -> None:
+    async def _read(self) -> None:
         try:
             await self._context.ledger.prove_read()
-            self._unread = None
-        except LedgerUnavailable as error:
-            began, since = (ran, self._context.now()) if self._unread is None else self._unread[:2]
-            self._unread = (began, since, error)
+            self._unread, self._is_unreadable = None, False
+        except LedgerUnavailable as error:  # one alone may be chance
+            self._is_unreadable = self._unread is not None
+            self._unread = (self._context.now() if self._unread is None else self._unread[0], error)
         finally:
             self._reading = None
 
     def _fall_silent(self) -> None:
         context = self._context
-        if self._unread is None:
+        if self._unread is None or not self._is_unreadable:
             failure = CommitFailure(self._committed_at, context.now(), self._error.reason, self._error.reply)
         else:
-            _, since, error = self._unread
+            since, error = self._unread
             failure = CommitFailure(since, context.now(), error.reason, error.reply, is_reading=True)
         context.commit_failure = failure
         context.leases.are_suspended = True

@@ -60,10 +60,12 @@ class Notices:
         *,
         passes_dsn: bool,
         servers: Mapping[int, str] = NO_SERVERS,
+        is_limited: bool = True,
     ) -> tuple[GeneratedMessage, ...]:
         """Shapes: empty if no DSN is due, as always for the null sender. `passes_dsn`: the next hop received the sender's DSN
         parameters and reports itself. The content is read only if a DSN is due. `servers`: of failed recipients that
-        another one than `server` refused."""
+        another one than `server` refused. `is_limited`: strangers' mail may cause few; not what an administrator has decided, nor the end
+        of mail that waited in vain. No stranger can have many messages end in that way at a time of his choice, but an outage can."""
         if not stored.envelope.sender:
             return ()
         found: dict[DsnKind, dict[int, tuple[Reply, str]]] = {}
@@ -80,19 +82,20 @@ class Notices:
         is_for_stranger = bool(found) and strangers.is_stranger(stored.envelope, self._context.settings)
         for kind, replies in found.items():
             ordinals = dsn.notifiable(stored.envelope, replies, kind)
-            if ordinals and is_for_stranger and not self._may_notify(stored.envelope, kind):
+            may_be_many = not is_limited or outcome.expired.issuperset(ordinals)
+            if ordinals and is_for_stranger and not self._may_notify(stored.envelope, kind, may_be_many=may_be_many):
                 continue
             if ordinals and (notice := await self._notice(stored, read_content, kind, ordinals, replies)) is not None:
                 notices.append(notice)
         return tuple(notices)
 
-    def _may_notify(self, original: Envelope, kind: DsnKind) -> bool:
+    def _may_notify(self, original: Envelope, kind: DsnKind, *, may_be_many: bool) -> bool:
         """Whether the sender that a stranger gave hears of this."""
         if kind is not DsnKind.FAILURE:
             return False
         context = self._context
         reason = "routing" if strangers.is_laundered(original, context.settings) else ""
-        if not reason and not self._rate.takes(domain_of(original.sender), context.clock.awake()):
+        if not reason and not may_be_many and not self._rate.takes(domain_of(original.sender), context.clock.awake()):
             reason = "rate"
         if reason:
             context.counts.notices_suppressed += 1

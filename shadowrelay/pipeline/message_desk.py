@@ -187,7 +187,7 @@ class MessageDesk:
         is_readable = stored.claim.role is Role.PRIMARY and stored.place is not None and not stored.deaths_count
         if with_dsn:
             read = partial(context.read_content, stored.place) if is_readable and stored.place is not None else withheld_content
-            notices = await self._notices.about(stored, read, outcome, "", passes_dsn=False)
+            notices = await self._notices.about(stored, read, outcome, "", passes_dsn=False, is_limited=False)
         transport = context.settings.transport
         now = context.now()
         keep_until, remember_until = delivery_rules.safety_net_until(now, transport), delivery_rules.remember_until(now, transport)

@@ -12,9 +12,11 @@ stranger's has: the peer answers for its clients.
 """
 
 from collections import OrderedDict
+from collections.abc import Iterable
 
 from shadowrelay.model.message import Envelope
 from shadowrelay.model.routing import Reach
+from shadowrelay.pipeline.router import Router, routes_of
 from shadowrelay.protocol.addresses import has_routing
 from shadowrelay.protocol.fields import domain_of
 from shadowrelay.settings.texts import is_in_networks
@@ -40,32 +42,49 @@ def _words(text: str) -> frozenset[str]:
 
 
 def is_stranger(envelope: Envelope, settings: Settings) -> bool:
-    """Whether this message came from a client that may not relay. In doubt not: it came by a connector that this node does not have."""
+    """Whether this message came from a client that may not relay. In doubt not: it came by a connector that this node does not have, or has
+    with other rights, because no stranger could have given it all these recipients. The node that took it may have been another one."""
     connector = next((each for each in settings.receive_connectors if each.name == envelope.connector), None)
     if connector is None or not envelope.client_address or envelope.relayed_from:
         return False
     if any(WORDS_OF_OURS & _words(recipient.notify) for recipient in envelope.recipients if recipient.notify):
         return False
+    if not all(is_accepted(recipient.address, connector.accepted_domains) for recipient in envelope.recipients):
+        return False
     return not is_in_networks(envelope.client_address, connector.relay_from + connector.externally_secured)
 
 
 def is_laundered(envelope: Envelope, settings: Settings) -> bool:
-    """Whether a notification to the stranger who sent this would be passed on to somewhere else by a server that trusts this node."""
+    """Whether a notification to the stranger who sent this would be passed on to somewhere else by a server that trusts this node: one of
+    our own domains, or of a route. Any other server gets it as from anybody, and `bounce-user%example.com@esp.example` is a name there."""
+    if not has_routing(envelope.sender):
+        return False
     connector = next((each for each in settings.receive_connectors if each.name == envelope.connector), None)
-    return has_routing(envelope.sender) and connector is not None and not connector.allow_untrusted_routing
+    if connector is None or connector.allow_untrusted_routing:
+        return False
+    return is_ours(envelope.sender, settings) or bool(Router(routes_of(settings)).destination(envelope.sender).hosts)
 
 
 def reach(envelope: Envelope, settings: Settings) -> Reach:
     """Where this message may be sent by DNS or an address literal. Only a notification of ours names a client and has no sender."""
     is_for_stranger = not envelope.sender and bool(envelope.connector) and envelope.message_id[14:15] == "5"
-    if not is_for_stranger or domain_of(envelope.recipients[0].address) in accepted_domains(settings):
+    if not is_for_stranger or is_ours(envelope.recipients[0].address, settings):
         return Reach.ANYWHERE
     return Reach.BEYOND_THIS_MACHINE if settings.send.dsn_to_private_networks else Reach.PUBLIC
 
 
-def accepted_domains(settings: Settings) -> frozenset[str]:
-    """Those that anybody may send to, without patterns."""
-    return frozenset(domain_of(f"@{domain}") for each in settings.receive_connectors for domain in each.accepted_domains)
+def is_ours(address: str, settings: Settings) -> bool:
+    """Whether anybody may send to this domain here."""
+    return any(is_accepted(address, each.accepted_domains) for each in settings.receive_connectors)
+
+
+def is_accepted(address: str, domains: Iterable[str]) -> bool:
+    """Whether these accepted domains have that of the address; `*.` stands for all that are below."""
+    domain = domain_of(address)
+    for each in domains:
+        if domain.endswith(f".{domain_of(f'@{each[2:]}')}") if each.startswith("*.") else domain == domain_of(f"@{each}"):
+            return True
+    return False
 
 
 class DsnRate:

@@ -33,6 +33,7 @@ from shadowrelay.smtp.client_session import (
     on_behalf,
     reason_of,
 )
+from shadowrelay.smtp.limits import client_ip
 from shadowrelay.trust import PeerTrust, not_verified
 
 CONNECT_SECONDS = 30.0  # our choice: a dead address must not delay an attempt by the usual five minutes
@@ -112,6 +113,7 @@ class Opened:
     server: str
     is_tls: bool
     messages_count: int = 0  # messages sent in this session
+    address: str = ""  # the server's, as a client of ours would have it
     called: str = ""  # the server's name for itself, in its reply to EHLO
     certificate: bytes | None = None  # the server's (DER), where it was verified
     tls_failure: Reply | None = None  # why there is no TLS, although the server offers it
@@ -258,4 +260,5 @@ def _adopt_transport(client: aiosmtplib.SMTP, host: HostPort, name: str) -> Open
     pipeline = Pipeline(transport)
     transport.set_protocol(pipeline)
     client.protocol = client.transport = None  # the client must not close the transport that was taken over
-    return Opened(pipeline, extensions, f"{name} [{address}]:{host.port}", is_tls, called=called.rstrip(".").lower())
+    server = f"{name} [{address}]:{host.port}"
+    return Opened(pipeline, extensions, server, is_tls, address=client_ip(peer), called=called.rstrip(".").lower())

@@ -16,7 +16,6 @@ import ssl
 import uuid
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
-from itertools import islice
 from typing import Any, ClassVar
 
 import structlog
@@ -119,6 +118,7 @@ class Connection(SMTP):
         self._refused_at_once: Reply | None = None
         self._began_at = 0.0
         self._is_ours = False  # of a peer, or of a client that may relay
+        self._is_old = False  # the session of a peer ends after the transaction in progress
 
     # life cycle
 
@@ -138,6 +138,8 @@ class Connection(SMTP):
         if self.reception.descriptors.refuses_session(_number_of(transport), is_ours=self._is_ours):
             self._refused_at_once, self._is_counted_only = TOO_MANY_SESSIONS, True
         self._sessions[self] = None
+        if not self._is_ours:
+            self.reception.strangers[self] = None
         report_every_unwritten_octet(transport)
         super().connection_made(transport)
         assert self._handler_coroutine is not None
@@ -147,7 +149,10 @@ class Connection(SMTP):
     def _evict(self) -> bool:
         """All sessions are taken: end one in which nothing was proved, sent or said lately, so that silence keeps nobody out."""
         silent_since = self.loop.time() - EVICTED_IDLE_SECONDS
-        for session in islice(self._sessions, EVICTION_LOOKS):
+        strangers = self.reception.strangers
+        for _ in range(min(EVICTION_LOOKS, len(strangers))):
+            session = next(iter(strangers))
+            strangers.move_to_end(session)  # the next look begins behind those that have a reason to stay
             if session.gives_way(silent_since):
                 session.hang_up(TOO_MANY_SESSIONS, "gave way")
                 return True
@@ -168,7 +173,8 @@ class Connection(SMTP):
         self.reception.peer_addresses.add(self.state.address)
         if not self._is_ours:
             self._is_ours = True
-            self.reception.count.proved()
+            self.reception.strangers.pop(self, None)
+            self.reception.count.proved(self.state.address)
 
     def pause_writing(self) -> None:
         """The client does not read its replies: stop reading from it."""
@@ -236,6 +242,7 @@ class Connection(SMTP):
         asyncio.StreamReaderProtocol.connection_lost(self, error)
         self.transport = None
         self._sessions.pop(self, None)
+        self.reception.strangers.pop(self, None)
         self.reception.count.leave(self.state.address, is_ours=self._is_ours)
         self.gone.set_result(None)
         if self._is_handled:
@@ -295,17 +302,22 @@ class Connection(SMTP):
     def _reset_timeout(self, duration: float | None = None) -> None:
         self._timeout_handle = self.loop.call_at(self._ends_at(), self._timeout_cb)
 
+    def _inactive_at(self) -> float:
+        return self.own_reader.progress_at + self.reception.connector.connection_inactivity_timeout.total_seconds()
+
     def _ends_at(self) -> float:
-        connector = self.reception.connector
-        inactive_at = self.own_reader.progress_at + connector.connection_inactivity_timeout.total_seconds()
-        life = connector.connection_timeout.total_seconds()
-        return min(inactive_at, self._began_at + (life * LIVES_OF_A_PEER if self.state.peer else life))
+        life = self.reception.connector.connection_timeout.total_seconds()
+        return min(self._inactive_at(), self._began_at + (life * LIVES_OF_A_PEER if self.state.peer else life))
 
     def _timeout_cb(self) -> None:
+        now = self.loop.time()
         if self._is_our_time:
             self._is_timer_due = True  # `_end_our_time` reschedules it
-        elif self._ends_at() > self.loop.time():
+        elif self._ends_at() > now:
             self._reset_timeout()
+        elif self.state.peer and self.is_busy and (inactive_at := self._inactive_at()) > now:
+            self._is_old = True  # a copy is not cut off: its primary server would have to place another one
+            self._timeout_handle = self.loop.call_at(inactive_at, self._timeout_cb)
         else:
             self.hang_up(TIMED_OUT, "timeout")
 
@@ -502,6 +514,8 @@ class Connection(SMTP):
                         self.refuse(COMMAND_TOO_LONG)
                 if self._is_draining and self.is_idle() and not self.state.peer:
                     self._hang_up_drained()
+                if self._is_old and not self.is_busy:
+                    self.hang_up(TIMED_OUT, "timeout")
         except (OSError, asyncio.IncompleteReadError):
             self.hang_up(None, "lost")
         except Exception:

@@ -175,7 +175,7 @@ FRUITLESS_TRUSTED_FACTOR, FRUITLESS_PEER_FACTOR = 10, 100  # a peer's sessions s
 FRUITLESS_DELAY_SECONDS = 0.25  # 20 sessions make 80 commands in a second
 FRUITLESS_RECIPIENTS = 10  # recipients of a transaction that came to nothing count as a command each
 EVICTED_IDLE_SECONDS = 10.0  # where all sessions are taken, one that was silent for so long gives way. Postfix's stress time-out
-EVICTION_LOOKS = 100  # at the sessions that began first: a flood of connections must not cost more
+EVICTION_LOOKS = 100  # at sessions of strangers, in turn: a flood of connections must not cost more
 HANDSHAKES_MAX = 64  # of clients that have proved nothing, at a time; as many again of those that give a peer's name
 
 
@@ -228,6 +228,11 @@ def client_network(address: str) -> str:
     return str(IPv6Network((int(found) >> 64 << 64, 64)))
 
 
+def _counted(address: str, *, is_ours: bool) -> str:
+    """A network of ours has many clients."""
+    return address if is_ours else client_network(address)
+
+
 class SessionCount:
     """Open sessions: of strangers, of ours (peers, clients that may relay), and by client. Neither kind takes the place of the other."""
 
@@ -237,7 +242,7 @@ class SessionCount:
 
     def enter(self, address: str, sessions_max: int, of_client_max: int, *, is_ours: bool) -> Reply | None:
         """Count one more session; returns the refusal if it exceeds a limit. Call `leave` in either case."""
-        client = client_network(address)
+        client = _counted(address, is_ours=is_ours)
         self._counts[is_ours] += 1
         self._by_client[client] += 1
         if self._counts[is_ours] > sessions_max:
@@ -246,14 +251,15 @@ class SessionCount:
             return TOO_MANY_SESSIONS_OF_ADDRESS
         return None
 
-    def proved(self) -> None:
+    def proved(self, address: str) -> None:
         """A stranger has turned out to be a peer."""
-        self._counts[False] -= 1
+        self.leave(address, is_ours=False)
         self._counts[True] += 1
+        self._by_client[_counted(address, is_ours=True)] += 1
 
     def leave(self, address: str, *, is_ours: bool) -> None:
         """The session has ended."""
-        client = client_network(address)
+        client = _counted(address, is_ours=is_ours)
         self._counts[is_ours] -= 1
         self._by_client[client] -= 1
         if self._by_client[client] <= 0:

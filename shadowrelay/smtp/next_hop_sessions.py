@@ -53,16 +53,18 @@ GIVES_WAY_SECONDS = 10.0  # where all sessions are taken, a connection that was 
 class OutboundLimit:
     """How many sessions with all addresses may be open, or being opened, at a time. docs/security.md "Strangers".
 
-    Who has to wait gets its turn in order, when a session has ended. Sooner ends what is idle, and what was not greeted: servers that never
-    greet do not hold up those that do.
+    Who has to wait gets its turn when a session has ended: the address with the fewest first, and those with as many in order. An
+    address with more sessions than one that waits gives some of them up, one by one, however much mail it has. Sooner ends what is idle,
+    and what was not greeted: servers that never greet do not hold up those that do.
     """
 
     def __init__(self, sessions_max: float = inf) -> None:
         self.sessions_max = sessions_max
         self.count = 0
-        self.end_idle: Callable[[], bool] = bool  # ends a session that is kept for later; whether there was one
+        self.end_idle: Callable[[], Opened | None] = lambda: None  # ends a session that is kept for later, if there is one
         self._openings: dict[Opening, AddressSessions] = {}  # in the order in which they began
         self._waiting: dict[AddressSessions, None] = {}
+        self._ending_count = 0  # sessions and connections that end for the sake of those that wait
         self._timer: asyncio.TimerHandle | None = None
 
     def takes(self, opening: Opening, address: "AddressSessions") -> bool:
@@ -87,26 +89,59 @@ class OutboundLimit:
         if self._waiting:
             asyncio.get_running_loop().call_soon(self._wake)
 
+    def ends_for_others(self, address: "AddressSessions", session: Opened) -> bool:
+        """Whether this free session of `address` is to end, because another address waits and has fewer. The caller ends it then."""
+        if not self._waiting:
+            return False
+        others = [one for one in self._waiting if one is not address and one.is_waiting]
+        if self._ending_count >= len(others):
+            return False
+        left = address.held_count
+        if address.is_waiting and not any(one.held_count < max(left, 1) for one in others):
+            return False
+        self._note_end(session)
+        return True
+
+    def _note_end(self, session: Opened) -> None:
+        self._ending_count += 1
+        session.pipeline.when_closed(self._ended)
+
+    def _ended(self) -> None:
+        self._ending_count -= 1
+
     def _wake(self) -> None:
         while self._waiting and self.count < self.sessions_max:
-            first = next(iter(self._waiting))
+            first = min(self._waiting, key=_held)
             del self._waiting[first]
             first.open_more()
         self._make_room()
 
     def _make_room(self) -> None:
-        if not self._waiting or self._timer is not None or self.end_idle() or not self._openings:
+        if self._ending_count >= len(self._waiting):
+            return
+        if (session := self.end_idle()) is not None:
+            self._note_end(session)
+            return
+        if self._timer is not None or not self._openings:
             return
         oldest, address = next(iter(self._openings.items()))
         loop = asyncio.get_running_loop()
         if (left := oldest.began_at + GIVES_WAY_SECONDS - loop.time()) > 0:
             self._timer = loop.call_later(left, self._look)
-        else:
-            address.give_way(oldest)
+            return
+        del self._openings[oldest]
+        if oldest.task is not None:
+            self._ending_count += 1
+            oldest.task.add_done_callback(lambda _: self._ended())
+        address.give_way(oldest)
 
     def _look(self) -> None:
         self._timer = None
         self._make_room()
+
+
+def _held(address: "AddressSessions") -> int:
+    return address.held_count
 
 
 class AddressSessions:
@@ -154,6 +189,16 @@ class AddressSessions:
         return len(self._waiting)
 
     @property
+    def held_count(self) -> int:
+        """Sessions that are open or being opened."""
+        return len(self._idle) + len(self._busy) + len(self._opening)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a transaction waits for a session."""
+        return any(not turn.done() for turn in self._waiting)
+
+    @property
     def is_unused(self) -> bool:
         """Nothing is open and nobody waits."""
         return not (self._idle or self._busy or self._leaving or self._opening or self._waiting)
@@ -198,7 +243,7 @@ class AddressSessions:
         self._busy.discard(session)
         if not session.pipeline.is_usable:
             session.pipeline.abort()
-        elif is_used_up or self._is_closed:
+        elif is_used_up or self._is_closed or self._limit.ends_for_others(self, session):
             self._end(session)
         else:
             self._hand_on(session)
@@ -233,9 +278,12 @@ class AddressSessions:
             return
         now = self._loop.time()
         standing, opening, waiting = self.standing_count, len(self._opening), len(self._waiting)
-        count, self.window = rules.openings(self.window, self._concurrency, standing, opening, waiting, now)
-        for _ in range(count):
+        before = self.window
+        count, self.window = rules.openings(before, self._concurrency, standing, opening, waiting, now)
+        for number in range(count):
             if not self._begin(now):
+                if not number:
+                    self.window = before  # one more was to be tried: it is still to be
                 break
         self._look_at(now + rules.MUTE_SECONDS)
 
@@ -285,7 +333,10 @@ class AddressSessions:
                 session.pipeline.abort()
                 return
             self.window = rules.after_opened_session(self.window, self.standing_count + 1, self._loop.time())
-            self._hand_on(session)
+            if not self.is_waiting and self._limit.ends_for_others(self, session):
+                self._end(session)
+            else:
+                self._hand_on(session)
 
     def was_limited(self, reply: Reply, server: str) -> None:
         """It ended a session that it had just opened, while others stand."""
@@ -356,12 +407,19 @@ class AddressSessions:
         """When the session that is kept longest was used last."""
         return self._idle[0][0] if self._idle else inf
 
-    def end_idle(self, count_max: float = inf) -> int:
-        """End what is kept for later, the oldest first; returns how many sessions."""
-        count = 0
-        while self._idle and count < count_max:
-            self._end(self._idle.pop(0)[1])
-            count += 1
+    def end_oldest_idle(self) -> Opened | None:
+        """End the session that is kept longest; returns it."""
+        if not self._idle:
+            return None
+        _, session = self._idle.pop(0)
+        self._end(session)
+        return session
+
+    def end_idle(self) -> int:
+        """End what is kept for later; returns how many sessions."""
+        count = len(self._idle)
+        while self.end_oldest_idle():
+            pass
         return count
 
     async def close(self) -> None:
@@ -427,12 +485,9 @@ class Sessions:
         found = self.known(target)
         return None if found is None else rules.shown(server, found.trouble, found.window, found.standing_count, now)
 
-    def _end_oldest_idle(self) -> bool:
+    def _end_oldest_idle(self) -> Opened | None:
         oldest = min((one for one in self._all.values() if one.idle_count), key=lambda one: one.idle_since, default=None)
-        if oldest is None:
-            return False
-        oldest.end_idle(1)
-        return True
+        return None if oldest is None else oldest.end_oldest_idle()
 
     def _make_room(self) -> None:
         if len(self._all) >= ADDRESSES_MAX:

@@ -3,10 +3,11 @@
 import asyncio
 import ssl
 import sys
+from collections import OrderedDict
 from collections.abc import Awaitable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from shadowrelay.memory import ContentBudget
 from shadowrelay.model.ids import NO_DATABASE, BoundaryName, DatabaseId, ServerName
@@ -110,6 +111,7 @@ class Reception:
     routes: Sequence[Route] = ()
     linked: Collection[ServerName] = ()  # the peers with which this node has sessions
     peer_addresses: set[str] = field(default_factory=set)  # of clients: as configured, and where a peer has proved its name
+    strangers: OrderedDict[Any, None] = field(default_factory=OrderedDict)  # sessions (`Connection`) of clients that have proved nothing
     handshakes_count: int = 0  # of TLS, by clients that have proved nothing
     running: set["asyncio.Task[None]"] = field(default_factory=set)  # the sessions' command loops, also of closed connections
     read_buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(CONTENT_AHEAD_OCTETS)))

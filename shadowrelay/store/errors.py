@@ -34,6 +34,8 @@ BY_ERRNO: dict[int, Reply] = {
     errno.ENFILE: INSUFFICIENT_RESOURCES,
 }
 
+NOT_OF_THE_DISK = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+
 # The first class that fits decides. Only errors that come from the driver have a code to look at.
 BY_CLASS: tuple[tuple[type[BaseException], Reply | None], ...] = (
     (exc.DBAPIError, None),

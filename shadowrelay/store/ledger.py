@@ -195,6 +195,8 @@ class SqliteLedger:
         except FileNotFoundError:
             return  # removed meanwhile, or nothing was written yet: `ContentStore.read` tells a volume that is gone
         except OSError as exc:
+            if exc.errno in errors.NOT_OF_THE_DISK:
+                return  # nothing is known of the disk
             raise errors.unavailable(exc) from exc
 
     # accepting and holding

@@ -181,10 +181,11 @@ async def test_a_disk_that_cannot_be_read_makes_its_node_silent_and_its_copies_a
 
 
 @in_virtual_time
-async def test_one_failed_reading_is_no_failure_of_the_disk(tmp_path: Path) -> None:
+async def test_one_failed_reading_is_no_failure_of_the_disk(tmp_path: Path, logged: list[MutableMapping[str, Any]]) -> None:
     async with nodes(tmp_path, EAST, WEST) as net:
         net.nodes[EAST].ledger.fail("prove_read", 1)
         await asyncio.sleep(6 * HEARTBEAT)
 
         assert net.nodes[EAST].ledger.counts["prove_read"] >= 5
         assert not net.nodes[EAST].context.why_silent()
+        assert [] == [line for line in logged if line["event"].startswith("commits.")], "nor for a moment"

@@ -110,6 +110,17 @@ async def test_both_sides_learn_who_the_other_is():
     assert {(PEER, THEIRS)} == set(heard)
 
 
+async def test_a_peer_is_known_by_the_address_where_it_was_met_and_only_then():
+    met: list[str] = []
+    for script in ({}, {"XSHADOW": FROM_ANOTHER_SERVER}):
+        server = a_peer(script)
+        async with serving(server), a_link(server, on_address=met.append) as link:
+            with contextlib.suppress(PeerUnavailable):
+                await link.greet()
+
+    assert ["127.0.0.1"] == met
+
+
 BAD_PEERS = [
     ("no extension", {"XSHADOW": "502 5.5.1 what?"}, ("PIPELINING",), "does not offer XSHADOW"),
     ("refused", {"XSHADOW": "530 5.7.0 not you"}, EXTENSIONS, "530 5.7.0 not you"),

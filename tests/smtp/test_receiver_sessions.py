@@ -18,6 +18,7 @@ from shadowrelay.smtp.receiver import Receiver
 from tests.kit.clients import TO_DATA, Client
 from tests.kit.clock import PATIENCE_SECONDS, until
 from tests.kit.receiving import HELLO, PEER, Station, files_in, in_a_session, receiving
+from tests.smtp.copies import HELD, a_copy
 
 OK = "250 2.0.0 OK"
 
@@ -61,6 +62,22 @@ def test_addresses_of_one_ipv6_network_are_one_client() -> None:
     assert ["192.0.2.1", "nonsense:", ""] == [client_network(text) for text in ("192.0.2.1", "nonsense:", "")]
 
 
+def test_clients_of_ours_in_one_ipv6_network_are_many() -> None:
+    count = SessionCount()
+
+    assert [None] * 5 == [count.enter(f"2001:db8:0:1::{number}", 10, 2, is_ours=True) for number in range(5)]
+
+
+def test_a_peer_that_has_proved_its_name_leaves_no_trace_among_strangers() -> None:
+    count = SessionCount()
+    count.enter("2001:db8:0:1::1", 10, 2, is_ours=False)
+
+    count.proved("2001:db8:0:1::1")
+    count.leave("2001:db8:0:1::1", is_ours=True)
+
+    assert ({}, [0, 0]) == (dict(count._by_client), count._counts)
+
+
 def test_strangers_take_no_session_of_clients_that_may_relay() -> None:
     count = SessionCount()
 
@@ -75,6 +92,23 @@ def test_a_silent_stranger_gives_way_where_all_sessions_are_taken(tmp_path: Path
         return after[:3], (await client.rest())[:9]
 
     assert ("220", "421 4.3.2") == in_a_session(tmp_path, scenario, max_sessions=1)
+
+
+def test_sessions_that_stay_do_not_hide_those_that_give_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shadowrelay.smtp.connection.EVICTION_LOOKS", 1)
+
+    async def scenario(station: Station, busy: Client) -> Any:
+        known = station.server.reception.peer_addresses
+        known |= {"::1", "127.0.0.1"}
+        await station.connect()  # of a peer, kept for long
+        known.clear()
+        silent = await station.connect()
+        await asyncio.sleep(11)
+        answers = [(await (await station.connect(greeting=False)).reply())[:3] for _ in range(2)]
+        return sorted(answers), (await silent.rest())[:9]
+
+    commands = ("EHLO c.example", "MAIL FROM:<a@x.example>")
+    assert (["220", "421"], "421 4.3.2") == in_a_session(tmp_path, scenario, *commands, max_sessions=2)
 
 
 def test_a_stranger_within_a_transaction_gives_no_way(tmp_path: Path) -> None:
@@ -292,15 +326,33 @@ def test_after_the_reply_the_inactivity_timeout_begins_anew(tmp_path: Path) -> N
     assert 700.0 == in_a_session(tmp_path, scenario, connection_timeout="1h")
 
 
-def test_the_session_of_a_peer_has_no_connection_timeout(tmp_path: Path) -> None:
+def test_the_session_of_a_peer_lasts_six_times_the_connection_timeout(tmp_path: Path) -> None:
     async def scenario(station: Station, client: Client) -> Any:
         client.writer.write(b"EHLO b.example\r\n" + HELLO.encode() + b"\r\n")
-        for _ in range(20):
+        for _ in range(17):
             await asyncio.sleep(200)
             client.writer.write(b"XQDISCARD 400\r\n")
         return (await ended_at(client))[0]
 
-    assert 4300.0 == in_a_session(tmp_path, scenario, **PEER)
+    assert 3600.0 == in_a_session(tmp_path, scenario, **PEER)
+
+
+def test_the_age_of_a_session_cuts_no_copy_off(tmp_path: Path) -> None:
+    async def scenario(station: Station, client: Client) -> Any:
+        client.writer.write(b"EHLO b.example\r\n" + HELLO.encode() + b"\r\n")
+        for _ in range(17):
+            await asyncio.sleep(200)
+            client.writer.write(b"XQDISCARD 400\r\n")
+        copy = a_copy(b"x" * 1_000)
+        client.writer.write(copy[:500])
+        await asyncio.sleep(150)
+        client.writer.write(copy[500:800])
+        await asyncio.sleep(150)  # the session is an hour old within this
+        client.writer.write(copy[800:])
+        at, rest = await ended_at(client)
+        return at, len(station.peer_requests.holds), rest.endswith(f"{HELD}\r\n".encode() + TIMED_OUT)
+
+    assert (3700.0, 1, True) == in_a_session(tmp_path, scenario, **PEER)
 
 
 def test_a_client_that_does_not_read_its_last_reply_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

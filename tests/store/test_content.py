@@ -327,6 +327,18 @@ async def test_reading_is_proved_by_what_was_written_last(tmp_path: Path) -> Non
         await ledger.prove_read()  # one that is missing is no disk that cannot be read
 
 
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+async def test_a_lack_of_descriptors_or_memory_is_no_disk_that_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def fails(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    async with a_ledger(tmp_path) as ledger:
+        monkeypatch.setattr(ledger._contents, "prove_read", fails)
+        await ledger.prove_read()
+
+
 async def test_a_disk_that_returns_errors_proves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object) -> bytes:
         raise OSError(errno.EIO, os.strerror(errno.EIO))

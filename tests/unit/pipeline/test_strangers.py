@@ -8,7 +8,7 @@ from shadowrelay.model.routing import HostPort, Reach
 from shadowrelay.model.values import replace
 from shadowrelay.pipeline import strangers
 from shadowrelay.protocol.addresses import canonical, has_routing, mailbox
-from shadowrelay.settings.values import Settings
+from shadowrelay.settings.values import Route, Settings
 from shadowrelay.smtp.own_addresses import is_out_of_reach
 from tests.kit.ledger import an_envelope
 from tests.kit.receiving import settings_for
@@ -81,13 +81,42 @@ def test_only_the_wish_to_hear_of_failures_remains(asked: str, expected: str) ->
         ({"relayed_from": DSN_ID}, False),
         ({"recipients": (Recipient("a@here.example", strangers.NOTIFY_OF_OURS),)}, False),
         ({"recipients": (Recipient("a@here.example", "FAILURE"),)}, True),
+        ({"recipients": (Recipient("a@here.example"), Recipient("a@elsewhere.example"))}, False),  # a client of another node's relay_from
     ],
 )
 def test_a_stranger_is_known_by_its_connector_and_address(changes: dict[str, object], expected: bool) -> None:
     settings = settings_for(relay_from=["10.0.0.0/8"])
-    envelope = replace(an_envelope(1), connector="in", client_address="192.0.2.9")
+    here = (Recipient("a@here.example"),)
+    envelope = replace(an_envelope(1), connector="in", client_address="192.0.2.9", recipients=here)
 
     assert expected == strangers.is_stranger(replace(envelope, **changes), settings)
+
+
+@pytest.mark.parametrize(
+    ("sender", "expected"),
+    [
+        ("victim%elsewhere.example@here.example", True),
+        ("victim%elsewhere.example@sub.here.example", True),
+        ("elsewhere.example!victim@routed.example", True),
+        ("bounce-me%here.example@esp.example", False),
+        ("a!b@esp.example", False),
+        ("a@here.example", False),
+    ],
+)
+def test_only_servers_that_trust_this_node_would_obey_a_route_in_a_sender(sender: str, expected: bool) -> None:
+    settings = settings_for(accepted_domains=["here.example", "*.here.example"])
+    routed = [Route(recipients=("*@routed.example",), next_hop="store.here.example:25")]
+    settings = Settings.model_validate(dict(settings) | {"routes": routed})
+    envelope = replace(an_envelope(1), connector="in", sender=sender)
+
+    assert expected == strangers.is_laundered(envelope, settings)
+
+
+def test_a_notification_to_a_domain_below_ours_may_go_to_a_private_network() -> None:
+    settings = settings_for(accepted_domains=["*.here.example"])
+
+    assert Reach.ANYWHERE == strangers.reach(a_notification_to("a@sub.here.example"), settings)
+    assert Reach.PUBLIC == strangers.reach(a_notification_to("a@here.example"), settings)
 
 
 def a_notification_to(address: str, connector: str = "in") -> object:
