@@ -157,8 +157,7 @@ def logs_of(warehouse: Path) -> Logs:
             logs.rows.append(
                 Row(instant, server, row["event"], row["source"], row["message"], row["internet_message_id"], row["client_hostname"],
                     row["server_hostname"], row["source_context"], row["reference"], tuple(row["recipients"]), (), row["sender"],
-                    row["subject"], custom, row["format"],
-                    row["file"], row["line"])
+                    row["subject"], row["return_path"], custom, row["format"], row["file"], row["line"])
             )  # fmt: skip
     return logs
 
