@@ -39,7 +39,7 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return self._invoked(ctx)
-        except (typer.Exit, typer.Abort):
+        except (typer.Exit, typer.Abort, BrokenPipeError):  # the last one: `| head` has seen enough, and typer ends in silence
             raise
         except Exception as exc:
             if isinstance(said := getattr(exc, "message", None), str) and hasattr(exc, "format_message"):  # a wrong use

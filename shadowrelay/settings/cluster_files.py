@@ -53,6 +53,7 @@ volumes:
 """
 
 PEERS = "peers"  # the name of their connector
+REVOKED = "revoked.pem"  # of each node, and of the whole cluster
 REVOKED_FILE = b"# The certificates of nodes whose key was stolen, or their SHA-256 fingerprints: docs/operations.md. SIGHUP reads them.\n"
 AUTHORITY_NAME = "mail nodes"
 REMOVED = ".removed"  # ending of the directory of a node that was removed
@@ -223,7 +224,7 @@ def _lines(cluster: ClusterPlan, node: PlannedNode) -> Iterator[str]:
         patterns = [f"*@{domain}" for domain in cluster.accepted_domains] or ["*"]
         hops = [str(hop) for hop in cluster.next_hops]
         yield from _table("[[routes]]", recipients=patterns, next_hop=hops, inside_boundary=bool(cluster.accepted_domains))
-    yield from _table("[tls]", certificate="node.pem", key="node.key", peer_authority="peers.pem", peer_revoked="revoked.pem")
+    yield from _table("[tls]", certificate="node.pem", key="node.key", peer_authority="peers.pem", peer_revoked=REVOKED)
     yield from _table("[tracking]", directory=where["tracking"])
     encrypted = {} if cluster.is_on_one_machine else {"tls_listen": str(HostPort(ANYWHERE, ADMIN_TLS_PORT))}
     yield from _table("[admin]", listen=str(node.admin), **encrypted, token_file="token", read_only_token_file="read_only_token")
@@ -321,10 +322,7 @@ def write(
             else:
                 put(place / "token", _new_token(), PRIVATE)
             put(place / "read_only_token", read_only_token, PRIVATE)
-            if (place / "revoked.pem").exists():
-                kept.append(place / "revoked.pem")
-            else:
-                put(place / "revoked.pem", REVOKED_FILE)
+            put(place / REVOKED, _revoked(place / REVOKED, directory / REVOKED), is_replaced=True)
             put(place / "node.toml", node_toml(cluster, node).encode())
             if cluster.is_in_containers:
                 put(place / "compose.yaml", _compose(node).encode())
@@ -349,6 +347,17 @@ def _put_away(directory: Path, removed: Sequence[str]) -> tuple[Path, ...]:
             place.rename(away)
             gone.append(away)
     return tuple(gone)
+
+
+def _revoked(own: Path, of_all: Path) -> bytes:
+    """What a node has revoked, and what the file of the cluster has; a node that is added later gets that, too."""
+    before = own.read_bytes() if own.exists() else REVOKED_FILE
+    common = of_all.read_bytes() if of_all.exists() else b""
+    if common in before:
+        return before
+    if before.removeprefix(REVOKED_FILE) in common:
+        return REVOKED_FILE + common
+    return before + (b"" if before.endswith(b"\n") else b"\n") + common
 
 
 def _read_only_token(directory: Path, cluster: ClusterPlan) -> bytes:

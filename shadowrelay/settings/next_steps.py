@@ -15,6 +15,7 @@ PLACE = "/etc/shadowrelay"
 COMPOSE = f"docker compose --file {PLACE}/compose.yaml"
 CONFIGURATION = "node.toml"
 LOADED = ("node.pem", "node.key", "peers.pem", "revoked.pem")  # that SIGHUP loads
+READ_AT_START = ("token", "read_only_token")
 AGAIN = "shadowrelay init {directory} --renew --authority"
 AFTER_STEP = {
     AuthorityStep.TRUST: "when all nodes have loaded both authorities, the next step: " + AGAIN,
@@ -51,18 +52,25 @@ def _first_steps(cluster: ClusterPlan, directory: Path, nodes: Sequence[PlannedN
         return [
             f"{each}: build or pull the image (docs/operations.md, In a container), then mkdir -p {PLACE}",
             *copies,
-            f"{each}: chown -R {CONTAINER_USER} {PLACE} && {COMPOSE} up --detach",
+            f"{each}: {_owned(cluster)} && {COMPOSE} up --detach",
             f"{each}: {COMPOSE} exec shadowrelay shadowrelay doctor --config {PLACE}/{CONFIGURATION}",
             status,
         ]
     return [
         f"{each}: install the program (docs/operations.md, Install), then mkdir -p {PLACE}",
         *copies,
-        f"{each}: chown -R root:shadowrelay {PLACE} && chmod -R g+rX {PLACE}",
+        f"{each}: {_owned(cluster)}",
         f"{each}, unless the Debian package is installed: mv {PLACE}/shadowrelay.service /etc/systemd/system/",
         f"{each}: systemctl enable --now shadowrelay && shadowrelay doctor --config {PLACE}/{CONFIGURATION}",
         status,
     ]
+
+
+def _owned(cluster: ClusterPlan) -> str:
+    """The node's user may read all files."""
+    if cluster.is_in_containers:
+        return f"chown -R {CONTAINER_USER} {PLACE}"
+    return f"chown -R root:shadowrelay {PLACE} && chmod -R g+rX {PLACE}"
 
 
 def _status(cluster: ClusterPlan, directory: Path, node: PlannedNode) -> str:
@@ -76,21 +84,24 @@ def _replaced(cluster: ClusterPlan, directory: Path, node: PlannedNode, written:
     """The files that this call changed of a node that runs. To write into a file leaves its owner and mode."""
     place = directory / node.name
     loaded = [str(path) for path in written.new if path.parent == place and path.name in LOADED]
+    secret = [str(path) for path in written.new if path.parent == place and path.name in READ_AT_START]
     other = [path for path in written.differing if path.parent == place]
-    if loaded and not cluster.is_on_one_machine:
-        yield f"scp {' '.join(loaded)} root@{node.address.host}:{PLACE}/"
+    if (loaded or secret) and not cluster.is_on_one_machine:
+        yield f"scp {' '.join(loaded + secret)} root@{node.address.host}:{PLACE}/"
+    if secret and not cluster.is_on_one_machine:  # may be new there
+        yield f"on {node.name}: {_owned(cluster)}"
     if loaded and not any(path.name == CONFIGURATION for path in other):
         yield _told(cluster, node, directory, is_restarted=False)
     for path in other:
         new = f"{path.name}.new"
         if cluster.is_on_one_machine:
-            yield f"compare {path} with {new} beside it; then mv {place / new} {path}"
+            yield f"compare {path} with {new} beside it, which may lack what you added by hand; then mv {place / new} {path}"
         else:
             yield f"scp {place / new} root@{node.address.host}:{PLACE}/"
             taken = f"cat {PLACE}/{new} > {PLACE}/{path.name}"
             yield f"on {node.name}: compare {PLACE}/{path.name} with {new}, which may lack what you added by hand; then {taken}"
             yield f"here: mv {place / new} {path}"
-    if other:
+    if other or secret:
         yield _told(cluster, node, directory, is_restarted="peers" in FIXED_TABLES)
 
 

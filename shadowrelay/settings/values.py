@@ -251,6 +251,11 @@ class ReceiveConnector(Section):
     """Accept what other software writes: `MAIL FROM: a@b`, local parts over 64 octets or like `john.` (relayed as "john."@b), `a@b.`,
     `a@my_host`, any name in EHLO, content lines of any length."""
 
+    @property
+    def takes_mail(self) -> bool:
+        """Whether anything but copies comes by it: mail of clients that it serves, or of peers by TRACK."""
+        return bool(self.relay_from or self.accepted_domains) or self.redundancy.tracks
+
     @model_validator(mode="after")
     def _ordered_timeouts(self) -> Self:
         # docs/sources.md "Where sources disagree": the 2016 page says greater, the defaults of both pages fit smaller
@@ -580,8 +585,10 @@ class Settings(Section):
 
     @property
     def copies_wanted(self) -> int:
-        """Of mail in general, and of a kept shadow that this node takes back; 0 if none of its connectors has its mail copied."""
-        ways = [each.redundancy for each in self.receive_connectors]
+        """Of mail in general, and of a kept shadow that this node takes back; 0 if none of its connectors has its mail copied. One for
+        peers, by which only copies come, has no say."""
+        taking = [each for each in self.receive_connectors if each.takes_mail] or self.receive_connectors
+        ways = [each.redundancy for each in taking]
         return self.transport.shadow_copies if not ways or any(way.copies for way in ways) else 0
 
     @property

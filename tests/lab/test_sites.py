@@ -45,7 +45,8 @@ time.sleep(3600)
 
 def configured(text: str) -> str:
     """What `init` wrote, with TRACK, short times, and the links and routes of all sites in place of its one route."""
-    text = text.replace('name = "inbound"\n', 'name = "inbound"\nredundancy = "previous-hop"\n')
+    for connector in ("inbound", "peers"):  # by the second come clients of TRACK
+        text = text.replace(f'name = "{connector}"\n', f'name = "{connector}"\nredundancy = "previous-hop"\n')
     times = 'shadow_heartbeat_frequency = "2s"\nshadow_heartbeat_timeout_interval = "2s"\nshadow_heartbeat_retry_count = 3\n'
     text = text.replace("[transport]\n", f"[transport]\n{times}")
     here, _, rest = text.partition("[[routes]]\n")

@@ -47,6 +47,7 @@ class Pair:
             [f"{EAST},east,{addresses[0]}", f"{WEST},west,{addresses[1]}"], accepted_domains=["corp.example"], next_hops=[str(next_hop)]
         )
         cluster_files.write(plan, directory)
+        self.for_peers = [node.for_peers for node in plan.nodes]
         self.nodes: list[NodeProcess] = []
         for node, address, port in zip(plan.nodes, addresses, ports[2:], strict=True):
             self.edit(node.name, f'listen = "{node.admin}"', f'listen = "127.0.0.1:{port}"')
@@ -174,9 +175,9 @@ async def test_a_peer_that_is_down_and_one_that_says_nothing(tmp_path: Path, mon
     silent = ScriptedServer({"GREETING": HANG})
     async with serving(silent), a_pair(tmp_path) as pair:
         port = silent.port
-        west = f"peer {WEST} at {pair.nodes[1].address}"
+        west = f"peer {WEST} at {pair.for_peers[1]}"
         down = (await pair.findings())[west]
-        pair.edit(EAST, f'address = "{pair.nodes[1].address}"', f'address = "127.0.0.1:{port}"')
+        pair.edit(EAST, f'address = "{pair.for_peers[1]}"', f'address = "127.0.0.1:{port}"')
         hangs = (await pair.findings())[f"peer {WEST} at 127.0.0.1:{port}"]
 
     assert ("connection refused" in down.text, "start that node" in down.remedy) == (True, True)
@@ -187,7 +188,7 @@ async def test_names_and_name_servers(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("shadowrelay.checkup.TRIAL_SECONDS", 2.0)
     names = {(WEST, "A"): ["127.0.0.1"], ("me.example", "A"): ["127.0.0.1"]}
     async with name_server(names) as (_, port), a_pair(tmp_path, WEST) as pair:
-        address = pair.nodes[1].address
+        address = pair.for_peers[1]
         pair.edit(EAST, f'address = "{address}"', f'address = "{WEST}:{address.port}"')
         pair.edit(EAST, "[tracking]", f'[dns]\nnameservers = ["127.0.0.1:{port}"]\n[tracking]')
         known = await pair.findings()

@@ -20,6 +20,7 @@ from cryptography.x509.oid import NameOID
 
 from shadowrelay.lab.cluster import NodeProcess, Place, free_ports
 from shadowrelay.model.routing import HostPort
+from shadowrelay.settings import configuration
 from shadowrelay.settings.authority import private_pem, read_authority, signed_pems
 from tests.kit.clients import Client
 from tests.kit.clock import until
@@ -46,6 +47,7 @@ class StolenCluster:
         text = (self.west / "node.toml").read_text().replace("failure = true", "failure = false")
         text = text.replace('listen = "127.0.0.1:8026"', f'listen = "{admin}"').replace("[admin]\n", f'[admin]\ntls_listen = "{tls}"\n')
         (self.west / "node.toml").write_text(text)
+        self.peers = configuration.load(self.west / "node.toml").settings.receive_connectors[1].listen
 
     def ask(self, method: str, path: str, token: str = "", *, of: Path | None, name: str = WEST) -> httpx.Response:
         """West's API. `of`: whose certificate is shown."""
@@ -58,7 +60,7 @@ class StolenCluster:
 
     async def session(self, identity: Path, name: str = EAST) -> tuple[Client, str]:
         """As East, with its key, until its XSHADOW hello is answered."""
-        client = await Client.to(self.smtp)
+        client = await Client.to(self.peers)
         await client.begin(f"EHLO {name}", "STARTTLS")
         context = ssl.create_default_context(cafile=str(identity / "peers.pem"))
         context.load_cert_chain(identity / "node.pem", identity / "node.key")

@@ -139,6 +139,23 @@ def test_a_configuration_is_explained_in_sentences(text: str, part: str, tmp_pat
     assert all(sentence.endswith(".") and not re.search(r"\bNone\b|\[|timedelta", sentence) for sentence in sentences)
 
 
+def test_a_connector_by_which_only_copies_come_does_not_say_whether_mail_is_copied(tmp_path: Path) -> None:
+    clients, peers = (
+        f'[[receive_connectors]]\nname = "{name}"\nlisten = "127.0.0.1:{port}"\n' for name, port in (("inbound", 2525), ("peers", 2555))
+    )
+    found = [
+        settings_of(f'[server]\nname = "a.example"\nsite = "a"\n{clients}{grant}{way}{peers}{theirs}', tmp_path).copies_wanted
+        for grant, way, theirs in (
+            ('relay_from = ["10.0.0.0/8"]\n', 'redundancy = "previous-hop"\n', ""),
+            ('relay_from = ["10.0.0.0/8"]\n', 'redundancy = "previous-hop"\n', 'redundancy = "both"\n'),
+            ('relay_from = ["10.0.0.0/8"]\n', "", ""),
+            ("", 'redundancy = "none"\n', ""),
+        )
+    ]
+
+    assert [0, 1, 1, 1] == found
+
+
 def test_without_redundancy_and_with_a_route_for_all_nothing_is_promised_that_does_not_hold(tmp_path: Path) -> None:
     text = " ".join(promises(settings_of(TRANSPORT + "shadow_redundancy_enabled = false\n" + ROUTE.format("*", "a:25"), tmp_path)))
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 
 from shadowrelay.settings import configuration
 from shadowrelay.settings.certificates import refused_by_newer
@@ -173,6 +174,40 @@ def test_an_authority_that_somebody_added_stays_trusted(cluster: Path, tmp_path_
 
     assert x509.load_pem_x509_certificate(added) in authorities(cluster, NAMES[0])
     assert [2, 1] == [len(authorities(cluster, name)) for name in NAMES]
+
+
+def test_what_was_revoked_reaches_all_nodes_and_a_stolen_token_is_another_one_everywhere(cluster: Path) -> None:
+    west = cluster / NAMES[1]
+    stolen, read_only = (west / "node.pem").read_bytes(), (west / "read_only_token").read_text()
+    by_hand = b"# of east alone: " + b"0" * 64 + b"\n"
+    (cluster / NAMES[0] / "revoked.pem").write_bytes(by_hand)
+    (cluster / "revoked.pem").write_bytes(stolen)
+    for path in (west / "node.pem", west / "node.key", west / "token", *cluster.glob("*/read_only_token")):
+        path.unlink()
+    files, steps = again(cluster)
+
+    assert {f"{name}/{file}" for name in NAMES for file in ("revoked.pem", "read_only_token")} < set(files["new"])
+    assert [by_hand + stolen, True] == [(cluster / NAMES[0] / "revoked.pem").read_bytes(), stolen in (west / "revoked.pem").read_bytes()]
+    assert [False, 1] == [
+        read_only == (west / "read_only_token").read_text(),
+        len({path.read_text() for path in cluster.glob("*/read_only_token")}),
+    ]
+    sent = {f"{cluster}/mx1.east.example/{file}" for file in ("read_only_token", "revoked.pem")}
+    assert {"scp", "root@192.0.2.11:/etc/shadowrelay/"} | sent == set(steps[0].split())
+    assert [
+        "on mx1.east.example: chown -R root:shadowrelay /etc/shadowrelay && chmod -R g+rX /etc/shadowrelay",
+        "on mx1.east.example: systemctl reload shadowrelay",
+        "on mx1.east.example: systemctl restart shadowrelay and wait until `shadowrelay status` is well, then the next node",
+    ] == steps[1:4]
+    other = certificate(cluster, NAMES[0]).public_bytes(serialization.Encoding.PEM)
+    with (cluster / "revoked.pem").open("ab") as file:
+        file.write(other)
+    again(cluster, "--node", SOUTH)
+    found = [(cluster / name / "revoked.pem").read_bytes() for name in (*NAMES, "mx1.south.example")]
+    assert [(1, 1)] * 2 == [(each.count(stolen), each.count(other)) for each in found[1:]]
+    assert (by_hand in found[0], other in found[0]) == (True, True)
+    accepted(cluster)
+    assert ["nothing: every node has what this call would write"] == again(cluster)[1]
 
 
 def test_an_authority_needs_a_renewal(cluster: Path) -> None:

@@ -1,6 +1,8 @@
 import errno
 import json
 import re
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -42,6 +44,16 @@ def run(*words: object) -> Result:
 
 def test_the_version_is_the_packages() -> None:
     assert (0, f"shadowrelay {__version__}\n") == ((result := run("--version")).exit_code, result.output)
+
+
+def test_a_reader_that_has_seen_enough_ends_a_command_in_silence() -> None:
+    words = [sys.executable, "-m", "shadowrelay", "check", "--example"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as command:
+        assert command.stdout is not None
+        assert command.stderr is not None
+        command.stdout.close()  # as `| head` does
+
+        assert b"" == command.stderr.read()
 
 
 def test_the_help_names_every_command_and_the_exit_codes() -> None:
