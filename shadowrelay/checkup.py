@@ -30,7 +30,7 @@ from shadowrelay.smtp.client import ConnectOptions, TlsUse, open_session
 from shadowrelay.smtp.client_session import TLS_FAILED, SessionBroken
 from shadowrelay.smtp.host_names import HostNames, Lookups, NoAddress, name_server_failure
 from shadowrelay.smtp.tls import TlsContexts, opportunistic_context
-from shadowrelay.trust import PeerTrust
+from shadowrelay.trust import REVOKED, PeerTrust
 
 TRIAL_SECONDS = 10.0  # for each name, and for each step of a session
 SYNCS_COUNT = 20
@@ -217,6 +217,8 @@ def _remedy_for_peer(text: str) -> str:
         return (
             "the certificate there must have the peer's name among its DNS names; or [[peers]] name and address belong to different nodes"
         )
+    if REVOKED in lower:
+        return "give that node a new key and certificate, as docs/operations.md says where a node's key was stolen"
     if "verify failed" in lower:
         return "its certificate must be signed by our tls.peer_authority, and be valid now"
     if text.startswith(TLS_FAILED.text):  # TLS 1.3 lets a server refuse our certificate by ending the session
@@ -315,7 +317,10 @@ def _clock(settings: Settings, peer: Peer) -> list[Finding]:
     except ConfigurationError:  # reported by the check of the running node
         return []
     except NodeError as error:
-        return [Finding(Severity.WARNING, subject, f"not compared: {error}", "start that node, or correct admin in [[peers]]")]
+        remedy = "start that node, or correct admin in [[peers]]"
+        if error.status == 401:
+            remedy = "give all nodes the same admin.read_only_token_file, and restart them"
+        return [Finding(Severity.WARNING, subject, f"not compared: {error}", remedy)]
 
 
 def judged_rate(subject: str, first: Look, second: Look) -> Finding:

@@ -107,7 +107,7 @@ def _replaced(cluster: ClusterPlan, directory: Path, node: PlannedNode, written:
 
 def _told(cluster: ClusterPlan, node: PlannedNode, directory: Path, *, is_restarted: bool) -> str:
     """Load files that a running node has been given. Of a restart, one node at a time: the others take mail meanwhile."""
-    after = " and wait until `shadowrelay status` is well, then the next node" if is_restarted else ""
+    after = " and wait until `shadowrelay status` says that new mail is redundant, then the next node" if is_restarted else ""
     if cluster.is_on_one_machine:
         serve = f"shadowrelay serve --config {directory / node.name}/{CONFIGURATION}"
         return f"end the process of {node.name} with SIGTERM; {serve} &{after}" if is_restarted else f"SIGHUP to the process of {node.name}"

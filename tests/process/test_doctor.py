@@ -127,6 +127,10 @@ def of_another_authority(pair: Pair) -> None:
         shutil.copy(pair.directory / "others" / EAST / file, pair.directory / EAST / file)
 
 
+def revoked(pair: Pair) -> None:
+    shutil.copy(pair.directory / WEST / "node.pem", pair.directory / EAST / "revoked.pem")
+
+
 def another_name(pair: Pair) -> None:
     pair.edit(EAST, f'name = "{WEST}"', 'name = "mx2.west.example"')
 
@@ -146,6 +150,7 @@ def a_file_for_a_directory(pair: Pair) -> None:
 MISTAKES = (
     (of_another_authority, "certificate", "refuses it: unable to get local issuer certificate", "--renew"),
     (of_another_authority, f"peer {WEST}", "", "same peer_authority"),
+    (revoked, f"peer {WEST}", "it was revoked", "key was stolen"),
     (another_name, "peer mx2.west.example", "mx2.west.example", "DNS names"),
     (without_tls, f"peer {WEST}", "does not offer XSHADOW", "peer_authority"),
     (a_route_to("127.0.0.1:1"), "next hop 127.0.0.1:1", "connection refused", "start it"),

@@ -197,7 +197,8 @@ def test_what_was_revoked_reaches_all_nodes_and_a_stolen_token_is_another_one_ev
     assert [
         "on mx1.east.example: chown -R root:shadowrelay /etc/shadowrelay && chmod -R g+rX /etc/shadowrelay",
         "on mx1.east.example: systemctl reload shadowrelay",
-        "on mx1.east.example: systemctl restart shadowrelay and wait until `shadowrelay status` is well, then the next node",
+        "on mx1.east.example: systemctl restart shadowrelay and wait until `shadowrelay status` says that new mail is redundant, "
+        "then the next node",
     ] == steps[1:4]
     other = certificate(cluster, NAMES[0]).public_bytes(serialization.Encoding.PEM)
     with (cluster / "revoked.pem").open("ab") as file:
