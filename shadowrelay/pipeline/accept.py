@@ -18,7 +18,7 @@ without a copy waits for its delivery (`pipeline.delayed`).
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
 
@@ -38,6 +38,7 @@ from shadowrelay.model.replies import (
     Reply,
     queued_as,
 )
+from shadowrelay.model.routing import Destination
 from shadowrelay.model.tracking import Acknowledged, Replication, TrackingEvent
 from shadowrelay.ownership import claims
 from shadowrelay.pipeline import delivery_rules
@@ -58,8 +59,17 @@ RETRY_SECONDS = 1.0  # between attempts to commit an unwinding or a release
 class AcceptService:
     """Implements `smtp.reception.Acceptor`."""
 
-    def __init__(self, context: Context, copier: Copier, deliver: DeliverService, verdicts: Verdicts, copy_repair: CopyRepair) -> None:
+    def __init__(
+        self,
+        context: Context,
+        copier: Copier,
+        deliver: DeliverService,
+        verdicts: Verdicts,
+        copy_repair: CopyRepair,
+        destination_of: Callable[[str], Destination],
+    ) -> None:
         self._context = context
+        self._destination_of = destination_of
         self._verdicts = verdicts
         self._copier = copier
         self._deliver = deliver
@@ -79,6 +89,7 @@ class AcceptService:
 
     def accept(self, envelope: Envelope, content: Content) -> Awaitable[Reply]:
         """See `smtp.reception.Acceptor`."""
+        envelope = delivery_rules.routed(envelope, self._destination_of)
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         connector = self._context.settings.special_connectors.get(envelope.connector)
         is_delayed = connector is not None and connector.redundancy.tracks and self._context.is_enabled

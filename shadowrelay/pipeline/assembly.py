@@ -105,7 +105,7 @@ class Services:
         self.copy_repair = CopyRepair(
             context, copier, self.deliver.placed, ask=lambda message_id, server: self.review.suspect(message_id, server)
         )
-        self.accept = AcceptService(context, copier, self.deliver, self.verdicts, self.copy_repair)
+        self.accept = AcceptService(context, copier, self.deliver, self.verdicts, self.copy_repair, forks.destination_of)
         self.review = ReviewService(context, self.deliver, self.copy_repair, lambda server: self.rolled_back.proved(server))
         self.promote = PromoteService(
             context,

@@ -57,7 +57,7 @@ Within one process CLOCK_BOOTTIME distinguishes a jump from elapsed time (includ
 wall clock.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
 from hashlib import blake2b
@@ -68,6 +68,7 @@ from shadowrelay.model.numbers import decimal
 from shadowrelay.model.ownership import Choice, Claim, Role
 from shadowrelay.model.queue import FailureKind, ForkRetry, StoredMessage
 from shadowrelay.model.replies import DeliveryError, PermanentDeliveryError, Reply
+from shadowrelay.model.routing import Destination
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.protocol.addresses import canonical
 from shadowrelay.settings.values import Send, Transport
@@ -474,6 +475,18 @@ def duplicate_keys(envelope: Envelope, ordinals: Ordinals) -> dict[int, bytes]:
         whole.update(canonical(envelope.recipients[ordinal - 1].address).encode("utf-8", "surrogatepass"))
         keys[ordinal] = whole.digest()
     return keys
+
+
+def routed(envelope: Envelope, destination_of: Callable[[str], Destination]) -> Envelope:
+    """As a client gave it, with where this node sends it in its fingerprint. Another node that has the copy recognises what is sent again
+    only if it would send it there, too: a filter behind the one node may hand the message to the other, from the address of the client."""
+    if not envelope.fingerprint:
+        return envelope
+    where = {repr(sorted(map(str, hop.hosts)) or hop.domain) for hop in (destination_of(each.address) for each in envelope.recipients)}
+    text = "\n".join((envelope.fingerprint, *sorted(where)))
+    return replace(
+        envelope, fingerprint=blake2b(text.encode("utf-8", "surrogatepass"), digest_size=len(envelope.fingerprint) // 2).hexdigest()
+    )
 
 
 AHEAD_MAX = timedelta(minutes=5)  # clocks that are set by a time server differ by less

@@ -1,6 +1,7 @@
 """One node was broken into: what its key and its token are good for, and how they are taken away. docs/security.md "Thieves"."""
 
 import asyncio
+import contextlib
 import shutil
 import signal
 import ssl
@@ -265,6 +266,7 @@ async def test_the_state_of_a_node_is_not_told_to_who_has_no_right_to_it(tmp_pat
             more.write("tls_client_certificate_required = false\n")
         cluster.api = HostPort(address, cluster.api.port)
         await cluster.node.start()
+        await until(lambda: answers(cluster))  # the API listens after the receiver
         anonymous = cluster.ask("GET", "/health/ready", of=None)
         wrong = cluster.ask("GET", "/health/ready", "x" * 40, of=None)
         known = cluster.ask("GET", "/health/ready", (cluster.west / "token").read_text().strip(), of=None)
@@ -274,6 +276,12 @@ async def test_the_state_of_a_node_is_not_told_to_who_has_no_right_to_it(tmp_pat
     assert [{"is_ready"}, {"is_ready"}] == [set(anonymous.json()), set(wrong.json())]
     assert known.json()["reasons"]
     assert known.json() == by_certificate.json() == here.json()
+
+
+def answers(cluster) -> bool:
+    with contextlib.suppress(httpx.HTTPError):
+        return cluster.ask("GET", "/health/live", of=None).status_code == 200
+    return False
 
 
 def own_address() -> str:
