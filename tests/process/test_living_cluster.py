@@ -142,7 +142,7 @@ async def test_a_node_comes_and_goes_and_nothing_knows_of_it_afterwards(tmp_path
         await typed(south, "drain")
         await south.stop()
         for node in (east, west):
-            await until(lambda: _held_by_south(node))  # noqa: B023 - it is asked at once
+            await until(lambda: _south_is_gone(node))  # noqa: B023 - it is asked at once
             await typed(node, "peers", "forget", SOUTH)
         del cluster.nodes[SOUTH]
         cluster.init("--remove", SOUTH)
@@ -164,7 +164,7 @@ async def test_a_node_comes_and_goes_and_nothing_knows_of_it_afterwards(tmp_path
         await asyncio.gather(*(node.stop() for node in cluster.nodes.values()), south.stop())
 
 
-async def _held_by_south(node: NodeProcess) -> bool:
-    """It holds nothing of this node any more."""
+async def _south_is_gone(node: NodeProcess) -> bool:
+    """It holds nothing of this node any more, and this node has noticed that it is gone."""
     peers = await said(node, "peers", "list")
-    return all(peer["held_by_count"] == 0 for peer in peers if peer["name"] == SOUTH)
+    return all(peer["held_by_count"] == 0 and not peer["is_reachable"] for peer in peers if peer["name"] == SOUTH)
