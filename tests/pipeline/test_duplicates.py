@@ -329,6 +329,20 @@ async def test_of_another_node_too_content_client_and_connector_count(tmp_path: 
 
 
 @in_virtual_time
+async def test_what_a_filter_behind_the_other_node_hands_on_is_not_taken_for_a_repetition(tmp_path: Path) -> None:
+    """It has the client's address and no trace of its first pass; that the two nodes send the mail to different servers tells it."""
+    async with nodes(tmp_path, EAST, WEST, **SETTINGS) as net:
+        await net.stop(WEST)
+        west = await net.start(WEST, routes=[{"recipients": ["*"], "next_hop": "store.example:25"}])
+        first = await send(net.nodes[EAST], "u@a.example")  # to the filter
+        await until(west.in_role(first, Role.DELIVERED), 30)
+
+        await send(west, "u@a.example")
+
+        assert (["u@a.example"], ["u@a.example"]) == (net.sink.by(EAST), net.sink.by(WEST))
+
+
+@in_virtual_time
 async def test_a_third_node_does_not_know_of_the_delivery(tmp_path: Path) -> None:
     """Only the node that held the copy does. Cause (e)."""
     async with nodes(tmp_path, EAST, WEST, NORTH, **SETTINGS) as net:
