@@ -125,7 +125,7 @@ class Services:
         self.pressure = PressureService(context, outside.machine)
         self.commits = CommitWatch(context)
         self.commits.on_restored.append(self._commits_restored)
-        self.messages = MessageDesk(context, self.deliver, self.review, self.copy_repair.wake)
+        self.messages = MessageDesk(context, self.deliver, self.review, forks.notices, self.copy_repair.wake)
         self.safety_net_size = SafetyNetSize(context, outside.machine)
         self.safety_net = SafetyNetService(context, self.deliver, forks.resubmitted_to, self.promote.is_lost)
         self.view = View(

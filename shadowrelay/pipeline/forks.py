@@ -120,7 +120,7 @@ class Forks:
         self._context = context
         self._deliverer = deliverer
         self._relay = relay
-        self._notices = Notices(context)
+        self.notices = Notices(context, self.destination_of)
         self._journaling = Journaling(context)
         self._joint = JointFailures()
         self._chance = random.Random()
@@ -452,7 +452,7 @@ class Forks:
         # The sender may have requested any of these reports.
         if result is not None and (outcome.failed or outcome.delayed_dsn or (outcome.delivered and not result.passes_dsn)):
             servers = {ordinal: one.server for one in joined for ordinal in one.failed}
-            notices = await self._notices.about(
+            notices = await self.notices.about(
                 stored, attempt.read_content, outcome, result.server, passes_dsn=result.passes_dsn, servers=servers
             )
         return AttemptRecord(

@@ -25,6 +25,7 @@ from shadowrelay.model.ids import MessageId
 from shadowrelay.model.message import Content, Envelope, Ordinals
 from shadowrelay.model.queue import AttemptRecord, GeneratedMessage, NewMessage, Origin, StoredMessage
 from shadowrelay.model.replies import ContentCorrupt, LedgerUnavailable, Reply
+from shadowrelay.model.routing import Destination
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import claims
 from shadowrelay.pipeline import delivery_rules, dsn, journal, strangers
@@ -47,8 +48,9 @@ _log = structlog.get_logger()
 class Notices:
     """Builds the DSNs of one commit: at most one for each kind."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, destination_of: Callable[[str], Destination]) -> None:
         self._context = context
+        self._destination_of = destination_of
         self._rate = strangers.DsnRate()
 
     async def about(
@@ -94,7 +96,7 @@ class Notices:
         if kind is not DsnKind.FAILURE:
             return False
         context = self._context
-        reason = "routing" if strangers.is_laundered(original, context.settings) else ""
+        reason = "routing" if strangers.is_laundered(original, context.settings, self._destination_of) else ""
         if not reason and not may_be_many and not self._rate.takes(domain_of(original.sender), context.clock.awake()):
             reason = "rate"
         if reason:

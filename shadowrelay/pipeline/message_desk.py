@@ -48,12 +48,14 @@ async def withheld_content() -> Content:
 class MessageDesk:
     """All methods raise RequestRefused, with reason and remedy, or LedgerUnavailable. `False`: there is no such message."""
 
-    def __init__(self, context: Context, deliver: DeliverService, review: ReviewService, wake_placement: Callable[[], None]) -> None:
+    def __init__(
+        self, context: Context, deliver: DeliverService, review: ReviewService, notices: Notices, wake_placement: Callable[[], None]
+    ) -> None:
         self._context = context
         self._deliver = deliver
         self._review = review
         self._wake_placement = wake_placement
-        self._notices = Notices(context)
+        self._notices = notices
 
     async def suspend(self, message_id: MessageId, by: str) -> bool:
         """Start no attempt on it any more. It keeps its copy, and expires as usual."""

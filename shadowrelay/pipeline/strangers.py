@@ -12,11 +12,10 @@ stranger's has: the peer answers for its clients.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from shadowrelay.model.message import Envelope
-from shadowrelay.model.routing import Reach
-from shadowrelay.pipeline.router import Router, routes_of
+from shadowrelay.model.routing import Destination, Reach
 from shadowrelay.protocol.addresses import has_routing
 from shadowrelay.protocol.fields import domain_of
 from shadowrelay.settings.texts import is_in_networks
@@ -54,7 +53,7 @@ def is_stranger(envelope: Envelope, settings: Settings) -> bool:
     return not is_in_networks(envelope.client_address, connector.relay_from + connector.externally_secured)
 
 
-def is_laundered(envelope: Envelope, settings: Settings) -> bool:
+def is_laundered(envelope: Envelope, settings: Settings, destination_of: Callable[[str], Destination]) -> bool:
     """Whether a notification to the stranger who sent this would be passed on to somewhere else by a server that trusts this node: one of
     our own domains, or of a route. Any other server gets it as from anybody, and `bounce-user%example.com@esp.example` is a name there."""
     if not has_routing(envelope.sender):
@@ -62,7 +61,7 @@ def is_laundered(envelope: Envelope, settings: Settings) -> bool:
     connector = next((each for each in settings.receive_connectors if each.name == envelope.connector), None)
     if connector is None or connector.allow_untrusted_routing:
         return False
-    return is_ours(envelope.sender, settings) or bool(Router(routes_of(settings)).destination(envelope.sender).hosts)
+    return is_ours(envelope.sender, settings) or bool(destination_of(envelope.sender).hosts)
 
 
 def reach(envelope: Envelope, settings: Settings) -> Reach:

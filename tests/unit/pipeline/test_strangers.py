@@ -7,6 +7,7 @@ from shadowrelay.model.message import Recipient
 from shadowrelay.model.routing import HostPort, Reach
 from shadowrelay.model.values import replace
 from shadowrelay.pipeline import strangers
+from shadowrelay.pipeline.router import Router, routes_of
 from shadowrelay.protocol.addresses import canonical, has_routing, mailbox
 from shadowrelay.settings.values import Route, Settings
 from shadowrelay.smtp.own_addresses import is_out_of_reach
@@ -109,7 +110,7 @@ def test_only_servers_that_trust_this_node_would_obey_a_route_in_a_sender(sender
     settings = Settings.model_validate(dict(settings) | {"routes": routed})
     envelope = replace(an_envelope(1), connector="in", sender=sender)
 
-    assert expected == strangers.is_laundered(envelope, settings)
+    assert expected == strangers.is_laundered(envelope, settings, Router(routes_of(settings)).destination)
 
 
 def test_a_notification_to_a_domain_below_ours_may_go_to_a_private_network() -> None:
