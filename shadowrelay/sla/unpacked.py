@@ -18,7 +18,7 @@ def unpacked(read: Read) -> Read:
     """Reads what `read` reads, as UTF-8. Raises: what `read` raises; OSError for a damaged archive."""
     head = _first(read)
     read = _Again(head, read).read
-    if head == GZIP:
+    if head.startswith(GZIP):
         inner = _gunzip(read)
         head = _first(inner)
         read = _Again(head, inner).read
@@ -28,16 +28,18 @@ def unpacked(read: Read) -> Read:
 
 def _first(read: Read) -> bytes:
     head = b""
-    while len(head) < 2 and (block := read(2 - len(head))):
+    while len(head) < 4 and (block := read(4 - len(head))):
         head += block
     return head
 
 
 def _encoding(head: bytes) -> str | None:
-    """UTF-16 by its mark, or by a first character that is ASCII: a log begins with `#` or a year."""
-    if len(head) == 2 and b"\x00" in head and head != b"\x00\x00":
-        return "utf-16-le" if head[1] == 0 else "utf-16-be"
-    return _UTF16.get(head)
+    """UTF-16 by its mark, or by two characters that are ASCII: a log begins with `#Software` or a year. One NUL is damage in plain text."""
+    if len(head) == 4 and head[0] and head[2] and not head[1] and not head[3]:
+        return "utf-16-le"
+    if len(head) == 4 and head[1] and head[3] and not head[0] and not head[2]:
+        return "utf-16-be"
+    return _UTF16.get(head[:2])
 
 
 class _Again:

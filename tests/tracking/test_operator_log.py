@@ -213,7 +213,8 @@ def test_a_reader_that_hangs_stops_nobody_and_what_was_dropped_is_counted(stream
     found = [json.loads(line) for line in said.splitlines()]
     numbers = [event["number"] for event in found if event["event"] == "peer.lost"]
     dropped = sum(event["count"] for event in found if event["event"] == "lines.dropped")
-    assert (list(range(len(numbers))), 1000) == (numbers, len(numbers) + dropped)
+    # in order and each once; the pipe may make room after the first were dropped
+    assert (sorted(set(numbers)), 1000) == (numbers, len(numbers) + dropped)
     wait_until(lambda: lines.blocked_seconds == 0, what="lines flow again")
 
 
