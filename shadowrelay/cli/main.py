@@ -20,10 +20,20 @@ from shadowrelay.cli.find import find
 from shadowrelay.cli.init import init
 from shadowrelay.cli.lab import lab
 from shadowrelay.cli.message_trace import trace
-from shadowrelay.cli.output import AsJson, ExitCode, configuration_errors, counted, print_json, print_sentences, print_table, say, visible
+from shadowrelay.cli.output import (
+    AsJson,
+    ExitCode,
+    configuration_errors,
+    print_json,
+    print_sentences,
+    print_table,
+    say,
+    visible,
+)
 from shadowrelay.cli.resubmissions import safety_net
 from shadowrelay.cli.sla import sla
 from shadowrelay.cli.status import status
+from shadowrelay.cluster.words import counted
 from shadowrelay.model.invalid import explanation_of
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.settings import certificates, configuration, places

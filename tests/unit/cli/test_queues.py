@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 from shadowrelay.admin import api_client
 from shadowrelay.cli import output
 from shadowrelay.cli.main import app
-from shadowrelay.cli.output import age, duration
+from shadowrelay.cluster.words import age, duration
 from shadowrelay.settings.texts import rounded_size
 from tests.unit.cli.played_api import TOKEN, PlayedClient, play
 
