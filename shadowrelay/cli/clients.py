@@ -4,7 +4,8 @@ from typing import Annotated
 
 import typer
 
-from shadowrelay.cli.output import AsJson, Config, Node, TokenFile, asked_node, duration, print_json, print_table, say
+from shadowrelay.cli.output import AsJson, Config, Node, TokenFile, asked_node, print_json, print_table, say
+from shadowrelay.cluster.words import duration
 from shadowrelay.settings.texts import rounded_size
 
 clients = typer.Typer(no_args_is_help=True, help="Clients of a node.")
