@@ -229,3 +229,13 @@ async def test_a_bad_header_is_one_line_of_the_log_without_its_octets(tmp_path: 
 
     assert ["bad PROXY header: PROXYv1 address malformed"] == [line["reason"] for line in lines if line["event"] == "session.closed"]
     assert [] == [record.name for record in caplog.records]
+
+
+async def test_limits_count_for_the_client_that_was_named(tmp_path: Path) -> None:
+    async with receiving(tmp_path, **FROM_HERE, limits={"connections_per_minute": 2}) as station:
+        for address in ("203.0.113.5", "203.0.113.5", "203.0.113.6"):
+            await in_session(station, version_1(address))
+
+        refused = await connected(station, version_1("203.0.113.5"))
+
+        assert "421 4.7.0 Too many connections" == (await refused.rest())[:30]
