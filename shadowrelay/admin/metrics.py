@@ -21,7 +21,6 @@ from shadowrelay.model.ids import ServerName
 from shadowrelay.model.queue import QueueKind, QueueRow
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_Family = type[GaugeMetricFamily | CounterMetricFamily]
 LABEL_VALUES_MAX = 50  # of one label; next hops must not fill Prometheus
 
 
@@ -33,8 +32,9 @@ class PrometheusMetrics:
         self._now = now
         self._counts = counts
         self._queues: tuple[QueueRow, ...] = ()
-        self._labelled: dict[str, tuple[_Family, str, str, Callable[[], Mapping[str, float]]]] = {}
-        self._states: dict[str, tuple[_Family, str, Callable[[], float]]] = {}
+        self._labelled: dict[str, tuple[str, str, Callable[[], Mapping[str, float]]]] = {}
+        self._totals: dict[str, tuple[str, str, Callable[[], Mapping[Any, int]]]] = {}
+        self._states: dict[str, tuple[type[GaugeMetricFamily | CounterMetricFamily], str, Callable[[], float]]] = {}
         self._gauge("build_info", "Which program and which node this is; always 1.", "version", "server").labels(version, server).set(1)
         self._database = self._gauge(
             "database_info", "Queue database, and the durability it runs with; always 1.", "database", "incarnation", "synchronous"
@@ -51,11 +51,11 @@ class PrometheusMetrics:
 
     def watch_each(self, name: str, documentation: str, label: str, values: Callable[[], Mapping[str, float]]) -> None:
         """The same with one label: `values` has a number for each of its values."""
-        self._labelled[f"shadowrelay_{name}"] = (GaugeMetricFamily, documentation, label, values)
+        self._labelled[f"shadowrelay_{name}"] = (documentation, label, values)
 
-    def watch_each_total(self, name: str, documentation: str, label: str, values: Callable[[], Mapping[str, float]]) -> None:
-        """The same as counters, `shadowrelay_<name>_total`."""
-        self._labelled[f"shadowrelay_{name}"] = (CounterMetricFamily, documentation, label, values)
+    def watch_totals(self, name: str, documentation: str, label: str, values: Callable[[], Mapping[Any, int]]) -> None:
+        """The same as a counter with one label, `shadowrelay_<name>_total`."""
+        self._totals[name] = (documentation, label, values)
 
     def watch_total(self, name: str, documentation: str, value: Callable[[], float]) -> None:
         """The same as a counter, `shadowrelay_<name>_total`."""
@@ -86,12 +86,15 @@ class PrometheusMetrics:
     def _collect(self) -> Iterator[Metric]:
         yield from queue_families(self._queues, self._now())
         yield from count_families(self._counts)
-        for name, (family, documentation, label, values) in self._labelled.items():
-            many = family(name, documentation, labels=[label])
+        for name, (documentation, label, values) in self._labelled.items():
+            many = GaugeMetricFamily(name, documentation, labels=[label])
             with suppress(Exception):  # as below
                 for key, one in values().items():
                     many.add_metric([key], one)
             yield many
+        for name, (documentation, label, totals) in self._totals.items():
+            with suppress(Exception):
+                yield _counter(name, documentation, label, totals())
         for name, (family, documentation, value) in self._states.items():
             try:
                 yield family(name, documentation, value=value())

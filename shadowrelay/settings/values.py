@@ -199,6 +199,26 @@ def _connection_timeout(values: dict[str, Any]) -> timedelta:
     return 5 * MINUTE if values.get("role") is ConnectorRole.EDGE else 10 * MINUTE
 
 
+class LimitsPerClient(Section):
+    """What one client of this connector (an IPv4 address, an IPv6 /64) may do in a minute, which begins with the first thing that counts.
+    0: no limit. Peers have none. docs/operations.md "Limits for each client"."""
+
+    connections_per_minute: Annotated[Count, Field(ge=0, le=1_000_000)] = 0
+    """Further connections are answered 421."""
+    messages_per_minute: Annotated[Count, Field(ge=0, le=1_000_000)] = 0
+    """Transactions (MAIL); further ones are answered 450."""
+    recipients_per_minute: Annotated[Count, Field(ge=0, le=1_000_000)] = 0
+    """Accepted recipients; further ones are answered 452."""
+    refused_recipients_per_minute: Annotated[Count, Field(ge=0, le=1_000_000)] = 0
+    """Recipients answered 5xx: after so many, sessions end with 421 at MAIL or RCPT, so that nobody finds out which addresses exist."""
+    octets_per_minute: Annotated[Size, Field(ge=0, le=1_000_000_000_000)] = 0
+    """Of content. What goes beyond that is answered 452; the first message of a minute never is, however large."""
+    exempt: tuple[CheckedNetwork, ...] = ()
+    """Networks without these limits and without greeting_delay. Clients in relay_from are not exempt by themselves."""
+    greeting_delay: Annotated[Duration, Field(ge=timedelta(0), le=MINUTE)] = timedelta(0)
+    """The greeting comes so much later; who talks before it is answered 421. 0s: off. Postfix's postscreen waits 6s."""
+
+
 class ReceiveConnector(Section):
     """A listening address and what it grants. An omitted list of addresses or domains grants nothing."""
 
@@ -244,6 +264,8 @@ class ReceiveConnector(Section):
     lenient_addresses: bool = True
     """Accept what other software writes: `MAIL FROM: a@b`, local parts over 64 octets or like `john.` (relayed as "john."@b), `a@b.`,
     `a@my_host`, any name in EHLO, content lines of any length."""
+    limits: LimitsPerClient = LimitsPerClient()
+    """Limits for each client: a table of its own, [receive_connectors.limits]."""
 
     @property
     def takes_mail(self) -> bool:

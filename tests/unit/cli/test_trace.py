@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from shadowrelay.admin import api_client
 from shadowrelay.cli.find import resolved
 from shadowrelay.cli.main import app
-from shadowrelay.cli.message_trace import sentence, what
-from shadowrelay.cli.nodes import NodeAnswer
+from shadowrelay.cluster.answers import NodeAnswer
+from shadowrelay.cluster.story import sentence, what
 from tests.unit.cli.played_api import PlayedClient, play
 
 ID = "0193a6a2-6f1e-7c3a-9c57-0d1f2e3a4b5c"
