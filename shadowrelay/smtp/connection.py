@@ -22,6 +22,7 @@ import structlog
 from aiosmtpd.smtp import SMTP
 from aiosmtpd.smtp import log as aiosmtpd_log
 
+from shadowrelay.model.client_minute import Counted
 from shadowrelay.model.replies import LOCAL_ERROR, LedgerUnavailable, Reply, WireError
 from shadowrelay.smtp.client_session import reason_of
 from shadowrelay.smtp.data import CommandReader
@@ -44,6 +45,7 @@ from shadowrelay.smtp.limits import (
     NO_SMTP_CLIENT,
     NOT_IMPLEMENTED,
     NOT_UTF8,
+    OUT_OF_STEP,
     READ_AHEAD_OCTETS,
     REPLIES_OCTETS_MAX,
     SHUTTING_DOWN,
@@ -116,6 +118,7 @@ class Connection(SMTP):
         self._is_handled = False
         self._is_counted_only = False  # refused with many others: a log line for each would add to the flood
         self._refused_at_once: Reply | None = None
+        self._refused_later: Reply | None = None  # where the client may still prove to be a peer: at its first MAIL
         self._began_at = 0.0
         self._is_ours = False  # of a peer, or of a client that may relay
         self._is_old = False  # the session of a peer ends after the transaction in progress
@@ -449,7 +452,32 @@ class Connection(SMTP):
 
     def _refusal_at_greeting(self) -> Reply | None:
         """Why this connection is refused at once. While no mail is accepted, peers are greeted nevertheless."""
+        if self._refused_at_once is None and self.reception.limits is not None and not self.reception.is_of_peer(self.state.address):
+            refusal = self.over_limit(Counted.CONNECTIONS)
+            if refusal is not None and self.peer.may_prove():
+                self._refused_later = refusal
+            elif refusal is not None:
+                self._refused_at_once, self._is_counted_only = refusal, True
         return self._refused_at_once or (None if self.peer.may_prove() else self.reception.closed_with)
+
+    async def _is_early(self) -> bool:
+        """Whether the client talks before the greeting, which is delayed to see that. Raises: ConnectionError if the session ends."""
+        limits, address = self.reception.limits, self.state.address
+        if limits is None or not limits.greeting_seconds or limits.is_exempt(address) or self.reception.is_of_peer(address):
+            return False
+        await self.hold_back(limits.greeting_seconds)
+        if not self.own_reader.has_octets():
+            return False
+        limits.early_count += 1
+        return True
+
+    # limits for each client: docs/operations.md "Limits for each client"
+
+    def over_limit(self, what: Counted, amount: int = 1) -> Reply | None:
+        """Count this for the client, or return the refusal if it has had its share of this minute. Peers have no limits."""
+        if (limits := self.reception.limits) is None or self.state.peer:
+            return None
+        return limits.take(self.state.address, what, amount, self.loop.time())
 
     def end_when_idle(self) -> None:
         """The node takes no mail: the session ends now, or after its transaction. A peer's session stays, to fetch notifications."""
@@ -484,6 +512,9 @@ class Connection(SMTP):
         try:
             if (refusal := self._refusal_at_greeting()) is not None:
                 self.hang_up(refusal, "drain" if self._refused_at_once is None else "too many sessions")
+                return
+            if self.reception.limits is not None and await self._is_early():
+                self.hang_up(OUT_OF_STEP, "early talker")
                 return
             self._collect(f"220 {self.reception.name} ESMTP\r\n".encode())  # no software, no version
             reader = self.own_reader

@@ -257,6 +257,11 @@ class SessionCount:
         self._counts[True] += 1
         self._by_client[_counted(address, is_ours=True)] += 1
 
+    @property
+    def by_client(self) -> dict[str, int]:
+        """How many sessions each client has open; a snapshot."""
+        return dict(self._by_client)
+
     def leave(self, address: str, *, is_ours: bool) -> None:
         """The session has ended."""
         client = _counted(address, is_ours=is_ours)

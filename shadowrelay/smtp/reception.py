@@ -18,6 +18,7 @@ from shadowrelay.model.replies import Reply
 from shadowrelay.pipeline.pressure_rules import Pressure
 from shadowrelay.ports import Clock
 from shadowrelay.settings.values import Peer, ReceiveConnector, Route, Settings
+from shadowrelay.smtp.client_limits import ClientLimits
 from shadowrelay.smtp.limits import CONTENT_AHEAD_OCTETS, Descriptors, Rights, SessionCount, postmaster_homes
 from shadowrelay.smtp.tls import TlsContexts
 
@@ -120,9 +121,12 @@ class Reception:
     rights: Rights = field(init=False)
     _homes: tuple[str, str] = field(init=False)
     count: SessionCount = field(init=False)
+    clients: ClientLimits = field(init=False)
+    limits: ClientLimits | None = field(init=False)  # `clients`, if any limit is configured
 
     def __post_init__(self) -> None:
         self.count = SessionCount()
+        self.clients = ClientLimits(self.connector.name, self.connector.limits)
         self.peer_addresses.update(peer.address.host for peer in self.peers.values())
         self.adopt(self.connector, self.routes)
 
@@ -132,6 +136,8 @@ class Reception:
         self.routes = routes
         self.spool = str(self.spool_directory)
         self.rights = Rights(connector)
+        self.clients.adopt(connector.limits)
+        self.limits = self.clients if self.clients.is_active else None
         self._homes = postmaster_homes(self.rights, connector, self.name, routes)
 
     def tls_context(self, client_name: str) -> ssl.SSLContext | None:
