@@ -47,6 +47,7 @@ from shadowrelay.smtp.deliverer import SmtpDeliverer
 from shadowrelay.smtp.host_names import HostNames, Lookups
 from shadowrelay.smtp.limits import NOT_ACTIVE, Descriptors
 from shadowrelay.smtp.listener import Listener, OpenListener, ReceiverServer
+from shadowrelay.smtp.mail_filters import make_bank
 from shadowrelay.smtp.own_addresses import OwnAddresses
 from shadowrelay.smtp.peer_link import LinkEvents, SmtpPeerLink
 from shadowrelay.smtp.reception import reception_for
@@ -286,6 +287,8 @@ class Node:
 
     async def _start_receiver(self) -> None:
         settings = self._settings
+        self._filters = make_bank(settings.filters, asyncio.get_running_loop().time)
+        close_with(self._opened, self._filters.close)
         for connector in settings.receive_connectors:
             reception = reception_for(
                 settings,
@@ -297,6 +300,7 @@ class Node:
                 budget=self._budget,
                 descriptors=self._descriptors,
                 tls=self._tls,
+                filters=self._filters,
             )
             receiver = ReceiverServer(reception, self._open_listener)
             if self._context.is_draining:
@@ -397,6 +401,8 @@ class Node:
             "why",
             lambda: sessions.tls_failures,
         )
+        metrics.watch_each("filter_resting", "1 for a filter that failed and is not asked for a while.", "filter", self._filters.resting)
+        metrics.watch_each("filter_failures", "Messages without its verdict, since the start.", "filter", self._filters.failures)
         metrics.watch("sessions", "Open sessions.", lambda: sum(receiver.sessions_count for receiver in self._receivers))
         metrics.watch_totals(
             "clients_limited",

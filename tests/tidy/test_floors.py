@@ -38,7 +38,7 @@ PLACES: dict[str, tuple[str, set[str]]] = {
     "starlette": ("fastapi", {"admin"}),
     "uvicorn": ("uvicorn", {"admin"}),
     "prometheus_client": ("prometheus-client", {"admin"}),
-    "httpx": ("httpx", {"admin", "lab"}),
+    "httpx": ("httpx", {"admin", "lab", "smtp"}),
     "uvloop": ("uvloop", {"node", "lab"}),
     "typer": ("typer", {"cli"}),
     "rich": ("rich", {"cli", "lab"}),

@@ -157,7 +157,7 @@ PROBLEMS = [
         "zzz = 1\n" + SERVER,
         [
             "{path}: zzz: unknown key; known here: "
-            "server, transport, receive_connectors, peers, routes, site_links, sites, "
+            "server, transport, receive_connectors, filters, peers, routes, site_links, sites, "
             "tls, send, back_pressure, tracking, shipping, admin, dns"
         ],
     ),
