@@ -510,7 +510,8 @@ class PeerLink(Protocol):
 
     async def hold(self, offer: CopyOffer, deadline: float, stall_seconds: float | None = None) -> HoldAnswer:
         """Place a copy. `deadline` in `Clock.awake`; `stall_seconds`: give up after so many seconds without progress, None: only at the
-        deadline. PeerUnavailable.sent tells whether the copy may have been stored."""
+        deadline. PeerUnavailable.sent tells whether the copy may have been stored. Raises also LedgerUnavailable: this node's own file
+        cannot be read now; nothing was stored, and the peer is not to blame."""
         ...
 
     async def track(self, offer: CopyOffer, deadline: float, stall_seconds: float | None = None) -> HoldAnswer:

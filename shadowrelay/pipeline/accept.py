@@ -199,8 +199,12 @@ class AcceptService:
             except Exception:
                 self._release(message_id, result.known(claim))
                 raise
-            if reject and len(result.stored) < wanted:
+            is_lost = result.unreadable is not None and not result.stored  # here it cannot be read, and nobody else has it
+            if (reject and len(result.stored) < wanted) or is_lost:
                 await self._unwind(message_id, result)
+                if is_lost:
+                    assert result.unreadable is not None
+                    raise result.unreadable
                 context.leases.forget(message_id)
                 return self._refuse(stored, result.failures, content.size)
             self._verdicts.add(message_id, result.verdict)

@@ -509,7 +509,9 @@ class View:
             if state.to_confirm is not None:
                 yield f"copies on {server} are not confirmed since it came back: it is asked about each, and what it lost is copied again"
         if count := self._copy_repair.failing_count:
-            yield f"accepted messages with fewer copies than wanted: {count}; the copies are tried again"
+            unreadable, reason = self._copy_repair.unreadable()
+            own = f"; {unreadable} of them this node cannot read itself now: {reason}" if unreadable else ""
+            yield f"accepted messages with fewer copies than wanted: {count}; the copies are tried again{own}"
 
 
 def _time_left(seconds: float | None) -> timedelta | None:
