@@ -189,6 +189,13 @@ class Context:
         """Why this node says nothing to its peers; empty while it may."""
         return "" if self.commit_failure is None else f"this node cannot {self.commit_failure.cannot}: {self.commit_failure.reason}"
 
+    def heard_at(self, server: ServerName) -> datetime | None:
+        """When this process last heard the peer: of earlier ones, the ledger knows no more than when the last session was opened."""
+        state = self.peers.states.get(server)
+        if state is None or state.heard_awake is None:
+            return None
+        return self.now() - timedelta(seconds=self.clock.awake() - state.heard_awake)
+
     @property
     def is_enabled(self) -> bool:
         return self.settings.transport.shadow_redundancy_enabled

@@ -33,7 +33,6 @@ from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.draining import DrainService
 from shadowrelay.pipeline.message_desk import MessageDesk
 from shadowrelay.pipeline.next_hop_queue import NextHopQueue
-from shadowrelay.pipeline.peerbook import PeerState
 from shadowrelay.pipeline.placement import may_get_copies, new_mail, rule_of
 from shadowrelay.pipeline.pressure_rules import Level, Pressure
 from shadowrelay.pipeline.rolled_back import OLDER_COPY, RolledBackService
@@ -295,7 +294,7 @@ class View:
                     boundary=state.peer.boundary,
                     address=str(state.peer.address),
                     database=state.database,
-                    heard_at=self._heard_at(state),
+                    heard_at=context.heard_at(server),
                     is_reachable=self._is_heard(server),
                     lease=None if left is None else timedelta(seconds=max(left, 0.0)),
                     breaker=context.peers.breaker_state(server),
@@ -333,12 +332,6 @@ class View:
                 )
             )
         return tuple(views)
-
-    def _heard_at(self, state: PeerState) -> datetime | None:
-        """By this process: silence counts only while it ran, and the ledger knows no more than when the last session was opened."""
-        if state.heard_awake is None:
-            return None
-        return self._context.now() - timedelta(seconds=self._context.clock.awake() - state.heard_awake)
 
     async def forget(self, server: ServerName, *, is_forced: bool = False) -> bool:
         """Cross off the copies and notifications of a peer that will not return. A peer that answers is refused, unless `is_forced`: what
