@@ -462,7 +462,7 @@ class Node:
             if (spare_bytes := self._services.pressure.spare_bytes()) is not None:
                 await self._ledger.keep_reserve(spare_bytes)
             with contextlib.suppress(LedgerUnavailable):
-                self._metrics.observe_queues(await self._ledger.queues())
+                self._metrics.observe_queues(await self._ledger.queues(), await self._services.view.untold())
             await asyncio.sleep(ADMIN_OBSERVES_SECONDS)
 
     def _look_at_descriptors(self, refused_before: int) -> int:

@@ -34,6 +34,7 @@ from shadowrelay.model.queue import (
     ShadowGroup,
     StoredMessage,
     Suspension,
+    Untold,
 )
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.resubmission import Criteria, Progress, RequestState, ResubmitRequest, Resubmitted
@@ -340,6 +341,14 @@ class Ledger(Protocol):
 
     async def unreported_of(self, message_ids: Collection[MessageId]) -> Mapping[MessageId, Ordinals]:
         """The same for many messages; only those that have any. Empty ordinals mean all recipients that are done."""
+        ...
+
+    async def awaited(self, message_id: MessageId) -> tuple[MessageId, ...]:
+        """The generated messages for whose copies, or end, the notifications about this message wait."""
+        ...
+
+    async def untold(self) -> Untold | None:
+        """The messages about which notifications wait so; None: there are none."""
         ...
 
     async def primaries_listed_on(self, server: ServerName, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:

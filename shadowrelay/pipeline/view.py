@@ -19,6 +19,7 @@ from shadowrelay.model.queue import (
     ShadowGroup,
     StoredMessage,
     Suspension,
+    Untold,
 )
 from shadowrelay.model.readiness import NewMail, NextMessage, Takes
 from shadowrelay.model.replies import LedgerUnavailable, RequestRefused
@@ -226,6 +227,16 @@ class View:
         """See `admin.api.AdminView`."""
         return await self._context.ledger.load(message_id)
 
+    async def awaited(self, message_id: MessageId) -> tuple[MessageId, ...]:
+        """See `admin.api.AdminView`."""
+        return await self._context.ledger.awaited(message_id)
+
+    async def untold(self) -> Untold | None:
+        """See `admin.api.AdminView`. For a moment, each message with a DSN is one."""
+        found = await self._context.ledger.untold()
+        is_old = found is not None and self._context.now() - found.since > timedelta(seconds=self._context.heartbeat)
+        return found if is_old else None
+
     async def events(self, message_id: MessageId) -> Sequence[TrackingEvent]:
         """See `admin.api.AdminView`."""
         stored = await self._context.ledger.load(message_id)
@@ -385,6 +396,7 @@ class View:
             settings=self._effective(),
             new_mail=self.new_mail(),
             safety_net_complete_since=context.safety_net_complete_since,
+            untold=await self.untold(),
         )
 
     def _state(self) -> str:

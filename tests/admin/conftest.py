@@ -14,7 +14,18 @@ from shadowrelay.model.drain_progress import DrainState, DrainStep, DrainView, O
 from shadowrelay.model.ids import NO_DATABASE, BoundaryName, DatabaseId, MessageId, ServerName, SiteName
 from shadowrelay.model.message import Content, ContentPlace, Envelope, Recipient
 from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, Role
-from shadowrelay.model.queue import FailureKind, ForkRetry, MessagePage, NodeView, Origin, PeerView, QueueKind, QueueRow, StoredMessage
+from shadowrelay.model.queue import (
+    FailureKind,
+    ForkRetry,
+    MessagePage,
+    NodeView,
+    Origin,
+    PeerView,
+    QueueKind,
+    QueueRow,
+    StoredMessage,
+    Untold,
+)
 from shadowrelay.model.readiness import NewMail, NextMessage
 from shadowrelay.model.replies import STORE_UNAVAILABLE, LedgerUnavailable, RequestRefused
 from shadowrelay.model.resubmission import RequestState, ResubmitRequest
@@ -78,6 +89,8 @@ class FakeNode:
     asked: list[tuple[str, int, int]] = field(default_factory=list)
     requests: list[ResubmitRequest] = field(default_factory=list)
     more_queues: tuple[QueueRow, ...] = ()
+    waits_for: tuple[MessageId, ...] = ()
+    untold_ones: Untold | None = None
 
     def _check(self) -> None:
         if self.is_broken:
@@ -117,6 +130,12 @@ class FakeNode:
     async def message(self, message_id):
         self._check()
         return next((stored for stored in self.stored if stored.envelope.message_id == message_id), None)
+
+    async def awaited(self, message_id):
+        return self.waits_for
+
+    async def untold(self):
+        return self.untold_ones
 
     async def events(self, message_id):
         if self.refusal:
@@ -198,7 +217,7 @@ class FakeNode:
         return NodeView(
             ServerName("mx1"), SiteName("east"), BoundaryName("example"), "1.2.3", NOW - timedelta(hours=1), "running",
             DATABASE, 4, 1000, 1234, NO_DATABASE, {"transport": {"shadow_timeout": "5s"}},
-            NextMessage(NewMail.FEWER, 0, 1, "new mail is accepted without a copy: mx2: no answer"),
+            NextMessage(NewMail.FEWER, 0, 1, "new mail is accepted without a copy: mx2: no answer"), untold=self.untold_ones,
         )  # fmt: skip
 
     async def drain(self):
