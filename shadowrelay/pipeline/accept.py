@@ -33,6 +33,7 @@ from shadowrelay.model.replies import (
     INSUFFICIENT_RESOURCES,
     LOCAL_ERROR,
     NOT_MADE_REDUNDANT,
+    STORE_UNAVAILABLE,
     ContentCorrupt,
     LedgerUnavailable,
     Reply,
@@ -199,12 +200,11 @@ class AcceptService:
             except Exception:
                 self._release(message_id, result.known(claim))
                 raise
-            is_lost = result.unreadable is not None and not result.stored  # here it cannot be read, and nobody else has it
+            is_lost = bool(result.unreadable) and not result.stored  # here it cannot be read, and nobody else has it
             if (reject and len(result.stored) < wanted) or is_lost:
                 await self._unwind(message_id, result)
                 if is_lost:
-                    assert result.unreadable is not None
-                    raise result.unreadable
+                    raise LedgerUnavailable(STORE_UNAVAILABLE, result.unreadable)
                 context.leases.forget(message_id)
                 return self._refuse(stored, result.failures, content.size)
             self._verdicts.add(message_id, result.verdict)

@@ -19,7 +19,7 @@ import structlog
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.ownership import Claim, Role, Transition
 from shadowrelay.model.queue import StoredMessage
-from shadowrelay.model.replies import ContentCorrupt, IllegalTransition, LedgerUnavailable
+from shadowrelay.model.replies import STORE_UNAVAILABLE, ContentCorrupt, IllegalTransition, LedgerUnavailable
 from shadowrelay.model.values import dataclass
 from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import Outcome
@@ -323,9 +323,9 @@ class CopyRepair:
             if after is not None and transition.outcome == Outcome.CHOSEN and after.is_chosen(party.server):
                 row = tracking.haredirect(context.me.server, message, at=context.now(), server=party.server, elapsed=elapsed)
                 context.tracking.write(row)
-        if result.unreadable is not None:
-            self._unreadable[message_id] = result.unreadable.reason
-            raise result.unreadable
+        if result.unreadable:
+            self._unreadable[message_id] = result.unreadable
+            raise LedgerUnavailable(STORE_UNAVAILABLE, result.unreadable)
         if transition.outcome != Outcome.CHOSEN or after is None or after.missing_count:
             return RepairOutcome.AGAIN if result.attempts_count or self._is_any_peer_available() else RepairOutcome.NO_PEER
         self._on_placed(message_id)

@@ -40,7 +40,7 @@ class CopyResult:
     superseded_by: tuple[PeerDatabase, StatusAnswer] | None = None
     failures: list[str] = field(default_factory=list)
     attempts_count: int = 0  # servers actually tried
-    unreadable: LedgerUnavailable | None = None  # this node cannot read its own content now: no server was to blame
+    unreadable: str = ""  # why this node cannot read its own content now: no server was to blame
     _verdict: Transition | None = None  # cached: the ledger usually asks with the same claim again
 
     def known(self, claim: Claim | None) -> Claim:
@@ -330,7 +330,7 @@ class Copier:
                 result.unsent += (server,)
             return False
         except LedgerUnavailable as error:
-            result.unreadable = error
+            result.unreadable = error.reason
             result.failures.append(error.reason)
             if not was_listed:
                 result.unsent += (server,)
