@@ -24,6 +24,7 @@ from shadowrelay.admin import resources
 from shadowrelay.admin.gate import Gate, problem
 from shadowrelay.admin.metrics import CONTENT_TYPE, PrometheusMetrics
 from shadowrelay.admin.token import is_token
+from shadowrelay.model.client_minute import ClientView
 from shadowrelay.model.drain_progress import DrainView
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.invalid import explanation_of
@@ -138,6 +139,10 @@ class AdminView(Protocol):
         ...
 
     async def peers(self) -> tuple[PeerView, ...]: ...
+
+    async def clients(self, limit: int) -> Sequence[ClientView]:
+        """Clients of the receive connectors, those who were refused most first."""
+        ...
 
     async def forget(self, server: ServerName, *, is_forced: bool = False) -> bool:
         """The peer will not come back. False: there is no such peer. Raises RequestRefused for one that answers, unless `is_forced`."""
@@ -448,6 +453,11 @@ def _api(view: AdminView, now: Callable[[], datetime]) -> APIRouter:
         if not await view.remove_request(number):
             raise _no_request(number)
         return resources.RequestRemoved(number=number, is_removed=True)
+
+    @api.get("/clients")
+    async def clients(limit: Limit = LISTED_DEFAULT) -> resources.Clients:
+        """Clients with open sessions, and what each did in its minute where limits are configured; those who were refused most first."""
+        return resources.Clients(clients=[resources.client_of(view_of_it) for view_of_it in await view.clients(limit)])
 
     @api.get("/pressure")
     async def pressure() -> resources.BackPressureResource:

@@ -6,7 +6,14 @@ from typing import Annotated
 
 import typer
 
-from shadowrelay.cli.output import AsJson, ExitCode, configuration_errors, counted, print_json, say
+from shadowrelay.cli.output import (
+    AsJson,
+    ExitCode,
+    configuration_errors,
+    print_json,
+    say,
+)
+from shadowrelay.cluster.words import counted
 from shadowrelay.settings import configuration
 
 

@@ -14,15 +14,26 @@ from typer.core import TyperGroup
 from shadowrelay import __version__
 from shadowrelay.admin.token import read_token
 from shadowrelay.cli import drain, queue_commands
+from shadowrelay.cli.clients import clients
 from shadowrelay.cli.doctor import doctor
 from shadowrelay.cli.find import find
 from shadowrelay.cli.init import init
 from shadowrelay.cli.lab import lab
 from shadowrelay.cli.message_trace import trace
-from shadowrelay.cli.output import AsJson, ExitCode, configuration_errors, counted, print_json, print_sentences, print_table, say, visible
+from shadowrelay.cli.output import (
+    AsJson,
+    ExitCode,
+    configuration_errors,
+    print_json,
+    print_sentences,
+    print_table,
+    say,
+    visible,
+)
 from shadowrelay.cli.resubmissions import safety_net
 from shadowrelay.cli.sla import sla
 from shadowrelay.cli.status import status
+from shadowrelay.cluster.words import counted
 from shadowrelay.model.invalid import explanation_of
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.settings import certificates, configuration, places
@@ -73,6 +84,7 @@ app.command("doctor")(doctor)
 app.add_typer(queue_commands.queue, name="queue")
 app.add_typer(queue_commands.messages, name="messages")
 app.add_typer(queue_commands.peers, name="peers")
+app.add_typer(clients, name="clients")
 queue_commands.messages.command("find")(find)
 queue_commands.messages.command("trace")(trace)
 app.command("status")(status)

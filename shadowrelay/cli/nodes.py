@@ -6,31 +6,18 @@ on standard error or in the document; only if none answers does the command fail
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shadowrelay.cli.output import NODE_VARIABLE, URL_DEFAULT, ExitCode, configuration_errors, node_client, say, stop
+from shadowrelay.cluster.answers import NOT_CONFIGURED, NodeAnswer, asked
 from shadowrelay.model.values import dataclass
 from shadowrelay.settings.configuration import load
 from shadowrelay.settings.values import Peer
 
 if TYPE_CHECKING:
     from shadowrelay.admin.api_client import NodeClient
-
-Json = dict[str, Any]
-NOT_CONFIGURED = 'add its API to [[peers]], like admin = "https://mx.example:8026"'
-
-
-@dataclass(frozen=True, slots=True)
-class NodeAnswer:
-    """The answer of one node, or why there is none. Shapes: `name` is the node's own; without an answer, that of the configuration."""
-
-    name: str
-    said: Any = None
-    error: str = ""
-    status: int = 0  # of HTTP
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +40,7 @@ class Nodes:
 
     def try_to_ask(self, question: Callable[["NodeClient"], Any]) -> list[NodeAnswer]:
         """One answer for each, in order, of all at the same time."""
-        from shadowrelay.admin.api_client import NodeError
-
-        def asked(entry: tuple[str, "NodeClient"]) -> NodeAnswer:
-            name, client = entry
-            try:
-                return NodeAnswer(client.node()["name"], question(client))
-            except NodeError as exc:
-                return NodeAnswer(name, error=str(exc), status=exc.status)
-
-        with ThreadPoolExecutor(len(self.clients)) as pool:
-            answers = list(pool.map(asked, self.clients))
-        return answers + [NodeAnswer(name, error=NOT_CONFIGURED) for name in self.unasked]
+        return asked(self.clients, question) + [NodeAnswer(name, error=NOT_CONFIGURED) for name in self.unasked]
 
 
 @contextmanager
@@ -96,11 +72,6 @@ def asked_nodes(node: str | None, token_file: Path | None, config: Path | None) 
         except NodeError as exc:
             stop(str(exc), ExitCode.USAGE)
         yield Nodes(tuple(clients), unasked)
-
-
-def missing(answers: Sequence[NodeAnswer]) -> list[Json]:
-    """The nodes that did not answer, for a document."""
-    return [{"node": answer.name, "error": answer.error} for answer in answers if answer.error]
 
 
 def name_missing(answers: Sequence[NodeAnswer]) -> None:

@@ -14,19 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shadowrelay.cli.find import MessageId, filter_of, print_messages, resolved
-from shadowrelay.cli.nodes import NodeAnswer
+from shadowrelay.cli.find import filter_of, print_messages, resolved
 from shadowrelay.cli.output import (
     AsJson,
     Config,
     ExitCode,
     Node,
     TokenFile,
-    age,
     asked_node,
-    clock,
-    counted,
-    duration,
     print_json,
     print_sentences,
     print_table,
@@ -35,6 +30,9 @@ from shadowrelay.cli.output import (
     stop,
     visible,
 )
+from shadowrelay.cluster.answers import NodeAnswer
+from shadowrelay.cluster.lookup import MessageId
+from shadowrelay.cluster.words import age, clock, counted, duration
 from shadowrelay.settings.texts import rounded_size
 
 if TYPE_CHECKING:

@@ -5,7 +5,17 @@ from typing import Annotated, Any
 
 import typer
 
-from shadowrelay.cli.output import AsJson, Config, Node, TokenFile, age, asked_node, print_json, print_table, say
+from shadowrelay.cli.output import (
+    AsJson,
+    Config,
+    Node,
+    TokenFile,
+    asked_node,
+    print_json,
+    print_table,
+    say,
+)
+from shadowrelay.cluster.words import age
 
 safety_net = typer.Typer(help="Delivered messages, which can be delivered again.", no_args_is_help=True)
 

@@ -22,7 +22,17 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from shadowrelay.cli.output import AsJson, ExitCode, counted, instants, print_json, print_sentences, print_table, say, stop, visible
+from shadowrelay.cli.output import (
+    AsJson,
+    ExitCode,
+    print_json,
+    print_sentences,
+    print_table,
+    say,
+    stop,
+    visible,
+)
+from shadowrelay.cluster.words import counted, instants
 from shadowrelay.model.replies import ConfigurationError, ShadowrelayError
 from shadowrelay.protocol.tracking import KEPT_AS
 from shadowrelay.settings.texts import parse_duration

@@ -7,7 +7,7 @@ promotion.
 
 from collections.abc import Collection, Iterable, Sequence
 
-from shadowrelay.model.fates import NOT_SHARED, Shared
+from shadowrelay.model.fate import NOT_SHARED, Shared
 from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Ordinals
 from shadowrelay.model.ownership import (

@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta
 from enum import StrEnum
 
-from shadowrelay.model.fates import Shared
+from shadowrelay.model.fate import Shared
 from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, DatabaseId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Ordinals
 from shadowrelay.model.ownership import (

@@ -10,7 +10,7 @@ from typing import Any
 import structlog
 
 from shadowrelay.memory import ContentBudget
-from shadowrelay.model.fates import NO_MACHINE, NOT_SHARED, Fate, machine_of
+from shadowrelay.model.fate import NO_MACHINE, NOT_SHARED, Fate, machine_of
 from shadowrelay.model.ids import DatabaseId, ServerName
 from shadowrelay.model.peers import PeerIdentity
 from shadowrelay.model.replies import LedgerUnavailable

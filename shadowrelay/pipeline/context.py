@@ -17,7 +17,7 @@ import structlog
 from shadowrelay.memory import ContentBudget
 from shadowrelay.model.commit_failure import CommitFailure
 from shadowrelay.model.counts import Counts
-from shadowrelay.model.fates import NOT_SHARED, Shared
+from shadowrelay.model.fate import NOT_SHARED, Shared
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, Content, ContentPlace, Envelope
 from shadowrelay.model.ownership import Claim, DiscardEvent, DiscardStatus, Role, Transition

@@ -5,7 +5,7 @@ A peer of an older version names no machine. Its fate counts as another one, unl
 
 from collections.abc import Iterable
 
-from shadowrelay.model.fates import NO_MACHINE, NOT_SHARED, Fate, Shared, what_is_shared
+from shadowrelay.model.fate import NO_MACHINE, NOT_SHARED, Fate, Shared, what_is_shared
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.peers import PeerIdentity
 from shadowrelay.model.values import replace

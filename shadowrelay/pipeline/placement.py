@@ -23,7 +23,7 @@ from enum import Enum
 from itertools import cycle, islice
 from operator import attrgetter, itemgetter
 
-from shadowrelay.model.fates import NOT_SHARED, Shared
+from shadowrelay.model.fate import NOT_SHARED, Shared
 from shadowrelay.model.ids import ServerName, SiteName
 from shadowrelay.model.message import Envelope
 from shadowrelay.model.readiness import NewMail, Takes

@@ -9,7 +9,7 @@ import random
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import field
 
-from shadowrelay.model.fates import NOT_SHARED, Shared
+from shadowrelay.model.fate import NOT_SHARED, Shared
 from shadowrelay.model.ids import MessageId, ServerName, SiteName
 from shadowrelay.model.message import NO_ORDINALS, Content, Envelope, Ordinals
 from shadowrelay.model.ownership import Claim, CopyNumber, DiscardStatus, Notification, Role, StatusAnswer, Transition

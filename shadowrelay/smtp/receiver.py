@@ -12,6 +12,7 @@ from dataclasses import field
 from functools import partial
 from time import time_ns
 
+from shadowrelay.model.client_minute import Counted
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.message import BodyType, Envelope, Recipient
 from shadowrelay.model.numbers import decimal
@@ -296,9 +297,35 @@ class Receiver(Connection):
         if transaction.hold is None and self.reception.acceptor.pressure.is_felt and (refusal := await self._refusal_under_pressure()):
             self.refuse(refusal)
             return
+        if transaction.hold is None and self.reception.limits is not None and self._is_limited_at_mail(transaction.values.size):
+            return
         self.transaction = transaction
         self.was_mail_refused = False
         self.say(SENDER_OK)
+
+    def _is_limited_at_mail(self, size: int) -> bool:
+        """Whether this client has had its share of this minute; it was told so."""
+        if self._refused_later is not None and not self.state.peer:
+            self.hang_up(self._refused_later, "limit")
+            return True
+        if self._has_tried_too_many():
+            return True
+        refusal = self._exceeded(Counted.OCTETS, max(size, 1)) or self.over_limit(Counted.MESSAGES)
+        if refusal is not None:
+            self.refuse(refusal)
+        return refusal is not None
+
+    def _exceeded(self, what: Counted, amount: int) -> Reply | None:
+        if (limits := self.reception.limits) is None or self.state.peer:
+            return None
+        return limits.exceeded(self.state.address, what, amount, self.loop.time())
+
+    def _has_tried_too_many(self) -> bool:
+        """Whether this client tried so many wrong recipients that it is not told any more which ones are right; its session ends."""
+        if (refusal := self._exceeded(Counted.REFUSED_RECIPIENTS, 1)) is None:
+            return False
+        self.hang_up(refusal, "limit")
+        return True
 
     async def _refusal_under_pressure(self) -> Reply | None:
         """Wait as long as back pressure keeps this client waiting; then why its transaction cannot begin. docs/design.md 6.8."""
@@ -316,6 +343,8 @@ class Receiver(Connection):
         if transaction is None:
             self.refuse(MAIL_FIRST, is_error=not self.was_mail_refused)
             return
+        if self.reception.limits is not None and transaction.hold is None and self._has_tried_too_many():
+            return
         try:
             command = parse_rcpt(argument, smtputf8=transaction.values.smtputf8, lenient=transaction.is_lenient)
             if command.parameters and not self.is_extended:
@@ -328,7 +357,10 @@ class Receiver(Connection):
                 raise
             self.refuse(BAD_RECIPIENT, is_error=False)  # the client passes on what it was given
             return
-        if refusal := self._refusal_of_recipient(transaction, recipient, has_source_route=command.has_source_route):
+        refusal = self._refusal_of_recipient(transaction, recipient, has_source_route=command.has_source_route)
+        if refusal is None and transaction.hold is None and self.reception.limits is not None:
+            refusal = self.over_limit(Counted.RECIPIENTS)
+        if refusal is not None:
             self._refused_recipient(transaction, refusal)
             self.refuse(refusal)
             return
@@ -338,10 +370,12 @@ class Receiver(Connection):
         self.say(RECIPIENT_OK)
 
     def _refused_recipient(self, transaction: MailTransaction, reply: Reply) -> None:
-        """Too many in one transaction are no fault, unless they do not end."""
+        """Too many in one transaction or in a minute are no fault, unless they do not end."""
         transaction.refused_count += 1
-        if reply is not TOO_MANY_RECIPIENTS or transaction.refused_count > HOLD_RECIPIENTS_MAX:
+        if reply.code != TOO_MANY_RECIPIENTS.code or transaction.refused_count > HOLD_RECIPIENTS_MAX:
             self.state.fruitless_count += 1
+        if reply.code >= 500 and (limits := self.reception.limits) is not None and not self.state.peer:
+            limits.note(self.state.address, Counted.REFUSED_RECIPIENTS, self.loop.time())
 
     def _notified(self, recipient: Recipient) -> Recipient:
         """A stranger's mail causes few notifications; that of a peer was accepted by it, and keeps what its own client was promised."""
@@ -358,7 +392,7 @@ class Receiver(Connection):
         """
         if transaction.hold is not None:
             return address
-        home = self.reception.postmaster_home(may_relay=self.reception.rights.may_relay(self.state.address))
+        home = self.reception.postmaster_home(may_relay=self.reception.may_relay(self.state))
         if not home:
             raise WireError(NO_POSTMASTER)
         return f"{address}@{home}"
@@ -372,7 +406,7 @@ class Receiver(Connection):
         if len(transaction.recipients) >= self.reception.connector.max_recipients_per_message:
             return TOO_MANY_RECIPIENTS
         rights = self.reception.rights
-        if rights.may_relay(self.state.address):
+        if self.reception.may_relay(self.state):
             return None
         if not rights.accepts(recipient.address):
             return RELAYING_DENIED
@@ -426,6 +460,10 @@ class Receiver(Connection):
         if facts.hop_count > reception.connector.max_hop_count:
             sink.discard()
             self._refuse_content(LOOP)
+            return
+        if reception.limits is not None and (refusal := self.over_limit(Counted.OCTETS, content.size - len(trace))):
+            sink.discard()
+            self._refuse_content(refusal)
             return
         envelope = Envelope(
             message_id=message_id,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import shadowrelay.ownership
-from shadowrelay.model.fates import Shared
+from shadowrelay.model.fate import Shared
 from shadowrelay.model.ids import DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import Ordinals
 from shadowrelay.model.ownership import (

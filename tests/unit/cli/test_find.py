@@ -9,9 +9,10 @@ import typer
 from typer.testing import CliRunner, Result
 
 from shadowrelay.admin import api_client
-from shadowrelay.cli.find import detail, filter_of, merged, standing
+from shadowrelay.cli.find import filter_of
 from shadowrelay.cli.main import app
-from shadowrelay.cli.nodes import NodeAnswer
+from shadowrelay.cluster.answers import NodeAnswer
+from shadowrelay.cluster.lookup import detail, merged, standing
 from shadowrelay.protocol.filters import MESSAGE_PROPERTIES, parse_filter
 from tests.unit.cli.played_api import TOKEN, PlayedClient, play
 

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from shadowrelay.model.fates import NOT_SHARED, Fate, Shared, machine_of, what_is_shared
+from shadowrelay.model.fate import NOT_SHARED, Fate, Shared, machine_of, what_is_shared
 from shadowrelay.model.ids import BoundaryName, DatabaseId, ServerName
 from shadowrelay.model.peers import PeerIdentity
 from shadowrelay.model.values import replace

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shadowrelay.model.fates import Shared
+from shadowrelay.model.fate import Shared
 from shadowrelay.model.ids import ServerName, SiteName
 from shadowrelay.model.values import replace
 from shadowrelay.pipeline.placement import Candidate, PlacementRule, budget, pause_after, plan, rule_of

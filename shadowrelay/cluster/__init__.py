@@ -1,0 +1,1 @@
+"""What the nodes of a cluster say, asked by the API of each and put together, for commands and console. docs/architecture.md."""

@@ -1,0 +1,157 @@
+"""`status` as a document: is mail redundant now, and what does every node hold? docs/operations.md "Status".
+
+`summary` combines the nodes' answers to `look`. Each node reports about itself, also what would happen to its next message (`new_mail`);
+the messages that an unreachable node holds are reported by the others.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from shadowrelay.cluster.answers import NodeAnswer, missing
+from shadowrelay.model.readiness import NewMail
+
+if TYPE_CHECKING:
+    from shadowrelay.admin.api_client import NodeClient
+
+Json = dict[str, Any]
+
+WAITING = ("Submission", "Delivery", "HandedOver", "Poison")  # kinds of queues with mail that is not delivered
+OLDER_API: Json = {"outcome": NewMail.UNKNOWN, "takers_count": 0, "copies_wanted": 1}  # of nodes that do not say it yet
+
+
+def look(client: "NodeClient") -> Json:
+    """What one node is asked."""
+    return {"node": client.node(), "ready": client.ready(), "queues": client.queues(), "peers": client.peers()}
+
+
+def summary(answers: Sequence[NodeAnswer]) -> Json:
+    """One document: `is_redundant`, a `sentence` for it, the `nodes`, who `holds` copies for whom, who is `unreached` by whom, and whose
+    part is `missing`."""
+    said = [answer.said for answer in answers if answer.said]
+    new_mail = {row["node"]["name"]: row["node"].get("new_mail") or OLDER_API for row in said}
+
+    def nodes_with(outcome: NewMail) -> list[str]:
+        return [name for name, one in new_mail.items() if one["outcome"] == outcome]
+
+    refusing, unknown = nodes_with(NewMail.REFUSED), nodes_with(NewMail.UNKNOWN)
+    alone = [name for name in nodes_with(NewMail.FEWER) if not new_mail[name]["takers_count"]]
+    fewer = [
+        f"{new_mail[name]['takers_count']} of {new_mail[name]['copies_wanted']} on {name}"
+        for name in nodes_with(NewMail.FEWER)
+        if name not in alone
+    ]
+    disabled = [row["node"]["name"] for row in said if not row["node"]["settings"]["transport.shadow_redundancy_enabled"]]
+    uncopied = [name for name in nodes_with(NewMail.NOT_COPIED) if name not in disabled]
+    unreached = _unreached(said)
+    if refusing:
+        sentence = f"NEW MAIL IS REFUSED with 451 on {' and '.join(refusing)}: fewer peers take copies now than shadow_copies asks for"
+    elif alone or disabled:
+        sharing = [name for name in alone if new_mail[name].get("shared_fate")]
+        lone = [name for name in alone if name not in sharing]
+        reasons = (
+            (lone, "no peer takes copies now"),
+            (sharing, "no peer on another machine, with other failure_domains, takes copies now"),
+            (disabled, "shadow_redundancy_enabled is false"),
+        )
+        sentence = "NEW MAIL IS NOT REDUNDANT " + "; ".join(f"on {' and '.join(names)}: {reason}" for names, reason in reasons if names)
+    elif unknown:
+        sentence = f"NEW MAIL MAY NOT BE REDUNDANT on {' and '.join(unknown)}: it is not known whether enough peers take copies"
+    elif fewer:
+        sentence = f"New mail has fewer copies than shadow_copies asks for: {', '.join(fewer)}"
+    else:
+        sentence = f"New mail is redundant{' on the nodes that answered' if any(answer.error for answer in answers) else ''}"
+    is_redundant = not (refusing or alone or disabled or unknown)
+    if uncopied and is_redundant:
+        sentence += f"; no copies are made on {' and '.join(uncopied)}, as redundancy of the receive connectors says"
+    sentence = "; ".join([sentence, *_shared_fates(said), *map(in_words, unreached), *_held_for_no_peer(said), *_shed(said)])
+    return {
+        "is_redundant": is_redundant,
+        "sentence": sentence,
+        "nodes": [_node_of(row) for row in said],
+        "holds": [_holding(row, peer) for row in said for peer in row["peers"] if peer["held_for_count"] or not peer["is_reachable"]],
+        "unreached": unreached,
+        "missing": missing(answers),
+    }
+
+
+def _unreached(said: Sequence[Json]) -> list[Json]:
+    """Which node cannot reach which peer. `is_new`: it never has, as while the peer starts."""
+    return [
+        {"node": row["node"]["name"], "peer": peer["name"], "is_new": peer["heartbeat_age_seconds"] is None}
+        for row in said
+        for peer in row["peers"]
+        if not peer["is_reachable"] and peer.get("is_configured", True)
+    ]
+
+
+def _held_for_no_peer(said: Sequence[Json]) -> list[str]:
+    """What may be the only copy of messages of a server that is in no configuration any more."""
+    return [
+        f"{row['node']['name']} holds {peer['held_for_count']} messages for {peer['name']}, which is no peer any more"
+        for row in said
+        for peer in row["peers"]
+        if peer["held_for_count"] and not peer.get("is_configured", True)
+    ]
+
+
+def _shared_fates(said: Sequence[Json]) -> list[str]:
+    """What it means that copies on the same machine count, where that is set and there are such peers."""
+    trying = [
+        row["node"]
+        for row in said
+        if row["node"]["settings"].get("transport.shared_fate_is_redundant") and (row["node"].get("new_mail") or {}).get("shared_fate")
+    ]
+    return [
+        f"shared_fate_is_redundant on {' and '.join(node['name'] for node in trying)}: copies count that are lost together with the "
+        "server, as those on its machine are; for trying only"
+    ] * bool(trying)
+
+
+def _shed(said: Sequence[Json]) -> list[str]:
+    """Where what was delivered can no longer be resubmitted, although its time is not over."""
+    nodes = {row["node"]["name"]: row["node"].get("safety_net_complete_since") for row in said}
+    return [f"{name} can resubmit only what was delivered after {since[:19]}Z" for name, since in nodes.items() if since]
+
+
+def in_words(one: Json) -> str:
+    """Who cannot reach whom."""
+    return f"{one['node']} has not reached {one['peer']} yet" if one["is_new"] else f"{one['node']} cannot reach {one['peer']}"
+
+
+def _node_of(row: Json) -> Json:
+    waiting = [queue for queue in row["queues"] if queue["kind"] in WAITING]
+    errors = [f"{peer['name']}: {error}" for peer in row["peers"] if (error := _error_of(peer))]
+    return {
+        "name": row["node"]["name"],
+        "site": row["node"]["site"],
+        "state": row["node"]["state"],
+        "to_deliver_count": sum(queue["count"] for queue in waiting),
+        "oldest_at": min((queue["oldest_at"] for queue in waiting if queue["oldest_at"]), default=None),
+        "held_count": sum(peer["held_for_count"] for peer in row["peers"]),
+        "reasons": row["ready"]["reasons"],
+        "errors": errors,
+    }
+
+
+def _error_of(peer: Json) -> str:
+    """The last error of a peer, as this node knows it."""
+    known = peer["conflict"] or peer["refusal"] or peer.get("last_error", "") or peer["differs"]
+    return known or ("" if peer["is_reachable"] else "does not answer")
+
+
+def _holding(row: Json, peer: Json) -> Json:
+    """The messages that a node holds for a peer, and when it takes them over, as it counts itself: `None` while the peer answers."""
+    oldest = [
+        queue["oldest_at"]
+        for queue in row["queues"]
+        if queue["kind"] == "Shadow" and queue["primary"] == peer["name"] and queue["oldest_at"]
+    ]
+    return {
+        "node": row["node"]["name"],
+        "primary": peer["name"],
+        "count": peer["held_for_count"],
+        "oldest_at": min(oldest, default=None),
+        "is_reachable": peer["is_reachable"],
+        "heard_seconds_ago": peer["heartbeat_age_seconds"],
+        "takes_over_in_seconds": peer.get("takes_over_in_seconds"),  # missing in the API of older nodes
+    }
