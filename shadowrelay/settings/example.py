@@ -54,6 +54,9 @@ _EXAMPLES: dict[tuple[type[Section], str], str] = {
     (model.Peer, "require_tls"): "true",
     (model.Admin, "tls_listen"): '"0.0.0.0:8026"',
     (model.Admin, "read_only_token_file"): '"token-to-read"',
+    (model.AdminUser, "name"): '"noc"',
+    (model.AdminUser, "role"): '"operator"',
+    (model.AdminUser, "token_hash"): '"$argon2id$v=19$m=65536,t=3,p=4$c2FsdHNhbHRzYWx0c2FsdA$aGFzaGhhc2hoYXNoaGFzaGhhc2hoYXNoaGFzaGhhc2g"',
     (model.Dns, "nameservers"): '["127.0.0.1:5353"]',
 }
 
@@ -71,19 +74,23 @@ _TABLES: tuple[tuple[str, type[Section]], ...] = (
     ("[tracking]", model.Tracking),
     ("[shipping]", model.Shipping),
     ("[admin]", model.Admin),
+    ("[[admin.users]]", model.AdminUser),
     ("[dns]", model.Dns),
 )
-_OPTIONAL_TABLES = frozenset({model.SiteLink, model.Site, model.Tls})
+_NESTED = frozenset({(model.Admin, "users")})  # tables of their own
+_OPTIONAL_TABLES = frozenset({model.AdminUser, model.SiteLink, model.Site, model.Tls})
 _SHOWN_ONLY = ("require_tls", "site", "nameservers", "tls_listen", "read_only_token_file", "peer_revoked")
 
 
 def example() -> str:
     """The whole text of `configs/example.toml`."""
-    assert {title.strip("[]") for title, _ in _TABLES} == set(Settings.model_fields)
+    assert {title.strip("[]") for title, _ in _TABLES if "." not in title} == set(Settings.model_fields)
     lines = list(_comment(_HEADER))
     for title, section in _TABLES:
         lines += ["", "", *_comment(inspect.getdoc(section) or ""), f"{'#' if section in _OPTIONAL_TABLES else ''}{title}"]
         for name, field in section.model_fields.items():
+            if (section, name) in _NESTED:
+                continue
             lines += ["", *_comment(_description(field)), _line(section, name, field)]
     return "\n".join(lines) + "\n"
 
