@@ -27,6 +27,7 @@ from shadowrelay.bounded import BoundedCalls
 from shadowrelay.console.pages import Desk, add_login, add_pages
 from shadowrelay.machine import LinuxMachine
 from shadowrelay.memory import ContentBudget, FreedMemory
+from shadowrelay.model.client_minute import ClientView, Counted
 from shadowrelay.model.commit_failure import CommitFailure
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.peers import PeerIdentity
@@ -44,6 +45,7 @@ from shadowrelay.settings.reload import adopted, followed_tls
 from shadowrelay.settings.values import Peer, Tls
 from shadowrelay.smtp import client
 from shadowrelay.smtp.client import ConnectOptions, Dial, Opened, TlsUse
+from shadowrelay.smtp.client_limits import heaviest
 from shadowrelay.smtp.deliverer import SmtpDeliverer
 from shadowrelay.smtp.host_names import HostNames, Lookups
 from shadowrelay.smtp.limits import NOT_ACTIVE, Descriptors
@@ -353,6 +355,7 @@ class Node:
             self._shipper.watch(self._metrics)
         self._watch_states()
         self._services.view.hanging = lambda: [*self._hanging(), *self._ending_certificates()]
+        self._services.view.list_clients = self._clients
         self._services.start()
         self._tasks.keep(self._services.view.run, "velocity")
 
@@ -394,7 +397,36 @@ class Node:
         )
         metrics.watch_each("shadow_messages", "Shadow messages held for a primary server.", "primary", self._services.heartbeat.held)
         metrics.watch("wal_bytes", "Size of the write-ahead log of queue.db.", lambda: self._ledger.log_bytes)
+        sessions = self._deliverer.counts
+        metrics.watch_totals("next_hop_sessions", "Sessions opened with next hops, by what protects them.", "tls", lambda: sessions.opened)
+        metrics.watch_totals(
+            "next_hop_tls_failures",
+            "Sessions with next hops that have no TLS, or are none for that.",
+            "why",
+            lambda: sessions.tls_failures,
+        )
         metrics.watch("sessions", "Open sessions.", lambda: sum(receiver.sessions_count for receiver in self._receivers))
+        metrics.watch_totals(
+            "clients_limited",
+            "Refusals for the limits of a client, by what there was too much of.",
+            "limit",
+            lambda: {what: sum(receiver.reception.clients.refused[what] for receiver in self._receivers) for what in Counted},
+        )
+        metrics.watch_total(
+            "early_talkers",
+            "Clients that talked before the greeting.",
+            lambda: sum(receiver.reception.clients.early_count for receiver in self._receivers),
+        )
+        metrics.watch(
+            "clients_counted",
+            "Clients whose minute is counted for limits.",
+            lambda: sum(len(receiver.reception.clients.minutes) for receiver in self._receivers),
+        )
+        metrics.watch_total(
+            "clients_forgotten",
+            "Clients forgotten before the end of their minute, because too many came in it.",
+            lambda: sum(receiver.reception.clients.minutes.forgotten_count for receiver in self._receivers),
+        )
         metrics.watch("content_memory_bytes", "Contents in memory, of sessions, copies and attempts.", lambda: self._budget.used)
         metrics.watch("content_memory_waiting", "Sessions and attempts that wait for memory.", lambda: self._budget.waiting_count)
         metrics.watch_total("contents_spooled_early", "Sent to a file because memory was short.", lambda: self._budget.spooled_early_count)
@@ -445,6 +477,10 @@ class Node:
         lines = self._log_lines
         if lines is not None and (seconds := lines.blocked_seconds) >= LOG_BLOCKED_SECONDS:
             yield f"the operator log hangs: nobody has read standard error for {seconds:.0f} s; {lines.dropped_count} lines were dropped"
+
+    async def _clients(self, limit: int) -> list[ClientView]:
+        found = await asyncio.gather(*(receiver.clients(limit) for receiver in self._receivers))
+        return heaviest([client for clients in found for client in clients], limit)
 
     def _ending_certificates(self) -> Iterator[str]:
         """A node whose certificate has ended goes on over its open sessions, until the first of them is lost."""
@@ -530,6 +566,7 @@ class Node:
         self._settings = self._context.settings = settings
         self._context.leases.configure(settings.transport)
         self._context.peers.compare(settings)
+        self._deliverer.reload()
         self._services.deliver.reload()
         for receiver, connector in zip(self._receivers, settings.receive_connectors, strict=True):
             receiver.reload(connector, settings.routes, self._tls)

@@ -26,6 +26,7 @@ from shadowrelay.admin.gate import Gate, problem
 from shadowrelay.admin.guard import AUDIT_PATH, CONTENT_PATH, guarded, person_asking
 from shadowrelay.admin.metrics import CONTENT_TYPE, PrometheusMetrics
 from shadowrelay.admin.people import People
+from shadowrelay.model.client_minute import ClientView
 from shadowrelay.model.drain_progress import DrainView
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.invalid import explanation_of
@@ -143,6 +144,10 @@ class AdminView(Protocol):
         ...
 
     async def peers(self) -> tuple[PeerView, ...]: ...
+
+    async def clients(self, limit: int) -> Sequence[ClientView]:
+        """Clients of the receive connectors, those who were refused most first."""
+        ...
 
     async def forget(self, server: ServerName, *, is_forced: bool = False) -> bool:
         """The peer will not come back. False: there is no such peer. Raises RequestRefused for one that answers, unless `is_forced`."""
@@ -455,6 +460,11 @@ def _add_routes(api: APIRouter, view: AdminView, trail: AuditTrail, now: Callabl
     async def redundancy() -> resources.Copies:
         """How many of this node's undelivered messages have fewer copies than wanted, and how many no other living server has."""
         return resources.copies_of(await view.lone_messages())
+
+    @api.get("/clients")
+    async def clients(limit: Limit = LISTED_DEFAULT) -> resources.Clients:
+        """Clients with open sessions, and what each did in its minute where limits are configured; those who were refused most first."""
+        return resources.Clients(clients=[resources.client_of(view_of_it) for view_of_it in await view.clients(limit)])
 
     @api.get("/pressure")
     async def pressure() -> resources.BackPressureResource:

@@ -261,6 +261,11 @@ class NodeClient:
         peers: list[Json] = self._ask("GET", "/api/v1/peers")["peers"]
         return peers
 
+    def clients(self, limit: int = 100) -> list[Json]:
+        """Clients of the receive connectors, those who were refused most first."""
+        clients: list[Json] = self._ask("GET", "/api/v1/clients", {"limit": str(limit)})["clients"]
+        return clients
+
     def forget_peer(self, name: str, *, is_forced: bool = False) -> Json:
         """Mark a peer as gone for good. NodeError.status is 409 if it answers, unless `is_forced`."""
         return self._ask("POST", f"/api/v1/peers/{quote(name, safe='')}/forget", {"force": "true"} if is_forced else None)

@@ -33,6 +33,7 @@ class PrometheusMetrics:
         self._counts = counts
         self._queues: tuple[QueueRow, ...] = ()
         self._labelled: dict[str, tuple[str, str, Callable[[], Mapping[str, float]]]] = {}
+        self._totals: dict[str, tuple[str, str, Callable[[], Mapping[Any, int]]]] = {}
         self._states: dict[str, tuple[type[GaugeMetricFamily | CounterMetricFamily], str, Callable[[], float]]] = {}
         self._gauge("build_info", "Which program and which node this is; always 1.", "version", "server").labels(version, server).set(1)
         self._database = self._gauge(
@@ -51,6 +52,10 @@ class PrometheusMetrics:
     def watch_each(self, name: str, documentation: str, label: str, values: Callable[[], Mapping[str, float]]) -> None:
         """The same with one label: `values` has a number for each of its values."""
         self._labelled[f"shadowrelay_{name}"] = (documentation, label, values)
+
+    def watch_totals(self, name: str, documentation: str, label: str, values: Callable[[], Mapping[Any, int]]) -> None:
+        """The same as a counter with one label, `shadowrelay_<name>_total`."""
+        self._totals[name] = (documentation, label, values)
 
     def watch_total(self, name: str, documentation: str, value: Callable[[], float]) -> None:
         """The same as a counter, `shadowrelay_<name>_total`."""
@@ -87,6 +92,9 @@ class PrometheusMetrics:
                 for key, one in values().items():
                     many.add_metric([key], one)
             yield many
+        for name, (documentation, label, totals) in self._totals.items():
+            with suppress(Exception):
+                yield _counter(name, documentation, label, totals())
         for name, (family, documentation, value) in self._states.items():
             try:
                 yield family(name, documentation, value=value())

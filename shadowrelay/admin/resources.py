@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from shadowrelay.admin.audit import AuditEntry
+from shadowrelay.model.client_minute import ClientView
 from shadowrelay.model.drain_progress import DrainView
 from shadowrelay.model.ownership import Choice, CopyNumber, Role
 from shadowrelay.model.queue import (
@@ -178,6 +179,7 @@ class Message(MessageSummary):
     number: Number
     client_address: str
     client_name: str
+    original_client: str
     connector: str
     recipients: list[RecipientResource]
     primary_database: str
@@ -260,6 +262,28 @@ class Peers(BaseModel):
     """All peers of a node."""
 
     peers: list[PeerResource]
+
+
+class ClientResource(BaseModel):
+    """A client of a receive connector: an IPv4 address, or an IPv6 network. Counts are those of its minute, which ends in `seconds_left`;
+    where no limits are configured they are 0. `limited_count`: how often it was refused for its limits."""
+
+    connector: str
+    client: str
+    sessions_count: int
+    connections: int
+    messages: int
+    recipients: int
+    refused_recipients: int
+    octets: int
+    limited_count: int
+    seconds_left: float
+
+
+class Clients(BaseModel):
+    """Clients of a node, those who were refused most first."""
+
+    clients: list[ClientResource]
 
 
 class NewMailResource(BaseModel):
@@ -547,7 +571,8 @@ def message_of(stored: StoredMessage) -> Message:
     return Message(
         **_summary(stored),
         number=_number_of(claim.number),
-        client_address=envelope.client_address, client_name=envelope.client_name, connector=envelope.connector,
+        client_address=envelope.client_address, client_name=envelope.client_name, original_client=envelope.original_client,
+        connector=envelope.connector,
         recipients=[
             RecipientResource(ordinal=ordinal, address=each.address, is_done=ordinal in claim.done, notify=each.notify, orcpt=each.orcpt)
             for ordinal, each in enumerate(envelope.recipients, start=1)
@@ -630,6 +655,19 @@ def drain_of(view: DrainView) -> Drain:
             for one in view.waiting
         ],
         is_stuck=view.is_stuck, targets=list(view.targets), moved_count=view.moved_count, left_count=view.left_count,
+    )  # fmt: skip
+
+
+def client_of(view: ClientView) -> ClientResource:
+    """The resource for one client."""
+    minute = view.minute
+    return ClientResource(
+        connector=view.connector, client=view.client, sessions_count=view.sessions_count,
+        connections=0 if minute is None else minute.connections, messages=0 if minute is None else minute.messages,
+        recipients=0 if minute is None else minute.recipients,
+        refused_recipients=0 if minute is None else minute.refused_recipients,
+        octets=0 if minute is None else minute.octets, limited_count=0 if minute is None else minute.limited_count,
+        seconds_left=round(view.seconds_left, 3),
     )  # fmt: skip
 
 

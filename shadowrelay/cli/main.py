@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from shadowrelay import __version__
 from shadowrelay.admin.token import read_token
 from shadowrelay.cli import drain, queue_commands
+from shadowrelay.cli.clients import clients
 from shadowrelay.cli.doctor import doctor
 from shadowrelay.cli.find import find
 from shadowrelay.cli.init import init
@@ -84,6 +85,7 @@ app.command("doctor")(doctor)
 app.add_typer(queue_commands.queue, name="queue")
 app.add_typer(queue_commands.messages, name="messages")
 app.add_typer(queue_commands.peers, name="peers")
+app.add_typer(clients, name="clients")
 queue_commands.messages.command("find")(find)
 queue_commands.messages.command("trace")(trace)
 app.command("status")(status)

@@ -1,11 +1,12 @@
 """Serves the administration API: listings, and requests to change the queues. Implements `admin.api.AdminView`. docs/design.md 8."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 import structlog
 
 from shadowrelay import __version__
+from shadowrelay.model.client_minute import ClientView
 from shadowrelay.model.drain_progress import DrainState, DrainView
 from shadowrelay.model.ids import NO_DATABASE, BoundaryName, MessageId, ServerName, SiteName
 from shadowrelay.model.message import Content
@@ -93,11 +94,16 @@ class View:
         self._seconds_until_takeover = seconds_until_takeover
         self._velocities = Velocities(context.clock)
         self.is_running = False
+        self.list_clients: Callable[[int], Awaitable[Sequence[ClientView]]] | None = None  # of the receive connectors
         self.hanging: Callable[[], Iterable[str]] = tuple  # what only observes, and hangs now
 
     async def run(self) -> None:
         """Measure how fast the queues drain, forever."""
         await self._velocities.run(self._context.ledger.depths)
+
+    async def clients(self, limit: int) -> Sequence[ClientView]:
+        """See `admin.api.AdminView`."""
+        return () if self.list_clients is None else await self.list_clients(limit)
 
     async def queues(self) -> tuple[QueueRow, ...]:
         """See `admin.api.AdminView`. A queue in Retry shows the result of its probes, which its messages do not have."""

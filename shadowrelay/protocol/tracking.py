@@ -32,6 +32,7 @@ CustomData = tuple[tuple[str, str], ...]
 
 NO_SUITABLE_SHADOW_SERVERS = "No suitable shadow servers"  # Exchange's wording: docs/sources.md "elastic"
 JOURNAL_REPORT = "JournalReport"
+ORIGINAL_CLIENT = "OriginalClient"  # key of custom-data
 KEPT_AS = "shadow kept as "  # source-context of SEND: relayed by TRACK, and the id of the kept shadow
 DELAYED = "delayed: "  # source-context of RECEIVE: the 250 waited, and what ended the wait
 EXPIRED = Reply(550, "4.4.7", "QUEUE.Expired; message expired")  # docs/sources.md "msd-mt"
@@ -80,6 +81,8 @@ def receive(
     if previous_hop:
         custom_data += (("ShadowAt", previous_hop),)
     envelope = stored.envelope
+    if envelope.original_client:
+        custom_data += ((ORIGINAL_CLIENT, envelope.original_client),)
     return _row(
         at, EventId.RECEIVE, EventSource.SMTP, envelope, stored.internal_id, _size(stored) if size is None else size,
         client=envelope.client_name, client_ip=envelope.client_address, server=node,
@@ -155,13 +158,25 @@ def send(
     next_hop: str = "",
     size: int | None = None,
     kept: MessageId = NO_MESSAGE,
+    session: CustomData = (),
 ) -> TrackingEvent:
     """Primary: `server` ("name [address]:port") accepted the recipients in `replies` (all of them positive). `kept`: this node relayed them
     as this message, and keeps it as the shadow of `server` (`TRACK`)."""
     event = EventId.SENDEXTERNAL if external else EventId.SEND
     context = f"{KEPT_AS}{kept}" if kept else ""
     return _attempt(
-        event, EventSource.SMTP, node, stored, at, server, replies, _size(stored) if size is None else size, elapsed, next_hop, context
+        event,
+        EventSource.SMTP,
+        node,
+        stored,
+        at,
+        server,
+        replies,
+        _size(stored) if size is None else size,
+        elapsed,
+        next_hop,
+        context,
+        session,
     )
 
 
@@ -177,10 +192,22 @@ def defer(
     next_hop: str = "",
     context: str = "",
     size: int | None = None,
+    session: CustomData = (),
 ) -> TrackingEvent:
     """Primary: the attempt failed for now for the recipients in `replies`; `source` is what failed (SMTP, DNS, ROUTING)."""
     return _attempt(
-        EventId.DEFER, source, node, stored, at, server, replies, _size(stored) if size is None else size, elapsed, next_hop, context
+        EventId.DEFER,
+        source,
+        node,
+        stored,
+        at,
+        server,
+        replies,
+        _size(stored) if size is None else size,
+        elapsed,
+        next_hop,
+        context,
+        session,
     )
 
 
@@ -196,10 +223,22 @@ def fail(
     next_hop: str = "",
     context: str = "",
     size: int | None = None,
+    session: CustomData = (),
 ) -> TrackingEvent:
     """Primary: the recipients in `replies` failed for good."""
     return _attempt(
-        EventId.FAIL, source, node, stored, at, server, replies, _size(stored) if size is None else size, elapsed, next_hop, context
+        EventId.FAIL,
+        source,
+        node,
+        stored,
+        at,
+        server,
+        replies,
+        _size(stored) if size is None else size,
+        elapsed,
+        next_hop,
+        context,
+        session,
     )
 
 
@@ -261,12 +300,14 @@ def resubmit(
     Shapes: `ordinals` are the recipients taken over; empty = all that are not done.
     Units: `silent_since` is the last proof of life of the old primary, `detected_at` when its loss was detected here.
     """
-    custom_data = (
+    custom_data: CustomData = (
         ("Reason", reason),
         ("SilentSince", format_instant(silent_since)),
         ("DetectedAt", format_instant(detected_at)),
         ("ClientSaidBy", primary),  # the client's name and address are this peer's word
     )
+    if stored.envelope.original_client:
+        custom_data += ((ORIGINAL_CLIENT, stored.envelope.original_client),)
     return _row(
         at, EventId.RESUBMIT, EventSource.REDUNDANCY, stored.envelope, stored.internal_id, _size(stored) if size is None else size,
         ordinals=ordinals or _open(stored), server=node, reference=primary, custom_data=custom_data,
@@ -317,6 +358,13 @@ def expire(
     )  # fmt: skip
 
 
+def session_data(tls: str, login: str) -> CustomData:
+    """What protected the session with a next hop, and who this node was in it. Empty texts: nothing."""
+    if not login:
+        return (("Tls", tls),) if tls else ()
+    return ("Tls", tls), ("Auth", login)
+
+
 def split_server(server: str) -> tuple[str, str]:
     """The name and the address in "name [address]:port" or "name:port"; missing parts are empty."""
     name, bracket, rest = server.partition(" [")
@@ -339,6 +387,7 @@ def _attempt(
     elapsed: timedelta,
     next_hop: str,
     context: str,
+    session: CustomData,
 ) -> TrackingEvent:
     recipients = stored.envelope.recipients
     if len(replies) == 1:
@@ -356,7 +405,7 @@ def _attempt(
         recipients=addresses, recipient_statuses=statuses,
         total_bytes=size, subject=stored.envelope.subject, sender=stored.envelope.sender,
         message_info=format_instant(stored.envelope.arrived_at),  # origination time: docs/sources.md "elastic"
-        original_client_ip=stored.envelope.client_address, custom_data=(("AttemptElapsed", f"{elapsed.total_seconds():.6f}"),),
+        original_client_ip=stored.envelope.client_address, custom_data=(("AttemptElapsed", f"{elapsed.total_seconds():.6f}"), *session),
     )  # fmt: skip
 
 

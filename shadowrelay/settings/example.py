@@ -43,6 +43,10 @@ _EXAMPLES: dict[tuple[type[Section], str], str] = {
     (model.Route, "next_hop"): '["mailstore1.corp.example:25", "mailstore2.corp.example:25"]',
     (model.Route, "inside_boundary"): "true",
     (model.Route, "site"): '"east"',
+    (model.Route, "tls_names"): '["relay.example"]',
+    (model.Route, "tls_authority"): '"authority.pem"',
+    (model.Route, "tls_certificate"): '"client.pem"',
+    (model.Route, "tls_key"): '"client.key"',
     (model.SiteLink, "sites"): '["east", "west"]',
     (model.SiteLink, "cost"): "10",
     (model.Site, "name"): '"west"',
@@ -64,6 +68,7 @@ _TABLES: tuple[tuple[str, type[Section]], ...] = (
     ("[server]", model.Server),
     ("[transport]", model.Transport),
     ("[[receive_connectors]]", model.ReceiveConnector),
+    ("[receive_connectors.limits]", model.LimitsPerClient),
     ("[[peers]]", model.Peer),
     ("[[routes]]", model.Route),
     ("[[site_links]]", model.SiteLink),
@@ -77,20 +82,24 @@ _TABLES: tuple[tuple[str, type[Section]], ...] = (
     ("[[admin.users]]", model.AdminUser),
     ("[dns]", model.Dns),
 )
-_NESTED = frozenset({(model.Admin, "users")})  # tables of their own
+_NESTED = frozenset({(model.Admin, "users")})  # lists of tables of their own
 _OPTIONAL_TABLES = frozenset({model.AdminUser, model.SiteLink, model.Site, model.Tls})
-_SHOWN_ONLY = ("require_tls", "site", "nameservers", "tls_listen", "read_only_token_file", "peer_revoked")
+_SHOWN_ONLY = (
+    "require_tls", "site", "nameservers", "tls_listen", "read_only_token_file", "peer_revoked",
+    "tls_names", "tls_authority", "tls_certificate", "tls_key",
+)  # fmt: skip
 
 
 def example() -> str:
     """The whole text of `configs/example.toml`."""
     assert {title.strip("[]") for title, _ in _TABLES if "." not in title} == set(Settings.model_fields)
+    sections = {section for _, section in _TABLES}
     lines = list(_comment(_HEADER))
     for title, section in _TABLES:
         lines += ["", "", *_comment(inspect.getdoc(section) or ""), f"{'#' if section in _OPTIONAL_TABLES else ''}{title}"]
         for name, field in section.model_fields.items():
-            if (section, name) in _NESTED:
-                continue
+            if field.annotation in sections or (section, name) in _NESTED:
+                continue  # it has a table of its own
             lines += ["", *_comment(_description(field)), _line(section, name, field)]
     return "\n".join(lines) + "\n"
 

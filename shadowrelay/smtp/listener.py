@@ -14,9 +14,11 @@ from typing import Any
 
 import structlog
 
+from shadowrelay.model.client_minute import ClientView
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.routing import HostPort
 from shadowrelay.settings.values import ReceiveConnector, Route
+from shadowrelay.smtp.client_limits import clients_of
 from shadowrelay.smtp.connection import BoundedReading, Connection
 from shadowrelay.smtp.limits import NOT_ACTIVE, SHUTTING_DOWN, Descriptors
 from shadowrelay.smtp.receiver import Receiver
@@ -151,6 +153,12 @@ class ReceiverServer:
     def addresses(self) -> list[HostPort]:
         """All bound addresses; empty if it does not listen."""
         return [] if self._listener is None else self._listener.addresses
+
+    async def clients(self, limit: int) -> list[ClientView]:
+        """Clients of this connector, those who were refused most first."""
+        reception, now = self.reception, asyncio.get_running_loop().time()
+        minutes, sessions = reception.clients.minutes.all(now), reception.count.by_client
+        return await asyncio.to_thread(clients_of, reception.connector.name, minutes, sessions, limit, now)
 
     @property
     def sessions_count(self) -> int:

@@ -12,6 +12,7 @@ from dataclasses import field
 from functools import partial
 from time import time_ns
 
+from shadowrelay.model.client_minute import Counted
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.message import BodyType, Envelope, Recipient
 from shadowrelay.model.numbers import decimal
@@ -30,6 +31,7 @@ from shadowrelay.protocol.fields import (
     parse_rcpt,
     recipient_of,
 )
+from shadowrelay.protocol.original_client import NOBODY, XCLIENT, XFORWARD, OriginalClient, format_original_client, parse_attributes
 from shadowrelay.protocol.xqdiscard import (
     BLOCK_OCTETS_MAX,
     DiscardQuery,
@@ -87,14 +89,16 @@ from shadowrelay.smtp.limits import (
     ROOM_SECONDS,
     ROUTING_DENIED,
     SENDER_OK,
+    SESSION_IS_OF_OTHERS,
     START_DATA,
     START_TLS,
     TLS_BUSY,
     TLS_IS_ACTIVE,
     TOO_MANY_RECIPIENTS,
+    UNKNOWN_COMMAND,
 )
 from shadowrelay.smtp.own_addresses import leads_to_this_machine
-from shadowrelay.smtp.peer_part import PeerTransaction
+from shadowrelay.smtp.peer_part import PeerPart, PeerTransaction
 
 PEER_MAIL_PARAMETERS = MAIL_PARAMETERS | {KEYWORD}
 NO_VALUES = MailValues()
@@ -142,6 +146,7 @@ class Receiver(Connection):
     transaction: MailTransaction | None = None
     was_mail_refused = False  # then the rest of the pipelined group is refused without counting as errors
     _is_in_content = False
+    _forwarded: OriginalClient | None = None  # by XFORWARD, for one transaction
 
     # hello
 
@@ -180,7 +185,50 @@ class Receiver(Connection):
             lines.append("STARTTLS")
         if (keyword := self.peer.keyword()) is not None:
             lines.append(keyword)
+        if self._may_speak_for_others():
+            lines += [f"XCLIENT {' '.join(XCLIENT)}", f"XFORWARD {' '.join(XFORWARD)}"]
         return lines
+
+    # who speaks for another client: docs/mtas.md "Whose mail it is"
+
+    def _may_speak_for_others(self) -> bool:
+        """By the connection's address; nobody for whom a load balancer speaks."""
+        return not self._has_header and self.reception.rights.may_speak_for_others(self.state.connection_address)
+
+    def _client_in(self, argument: str, known: tuple[str, ...], before: OriginalClient) -> OriginalClient | None:
+        """Whom the argument of XCLIENT or XFORWARD names; None: it was refused."""
+        if not self._may_speak_for_others():
+            self.refuse(UNKNOWN_COMMAND)
+        elif not self.is_idle():
+            self.refuse(SESSION_IS_OF_OTHERS)
+        else:
+            return parse_attributes(argument, known, before)
+        return None
+
+    async def smtp_XCLIENT(self, argument: str) -> None:
+        """The session begins again, and is that of the client which is named. It has proved nothing that whoever is connected had."""
+        if (client := self._client_in(argument, XCLIENT, self.state.named)) is None:
+            return
+        self.reset()
+        self.state.client_name = self.state.peer = ""
+        self.peer = PeerPart(self.reception, self.state)
+        self._refused_at_once = self.client_named(client)
+        if (refusal := self._refusal_at_greeting()) is not None:
+            self.hang_up(refusal, "too many sessions" if self._refused_at_once is not None else "drain")
+            return
+        self.say(self.greeting)
+
+    async def smtp_XFORWARD(self, argument: str) -> None:
+        """Whose the next transaction was where it came from: a label for the tracking log and next hops."""
+        if (client := self._client_in(argument, XFORWARD, self._forwarded or NOBODY)) is not None:
+            self._forwarded = client
+            self.say(OK)
+
+    def _original_client(self) -> OriginalClient:
+        """Whom somebody else named as the client of this transaction."""
+        if self._forwarded is not None:
+            return replace(self._forwarded, by=self.state.connection_address)
+        return self.state.named
 
     async def smtp_NOOP(self, argument: str) -> None:
         self.say(OK)
@@ -238,7 +286,7 @@ class Receiver(Connection):
             hold.sink.discard()
         elif self.transaction is not None:
             self.state.fruitless_count += len(self.transaction.recipients) // FRUITLESS_RECIPIENTS
-        self.transaction = None
+        self.transaction = self._forwarded = None
         self.was_mail_refused = False
 
     def _hold(self) -> PeerTransaction | None:
@@ -296,9 +344,35 @@ class Receiver(Connection):
         if transaction.hold is None and self.reception.acceptor.pressure.is_felt and (refusal := await self._refusal_under_pressure()):
             self.refuse(refusal)
             return
+        if transaction.hold is None and self.reception.limits is not None and self._is_limited_at_mail(transaction.values.size):
+            return
         self.transaction = transaction
         self.was_mail_refused = False
         self.say(SENDER_OK)
+
+    def _is_limited_at_mail(self, size: int) -> bool:
+        """Whether this client has had its share of this minute; it was told so."""
+        if self._refused_later is not None and not self.state.peer:
+            self.hang_up(self._refused_later, "limit")
+            return True
+        if self._has_tried_too_many():
+            return True
+        refusal = self._exceeded(Counted.OCTETS, max(size, 1)) or self.over_limit(Counted.MESSAGES)
+        if refusal is not None:
+            self.refuse(refusal)
+        return refusal is not None
+
+    def _exceeded(self, what: Counted, amount: int) -> Reply | None:
+        if (limits := self.reception.limits) is None or self.state.peer:
+            return None
+        return limits.exceeded(self.state.address, what, amount, self.loop.time())
+
+    def _has_tried_too_many(self) -> bool:
+        """Whether this client tried so many wrong recipients that it is not told any more which ones are right; its session ends."""
+        if (refusal := self._exceeded(Counted.REFUSED_RECIPIENTS, 1)) is None:
+            return False
+        self.hang_up(refusal, "limit")
+        return True
 
     async def _refusal_under_pressure(self) -> Reply | None:
         """Wait as long as back pressure keeps this client waiting; then why its transaction cannot begin. docs/design.md 6.8."""
@@ -316,6 +390,8 @@ class Receiver(Connection):
         if transaction is None:
             self.refuse(MAIL_FIRST, is_error=not self.was_mail_refused)
             return
+        if self.reception.limits is not None and transaction.hold is None and self._has_tried_too_many():
+            return
         try:
             command = parse_rcpt(argument, smtputf8=transaction.values.smtputf8, lenient=transaction.is_lenient)
             if command.parameters and not self.is_extended:
@@ -328,7 +404,10 @@ class Receiver(Connection):
                 raise
             self.refuse(BAD_RECIPIENT, is_error=False)  # the client passes on what it was given
             return
-        if refusal := self._refusal_of_recipient(transaction, recipient, has_source_route=command.has_source_route):
+        refusal = self._refusal_of_recipient(transaction, recipient, has_source_route=command.has_source_route)
+        if refusal is None and transaction.hold is None and self.reception.limits is not None:
+            refusal = self.over_limit(Counted.RECIPIENTS)
+        if refusal is not None:
             self._refused_recipient(transaction, refusal)
             self.refuse(refusal)
             return
@@ -338,10 +417,12 @@ class Receiver(Connection):
         self.say(RECIPIENT_OK)
 
     def _refused_recipient(self, transaction: MailTransaction, reply: Reply) -> None:
-        """Too many in one transaction are no fault, unless they do not end."""
+        """Too many in one transaction or in a minute are no fault, unless they do not end."""
         transaction.refused_count += 1
-        if reply is not TOO_MANY_RECIPIENTS or transaction.refused_count > HOLD_RECIPIENTS_MAX:
+        if reply.code != TOO_MANY_RECIPIENTS.code or transaction.refused_count > HOLD_RECIPIENTS_MAX:
             self.state.fruitless_count += 1
+        if reply.code >= 500 and (limits := self.reception.limits) is not None and not self.state.peer:
+            limits.note(self.state.address, Counted.REFUSED_RECIPIENTS, self.loop.time())
 
     def _notified(self, recipient: Recipient) -> Recipient:
         """A stranger's mail causes few notifications; that of a peer was accepted by it, and keeps what its own client was promised."""
@@ -358,7 +439,7 @@ class Receiver(Connection):
         """
         if transaction.hold is not None:
             return address
-        home = self.reception.postmaster_home(may_relay=self.reception.rights.may_relay(self.state.address))
+        home = self.reception.postmaster_home(may_relay=self.reception.may_relay(self.state))
         if not home:
             raise WireError(NO_POSTMASTER)
         return f"{address}@{home}"
@@ -372,7 +453,7 @@ class Receiver(Connection):
         if len(transaction.recipients) >= self.reception.connector.max_recipients_per_message:
             return TOO_MANY_RECIPIENTS
         rights = self.reception.rights
-        if rights.may_relay(self.state.address):
+        if self.reception.may_relay(self.state):
             return None
         if not rights.accepts(recipient.address):
             return RELAYING_DENIED
@@ -398,7 +479,7 @@ class Receiver(Connection):
             await self._drained()
         message_id = new_message_id()
         sink = ContentSink(f"{reception.spool}/{message_id}.part", reception.budget.portion(), reception.descriptors)
-        client = (state.client_name, state.address)
+        client = (state.named.helo or state.client_name, state.address)
         values = transaction.values
         protocol = protocol_name(is_extended=self.is_extended, smtputf8=values.smtputf8, is_encrypted=bool(state.tls))
         trace = trace_header(reception.name, protocol, message_id, client, transaction.recipients, reception.clock.now())
@@ -411,6 +492,7 @@ class Receiver(Connection):
             sink.discard()
             raise
         self._is_in_content = False
+        original, self._forwarded = self._original_client(), None
         self.transaction = None
         if data.refusal is not None:
             sink.discard()
@@ -427,6 +509,10 @@ class Receiver(Connection):
             sink.discard()
             self._refuse_content(LOOP)
             return
+        if reception.limits is not None and (refusal := self.over_limit(Counted.OCTETS, content.size - len(trace))):
+            sink.discard()
+            self._refuse_content(refusal)
+            return
         envelope = Envelope(
             message_id=message_id,
             sender=transaction.sender,
@@ -436,8 +522,9 @@ class Receiver(Connection):
             smtputf8=values.smtputf8,
             ret=values.ret,
             envid=values.envid,
-            client_address=state.address,
-            client_name=state.client_name,
+            client_address=original.address or state.address,
+            client_name=original.helo or state.client_name,
+            original_client=format_original_client(original) if original is not NOBODY else "",
             connector=reception.connector.name,
             internet_message_id=facts.internet_message_id,
             subject=facts.subject,

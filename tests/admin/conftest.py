@@ -10,6 +10,7 @@ import pytest
 from shadowrelay.admin.api import make_application
 from shadowrelay.admin.metrics import PrometheusMetrics
 from shadowrelay.admin.people import People
+from shadowrelay.model.client_minute import ClientView, Minute
 from shadowrelay.model.counts import Counts
 from shadowrelay.model.drain_progress import DrainState, DrainStep, DrainView, Obstacle, Waiting
 from shadowrelay.model.ids import NO_DATABASE, BoundaryName, DatabaseId, MessageId, ServerName, SiteName
@@ -206,6 +207,11 @@ class FakeNode:
                 None, "open", 0, 0,
             ),
         )  # fmt: skip
+
+    async def clients(self, limit):
+        minute = Minute(0.0, connections=3, messages=2, recipients=2, refused_recipients=7, octets=900, limited_count=4)
+        rows = [ClientView("in", "192.0.2.7", 1, minute, 41.5), ClientView("in", "2001:db8::/64", 2, None, 0.0)]
+        return rows[:limit]
 
     async def forget(self, server, *, is_forced=False):
         self.forgotten.append(server)

@@ -52,6 +52,7 @@ PROTECTED = [
     ("POST", "/api/v1/safety-net/requests/1/remove"),
     ("GET", "/api/v1/peers"),
     ("GET", "/api/v1/pressure"),
+    ("GET", "/api/v1/clients"),
     ("POST", f"/api/v1/peers/{MX2}/forget"),
     ("GET", "/openapi.json"),
     ("GET", "/metrics"),
@@ -381,7 +382,7 @@ async def test_the_description_is_openapi_and_says_that_the_token_is_needed(http
         "/api/v1/messages/{message_id}/events",
         "/api/v1/safety-net/requests", "/api/v1/safety-net/requests/{number}",
         *(f"/api/v1/safety-net/requests/{{number}}/{verb}" for verb in ("disable", "enable", "remove")),
-        "/api/v1/peers/{name}/forget", "/api/v1/pressure", "/api/v1/redundancy", "/api/v1/audit",
+        "/api/v1/peers/{name}/forget", "/api/v1/pressure", "/api/v1/redundancy", "/api/v1/audit", "/api/v1/clients",
         "/health/live", "/health/ready", "/metrics",
     } == set(document["paths"])  # fmt: skip
     assert [{"HTTPBearer": []}] == document["paths"]["/api/v1/queues"]["get"]["security"]
@@ -574,3 +575,14 @@ async def test_a_message_says_when_where_to_and_whether_inside_it_was_delivered(
     assert (at, "another", [{"at": at, "next_hop": "store:25", "ordinals": [1, 2], "is_inside": True}]) == (
         message["delivered_at"], message["resubmitted_from"], message["deliveries"],
     )  # fmt: skip
+
+
+async def test_clients_are_listed_with_what_they_did_in_their_minute(http):
+    limited, quiet = (await http.get("/api/v1/clients")).json()["clients"]
+
+    assert ("192.0.2.7", 7, 900, 4, 41.5) == tuple(
+        limited[key] for key in ("client", "refused_recipients", "octets", "limited_count", "seconds_left")
+    )
+    assert ("2001:db8::/64", 2, 0) == tuple(quiet[key] for key in ("client", "sessions_count", "limited_count"))
+    assert 1 == len((await http.get("/api/v1/clients?limit=1")).json()["clients"])
+    assert 400 == (await http.get("/api/v1/clients?limit=0")).status_code

@@ -149,3 +149,13 @@ def test_two_nodes_in_one_process_do_not_share_counters(metrics):
     counts.discarded = 5
 
     assert [0, 5] == [samples(each)["shadowrelay_discarded_total",] for each in (metrics, other)]
+
+
+def test_totals_with_a_label_are_read_at_each_scrape_and_a_broken_one_spoils_no_other(metrics):
+    metrics.watch_totals("clients_limited", "By limit.", "limit", lambda: {"messages": 3})
+    metrics.watch_totals("breaks", "Divided by nothing.", "limit", lambda: {"messages": 1 // 0})
+
+    text = metrics.render().decode()
+
+    assert 'shadowrelay_clients_limited_total{limit="messages"} 3.0' in text
+    assert "breaks_total" not in text

@@ -139,9 +139,18 @@ class FakeClient(PlayedClient):
     def pressure(self) -> dict[str, Any]:
         return PRESSURE
 
+    def clients(self, limit: int) -> list[dict[str, Any]]:
+        return [CLIENT][:limit]
+
     def forget_peer(self, name: str, *, is_forced: bool = False) -> dict[str, Any]:
         self.asked.append((name, is_forced))
         return {"name": name, "is_forgotten": True}
+
+
+CLIENT = {
+    "client": "2001:db8::/64", "connector": "inbound", "sessions_count": 2, "connections": 3, "messages": 4, "recipients": 5,
+    "refused_recipients": 6, "octets": 1_500_000, "limited_count": 7, "seconds_left": 41.5,
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -275,6 +284,13 @@ def test_messages_show_takes_the_beginning_of_an_id(node: FakeClient) -> None:
 
     assert (0, ["NetworkMessageId -like '0193-aa*'", "0193-aa"]) == (found.exit_code, node.asked[1:3])
     assert (1, "shadowrelay: no node knows a message <no@such>\n") == (missing.exit_code, missing.stderr)
+
+
+def test_clients_list_shows_what_a_client_did_and_how_often_it_was_refused(node: FakeClient) -> None:
+    output = run("clients", "list").output
+
+    assert [] == [part for part in ("2001:db8::/64", "inbound", "1.5MB", "7", "41s") if part not in output]
+    assert "there may be more: raise --limit" in run("clients", "list", "--limit", 1).output
 
 
 def test_peers_list_shows_lease_and_last_sign_of_life(node: FakeClient) -> None:

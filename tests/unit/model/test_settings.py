@@ -269,3 +269,18 @@ def test_every_setting_says_what_it_is_for() -> None:
     ]
 
     assert [] == undocumented
+
+
+def test_a_client_has_no_limits_unless_they_are_set() -> None:
+    connector = ReceiveConnector.model_validate({"name": "in", "listen": "127.0.0.1:0", "limits": {"octets_per_minute": "1MB"}})
+
+    assert [0] * 4 == [
+        getattr(connector.limits, f"{what}_per_minute") for what in ("connections", "messages", "recipients", "refused_recipients")
+    ]
+    assert (1_000_000, (), timedelta(0)) == (connector.limits.octets_per_minute, connector.limits.exempt, connector.limits.greeting_delay)
+
+
+@pytest.mark.parametrize(("key", "value"), [("messages_per_minute", -1), ("messages_per_minute", 1_000_001), ("greeting_delay", "61s")])
+def test_limits_for_a_client_have_a_range(key: str, value: object) -> None:
+    with pytest.raises(ValidationError):
+        ReceiveConnector.model_validate({"name": "in", "listen": "127.0.0.1:0", "limits": {key: value}})
