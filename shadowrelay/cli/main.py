@@ -32,6 +32,7 @@ from shadowrelay.cli.output import (
     stop,
     visible,
 )
+from shadowrelay.cli.people_tokens import token
 from shadowrelay.cli.resubmissions import safety_net
 from shadowrelay.cli.sla import sla
 from shadowrelay.cli.status import status
@@ -92,6 +93,7 @@ app.add_typer(clients, name="clients")
 queue_commands.messages.command("find")(find)
 queue_commands.messages.command("trace")(trace)
 app.command("status")(status)
+app.command("token")(token)
 queue_commands.queue.command("redirect")(drain.redirect)
 app.command("drain")(drain.drain)
 app.command("undrain")(drain.undrain)

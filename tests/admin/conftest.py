@@ -9,6 +9,7 @@ import pytest
 
 from shadowrelay.admin.api import make_application
 from shadowrelay.admin.metrics import PrometheusMetrics
+from shadowrelay.admin.people import People
 from shadowrelay.model.client_minute import ClientView, Minute
 from shadowrelay.model.counts import Counts
 from shadowrelay.model.drain_progress import DrainState, DrainStep, DrainView, Obstacle, Waiting
@@ -18,6 +19,7 @@ from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, Role
 from shadowrelay.model.queue import (
     FailureKind,
     ForkRetry,
+    LoneMessages,
     MessagePage,
     NodeView,
     Origin,
@@ -92,6 +94,8 @@ class FakeNode:
     more_queues: tuple[QueueRow, ...] = ()
     waits_for: tuple[MessageId, ...] = ()
     untold_ones: Untold | None = None
+    row: TrackingEvent = ROW
+    knows_events: bool = True
 
     def _check(self) -> None:
         if self.is_broken:
@@ -105,6 +109,9 @@ class FakeNode:
             QueueRow("mx1\\y.example", QueueKind.DELIVERY, "y.example", 2, NOW - timedelta(seconds=30)),
             *self.more_queues,
         )
+
+    def history(self, row):
+        return (1, 2, row.count) if row.count else ()
 
     async def retry_queue(self, queue):
         self._check()
@@ -141,7 +148,7 @@ class FakeNode:
     async def events(self, message_id):
         if self.refusal:
             raise RequestRefused(self.refusal)
-        return [replace(ROW, network_message_id=message_id)]
+        return [replace(self.row, network_message_id=message_id)] if self.knows_events else []
 
     async def content(self, message_id, *, with_envelope=False):
         if self.refusal:
@@ -247,6 +254,10 @@ class FakeNode:
         self._check()
         return DRAINING
 
+    async def lone_messages(self):
+        self._check()
+        return LoneMessages(3, 1, 100_000)
+
     def pressure(self):
         return self.pressed, BackPressure()
 
@@ -283,7 +294,7 @@ class Present:
 def _shared():
     """One API for all tests, because its making takes longer than most of them; the node and the counters that it shows."""
     node, metrics = Present(), Present()
-    api = make_application(node, metrics, TOKEN, "1.2.3", read_only_token=READ_ONLY_TOKEN, names=("node",), now=lambda: NOW)
+    api = make_application(node, metrics, People(TOKEN, READ_ONLY_TOKEN), "1.2.3", names=("node",), now=lambda: NOW)
     return api, node, metrics
 
 
