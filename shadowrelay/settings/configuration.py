@@ -357,4 +357,6 @@ def _with_absolute_paths(section: AnySection, directory: Path) -> AnySection:
             changes[name] = Path(os.path.normpath(directory / value))
         elif isinstance(value, Section):
             changes[name] = _with_absolute_paths(value, directory)
+        elif isinstance(value, tuple) and value and isinstance(value[0], Section):
+            changes[name] = tuple(_with_absolute_paths(entry, directory) for entry in value)
     return section.model_copy(update=changes)
