@@ -19,17 +19,19 @@ from pathlib import Path
 from shadowrelay.admin.api_client import Json, NodeClient, NodeError, client_of_peer
 from shadowrelay.admin.token import read_token
 from shadowrelay.machine import LinuxMachine
+from shadowrelay.model.protection import Protection
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import dataclass
 from shadowrelay.settings import certificates, configuration, places
 from shadowrelay.settings.configuration import LoadedSettings
-from shadowrelay.settings.texts import rounded_size
+from shadowrelay.settings.texts import format_next_hop, rounded_size
 from shadowrelay.settings.values import Peer, Settings
 from shadowrelay.smtp import recipient_file
-from shadowrelay.smtp.client import ConnectOptions, TlsUse, open_session
+from shadowrelay.smtp.client import ConnectOptions, TlsFailed, TlsUse, open_session
 from shadowrelay.smtp.client_session import TLS_FAILED, SessionBroken
 from shadowrelay.smtp.host_names import HostNames, Lookups, NoAddress, name_server_failure
+from shadowrelay.smtp.route_sessions import RouteSessions
 from shadowrelay.smtp.tls import TlsContexts, opportunistic_context
 from shadowrelay.trust import REVOKED, PeerTrust
 
@@ -71,7 +73,7 @@ async def examine(loaded: LoadedSettings) -> list[Finding]:
         asyncio.to_thread(_recipient_files, settings),
         *(_name_server(server, settings.server.name) for server in settings.dns.nameservers),
         *(_peer(settings, contexts, peer, hosts) for peer in settings.peers),
-        *(_next_hop(settings, host, hosts) for host in _next_hops(settings)),
+        *(_next_hop(settings, host, protection, hosts) for host, protection in _next_hops(settings)),
         asyncio.to_thread(_running_node, settings),
         *(asyncio.to_thread(_clock, settings, peer) for peer in settings.peers if peer.admin),
     ]
@@ -91,7 +93,7 @@ def wrong_names(settings: Settings) -> list[str]:
         lookups = Lookups(settings.dns.nameservers, lifetime_seconds=TRIAL_SECONDS)
         hosts = HostNames(lookups)
         called = [(f"peers[{number}].address: {peer.address}", peer.address) for number, peer in enumerate(settings.peers)]
-        called += [(f"{_key_of(settings, host)}: {host}", host) for host in _next_hops(settings)]
+        called += [(f"{_key_of(settings, host)}: {host}", host) for host, _ in _next_hops(settings)]
         try:
             return await asyncio.gather(*(_ourselves(settings, host, hosts, subject) for subject, host in called))
         finally:
@@ -239,29 +241,32 @@ def _remedy_for_peer(text: str) -> str:
     return "start that node, or correct its address; between them no firewall may stop this port"
 
 
-def _next_hops(settings: Settings) -> Sequence[HostPort]:
-    """Each once, in the order of the routes. Those of routes to other sites need not be reachable from here."""
+def _next_hops(settings: Settings) -> Sequence[tuple[HostPort, Protection | None]]:
+    """Each once, with its protection, in the order of the routes. Those of routes to other sites need not be reachable from here."""
     here = ("", settings.server.site)
-    return tuple(dict.fromkeys(host for route in settings.routes if route.site in here for host in route.next_hop))
+    return tuple(dict.fromkeys((host, route.protection) for route in settings.routes if route.site in here for host in route.next_hop))
 
 
 def _key_of(settings: Settings, host: HostPort) -> str:
     return next(f"routes[{number}].next_hop" for number, route in enumerate(settings.routes) if host in route.next_hop)
 
 
-async def _next_hop(settings: Settings, host: HostPort, hosts: HostNames) -> list[Finding]:
-    subject = f"next hop {host}"
+async def _next_hop(settings: Settings, host: HostPort, protection: Protection | None, hosts: HostNames) -> list[Finding]:
+    subject = f"next hop {format_next_hop(host)}"
     if found := await _ourselves(settings, host, hosts, subject):
         return [found]
-    options = _connect_options(settings, hosts, TlsUse.OPPORTUNISTIC, opportunistic_context())
+    base = _connect_options(settings, hosts, TlsUse.OPPORTUNISTIC, opportunistic_context())
     try:
-        session = await open_session(host, host.host, options)
+        session = await open_session(host, host.host, await RouteSessions().options(base, protection))
+    except TlsFailed as broken:
+        remedy = "mail for it waits: have its certificate renewed, or correct tls, tls_names and tls_authority in [[routes]]"
+        return [Finding(Severity.ERROR, subject, str(broken.reply), remedy)]
     except SessionBroken as broken:
         remedy = "mail for it waits until it answers: start it, or correct next_hop in [[routes]]"
         return [Finding(Severity.ERROR, subject, str(broken.reply), remedy)]
     session.pipeline.abort()
     await session.pipeline.closed()
-    text = f"answers, {'with' if session.is_tls else 'without'} TLS"
+    text = f"answers, {f'with TLS ({session.tls})' if session.is_tls else 'without TLS'}"
     size = session.extensions.get("size", "")
     if size.isdigit() and int(size):
         text += f", takes up to {rounded_size(int(size))}"

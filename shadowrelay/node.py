@@ -396,6 +396,14 @@ class Node:
         )
         metrics.watch_each("shadow_messages", "Shadow messages held for a primary server.", "primary", self._services.heartbeat.held)
         metrics.watch("wal_bytes", "Size of the write-ahead log of queue.db.", lambda: self._ledger.log_bytes)
+        sessions = self._deliverer.counts
+        metrics.watch_totals("next_hop_sessions", "Sessions opened with next hops, by what protects them.", "tls", lambda: sessions.opened)
+        metrics.watch_totals(
+            "next_hop_tls_failures",
+            "Sessions with next hops that have no TLS, or are none for that.",
+            "why",
+            lambda: sessions.tls_failures,
+        )
         metrics.watch("sessions", "Open sessions.", lambda: sum(receiver.sessions_count for receiver in self._receivers))
         recipients = self._recipients
         metrics.watch_totals(
@@ -563,6 +571,7 @@ class Node:
         self._settings = self._context.settings = settings
         self._context.leases.configure(settings.transport)
         self._context.peers.compare(settings)
+        self._deliverer.reload()
         self._services.deliver.reload()
         self._recipients.adopt(settings)
         for receiver, connector in zip(self._receivers, settings.receive_connectors, strict=True):

@@ -574,12 +574,15 @@ class DeliveryJob:
 @dataclass(frozen=True, slots=True)
 class DeliveryReport:
     """A reply for each recipient. `server` is the host that answered ("name [address]:port"); `dot_sent_unanswered`: the next hop may
-    have the message although no reply came (cause (a) of I4); `passes_dsn`: it received the DSN parameters, and sends DSNs itself."""
+    have the message although no reply came (cause (a) of I4); `passes_dsn`: it received the DSN parameters, and sends DSNs itself. `tls`,
+    `login`: what protected the session, like "TLSv1.3,verified", and who this node was in it, like "PLAIN relay"; empty: nothing."""
 
     server: str
     replies: Mapping[int, Reply]
     dot_sent_unanswered: bool = False
     passes_dsn: bool = True
+    tls: str = ""
+    login: str = ""
 
 
 class Deliverer(Protocol):

@@ -214,6 +214,13 @@ def duration_of(begins: datetime, ends: str) -> str:
     return f"{seconds:.3g} s" if seconds < 60 else duration(seconds)
 
 
+def _session(custom: dict[str, str]) -> str:
+    """What protected it, and who this node was in it."""
+    tls, login = custom.get("Tls", ""), custom.get("Auth", "")
+    parts = [f"over {tls.replace(',', ', ')}" if tls else "", f"logged in by {login.replace(' ', ' as ', 1)}" if login else ""]
+    return f" ({', '.join(part for part in parts if part)})" if tls or login else ""
+
+
 def what(row: Json) -> str:
     """One row in words."""
     custom, reply = row["custom_data"], ", ".join(dict.fromkeys(each for each in row["replies"] if each))
@@ -238,11 +245,11 @@ def what(row: Json) -> str:
         case "SEND" | "SENDEXTERNAL" if row["context"].startswith(KEPT_AS):
             return f"relayed to {row['server']} for {to}, {row['context']}"
         case "SEND" | "SENDEXTERNAL":
-            return f"delivered to {row['server']} for {to}: {reply}"
+            return f"delivered to {row['server']} for {to}{_session(custom)}: {reply}"
         case "DEFER":
             return f"not taken by {row['server'] or row['next_hop']} for {to}: {reply or row['context']}"
         case "FAIL":
-            return f"failed for {to}: {reply or row['context']}"
+            return f"failed for {to}{_session(custom)}: {reply or row['context']}"
         case "DUPLICATEDELIVER":
             return f"not delivered again to {to}: {row['context']}"
         case "DSN":

@@ -32,6 +32,23 @@ class AttemptResult(StrEnum):
     PARTLY = "partly"
 
 
+class TlsFailure(StrEnum):
+    """Why a session with a next hop has no TLS, or is none because of that."""
+
+    CERTIFICATE = "certificate"  # of nobody who counts, of another server, or at its end
+    HANDSHAKE = "handshake"
+    NOT_OFFERED = "not offered"  # where it is demanded
+    SETTINGS = "settings"  # a file of the route cannot be used
+
+
+@dataclass(slots=True)
+class SessionCounts:
+    """Of sessions with next hops, since the start of the process."""
+
+    opened: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("none", "TLSv1.2", "TLSv1.3"), 0))  # by what protects them
+    tls_failures: dict[TlsFailure, int] = field(default_factory=lambda: dict.fromkeys(TlsFailure, 0))
+
+
 @dataclass(slots=True)
 class Counts:
     """Since the start of the process; every reason and result begins at zero, so that its first increase shows."""

@@ -3,15 +3,17 @@
 from enum import StrEnum
 
 from shadowrelay.model.message import Ordinals
+from shadowrelay.model.protection import Protection
 from shadowrelay.model.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class HostPort:
-    """A server to connect to. `host` is a name or a bare IP address (IPv6 without brackets)."""
+    """A server to connect to. `host` is a name or a bare IP address (IPv6 without brackets). `scheme`: empty, or `protection.SMTPS`."""
 
     host: str
     port: int = 25
+    scheme: str = ""
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -42,6 +44,7 @@ class Destination:
     avoided: frozenset[HostPort] = frozenset()
     concurrency: int = 0  # sessions at once; 0: `send.concurrency_per_destination`
     is_literal: bool = False  # the address of the recipient names the server, not a route
+    protection: Protection | None = None  # of its sessions, as its route demands
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,6 +102,7 @@ class TransactionResult:
     passes_dsn: bool = True
     dot_sent_unanswered: bool = False
     relayed: Relayed | None = None
+    session: tracking.CustomData = ()
 
 
 class SameInProgress(Exception):
@@ -363,8 +364,9 @@ class Forks:
         else:
             elapsed = timedelta(seconds=context.clock.awake() - began)
             return TransactionResult(
-                ordinals, report.replies, report.server, elapsed, report.passes_dsn, report.dot_sent_unanswered, relayed
-            )
+                ordinals, report.replies, report.server, elapsed, report.passes_dsn, report.dot_sent_unanswered, relayed,
+                tracking.session_data(report.tls, report.login),
+            )  # fmt: skip
         elapsed = timedelta(seconds=context.clock.awake() - began)
         return TransactionResult(ordinals, failure, server, elapsed, dot_sent_unanswered=failure.dot_sent_unanswered)
 
@@ -407,8 +409,11 @@ class Forks:
             external = not destination.inside_boundary
             kept = NO_MESSAGE if result.relayed is None or result.relayed.kept is None else result.relayed.kept.envelope.message_id
             context.tracking.write(
-                tracking.send(me, stored, at=now, server=server, replies=done, external=external, elapsed=elapsed, next_hop=key, kept=kept)
-            )
+                tracking.send(
+                    me, stored, at=now, server=server, replies=done, external=external, elapsed=elapsed, next_hop=key, kept=kept,
+                    session=result.session,
+                )
+            )  # fmt: skip
         if outcome.done and destination.tracks:
             taken = NO_SERVER if result.relayed is None else result.relayed.server
             self._relay.log_ends_elsewhere(stored, destination, result.ordinals, taken)
@@ -418,16 +423,20 @@ class Forks:
             if ordinals:
                 failed = {ordinal: outcome.failed[ordinal] for ordinal in ordinals}
                 context.tracking.write(
-                    tracking.fail(me, stored, at=now, server=server, replies=failed, elapsed=elapsed, source=cause, next_hop=key)
-                )
+                    tracking.fail(
+                        me, stored, at=now, server=server, replies=failed, elapsed=elapsed, source=cause, next_hop=key,
+                        session=result.session,
+                    )
+                )  # fmt: skip
         if outcome.retry is not None:
             late = {ordinal: replies.get(ordinal, delivery_rules.NO_REPLY) for ordinal in sorted(outcome.retry.ordinals)}
             unanswered = "no reply to the final dot" if result.dot_sent_unanswered else ""
             context.tracking.write(
                 tracking.defer(
-                    me, stored, at=now, server=server, replies=late, elapsed=elapsed, source=source, next_hop=key, context=unanswered
+                    me, stored, at=now, server=server, replies=late, elapsed=elapsed, source=source, next_hop=key, context=unanswered,
+                    session=result.session,
                 )
-            )
+            )  # fmt: skip
 
     async def _record(
         self,

@@ -10,6 +10,7 @@ from ipaddress import ip_address
 
 from shadowrelay.model.ids import SiteName
 from shadowrelay.model.message import Ordinals, Recipient
+from shadowrelay.model.protection import Protection
 from shadowrelay.model.routing import Destination, Fork, HostPort
 from shadowrelay.model.values import replace
 from shadowrelay.pipeline.site_links import Path, Sites, last_common_stop
@@ -224,7 +225,7 @@ def _compiled(routes: Sequence[Route], sites: Sites | None, known: dict[str, Des
     for route in routes:
         path = _path(route, sites)
         hosts = _hosts_towards(route.site, sites) if path and sites is not None else route.next_hop
-        destination = _destination(hosts, route, known) if hosts else None
+        destination = _destination(hosts, route, known, None if path else route.protection) if hosts else None
         rules += (_rule(pattern, destination, route.journal_recipient, path) for pattern in route.recipients)
     return tuple(rules)
 
@@ -250,8 +251,11 @@ def _stops(routes: Sequence[Route], sites: Sites | None, known: dict[str, Destin
     return stops
 
 
-def _destination(hosts: tuple[HostPort, ...], route: Route, known: dict[str, Destination]) -> Destination:
-    """A destination named after its first host. Another list with the same first host gets a number: retries are kept by key."""
+def _destination(
+    hosts: tuple[HostPort, ...], route: Route, known: dict[str, Destination], protection: Protection | None = None
+) -> Destination:
+    """A destination named after its first host. Another list with the same first host, or another `protection`, gets a number: retries are
+    kept by key."""
     name = key = str(hosts[0])
     number = 1
     while True:
@@ -261,6 +265,7 @@ def _destination(hosts: tuple[HostPort, ...], route: Route, known: dict[str, Des
             inside_boundary=bool(route.inside_boundary),
             tracks=route.redundancy.tracks,
             concurrency=route.concurrency_per_destination,
+            protection=protection,
         )
         if known.setdefault(key, destination) == destination:
             return known[key]

@@ -155,13 +155,25 @@ def send(
     next_hop: str = "",
     size: int | None = None,
     kept: MessageId = NO_MESSAGE,
+    session: CustomData = (),
 ) -> TrackingEvent:
     """Primary: `server` ("name [address]:port") accepted the recipients in `replies` (all of them positive). `kept`: this node relayed them
     as this message, and keeps it as the shadow of `server` (`TRACK`)."""
     event = EventId.SENDEXTERNAL if external else EventId.SEND
     context = f"{KEPT_AS}{kept}" if kept else ""
     return _attempt(
-        event, EventSource.SMTP, node, stored, at, server, replies, _size(stored) if size is None else size, elapsed, next_hop, context
+        event,
+        EventSource.SMTP,
+        node,
+        stored,
+        at,
+        server,
+        replies,
+        _size(stored) if size is None else size,
+        elapsed,
+        next_hop,
+        context,
+        session,
     )
 
 
@@ -177,10 +189,22 @@ def defer(
     next_hop: str = "",
     context: str = "",
     size: int | None = None,
+    session: CustomData = (),
 ) -> TrackingEvent:
     """Primary: the attempt failed for now for the recipients in `replies`; `source` is what failed (SMTP, DNS, ROUTING)."""
     return _attempt(
-        EventId.DEFER, source, node, stored, at, server, replies, _size(stored) if size is None else size, elapsed, next_hop, context
+        EventId.DEFER,
+        source,
+        node,
+        stored,
+        at,
+        server,
+        replies,
+        _size(stored) if size is None else size,
+        elapsed,
+        next_hop,
+        context,
+        session,
     )
 
 
@@ -196,10 +220,22 @@ def fail(
     next_hop: str = "",
     context: str = "",
     size: int | None = None,
+    session: CustomData = (),
 ) -> TrackingEvent:
     """Primary: the recipients in `replies` failed for good."""
     return _attempt(
-        EventId.FAIL, source, node, stored, at, server, replies, _size(stored) if size is None else size, elapsed, next_hop, context
+        EventId.FAIL,
+        source,
+        node,
+        stored,
+        at,
+        server,
+        replies,
+        _size(stored) if size is None else size,
+        elapsed,
+        next_hop,
+        context,
+        session,
     )
 
 
@@ -317,6 +353,13 @@ def expire(
     )  # fmt: skip
 
 
+def session_data(tls: str, login: str) -> CustomData:
+    """What protected the session with a next hop, and who this node was in it. Empty texts: nothing."""
+    if not login:
+        return (("Tls", tls),) if tls else ()
+    return ("Tls", tls), ("Auth", login)
+
+
 def split_server(server: str) -> tuple[str, str]:
     """The name and the address in "name [address]:port" or "name:port"; missing parts are empty."""
     name, bracket, rest = server.partition(" [")
@@ -339,6 +382,7 @@ def _attempt(
     elapsed: timedelta,
     next_hop: str,
     context: str,
+    session: CustomData,
 ) -> TrackingEvent:
     recipients = stored.envelope.recipients
     if len(replies) == 1:
@@ -356,7 +400,7 @@ def _attempt(
         recipients=addresses, recipient_statuses=statuses,
         total_bytes=size, subject=stored.envelope.subject, sender=stored.envelope.sender,
         message_info=format_instant(stored.envelope.arrived_at),  # origination time: docs/sources.md "elastic"
-        original_client_ip=stored.envelope.client_address, custom_data=(("AttemptElapsed", f"{elapsed.total_seconds():.6f}"),),
+        original_client_ip=stored.envelope.client_address, custom_data=(("AttemptElapsed", f"{elapsed.total_seconds():.6f}"), *session),
     )  # fmt: skip
 
 

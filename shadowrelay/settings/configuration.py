@@ -35,7 +35,7 @@ from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import dataclass
 from shadowrelay.pipeline import site_links
-from shadowrelay.settings import certificates, consistency
+from shadowrelay.settings import certificates, consistency, route_rules
 from shadowrelay.settings.example import example
 from shadowrelay.settings.line_numbers import Key, Lines
 from shadowrelay.settings.remainder import LISTS_OF_TABLES, Remainder, remainder
@@ -108,6 +108,7 @@ def load(path: Path | str, environ: Mapping[str, str] | None = None, further: Fu
 
 def _problems_together(settings: Settings, further: Further, *, are_sites_whole: bool) -> Iterator[str]:
     yield from consistency.problems(settings)
+    yield from route_rules.problems(settings)
     if are_sites_whole:
         yield from site_links.problems(settings)
     if settings.tls is not None:
@@ -358,5 +359,5 @@ def _with_absolute_paths(section: AnySection, directory: Path) -> AnySection:
         elif isinstance(value, Section):
             changes[name] = _with_absolute_paths(value, directory)
         elif isinstance(value, tuple) and value and isinstance(value[0], Section):
-            changes[name] = tuple(_with_absolute_paths(entry, directory) for entry in value)
+            changes[name] = tuple(_with_absolute_paths(one, directory) for one in value)
     return section.model_copy(update=changes)

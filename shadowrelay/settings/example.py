@@ -46,6 +46,10 @@ _EXAMPLES: dict[tuple[type[Section], str], str] = {
     (model.Route, "next_hop"): '["mailstore1.corp.example:25", "mailstore2.corp.example:25"]',
     (model.Route, "inside_boundary"): "true",
     (model.Route, "site"): '"east"',
+    (model.Route, "tls_names"): '["relay.example"]',
+    (model.Route, "tls_authority"): '"authority.pem"',
+    (model.Route, "tls_certificate"): '"client.pem"',
+    (model.Route, "tls_key"): '"client.key"',
     (model.SiteLink, "sites"): '["east", "west"]',
     (model.SiteLink, "cost"): "10",
     (model.Site, "name"): '"west"',
@@ -79,7 +83,10 @@ _TABLES: tuple[tuple[str, type[Section]], ...] = (
     ("[dns]", model.Dns),
 )
 _OPTIONAL_TABLES = frozenset({model.RecipientSource, model.SiteLink, model.Site, model.Tls})
-_SHOWN_ONLY = ("require_tls", "site", "nameservers", "tls_listen", "read_only_token_file", "peer_revoked")
+_SHOWN_ONLY = (
+    "require_tls", "site", "nameservers", "tls_listen", "read_only_token_file", "peer_revoked",
+    "tls_names", "tls_authority", "tls_certificate", "tls_key",
+)  # fmt: skip
 
 
 def example() -> str:

@@ -16,6 +16,7 @@ from pydantic import BeforeValidator, InstanceOf, PlainSerializer
 
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.numbers import decimal
+from shadowrelay.model.protection import SMTPS
 from shadowrelay.model.routing import HostPort
 
 LEFT_OUT = "[left out]"
@@ -224,11 +225,27 @@ def is_ip_address(text: str) -> bool:
 
 
 def parse_next_hops(value: object) -> tuple[HostPort, ...]:
-    """One "host:port" or an ordered list of them; the others are alternate routes. The port may be left out (25)."""
+    """One "host:port" or an ordered list of them; the others are alternate routes. The port may be left out (25, or 465 of smtps://)."""
     entries = value if isinstance(value, list | tuple) else [value]
     if not entries:
         raise ValueError('is empty; name at least one server, like "mailstore.example:25"')
-    return tuple(parse_host_port(entry, port_default=25) for entry in entries)
+    return tuple(parse_next_hop(entry) for entry in entries)
+
+
+def parse_next_hop(value: object) -> HostPort:
+    """ "mailstore.example:25", "smtps://relay.example:465". Raises: ValueError with the remedy."""
+    scheme, mark, rest = value.strip().partition("://") if isinstance(value, str) else ("", "", "")
+    if not mark:
+        return parse_host_port(value, port_default=25)
+    if scheme.lower() != SMTPS:
+        raise ValueError('has a scheme that is not known; write "host:port" for SMTP, or "smtps://host:port" for TLS from the first octet')
+    server = parse_host_port(rest, port_default=465)
+    return HostPort(server.host, server.port, SMTPS)
+
+
+def format_next_hop(server: HostPort) -> str:
+    """The inverse of `parse_next_hop`."""
+    return f"{server.scheme}://{server}" if server.scheme else str(server)
 
 
 def parse_network(value: object) -> Network:
@@ -309,7 +326,8 @@ Size = Annotated[int, BeforeValidator(parse_size), PlainSerializer(format_size, 
 AdminUrl = Annotated[str, BeforeValidator(parse_admin_url)]
 Address = Annotated[InstanceOf[HostPort], BeforeValidator(parse_host_port), _AS_TEXT]
 NameServer = Annotated[InstanceOf[HostPort], BeforeValidator(parse_name_server), _AS_TEXT]
-NextHops = Annotated[tuple[Annotated[InstanceOf[HostPort], _AS_TEXT], ...], BeforeValidator(parse_next_hops)]
+_AS_NEXT_HOP = PlainSerializer(format_next_hop, when_used="json")
+NextHops = Annotated[tuple[Annotated[InstanceOf[HostPort], _AS_NEXT_HOP], ...], BeforeValidator(parse_next_hops)]
 CheckedNetwork = Annotated[Network, BeforeValidator(parse_network)]
 Mailbox = Annotated[str, BeforeValidator(parse_mailbox)]
 CheckedDomain = Annotated[str, BeforeValidator(parse_domain)]

@@ -13,9 +13,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PlainSerializer,
     ValidationInfo,
@@ -26,7 +24,9 @@ from pydantic import (
 )
 
 from shadowrelay.model.ids import BoundaryName, ServerName, SiteName
+from shadowrelay.model.protection import Protection, TlsMode, TlsVersion
 from shadowrelay.model.routing import HostPort
+from shadowrelay.model.section import Section as Section
 from shadowrelay.settings.texts import (
     Address,
     AdminUrl,
@@ -87,6 +87,13 @@ class ConnectorRole(StrEnum):
     EDGE = "edge"
 
 
+class RelayRights(StrEnum):
+    """`relay_rights` of a receive connector."""
+
+    CONNECTION = "connection"
+    CLIENT = "client"
+
+
 class Redundancy(StrEnum):
     """`redundancy` of a receive connector (what is promised to its clients) and of a route (what is done towards its next hop)."""
 
@@ -104,12 +111,6 @@ class Redundancy(StrEnum):
     def tracks(self) -> bool:
         """The previous hop keeps the shadow (`TRACK`)."""
         return self in (Redundancy.PREVIOUS_HOP, Redundancy.BOTH)
-
-
-class Section(BaseModel):
-    """A table of the file: immutable, and an unknown key is an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class Server(Section):
@@ -283,6 +284,11 @@ class ReceiveConnector(Section):
     none knows is answered 550. Omitted: any address of accepted_domains is accepted."""
     externally_secured: tuple[CheckedNetwork, ...] = ()
     """Addresses that may use XSHADOW without TLS when they name a configured peer. For labs. Source: seed-003"""
+    proxy_from: tuple[CheckedNetwork, ...] = ()
+    """Load balancers that name the client by the PROXY protocol, version 1 or 2: required from these, refused from others."""
+    relay_rights: RelayRights = RelayRights.CONNECTION
+    """Whose address relay_from means where a load balancer names the client: connection (its own, so that all behind it may relay)
+    or client. Must be set where relay_from has addresses of load balancers. docs/security.md "By whose address"."""
     redundancy: Redundancy = Redundancy.BEFORE_ACKNOWLEDGEMENT
     """What is promised to clients here: before-acknowledgement, previous-hop, both or none (docs/design.md 6.7). Source: seed-003"""
     max_acknowledgement_delay: Annotated[Duration, Field(ge=timedelta(0), le=4 * MINUTE)] = 30 * SECOND
@@ -355,7 +361,8 @@ class Route(Section):
     recipients: Annotated[tuple[Pattern, ...], Field(min_length=1)]
     """Patterns of recipients, like "*@corp.example"; * stands for any text. The first route that matches counts."""
     next_hop: NextHops = ()
-    """A server, or a list of them in order: the others are alternate routes. May be left out with site: then DNS (MX) decides there."""
+    """A server, or a list of them in order: the others are alternate routes. May be left out with site: then DNS (MX) decides there.
+    "smtps://relay.example:465" has TLS from the first octet."""
     site: Annotated[SiteName, Field(max_length=64)] = SiteName("")
     """The site that delivers this mail, by next_hop; nodes of other sites relay it towards that one by [[site_links]]. Empty: every node
     delivers it. Source: seed-003"""
@@ -367,9 +374,30 @@ class Route(Section):
     Unset: true if all recipients of this route are of accepted_domains. Source: msd-sn"""
     concurrency_per_destination: Annotated[Count, Field(ge=0, le=1000)] = 0
     """Concurrent sessions to this next hop, and to each of its addresses. 0: as in [send]."""
+    tls: TlsMode = TlsMode.OPPORTUNISTIC
+    """opportunistic: if offered, with any certificate, else none. required: with any certificate, or the mail waits.
+    verified: with a certificate of tls_authority for the name of the next hop, or the mail waits. RFC 3207, RFC 7435"""
+    tls_names: tuple[Name, ...] = ()
+    """verified: the certificate must be for one of these names instead of that of the next hop."""
+    tls_authority: Path | None = None
+    """verified: PEM file of the authorities that count. Unset: those of the system."""
+    tls_certificate: Path | None = None
+    """PEM file with the certificate that this node shows the next hop if asked; with tls_key."""
+    tls_key: Path | None = None
+    """PEM file with its private key."""
+    tls_minimum_version: TlsVersion = TlsVersion.TLS_1_2
+    """1.2 or 1.3. RFC 8996"""
     journal_recipient: Mailbox = ""
     """Gets a journal report of each message with a recipient on this route: the envelope, and the message attached. Empty: no journaling.
     All nodes of a boundary need the same. Source: msd-jr"""
+
+    @cached_property
+    def protection(self) -> Protection | None:
+        """Of sessions with its next hops; `None` where nothing is set. Equal values are equal protections, whatever route they are of."""
+        found = Protection(
+            self.tls, self.tls_names, self.tls_authority, self.tls_certificate, self.tls_key, self.tls_minimum_version
+        )  # fmt: skip
+        return None if found == Protection() else found
 
 
 class SiteLink(Section):
@@ -572,7 +600,7 @@ class Shipping(Section):
     """An absolute directory, or a URL that fsspec knows (s3://, gs://, abfs://, sftp://, file://…). Empty: nothing is shipped."""
     interval: Annotated[Duration, Field(ge=SECOND, le=HOUR)] = 5 * MINUTE
     """A file is closed and shipped at most this long after its first row, so that an idle node still reports."""
-    options: Annotated[dict[str, Option], BeforeValidator(checked_options), PlainSerializer(shown_options, when_used="json")] = {}
+    options: Annotated[dict[str, Option], BeforeValidator(checked_options), PlainSerializer(shown_options, when_used="json")] = {}  # noqa: RUF012 - pydantic copies it
     """Options of fsspec's store, like { endpoint_url = "https://…", key = "…", secret = "…" }. What looks secret is never printed."""
 
 

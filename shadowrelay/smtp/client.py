@@ -19,6 +19,8 @@ from typing import cast
 import aiosmtplib
 from aiosmtplib.esmtp import parse_esmtp_extensions
 
+from shadowrelay.model.counts import TlsFailure
+from shadowrelay.model.protection import SMTPS
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import dataclass
@@ -56,7 +58,7 @@ class TlsUse(Enum):
 
     NEVER = "never"
     OPPORTUNISTIC = "opportunistic"  # if offered, with any certificate; after a failure, retry without TLS. RFC 7435
-    REQUIRED = "required"  # as the context demands, with the name verified
+    REQUIRED = "required"  # as the context demands, and `refusal_of_server`
 
 
 async def dial(
@@ -102,6 +104,7 @@ class ConnectOptions:
     command_seconds: float = COMMAND_SECONDS
     not_opened: Callable[[HostPort], None] = lambda host: None  # called where a connected server gave no session
     trust: PeerTrust | None = None  # for peers: what else the server's certificate must satisfy
+    refusal: Callable[[ssl.SSLObject, str], str] | None = None  # for next hops: likewise, why it does not; "" if it does
 
 
 @dataclass(slots=True, eq=False)
@@ -116,7 +119,9 @@ class Opened:
     address: str = ""  # the server's, as a client of ours would have it
     called: str = ""  # the server's name for itself, in its reply to EHLO
     certificate: bytes | None = None  # the server's (DER), where it was verified
-    tls_failure: Reply | None = None  # why there is no TLS, although the server offers it
+    tls_failure: "TlsFailed | None" = None  # why there is no TLS, although the server offers it
+    tls: str = ""  # what protects it, like "TLSv1.3,verified"
+    login: str = ""  # mechanism and user of AUTH
 
 
 async def open_session(host: HostPort, name: str, options: ConnectOptions, early: bytes = b"") -> Opened:
@@ -129,33 +134,52 @@ async def open_session(host: HostPort, name: str, options: ConnectOptions, early
         raise SessionBroken(Reply(CONNECTION_FAILED.code, CONNECTION_FAILED.enhanced, f"{name!r} is no host name"))
     try:
         return await _open(host, name, options, options.tls, early)
-    except _TlsFailed as failed:
-        if options.tls is TlsUse.REQUIRED:
-            raise SessionBroken(failed.reply) from failed
-        tls_failure = failed.reply
+    except TlsFailed as failed:
+        if options.tls is TlsUse.REQUIRED or host.scheme == SMTPS:
+            raise
+        tls_failure = TlsFailed(failed.reply, failed.why)  # without its traceback
     session = await _open(host, name, options, TlsUse.NEVER)
     session.tls_failure = tls_failure
     return session
 
 
-class _TlsFailed(SessionBroken):
-    """The session worked up to STARTTLS."""
+class TlsFailed(SessionBroken):
+    """The connection worked, and TLS did not."""
+
+    def __init__(self, reply: Reply, why: TlsFailure) -> None:
+        super().__init__(reply)
+        self.why = why
+
+
+def tls_failed(error: Exception) -> TlsFailed:
+    """What an error in the handshake, or right after it, means."""
+    is_certificate = isinstance(error, ssl.SSLCertVerificationError)
+    reply = TLS_FAILED._replace(text=f"{TLS_FAILED.text}: {reason_of(error)}"[:300])
+    return TlsFailed(reply, TlsFailure.CERTIFICATE if is_certificate else TlsFailure.HANDSHAKE)
 
 
 async def _open(host: HostPort, name: str, options: ConnectOptions, tls: TlsUse, early: bytes = b"") -> Opened:
     connection = await _connected(host, options)
+    is_tls_first = host.scheme == SMTPS
     client = aiosmtplib.SMTP(sock=connection, local_hostname=options.own_name, timeout=None, start_tls=False)
+    if is_tls_first:
+        client.use_tls, client.tls_context, client.hostname = True, options.context, name.rstrip(".")
     try:
         async with _bounded(options.greeting_seconds, TIMED_OUT):
             await _await_greeting(client)
+        if is_tls_first:
+            _check_certificate(client, name, options)
         if tls is not TlsUse.NEVER or not early:
             await _greet(client, options)
-        if tls is not TlsUse.NEVER:
+        if tls is not TlsUse.NEVER and not is_tls_first:
             await _protect(client, name, options, tls, is_greeted=not early)
         session = None if client.transport is None else client.transport.get_extra_info("ssl_object")
         opened = _adopt_transport(client, host, name)
-        if session is not None and options.trust is not None:
-            opened.certificate = session.getpeercert(True)
+        if session is not None:
+            is_verified = options.trust is not None or options.refusal is not None
+            opened.tls = f"{session.version() or 'TLS'}{',verified' if is_verified else ''}"
+            if options.trust is not None:
+                opened.certificate = session.getpeercert(True)
         if early:
             await _greet_early(opened, options, early)
         return opened
@@ -187,6 +211,8 @@ async def _await_greeting(client: aiosmtplib.SMTP) -> None:
     except aiosmtplib.SMTPConnectResponseError:  # the greeting was a refusal
         raise
     except aiosmtplib.SMTPConnectError as error:  # do not quote its text: it names a host that was never passed, as we connected
+        if client.use_tls and isinstance(error.__cause__, OSError):  # ssl.SSLError is one
+            raise tls_failed(error.__cause__) from error
         text = f"{CONNECTION_LOST.text} before the greeting"
         raise SessionBroken(Reply(CONNECTION_LOST.code, CONNECTION_LOST.enhanced, text)) from error
 
@@ -229,20 +255,25 @@ async def _protect(client: aiosmtplib.SMTP, name: str, options: ConnectOptions, 
     """STARTTLS, and then EHLO if it `is_greeted` here."""
     if not client.supports_extension("starttls"):
         if tls is TlsUse.REQUIRED:
-            raise SessionBroken(Reply(TLS_FAILED.code, TLS_FAILED.enhanced, "The server does not offer STARTTLS"))
+            raise TlsFailed(TLS_FAILED._replace(text="The server does not offer STARTTLS"), TlsFailure.NOT_OFFERED)
         return
     try:
         async with asyncio.timeout(options.command_seconds):
             await client.starttls(server_hostname=name.rstrip("."), tls_context=options.context)
-            if options.trust is not None and client.transport is not None:
-                session = client.transport.get_extra_info("ssl_object")
-                if reason := options.trust.refusal_of_server(session, name):
-                    raise not_verified(reason)
+            _check_certificate(client, name, options)
             if is_greeted:
                 await client.ehlo()
     except (aiosmtplib.SMTPException, OSError, ValueError) as error:  # OSError: ssl.SSLError and TimeoutError are ones
-        text = f"{TLS_FAILED.text}: {reason_of(error)}"
-        raise _TlsFailed(Reply(TLS_FAILED.code, TLS_FAILED.enhanced, text[:300])) from error
+        raise tls_failed(error) from error
+
+
+def _check_certificate(client: aiosmtplib.SMTP, name: str, options: ConnectOptions) -> None:
+    """Before anything is said that the server might not be meant to hear. Raises: TlsFailed."""
+    refusal = options.refusal if options.trust is None else options.trust.refusal_of_server
+    if refusal is None or client.transport is None:
+        return
+    if reason := refusal(client.transport.get_extra_info("ssl_object"), name):
+        raise tls_failed(not_verified(reason))
 
 
 def _adopt_transport(client: aiosmtplib.SMTP, host: HostPort, name: str) -> Opened:

@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 import structlog
 
+from shadowrelay.model.counts import SessionCounts
 from shadowrelay.model.message import BodyType, Content, Envelope
 from shadowrelay.model.numbers import decimal
 from shadowrelay.model.queue import NextHopServer
@@ -42,6 +43,7 @@ from shadowrelay.smtp.host_names import ADDRESS_SECONDS, HostNames
 from shadowrelay.smtp.next_hop_sessions import ADDRESSES_MAX, AddressSessions, NoSession, Opening, Sessions
 from shadowrelay.smtp.next_hops import NextHopHost, NextHops
 from shadowrelay.smtp.resolver import MAIL_LOOP, NO_USABLE_EXCHANGE, Exchange, MailResolver
+from shadowrelay.smtp.route_sessions import RouteSessions
 
 COMMAND_SECONDS = 300.0  # MAIL and RCPT. RFC 5321 4.5.3.2.2, 4.5.3.2.3
 DATA_SECONDS = 120.0  # RFC 5321 4.5.3.2.4
@@ -252,7 +254,7 @@ class DeliveryTransaction:
         if to_rcpt and reply.code == TOO_MANY_RECIPIENTS_552:
             return Reply(452, TRANSIENT.sub("4.", reply.enhanced), reply.text)
         if reply.code == TLS_DEMANDED and self.session.tls_failure is not None:
-            failed = self.session.tls_failure
+            failed = self.session.tls_failure.reply
             return failed._replace(text=f"{failed.text}; without TLS: {reply}")
         return reply
 
@@ -488,6 +490,7 @@ class SmtpDeliverer:
         self._to_peer = to_peer
         inactivity_seconds = connection_inactivity_timeout.total_seconds()
         unused_seconds = min(unused_session_timeout.total_seconds(), inactivity_seconds)
+        self._route_sessions = RouteSessions()
         is_by_name = options.tls is TlsUse.REQUIRED
         self._sessions = Sessions(unused_seconds, options.connect_seconds, is_by_name=is_by_name, sessions_max=sessions_max)
         self._next_hops = NextHops(resolver, self._sessions, mx_port, shuffle, names, is_own)
@@ -546,6 +549,15 @@ class SmtpDeliverer:
         """See `ports.Deliverer`."""
         now = asyncio.get_running_loop().time()
         return [one for target in self._tried.get(key, ()) if (one := self._sessions.shown(target, str(target), now)) is not None]
+
+    @property
+    def counts(self) -> SessionCounts:
+        """What sessions were opened, and what did not become one."""
+        return self._route_sessions.counts
+
+    def reload(self) -> None:
+        """Read the files of the routes again for the sessions that are opened from now on."""
+        self._route_sessions.reload()
 
     async def close(self) -> None:
         """End all sessions; running deliveries get TransientDeliveryError."""
@@ -628,7 +640,8 @@ class SmtpDeliverer:
             if not transaction.replies:
                 return raised(error, session.server)
             rest = dict.fromkeys(work.ordinals, error.error.reply)
-            return DeliveryReport(session.server, rest | transaction.replies, error.dot_sent, "dsn" in session.extensions)
+            replies = rest | transaction.replies
+            return DeliveryReport(session.server, replies, error.dot_sent, "dsn" in session.extensions, session.tls, session.login)
         except TransientDeliveryError as error:  # MAIL or DATA was refused
             if error.reply is CONTENT_UNREADABLE:
                 address.drop(session)
@@ -643,7 +656,7 @@ class SmtpDeliverer:
             self._put_back(address, session, error.reply)
             if not course.refused:
                 raise
-            return DeliveryReport(session.server, dict.fromkeys(work.ordinals, error.reply))
+            return DeliveryReport(session.server, dict.fromkeys(work.ordinals, error.reply), tls=session.tls, login=session.login)
         except BaseException:
             address.drop(session)
             raise
@@ -652,7 +665,7 @@ class SmtpDeliverer:
         is_kept = self._put_back(address, session, worst)
         if may_replace and not is_kept and not is_fresh and rules.is_about_server(worst):
             return None
-        return DeliveryReport(session.server, replies, passes_dsn="dsn" in session.extensions)
+        return DeliveryReport(session.server, replies, passes_dsn="dsn" in session.extensions, tls=session.tls, login=session.login)
 
     def _note_tried(self, key: str, targets: dict[NextHopHost, None]) -> None:
         if len(self._tried) >= ADDRESSES_MAX:
@@ -679,7 +692,7 @@ class SmtpDeliverer:
         """Raises SessionBroken."""
         if (session := await self._to_peer(HostPort(target.name.rstrip(".").lower(), target.host.port))) is not None:
             return session
-        options = self._connect_options
+        options = await self._route_sessions.options(self._connect_options, target.protection)
 
         async def dial(host: HostPort) -> socket.socket:
             async with asyncio.timeout(ADDRESS_SECONDS if target.is_one_of_several else None):
@@ -689,11 +702,13 @@ class SmtpDeliverer:
             return connection
 
         try:
-            return await open_session(target.host, target.name, replace(options, dial=dial))
-        except SessionBroken:
+            session = await open_session(target.host, target.name, replace(options, dial=dial))
+        except SessionBroken as error:
             if opening.connected_at == inf:
                 self._next_hops.not_reached(target)
+            self._route_sessions.note_failure(error)
             raise
+        return self._route_sessions.opened(session, target.protection)
 
     def _log_attempt(self, job: DeliveryJob, began: float, report: DeliveryReport | None, error: BaseException | None) -> None:
         """Log one attempt. Successes only at debug level: the tracking log has them, and a busy server has hundreds a second."""
@@ -717,6 +732,10 @@ class SmtpDeliverer:
             "reply": reply,
             "seconds": round(asyncio.get_running_loop().time() - began, 6),
         }
+        if report is not None and report.tls:
+            said["tls"] = report.tls
+        if report is not None and report.login:
+            said["auth"] = report.login
         if is_success:
             self._log.debug("attempt.finished", **said)
         else:

@@ -1,4 +1,4 @@
-"""Sessions with the servers of next hops, by address and TLS demands, whatever domain the mail is for. docs/design.md 6.10.
+"""Sessions with the servers of next hops, by address and protection, whatever domain the mail is for. docs/design.md 6.10.
 
 Transactions and connections are apart: a transaction takes the first session that becomes free, be it the one that was opened for it or one
 that another transaction has ended with. So nothing waits for a greeting while a session stands idle, and one connection that never greets
@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 
 import structlog
 
+from shadowrelay.model.protection import Protection
 from shadowrelay.model.queue import NextHopServer
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.routing import HostPort
@@ -454,11 +455,13 @@ class Addressed(Protocol):
     def host(self) -> HostPort: ...
     @property
     def name(self) -> str: ...
+    @property
+    def protection(self) -> Protection | None: ...
 
 
 class Sessions:
     """All addresses. What an address showed is remembered as long as there is room. `is_by_name`: certificates must have the name of the
-    server, so that a session serves one name only."""
+    server, so that a session serves one name only. A session with a protection serves nothing but mail that demands just that."""
 
     def __init__(self, unused_seconds: float, slow_seconds: float, *, is_by_name: bool, sessions_max: float = inf) -> None:
         self._limit = OutboundLimit(sessions_max)
@@ -466,11 +469,11 @@ class Sessions:
         self._unused_seconds = unused_seconds
         self._slow_seconds = slow_seconds
         self._is_by_name = is_by_name
-        self._all: dict[tuple[HostPort, str], AddressSessions] = {}
+        self._all: dict[tuple[HostPort, str, Protection | None], AddressSessions] = {}
 
     def at(self, target: Addressed) -> AddressSessions:
         """The sessions with this address."""
-        found = self._all.get(key := (target.host, target.name if self._is_by_name else ""))
+        found = self._all.get(key := self._key(target))
         if found is None:
             self._make_room()
             found = self._all[key] = AddressSessions(self._unused_seconds, self._slow_seconds, self._limit)
@@ -478,7 +481,11 @@ class Sessions:
 
     def known(self, target: Addressed) -> AddressSessions | None:
         """The same, if there is anything to know of it."""
-        return self._all.get((target.host, target.name if self._is_by_name else ""))
+        return self._all.get(self._key(target))
+
+    def _key(self, target: Addressed) -> tuple[HostPort, str, Protection | None]:
+        is_by_name = self._is_by_name or target.protection is not None
+        return target.host, target.name if is_by_name else "", target.protection
 
     def shown(self, target: Addressed, server: str, now: float) -> NextHopServer | None:
         """What is known of this address."""

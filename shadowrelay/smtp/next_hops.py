@@ -10,6 +10,7 @@ import ipaddress
 from collections.abc import AsyncGenerator, Callable
 from math import inf
 
+from shadowrelay.model.protection import Protection
 from shadowrelay.model.replies import DeliveryError, PermanentDeliveryError, Reply, TransientDeliveryError
 from shadowrelay.model.routing import Destination, HostPort, Reach
 from shadowrelay.model.values import dataclass
@@ -25,11 +26,12 @@ RESOLVED_SECONDS = 1.0  # a name is not looked up for every message
 
 @dataclass(frozen=True, slots=True)
 class NextHopHost:
-    """A server to try; `name` is its name in MX or route. `is_one_of_several` addresses of that name."""
+    """A server to try; `name` is its name in MX or route. `is_one_of_several` addresses of that name. `protection` of sessions with it."""
 
     host: HostPort
     name: str
     is_one_of_several: bool = False
+    protection: Protection | None = None
 
     def __str__(self) -> str:
         return f"{self.name} [{self.host.host}]:{self.host.port}"
@@ -53,13 +55,13 @@ class NextHops:
         self._mx_port = mx_port
         self._shuffle = shuffle
         self._names = names
-        self._resolved: dict[HostPort, tuple[float, tuple[NextHopHost, ...]]] = {}  # until when it counts
+        self._resolved: dict[tuple[HostPort, Protection | None], tuple[float, tuple[NextHopHost, ...]]] = {}  # until when it counts
 
     def at_hand(self, destination: Destination) -> NextHopHost | None:
         """The first server of a route, if it needs no look-up and is in no trouble: nearly always, and without a generator."""
         if not destination.hosts or destination.is_literal:
             return None
-        known = self._resolved.get(destination.hosts[0])
+        known = self._resolved.get((destination.hosts[0], destination.protection))
         if known is None or known[0] < asyncio.get_running_loop().time():
             return None
         first = known[1][0]
@@ -92,13 +94,13 @@ class NextHops:
 
     async def _of_route(self, destination: Destination) -> AsyncGenerator[NextHopHost, None]:
         for host in destination.hosts:
-            known = self._resolved.get(host)
+            known = self._resolved.get((host, destination.protection))
             if known is None or known[0] < asyncio.get_running_loop().time():
-                known = await self._resolve(host)
+                known = await self._resolve(host, destination.protection)
             for target in known[1]:
                 yield target
 
-    async def _resolve(self, host: HostPort) -> tuple[float, tuple[NextHopHost, ...]]:
+    async def _resolve(self, host: HostPort, protection: Protection | None) -> tuple[float, tuple[NextHopHost, ...]]:
         """The addresses of a host; the host itself if it is an address, or has none: to connect to it says why."""
         until = inf
         addresses: tuple[HostPort, ...] = (host,)
@@ -106,11 +108,12 @@ class NextHops:
             until = asyncio.get_running_loop().time() + RESOLVED_SECONDS
             with contextlib.suppress(OSError):
                 found = interleaved(await self._names.addresses(host.host))
-                addresses = tuple(HostPort(address, host.port) for address in found[:ADDRESSES_TRIED_MAX])
+                addresses = tuple(HostPort(address, host.port, host.scheme) for address in found[:ADDRESSES_TRIED_MAX])
         if len(self._resolved) >= NAMES_MAX:
             self._resolved.clear()
-        targets = tuple(NextHopHost(address, host.host, is_one_of_several=len(addresses) > 1) for address in addresses)
-        known = self._resolved[host] = until, targets
+        is_one_of_several = len(addresses) > 1
+        targets = tuple(NextHopHost(address, host.host, is_one_of_several, protection) for address in addresses)
+        known = self._resolved[host, protection] = until, targets
         return known
 
     async def _of_domain(self, destination: Destination, reach: Reach) -> AsyncGenerator[NextHopHost, None]:
@@ -179,7 +182,7 @@ class NextHops:
         """It could not be connected: its name may have another address by now."""
         if self._names is not None and target.name != target.host.host:
             self._names.was_not_reached(target.name)
-            self._resolved.pop(HostPort(target.name, target.host.port), None)
+            self._resolved.pop((HostPort(target.name, target.host.port, target.host.scheme), target.protection), None)
 
 
 def _is_address(host: str) -> bool:

@@ -108,7 +108,7 @@ class PeerPart:
         """Whether this client may use the extension."""
         if not self._reception.connector.accept_xshadow:
             return False
-        return bool(self._proved_names) or self._reception.rights.is_externally_secured(self._state.address)
+        return bool(self._proved_names) or self._reception.rights.is_externally_secured(self._state.own_address)
 
     def may_prove(self) -> bool:
         """Whether this client is a peer, or may still prove by TLS that it is one."""
@@ -149,7 +149,7 @@ class PeerPart:
             raise WireError(IN_TRANSACTION)
         identity = parse_hello(argument)
         reception = self._reception
-        is_named = identity.server in self._proved_names or reception.rights.is_externally_secured(self._state.address)
+        is_named = identity.server in self._proved_names or reception.rights.is_externally_secured(self._state.own_address)
         if identity.server == reception.name and (refusal := reception.peer_requests.refusal(identity)) is not None:
             raise WireError(refusal)
         if identity.server not in reception.peers or not is_named:

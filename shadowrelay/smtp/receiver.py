@@ -399,7 +399,7 @@ class Receiver(Connection):
         """
         if transaction.hold is not None:
             return address
-        home = self.reception.postmaster_home(may_relay=self.reception.rights.may_relay(self.state.address))
+        home = self.reception.postmaster_home(may_relay=self.reception.may_relay(self.state))
         if not home:
             raise WireError(NO_POSTMASTER)
         return f"{address}@{home}"
@@ -413,7 +413,7 @@ class Receiver(Connection):
         if len(transaction.recipients) >= self.reception.connector.max_recipients_per_message:
             return TOO_MANY_RECIPIENTS
         rights = self.reception.rights
-        if rights.may_relay(self.state.address):
+        if self.reception.may_relay(self.state):
             return None
         if not rights.accepts(recipient.address):
             return RELAYING_DENIED

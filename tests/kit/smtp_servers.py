@@ -62,6 +62,7 @@ class ScriptedServer:
     script: Mapping[str, Answer | Sequence[Answer]] = field(default_factory=dict)
     extensions: tuple[str, ...] = EXTENSIONS
     tls: ssl.SSLContext | None = None
+    is_tls_first: bool = False  # as on port 465
     seconds_per_octet: float = 0.0
     sessions: list[Session] = field(default_factory=list)
     messages: list[bytes] = field(default_factory=list)
@@ -75,7 +76,8 @@ class ScriptedServer:
     _server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        self._server = await asyncio.get_running_loop().create_server(self.factory, "127.0.0.1", self.port)
+        first = self.tls if self.is_tls_first else None
+        self._server = await asyncio.get_running_loop().create_server(self.factory, "127.0.0.1", self.port, ssl=first)
         self.port = self._server.sockets[0].getsockname()[1]
 
     def factory(self) -> asyncio.StreamReaderProtocol:
@@ -104,7 +106,7 @@ class ScriptedServer:
         self._tasks.add(task)
         self.open_count += 1
         self.open_count_max = max(self.open_count_max, self.open_count)
-        session = Session(writer)
+        session = Session(writer, is_tls=self.is_tls_first)
         self.sessions.append(session)
         try:
             await self._converse(session, reader)
@@ -153,7 +155,7 @@ class ScriptedServer:
 
     def _default(self, verb: str) -> str:
         if verb == "EHLO":
-            extensions = (*self.extensions, "STARTTLS") if self.tls is not None else self.extensions
+            extensions = (*self.extensions, "STARTTLS") if self.tls is not None and not self.is_tls_first else self.extensions
             *more, last = ("test", *extensions)
             return "\r\n".join([*(f"250-{text}" for text in more), f"250 {last}"])
         return {"DATA": "354 go on", "QUIT": "221 2.0.0 bye", "STARTTLS": "220 go"}.get(verb, "250 2.0.0 ok")

@@ -366,12 +366,16 @@ def test_the_example_with_every_comment_removed_is_valid_and_says_the_defaults(t
     plain = tmp_path / "plain.toml"
     plain.write_text(example(), encoding="utf-8")
     full = tmp_path / "full.toml"
-    full.write_text(re.sub(r"(?m)^#(?=\S)", "", example()), encoding="utf-8")
+    everything_set = re.sub(r"(?m)^#(?=\S)", "", example())
+    full.write_text(everything_set.replace('tls = "opportunistic"', 'tls = "verified"'), encoding="utf-8")
     authority = trustme.CA()
     certificate = authority.issue_cert("mx1.east.example")
     certificate.cert_chain_pems[0].write_to_path(tmp_path / "node.pem")
     certificate.private_key_pem.write_to_path(tmp_path / "node.key")
-    authority.cert_pem.write_to_path(tmp_path / "peers.pem")
+    certificate.cert_chain_pems[0].write_to_path(tmp_path / "client.pem")
+    certificate.private_key_pem.write_to_path(tmp_path / "client.key")
+    for name in ("peers.pem", "authority.pem"):
+        authority.cert_pem.write_to_path(tmp_path / name)
     (tmp_path / "revoked.pem").touch()
 
     expected = load(plain, {})

@@ -130,6 +130,10 @@ def test_rows_that_only_refer_to_the_message_are_told_but_decide_nothing() -> No
         (TAKEOVER, "took over from mx1.east, which was silent for the span"),
         (row(EAST, "HADISCARD", 1, client=WEST, context="delivered"), "discarded its copy: mx1.west told it delivered"),
         (row(EAST, "SEND", 1, BOB, server="store", replies=["250 OK"]), "delivered to store for bob@corp.example: 250 OK"),
+        (
+            row(EAST, "SEND", 1, BOB, server="store", replies=["250 OK"], custom_data={"Tls": "TLSv1.3,verified", "Auth": "PLAIN relay"}),
+            "delivered to store for bob@corp.example (over TLSv1.3, verified, logged in by PLAIN as relay): 250 OK",
+        ),
         (row(EAST, "LOAD", 1), "found it in its queue at its start"),
     ],
 )

@@ -158,6 +158,16 @@ def test_at_send_the_client_is_this_server_and_the_server_the_next_hop(external,
     assert "2026-11-21T09:59:59.000005Z" == event.message_info
 
 
+@pytest.mark.parametrize("make", [rows.defer, rows.fail])
+def test_a_row_of_an_attempt_says_what_protected_its_session(make):
+    session = rows.session_data("TLSv1.3,verified", "PLAIN relay")
+
+    event = make(NODE, STORED, at=AT, server="x [192.0.2.9]:25", replies={2: LATER}, session=session)
+
+    assert (("Tls", "TLSv1.3,verified"), ("Auth", "PLAIN relay")) == event.custom_data[1:]
+    assert ((), (("Tls", "TLSv1.2"),)) == (rows.session_data("", ""), rows.session_data("TLSv1.2", ""))
+
+
 def test_defer_and_fail_say_who_failed():
     deferred = rows.defer(NODE, STORED, at=AT, server="", replies={2: LATER}, source=EventSource.ROUTING, context="no lease")
     failed = rows.fail(NODE, STORED, at=AT, server="", replies={2: rows.EXPIRED}, source=EventSource.DNS)
