@@ -239,7 +239,7 @@ async def receiving(
     descriptors: Descriptors | None = None,
     **connector: Any,
 ) -> AsyncIterator[Station]:
-    """`connector` are settings of the receive connector, `unchecked` ones that the settings would not allow, `sources` those of recipients."""
+    """`connector` are settings of the receive connector, `unchecked` ones that the settings would not allow, `sources` of recipients."""
     settings = settings_for(tls, transport, sources, **connector)
     acceptor, peer_requests, clock = FakeAcceptor(), FakePeerRequests(), FixedClock()
     found = settings.receive_connectors[0].model_copy(update=unchecked or {})
