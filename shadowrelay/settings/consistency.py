@@ -73,12 +73,13 @@ def _rights_of_spokesmen(settings: Settings) -> Iterator[str]:
     for number, connector in enumerate(settings.receive_connectors):
         if "relay_rights" in connector.model_fields_set:
             continue
-        for spokesman in connector.proxy_from:
+        named_by = [(network, key) for key in ("proxy_from", "xclient_from") for network in getattr(connector, key)]
+        for spokesman, key in named_by:
             if found := next(
                 (each for each in connector.relay_from if each.version == spokesman.version and each.overlaps(spokesman)), None
             ):
                 yield (
-                    f"receive_connectors[{number}].relay_from: {found} has addresses of {spokesman} in proxy_from: everybody whom it "
+                    f"receive_connectors[{number}].relay_from: {found} has addresses of {spokesman} in {key}: everybody whom it "
                     'names could relay to anywhere; add relay_rights = "client" if relay_from means the clients behind it, or '
                     '"connection" if all of them may'
                 )
