@@ -51,7 +51,7 @@ IS_KNOWN = Answer(Existence.KNOWN)
 IS_UNKNOWN = Answer(Existence.UNKNOWN)
 
 
-class Source(Protocol):
+class KnowsRecipients(Protocol):
     """One of [[recipient_sources]]."""
 
     @property
@@ -89,7 +89,7 @@ class FileSource:
 class RecipientCheck:
     """What one receive connector asks at RCPT."""
 
-    def __init__(self, connector: str, sources: Sequence[Source], counts: "Counter[Existence]") -> None:
+    def __init__(self, connector: str, sources: Sequence[KnowsRecipients], counts: "Counter[Existence]") -> None:
         self._connector = connector
         self._sources = sources
         self._counts = counts
@@ -98,7 +98,7 @@ class RecipientCheck:
         """Why this recipient of an accepted domain is refused, or None."""
         if canonical_local(address.rpartition("@")[0]).lower() == "postmaster":
             return None
-        undecided: list[tuple[Source, Answer]] = []
+        undecided: list[tuple[KnowsRecipients, Answer]] = []
         for source in self._sources:
             found = await source.answer(address)
             if found.existence is Existence.KNOWN:
