@@ -178,7 +178,7 @@ def _about_connector(connector: ReceiveConnector, settings: Settings) -> Iterato
             f"{name}: strangers and peers share it, so that strangers can be in the way of copies: give the peers a connector of their "
             'own, in the steps of docs/operations.md "A connector for peers"'
         )
-    if connector.accepted_domains and not connector.recipients and not _is_loopback(connector.listen.host):
+    if connector.accepted_domains and not connector.recipients and not is_loopback(connector.listen.host):
         yield (
             f"{name}: any address of accepted_domains is accepted from anybody, and what the mail store then refuses is returned to "
             "senders who may be forged: name in recipients a [[recipient_sources]] that knows which addresses there are"
