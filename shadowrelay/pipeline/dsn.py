@@ -19,7 +19,7 @@ from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, BodyType, Envelope, Ordinals, Recipient
 from shadowrelay.model.printable import printable
 from shadowrelay.model.replies import Reply
-from shadowrelay.model.values import dataclass
+from shadowrelay.model.values import dataclass, replace
 from shadowrelay.protocol.fields import decode_xtext, format_ordinals
 
 NAME_OCTETS_MAX = 255  # RFC 5321 4.5.3.1.2
@@ -253,6 +253,12 @@ def should_notify(recipient: Recipient, kind: DsnKind) -> bool:
     if recipient.notify is None:
         return kind in _DEFAULT_NOTIFY
     return kind.value in {word.strip() for word in recipient.notify.upper().split(",")}
+
+
+def without_delay(recipient: Recipient) -> Recipient:
+    """The same, of whose delay the sender is told no more."""
+    words = [kind.value for kind in DsnKind if kind is not DsnKind.DELAY and should_notify(recipient, kind)]
+    return replace(recipient, notify=",".join(words) or "NEVER") if should_notify(recipient, DsnKind.DELAY) else recipient
 
 
 def notifiable(original: Envelope, ordinals: Iterable[int], kind: DsnKind) -> Ordinals:

@@ -32,18 +32,30 @@ CustomData = tuple[tuple[str, str], ...]
 
 NO_SUITABLE_SHADOW_SERVERS = "No suitable shadow servers"  # Exchange's wording: docs/sources.md "elastic"
 JOURNAL_REPORT = "JournalReport"
+ORIGINAL_CLIENT = "OriginalClient"  # key of custom-data
 KEPT_AS = "shadow kept as "  # source-context of SEND: relayed by TRACK, and the id of the kept shadow
 DELAYED = "delayed: "  # source-context of RECEIVE: the 250 waited, and what ended the wait
 EXPIRED = Reply(550, "4.4.7", "QUEUE.Expired; message expired")  # docs/sources.md "msd-mt"
 
 
 def haredirect(
-    node: ServerName, stored: StoredMessage, *, at: datetime, server: ServerName, elapsed: timedelta, size: int | None = None
+    node: ServerName,
+    stored: StoredMessage,
+    *,
+    at: datetime,
+    server: ServerName,
+    elapsed: timedelta,
+    size: int | None = None,
+    shared_fate: str = "",
 ) -> TrackingEvent:
-    """Primary: the shadow copy is on `server`. Written before RECEIVE, and again for each later placement."""
+    """Primary: the shadow copy is on `server`. Written before RECEIVE, and again for each later placement. `shared_fate`: what keeps it
+    from being redundant."""
+    custom_data: CustomData = (("ShadowElapsed", f"{elapsed.total_seconds():.6f}"),)
+    if shared_fate:
+        custom_data += (("SharedFate", shared_fate),)
     return _row(
         at, EventId.HAREDIRECT, EventSource.SMTP, stored.envelope, stored.internal_id, _size(stored) if size is None else size,
-        client=node, server=server, custom_data=(("ShadowElapsed", f"{elapsed.total_seconds():.6f}"),),
+        client=node, server=server, custom_data=custom_data,
     )  # fmt: skip
 
 
@@ -69,9 +81,11 @@ def receive(
     size: int | None = None,
     copies: tuple[int, int] = (0, 1),
     previous_hop: ServerName = NO_SERVER,
+    shared_fate: Sequence[ServerName] = (),
 ) -> TrackingEvent:
     """Primary: acknowledged to the client. Both times count from the end of the content; `None` where there is no copy. `copies`: made
-    and wanted, told where more than one is wanted. `previous_hop`: it relayed the message, and keeps the shadow (`TRACK`)."""
+    and wanted, told where more than one is wanted. `previous_hop`: it relayed the message, and keeps the shadow (`TRACK`). `shared_fate`:
+    servers whose copies are not redundant."""
     custom_data: CustomData = (("Replication", replication), ("AckElapsed", f"{ack_elapsed.total_seconds():.6f}"))
     if shadow_elapsed is not None:
         custom_data += (("ShadowElapsed", f"{shadow_elapsed.total_seconds():.6f}"),)
@@ -79,7 +93,11 @@ def receive(
         custom_data += (("Copies", f"{copies[0]}/{copies[1]}"),)
     if previous_hop:
         custom_data += (("ShadowAt", previous_hop),)
+    if shared_fate:
+        custom_data += (("SharedFate", "|".join(shared_fate)),)
     envelope = stored.envelope
+    if envelope.original_client:
+        custom_data += ((ORIGINAL_CLIENT, envelope.original_client),)
     return _row(
         at, EventId.RECEIVE, EventSource.SMTP, envelope, stored.internal_id, _size(stored) if size is None else size,
         client=envelope.client_name, client_ip=envelope.client_address, server=node,
@@ -306,12 +324,14 @@ def resubmit(
     Shapes: `ordinals` are the recipients taken over; empty = all that are not done.
     Units: `silent_since` is the last proof of life of the old primary, `detected_at` when its loss was detected here.
     """
-    custom_data = (
+    custom_data: CustomData = (
         ("Reason", reason),
         ("SilentSince", format_instant(silent_since)),
         ("DetectedAt", format_instant(detected_at)),
         ("ClientSaidBy", primary),  # the client's name and address are this peer's word
     )
+    if stored.envelope.original_client:
+        custom_data += ((ORIGINAL_CLIENT, stored.envelope.original_client),)
     return _row(
         at, EventId.RESUBMIT, EventSource.REDUNDANCY, stored.envelope, stored.internal_id, _size(stored) if size is None else size,
         ordinals=ordinals or _open(stored), server=node, reference=primary, custom_data=custom_data,

@@ -24,6 +24,8 @@ from aiosmtpd.smtp import log as aiosmtpd_log
 
 from shadowrelay.model.client_minute import Counted
 from shadowrelay.model.replies import LOCAL_ERROR, LedgerUnavailable, Reply, WireError
+from shadowrelay.model.values import replace
+from shadowrelay.protocol.original_client import OriginalClient
 from shadowrelay.smtp.client_session import reason_of
 from shadowrelay.smtp.data import CommandReader
 from shadowrelay.smtp.limits import (
@@ -66,7 +68,7 @@ from shadowrelay.trust import PeerTrust
 aiosmtpd_log.setLevel(logging.WARNING)  # it logs each connection, in a format other than ours
 
 VERBS_NOT_IMPLEMENTED = frozenset({"AUTH", "ATRN", "BURL", "ETRN", "EXPN", "SAML", "SEND", "SOML", "TURN"})
-FRUITLESS = frozenset({"EHLO", "HELO", "HELP", "MAIL", "NOOP", "RSET", "STARTTLS", "VRFY"})
+FRUITLESS = frozenset({"EHLO", "HELO", "HELP", "MAIL", "NOOP", "RSET", "STARTTLS", "VRFY", "XCLIENT", "XFORWARD"})
 HELD_BACK_LOOK_SECONDS = 1.0  # how often a client that is kept waiting is checked for having given up
 ROOM_LOOK_SECONDS = 0.1  # how often a stranger looks for memory beside what is kept for others
 HTTP_VERBS = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "POST", "PUT"})  # from a browser made to connect to us
@@ -124,7 +126,7 @@ class Connection(SMTP):
         self._refused_later: Reply | None = None  # where the client may still prove to be a peer: at its first MAIL
         self._began_at = 0.0
         self._is_ours = False  # of a peer, or of a client that may relay
-        self._awaits_header = False  # of the PROXY protocol
+        self._awaits_header = self._has_header = False  # of the PROXY protocol, with a client
         self._counted_as = ""  # the client's address in `reception.count`
         self._is_old = False  # the session of a peer ends after the transaction in progress
 
@@ -160,11 +162,11 @@ class Connection(SMTP):
         refusal = reception.count.enter(address, connector.max_sessions, of_client_max, is_ours=self._is_ours)
         return None if refusal is TOO_MANY_SESSIONS and self._evict() else refusal
 
-    def client_named(self, address: str, port: int) -> Reply | None:
+    def client_named(self, client: OriginalClient) -> Reply | None:
         """Whoever is connected speaks for this client, whose session it is from now on; the refusal if it is one too many. This is the
         one place where the client of a session changes."""
         self._leave()
-        self.state.spoken_for(address, port)
+        self.state.spoken_for(replace(client, by=self.state.connection_address))
         return self._enter()
 
     def _leave(self) -> None:
@@ -187,7 +189,8 @@ class Connection(SMTP):
             self._leave()
             refusal = self._enter()
         else:
-            refusal = self.client_named(header.address, header.port)
+            self._has_header = True
+            refusal = self.client_named(OriginalClient(header.address, header.port))
         if refusal is not None:
             self._refused_at_once = refusal
         return True
@@ -495,15 +498,27 @@ class Connection(SMTP):
         """Its content is complete, and the reply is on its way: to cut it now would make the client send the message again."""
         return self._is_deciding
 
+    @property
+    def greeting(self) -> Reply:
+        """No software, no version."""
+        return Reply(220, "", f"{self.reception.name} ESMTP")
+
     def _refusal_at_greeting(self) -> Reply | None:
         """Why this connection is refused at once. While no mail is accepted, peers are greeted nevertheless."""
-        if self._refused_at_once is None and self.reception.limits is not None and not self.reception.is_of_peer(self.state.own_address):
+        self._refused_later = None
+        if self._refused_at_once is None and self.reception.limits is not None and self._is_counted_connection():
             refusal = self.over_limit(Counted.CONNECTIONS)
             if refusal is not None and self.peer.may_prove():
                 self._refused_later = refusal
             elif refusal is not None:
                 self._refused_at_once, self._is_counted_only = refusal, True
         return self._refused_at_once or (None if self.peer.may_prove() else self.reception.closed_with)
+
+    def _is_counted_connection(self) -> bool:
+        """Not that of a peer, nor of a server that may yet say for whom it speaks."""
+        state, reception = self.state, self.reception
+        may_name_another = not state.is_spoken_for and reception.rights.may_speak_for_others(state.connection_address)
+        return not (may_name_another or reception.is_of_peer(state.own_address))
 
     async def _is_early(self) -> bool:
         """Whether the client talks before the greeting, which is delayed to see that. Raises: ConnectionError if the session ends."""
@@ -563,7 +578,7 @@ class Connection(SMTP):
             if self.reception.limits is not None and await self._is_early():
                 self.hang_up(OUT_OF_STEP, "early talker")
                 return
-            self._collect(f"220 {self.reception.name} ESMTP\r\n".encode())  # no software, no version
+            self.say(self.greeting)
             reader = self.own_reader
             while not self._is_ending and self.transport is not None:
                 is_flood = self._replies_octets > REPLIES_OCTETS_MAX

@@ -17,9 +17,11 @@ from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
 from shadowrelay.model.replies import Reply
 from shadowrelay.pipeline.pressure_rules import Pressure
 from shadowrelay.ports import Clock
+from shadowrelay.protocol.original_client import NOBODY, OriginalClient
 from shadowrelay.settings.values import Peer, ReceiveConnector, RelayRights, Route, Settings
 from shadowrelay.smtp.client_limits import ClientLimits
 from shadowrelay.smtp.limits import CONTENT_AHEAD_OCTETS, Descriptors, Rights, SessionCount, postmaster_homes
+from shadowrelay.smtp.recipient_sources import RecipientCheck
 from shadowrelay.smtp.tls import TlsContexts
 
 
@@ -110,6 +112,7 @@ class Reception:
     is_advertised: bool = True
     closed_with: Reply | None = None  # the refusal of all mail; peers may still fetch discard notifications
     routes: Sequence[Route] = ()
+    recipients: RecipientCheck | None = None  # without, any recipient of an accepted domain exists
     linked: Collection[ServerName] = ()  # the peers with which this node has sessions
     peer_addresses: set[str] = field(default_factory=set)  # of clients: as configured, and where a peer has proved its name
     strangers: OrderedDict[Any, None] = field(default_factory=OrderedDict)  # sessions (`Connection`) of clients that have proved nothing
@@ -150,7 +153,7 @@ class Reception:
         """Whether the client of this session may relay, by the address that `relay_rights` says. docs/security.md "By whose address"."""
         if not state.is_spoken_for:
             return self.rights.may_relay(state.address)
-        return self.rights.may_relay(state.named_address if self.connector.relay_rights is RelayRights.CLIENT else state.connection_address)
+        return self.rights.may_relay(state.named.address if self.connector.relay_rights is RelayRights.CLIENT else state.connection_address)
 
     def is_of_peer(self, address: str) -> bool:
         """Whether a client with this address is probably a peer: it is not kept out by limits for strangers. It gets no right by that."""
@@ -172,6 +175,7 @@ def reception_for(
     budget: ContentBudget,
     descriptors: Descriptors,
     tls: TlsContexts | None = None,
+    recipients: RecipientCheck | None = None,
 ) -> Reception:
     """Shared objects for the sessions of this connector. Without `tls`, STARTTLS is not offered."""
     peers: Mapping[ServerName, Peer] = {peer.name: peer for peer in settings.peers}
@@ -187,6 +191,7 @@ def reception_for(
         budget=budget,
         descriptors=descriptors,
         tls=tls,
+        recipients=recipients,
         routes=settings.routes,
         linked=frozenset([peer.name for peer in settings.linked_peers]),
         is_advertised=settings.transport.shadow_redundancy_enabled,
@@ -197,7 +202,7 @@ def reception_for(
 class SessionState:
     """What is known of a session, and what has happened in it; its line in the operator log when it ends.
 
-    `address` and `port` are the client's: of the connection, until somebody who may (`proxy_from`) names another
+    `address` and `port` are the client's: of the connection, until somebody who may (`proxy_from`, `xclient_from`) names another
     client. What is limited by client, logged and passed on has them. Rights are asked of `Reception.may_relay` and of `own_address`.
     """
 
@@ -206,7 +211,7 @@ class SessionState:
     began_at: float  # the loop's time
     connection_address: str = ""
     is_spoken_for: bool = False  # whoever is connected speaks for another client
-    named_address: str = ""  # which it named; empty if that is unknown
+    named: OriginalClient = NOBODY  # whom it named, as far as that is known
     client_name: str = ""
     tls: str = ""
     peer: str = ""
@@ -225,8 +230,8 @@ class SessionState:
         """Of the connection, if its client speaks for itself, else empty: no address that somebody names makes a peer."""
         return "" if self.is_spoken_for else self.connection_address
 
-    def spoken_for(self, address: str, port: int) -> None:
-        """Whoever is connected speaks for the client with this address, which is empty if it is unknown."""
-        self.is_spoken_for, self.named_address = True, address
-        if address:
-            self.address, self.port = address, port
+    def spoken_for(self, client: OriginalClient) -> None:
+        """Whoever is connected speaks for this client."""
+        self.is_spoken_for, self.named = True, client
+        if client.address:
+            self.address, self.port = client.address, client.port
