@@ -27,6 +27,7 @@ from shadowrelay.settings import certificates, configuration, places
 from shadowrelay.settings.configuration import LoadedSettings
 from shadowrelay.settings.texts import format_next_hop, rounded_size
 from shadowrelay.settings.values import Peer, Settings
+from shadowrelay.smtp import recipient_file
 from shadowrelay.smtp.client import ConnectOptions, TlsFailed, TlsUse, open_session
 from shadowrelay.smtp.client_session import TLS_FAILED, SessionBroken
 from shadowrelay.smtp.host_names import HostNames, Lookups, NoAddress, name_server_failure
@@ -69,6 +70,7 @@ async def examine(loaded: LoadedSettings) -> list[Finding]:
     trials: list[Awaitable[list[Finding]]] = [
         asyncio.to_thread(_places, settings),
         asyncio.to_thread(_certificate, settings, contexts),
+        asyncio.to_thread(_recipient_files, settings),
         *(_name_server(server, settings.server.name) for server in settings.dns.nameservers),
         *(_peer(settings, contexts, peer, hosts) for peer in settings.peers),
         *(_next_hop(settings, host, protection, hosts) for host, protection in _next_hops(settings)),
@@ -164,6 +166,17 @@ def _certificate(settings: Settings, contexts: TlsContexts | None) -> list[Findi
         remedy = "have peer_authority sign a certificate with this name: docs/operations.md, Certificates; shadowrelay init --renew"
         return [Finding(Severity.ERROR, subject, f"a peer with the same peer_authority refuses it: {reason}", remedy)]
     return [Finding(Severity.OK, subject, f"{settings.server.name} by tls.peer_authority; {ends}")]
+
+
+def _recipient_files(settings: Settings) -> list[Finding]:
+    """Lists of recipients, read as the node reads them."""
+    remedy = "write an address a line, and move the new file into the place of the old one; the node goes on with the list that it has"
+    return [
+        Finding(Severity.ERROR, f"recipient source {source.name}", reason, remedy)
+        if reason
+        else Finding(Severity.OK, f"recipient source {source.name}", f"{source.file} has {count} addresses")
+        for _, source, count, reason in recipient_file.tried(settings)
+    ]
 
 
 async def _name_server(server: HostPort, name: str) -> list[Finding]:
@@ -354,14 +367,29 @@ def _running_node(settings: Settings) -> list[Finding]:
         return [Finding(Severity.WARNING, subject, f"not asked: {settings.admin.token_file} cannot be read", "run this as the node's user")]
     try:
         with NodeClient(f"http://{settings.admin.listen}", token) as client:
-            readiness, peers = client.ready(), client.peers()
+            readiness, peers, node = client.ready(), client.peers(), client.node()
     except NodeError as error:
         if error.status:
             return [Finding(Severity.ERROR, subject, str(error), "another program or another node may listen there")]
         return [Finding(Severity.WARNING, subject, "it does not run", "start it: shadowrelay serve, or systemctl start shadowrelay")]
     level = Severity.ERROR if not readiness["is_ready"] else Severity.WARNING if readiness["reasons"] else Severity.OK
     text = "; ".join(readiness["reasons"]) or "it runs and accepts mail"
-    return [Finding(level, subject, text), *(finding for peer in peers for finding in _known_of(peer))]
+    fates = _fates(settings, [peer for peer in peers if peer.get("shared_fate")], node)
+    return [Finding(level, subject, text), *fates, *(finding for peer in peers for finding in _known_of(peer))]
+
+
+def _fates(settings: Settings, sharing: Sequence[Json], node: Json) -> list[Finding]:
+    """Which peers are lost together with this node, and what that means for its mail."""
+    if not sharing:
+        return []
+    named = ", ".join(f"{peer['name']} ({peer['shared_fate']})" for peer in sharing)
+    if node["settings"].get("transport.shared_fate_is_redundant"):
+        text = f"shared with {named}; shared_fate_is_redundant lets copies there count, although they are lost with this server"
+        return [Finding(Severity.OK, "failure domains", f"{text}: for trying only")]  # somebody wrote it
+    text = f"shared with {named}: copies there do not count as redundant"
+    if len(sharing) < len(settings.shadow_candidates):
+        return [Finding(Severity.OK, "failure domains", text)]
+    return [Finding(Severity.WARNING, "failure domains", f"{text}, and there are no other peers", "run peers on other machines")]
 
 
 def _known_of(peer: Json) -> list[Finding]:

@@ -18,10 +18,13 @@ import uvloop
 
 from shadowrelay import __version__
 from shadowrelay.admin.api import make_application
+from shadowrelay.admin.audit import AuditTrail
 from shadowrelay.admin.metrics import PrometheusMetrics
+from shadowrelay.admin.people import People
 from shadowrelay.admin.server import AdminServer
 from shadowrelay.admin.token import read_or_create_token
-from shadowrelay.bounded import BoundedCalls
+from shadowrelay.bounded import BoundedCalls, in_thread
+from shadowrelay.console.pages import Desk, add_login, add_pages
 from shadowrelay.machine import LinuxMachine
 from shadowrelay.memory import ContentBudget, FreedMemory
 from shadowrelay.model.client_minute import ClientView, Counted
@@ -51,6 +54,7 @@ from shadowrelay.smtp.mail_filters import make_bank
 from shadowrelay.smtp.own_addresses import OwnAddresses
 from shadowrelay.smtp.peer_link import LinkEvents, SmtpPeerLink
 from shadowrelay.smtp.reception import reception_for
+from shadowrelay.smtp.recipient_sources import RecipientSources
 from shadowrelay.smtp.resolver import DnsResolver
 from shadowrelay.smtp.tls import TlsContexts, opportunistic_context
 from shadowrelay.store.ledger import SqliteLedger
@@ -65,6 +69,9 @@ OLDER_COPY_GRACE_SECONDS = 5.0  # for attempts from an older copy of the databas
 TOLD_POLLS = 5  # SIGTERM: for peers to receive notifications, and acknowledge them in their next poll
 TOLD_SECONDS_MIN, TOLD_SECONDS_MAX = 3.0, 10.0
 ADMIN_OBSERVES_SECONDS = 5.0
+START_SECONDS = 30.0  # a start that takes longer says what it waits for; then files of the configuration and of [tls] count as hanging
+GIVEN_UP_SECONDS = 3.0  # SIGTERM within the start: it may be about to end
+RECIPIENTS_SECONDS = 5.0  # at the start: for lists of recipients; without them clients get 450
 RELOAD_SECONDS = 5.0  # SIGHUP: for the files of the configuration and of [tls], which may be on a file system of the network
 CLOSE_SECONDS = 30.0  # for each part, at the end
 EXIT_SECONDS = 5.0  # for threads, when all parts are closed
@@ -101,9 +108,15 @@ class Node:
         self._tasks = Tasks()
         self._descriptors = Descriptors(descriptor_limit())
         self._budget = ContentBudget(self._settings.server.content_memory_limit)
-        self._tls = self._read_tls(self._settings.tls)
+        self._tls = None
+        if self._settings.tls is not None:
+            try:
+                self._tls = self._reading.call(lambda: self._read_tls(self._settings.tls), START_SECONDS)
+            except TimeoutError as error:
+                raise ConfigurationError(f"tls: one of its files hangs ({error}); name files on a disk that answers") from error
         self._lookups = Lookups(loaded.settings.dns.nameservers)
         self._receivers: list[ReceiverServer] = []
+        self._recipients = RecipientSources(loaded.settings)
         self._own_addresses = OwnAddresses(lambda: [address for receiver in self._receivers for address in receiver.addresses])
         to_next_hop = partial(client.dial, refuses=self._descriptors.refuses_next_hop, is_own=self._own_addresses.__contains__)
         hosts = HostNames(self._lookups, connect=to_next_hop)
@@ -113,6 +126,7 @@ class Node:
         self._links: dict[ServerName, SmtpPeerLink] = {}
         self._opened = contextlib.AsyncExitStack()  # how to close what is open
         self.is_started = self._is_to_stop = self._is_reload_wanted = self._are_descriptors_scarce = False
+        self.step = ""  # of the start: what it is at
 
     async def start(self) -> None:
         """Open everything, in the order in which a failure does least harm: files, then sockets, then services. If the peers report
@@ -121,23 +135,35 @@ class Node:
         Raises: ConfigurationError for problems that an operator can fix.
         """
         settings = self._settings
-        token, read_only_token = self._tokens()
+        self.step = "the files of the tokens"
+        token, read_only_token = await in_thread("tokens", self._tokens)
         await self._open_files()
+        self.step = "the services"
         for note in self._ledger.notes:
             _log.warning("database.note", text=note)
         self._build_services()
         self._context.peers.load(await self._ledger.peers())
         await self._services.pressure.look()  # before the first client
+        self._tasks.keep(self._recipients.run, "recipients")
+        if settings.recipient_sources:
+            await self._recipients.first_look(RECIPIENTS_SECONDS)
         listens = [settings.admin.listen, *([] if settings.admin.tls_listen is None else [settings.admin.tls_listen])]
         names = (settings.server.name, *(listen.host for listen in listens), *settings.admin.allowed_hosts)
-        application = make_application(self._services.view, self._metrics, token, __version__, names=names, read_only_token=read_only_token)
+        people = People(token, read_only_token, settings.admin.users)
+        trail = AuditTrail(self._clock.now)
+        application = make_application(self._services.view, self._metrics, people, __version__, trail=trail, names=names)
+        desk = Desk(settings, people, application, token, self._clock.now)
+        add_login(application, desk)
+        add_pages(application, desk)
         admin = [AdminServer(application, listens[0])]
         admin += [AdminServer(application, listen, self._admin_tls, self._peers_in) for listen in listens[1:]]
         for server in admin:
             close_with(self._opened, server.stop)  # after the receivers, which are opened before it
+        self.step = "the listeners"
         await self._start_receiver()
         for server in admin:
             await server.start()
+        self.step = "the first words with the peers"
         await self._services.rolled_back.introduce()
         if self.is_rolled_back:
             return
@@ -175,11 +201,13 @@ class Node:
     async def _open_files(self) -> None:
         """Open the tracking log before the ledger, so that a wrong target leaves the queue untouched. It is also closed first."""
         settings = self._settings
+        self.step = f"the tracking log, {settings.tracking.directory}"
         async with contextlib.AsyncExitStack() as tracking:
             self._tracking, self._shipper = make_tracking(settings, self._clock.now, __version__)
             if self._shipper is not None:
                 close_with(tracking, self._shipper.close)
             close_with(tracking, self._tracking.close)
+            self.step = f"the queue database, {settings.server.data_directory}"
             self._ledger = await SqliteLedger.open(
                 settings.server.data_directory,
                 server=settings.server.name,
@@ -301,6 +329,7 @@ class Node:
                 descriptors=self._descriptors,
                 tls=self._tls,
                 filters=self._filters,
+                recipients=self._recipients.check_for(connector),
             )
             receiver = ReceiverServer(reception, self._open_listener)
             if self._context.is_draining:
@@ -350,7 +379,7 @@ class Node:
             self._shipper.start()
             self._shipper.watch(self._metrics)
         self._watch_states()
-        self._services.view.hanging = lambda: [*self._hanging(), *self._ending_certificates()]
+        self._services.view.hanging = lambda: [*self._hanging(), *self._ending_certificates(), *self._recipients.problems()]
         self._services.view.list_clients = self._clients
         self._services.start()
         self._tasks.keep(self._services.view.run, "velocity")
@@ -404,6 +433,12 @@ class Node:
         metrics.watch_each("filter_resting", "1 for a filter that failed and is not asked for a while.", "filter", self._filters.resting)
         metrics.watch_each("filter_failures", "Messages without its verdict, since the start.", "filter", self._filters.failures)
         metrics.watch("sessions", "Open sessions.", lambda: sum(receiver.sessions_count for receiver in self._receivers))
+        recipients = self._recipients
+        metrics.watch_totals(
+            "recipients_checked", "Recipients that were looked up in their sources, by the answer.", "answer", lambda: recipients.counts
+        )
+        metrics.watch_each("recipient_source_addresses", "Addresses in the list of a source of recipients.", "source", recipients.entries)
+        metrics.watch_each("recipient_source_broken", "1 while its list is not that of the file.", "source", recipients.broken)
         metrics.watch_totals(
             "clients_limited",
             "Refusals for the limits of a client, by what there was too much of.",
@@ -459,6 +494,7 @@ class Node:
         metrics.watch(
             "peers_refusing_this_node", "Peers for which another server has this node's name.", lambda: len(context.peers.refusing_us)
         )
+        metrics.watch("peers_sharing_fate", "Peers that may be lost together with this node.", lambda: len(context.peers.fates.own_sharers))
         metrics.watch("peers_differing", "Peers whose settings differ but should not.", context.peers.differing_count)
         metrics.watch("sites_without_copies", "Sites that should get copies and get none.", lambda: len(context.site_copies.without()))
         metrics.watch("peers_forgotten", "Peers marked as gone for good.", context.peers.forgotten_count)
@@ -504,7 +540,7 @@ class Node:
             if (spare_bytes := self._services.pressure.spare_bytes()) is not None:
                 await self._ledger.keep_reserve(spare_bytes)
             with contextlib.suppress(LedgerUnavailable):
-                self._metrics.observe_queues(await self._ledger.queues())
+                self._metrics.observe_queues(await self._ledger.queues(), await self._services.view.untold())
             await asyncio.sleep(ADMIN_OBSERVES_SECONDS)
 
     def _look_at_descriptors(self, refused_before: int) -> int:
@@ -564,10 +600,12 @@ class Node:
         self._settings = self._context.settings = settings
         self._context.leases.configure(settings.transport)
         self._context.peers.compare(settings)
+        self._services.fates_count(is_redundant=settings.transport.shared_fate_is_redundant)
         self._deliverer.reload()
         self._services.deliver.reload()
+        self._recipients.adopt(settings)
         for receiver, connector in zip(self._receivers, settings.receive_connectors, strict=True):
-            receiver.reload(connector, settings.routes, self._tls)
+            receiver.reload(connector, settings.routes, self._tls, self._recipients.check_for(connector))
         for peer in settings.linked_peers:
             if peer.name in self._links:  # a peer of another boundary gets a link at the next start
                 self._links[peer.name].renew(self._connect_options_to(peer))
@@ -657,7 +695,7 @@ async def _serve(loaded: LoadedSettings, log_lines: LineLogger) -> int:
     loop.add_signal_handler(signal.SIGHUP, lambda: node.reload())
     while True:
         try:
-            await node.start()
+            await _started(node, stopping)
         except LedgerUnavailable as error:  # a line, not a traceback: the supervisor of the node tries again
             _log.error("node.cannot_start", reason=error.reason)
             await node.abort()
@@ -673,6 +711,27 @@ async def _serve(loaded: LoadedSettings, log_lines: LineLogger) -> int:
         if stopping.is_set():
             return 0
         node = Node(node.loaded, log_lines=log_lines)
+
+
+async def _started(node: Node, stopping: asyncio.Event) -> None:
+    """Start, unless the process is to stop: a start that waits for a disk is given up then."""
+    starting = asyncio.ensure_future(node.start())
+    asked = asyncio.ensure_future(stopping.wait())
+    try:
+        while not starting.done() and not asked.done():
+            await asyncio.wait((starting, asked), timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done() and not asked.done():
+                _log.warning("node.start_hangs", waits_for=node.step)
+        if not starting.done():
+            await asyncio.wait((starting,), timeout=GIVEN_UP_SECONDS)
+        if starting.done():
+            starting.result()
+            return
+        _log.warning("node.start_given_up", waits_for=node.step)
+        starting.cancel()
+        await asyncio.wait((starting,))
+    finally:
+        asked.cancel()
 
 
 async def _either(*waiting: Awaitable[object]) -> None:

@@ -392,11 +392,18 @@ def list_peers(node: Node = None, token_file: TokenFile = None, config: Config =
             *(row[name] for name in ("breaker", "held_for_count", "held_by_count")),
             "-" if (left := row.get("takes_over_in_seconds")) is None else f"in {duration(left)}",
             row["is_forgotten"],
-            "; ".join(filter(None, (_error(row), row.get("differs", "")))),  # missing in the API of older nodes, like others
+            "; ".join(
+                filter(None, (_error(row), row.get("differs", ""), _shared_fate(row)))
+            ),  # missing in the API of older nodes, like others
         )
         for row in rows
     ]
     print_table(columns, table, "no peers")
+
+
+def _shared_fate(peer: dict[str, Any]) -> str:
+    what: str = peer.get("shared_fate", "")
+    return f"shares its fate: {what}" if what else ""
 
 
 def _error(peer: dict[str, Any]) -> str:
@@ -556,6 +563,9 @@ def sentences_about(message: dict[str, Any]) -> list[str]:
         holds = f"only {message['shadow']} has" if message["shadow"] else "no other server has"
         lost = "" if message["shadow"] else ", and it is lost with this server's disk"
         found.append(f"{holds.capitalize()} a copy{lost}: {message['missing_copies_count']} more to be made as soon as a peer takes it.")
+    if message.get("told_after"):
+        waits = " and ".join(message["told_after"])
+        found.append(f"No other server hears what is done before {waits}, which was made of it, has its copies or is done.")
     if message.get("suspended_since"):
         found.append(f"Suspended by {message['suspended_by']}: nothing is attempted until `messages resume`.")
     return found

@@ -268,6 +268,16 @@ class QueueRow:
 
 
 @dataclass(frozen=True, slots=True)
+class LoneMessages:
+    """Of this node's unfinished messages: how many have fewer copies than wanted, and how many have none on a living server. Each is
+    counted up to `counted_max`."""
+
+    fewer_count: int
+    alone_count: int
+    counted_max: int
+
+
+@dataclass(frozen=True, slots=True)
 class HeldCopy:
     """A shadow message as its primary server is asked about it."""
 
@@ -337,6 +347,18 @@ class PeerView:
     takes_over_in: timedelta | None = None
     is_configured: bool = True  # False: it is no peer any more, but messages are still held for it
     takes_copies: Takes = Takes.NO
+    shared_fate: str = ""  # what it shares with this node: machine, or labels of failure_domains
+
+
+@dataclass(frozen=True, slots=True)
+class Untold:
+    """Messages of which recipients are done, and no other server is told, because a generated message (a DSN, a journal report) is on this
+    disk only. The oldest of them waits `since` then: `message_id` for `generated`. docs/design.md 5."""
+
+    count: int
+    since: datetime
+    message_id: MessageId
+    generated: MessageId
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,3 +379,4 @@ class NodeView:
     settings: Mapping[str, object]
     new_mail: NextMessage
     safety_net_complete_since: datetime | None = None  # what was delivered before was dropped to make room; None: nothing was
+    untold: Untold | None = None  # for longer than a heartbeat

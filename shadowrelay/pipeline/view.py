@@ -11,6 +11,7 @@ from shadowrelay.model.drain_progress import DrainState, DrainView
 from shadowrelay.model.ids import NO_DATABASE, BoundaryName, MessageId, ServerName, SiteName
 from shadowrelay.model.message import Content
 from shadowrelay.model.queue import (
+    LoneMessages,
     MessagePage,
     NodeView,
     PeerView,
@@ -20,6 +21,7 @@ from shadowrelay.model.queue import (
     ShadowGroup,
     StoredMessage,
     Suspension,
+    Untold,
 )
 from shadowrelay.model.readiness import NewMail, NextMessage, Takes
 from shadowrelay.model.replies import LedgerUnavailable, RequestRefused
@@ -34,8 +36,7 @@ from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.draining import DrainService
 from shadowrelay.pipeline.message_desk import MessageDesk
 from shadowrelay.pipeline.next_hop_queue import NextHopQueue
-from shadowrelay.pipeline.peerbook import PeerState
-from shadowrelay.pipeline.placement import may_get_copies, new_mail, rule_of
+from shadowrelay.pipeline.placement import apart, may_get_copies, new_mail, rule_of
 from shadowrelay.pipeline.pressure_rules import Level, Pressure
 from shadowrelay.pipeline.rolled_back import OLDER_COPY, RolledBackService
 from shadowrelay.pipeline.router import is_smart_host
@@ -59,6 +60,8 @@ _NOT_SUSPENDED = {
     QueueKind.HANDED_OVER: "nothing is attempted in it",
     QueueKind.POISON: "nothing is attempted in it",
 }
+
+TAKERS = (Takes.YES, Takes.UNKNOWN, Takes.NO)
 
 _log = structlog.get_logger()
 
@@ -119,6 +122,10 @@ class View:
                 for row in await self._context.ledger.queues()
             ]
         )
+
+    def history(self, row: QueueRow) -> tuple[int, ...]:
+        """See `admin.api.AdminView`."""
+        return self._velocities.history_of(row.kind, _depth_name(row), row.count)
 
     def _takeovers(self, groups: Sequence[ShadowGroup]) -> dict[ServerName, float]:
         """For each primary server that is not heard: in how many seconds its messages are taken over."""
@@ -233,6 +240,16 @@ class View:
         """See `admin.api.AdminView`."""
         return await self._context.ledger.load(message_id)
 
+    async def awaited(self, message_id: MessageId) -> tuple[MessageId, ...]:
+        """See `admin.api.AdminView`."""
+        return await self._context.ledger.awaited(message_id)
+
+    async def untold(self) -> Untold | None:
+        """See `admin.api.AdminView`. For a moment, each message with a DSN is one."""
+        found = await self._context.ledger.untold()
+        is_old = found is not None and self._context.now() - found.since > timedelta(seconds=self._context.heartbeat)
+        return found if is_old else None
+
     async def events(self, message_id: MessageId) -> Sequence[TrackingEvent]:
         """See `admin.api.AdminView`."""
         stored = await self._context.ledger.load(message_id)
@@ -301,7 +318,7 @@ class View:
                     boundary=state.peer.boundary,
                     address=str(state.peer.address),
                     database=state.database,
-                    heard_at=self._heard_at(state),
+                    heard_at=context.heard_at(server),
                     is_reachable=self._is_heard(server),
                     lease=None if left is None else timedelta(seconds=max(left, 0.0)),
                     breaker=context.peers.breaker_state(server),
@@ -315,6 +332,7 @@ class View:
                     last_error=state.last_error or (context.peers.reason_against_copies(server) if takes is Takes.NO else ""),
                     takes_over_in=_time_left(takeovers.get(server)),
                     takes_copies=takes,
+                    shared_fate=context.peers.fates.in_words(server),
                 )
             )
         forgotten = {row.server: row.is_forgotten for row in await context.ledger.peers()}
@@ -339,12 +357,6 @@ class View:
                 )
             )
         return tuple(views)
-
-    def _heard_at(self, state: PeerState) -> datetime | None:
-        """By this process: silence counts only while it ran, and the ledger knows no more than when the last session was opened."""
-        if state.heard_awake is None:
-            return None
-        return self._context.now() - timedelta(seconds=self._context.clock.awake() - state.heard_awake)
 
     async def forget(self, server: ServerName, *, is_forced: bool = False) -> bool:
         """Cross off the copies and notifications of a peer that will not return. A peer that answers is refused, unless `is_forced`: what
@@ -398,6 +410,7 @@ class View:
             settings=self._effective(),
             new_mail=self.new_mail(),
             safety_net_complete_since=context.safety_net_complete_since,
+            untold=await self.untold(),
         )
 
     def _state(self) -> str:
@@ -430,6 +443,10 @@ class View:
     async def drain_view(self) -> DrainView:
         """See `admin.api.AdminView`."""
         return await self._drain.view()
+
+    async def lone_messages(self) -> LoneMessages:
+        """See `admin.api.AdminView`."""
+        return await self._context.ledger.lone_messages([server for server in self._context.peers.states if self._is_heard(server)])
 
     def pressure(self) -> tuple[Pressure, BackPressure]:
         """See `admin.api.AdminView`."""
@@ -478,11 +495,12 @@ class View:
     def new_mail(self) -> NextMessage:
         """What happens to the next message: the only place that says so. Outcomes of placements decide, see `placement.CopyEvidence`."""
         context, settings = self._context, self._context.settings
-        takers = [context.peers.takes_copies(server) for server in self._candidates()]
+        takers = [context.peers.takes_copies(server) for server in self._candidates_apart()]
+        sharers = context.peers.fates.own_sharers
         taking, wanted = takers.count(Takes.YES), settings.copies_wanted if context.is_enabled else 0
         outcome = new_mail(takers, wanted, rejects=settings.transport.reject_message_on_shadow_failure)
         if outcome in (NewMail.COPIED, NewMail.NOT_COPIED):
-            return NextMessage(outcome, taking, wanted, "")
+            return NextMessage(outcome, taking, wanted, "", sharers)
         if outcome is NewMail.UNKNOWN:
             said = "may not get its copies"
         elif outcome is NewMail.REFUSED:
@@ -491,8 +509,21 @@ class View:
                 outcome, said = NewMail.FEWER, f"{said}, except on {', '.join(others)}"
         else:
             said = f"is accepted {'without a copy' if not taking else f'with {taking} of {wanted} copies'}"
-        reasons = "; ".join(context.peers.reasons_against_copies()) or "too few peers are configured"
-        return NextMessage(outcome, taking, wanted, f"new mail {said}: {reasons}")
+        reasons = [*context.peers.reasons_against_copies(), *self._shared_fates()]
+        return NextMessage(outcome, taking, wanted, f"new mail {said}: {'; '.join(reasons) or 'too few peers are configured'}", sharers)
+
+    def _candidates_apart(self) -> list[ServerName]:
+        """The peers whose copies count at the same time; of those that share a fate, one that takes copies."""
+        candidates, peers = self._candidates(), self._context.peers
+        return apart(sorted(candidates, key=lambda server: TAKERS.index(peers.takes_copies(server))), self._context.shared_fate)
+
+    def _shared_fates(self) -> Iterator[str]:
+        """Why the copies of peers that take them do not count."""
+        peers, counted = self._context.peers, self._candidates_apart()
+        for server in self._candidates():
+            if server not in counted and peers.takes_copies(server) is not Takes.NO:
+                what = peers.fates.in_words(server)
+                yield f"{server}: a copy there is not redundant, {_in_sharing_words(what)}"
 
     def _candidates(self) -> list[ServerName]:
         """The peers that may get copies."""
@@ -505,7 +536,8 @@ class View:
         """Whether new mail would get its copies if the peers recover that live and store none: then it is refused, and yet this node is not
         out of service."""
         peers, wanted = self._context.peers, self._context.settings.copies_wanted
-        return sum(peers.takes_copies(server) is Takes.YES or peers.may_recover(server) for server in self._candidates()) >= wanted
+        able = [server for server in self._candidates() if peers.takes_copies(server) is Takes.YES or peers.may_recover(server)]
+        return len(apart(able, self._context.shared_fate)) >= wanted
 
     def _unprotected(self) -> Iterator[str]:
         """Why mail that was accepted has fewer copies than it should."""
@@ -515,7 +547,16 @@ class View:
             if state.to_confirm is not None:
                 yield f"copies on {server} are not confirmed since it came back: it is asked about each, and what it lost is copied again"
         if count := self._copy_repair.failing_count:
-            yield f"accepted messages with fewer copies than wanted: {count}; the copies are tried again"
+            unreadable, reason = self._copy_repair.unreadable()
+            own = f"; {unreadable} of them this node cannot read itself now: {reason}" if unreadable else ""
+            yield f"accepted messages with fewer copies than wanted: {count}; the copies are tried again{own}"
+
+
+def _in_sharing_words(what: str) -> str:
+    if not what:
+        return "as it may be lost together with another server that gets one"
+    labels = what.removeprefix("machine").lstrip(", ")
+    return "as " + " and ".join(["it runs on this machine"] * what.startswith("machine") + [f"both have the label {labels}"] * bool(labels))
 
 
 def _time_left(seconds: float | None) -> timedelta | None:

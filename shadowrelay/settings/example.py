@@ -37,6 +37,9 @@ _EXAMPLES: dict[tuple[type[Section], str], str] = {
     (model.ReceiveConnector, "accepted_domains"): '["corp.example"]',
     (model.Filter, "name"): '"rspamd"',
     (model.Filter, "address"): '"http://127.0.0.1:11333"',
+    (model.RecipientSource, "name"): '"corp"',
+    (model.RecipientSource, "kind"): '"file"',
+    (model.RecipientSource, "file"): '"recipients.txt"',
     (model.Peer, "name"): '"mx1.west.example"',
     (model.Peer, "site"): '"west"',
     (model.Peer, "boundary"): '"example"',
@@ -60,6 +63,9 @@ _EXAMPLES: dict[tuple[type[Section], str], str] = {
     (model.Peer, "require_tls"): "true",
     (model.Admin, "tls_listen"): '"0.0.0.0:8026"',
     (model.Admin, "read_only_token_file"): '"token-to-read"',
+    (model.AdminUser, "name"): '"noc"',
+    (model.AdminUser, "role"): '"operator"',
+    (model.AdminUser, "token_hash"): '"$argon2id$v=19$m=65536,t=3,p=4$c2FsdHNhbHRzYWx0c2FsdA$aGFzaGhhc2hoYXNoaGFzaGhhc2hoYXNoaGFzaGhhc2g"',
     (model.Dns, "nameservers"): '["127.0.0.1:5353"]',
 }
 
@@ -69,6 +75,7 @@ _TABLES: tuple[tuple[str, type[Section]], ...] = (
     ("[[receive_connectors]]", model.ReceiveConnector),
     ("[receive_connectors.limits]", model.LimitsPerClient),
     ("[[filters]]", model.Filter),
+    ("[[recipient_sources]]", model.RecipientSource),
     ("[[peers]]", model.Peer),
     ("[[routes]]", model.Route),
     ("[[site_links]]", model.SiteLink),
@@ -79,9 +86,11 @@ _TABLES: tuple[tuple[str, type[Section]], ...] = (
     ("[tracking]", model.Tracking),
     ("[shipping]", model.Shipping),
     ("[admin]", model.Admin),
+    ("[[admin.users]]", model.AdminUser),
     ("[dns]", model.Dns),
 )
-_OPTIONAL_TABLES = frozenset({model.Filter, model.SiteLink, model.Site, model.Tls})
+_NESTED = frozenset({(model.Admin, "users")})  # lists of tables of their own
+_OPTIONAL_TABLES = frozenset({model.AdminUser, model.Filter, model.RecipientSource, model.SiteLink, model.Site, model.Tls})
 _SHOWN_ONLY = (
     "require_tls", "site", "nameservers", "tls_listen", "read_only_token_file", "peer_revoked",
     "tls_names", "tls_authority", "tls_certificate", "tls_key",
@@ -96,7 +105,7 @@ def example() -> str:
     for title, section in _TABLES:
         lines += ["", "", *_comment(inspect.getdoc(section) or ""), f"{'#' if section in _OPTIONAL_TABLES else ''}{title}"]
         for name, field in section.model_fields.items():
-            if field.annotation in sections:
+            if field.annotation in sections or (section, name) in _NESTED:
                 continue  # it has a table of its own
             lines += ["", *_comment(_description(field)), _line(section, name, field)]
     return "\n".join(lines) + "\n"

@@ -6,7 +6,7 @@ without its passwords and keys, which only the connecting library needs.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from fractions import Fraction
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
@@ -26,8 +26,22 @@ Option = str | bool | int
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.+", re.ASCII)
 _PASSWORD = re.compile(r"(?<=://)([^/:@]*):([^/]*)@")
 _QUERY = re.compile(r"\?.*")
+_HASH = re.compile(r"\$argon2(?:id|i|d)\$v=\d+\$m=\d{1,7},t=\d{1,3},p=\d{1,3}\$[A-Za-z0-9+/]+\$[A-Za-z0-9+/]+")
 _SECRET_NAME = re.compile(r"(?i)key|secret|token|pass|cred|sas|sign|auth|conn")
 _SECRET_LENGTH_MIN = 4  # shorter text occurs in too many words to be replaced
+
+
+def is_loopback(host: str) -> bool:
+    """Whether this host is this machine, and no other."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower().rstrip(".") == "localhost"
+
+
+def own_hosts(listens: Iterable[HostPort]) -> frozenset[str]:
+    """Hosts of this machine at which it listens, without those that stand for all its addresses."""
+    return frozenset([listen.host for listen in listens]) - {"0.0.0.0", "::"}
 
 
 def checked_target(target: str) -> str:
@@ -346,3 +360,13 @@ Mailbox = Annotated[str, BeforeValidator(parse_mailbox)]
 CheckedDomain = Annotated[str, BeforeValidator(parse_domain)]
 Pattern = Annotated[str, BeforeValidator(parse_pattern)]
 Name = Annotated[ServerName, BeforeValidator(parse_name)]
+
+
+def checked_hash(text: object) -> object:
+    """A hash by argon2, in its usual form. Raises: ValueError with the remedy, without the value."""
+    if not isinstance(text, str) or _HASH.fullmatch(text) is None:
+        raise ValueError("is no hash by argon2; `shadowrelay token` makes a token and its hash")
+    return text
+
+
+TokenHash = Annotated[str, BeforeValidator(checked_hash), PlainSerializer(lambda _: LEFT_OUT)]

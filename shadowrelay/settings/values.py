@@ -42,6 +42,7 @@ from shadowrelay.settings.texts import (
     Pattern,
     Size,
     SizeOrShare,
+    TokenHash,
     checked_options,
     checked_target,
     shown_options,
@@ -54,6 +55,7 @@ MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
 
+FailureDomain = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._-]+$")]
 LABEL = Field(min_length=1, max_length=64, pattern=r"^[!-~]+$")
 Count = Annotated[int, Field(strict=True)]
 
@@ -114,6 +116,15 @@ class Redundancy(StrEnum):
         return self in (Redundancy.PREVIOUS_HOP, Redundancy.BOTH)
 
 
+class AdminRole(StrEnum):
+    """`role` of a person in `[[admin.users]]`."""
+
+    VIEWER = "viewer"
+    AUDITOR = "auditor"
+    OPERATOR = "operator"
+    ADMINISTRATOR = "administrator"
+
+
 class Server(Section):
     """Who this node is."""
 
@@ -124,6 +135,9 @@ class Server(Section):
     boundary: Annotated[BoundaryName, LABEL] = BoundaryName("default")
     """Transport high availability boundary. Only peers of the same boundary hold copies; others are refused.
     Also one that is not named may span several sites (docs/sources.md). Source: seed-000"""
+    failure_domains: Annotated[tuple[FailureDomain, ...], Field(max_length=8)] = ()
+    """Labels of what this node may be lost with: rack, hypervisor, power supply. Servers with a label in common share a fate, as those on
+    one machine do; the machine is known by itself. A copy there is not redundant. At most 8. Source: design 6.15"""
     data_directory: Path = Path("/var/lib/shadowrelay")
     """Queue database and content. Relative paths are relative to this file. Never restore an old copy of it."""
     content_memory_limit: Annotated[Size, Field(ge=8_000_000, le=1_000_000_000_000)] = 128_000_000
@@ -145,6 +159,9 @@ class Transport(Section):
     """When max_acknowledgement_delay is over: true first places a copy on a peer, if one takes it, false answers 250. Source: msp-tc"""
     shadow_copies: Annotated[Count, Field(ge=1, le=3)] = 1
     """On how many other servers each message is kept: as many nodes may be destroyed at once. Exchange makes one copy."""
+    shared_fate_is_redundant: bool = False
+    """true: a copy on the same machine, or where a label of failure_domains is the same, counts. For trying several nodes on one machine:
+    mail is then lost with that machine, although it was called redundant. Source: design 6.15"""
     shadow_message_preference_setting: Preference = Preference.PREFER_REMOTE
     """Where copies go: PreferRemote, RemoteOnly or LocalOnly. Without peers in other sites it has no effect. Source: seed-000, msp-tc"""
     max_retries_for_remote_site_shadow: Annotated[Count, Field(ge=0, le=255)] = Field(default_factory=_remote_retries)
@@ -207,6 +224,46 @@ def _connection_timeout(values: dict[str, Any]) -> timedelta:
     return 5 * MINUTE if values.get("role") is ConnectorRole.EDGE else 10 * MINUTE
 
 
+class SourceKind(StrEnum):
+    """`kind` of a source of recipients."""
+
+    FILE = "file"
+
+
+class Undecided(StrEnum):
+    """`unavailable` of a source of recipients."""
+
+    DEFER = "defer"
+    ACCEPT = "accept"
+
+
+def _names(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
+
+
+class RecipientSource(Section):
+    """Who knows which recipients there are, for `recipients` of a receive connector. docs/operations.md "Known recipients"."""
+
+    name: Annotated[str, LABEL]
+    """Name, for `recipients` of receive connectors, logs and metrics."""
+    kind: SourceKind
+    """file: a list of addresses."""
+    file: Path | None = None
+    """For kind file: an address a line, @domain or *@domain for all of a domain, # comments. A change of the file is followed."""
+    unavailable: Undecided = Undecided.DEFER
+    """Where it cannot be known whether a recipient exists. defer: 450; accept: the recipient is accepted without that."""
+    subaddress_delimiters: Annotated[str, Field(max_length=4, pattern=r"^[!#$%&'*+/=?^_`{|}~.-]*$")] = "+"
+    """What separates a subaddress in the local part (RFC 5233): with + john+lists@ exists if john@ is listed. Empty: nothing does."""
+    case_sensitive: bool = False
+    """Tell John@ from john@; the domain never is."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.kind is SourceKind.FILE and self.file is None:
+            raise ValueError("kind file needs file; name the file with the addresses")
+        return self
+
+
 class LimitsPerClient(Section):
     """What one client of this connector (an IPv4 address, an IPv6 /64) may do in a minute, which begins with the first thing that counts.
     0: no limit. Peers have none. docs/operations.md "Limits for each client"."""
@@ -240,6 +297,9 @@ class ReceiveConnector(Section):
     """Networks of clients that may relay to any domain. No other setting grants this, not even a route."""
     accepted_domains: tuple[CheckedDomain, ...] = ()
     """Domains whose recipients are accepted from any client; "*.corp.example" stands for all below corp.example."""
+    recipients: Annotated[tuple[str, ...], BeforeValidator(_names)] = ()
+    """The [[recipient_sources]] that know the recipients of accepted_domains: a name, or several, of which any knows it. A recipient that
+    none knows is answered 550. Omitted: any address of accepted_domains is accepted."""
     externally_secured: tuple[CheckedNetwork, ...] = ()
     """Addresses that may use XSHADOW without TLS when they name a configured peer. For labs. Source: seed-003"""
     filters: tuple[str, ...] = ()
@@ -603,6 +663,19 @@ class Shipping(Section):
     """Options of fsspec's store, like { endpoint_url = "https://…", key = "…", secret = "…" }. What looks secret is never printed."""
 
 
+class AdminUser(Section):
+    """A person with a token of his own for console, API and commands. `shadowrelay token` makes one."""
+
+    name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._@ -]*$")]
+    """Under which the person acts: in listings, the operator log and the audit page."""
+    role: AdminRole
+    """viewer: sees the state. auditor: also who did what. operator: also acts, and reads messages. administrator: everything."""
+    token_hash: TokenHash
+    """Of the person's token, by argon2. Give all nodes the same: then a person may act on each of them, through any."""
+    sees_messages: bool = False
+    """Of a viewer: also subjects and addresses. Everybody else sees them."""
+
+
 class Admin(Section):
     """The HTTP API, metrics and health."""
 
@@ -620,6 +693,8 @@ class Admin(Section):
     read_only_token_file: Path | None = None
     """File with a second token, for monitoring and for the other nodes: it may only read, and not the content of messages. The same on all
     nodes, while token_file is each node's own. Created like the first one."""
+    users: Annotated[tuple[AdminUser, ...], Field(max_length=50)] = ()
+    """People with tokens and roles of their own; see [[admin.users]]. The token in token_file is an administrator's."""
 
 
 class Dns(Section):
@@ -635,6 +710,7 @@ class Settings(Section):
     server: Server
     transport: Transport = Transport()
     receive_connectors: tuple[ReceiveConnector, ...] = ()
+    recipient_sources: tuple[RecipientSource, ...] = ()
     filters: tuple[Filter, ...] = ()
     peers: tuple[Peer, ...] = ()
     routes: tuple[Route, ...] = ()

@@ -24,6 +24,7 @@ from shadowrelay.smtp.limits import Descriptors
 from shadowrelay.smtp.listener import Factory, Listener, ReceiverServer
 from shadowrelay.smtp.mail_filters import make_bank
 from shadowrelay.smtp.reception import reception_for
+from shadowrelay.smtp.recipient_sources import RecipientSources
 from shadowrelay.smtp.tls import TlsContexts
 from tests.kit.clients import Client
 
@@ -198,6 +199,7 @@ class Station:
 def settings_for(
     tls: dict[str, Any] | None = None,
     transport: dict[str, Any] | None = None,
+    sources: list[dict[str, Any]] | None = None,
     filters: Sequence[dict[str, Any]] = (),
     **connector: Any,
 ) -> Settings:
@@ -210,6 +212,7 @@ def settings_for(
             "receive_connectors": [values | {"filters": [each["name"] for each in filters]}],
             "filters": filters,
         }
+        | ({"recipient_sources": sources} if sources else {})
         | ({"tls": tls} if tls else {})
         | ({"transport": transport} if transport else {})
     )
@@ -234,13 +237,14 @@ async def receiving(
     tls: dict[str, Any] | None = None,
     transport: dict[str, Any] | None = None,
     unchecked: dict[str, Any] | None = None,
+    sources: list[dict[str, Any]] | None = None,
     filters: Sequence[dict[str, Any]] = (),
     budget: ContentBudget | None = None,
     descriptors: Descriptors | None = None,
     **connector: Any,
 ) -> AsyncIterator[Station]:
-    """`connector` are settings of the receive connector, `unchecked` ones that the settings would not allow."""
-    settings = settings_for(tls, transport, filters, **connector)
+    """`connector` are settings of the receive connector, `unchecked` ones that the settings would not allow, `sources` of recipients."""
+    settings = settings_for(tls, transport, sources, filters, **connector)
     acceptor, peer_requests, clock = FakeAcceptor(), FakePeerRequests(), FixedClock()
     found = settings.receive_connectors[0].model_copy(update=unchecked or {})
     contexts = None if settings.tls is None else TlsContexts.read(settings.tls)
@@ -258,6 +262,10 @@ async def receiving(
         tls=contexts,
         filters=bank,
     )
+    if sources:
+        made = RecipientSources(settings)
+        await made.read()
+        reception.recipients = made.check_for(found)
     server = ReceiverServer(reception, VirtualListener.open if is_virtual else Listener.open)
     await server.start()
     station = Station(server, acceptor, peer_requests, clock, spool)

@@ -39,6 +39,7 @@ class TwoNodes:
         self.transport = {"transport.shadow_redundancy_enabled": True}
         self.reasons: list[str] = []
         self.new_mail = {EAST: a_mail("copied"), WEST: a_mail("copied")}
+        self.untold: dict[str, Row] = {}
 
     def __call__(self, url: str, token: str, *, authority: Path | None = None, name: str = "") -> "TwoNodes.OneOfTwo":
         return self.OneOfTwo(self, url.removeprefix("http://"))
@@ -51,7 +52,7 @@ class TwoNodes:
             if self.name in self.nodes.silent:
                 raise api_client.NodeError("cannot be reached")
             settings = {"transport.shadow_resubmit_time_span": "3h", **self.nodes.transport}
-            said = {"settings": settings, "new_mail": self.nodes.new_mail[self.name]}
+            said = {"settings": settings, "new_mail": self.nodes.new_mail[self.name], "untold": self.nodes.untold.get(self.name)}
             return {"name": self.name, "site": self.name.partition(".")[2], "state": "running"} | said
 
         def ready(self) -> Row:
@@ -82,6 +83,24 @@ def test_a_healthy_cluster_is_redundant_and_says_who_holds_what_for_whom(nodes: 
         (one["node"], one["primary"], one["count"], one["takes_over_in_seconds"]) for one in document["holds"]
     ]
     assert [] == document["missing"]
+
+
+def test_copies_that_count_on_one_machine_are_said_to_be_lost_with_it(nodes: TwoNodes) -> None:
+    nodes.new_mail = dict.fromkeys((EAST, WEST), a_mail("copied") | {"shared_fate": [WEST]})
+    nodes.transport["transport.shared_fate_is_redundant"] = True
+    result = run()
+
+    assert (0, True) == (
+        result.exit_code,
+        result.stdout.startswith("New mail is redundant; shared_fate_is_redundant on mx1.east and mx1.west: "),
+    )
+    assert "copies count that are lost together with the server" in result.stdout
+
+
+def test_where_only_peers_of_the_same_fate_take_copies_that_is_the_reason(nodes: TwoNodes) -> None:
+    nodes.new_mail[EAST] = a_mail("fewer", 0) | {"shared_fate": [WEST]}
+
+    assert "NOT REDUNDANT on mx1.east: no peer on another machine, with other failure_domains, takes copies now" in run().stdout
 
 
 def test_a_node_that_is_gone_is_missing_and_it_is_said_when_its_mail_is_taken_over(nodes: TwoNodes) -> None:
@@ -236,3 +255,14 @@ def test_what_is_held_for_a_server_that_is_no_peer_any_more_is_said(nodes: TwoNo
 
     assert f"{WEST} holds 24 messages for mx9.gone, which is no peer any more" in result.stdout
     assert "in 1m" in result.stdout
+
+
+def test_messages_of_whose_end_nobody_may_hear_yet_are_said_with_what_they_wait_for(nodes: TwoNodes) -> None:
+    """Their copies stay where they are, and nothing said why."""
+    nodes.untold[EAST] = {"count": 3, "since": "2026-11-27T10:00:00.123Z", "message_id": "0193-aa", "generated": "0193-bb"}
+
+    result = run()
+
+    assert result.exit_code == 0
+    assert f"{EAST} has 3 messages that are done, and tells nobody" in result.stdout
+    assert "since 2026-11-27T10:00:00Z: 0193-aa waits for 0193-bb" in result.stdout.replace("\n", " ")
