@@ -43,6 +43,7 @@ _EXAMPLES: dict[tuple[type[Section], str], str] = {
     (model.Route, "next_hop"): '["mailstore1.corp.example:25", "mailstore2.corp.example:25"]',
     (model.Route, "inside_boundary"): "true",
     (model.Route, "site"): '"east"',
+    (model.Route, "auth"): '{ user = "relay", secret_file = "secret" }',
     (model.Route, "tls_names"): '["relay.example"]',
     (model.Route, "tls_authority"): '"authority.pem"',
     (model.Route, "tls_certificate"): '"client.pem"',
@@ -81,7 +82,7 @@ _TABLES: tuple[tuple[str, type[Section]], ...] = (
 _OPTIONAL_TABLES = frozenset({model.SiteLink, model.Site, model.Tls})
 _SHOWN_ONLY = (
     "require_tls", "site", "nameservers", "tls_listen", "read_only_token_file", "peer_revoked",
-    "tls_names", "tls_authority", "tls_certificate", "tls_key",
+    "auth", "tls_names", "tls_authority", "tls_certificate", "tls_key",
 )  # fmt: skip
 
 
