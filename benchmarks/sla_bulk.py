@@ -199,6 +199,10 @@ def _chunk(
         sets.append(Rows("SENDEXTERNAL", "SMTP", again, clock(last, server)[again], server[again], server[again], "mail.dest.example"))
         totals.counts["recipients_duplicated"] += int(people[again].sum())
         totals.counts[f"duplicates {cause}"] += int(people[again].sum())
+    is_delivered = ~of["lost"] & ~of["failed"] & ~is_burnt
+    had = where(of["again"])[is_delivered[np.maximum(where(of["again"]) - 1, 0)]]
+    totals.counts["recipients_duplicated"] += int(people[had].sum())
+    totals.counts["duplicates e"] += int(people[had].sum())
     last_server = np.where(of["unexplained"], third, first)
     totals.elapsed("delivery_latency_ms", (clock(last, last_server) - clock(at, first))[sent])
 

@@ -164,6 +164,7 @@ def sent_again(world: World) -> None:
     a, b, c = world.pick(3)
     at = begins(world)
     first = clean(world, at, (a, b))
+    before = [first]
     for number in range(world.random.randint(1, 2)):
         when = at + timedelta(minutes=20 * (number + 1)) + world.minutes(0, 10)
         primary = world.random.choice((a, c))
@@ -174,6 +175,8 @@ def sent_again(world: World) -> None:
         life.is_again = not is_part
         life.accept(when, b)
         discard_after(life, b, deliver(life, primary, when + world.seconds(0.1, 1)))
+        life.had = {ordinal for one in before for ordinal in one.deliveries} if life.is_again else set()
+        before += [life] * life.is_again
         life.finish()
 
 

@@ -213,6 +213,7 @@ class Life:
         self.ends: dict[int, list[datetime]] = {}
         self.told: dict[int, list[datetime]] = {}  # ends that only HADISCARD knows
         self.deliveries: dict[int, list[datetime]] = {}
+        self.had: set[int] = set()  # who got it before, when the client sent it first
         self.copies: dict[Node, datetime] = {}
         self.holders: dict[Node, Node] = {}
         self.discarded: dict[Node, set[int]] = {}
@@ -448,6 +449,8 @@ class Life:
             address = self.envelope.recipients[ordinal - 1].address
             count = len(self.deliveries.get(ordinal, ()))
             assert (count > 1) == (ordinal in self.causes["duplicates"]), "a story declares its duplicates"
+            if count == 1 and ordinal in self.had:
+                truth.duplicates.append(self._entry(recipient=address, count=2, cause="e"))
             if count > 1:
                 truth.duplicates.append(self._entry(recipient=address, count=count, cause=self.causes["duplicates"][ordinal]))
 

@@ -174,6 +174,7 @@ class Message(MessageSummary):
     number: Number
     client_address: str
     client_name: str
+    original_client: str
     connector: str
     recipients: list[RecipientResource]
     primary_database: str
@@ -526,7 +527,8 @@ def message_of(stored: StoredMessage) -> Message:
     return Message(
         **_summary(stored),
         number=_number_of(claim.number),
-        client_address=envelope.client_address, client_name=envelope.client_name, connector=envelope.connector,
+        client_address=envelope.client_address, client_name=envelope.client_name, original_client=envelope.original_client,
+        connector=envelope.connector,
         recipients=[
             RecipientResource(ordinal=ordinal, address=each.address, is_done=ordinal in claim.done, notify=each.notify, orcpt=each.orcpt)
             for ordinal, each in enumerate(envelope.recipients, start=1)

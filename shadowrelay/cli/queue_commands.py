@@ -576,7 +576,7 @@ LABELS = {"deaths_count": "deaths of the node", "is_decided": "is accepted", "nu
 FACTS = {
     "Message": (
         "message_id", "internal_id", "internet_message_id", "subject", "sender", "size", "arrived_at", "client_address",
-        "client_name", "connector",
+        "client_name", "original_client", "connector",
         "origin", "resubmitted_from", "sha256",
     ),
     "Delivery": (

@@ -77,18 +77,21 @@ def contradictions(overall: Mapping[str, Any], result: Account, sent: Sequence[S
     """Differences between the report and the records of clients and the receiving server; empty = they agree.
 
     A message whose client got no reply may be acknowledged according to the logs. A server that died between the next hop's `250` and
-    its own row (cause a) left a duplicate that no log shows. Each message of these loads names each recipient once.
+    its own row (cause a) left a duplicate that no log shows; so did one that lost its log with what its client sent again (cause e). Each
+    message of these loads names each recipient once.
     """
     unanswered = sum(submission.answer is not SubmissionResult.ACKNOWLEDGED for one in sent for submission in one.tries)
     own = [duplicate for duplicate in result.duplicates if duplicate.network_id]
     unlogged = sum(duplicate.cause is Cause.DIED_BEFORE_RECORD for duplicate in own)
-    acknowledged = overall["messages_acknowledged"]
+    people = {one.number: len(one.recipients) for one in sent}
+    again = sum((each.count - 1) * people.get(each.number, 1) for each in result.duplicates if not each.network_id)
+    acknowledged, duplicated = overall["messages_acknowledged"], overall["recipients_duplicated"]
     received = overall["messages_redundant"] - overall["messages_reconstructed"]
     rules = (
         ("acknowledged", result.accepted <= acknowledged <= result.accepted + unanswered, acknowledged, result.accepted),
         ("redundant, by rows RECEIVE", received == redundant, received, redundant),
         ("lost", bool(overall["recipients_lost"]) == bool(result.lost), overall["recipients_lost"], len(result.lost)),
-        ("duplicated", len(own) - unlogged <= overall["recipients_duplicated"] <= len(own), overall["recipients_duplicated"], len(own)),
+        ("duplicated", len(own) - unlogged <= duplicated <= len(own) + again, duplicated, len(own) + again),
         ("taken over", overall["messages_promoted"] >= result.taken_over, overall["messages_promoted"], result.taken_over),
         ("quarantined lines", overall["lines_quarantined"] == 0, overall["lines_quarantined"], 0),
     )

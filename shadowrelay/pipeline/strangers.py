@@ -15,11 +15,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
 from shadowrelay.model.message import Envelope
+from shadowrelay.model.replies import WireError
 from shadowrelay.model.routing import Destination, Reach
 from shadowrelay.protocol.addresses import has_routing
 from shadowrelay.protocol.fields import domain_of
+from shadowrelay.protocol.original_client import parse_original_client
 from shadowrelay.settings.texts import is_in_networks
-from shadowrelay.settings.values import Settings
+from shadowrelay.settings.values import RelayRights, Settings
 
 RET = "HDRS"
 NOTIFY_OF_OURS = "FAILURE,DELAY"  # what a recipient without NOTIFY means here
@@ -50,7 +52,18 @@ def is_stranger(envelope: Envelope, settings: Settings) -> bool:
         return False
     if not all(is_accepted(recipient.address, connector.accepted_domains) for recipient in envelope.recipients):
         return False
+    if envelope.original_client:
+        is_by_client = connector.relay_rights is RelayRights.CLIENT
+        return not is_in_networks(envelope.client_address if is_by_client else _speaker(envelope), connector.relay_from)
     return not is_in_networks(envelope.client_address, connector.relay_from + connector.externally_secured)
+
+
+def _speaker(envelope: Envelope) -> str:
+    """Who named the original client of this message."""
+    try:
+        return parse_original_client(envelope.original_client).by
+    except WireError:
+        return ""
 
 
 def is_laundered(envelope: Envelope, settings: Settings, destination_of: Callable[[str], Destination]) -> bool:

@@ -32,6 +32,7 @@ CustomData = tuple[tuple[str, str], ...]
 
 NO_SUITABLE_SHADOW_SERVERS = "No suitable shadow servers"  # Exchange's wording: docs/sources.md "elastic"
 JOURNAL_REPORT = "JournalReport"
+ORIGINAL_CLIENT = "OriginalClient"  # key of custom-data
 KEPT_AS = "shadow kept as "  # source-context of SEND: relayed by TRACK, and the id of the kept shadow
 DELAYED = "delayed: "  # source-context of RECEIVE: the 250 waited, and what ended the wait
 EXPIRED = Reply(550, "4.4.7", "QUEUE.Expired; message expired")  # docs/sources.md "msd-mt"
@@ -80,6 +81,8 @@ def receive(
     if previous_hop:
         custom_data += (("ShadowAt", previous_hop),)
     envelope = stored.envelope
+    if envelope.original_client:
+        custom_data += ((ORIGINAL_CLIENT, envelope.original_client),)
     return _row(
         at, EventId.RECEIVE, EventSource.SMTP, envelope, stored.internal_id, _size(stored) if size is None else size,
         client=envelope.client_name, client_ip=envelope.client_address, server=node,
@@ -297,12 +300,14 @@ def resubmit(
     Shapes: `ordinals` are the recipients taken over; empty = all that are not done.
     Units: `silent_since` is the last proof of life of the old primary, `detected_at` when its loss was detected here.
     """
-    custom_data = (
+    custom_data: CustomData = (
         ("Reason", reason),
         ("SilentSince", format_instant(silent_since)),
         ("DetectedAt", format_instant(detected_at)),
         ("ClientSaidBy", primary),  # the client's name and address are this peer's word
     )
+    if stored.envelope.original_client:
+        custom_data += ((ORIGINAL_CLIENT, stored.envelope.original_client),)
     return _row(
         at, EventId.RESUBMIT, EventSource.REDUNDANCY, stored.envelope, stored.internal_id, _size(stored) if size is None else size,
         ordinals=ordinals or _open(stored), server=node, reference=primary, custom_data=custom_data,

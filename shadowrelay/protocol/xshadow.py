@@ -36,6 +36,7 @@ from shadowrelay.protocol.fields import (
     parse_server,
     parse_span,
 )
+from shadowrelay.protocol.original_client import TEXT_OCTETS_MAX, checked_original_client
 
 KEYWORD = "XSHADOW"
 HOLD, TRACK = "HOLD", "TRACK"  # the offers; and who keeps the shadow of what MAIL brings: the server, or the client
@@ -227,6 +228,7 @@ class EnvelopeExtras:
     subject: str = ""
     date: str = ""
     fingerprint: str = ""
+    original_client: str = ""
     resubmitted_from: MessageId = NO_MESSAGE
     relayed_from: MessageId = NO_MESSAGE
     ret: str | None = None
@@ -251,6 +253,7 @@ class EnvelopeExtras:
             subject=self.subject,
             date=self.date,
             fingerprint=self.fingerprint,
+            original_client=self.original_client,
             resubmitted_from=self.resubmitted_from,
             relayed_from=self.relayed_from,
             ret=self.ret,
@@ -259,7 +262,7 @@ class EnvelopeExtras:
 
 
 _TEXT_OCTETS_MAX: Mapping[str, int] = {
-    # sizes as JSON escapes; 4,404 and 13 names with quotes (226), time (29), done (837), envid (102), ret (6): 5,604 < 6,144
+    # sizes as JSON escapes; 4,904 and 14 names with quotes (247), time (29), done (837), envid (102), ret (6): 6,125 < 6,144
     "client_address": 100,
     "client_name": 600,
     "connector": 400,
@@ -267,6 +270,7 @@ _TEXT_OCTETS_MAX: Mapping[str, int] = {
     "subject": 1_500,
     "date": 600,
     "fingerprint": 32,
+    "original_client": TEXT_OCTETS_MAX,  # never cut: nothing in it is escaped
     "resubmitted_from": 36,
     "relayed_from": 36,
 }
@@ -341,6 +345,7 @@ def parse_envelope(text: str) -> EnvelopeExtras:
         subject=values.get("subject", ""),
         date=values.get("date", ""),
         fingerprint=parse_fingerprint(values.get("fingerprint", "")),
+        original_client=checked_original_client(values.get("original_client", "")),
         resubmitted_from=parse_message_id(values["resubmitted_from"]) if values.get("resubmitted_from") else NO_MESSAGE,
         relayed_from=parse_message_id(values["relayed_from"]) if values.get("relayed_from") else NO_MESSAGE,
         ret=ret,

@@ -19,6 +19,7 @@ def problems(settings: Settings) -> Iterator[str]:
     yield from _wrong_names(settings)
     yield from _without_certificate(settings)
     yield from _taken_addresses(settings)
+    yield from _rights_of_spokesmen(settings)
     yield from _circles(settings)
 
 
@@ -54,6 +55,23 @@ def _taken_addresses(settings: Settings) -> Iterator[str]:
             if address.port and address.port == taken.port and _is_one_address(address.host, taken.host):
                 yield f"{key}: {address} is taken by {other}, which listens on {taken}; give each its own port"
                 break
+
+
+def _rights_of_spokesmen(settings: Settings) -> Iterator[str]:
+    """Who names another client, and may relay: whether that client may has to be said."""
+    for number, connector in enumerate(settings.receive_connectors):
+        if "relay_rights" in connector.model_fields_set:
+            continue
+        named_by = [(network, key) for key in ("proxy_from", "xclient_from") for network in getattr(connector, key)]
+        for spokesman, key in named_by:
+            if found := next(
+                (each for each in connector.relay_from if each.version == spokesman.version and each.overlaps(spokesman)), None
+            ):
+                yield (
+                    f"receive_connectors[{number}].relay_from: {found} has addresses of {spokesman} in {key}: everybody whom it "
+                    'names could relay to anywhere; add relay_rights = "client" if relay_from means the clients behind it, or '
+                    '"connection" if all of them may'
+                )
 
 
 def _circles(settings: Settings) -> Iterator[str]:

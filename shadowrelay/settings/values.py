@@ -87,6 +87,13 @@ class ConnectorRole(StrEnum):
     EDGE = "edge"
 
 
+class RelayRights(StrEnum):
+    """`relay_rights` of a receive connector."""
+
+    CONNECTION = "connection"
+    CLIENT = "client"
+
+
 class Redundancy(StrEnum):
     """`redundancy` of a receive connector (what is promised to its clients) and of a route (what is done towards its next hop)."""
 
@@ -234,6 +241,13 @@ class ReceiveConnector(Section):
     """Domains whose recipients are accepted from any client; "*.corp.example" stands for all below corp.example."""
     externally_secured: tuple[CheckedNetwork, ...] = ()
     """Addresses that may use XSHADOW without TLS when they name a configured peer. For labs. Source: seed-003"""
+    proxy_from: tuple[CheckedNetwork, ...] = ()
+    """Load balancers that name the client by the PROXY protocol, version 1 or 2: required from these, refused from others."""
+    xclient_from: tuple[CheckedNetwork, ...] = ()
+    """Mail servers and filters that name the client by XCLIENT or XFORWARD, as Postfix has them. Offered to and taken from these only."""
+    relay_rights: RelayRights = RelayRights.CONNECTION
+    """Whose address relay_from means where proxy_from or xclient_from names the client: connection (so that all behind it may relay)
+    or client. Must be set where relay_from has addresses of these. docs/security.md "By whose address"."""
     redundancy: Redundancy = Redundancy.BEFORE_ACKNOWLEDGEMENT
     """What is promised to clients here: before-acknowledgement, previous-hop, both or none (docs/design.md 6.7). Source: seed-003"""
     max_acknowledgement_delay: Annotated[Duration, Field(ge=timedelta(0), le=4 * MINUTE)] = 30 * SECOND

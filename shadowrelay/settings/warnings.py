@@ -157,7 +157,10 @@ def _about_connector(connector: ReceiveConnector, settings: Settings) -> Iterato
         yield f"{name}: relay_from holds {held}: this is an open relay, and will be abused"
     if held := _much_of_the_internet(connector.externally_secured):
         yield f"{name}: externally_secured holds {held}: anybody may place and ask for copies under a peer's name"
-    for key in ("relay_from", "externally_secured"):
+    for key in ("proxy_from", "xclient_from"):
+        if held := _much_of_the_internet(getattr(connector, key)):
+            yield f"{name}: {key} holds {held}: anybody may claim to be another client"
+    for key in ("relay_from", "externally_secured", "proxy_from", "xclient_from"):
         for network in getattr(connector, key):
             if reason := _never_a_client(network):
                 yield f"{name}: {key}: no client ever comes from {network}: {reason}"

@@ -25,7 +25,7 @@ from pyspark.sql.types import LongType, StructType
 from shadowrelay.sla.figures.counting import HOUR_US, MINUTE_US, TimeSlots, Within, cells, figures, times
 from shadowrelay.sla.figures.evidence import Evidence, Rules, evidence, within
 from shadowrelay.sla.figures.exchange import identities, with_identities, writers
-from shadowrelay.sla.figures.first_pass import RESENT_KEYS, first_pass, odd_events, seen_counts, server_names, several_copies
+from shadowrelay.sla.figures.first_pass import first_pass, odd_events, seen_counts, server_names, several_copies
 from shadowrelay.sla.figures.slow import slow
 from shadowrelay.sla.incident_list import cuts, incidents, with_cuts
 from shadowrelay.sla.inspection import inspect, remedy
@@ -248,7 +248,6 @@ def _make(
             found = within(everything, period.since, period.until)
         first = min(inputs.beginnings, default=newest)
         slots = TimeSlots(judged_at, MINUTE_US if period.cut(first, newest) <= SHORT // MICROSECOND else HOUR_US)
-        logged = frame_of(spark, SERVERS, [(name,) for name in inputs.logged])
         sites = frame_of(spark, SITES, [(name, site.site, site.boundary) for name, site in inputs.sites.items()])
         limits = _within(promise)
 
@@ -256,7 +255,7 @@ def _make(
             kept = store.keep(
                 {
                     "copies": lambda: found.copies,
-                    "messages": lambda: found.messages.drop(*RESENT_KEYS),
+                    "messages": lambda: found.messages,
                     "slow": lambda: slow(found, everything.takeovers, sites, within=limits, now=judged_at, of_exchange=inputs.of_exchange),
                     "quarantine": lambda: quarantined_once(read_quarantine(spark, warehouse)),
                 }
@@ -265,10 +264,10 @@ def _make(
             return said, traces(events, traced(said.lists))
 
         def count() -> dict[str, DataFrame]:
-            frames = {"cells": lambda: cells(found, logged, slots, within=limits), "times": lambda: times(found, slots)}
+            frames = {"cells": lambda: cells(found, slots, within=limits), "times": lambda: times(found, slots)}
             if period.before is not None:
                 earlier = within(everything, *period.before)
-                frames["cells_before"] = lambda: cells(earlier, logged, TimeSlots(judged_at), within=limits)
+                frames["cells_before"] = lambda: cells(earlier, TimeSlots(judged_at), within=limits)
                 frames["times_before"] = lambda: times(earlier, TimeSlots(judged_at))
             kept = store.keep(frames)
             frames = {"figures": lambda: figures(kept["cells"], kept["times"], found, sites, slots)}

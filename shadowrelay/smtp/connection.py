@@ -24,6 +24,8 @@ from aiosmtpd.smtp import log as aiosmtpd_log
 
 from shadowrelay.model.client_minute import Counted
 from shadowrelay.model.replies import LOCAL_ERROR, LedgerUnavailable, Reply, WireError
+from shadowrelay.model.values import replace
+from shadowrelay.protocol.original_client import OriginalClient
 from shadowrelay.smtp.client_session import reason_of
 from shadowrelay.smtp.data import CommandReader
 from shadowrelay.smtp.limits import (
@@ -42,10 +44,12 @@ from shadowrelay.smtp.limits import (
     FRUITLESS_SLOW,
     FRUITLESS_TRUSTED_FACTOR,
     HANDSHAKE_SECONDS,
+    NO_PROXY_HEADER,
     NO_SMTP_CLIENT,
     NOT_IMPLEMENTED,
     NOT_UTF8,
     OUT_OF_STEP,
+    PROXY_DENIED,
     READ_AHEAD_OCTETS,
     REPLIES_OCTETS_MAX,
     SHUTTING_DOWN,
@@ -57,13 +61,14 @@ from shadowrelay.smtp.limits import (
     client_ip,
 )
 from shadowrelay.smtp.peer_part import PeerPart
+from shadowrelay.smtp.proxy_header import HEADER_SECONDS, BadProxyHeader, read_proxy_header
 from shadowrelay.smtp.reception import Reception, SessionState
 from shadowrelay.trust import PeerTrust
 
 aiosmtpd_log.setLevel(logging.WARNING)  # it logs each connection, in a format other than ours
 
 VERBS_NOT_IMPLEMENTED = frozenset({"AUTH", "ATRN", "BURL", "ETRN", "EXPN", "SAML", "SEND", "SOML", "TURN"})
-FRUITLESS = frozenset({"EHLO", "HELO", "HELP", "MAIL", "NOOP", "RSET", "STARTTLS", "VRFY"})
+FRUITLESS = frozenset({"EHLO", "HELO", "HELP", "MAIL", "NOOP", "RSET", "STARTTLS", "VRFY", "XCLIENT", "XFORWARD"})
 HELD_BACK_LOOK_SECONDS = 1.0  # how often a client that is kept waiting is checked for having given up
 ROOM_LOOK_SECONDS = 0.1  # how often a stranger looks for memory beside what is kept for others
 HTTP_VERBS = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "POST", "PUT"})  # from a browser made to connect to us
@@ -121,6 +126,8 @@ class Connection(SMTP):
         self._refused_later: Reply | None = None  # where the client may still prove to be a peer: at its first MAIL
         self._began_at = 0.0
         self._is_ours = False  # of a peer, or of a client that may relay
+        self._awaits_header = self._has_header = False  # of the PROXY protocol, with a client
+        self._counted_as = ""  # the client's address in `reception.count`
         self._is_old = False  # the session of a peer ends after the transaction in progress
 
     # life cycle
@@ -131,23 +138,62 @@ class Connection(SMTP):
         self.own_reader.progress_at = self._began_at = self.loop.time()
         self.state = SessionState(client_ip(peername), peername[1] if isinstance(peername, tuple) else 0, self._began_at)
         self.peer = PeerPart(self.reception, self.state)
-        address, connector = self.state.address, self.reception.connector
-        is_of_peer = self.reception.is_of_peer(address)  # several nodes may share one address
-        self._is_ours = is_of_peer or self.reception.rights.may_relay(address)
-        of_client_max = 2 * connector.max_sessions if is_of_peer else connector.max_sessions_per_address
-        self._refused_at_once = self.reception.count.enter(address, connector.max_sessions, of_client_max, is_ours=self._is_ours)
-        if self._refused_at_once is TOO_MANY_SESSIONS and self._evict():
-            self._refused_at_once = None
+        self._awaits_header = self.reception.rights.is_proxy(self.state.address)
+        self._refused_at_once = self._enter()
         if self.reception.descriptors.refuses_session(_number_of(transport), is_ours=self._is_ours):
             self._refused_at_once, self._is_counted_only = TOO_MANY_SESSIONS, True
         self._sessions[self] = None
-        if not self._is_ours:
-            self.reception.strangers[self] = None
         report_every_unwritten_octet(transport)
         super().connection_made(transport)
         assert self._handler_coroutine is not None
         self.reception.running.add(self._handler_coroutine)
         self._handler_coroutine.add_done_callback(self.reception.running.discard)
+
+    def _enter(self) -> Reply | None:
+        """Count the session among those of its client; the refusal if it is one too many."""
+        reception, connector, address = self.reception, self.reception.connector, self.state.address
+        is_of_peer = not self.state.is_spoken_for and reception.is_of_peer(address)  # several nodes may share one address
+        has_many = is_of_peer or self._awaits_header
+        self._is_ours = not self._awaits_header and (is_of_peer or reception.may_relay(self.state))
+        self._counted_as = address
+        if not self._is_ours:
+            reception.strangers[self] = None
+        of_client_max = 2 * connector.max_sessions if has_many else connector.max_sessions_per_address
+        refusal = reception.count.enter(address, connector.max_sessions, of_client_max, is_ours=self._is_ours)
+        return None if refusal is TOO_MANY_SESSIONS and self._evict() else refusal
+
+    def client_named(self, client: OriginalClient) -> Reply | None:
+        """Whoever is connected speaks for this client, whose session it is from now on; the refusal if it is one too many. This is the
+        one place where the client of a session changes."""
+        self._leave()
+        self.state.spoken_for(replace(client, by=self.state.connection_address))
+        return self._enter()
+
+    def _leave(self) -> None:
+        self.reception.strangers.pop(self, None)
+        self.reception.count.leave(self._counted_as, is_ours=self._is_ours)
+
+    async def _takes_header(self) -> bool:
+        """Take the header of the PROXY protocol; whether the session goes on."""
+        try:
+            async with asyncio.timeout(HEADER_SECONDS):
+                header = await read_proxy_header(self.own_reader)
+        except TimeoutError:
+            self.hang_up(NO_PROXY_HEADER, "no PROXY header")
+            return False
+        except BadProxyHeader as error:
+            self.hang_up(NO_PROXY_HEADER, f"bad PROXY header: {error}")
+            return False
+        self._awaits_header = False
+        if header.is_local:
+            self._leave()
+            refusal = self._enter()
+        else:
+            self._has_header = True
+            refusal = self.client_named(OriginalClient(header.address, header.port))
+        if refusal is not None:
+            self._refused_at_once = refusal
+        return True
 
     def _evict(self) -> bool:
         """All sessions are taken: end one in which nothing was proved, sent or said lately, so that silence keeps nobody out."""
@@ -169,10 +215,12 @@ class Connection(SMTP):
     @property
     def is_trusted(self) -> bool:
         """Whether the client may relay, or has proved to be a peer: its mail is mail of our own."""
-        return bool(self.state.peer) or self.reception.rights.may_relay(self.state.address)
+        return bool(self.state.peer) or self.reception.may_relay(self.state)
 
     def proved_peer(self) -> None:
         """The client has proved to be a peer, whose other sessions are recognised by its address from now on."""
+        if self.state.is_spoken_for:
+            return  # its address is the word of a load balancer
         self.reception.peer_addresses.add(self.state.address)
         if not self._is_ours:
             self._is_ours = True
@@ -245,8 +293,7 @@ class Connection(SMTP):
         asyncio.StreamReaderProtocol.connection_lost(self, error)
         self.transport = None
         self._sessions.pop(self, None)
-        self.reception.strangers.pop(self, None)
-        self.reception.count.leave(self.state.address, is_ours=self._is_ours)
+        self._leave()
         self.gone.set_result(None)
         if self._is_handled:
             self.ended()
@@ -269,6 +316,7 @@ class Connection(SMTP):
             connector=self.reception.connector.name,
             client=state.address,
             port=state.port,
+            via=state.connection_address if state.is_spoken_for else "",
             client_name=state.client_name,
             peer=state.peer,
             tls=state.tls,
@@ -450,9 +498,14 @@ class Connection(SMTP):
         """Its content is complete, and the reply is on its way: to cut it now would make the client send the message again."""
         return self._is_deciding
 
+    @property
+    def greeting(self) -> Reply:
+        """No software, no version."""
+        return Reply(220, "", f"{self.reception.name} ESMTP")
+
     def _refusal_at_greeting(self) -> Reply | None:
         """Why this connection is refused at once. While no mail is accepted, peers are greeted nevertheless."""
-        if self._refused_at_once is None and self.reception.limits is not None and not self.reception.is_of_peer(self.state.address):
+        if self._refused_at_once is None and self.reception.limits is not None and not self.reception.is_of_peer(self.state.own_address):
             refusal = self.over_limit(Counted.CONNECTIONS)
             if refusal is not None and self.peer.may_prove():
                 self._refused_later = refusal
@@ -463,7 +516,7 @@ class Connection(SMTP):
     async def _is_early(self) -> bool:
         """Whether the client talks before the greeting, which is delayed to see that. Raises: ConnectionError if the session ends."""
         limits, address = self.reception.limits, self.state.address
-        if limits is None or not limits.greeting_seconds or limits.is_exempt(address) or self.reception.is_of_peer(address):
+        if limits is None or not limits.greeting_seconds or limits.is_exempt(address) or self.reception.is_of_peer(self.state.own_address):
             return False
         await self.hold_back(limits.greeting_seconds)
         if not self.own_reader.has_octets():
@@ -510,13 +563,15 @@ class Connection(SMTP):
     async def _handle_client(self) -> None:
         """The session's command loop. The name is aiosmtpd's."""
         try:
+            if self._awaits_header and self._refused_at_once is None and not await self._takes_header():
+                return
             if (refusal := self._refusal_at_greeting()) is not None:
                 self.hang_up(refusal, "drain" if self._refused_at_once is None else "too many sessions")
                 return
             if self.reception.limits is not None and await self._is_early():
                 self.hang_up(OUT_OF_STEP, "early talker")
                 return
-            self._collect(f"220 {self.reception.name} ESMTP\r\n".encode())  # no software, no version
+            self.say(self.greeting)
             reader = self.own_reader
             while not self._is_ending and self.transport is not None:
                 is_flood = self._replies_octets > REPLIES_OCTETS_MAX
@@ -631,6 +686,8 @@ class Connection(SMTP):
     def _unknown(self, name: str) -> None:
         if name in HTTP_VERBS:
             self.hang_up(NO_SMTP_CLIENT, "HTTP")
+        elif name == "PROXY":  # what follows would seem to come from the load balancer
+            self.hang_up(PROXY_DENIED, "PROXY header from elsewhere")
         else:
             self.refuse(NOT_IMPLEMENTED if name in VERBS_NOT_IMPLEMENTED else UNKNOWN_COMMAND)
 

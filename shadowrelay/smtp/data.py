@@ -310,6 +310,36 @@ class ContentFingerprint:
         return self._hash.hexdigest()
 
 
+class LineEnds:
+    """Whether each CR and LF of a content in blocks, split anywhere, is part of a CRLF.
+
+    CRLFs are taken out and the rest is searched: `bytes.count` of one octet takes longer than all of it.
+    """
+
+    def __init__(self) -> None:
+        self.has_bare = False
+        self.ends_with_cr = False  # a bare one, unless an LF follows
+
+    def take(self, block: bytes) -> None:
+        """The next block."""
+        if not block or self.has_bare:
+            return
+        if self.ends_with_cr:
+            if not block.startswith(b"\n"):
+                self.has_bare = True
+                return
+            rest = block.replace(b"\r\n", b"")[1:]
+        else:
+            rest = block.replace(b"\r\n", b"")
+        self.ends_with_cr = block.endswith(b"\r")
+        self.has_bare = b"\n" in rest or rest.find(b"\r", 0, len(rest) - self.ends_with_cr) >= 0
+
+    @property
+    def are_right(self) -> bool:
+        """Of all that was taken so far."""
+        return not (self.has_bare or self.ends_with_cr)
+
+
 class DataFilter:
     """Checks the octets of DATA and writes them, without stuffing, to the sink, after our `trace` header. Takes blocks split anywhere.
 
@@ -324,21 +354,14 @@ class DataFilter:
         self._takes_long_lines = takes_long_lines
         self._begun_line = b""  # octets after the last CRLF
         self._is_inside_line = False  # the line in `_begun_line` began before it
-        self._cr_count = self._lf_count = self._crlf_count = 0
-        self._ended_with_cr = False
+        self._line_ends = LineEnds()
         self._refusal: Reply | None = None
         self.is_ascii = True
         self.fingerprint = ContentFingerprint()
 
     def take(self, block: bytes) -> None:
         """The next block, still dot-stuffed. Never raises."""
-        if self._ended_with_cr and block.startswith(b"\n"):
-            self._crlf_count += 1
-        self._cr_count += block.count(b"\r")
-        self._lf_count += block.count(b"\n")
-        self._crlf_count += block.count(b"\r\n")
-        if block:
-            self._ended_with_cr = block.endswith(b"\r")
+        self._line_ends.take(block)
         if self._refusal is not None:
             return
         text = self._begun_line + block if self._begun_line else block
@@ -385,9 +408,7 @@ class DataFilter:
     @property
     def refusal(self) -> Reply | None:
         """Why the content is refused, once its end was read."""
-        if not self._cr_count == self._lf_count == self._crlf_count:
-            return BARE_CR_OR_LF
-        return self._refusal
+        return self._refusal if self._line_ends.are_right else BARE_CR_OR_LF
 
 
 def has_long_line(text: bytes) -> bool:
@@ -541,9 +562,9 @@ BARE_LINE_END = Reply(554, "5.6.0", "The content has a CR or LF that is not a li
 
 def stuffed_with_end(data: bytes, server: str) -> bytes:
     """The whole content, stuffed, and the final dot. Raises PermanentDeliveryError for a bare CR or LF."""
-    line_ends = data.count(b"\r\n")
-    # A next hop might take a bare CR or LF for the end of the message (smuggling): never pass it on.
-    if data.count(b"\n") != line_ends or data.count(b"\r") != line_ends:
+    line_ends = LineEnds()
+    line_ends.take(data)
+    if not line_ends.are_right:  # a next hop might take it for the end of the message (smuggling): never pass it on
         raise PermanentDeliveryError(BARE_LINE_END, server)
     end = b".\r\n" if not data or data.endswith(b"\r\n") else b"\r\n.\r\n"
     if b"\n." in data:
@@ -556,16 +577,17 @@ class DotStuffer:
 
     def __init__(self, server: str) -> None:
         self._server = server
+        self._line_ends = LineEnds()
         self._held = b"\r\n"  # stands for the line end before the first line; not sent
         self._is_first = True
 
     def feed(self, block: bytes) -> bytes:
         """The octets that can be sent now; a line end at the very end is held until more follows."""
+        self._line_ends.take(block)
+        if self._line_ends.has_bare:
+            raise PermanentDeliveryError(BARE_LINE_END, self._server)
         data = self._held + block
         held = 2 if data.endswith(b"\r\n") else 1 if data.endswith(b"\r") else 0
-        line_ends = data.count(b"\r\n")
-        if data.count(b"\n") != line_ends or data.count(b"\r") != line_ends + (held == 1):
-            raise PermanentDeliveryError(BARE_LINE_END, self._server)
         if b"\n." in data:
             data = data.replace(b"\r\n.", b"\r\n..")
         self._held = data[len(data) - held :]

@@ -65,6 +65,9 @@ NO_POSTMASTER = Reply(550, "5.1.1", "No postmaster without a domain here")
 LOOP = Reply(554, "5.4.6", "Too many hops, message loops")  # RFC 3463 X.4.6
 OUT_OF_STEP = Reply(421, "4.7.0", "Protocol synchronization error")  # octets where RFC 2920 allows none
 FAILED_IN_CONTENT = Reply(421, "4.3.0", "Local error in processing, closing connection")
+NO_PROXY_HEADER = Reply(421, "4.7.0", "A header of the PROXY protocol is needed from your address")
+SESSION_IS_OF_OTHERS = Reply(503, "5.5.1", "Not in a transaction")  # XCLIENT, XFORWARD
+PROXY_DENIED = Reply(421, "4.7.0", "The PROXY protocol is not taken from your address")
 
 # for peers
 EXCHANGE_STARTS = frozenset({"EHLO", "MAIL", "NOOP", "QUIT", "RSET", "XQDISCARD"})  # sent only after all earlier replies were read
@@ -106,6 +109,8 @@ class Rights:
         names = connector.accepted_domains
         self._domains: Final = frozenset(domain_of(f"@{name}") for name in names if not name.startswith("*."))
         self._parents: Final = tuple(f".{domain_of(f'@{name[2:]}')}" for name in names if name.startswith("*."))
+        self._proxy_from: Final = connector.proxy_from
+        self._xclient_from: Final = connector.xclient_from
         self.may_relay = lru_cache(CACHED_MAX)(self._may_relay)
         self.is_externally_secured = lru_cache(CACHED_MAX)(self._is_externally_secured)
 
@@ -114,6 +119,14 @@ class Rights:
 
     def _is_externally_secured(self, address: str) -> bool:
         return is_in_networks(address, self._externally_secured)
+
+    def is_proxy(self, address: str) -> bool:
+        """Whether a connection from there begins with a header of the PROXY protocol."""
+        return bool(self._proxy_from) and is_in_networks(address, self._proxy_from)
+
+    def may_speak_for_others(self, address: str) -> bool:
+        """Whether a connection from there may use XCLIENT and XFORWARD."""
+        return bool(self._xclient_from) and is_in_networks(address, self._xclient_from)
 
     def accepts(self, recipient: str) -> bool:
         """Whether any client may send to this recipient, which must have a domain."""

@@ -20,6 +20,7 @@ from shadowrelay.model.peers import CopyOffer, PeerIdentity
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, Reply, WireError
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.protocol.fields import TRACK_NOT_OFFERED, MailValues
+from shadowrelay.protocol.original_client import OriginalClient, checked_address, format_original_client
 from shadowrelay.protocol.xshadow import EnvelopeExtras, format_hello, format_keyword, is_track, parse_commit, parse_hello, parse_hold
 from shadowrelay.smtp.data import ContentSink, RelayedSink, beginning_of, header_facts, protocol_name, trace_header
 from shadowrelay.smtp.limits import (
@@ -108,7 +109,7 @@ class PeerPart:
         """Whether this client may use the extension."""
         if not self._reception.connector.accept_xshadow:
             return False
-        return bool(self._proved_names) or self._reception.rights.is_externally_secured(self._state.address)
+        return bool(self._proved_names) or self._reception.rights.is_externally_secured(self._state.own_address)
 
     def may_prove(self) -> bool:
         """Whether this client is a peer, or may still prove by TLS that it is one."""
@@ -149,7 +150,7 @@ class PeerPart:
             raise WireError(IN_TRANSACTION)
         identity = parse_hello(argument)
         reception = self._reception
-        is_named = identity.server in self._proved_names or reception.rights.is_externally_secured(self._state.address)
+        is_named = identity.server in self._proved_names or reception.rights.is_externally_secured(self._state.own_address)
         if identity.server == reception.name and (refusal := reception.peer_requests.refusal(identity)) is not None:
             raise WireError(refusal)
         if identity.server not in reception.peers or not is_named:
@@ -241,6 +242,13 @@ class PeerPart:
             envelope = self._relayed(envelope, content, len(hold.trace))
         return CopyOffer(hold.number, envelope, hold.extras.done, content)
 
+    def _client_there(self, envelope: Envelope) -> str:
+        """The client of the previous hop."""
+        if not envelope.client_address:
+            return ""
+        client = OriginalClient(checked_address(envelope.client_address), helo=envelope.client_name, by=self._state.address)
+        return format_original_client(client)
+
     def _relayed(self, envelope: Envelope, content: Content, trace_size: int) -> Envelope:
         """The envelope of a message that the peer relays, as received here. Raises: WireError 554 after too many hops. RFC 5321 6.3."""
         reception = self._reception
@@ -255,6 +263,7 @@ class PeerPart:
             envelope,
             client_address=state.address,
             client_name=state.client_name,
+            original_client=envelope.original_client or self._client_there(envelope),
             connector=reception.connector.name,
             date="" if facts.has_own_trace else envelope.date,
         )

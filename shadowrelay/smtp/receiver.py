@@ -31,6 +31,7 @@ from shadowrelay.protocol.fields import (
     parse_rcpt,
     recipient_of,
 )
+from shadowrelay.protocol.original_client import NOBODY, XCLIENT, XFORWARD, OriginalClient, format_original_client, parse_attributes
 from shadowrelay.protocol.xqdiscard import (
     BLOCK_OCTETS_MAX,
     DiscardQuery,
@@ -88,14 +89,16 @@ from shadowrelay.smtp.limits import (
     ROOM_SECONDS,
     ROUTING_DENIED,
     SENDER_OK,
+    SESSION_IS_OF_OTHERS,
     START_DATA,
     START_TLS,
     TLS_BUSY,
     TLS_IS_ACTIVE,
     TOO_MANY_RECIPIENTS,
+    UNKNOWN_COMMAND,
 )
 from shadowrelay.smtp.own_addresses import leads_to_this_machine
-from shadowrelay.smtp.peer_part import PeerTransaction
+from shadowrelay.smtp.peer_part import PeerPart, PeerTransaction
 
 PEER_MAIL_PARAMETERS = MAIL_PARAMETERS | {KEYWORD}
 NO_VALUES = MailValues()
@@ -143,6 +146,7 @@ class Receiver(Connection):
     transaction: MailTransaction | None = None
     was_mail_refused = False  # then the rest of the pipelined group is refused without counting as errors
     _is_in_content = False
+    _forwarded: OriginalClient | None = None  # by XFORWARD, for one transaction
 
     # hello
 
@@ -181,7 +185,50 @@ class Receiver(Connection):
             lines.append("STARTTLS")
         if (keyword := self.peer.keyword()) is not None:
             lines.append(keyword)
+        if self._may_speak_for_others():
+            lines += [f"XCLIENT {' '.join(XCLIENT)}", f"XFORWARD {' '.join(XFORWARD)}"]
         return lines
+
+    # who speaks for another client: docs/mtas.md "Whose mail it is"
+
+    def _may_speak_for_others(self) -> bool:
+        """By the connection's address; nobody for whom a load balancer speaks."""
+        return not self._has_header and self.reception.rights.may_speak_for_others(self.state.connection_address)
+
+    def _client_in(self, argument: str, known: tuple[str, ...], before: OriginalClient) -> OriginalClient | None:
+        """Whom the argument of XCLIENT or XFORWARD names; None: it was refused."""
+        if not self._may_speak_for_others():
+            self.refuse(UNKNOWN_COMMAND)
+        elif not self.is_idle():
+            self.refuse(SESSION_IS_OF_OTHERS)
+        else:
+            return parse_attributes(argument, known, before)
+        return None
+
+    async def smtp_XCLIENT(self, argument: str) -> None:
+        """The session begins again, and is that of the client which is named. It has proved nothing that whoever is connected had."""
+        if (client := self._client_in(argument, XCLIENT, self.state.named)) is None:
+            return
+        self.reset()
+        self.state.client_name = self.state.peer = ""
+        self.peer = PeerPart(self.reception, self.state)
+        self._refused_at_once = self.client_named(client)
+        if (refusal := self._refusal_at_greeting()) is not None:
+            self.hang_up(refusal, "too many sessions" if self._refused_at_once is not None else "drain")
+            return
+        self.say(self.greeting)
+
+    async def smtp_XFORWARD(self, argument: str) -> None:
+        """Whose the next transaction was where it came from: a label for the tracking log and next hops."""
+        if (client := self._client_in(argument, XFORWARD, self._forwarded or NOBODY)) is not None:
+            self._forwarded = client
+            self.say(OK)
+
+    def _original_client(self) -> OriginalClient:
+        """Whom somebody else named as the client of this transaction."""
+        if self._forwarded is not None:
+            return replace(self._forwarded, by=self.state.connection_address)
+        return self.state.named
 
     async def smtp_NOOP(self, argument: str) -> None:
         self.say(OK)
@@ -239,7 +286,7 @@ class Receiver(Connection):
             hold.sink.discard()
         elif self.transaction is not None:
             self.state.fruitless_count += len(self.transaction.recipients) // FRUITLESS_RECIPIENTS
-        self.transaction = None
+        self.transaction = self._forwarded = None
         self.was_mail_refused = False
 
     def _hold(self) -> PeerTransaction | None:
@@ -392,7 +439,7 @@ class Receiver(Connection):
         """
         if transaction.hold is not None:
             return address
-        home = self.reception.postmaster_home(may_relay=self.reception.rights.may_relay(self.state.address))
+        home = self.reception.postmaster_home(may_relay=self.reception.may_relay(self.state))
         if not home:
             raise WireError(NO_POSTMASTER)
         return f"{address}@{home}"
@@ -406,7 +453,7 @@ class Receiver(Connection):
         if len(transaction.recipients) >= self.reception.connector.max_recipients_per_message:
             return TOO_MANY_RECIPIENTS
         rights = self.reception.rights
-        if rights.may_relay(self.state.address):
+        if self.reception.may_relay(self.state):
             return None
         if not rights.accepts(recipient.address):
             return RELAYING_DENIED
@@ -432,7 +479,7 @@ class Receiver(Connection):
             await self._drained()
         message_id = new_message_id()
         sink = ContentSink(f"{reception.spool}/{message_id}.part", reception.budget.portion(), reception.descriptors)
-        client = (state.client_name, state.address)
+        client = (state.named.helo or state.client_name, state.address)
         values = transaction.values
         protocol = protocol_name(is_extended=self.is_extended, smtputf8=values.smtputf8, is_encrypted=bool(state.tls))
         trace = trace_header(reception.name, protocol, message_id, client, transaction.recipients, reception.clock.now())
@@ -445,6 +492,7 @@ class Receiver(Connection):
             sink.discard()
             raise
         self._is_in_content = False
+        original, self._forwarded = self._original_client(), None
         self.transaction = None
         if data.refusal is not None:
             sink.discard()
@@ -474,8 +522,9 @@ class Receiver(Connection):
             smtputf8=values.smtputf8,
             ret=values.ret,
             envid=values.envid,
-            client_address=state.address,
-            client_name=state.client_name,
+            client_address=original.address or state.address,
+            client_name=original.helo or state.client_name,
+            original_client=format_original_client(original) if original is not NOBODY else "",
             connector=reception.connector.name,
             internet_message_id=facts.internet_message_id,
             subject=facts.subject,

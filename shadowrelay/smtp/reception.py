@@ -17,7 +17,8 @@ from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
 from shadowrelay.model.replies import Reply
 from shadowrelay.pipeline.pressure_rules import Pressure
 from shadowrelay.ports import Clock
-from shadowrelay.settings.values import Peer, ReceiveConnector, Route, Settings
+from shadowrelay.protocol.original_client import NOBODY, OriginalClient
+from shadowrelay.settings.values import Peer, ReceiveConnector, RelayRights, Route, Settings
 from shadowrelay.smtp.client_limits import ClientLimits
 from shadowrelay.smtp.limits import CONTENT_AHEAD_OCTETS, Descriptors, Rights, SessionCount, postmaster_homes
 from shadowrelay.smtp.tls import TlsContexts
@@ -146,6 +147,12 @@ class Reception:
             return None
         return self.tls.receiving(is_peer=self.connector.accept_xshadow and client_name.rstrip(".").lower() in self.peers)
 
+    def may_relay(self, state: "SessionState") -> bool:
+        """Whether the client of this session may relay, by the address that `relay_rights` says. docs/security.md "By whose address"."""
+        if not state.is_spoken_for:
+            return self.rights.may_relay(state.address)
+        return self.rights.may_relay(state.named.address if self.connector.relay_rights is RelayRights.CLIENT else state.connection_address)
+
     def is_of_peer(self, address: str) -> bool:
         """Whether a client with this address is probably a peer: it is not kept out by limits for strangers. It gets no right by that."""
         return address in self.peer_addresses or self.rights.is_externally_secured(address)
@@ -189,11 +196,18 @@ def reception_for(
 
 @dataclass(slots=True)
 class SessionState:
-    """What is known of a session, and what has happened in it; its line in the operator log when it ends."""
+    """What is known of a session, and what has happened in it; its line in the operator log when it ends.
+
+    `address` and `port` are the client's: of the connection, until somebody who may (`proxy_from`, `xclient_from`) names another
+    client. What is limited by client, logged and passed on has them. Rights are asked of `Reception.may_relay` and of `own_address`.
+    """
 
     address: str
     port: int
     began_at: float  # the loop's time
+    connection_address: str = ""
+    is_spoken_for: bool = False  # whoever is connected speaks for another client
+    named: OriginalClient = NOBODY  # whom it named, as far as that is known
     client_name: str = ""
     tls: str = ""
     peer: str = ""
@@ -203,3 +217,17 @@ class SessionState:
     errors_count: int = 0
     fruitless_count: int = 0  # commands since the last message that was accepted
     reason: str = "lost"
+
+    def __post_init__(self) -> None:
+        self.connection_address = self.address
+
+    @property
+    def own_address(self) -> str:
+        """Of the connection, if its client speaks for itself, else empty: no address that somebody names makes a peer."""
+        return "" if self.is_spoken_for else self.connection_address
+
+    def spoken_for(self, client: OriginalClient) -> None:
+        """Whoever is connected speaks for this client."""
+        self.is_spoken_for, self.named = True, client
+        if client.address:
+            self.address, self.port = client.address, client.port

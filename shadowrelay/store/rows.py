@@ -149,9 +149,16 @@ def encode_envelope(envelope: Envelope, arrived_at: int) -> str:
             envelope.subject,
             envelope.date,
             envelope.resubmitted_from,
-            *([envelope.relayed_from, envelope.fingerprint] if envelope.relayed_from or envelope.fingerprint else []),
+            *_added(envelope),
         ]
     )
+
+
+def _added(envelope: Envelope) -> list[str]:
+    """Only as far as there is something to say."""
+    if envelope.original_client:
+        return [envelope.relayed_from, envelope.fingerprint, envelope.original_client]
+    return [envelope.relayed_from, envelope.fingerprint] if envelope.relayed_from or envelope.fingerprint else []
 
 
 def decode_envelope(message_id: MessageId, text: str) -> Envelope:
@@ -159,11 +166,11 @@ def decode_envelope(message_id: MessageId, text: str) -> Envelope:
     try:
         sender, recipients, arrived_at, body, smtputf8, *rest = json.loads(text)
         ret, envid, client_address, client_name, connector, internet_message_id, subject, *added = rest
-        # Rows of schema version 2 and older have none of these, those of version 5 no fingerprint.
-        if len(added) not in (0, 2, 3, 4):
+        # Rows of schema version 2 and older have none of these, those of version 5 no fingerprint, those of version 6 no original client.
+        if len(added) not in (0, 2, 3, 4, 5):
             raise ValueError(f"envelope: {len(added)} values after the subject")
-        added.extend([""] * (4 - len(added)))
-        date, resubmitted_from, relayed_from, fingerprint = added
+        added.extend([""] * (5 - len(added)))
+        date, resubmitted_from, relayed_from, fingerprint, original_client = added
         _require_instants(arrived_at)
         return Envelope(
             message_id=message_id,
@@ -183,6 +190,7 @@ def decode_envelope(message_id: MessageId, text: str) -> Envelope:
             resubmitted_from=MessageId(resubmitted_from),
             relayed_from=MessageId(relayed_from),
             fingerprint=fingerprint,
+            original_client=original_client,
         )
     except (TypeError, OverflowError) as exc:
         raise ValueError(f"envelope: {exc}") from exc

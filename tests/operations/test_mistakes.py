@@ -355,6 +355,9 @@ MISTAKES: dict[str, Mistake] = {
     "a peer is this node": changed("127.0.0.1:12526", "127.0.0.1:12525"),
     "this node among its peers": changed(f'name = "{WEST}"', f'name = "{EAST}"'),
     "two peers of one name": added(f'[[peers]]\nname = "{WEST}"\nsite = "west"\naddress = "127.0.0.1:2527"'),
+    "a load balancer whose clients could all relay": added(
+        CONNECTOR.format("127.0.0.1:2530") + '\nproxy_from = ["10.0.0.1"]\nrelay_from = ["10.0.0.0/8"]'
+    ),
     "two connectors on one port": added(CONNECTOR.format("0.0.0.0:2525")),
     "a route without a next hop": changed('next_hop = ["127.0.0.1:2600"]', ""),
     "a route to a site that is nowhere else": to_dublin(""),

@@ -515,6 +515,7 @@ class Oracle:
             if (mark := self._mark(message)) is not None:
                 sent[mark].append(message)
         again = {id(each) for those in sent.values() for each in those if each.acknowledged_at > min(one.acknowledged_at for one in those)}
+        self.repeats = {id(message): self._sent_before(message, those) for those in sent.values() for message in those}
         for message in acknowledged:
             belongs = message.acknowledged_at, message.server, (message.server, message.other) if message.other else None
             self._acknowledged(message, belongs, id(message) in again)
@@ -525,15 +526,27 @@ class Oracle:
             self._copies(message)
         self._takeovers()
 
+    @staticmethod
+    def _sent_before(message: Message, alike: list[Message]) -> list[Message]:
+        """Those that the same client had acknowledged earlier."""
+        if message.receive is None or not message.receive.client:
+            return []
+        return [
+            each
+            for each in alike
+            if each.receive is not None and each.receive.client == message.receive.client and each.acknowledged_at < message.acknowledged_at
+        ]
+
     def _mark(self, message: Message) -> tuple[str, frozenset[str]] | None:
         """What a client that sends it again would write again; None: there is nothing to know it by, or a logged server sent it."""
         held = min([*message.those("HARECEIVE"), *message.takeovers], key=lambda row: (row.at, row.primary), default=None)
         row = message.receive or held
         assert row is not None
         is_relayed = message.receive is not None and row.client in self.logs.logged
-        if row.internet_message_id == "" or is_relayed or len({*row.recipients}) < len(row.recipients):
+        spelled = row.spelled or row.recipients
+        if row.internet_message_id == "" or is_relayed or len({*spelled}) < len(spelled):
             return None
-        return row.internet_message_id, frozenset(row.recipients)
+        return row.internet_message_id, frozenset(spelled)
 
     def _acknowledged(self, message: Message, belongs: tuple[int, str, tuple[str, str] | None], is_again: bool) -> None:
         at = message.acknowledged_at
@@ -666,6 +679,16 @@ class Oracle:
                 self._add(*belongs, recipients_duplicated=1, recipients_duplicated_unexplained=cause == "unexplained")
                 self.tables["duplicates"].append(
                     {"message": message.id, "recipient": recipient, "count": len(deliveries), "cause": cause, "first_server": earlier,
+                     "first_at": instant(first_at), "later_server": later, "later_at": instant(later_at),
+                     "sender": message.sender, "subject": message.subject}
+                )  # fmt: skip
+                continue
+            had = [min(each.deliveries[recipient]) for each in self.repeats.get(id(message), ()) if each.deliveries.get(recipient)]
+            if had and deliveries:
+                (first_at, earlier), (later_at, later) = sorted((min(had), min(deliveries)))
+                self._add(*belongs, recipients_duplicated=1)
+                self.tables["duplicates"].append(
+                    {"message": message.id, "recipient": recipient, "count": 2, "cause": "e", "first_server": earlier,
                      "first_at": instant(first_at), "later_server": later, "later_at": instant(later_at),
                      "sender": message.sender, "subject": message.subject}
                 )  # fmt: skip

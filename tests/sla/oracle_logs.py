@@ -44,6 +44,7 @@ class Row:
     format: str
     file: str
     line: int
+    spelled: tuple[str, ...] = ()  # the recipients as they were written, if that differs
 
     @property
     def primary(self) -> str:
@@ -195,6 +196,7 @@ def _row(raw: bytes, fields: list[str], server: str, file: str, number: int, is_
 
     recipients = tuple(plain(value) for value in cell["recipient-address"].split(";")) if cell["recipient-address"] else ()
     related = tuple(value for value in cell["related-recipient-address"].split(";") if value)
+    spelled = recipients
     if not is_ours:
         recipients, related = tuple(each.lower() for each in recipients), tuple(each.lower() for each in related)
     custom = {}
@@ -210,7 +212,7 @@ def _row(raw: bytes, fields: list[str], server: str, file: str, number: int, is_
         plain(cell.get("network-message-id") or cell["message-id"]), plain(cell["message-id"]),
         plain(cell["client-hostname"]), plain(cell["server-hostname"]), plain(cell["source-context"]), plain(cell["reference"]),
         recipients, related, plain(cell["sender-address"]), plain(cell["message-subject"]), plain(cell.get("return-path", "")), custom,
-        _format(fields, is_ours), file, number,
+        _format(fields, is_ours), file, number, spelled,
     )  # fmt: skip
 
 

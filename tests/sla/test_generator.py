@@ -97,7 +97,7 @@ def test_the_oracle_finds_what_was_planted_in_hundreds_of_seeds(tmp_path: Path, 
 def test_what_is_planted_is_of_every_kind(small: tuple[Path, dict[str, Any]]) -> None:
     _, truth = small
     causes = {
-        *(f"duplicates {cause}" for cause in ("a", "b", "c", "d", "unexplained")),
+        *(f"duplicates {cause}" for cause in ("a", "b", "c", "d", "e", "unexplained")),
         *(f"losses {cause}" for cause in ("set aside", "discarded without delivery", "both copies gone", "still queued", "no trace")),
         *(f"orphans {cause}" for cause in ("expired", "log missing", "never told")),
         "losses unknown: log ends", "orphans unknown: log ends",

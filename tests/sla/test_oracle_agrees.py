@@ -74,6 +74,7 @@ class Soup:
         self.random = random.Random(seed)
         self.spellings = random.Random(seed)
         self.chains = random.Random(seed)
+        self.clients = random.Random(seed)
         self.rows: dict[str, list[tuple[datetime, bytes]]] = {}
 
     def message(self, index: int) -> None:
@@ -170,6 +171,30 @@ class Soup:
             told = choose.choice(("delivered", "delivered", "released"))
             written("HADISCARD", here, f"{name}-{number}", client_hostname=there, server_hostname=here, source_context=told)
 
+    def repeated(self, index: int) -> None:
+        """Mail of a few clients that they may have sent before, also at the same instant. Any row may be missing, or be there twice."""
+        choose, name = self.clients, f"{self.clients.getrandbits(64):016x}-repeated-{index}"
+        people = [f"r{number}@x.example" for number in range(choose.choice((1, 1, 2)))]
+        at = BEGIN + timedelta(seconds=choose.choice((10, 10, choose.randrange(7 * 86_400))))
+        primary, shadow = choose.sample(self.servers, 2)
+        internet, client = f"<repeated{choose.randrange(6)}@src>", choose.choice(("client", "client", "other", "", self.servers[0]))
+        is_plain = choose.random() < 0.5
+
+        def written(event: str, server: str, seconds: float, whom: list[str], **values: Any) -> None:
+            for _ in range(1 if is_plain else choose.choice((0, 1, 1, 1, 1, 1, 2))):
+                row = TrackingEvent(
+                    at + timedelta(seconds=seconds), EventId(event), EventSource.SMTP, index, name, internet, recipients=tuple(whom),
+                    sender=choose.choice(("s@src.example", "t@src.example")), subject=choose.choice(("", "one", "other")), **values,
+                )  # fmt: skip
+                self.rows.setdefault(server, []).append((row.at, format_line(row)))
+
+        written("HAREDIRECT", primary, 0, people, client_hostname=primary, server_hostname=shadow)
+        written("HARECEIVE", shadow, 0, people, client_hostname=primary, server_hostname=shadow)
+        written("RECEIVE", primary, 0, people, client_hostname=client, custom_data=(("Replication", "Success"),))
+        for person in people:
+            written("SEND", primary, choose.choice((1, 1, 4, 100_000)), [person], client_hostname=primary)
+        written("HADISCARD", shadow, 200_000, people, client_hostname=primary, source_context="delivered")
+
     def ahead(self) -> None:
         """One server wrote a row by a clock that was wrong by more than a century."""
         at, name = NEXT_CENTURY + timedelta(days=self.seed), f"ahead-{self.seed}"
@@ -219,6 +244,9 @@ class Soup:
         choose, name = self.random, f"<{self.random.getrandbits(64):016x}-{index}@exchange>"
         people = tuple(f"r{number}@x.example" for number in range(choose.choice((1, 1, 2, 3))))
         network = f"n{name[1:17]}-{index}"
+        client = ""
+        if version != "exchange2010" and self.clients.random() < 0.2:  # where it is no key
+            name, client = f"<repeated{self.clients.randrange(6)}@exchange-{self.seed}>", self.clients.choice(("client", "other"))
         begin = BEGIN + timedelta(seconds=choose.randrange(7 * 86_400))
         servers = [f"{version}-{self.seed}{letter}" for letter in "xyz"]
         kinds = EXCHANGE if version != "exchange2010" else tuple(kind for kind in EXCHANGE if not kind[0].startswith("HA"))
@@ -265,6 +293,8 @@ class Soup:
                 cell["recipient-address"] = self.spellings.choice(("s@src.example", "s@src.example", "s@src.example;t@x", "t@x"))
             else:
                 cell |= {"sender-address": "S@src.example", "return-path": self.spellings.choice(("S@src.example", "<>"))}
+            if client and event == "RECEIVE":
+                cell["client-hostname"] = client
             if event == "FAIL" and self.spellings.random() < 0.3:
                 cell["reference"] = f"<dsn-{name[1:]}"
             if (event, source) == ("RECEIVE", "APPROVAL"):
@@ -316,6 +346,7 @@ def add_soup(output: Path, seed: int, messages: int) -> None:
         if index % 5 == 0:
             soup.doubled(index)
             soup.chained(index)
+            soup.repeated(index)
     soup.ahead()
     for version in VERSIONS:
         for index in range(messages // 5):

@@ -1,5 +1,6 @@
 """Values and column texts are exact inverses; nonsense is a ValueError and nothing else."""
 
+import json
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -66,6 +67,15 @@ def test_an_envelope_comes_back_with_every_field() -> None:
     )
 
     assert envelope == rows.decode_envelope(envelope.message_id, rows.encode_envelope(envelope, rows.encode_instant(envelope.arrived_at)))
+
+
+@pytest.mark.parametrize(("original", "values"), [("", 14), ("ADDR=203.0.113.5 BY=10.0.0.1", 17)])
+def test_an_original_client_comes_back_and_none_takes_no_room(original: str, values: int) -> None:
+    envelope = an_envelope(original_client=original)
+
+    text = rows.encode_envelope(envelope, rows.encode_instant(envelope.arrived_at))
+
+    assert (envelope, values) == (rows.decode_envelope(envelope.message_id, text), len(json.loads(text)))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "[1]", "null", "3", '{"a":1}', '["a",1,1,"7BIT",0,null,null,"","","","",""]', "[" * 5000])

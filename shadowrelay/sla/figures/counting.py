@@ -72,7 +72,7 @@ def _events(slots: TimeSlots) -> dict[str, str]:
     """What is counted: messages when and where they were acknowledged, copies with their HARECEIVE, RESUBMIT rows, takeovers, orphans.
 
     And `again`: messages that a client (not a logged server) had acknowledged, if one with the same internet message id and recipients was
-    acknowledged to a client earlier, be it before the interval. Compared by hashes, so that the aggregate has fixed width.
+    acknowledged to a client earlier, be it before the interval.
     """
     return {
         "message": f"""
@@ -85,16 +85,8 @@ def _events(slots: TimeSlots) -> dict[str, str]:
             FROM {{promotions}}""",
         "takeover": f"SELECT {slots.cell('new_primary', 'old_primary', 'new_primary', 'first_resubmit_at')} FROM {{takeovers}}",
         "orphan": f"SELECT {slots.cell('`primary`', '`primary`', 'server')} FROM {{orphans}} WHERE cause <> '{LOG_ENDS}'",
-        "bearing": f"""
-            SELECT /*+ BROADCAST(relayed) */ `at`, server, pair_server, id_high, id_low, addressed
-            FROM {{sent}} AS sent LEFT ANTI JOIN (SELECT xxhash64(server) AS client_hash FROM {{logged}}) AS relayed
-                ON sent.client_hash = relayed.client_hash
-            WHERE {IS_COUNTED} AND id_high IS NOT NULL AND addressed IS NOT NULL""",
-        "several": """
-            SELECT id_high, id_low, addressed, min(`at`) AS first_at FROM bearing
-            GROUP BY id_high, id_low, addressed HAVING count(1) > 1""",
         "again": f"""
-            SELECT {slots.cell("server", "server", "pair_server")} FROM bearing JOIN several USING (id_high, id_low, addressed)
+            SELECT {slots.cell("server", "server", "pair_server")} FROM {{repeated}}
             WHERE `at` > first_at AND `at` >= {{since}}L AND `at` < {{until}}L""",
     }
 
@@ -309,10 +301,10 @@ def _place(*key: str) -> str:
 # ---- all figures
 
 
-def cells(found: Evidence, logged: DataFrame, slots: TimeSlots, *, within: Within) -> DataFrame:
-    """One line per cell. Shapes: `logged` has the server of each log."""
+def cells(found: Evidence, slots: TimeSlots, *, within: Within) -> DataFrame:
+    """One line per cell."""
     text = f"SELECT {CELL_KEY}, {ADDED} FROM ({' UNION ALL '.join(_facts(within))}) GROUP BY {CELL_KEY}"
-    return _asked(text, _events(slots), found, logged=logged)
+    return _asked(text, _events(slots), found)
 
 
 def times(found: Evidence, slots: TimeSlots) -> DataFrame:
@@ -352,7 +344,9 @@ def figures(cells: DataFrame, times: DataFrame, found: Evidence, sites: DataFram
 
 def _asked(text: str, steps: Mapping[str, str], found: Evidence, **frames: DataFrame) -> DataFrame:
     """Shapes: `text` is a query of `steps`, by their names, and these of tables, by their names in braces."""
-    named: dict[str, Any] = {name: getattr(found, name) for name in ("sent", "messages", "copies", "promotions", "takeovers", "orphans")}
+    named: dict[str, Any] = {
+        name: getattr(found, name) for name in ("repeated", "messages", "copies", "promotions", "takeovers", "orphans")
+    }
     since, until = found.interval
     before = ", ".join(f"{name} AS ({step})" for name, step in steps.items())
     return found.messages.sparkSession.sql(f"WITH {before} {text}", None, since=since, until=until, **named, **frames)

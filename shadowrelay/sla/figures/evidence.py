@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from shadowrelay.sla.figures.exact import ACKNOWLEDGED, copies, ends, known_until, recipients, timelines
 from shadowrelay.sla.figures.exchange import bare_stays, handled
-from shadowrelay.sla.figures.first_pass import id_high, id_low, plain_copies, plain_messages
+from shadowrelay.sla.figures.first_pass import RESENT_KEYS, plain_copies, plain_messages
 from shadowrelay.sla.figures.incidents import (
     UNEXPLAINED,
     duplicates,
@@ -25,6 +25,7 @@ from shadowrelay.sla.figures.incidents import (
     takeovers,
     with_return,
 )
+from shadowrelay.sla.figures.repetitions import delivered_again, repeated, with_repetitions
 from shadowrelay.sla.figures.rows import exact_rows, has_logs_of_exchange
 
 
@@ -45,10 +46,10 @@ ALWAYS = (-(2**62), 2**62)  # microseconds
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One table per kind, with one line each; `promotions` are RESUBMIT rows; `lines` the exact timelines. `sent` has all messages, also
-    those outside the interval: what is sent again may have been sent before it. Units of `interval`: microseconds."""
+    """One table per kind, with one line each; `promotions` are RESUBMIT rows; `lines` the exact timelines. `repeated` has also messages
+    outside the interval: what is sent again may have been sent before it. Units of `interval`: microseconds."""
 
-    sent: DataFrame
+    repeated: DataFrame
     messages: DataFrame
     copies: DataFrame
     promotions: DataFrame
@@ -93,27 +94,38 @@ def evidence(
         each = keep(
             {
                 "exposures": lambda: exposures(lines, None if at_hops is None else bare_stays(rows, lines, at_hops), now=rules.now),
-                "duplicates": lambda: duplicates(named["recipients"], lines, together_us=rules.span_us + rules.heartbeat_us),
+                "twice": lambda: duplicates(named["recipients"], lines, together_us=rules.span_us + rules.heartbeat_us),
                 "exact_copies": lambda: copies(rows, lines, at_hops),
                 "promotions": lambda: promotions(rows, span_us=rules.span_us, heartbeat_us=rules.heartbeat_us),
                 "losses": lambda: losses(named["recipients"], lines, log_ends, expiration_us=rules.expiration_us),
             }
         )
+    plain = None if seen is None else plain_messages(seen, several)
+    each |= keep({"repeated": lambda: repeated(plain, lines, logs)})
+    again = None
+    if not each["repeated"].isEmpty():
+        found = keep({"again": lambda: delivered_again(each["repeated"], named["recipients"], lines, events, each["twice"])})
+        again = found["again"]
     held = each["exact_copies"] if seen is None else plain_copies(seen, several).unionByName(each["exact_copies"])
     hold_us = rules.hold_us + rules.expiration_us
     with with_few_rows():
         each |= keep(
             {
-                "exact_messages": lambda: exact_messages(lines, exposures_by_message(each["exposures"]), each["duplicates"]),
+                "exact_messages": lambda: exact_messages(lines, exposures_by_message(each["exposures"]), each["twice"]),
+                "duplicates": lambda: each["twice"] if again is None else each["twice"].unionByName(again),
                 # no plain copy is left over, and Spark knows it
                 "orphans": lambda: orphans(held, log_ends, known, now=rules.now, is_final=rules.is_final, hold_us=hold_us),
                 "taken": lambda: takeovers(each["promotions"], lines.select("message", "done_at")),
             }
         )
     each |= keep({"takeovers": lambda: with_return(each["taken"], events)})
-    messages = each["exact_messages"] if seen is None else plain_messages(seen, several).unionByName(each["exact_messages"])
-    kept: dict[str, Any] = {name: each[name] for name in ("promotions", "takeovers", "duplicates", "losses", "orphans", "exposures")}
-    return Evidence(sent=messages, messages=messages, copies=held, lines=lines, **kept)
+    messages = each["exact_messages"] if plain is None else plain.drop(*RESENT_KEYS).unionByName(each["exact_messages"])
+    if again is not None:
+        messages = with_repetitions(messages, again)
+    kept: dict[str, Any] = {
+        name: each[name] for name in ("repeated", "promotions", "takeovers", "duplicates", "losses", "orphans", "exposures")
+    }
+    return Evidence(messages=messages, copies=held, lines=lines, **kept)
 
 
 def _with_ends(gathered: DataFrame, recipients: DataFrame) -> DataFrame:
@@ -153,14 +165,11 @@ def exact_messages(lines: DataFrame, exposed: DataFrame, duplicates: DataFrame) 
     """
     unexplained = duplicates.where(F.col("cause") == UNEXPLAINED).groupBy("message").agg(F.count(F.lit(1)).alias("unexplained"))
     joined = lines.join(exposed, on="message", how="left").join(unexplained, on="message", how="left")
-    internet_id = F.when(F.col("internet_message_id") != "", F.col("internet_message_id"))
     return joined.select(
         "message", "kind", "at", "server", "pair_server", "is_redundant", "copies", "way", "shadow_us", "ack_us", "done_at",
         "last_delivery_at", "first_deferred_at",
         *[_or_none(name) for name in ("recipients_count", "exposure_count", "exposure_us", "exposure_max_us")],
         *[_or_none(name) for name in ("lost", "duplicated", "unexplained")],
-        id_high(internet_id).alias("id_high"), id_low(internet_id).alias("id_low"),
-        "addressed", F.when(F.col("client").isNotNull(), F.xxhash64("client")).alias("client_hash"),
     )  # fmt: skip
 
 

@@ -100,7 +100,7 @@ DEFINITIONS = {  # id of the footnote: (term, meaning)
         "when delivery became the new primary's, returned with the first row of the old primary's log after that. "
         "Each promotion that the log tells of is a resubmission; a message can have several.",
     ),
-    "duplicate": ("Duplicate", "a recipient to whom one message was delivered more than once, under one id."),
+    "duplicate": ("Duplicate", "a recipient to whom one message was delivered more than once: under one id, or sent again by its client."),
     "loss": ("Loss", "a recipient without any end (delivery, failure, notification, expiry) although its time is up."),
     "orphan": ("Left-over copy", "a copy that was neither cleaned up nor promoted although its time is up."),
     "acknowledged": ("Acknowledged", "the client got a 250: from then on the servers are responsible for the message."),
@@ -123,6 +123,7 @@ CAUSES: dict[str, dict[str, str]] = {  # list -> cause -> in words
         "b": "the disk was destroyed before the shadow server heard of the delivery (cause b)",
         "c": "the server was cut off for longer than the span (cause c)",
         "d": "two servers failed together (cause d)",
+        "e": "its client sent it again, as if it had got no reply (cause e)",
         "taken over": "its server was taken over (Exchange does not log why), and delivered it, too",
         "Safety Net": "Exchange sent it again from Safety Net",
         "received again": "it was received again under the same id",

@@ -278,6 +278,28 @@ def again(case: Case) -> None:
     case.plain(0, "at once too", internet_message_id="<at once@again>")
 
 
+def delivered_again(case: Case) -> None:
+    """What one client had acknowledged twice, and both were delivered: cause (e)."""
+    same = {"internet_message_id": "<same@twice>"}
+    case.plain(0, "first", client_hostname="client", **same)
+    case.plain(100, "second", client_hostname="client", subject="again", **same)
+    case.held(200, "in part", client_hostname="client", **same)
+    case.send(201, "in part", to=[B])
+    case.row("FAIL", 202, "p", "in part", to=[A])
+    case.plain(300, "of another client", client_hostname="filter", **same)
+    case.plain(400, "of nobody", **same)
+    case.plain(401, "of nobody again", **same)
+    case.receive(0, "not delivered", client_hostname="client", internet_message_id="<other@twice>")
+    case.row("FAIL", 1, "p", "not delivered")
+    case.plain(5, "delivered then", client_hostname="client", internet_message_id="<other@twice>")
+    case.held(10, "queued", client_hostname="client", internet_message_id="<late@twice>")
+    case.send(500, "queued")
+    case.plain(20, "overtaken", client_hostname="client", internet_message_id="<late@twice>")
+    case.plain(0, "of a server", client_hostname=case.host("q"), internet_message_id="<relayed@twice>")
+    case.plain(1, "of a server again", client_hostname=case.host("q"), internet_message_id="<relayed@twice>")
+    case.lives(10, "q")
+
+
 def orphaned(case: Case) -> None:
     for message, shadow in (
         ("expired", "s"),
@@ -497,7 +519,7 @@ def backed(case: Case) -> None:
 
 _CASES: tuple[Callable[[Case], None], ...] = (
     plain, several, outlived,
-    exposed, rebuilt, refused, notified, journaled, resubmitted, told, ended, lost, logends, twice, again, orphaned,
+    exposed, rebuilt, refused, notified, journaled, resubmitted, told, ended, lost, logends, twice, again, delivered_again, orphaned,
     takenover, apart, slow, repeated, traps, exchange16, replaced, redirected, exchange10, nowhere, relayed, backed,
 )  # fmt: skip
 

@@ -155,6 +155,24 @@ def test_a_duplicate_is_told_by_its_two_earliest_deliveries(judged):
     assert (3, "p", at(10), "p", at(1000)) == tuple(bug[name] for name in ("count", "first_server", "first_at", "later_server", "later_at"))
 
 
+def test_what_one_client_had_acknowledged_twice_is_a_duplicate_where_both_were_delivered(judged):
+    a, b = "a@x.example", "b@x.example"
+    lines = judged.lines("duplicates", "delivered_again")
+
+    assert {
+        ("second", a): ("e", at(1.0005), at(101.0005)),
+        ("second", b): ("e", at(2.0009), at(102.0009)),
+        ("in part", b): ("e", at(2.0009), at(201)),
+        ("overtaken", a): ("e", at(21.0005), at(500)),
+        ("overtaken", b): ("e", at(22.0009), at(500)),
+    } == {(line["message"], line["recipient"]): (line["cause"], line["first_at"], line["later_at"]) for line in lines}
+    assert {"again"} == {line["subject"] for line in lines if line["message"] == "second"}
+    found = judged.figures("delivered_again")
+    assert (5, 0) == (found["recipients_duplicated"], found["recipients_duplicated_unexplained"])
+    counted = {line["message"]: line["duplicated"] for line in judged.lines("messages", "delivered_again")}
+    assert {"second": 2, "in part": 1, "overtaken": 2} == {message: count for message, count in counted.items() if count}
+
+
 def test_each_loss_has_its_cause(judged):
     a, b = "a@x.example", "b@x.example"
 

@@ -33,6 +33,11 @@ def test_a_message_whose_client_heard_nothing_may_be_acknowledged_and_a_row_that
     assert [] == contradictions(OVERALL, RESULT, SENT, 10)
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_what_a_client_sent_again_is_a_duplicate_in_the_report_too_if_both_logs_are_there(count: int) -> None:
+    assert [] == contradictions({**OVERALL, "recipients_duplicated": count}, RESULT, SENT, 10)
+
+
 @pytest.mark.parametrize(
     ("key", "value", "about"),
     [
@@ -41,7 +46,7 @@ def test_a_message_whose_client_heard_nothing_may_be_acknowledged_and_a_row_that
         ("messages_redundant", 10, "redundant"),
         ("recipients_lost", 1, "lost"),
         ("recipients_duplicated", 0, "duplicated"),
-        ("recipients_duplicated", 3, "duplicated"),
+        ("recipients_duplicated", 4, "duplicated"),  # two under one id, and one that its client sent again
         ("messages_promoted", 4, "taken over"),
         ("lines_quarantined", 1, "quarantined"),
     ],

@@ -78,6 +78,8 @@ def test_only_the_wish_to_hear_of_failures_remains(asked: str, expected: str) ->
         ({}, True),
         ({"client_address": "10.1.1.1"}, False),
         ({"client_address": ""}, False),
+        ({"client_address": "10.1.1.1", "original_client": "ADDR=10.1.1.1 BY=192.0.2.9"}, True),  # a client that was named
+        ({"original_client": "ADDR=192.0.2.9 BY=10.1.1.1"}, False),
         ({"connector": "gone"}, False),
         ({"relayed_from": DSN_ID}, False),
         ({"recipients": (Recipient("a@here.example", strangers.NOTIFY_OF_OURS),)}, False),

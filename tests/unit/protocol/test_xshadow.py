@@ -12,6 +12,7 @@ from shadowrelay.model.peers import PeerIdentity, Seen
 from shadowrelay.model.printable import printable
 from shadowrelay.model.values import replace
 from shadowrelay.protocol import xshadow
+from shadowrelay.protocol.original_client import OriginalClient, format_original_client
 from shadowrelay.protocol.xshadow import (
     COMMIT_OCTETS_MAX,
     ENVELOPE_OCTETS_MAX,
@@ -277,6 +278,7 @@ def test_an_envelope_carries_what_mail_and_rcpt_do_not():
         subject="Gr\u00fc\u00dfe\ud800",
         internet_message_id="<1@x>",
         date="Sun, 1 Mar 2026 12:00:00 +0100",
+        original_client=format_original_client(OriginalClient("203.0.113.5", 40_000, "n" * 255, "é" * 30, "ESMTP", '"ann"', "10.0.0.1")),
         ret="FULL",
         envid="QQ314159",
     )

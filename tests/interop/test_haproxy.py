@@ -1,0 +1,88 @@
+"""A receive connector behind a real haproxy: the PROXY protocol in both versions, and its health checks."""
+
+import asyncio
+import contextlib
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from shadowrelay.model.routing import HostPort
+from tests.kit.clients import Client
+from tests.kit.clock import until
+from tests.kit.postfix import free_port
+from tests.kit.receiving import BANNER, receiving
+
+HAPROXY = shutil.which("haproxy", path="/usr/sbin:/usr/bin")
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.slow,
+    pytest.mark.skipif(HAPROXY is None, reason="needs haproxy: apt-get install haproxy"),
+]
+
+CONFIGURATION = """
+global
+    stats socket {socket} mode 600 level admin
+defaults
+    mode tcp
+    timeout connect 5s
+    timeout client 60s
+    timeout server 60s
+listen smtp
+    bind 127.0.0.1:{port}
+    option smtpchk EHLO haproxy.corp.example
+    default-server {version} check-send-proxy check inter 200ms
+    server node 127.0.0.1:{node}
+"""
+
+
+async def state_of(socket: Path) -> list[str]:
+    """What it says of the node: the state, and of the last health check the result and the code of the reply."""
+    reader, writer = await asyncio.open_unix_connection(socket)
+    writer.write(b"show stat\n")
+    lines = (await reader.read()).decode().lstrip("# ").splitlines()
+    writer.close()
+    await writer.wait_closed()
+    row = next(dict(zip(lines[0].split(","), line.split(","), strict=False)) for line in lines if line.startswith("smtp,node,"))
+    return [row["status"], row["check_status"], row["check_code"]]
+
+
+@contextlib.asynccontextmanager
+async def haproxy(directory: Path, version: str, node: HostPort) -> AsyncIterator[tuple[HostPort, Path]]:
+    """Its port, and the socket to ask it."""
+    port, socket = free_port(), directory / "haproxy.sock"
+    file = directory / "haproxy.cfg"
+    file.write_text(CONFIGURATION.format(socket=socket, port=port, version=version, node=node.port))
+    process = await asyncio.create_subprocess_exec(str(HAPROXY), "-db", "-f", str(file), stderr=asyncio.subprocess.DEVNULL)
+    try:
+        await until(socket.exists)
+        yield HostPort("127.0.0.1", port), socket
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+@pytest.mark.parametrize("version", ["send-proxy", "send-proxy-v2", "send-proxy-v2 proxy-v2-options unique-id,crc32c"])
+async def test_the_client_behind_haproxy_is_known_and_health_checks_are_answered(version: str, tmp_path: Path, workplace: Path) -> None:
+    with structlog.testing.capture_logs() as lines:
+        async with receiving(tmp_path, proxy_from=["127.0.0.1"]) as station, haproxy(workplace, version, station.server.address) as found:
+            balancer, socket = found
+            state: list[str] = []
+            while state != ["UP", "L7OK", "221"]:  # of its QUIT, after all else was answered
+                state = await state_of(socket)
+
+            client = Client(*await asyncio.open_connection(balancer.host, balancer.port, local_addr=("127.0.0.77", 0)))
+            await client.begin("EHLO client.example", banner=BANNER)
+            assert "250 2.0.0 Queued" == await client.mail(["b@here.example"])
+            port = client.writer.get_extra_info("sockname")[1]
+            assert "221 2.0.0 Bye" == await client.ask("QUIT")
+            await client.close()
+
+            ((envelope, _, content),) = station.acceptor.accepted
+            assert "127.0.0.77" == envelope.client_address
+            assert content.startswith(b"Received: from client.example ([127.0.0.77])\r\n")
+            sessions = [line for line in lines if line["event"] == "session.closed" and line["messages"]]
+            assert [("127.0.0.77", port, "127.0.0.1")] == [(line["client"], line["port"], line["via"]) for line in sessions]
+            assert [] == [line for line in lines if line["log_level"] not in ("debug", "info")]
