@@ -360,14 +360,29 @@ def _running_node(settings: Settings) -> list[Finding]:
         return [Finding(Severity.WARNING, subject, f"not asked: {settings.admin.token_file} cannot be read", "run this as the node's user")]
     try:
         with NodeClient(f"http://{settings.admin.listen}", token) as client:
-            readiness, peers = client.ready(), client.peers()
+            readiness, peers, node = client.ready(), client.peers(), client.node()
     except NodeError as error:
         if error.status:
             return [Finding(Severity.ERROR, subject, str(error), "another program or another node may listen there")]
         return [Finding(Severity.WARNING, subject, "it does not run", "start it: shadowrelay serve, or systemctl start shadowrelay")]
     level = Severity.ERROR if not readiness["is_ready"] else Severity.WARNING if readiness["reasons"] else Severity.OK
     text = "; ".join(readiness["reasons"]) or "it runs and accepts mail"
-    return [Finding(level, subject, text), *(finding for peer in peers for finding in _known_of(peer))]
+    fates = _fates(settings, [peer for peer in peers if peer.get("shared_fate")], node)
+    return [Finding(level, subject, text), *fates, *(finding for peer in peers for finding in _known_of(peer))]
+
+
+def _fates(settings: Settings, sharing: Sequence[Json], node: Json) -> list[Finding]:
+    """Which peers are lost together with this node, and what that means for its mail."""
+    if not sharing:
+        return []
+    named = ", ".join(f"{peer['name']} ({peer['shared_fate']})" for peer in sharing)
+    if node["settings"].get("transport.shared_fate_is_redundant"):
+        text = f"shared with {named}; shared_fate_is_redundant lets copies there count, although they are lost with this server"
+        return [Finding(Severity.OK, "failure domains", f"{text}: for trying only")]  # somebody wrote it
+    text = f"shared with {named}: copies there do not count as redundant"
+    if len(sharing) < len(settings.shadow_candidates):
+        return [Finding(Severity.OK, "failure domains", text)]
+    return [Finding(Severity.WARNING, "failure domains", f"{text}, and there are no other peers", "run peers on other machines")]
 
 
 def _known_of(peer: Json) -> list[Finding]:

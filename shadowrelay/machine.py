@@ -40,6 +40,13 @@ class LinuxMachine:
         size = (found.f_blocks - found.f_bfree + found.f_bavail) * found.f_frsize
         return Disk(found.f_bavail * found.f_frsize, size, os.stat(directory).st_dev)
 
+    def boot_id(self) -> str:
+        """See `ports.Machine`."""
+        try:
+            return (self._proc / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        except (OSError, ValueError):
+            return ""
+
     def private_bytes(self) -> int | None:
         """See `ports.Machine`."""
         try:

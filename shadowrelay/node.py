@@ -461,6 +461,7 @@ class Node:
         metrics.watch(
             "peers_refusing_this_node", "Peers for which another server has this node's name.", lambda: len(context.peers.refusing_us)
         )
+        metrics.watch("peers_sharing_fate", "Peers that may be lost together with this node.", lambda: len(context.peers.fates.own_sharers))
         metrics.watch("peers_differing", "Peers whose settings differ but should not.", context.peers.differing_count)
         metrics.watch("sites_without_copies", "Sites that should get copies and get none.", lambda: len(context.site_copies.without()))
         metrics.watch("peers_forgotten", "Peers marked as gone for good.", context.peers.forgotten_count)
@@ -566,6 +567,7 @@ class Node:
         self._settings = self._context.settings = settings
         self._context.leases.configure(settings.transport)
         self._context.peers.compare(settings, self._context.route_digests)
+        self._services.fates_count(is_redundant=settings.transport.shared_fate_is_redundant)
         self._deliverer.reload()
         self._services.deliver.reload()
         for receiver, connector in zip(self._receivers, settings.receive_connectors, strict=True):

@@ -80,6 +80,10 @@ class Machine(Protocol):
         """The file system of a directory. Raises: OSError."""
         ...
 
+    def boot_id(self) -> str:
+        """Of the kernel: the same for all containers on it, another one after each boot. Empty where there is none."""
+        ...
+
     def private_bytes(self) -> int | None:
         """Memory that this process has for itself."""
         ...

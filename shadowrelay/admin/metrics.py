@@ -123,6 +123,11 @@ def count_families(counts: Counts) -> Iterator[Metric]:
     yield CounterMetricFamily(
         "shadowrelay_notices_suppressed", "Notifications for strangers' mail that were not made.", value=counts.notices_suppressed
     )
+    yield CounterMetricFamily(
+        "shadowrelay_shared_fate",
+        "Messages with a copy on a server that may be lost with this one: it is not redundant.",
+        value=counts.shared_fate,
+    )
     yield CounterMetricFamily("shadowrelay_discarded", "Shadow messages discarded because their primary was done.", value=counts.discarded)
     bounds = [*map(str, LATENCY_BUCKETS_SECONDS), "+Inf"]
     yield HistogramMetricFamily(

@@ -228,7 +228,8 @@ class Events(BaseModel):
 class PeerResource(BaseModel):
     """A peer as the node sees it. Units: `lease_seconds` left; null if none was obtained, 0 if it has ended. `takes_over_in_seconds`: until
     this node takes over what it holds for the peer, if that stays silent; null while it is heard, or nothing is held.
-    `takes_copies`: yes, no, or unknown before anything was tried. `is_configured` false: it is no peer any more."""
+    `takes_copies`: yes, no, or unknown before anything was tried. `is_configured` false: it is no peer any more. `shared_fate`: what it
+    shares with this node, machine or labels."""
 
     name: str
     site: str
@@ -251,6 +252,7 @@ class PeerResource(BaseModel):
     takes_over_in_seconds: float | None
     takes_copies: str
     is_configured: bool
+    shared_fate: str
 
 
 class Peers(BaseModel):
@@ -283,12 +285,14 @@ class Clients(BaseModel):
 
 class NewMailResource(BaseModel):
     """What happens to the next message. `outcome`: copied, unknown (it is tried), fewer (copies, or none), refused, or not copied (none
-    is wanted). `sentence`: why it gets fewer copies than wanted; empty if it gets them."""
+    is wanted). `sentence`: why it gets fewer copies than wanted; empty if it gets them. `shared_fate`: peers that may be lost
+    with this node."""
 
     outcome: str
     takers_count: int
     copies_wanted: int
     sentence: str
+    shared_fate: list[str]
 
 
 class NodeResource(BaseModel):
@@ -582,7 +586,7 @@ def peer_of(view: PeerView, now: datetime) -> PeerResource:
         held_for_count=view.held_for_count, held_by_count=view.held_by_count, is_forgotten=view.is_forgotten, conflict=view.conflict,
         is_draining=view.is_draining,
         differs=view.differs, last_error=view.last_error, is_configured=view.is_configured, takes_copies=view.takes_copies.value,
-        takes_over_in_seconds=None if view.takes_over_in is None else view.takes_over_in.total_seconds(),
+        takes_over_in_seconds=None if view.takes_over_in is None else view.takes_over_in.total_seconds(), shared_fate=view.shared_fate,
     )  # fmt: skip
 
 
@@ -596,6 +600,7 @@ def node_of(view: NodeView, now: datetime) -> NodeResource:
         new_mail=NewMailResource(
             outcome=view.new_mail.outcome.value, takers_count=view.new_mail.takers_count,
             copies_wanted=view.new_mail.copies_wanted, sentence=view.new_mail.sentence,
+            shared_fate=list(view.new_mail.shared_fate),
         ),
     )  # fmt: skip
 

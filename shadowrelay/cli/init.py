@@ -80,6 +80,8 @@ def init(
     for name, lines in doubts.items():
         for line in lines:
             say(f"warning: {name}: {line}")
+    if cluster.is_one_fate:
+        say("", "shared_fate_is_redundant = true is set, because all these addresses are of one machine: its loss takes every copy.")
     if written.step:
         say("", f"Step {written.step}.")
     say("", f"Keep {directory / 'authority.key'} in a safe place: who has it can pass for a node. Next:")

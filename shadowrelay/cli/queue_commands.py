@@ -392,11 +392,18 @@ def list_peers(node: Node = None, token_file: TokenFile = None, config: Config =
             *(row[name] for name in ("breaker", "held_for_count", "held_by_count")),
             "-" if (left := row.get("takes_over_in_seconds")) is None else f"in {duration(left)}",
             row["is_forgotten"],
-            "; ".join(filter(None, (_error(row), row.get("differs", "")))),  # missing in the API of older nodes, like others
+            "; ".join(
+                filter(None, (_error(row), row.get("differs", ""), _shared_fate(row)))
+            ),  # missing in the API of older nodes, like others
         )
         for row in rows
     ]
     print_table(columns, table, "no peers")
+
+
+def _shared_fate(peer: dict[str, Any]) -> str:
+    what: str = peer.get("shared_fate", "")
+    return f"shares its fate: {what}" if what else ""
 
 
 def _error(peer: dict[str, Any]) -> str:

@@ -46,7 +46,13 @@ def summary(answers: Sequence[NodeAnswer]) -> Json:
     if refusing:
         sentence = f"NEW MAIL IS REFUSED with 451 on {' and '.join(refusing)}: fewer peers take copies now than shadow_copies asks for"
     elif alone or disabled:
-        reasons = ((alone, "no peer takes copies now"), (disabled, "shadow_redundancy_enabled is false"))
+        sharing = [name for name in alone if new_mail[name].get("shared_fate")]
+        lone = [name for name in alone if name not in sharing]
+        reasons = (
+            (lone, "no peer takes copies now"),
+            (sharing, "no peer on another machine, with other failure_domains, takes copies now"),
+            (disabled, "shadow_redundancy_enabled is false"),
+        )
         sentence = "NEW MAIL IS NOT REDUNDANT " + "; ".join(f"on {' and '.join(names)}: {reason}" for names, reason in reasons if names)
     elif unknown:
         sentence = f"NEW MAIL MAY NOT BE REDUNDANT on {' and '.join(unknown)}: it is not known whether enough peers take copies"
@@ -57,7 +63,7 @@ def summary(answers: Sequence[NodeAnswer]) -> Json:
     is_redundant = not (refusing or alone or disabled or unknown)
     if uncopied and is_redundant:
         sentence += f"; no copies are made on {' and '.join(uncopied)}, as redundancy of the receive connectors says"
-    sentence = "; ".join([sentence, *map(in_words, unreached), *_held_for_no_peer(said), *_shed(said)])
+    sentence = "; ".join([sentence, *_shared_fates(said), *map(in_words, unreached), *_held_for_no_peer(said), *_shed(said)])
     return {
         "is_redundant": is_redundant,
         "sentence": sentence,
@@ -86,6 +92,19 @@ def _held_for_no_peer(said: Sequence[Json]) -> list[str]:
         for peer in row["peers"]
         if peer["held_for_count"] and not peer.get("is_configured", True)
     ]
+
+
+def _shared_fates(said: Sequence[Json]) -> list[str]:
+    """What it means that copies on the same machine count, where that is set and there are such peers."""
+    trying = [
+        row["node"]
+        for row in said
+        if row["node"]["settings"].get("transport.shared_fate_is_redundant") and (row["node"].get("new_mail") or {}).get("shared_fate")
+    ]
+    return [
+        f"shared_fate_is_redundant on {' and '.join(node['name'] for node in trying)}: copies count that are lost together with the "
+        "server, as those on its machine are; for trying only"
+    ] * bool(trying)
 
 
 def _shed(said: Sequence[Json]) -> list[str]:

@@ -363,7 +363,7 @@ class Cluster:
         self._peer_host = peer_host
         self._network = network
         self._reached_at: dict[tuple[str, str], HostPort] = {}
-        self._transport = {**SHORT_TIMES, **(transport or {})}
+        self._transport = {"shared_fate_is_redundant": True, **SHORT_TIMES, **(transport or {})}  # one machine
         self._send = {**SHORT_RETRIES, **(send or {})}
         self._tables = {**(tables or {}), **({"tls": OWN_FILES} if is_secured else {})}
         self._is_secured = is_secured

@@ -74,6 +74,7 @@ class Counts:
     delayed: dict[Acknowledged, int] = field(default_factory=lambda: dict.fromkeys(Acknowledged, 0))  # 250s that waited for a delivery
     delay_seconds: float = 0.0  # of those, in all
     resubmitted: int = 0  # messages made from those in Safety Net
+    shared_fate: int = 0  # messages of clients with a copy on a server of the same fate, which does not count
     notices_suppressed: int = 0  # DSNs for strangers' mail that were not made
     discarded: int = 0  # shadow messages whose primary was done
     latencies: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BUCKETS_SECONDS) + 1))  # copies by bucket; the last: longer

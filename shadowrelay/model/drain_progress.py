@@ -47,6 +47,7 @@ class Obstacle(StrEnum):
     AWAY = "shadow server does not answer"
     TAKEOVER_AWAY = "handed over, and that server does not answer"
     UNTOLD_AWAY = "peer does not answer, and has notifications to collect"
+    SHARED_FATE = "copies only where this server's fate is shared"
     NO_PEER_TAKES_COPIES = "no copy, and no peer takes one"
     NO_PEER = "no copy, and no peers"
     NO_REDUNDANCY = "no copy, and redundancy is off"
@@ -65,6 +66,7 @@ _LASTING = frozenset(
         Obstacle.AWAY,
         Obstacle.TAKEOVER_AWAY,
         Obstacle.UNTOLD_AWAY,
+        Obstacle.SHARED_FATE,
         Obstacle.NO_PEER_TAKES_COPIES,
         Obstacle.NO_PEER,
         Obstacle.NO_REDUNDANCY,
@@ -103,6 +105,7 @@ _TEXTS = {
         "{messages} handed over to {server}, which does not answer: wait for it, or `peers forget {server}` if its queue is destroyed"
     ),
     Obstacle.UNTOLD_AWAY: "{server} does not answer, and without its notifications it may deliver again what this node has delivered",
+    Obstacle.SHARED_FATE: f"{{messages}} {_LEFT}: no peer of another machine and other failure_domains takes a copy now",
     Obstacle.NO_PEER_TAKES_COPIES: f"{{messages}} {_LEFT}: no copy, and no peer takes one now",
     Obstacle.NO_PEER: f"{{messages}} {_LEFT}: no copy, and no peers are configured",
     Obstacle.NO_REDUNDANCY: f"{{messages}} {_LEFT}: no copy, because shadow_redundancy_enabled is false",

@@ -34,7 +34,8 @@ class PeerIdentity:
     """The arguments of XSHADOW. `seen` is what the sender has seen of the receiver's database `seen_of`; `former` is the id of the sender's
     database before it was found to be an older copy. `is_draining`: do not place copies on the sender, nor hand messages over to it.
     `track`: the silence after which the sender takes back what it relayed by TRACK; None if it is not sent, and then it is the span.
-    `common`: names and values, as on the wire, of further settings that should be the same on all nodes."""
+    `common`: names and values, as on the wire, of further settings that should be the same on all nodes. `machine` and `domains`: what the
+    sender may be lost with, see `model.fate`; empty if it does not say."""
 
     server: ServerName
     boundary: BoundaryName
@@ -49,6 +50,8 @@ class PeerIdentity:
     is_draining: bool = False
     common: tuple[tuple[str, str], ...] = ()
     track: timedelta | None = None
+    machine: str = ""
+    domains: tuple[str, ...] = ()
 
     @property
     def whole_incarnation(self) -> Incarnation:

@@ -2,6 +2,7 @@
 
 from enum import StrEnum
 
+from shadowrelay.model.ids import ServerName
 from shadowrelay.model.values import dataclass
 
 
@@ -25,9 +26,11 @@ class NewMail(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NextMessage:
-    """`takers_count` peers take copies, `copies_wanted` are to be made. `sentence` is empty if it gets them, or is to have none."""
+    """`takers_count` peers take copies that count, `copies_wanted` are to be made. `sentence` is empty if it gets them, or is to have none.
+    `shared_fate`: peers that may be lost together with this node, whether their copies count or not."""
 
     outcome: NewMail
     takers_count: int
     copies_wanted: int
     sentence: str
+    shared_fate: tuple[ServerName, ...] = ()

@@ -23,6 +23,7 @@ tries every cell.
 | `placed`                | raises  | P       | A         | H           | late   | late       | late      | late     |
 | `released_acknowledged` | raises  | P       | A         | H           | S      | U          | D         | R        |
 | `no_longer_chosen`      | over    | P       | A         | H           | late   | late       | late      | late     |
+| `fate_shared`           | over    | P       | A         | H           | late   | late       | late      | late     |
 | `choosing_again`        | over    | P       | A         | H           | late   | late       | late      | late     |
 | `client_refused`        | raises  | R       | raises    | raises      | raises | raises     | raises    | raises   |
 | `copies_now_wanted`     | over    | P       | A         | H           | other  | other      | late      | late     |

@@ -7,6 +7,7 @@ promotion.
 
 from collections.abc import Collection, Iterable, Sequence
 
+from shadowrelay.model.fate import NOT_SHARED, Shared
 from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Ordinals
 from shadowrelay.model.ownership import (
@@ -42,14 +43,18 @@ def copies_now_wanted(claim: Claim | None, copies: int) -> Transition:
     return Transition(claim, replace(claim, wanted=copies))
 
 
-def relayed_claim(me: PeerDatabase, previous: PeerDatabase, rank: CopyNumber, recipients_count: int, wanted: int) -> Claim:
-    """The claim of a node that takes a message by `TRACK` from `previous`, which keeps the shadow: that copy is chosen from the start. The
-    number has the ownership and placement of `rank`, and the database of this node, which is now responsible.
+def relayed_claim(
+    me: PeerDatabase, previous: PeerDatabase, rank: CopyNumber, recipients_count: int, wanted: int, shared: Shared = NOT_SHARED
+) -> Claim:
+    """The claim of a node that takes a message by `TRACK` from `previous`, which keeps the shadow: that copy is chosen from the start,
+    unless its fate is `shared` and further copies are wanted. The number has the ownership and placement of `rank`, and the database of
+    this node, which is now responsible.
 
     Shapes: `wanted` is 0 if this node makes no copies of its own. docs/design.md 6.7.
     """
     number = CopyNumber(rank.ownership, rank.placement, me.database)
-    copy = Copy(previous.server, previous.database, Choice.CHOSEN, rank.placement if wanted > 1 else 0)
+    choice = Choice.LISTED if wanted and shared.is_own else Choice.CHOSEN
+    copy = Copy(previous.server, previous.database, choice, rank.placement if wanted > 1 else 0)
     return Claim(Role.PRIMARY, number, recipients_count, copies=(copy,), wanted=wanted)
 
 
@@ -110,13 +115,14 @@ def uncertain(claim: Claim | None, server: PeerDatabase) -> Claim:
     return replace(claim, copies=rules.replace_copy(claim.copies, replace(entry, database=NO_DATABASE)))
 
 
-def placed(claim: Claim | None, number: CopyNumber, server: PeerDatabase) -> Transition:
-    """`server` has confirmed the copy with `number`. A late confirmation of an older number chooses no server."""
+def placed(claim: Claim | None, number: CopyNumber, server: PeerDatabase, shared: Shared = NOT_SHARED) -> Transition:
+    """`server` has confirmed the copy with `number`. A late confirmation of an older number chooses no server, nor does one of `shared`
+    fate."""
     claim = rules.require_claim(claim)
     entry = claim.copy_on(server.server)
     if not claim.is_primary or entry is None or entry.choice.awaits_acknowledgement:
         return Transition(claim, claim)
-    if number != rules.copy_number(claim, entry):
+    if number != rules.copy_number(claim, entry) or not rules.is_apart(claim, server.server, shared):
         return Transition(claim, replace(claim, copies=rules.with_database(claim, server, claim.copies)))
     return rules.choose(claim, claim, server, number, Outcome.CHOSEN)
 
@@ -144,6 +150,13 @@ def no_longer_chosen(claim: Claim | None, server: ServerName) -> Transition:
     if claim is None or not claim.is_primary or entry is None or entry.choice is not Choice.CHOSEN:
         return Transition(claim, claim)
     return Transition(claim, replace(claim, copies=rules.replace_copy(claim.copies, replace(entry, choice=Choice.LISTED))))
+
+
+def fate_shared(claim: Claim | None, server: ServerName, shared: Shared) -> Transition:
+    """The chosen server turned out to share a fate: stop counting its copy, so that another server is chosen."""
+    if claim is None or rules.is_apart(claim, server, shared):
+        return Transition(claim, claim)
+    return no_longer_chosen(claim, server)
 
 
 def choosing_again(claim: Claim | None, me: PeerDatabase, server: ServerName) -> Transition:
@@ -256,9 +269,15 @@ def apply_answer(claim: Claim, me: PeerDatabase, peer: PeerDatabase, answer: Sta
 
 
 def review(
-    claim: Claim | None, me: PeerDatabase, peer: PeerDatabase, answer: StatusAnswer, lease_runs: bool, is_expired: bool = False
+    claim: Claim | None,
+    me: PeerDatabase,
+    peer: PeerDatabase,
+    answer: StatusAnswer,
+    lease_runs: bool,
+    is_expired: bool = False,
+    shared: Shared = NOT_SHARED,
 ) -> Transition:
-    """A primary has the answer to STATUS of a server on its list, about a message that has expired or not."""
+    """A primary has the answer to STATUS of a server on its list, about a message that has expired or not. `shared`: its fate."""
     claim = rules.require_claim(claim)
     if not claim.is_primary:
         return Transition(claim, claim, outcome=Outcome.YIELDED)
@@ -267,7 +286,7 @@ def review(
     after = rules.with_done(claim, answer.done)
     entry = claim.copy_on(peer.server)
     if rules.holds_for(answer, me) and not after.is_done:
-        return _holder_answered(claim, after, peer, answer, entry)
+        return _holder_answered(claim, after, peer, answer, entry, shared)
     settled = apply_answer(claim, me, peer, answer)
     if settled is not None:
         return settled
@@ -313,7 +332,9 @@ def claimed_again(claim: Claim | None, me: PeerDatabase, unheard: Collection[Ser
     return Transition(claim, claim_again, outcome=Outcome.CLAIMED_AGAIN)
 
 
-def _holder_answered(claim: Claim, after: Claim, peer: PeerDatabase, answer: StatusAnswer, entry: Copy | None) -> Transition:
+def _holder_answered(
+    claim: Claim, after: Claim, peer: PeerDatabase, answer: StatusAnswer, entry: Copy | None, shared: Shared
+) -> Transition:
     if entry is None:  # a primary that yielded when it was asked is now our shadow server
         entry = Copy(peer.server, peer.database)
         after = replace(after, copies=rules.listed_before_sending(after, entry))
@@ -322,7 +343,8 @@ def _holder_answered(claim: Claim, after: Claim, peer: PeerDatabase, answer: Sta
     elif entry.choice is Choice.HANDED_OVER:
         entry = replace(entry, database=peer.database)
         return _heir_answered(claim, replace(after, copies=rules.replace_copy(after.copies, entry)), answer, entry)
-    is_wanted = claim.wanted <= 1 or entry.choice is Choice.CHOSEN or claim.missing_count
+    is_apart = rules.is_apart(after, peer.server, shared)
+    is_wanted = is_apart and (claim.wanted <= 1 or entry.choice is Choice.CHOSEN or claim.missing_count)
     is_current = answer.number is not None and answer.number == rules.copy_number(claim, entry)
     if is_current and answer.number is not None and is_wanted and not rules.is_second_twin(claim, peer.server):
         if claim.role is Role.SET_ASIDE and entry == claim.chosen() and rules.heir(claim) is None:
@@ -337,6 +359,8 @@ def _holder_answered(claim: Claim, after: Claim, peer: PeerDatabase, answer: Sta
         if claim.role in rules.NOT_ATTEMPTED:
             return Transition(claim, after)
         # It yielded to us under a number that is not ours, so it would ignore a `released`: choose it instead.
+    if not is_apart:
+        return Transition(claim, after)
     chosen = claim.chosen()
     if chosen is not None and chosen.choice is Choice.HANDED_OVER:
         return Transition(claim, after)  # under a higher number, the server that was sent `yours` would wait for it

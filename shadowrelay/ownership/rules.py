@@ -6,7 +6,7 @@ which messages are lost or duplicated without it.
 lease `without_lease`, dot `may_end_data`, higher `outranks`, placement `number_after`, ask `may_promote` and `waits`, twins
 `twin_goes_first` and `is_second_twin`, wait `asked_after_waiting`, again `begins_again`, list `listed_before_sending`, keep `may_release`
 and `left_to`, said again `handed_again`, everybody `needs_everybody`, unheard `with_unheard`, meet `ends_before`, rolled back
-`is_older_copy`, `is_of_older_copy` and `shows_lost_number`, forgotten `is_forgotten_end`.
+`is_older_copy`, `is_of_older_copy` and `shows_lost_number`, forgotten `is_forgotten_end`, fate `is_apart`.
 
 **Leases and silence** are the arithmetic by which a primary knows that a shadow server will not promote yet. docs/design.md 6.4.
 
@@ -24,6 +24,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta
 from enum import StrEnum
 
+from shadowrelay.model.fate import Shared
 from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, DatabaseId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Ordinals
 from shadowrelay.model.ownership import (
@@ -187,6 +188,14 @@ def choose(before: Claim, claim: Claim, server: PeerDatabase, number: CopyNumber
         for copy in others
     ]
     return Transition(before, replace(claim, copies=(chosen, *listed)), outcome=outcome)
+
+
+def is_apart(claim: Claim, server: ServerName, shared: Shared) -> bool:
+    """Rule *fate*: a server is chosen only if it shares its fate neither with this node nor, of several copies, with another chosen one.
+    Its copy stays on the list: it can be taken over, but it does not count."""
+    if shared.is_own:
+        return False
+    return claim.wanted <= 1 or not any(copy.server in shared.others and claim.is_chosen(copy.server) for copy in claim.copies)
 
 
 def placement_of(claim: Claim, number: CopyNumber) -> int:

@@ -13,7 +13,8 @@ reject_message_on_shadow_failure with redundancy enabled; Source: seed-000):
 If mail of the connector is not copied (`redundancy`), the answer is that of a stored copy. With previous-hop and both, the 250 of a message
 without a copy waits for its delivery (`pipeline.delayed`).
 
-"Stored" means: on as many servers as `shadow_copies` wants. In reject mode without so many candidates, nothing is stored.
+"Stored" means: on as many servers as `shadow_copies` wants, each of another fate (docs/design.md 6.15). In reject mode
+without so many candidates, nothing is stored.
 """
 
 import asyncio
@@ -46,6 +47,7 @@ from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.copy_repair import CopyRepair
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.forks import Verdicts
+from shadowrelay.pipeline.placement import apart
 from shadowrelay.pipeline.pressure_rules import Pressure
 from shadowrelay.pipeline.shadow_copy import Copier, CopyResult
 from shadowrelay.protocol import tracking
@@ -165,13 +167,19 @@ class AcceptService:
         try:
             if (failure := context.commit_failure) is not None:
                 raise LedgerUnavailable(failure.reply, failure.reason)
-            plan = self._copier.plan(message_id, copies=wanted) if is_enabled else ()
+            plan = self._copier.plan(message_id, copies=wanted, is_apart=reject) if is_enabled else ()
             firsts = plan[:1] if wanted == 1 else tuple(dict.fromkeys(plan))[:wanted]
             parties = tuple(map(context.peers.party, firsts))
+            if wanted > 1:  # the highest number takes over first: not one that may be lost with this node
+                parties = tuple(sorted(parties, key=lambda party: not context.shared_fate(party.server).is_own))
             claim = claims.first_claim(context.me, len(envelope.recipients), parties, wanted)
             now = context.now()
             message = NewMessage(envelope, claim, Origin.CLIENT, now, delivery_rules.remember_until(now, transport))
-            if reject and len(firsts) < wanted:
+            if (
+                reject
+                and len(apart(firsts, context.shared_fate)) < wanted
+                and len(apart(dict.fromkeys(plan), context.shared_fate)) < wanted
+            ):
                 self._copier.note_sites(None)
                 return self._refuse(StoredMessage(0, envelope, claim, Origin.CLIENT, None, None), [], content.size)
             context.attempts.begin(message_id)  # the claim must not end while the message is being accepted
@@ -199,7 +207,7 @@ class AcceptService:
             except Exception:
                 self._release(message_id, result.known(claim))
                 raise
-            if reject and len(result.stored) < wanted:
+            if reject and result.redundant_count(message_id) < wanted:
                 await self._unwind(message_id, result)
                 context.leases.forget(message_id)
                 return self._refuse(stored, result.failures, content.size)
@@ -250,9 +258,15 @@ class AcceptService:
         at, now = context.clock.awake(), context.now()
         elapsed = timedelta(seconds=at - started)
         me, size = context.me.server, content.size
-        wanted, made = stored.claim.wanted, 0 if result is None else len(result.stored)
+        message_id = stored.envelope.message_id
+        wanted, made = stored.claim.wanted, 0 if result is None else result.redundant_count(message_id)
+        uncounted = () if result is None else result.not_redundant(message_id)
         for party, _ in result.stored if result is not None else ():
-            context.tracking.write(tracking.haredirect(me, stored, at=now, server=party.server, elapsed=elapsed, size=size))
+            shared = context.peers.fates.what_keeps(party.server) if party.server in uncounted else ""
+            row = tracking.haredirect(me, stored, at=now, server=party.server, elapsed=elapsed, size=size, shared_fate=shared)
+            context.tracking.write(row)
+        if uncounted:
+            context.counts.shared_fate += 1
         if made == wanted and wanted:
             if context.delayed.waiting:
                 context.delayed.end(stored.envelope.message_id, Acknowledged.COPIED)
@@ -270,7 +284,7 @@ class AcceptService:
             replication, shadow_elapsed = Replication.DISABLED, None
         received = tracking.receive(
             me, stored, at=now, replication=replication, ack_elapsed=elapsed, shadow_elapsed=shadow_elapsed, size=size,
-            copies=(made, wanted),
+            copies=(made, wanted), shared_fate=uncounted,
         )  # fmt: skip
         if late is None:
             context.tracking.write(received)

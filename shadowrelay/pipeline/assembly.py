@@ -10,6 +10,7 @@ from typing import Any
 import structlog
 
 from shadowrelay.memory import ContentBudget
+from shadowrelay.model.fate import NO_MACHINE, NOT_SHARED, Fate, machine_of
 from shadowrelay.model.ids import DatabaseId, ServerName
 from shadowrelay.model.peers import PeerIdentity
 from shadowrelay.model.replies import LedgerUnavailable
@@ -20,6 +21,7 @@ from shadowrelay.pipeline.context import Context, Tasks
 from shadowrelay.pipeline.copy_repair import CopyRepair
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.draining import DrainService
+from shadowrelay.pipeline.fates import Fates
 from shadowrelay.pipeline.follow import FollowService
 from shadowrelay.pipeline.forks import Forks, Verdicts
 from shadowrelay.pipeline.heartbeat import HeartbeatService
@@ -40,6 +42,7 @@ from shadowrelay.pipeline.sweep import SweepService
 from shadowrelay.pipeline.track import TrackService
 from shadowrelay.pipeline.view import View
 from shadowrelay.ports import Clock, Deliverer, Ledger, Machine, PeerLink, TrackingLog
+from shadowrelay.settings.texts import own_hosts
 from shadowrelay.settings.values import Peer, Settings
 
 AGAIN_SECONDS = 5.0
@@ -75,7 +78,12 @@ class Services:
     def __init__(self, settings: Settings, outside: Outside, effective: Callable[[], dict[str, object]] = dict) -> None:
         clock, transport = outside.clock, settings.transport
         links: dict[ServerName, PeerLink] = {}
-        peers = PeerBook(settings.linked_peers, clock, transport.shadow_heartbeat_frequency.total_seconds())
+        heartbeat_seconds = transport.shadow_heartbeat_frequency.total_seconds()
+        machine = NO_MACHINE if outside.machine is None else machine_of(outside.machine.boot_id(), settings.server.boundary)
+        fates = Fates(Fate(machine, settings.server.failure_domains), is_redundant=transport.shared_fate_is_redundant)
+        peers = PeerBook(
+            settings.linked_peers, clock, heartbeat_seconds, fates, own_hosts(one.listen for one in settings.receive_connectors)
+        )
         self.context = context = Context(
             settings=settings,
             me=PeerDatabase(settings.server.name, outside.ledger.identity.database),
@@ -146,6 +154,7 @@ class Services:
         context.peers.on_new_incarnation.append(self._restarted)
         context.peers.on_return.append(self._returned)
         context.peers.on_remembered.append(self._remembered)
+        context.peers.on_fate.append(self._fate_changed)
         context.peers.on_available.append(lambda server: self.copy_repair.available())
         for peer in settings.linked_peers:
             links[peer.name] = outside.link_to(peer, self)
@@ -185,6 +194,24 @@ class Services:
         if not is_known:
             self._spawn(partial(self.review.request_server, server), f"review {server}")
         self._spawn(partial(self.reconcile.primary_restarted, server), f"reconcile {server}")
+
+    def _fate_changed(self, server: ServerName) -> None:
+        """It moved, or told for the first time: copies on it may count no more, or again."""
+        shared, fates = self.context.shared_fate(server), self.context.peers.fates
+        if fates.in_words(server):
+            _log.warning("peer.shares_fate", server=server, shared=fates.in_words(server), is_redundant=fates.is_redundant)
+        if shared == NOT_SHARED:
+            self._spawn(partial(self.review.request_server, server), f"review {server}")
+        else:
+            self._spawn(partial(self.review.fate_is_shared, server), f"fate of {server}")
+
+    def fates_count(self, *, is_redundant: bool) -> None:
+        """A reload changed `shared_fate_is_redundant`."""
+        fates = self.context.peers.fates
+        if fates.is_redundant is not is_redundant:
+            fates.is_redundant = is_redundant
+            for server in fates.sharers:
+                self._fate_changed(server)
 
     def _commits_restored(self) -> None:
         """This node was silent to its peers: like one that was away, it asks them what they hold and may have taken over."""

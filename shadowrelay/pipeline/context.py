@@ -17,6 +17,7 @@ import structlog
 from shadowrelay.memory import ContentBudget
 from shadowrelay.model.commit_failure import CommitFailure
 from shadowrelay.model.counts import Counts
+from shadowrelay.model.fate import NOT_SHARED, Shared
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, Content, ContentPlace, Envelope
 from shadowrelay.model.ownership import Claim, DiscardEvent, DiscardStatus, Role, Transition
@@ -189,6 +190,10 @@ class Context:
     def why_silent(self) -> str:
         """Why this node says nothing to its peers; empty while it may."""
         return "" if self.commit_failure is None else f"this node cannot {self.commit_failure.cannot}: {self.commit_failure.reason}"
+
+    def shared_fate(self, server: ServerName) -> Shared:
+        """With whom a peer shares its fate, as far as that matters: a redirect moves mail to servers that an administrator named."""
+        return NOT_SHARED if self.redirect_to else self.peers.fates.counted(server)
 
     @property
     def is_enabled(self) -> bool:

@@ -111,7 +111,10 @@ class CopyRepair:
         return sum(entry.failures_count > 0 for entry in self._waiting.values())
 
     def available(self) -> None:
-        """A peer that could not be tried may be tried now, or has restarted."""
+        """A peer that could not be tried may be tried now, or has restarted: it may be one of another fate than those with copies."""
+        for message_id, entry in tuple(self._waiting.items()):
+            if entry.is_blocked and message_id not in self._busy:
+                self._wait(message_id, 0.0, entry.failures_count)
         self._event.set()
 
     async def run(self) -> None:
@@ -289,7 +292,8 @@ class CopyRepair:
             if not self._is_any_peer_available():
                 return RepairOutcome.NO_PEER
             for copy in message.claim.copies:  # its next attempt would ask as well, but its next hop may be away for days
-                if not message.claim.is_chosen(copy.server) and context.peers.is_reachable(copy.server):
+                is_own = context.shared_fate(copy.server).is_own  # its copy will not count, whatever it answers
+                if not message.claim.is_chosen(copy.server) and context.peers.is_reachable(copy.server) and not is_own:
                     self._ask(message_id, copy.server)
             return RepairOutcome.BLOCKED
         if message.place is None:
@@ -308,12 +312,21 @@ class CopyRepair:
         elapsed = timedelta(seconds=context.clock.awake() - started)
         after = transition.after
         for party, _ in result.stored:
+            if party.server in result.shared and after is not None and after.is_primary and not after.is_chosen(party.server):
+                shared = context.peers.fates.what_keeps(party.server)
+                now = context.now()
+                context.tracking.write(
+                    tracking.haredirect(context.me.server, message, at=now, server=party.server, elapsed=elapsed, shared_fate=shared)
+                )
             if after is not None and transition.outcome == Outcome.CHOSEN and after.is_chosen(party.server):
                 row = tracking.haredirect(context.me.server, message, at=context.now(), server=party.server, elapsed=elapsed)
                 context.tracking.write(row)
         if transition.outcome != Outcome.CHOSEN or after is None or after.missing_count:
             return RepairOutcome.AGAIN if result.attempts_count or self._is_any_peer_available() else RepairOutcome.NO_PEER
         self._on_placed(message_id)
+        for copy in after.copies:
+            if not after.is_chosen(copy.server) and context.shared_fate(copy.server).is_own:
+                self._ask(message_id, copy.server)  # it is not needed any more, and is released when it has answered
         return RepairOutcome.OVER
 
     def _forget_leases_of_ended(self, message_id: MessageId, transition: Transition) -> None:

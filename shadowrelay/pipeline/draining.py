@@ -34,7 +34,7 @@ GRACE_SECONDS = 30.0  # for sessions, then for attempts; after that the next ste
 PAGE = 400
 LOOK_SECONDS_MIN = 0.2
 REDIRECT_STUCK_SECONDS = 60.0  # mail is refused meanwhile, so an unreachable target must not prolong it
-WITHOUT_COPY = frozenset({Obstacle.NO_COPY, Obstacle.NOT_ON_TARGET, Obstacle.DRAINING})
+WITHOUT_COPY = frozenset({Obstacle.NO_COPY, Obstacle.SHARED_FATE, Obstacle.NOT_ON_TARGET, Obstacle.DRAINING})
 LOOK_SHARE = 10  # reading a long queue that cannot be handed over takes at most one part in this of the time
 HANDED_OVER_QUEUE = "HandedOver"
 UNDELIVERED = (QueueKind.SUBMISSION, QueueKind.DELIVERY)
@@ -366,7 +366,9 @@ class DrainService:
                 return Obstacle.NO_PEER
             if context.redirect_to:
                 return self._on_no_target(message)
-            return Obstacle.NO_COPY if self._is_any_other_available(NO_SERVER) else Obstacle.NO_PEER_TAKES_COPIES
+            if not self._is_any_other_available(NO_SERVER):
+                return Obstacle.NO_PEER_TAKES_COPIES
+            return Obstacle.NO_COPY if self._is_any_apart_available() else Obstacle.SHARED_FATE
         if chosen.choice is not Choice.CHOSEN or rules.heir(message.claim) is None:
             return Obstacle.NO_COPY
         server = chosen.server
@@ -385,6 +387,14 @@ class DrainService:
             return Obstacle.NO_COPY
         # The original of a DSN waits for all copies of the DSN. Once the DSN is taken over, this node only learns of its end.
         return Obstacle.NO_COPY if self._is_generated_and_lacks_a_copy(message) else None
+
+    def _is_any_apart_available(self) -> bool:
+        """Whether a peer of another fate takes copies: one of the same fate is chosen for nothing."""
+        context = self._context
+        return any(
+            context.peers.may_try(server) and not state.is_draining and not context.shared_fate(server).is_own
+            for server, state in context.peers.states.items()
+        )
 
     def _is_generated_and_lacks_a_copy(self, message: StoredMessage) -> bool:
         """Whether the message lacks a copy, and a server without one takes it."""

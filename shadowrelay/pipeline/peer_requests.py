@@ -65,6 +65,7 @@ class PeerRequestService:
             context.settings.transport.shadow_resubmit_time_span, seen, seen_of if seen is not None else NO_DATABASE,
             identity.former, context.is_draining, common_settings(context.settings.transport, context.route_digests),
             min(context.leases.track_span, SPAN_MAX) if context.settings.tracks else None,
+            context.peers.fates.mine.machine, context.peers.fates.mine.domains,
         )  # fmt: skip
 
     @property

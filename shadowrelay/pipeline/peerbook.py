@@ -20,6 +20,7 @@ from shadowrelay.model.values import replace
 from shadowrelay.ownership.rules import PeerDatabase
 from shadowrelay.pipeline import common_settings
 from shadowrelay.pipeline import placement as circuit
+from shadowrelay.pipeline.fates import Fates, fate_of
 from shadowrelay.pipeline.placement import LARGE_OCTETS, TURN_OCTETS_MAX
 from shadowrelay.ports import Clock
 from shadowrelay.settings.values import Peer, Settings
@@ -116,7 +117,9 @@ SECOND_HEARTBEATS = 3  # without another try, the second server of a name has go
 class PeerBook:
     """All configured peers of this boundary. Callbacks notify the services of new databases, incarnations and returns."""
 
-    def __init__(self, peers: Iterable[Peer], clock: Clock, heartbeat_seconds: float) -> None:
+    def __init__(
+        self, peers: Iterable[Peer], clock: Clock, heartbeat_seconds: float, fates: Fates | None = None, own_hosts: Iterable[str] = ()
+    ) -> None:
         self._clock = clock
         self._heartbeat_seconds = heartbeat_seconds
         self.states = {peer.name: PeerState(peer, clock.ran(), contact_awake=clock.awake()) for peer in peers}
@@ -127,6 +130,9 @@ class PeerBook:
         self.on_return: list[Callable[[ServerName, float], None]] = []
         self.on_remembered: list[Callable[[PeerIdentity], None]] = []  # a forgotten peer contacted this node
         self.on_available: list[Callable[[ServerName], None]] = []  # copies may be sent to it again
+        self.on_fate: list[Callable[[ServerName], None]] = []  # what it shares with this node or with others is something else now
+        self.fates = Fates() if fates is None else fates
+        self._own_hosts = frozenset(own_hosts)
         self._trials_count = 0
         self._counted_ran = clock.ran()  # silence counts from here: the start, or the last `resume`
         self._is_paused = False
@@ -206,6 +212,9 @@ class PeerBook:
         if not is_same or identity.position >= state.position:  # two sessions may tell it in the wrong order
             state.position = identity.position
             self._note_draining(state, is_draining=identity.is_draining)
+        for server in self.fates.learn(identity.server, fate_of(identity, state.peer.address.host, self.fates.mine, self._own_hosts)):
+            for tell in self.on_fate:
+                tell(server)
         self.heard(identity.server, identity.database)
         if before not in (NO_DATABASE, identity.database):
             for tell_database in self.on_new_database:

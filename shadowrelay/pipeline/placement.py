@@ -1,7 +1,8 @@
 """Decides where to place a copy: order of servers, time for each, circuit breakers. docs/design.md 5, docs/architecture.md.
 
-All remote attempts come before the local ones. Within a site, or the other sites together, a server is repeated only after every other
-one was tried; it is repeated because a dead connection may have been the only problem.
+Servers that share a fate with this node come last, as a copy there is not redundant; of several copies, servers that share one with each
+other. Else all remote attempts come before the local ones. Within a site, or the other sites together, a server is repeated only after
+every other one was tried; it is repeated because a dead connection may have been the only problem.
 
 Each server has a circuit breaker, which opens for one of two reasons.
 
@@ -17,11 +18,12 @@ In both cases exactly one attempt, the *trial*, is allowed at `trial_at`; for al
 The breaker says whether to try. Whether a copy would be stored is said by `CopyEvidence`, which only our own sessions and copies change.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from itertools import cycle, islice
 from operator import attrgetter, itemgetter
 
+from shadowrelay.model.fate import NOT_SHARED, Shared
 from shadowrelay.model.ids import ServerName, SiteName
 from shadowrelay.model.message import Envelope
 from shadowrelay.model.readiness import NewMail, Takes
@@ -145,13 +147,14 @@ _may_be_tried, _by_load = attrgetter("may_try"), attrgetter("was_silent", "load"
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A server that may hold copies. `may_try` False: known to be down. `load`: copies in progress to it. `was_silent`: the last
-    attempt got no answer, so the next one may not get one either."""
+    attempt got no answer, so the next one may not get one either. `shared`: with whom it shares its fate."""
 
     server: ServerName
     site: SiteName
     may_try: bool
     load: int
     was_silent: bool = False
+    shared: Shared = NOT_SHARED
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +184,8 @@ def plan(candidates: Sequence[Candidate], rule: PlacementRule, copies: int = 1) 
 
     Shapes: `candidates` in the caller's random order; the least loaded come first, silent ones last. All attempts in other sites, then
     those in this one; each server of them once before one is repeated. The numbers of attempts are for each of the `copies`; several of
-    them go to different sites first, and no server is named twice before all are named. Empty: no server can be tried now, so fail at once.
+    them go to different fates first, then to different sites, and no server is named twice before all are named. Empty: no server can be
+    tried now, so fail at once.
     Source: seed-000 "Shadow message creation parameters"
     """
     remote_count, local_count = _counts(candidates, rule)
@@ -189,18 +193,52 @@ def plan(candidates: Sequence[Candidate], rule: PlacementRule, copies: int = 1) 
     if copies > 1:
         remote_count, local_count = remote_count * copies, local_count * copies
         usable = _spread(usable)
+    is_shared = any(candidate.shared is not NOT_SHARED for candidate in usable)
+    groups = _by_fate(usable, copies) if is_shared else [usable]
+    if copies == 1:
+        return tuple([server for group in groups for server in _in_turn(group, rule.home, remote_count, local_count)])
+    firsts: list[ServerName] = []
+    rests: list[ServerName] = []
+    for group in groups:
+        remote, local = _by_site(group, rule.home)
+        firsts += (*remote[:remote_count], *local[:local_count])
+        rests += (*islice(cycle(remote), len(remote), remote_count), *islice(cycle(local), len(local), local_count))
+    return (*firsts, *rests)
+
+
+def _in_turn(candidates: Iterable[Candidate], home: SiteName, remote_count: int, local_count: int) -> tuple[ServerName, ...]:
+    remote, local = _by_site(candidates, home)
+    return (*islice(cycle(remote), remote_count), *islice(cycle(local), local_count))
+
+
+def _by_site(candidates: Iterable[Candidate], home: SiteName) -> tuple[list[ServerName], list[ServerName]]:
+    """Those in other sites, and those in this one."""
     remote: list[ServerName] = []
     local: list[ServerName] = []
-    for candidate in usable:
-        (local if candidate.site == rule.home else remote).append(candidate.server)
-    if copies == 1:
-        return (*islice(cycle(remote), remote_count), *islice(cycle(local), local_count))
-    return (
-        *remote[:remote_count],
-        *local[:local_count],
-        *islice(cycle(remote), len(remote), remote_count),
-        *islice(cycle(local), len(local), local_count),
-    )
+    for candidate in candidates:
+        (local if candidate.site == home else remote).append(candidate.server)
+    return remote, local
+
+
+def _by_fate(candidates: Sequence[Candidate], copies: int) -> list[list[Candidate]]:
+    """Groups in the order in which they are to be tried: of another fate than this node; for several `copies`, first one of each fate."""
+    groups: dict[tuple[bool, int], list[Candidate]] = {}
+    met: list[ServerName] = []
+    for candidate in candidates:
+        count = sum(server in candidate.shared.others for server in met) if copies > 1 else 0
+        groups.setdefault((candidate.shared.is_own, count), []).append(candidate)
+        met.append(candidate.server)
+    return [groups[key] for key in sorted(groups)]
+
+
+def apart(servers: Iterable[ServerName], shared: Callable[[ServerName], Shared]) -> list[ServerName]:
+    """Those of these servers that can hold redundant copies at the same time: not of this node's fate, nor of that of one before."""
+    found: list[ServerName] = []
+    for server in servers:
+        its = shared(server)
+        if not its.is_own and not any(one in its.others for one in found):
+            found.append(server)
+    return found
 
 
 def may_get_copies(site: SiteName, rule: PlacementRule) -> bool:

@@ -171,6 +171,15 @@ class ReviewService:
             await self._context.ledger.transition(ids, lambda _, claim: claims.no_longer_chosen(claim, server))
         self._copy_repair.wake(0)
 
+    async def fate_is_shared(self, server: ServerName) -> None:
+        """The server may be lost together with this one, or with another that holds copies: place what it holds on another one too."""
+        after, shared = 0, self._context.shared_fate(server)
+        while page := await self._context.ledger.primaries_listed_on(server, PAGE, after):
+            after = page[-1].internal_id
+            ids = [message.envelope.message_id for message in page if message.claim.is_chosen(server)]
+            await self._context.ledger.transition(ids, lambda _, claim: claims.fate_shared(claim, server, shared))
+        self._copy_repair.wake(0)
+
     async def run(self) -> None:
         """Review requested messages in pages. If another node must act first, repeat later: soon at first, then less often."""
         try:
@@ -568,7 +577,8 @@ class ReviewService:
         context = self._context
         if claim is None:
             return Transition(None, None)
-        transition = claims.review(claim, context.me, party, answer, lease_runs, is_expired)
+        shared = context.shared_fate(party.server)
+        transition = claims.review(claim, context.me, party, answer, lease_runs, is_expired, shared)
         ends = claim.is_primary and transition.after is not None and not transition.after.is_primary
         if ends and not context.attempts.end_claim(message_id):
             return Transition(claim, claim, outcome=Outcome.WAIT)  # an attempt runs: claims end only between attempts

@@ -9,6 +9,7 @@ import random
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import field
 
+from shadowrelay.model.fate import NOT_SHARED, Shared
 from shadowrelay.model.ids import MessageId, ServerName, SiteName
 from shadowrelay.model.message import NO_ORDINALS, Content, Envelope, Ordinals
 from shadowrelay.model.ownership import Claim, CopyNumber, DiscardStatus, Notification, Role, StatusAnswer, Transition
@@ -30,7 +31,7 @@ CONTENT_TOO_LARGE = 552
 @dataclass(slots=True)
 class CopyResult:
     """The result of placing copies. `claim` is the last committed claim; `unsent` are servers on its list that certainly
-    stored nothing; `failures` are the reasons, in order."""
+    stored nothing; `failures` are the reasons, in order. `shared`: the servers of `stored` whose fate may keep their copy from counting."""
 
     claim: Claim
     stored: list[tuple[PeerDatabase, CopyNumber]] = field(default_factory=list)
@@ -40,6 +41,7 @@ class CopyResult:
     superseded_by: tuple[PeerDatabase, StatusAnswer] | None = None
     failures: list[str] = field(default_factory=list)
     attempts_count: int = 0  # servers actually tried
+    shared: dict[ServerName, Shared] = field(default_factory=dict)
     _verdict: Transition | None = None  # cached: the ledger usually asks with the same claim again
 
     def known(self, claim: Claim | None) -> Claim:
@@ -59,11 +61,25 @@ class CopyResult:
         if not self.stored:
             return Transition(claim, known)
         for party, number in self.stored:
-            chosen = claims.placed(known, number, party)
+            chosen = claims.placed(known, number, party, self.shared.get(party.server, NOT_SHARED))
             assert chosen.after is not None
             known, outcome = chosen.after, outcome or chosen.outcome
         self._verdict = Transition(claim, known, outcome=outcome)
         return self._verdict
+
+    def redundant_count(self, message_id: MessageId) -> int:
+        """How many of the stored copies count."""
+        if not self.shared:
+            return len(self.stored)
+        after = self.verdict(message_id, self.claim).after
+        return 0 if after is None else sum(after.is_chosen(party.server) for party, _ in self.stored)
+
+    def not_redundant(self, message_id: MessageId) -> tuple[ServerName, ...]:
+        """The servers whose copies do not count."""
+        if not self.shared:
+            return ()
+        after = self.verdict(message_id, self.claim).after
+        return tuple([party.server for party, _ in self.stored if after is not None and not after.is_chosen(party.server)])
 
     def outcome(self, message_id: MessageId, claim: Claim | None) -> Transition:
         """As `verdict`, for a message that may have been delivered meanwhile. Notifications queued before the copy was stored had
@@ -117,8 +133,9 @@ class Copier:
         self._chance = chance
         self._rule_of: tuple[Settings, placement.PlacementRule, Mapping[ServerName, SiteName]] | None = None
 
-    def plan(self, message_id: MessageId, claim: Claim | None = None, copies: int = 1) -> tuple[ServerName, ...]:
-        """The order of attempts for a new message (`claim` None) or one that needs so many copies; empty: no server to try."""
+    def plan(self, message_id: MessageId, claim: Claim | None = None, copies: int = 1, *, is_apart: bool = False) -> tuple[ServerName, ...]:
+        """The order of attempts for a new message (`claim` None) or one that needs so many copies; empty: no server to try. `is_apart`: no
+        server of this node's fate, whose copy would not count."""
         context = self._context
         settings = context.settings
         candidates: list[placement.Candidate] = []
@@ -131,10 +148,13 @@ class Copier:
                 continue
             if claim is not None and not self._may_place_on(message_id, claim, state.party):
                 continue
+            shared = context.shared_fate(peer.name)
+            if shared is not NOT_SHARED and self._is_useless(claim, peer.name, shared, state.party, is_apart=is_apart):
+                continue
             breaker = state.breaker
             may_try = not state.is_forgotten and placement.may_try(breaker, now)
             was_silent = breaker.opened_at is not None and placement.state_of(breaker, now) == "half-open"
-            candidates.append(placement.Candidate(peer.name, peer.site, may_try, state.copies_in_flight, was_silent))
+            candidates.append(placement.Candidate(peer.name, peer.site, may_try, state.copies_in_flight, was_silent, shared))
         if len(candidates) > 1:
             self._chance.shuffle(candidates)
         if context.redirect_to:  # an administrator named them, so the sites do not matter
@@ -149,6 +169,14 @@ class Copier:
             rule = placement.rule_of(settings.transport, settings.server.site, sites.values())
             self._rule_of = (settings, rule, sites)
         return self._rule_of[1:]
+
+    @staticmethod
+    def _is_useless(claim: Claim | None, server: ServerName, shared: Shared, party: PeerDatabase, *, is_apart: bool) -> bool:
+        """Whether a copy there would change nothing, as it does not count: none is wanted that does not, or there is one already."""
+        if claim is None:
+            return is_apart and shared.is_own
+        entry = claim.copy_on(server)
+        return entry is not None and entry.database == party.database and not rules.is_apart(claim, server, shared)
 
     def _may_place_on(self, message_id: MessageId, claim: Claim, party: PeerDatabase) -> bool:
         entry = claim.copy_on(party.server)
@@ -271,8 +299,12 @@ class Copier:
                     is_over = await self._try(server, offer, (context.clock.awake() + seconds, None), was_listed, result)
             finally:
                 state.copies_in_flight -= 1
-            if is_over:
+            if is_over and (server not in result.shared or result.superseded_by is not None):
                 break
+            if is_over:  # it was found to share a fate only now: another one is tried, and it keeps its copy
+                if not any(not context.shared_fate(other).is_own for other in job.left):
+                    break
+                continue
             job.busy.discard(server)
             job.stall_seconds -= seconds
         return result
@@ -341,6 +373,11 @@ class Copier:
         context.leases.began(message_id, server, answer.began_awake, is_confirmed=True)
         context.leases.proved(server, answer.server_database, answer.began_awake)
         result.stored.append((party, offer.number))
+        if (shared := context.shared_fate(server)) is not NOT_SHARED:
+            result.shared[server] = shared
+            if shared.is_own or any(other.server in shared.others for other, _ in result.stored):
+                what = context.peers.fates.what_keeps(server)
+                result.failures.append(f"{server}: its copy is not redundant, as it shares its fate: {what}")
         return True
 
     def _tell(self, server: ServerName, error: PeerUnavailable) -> None:

@@ -52,7 +52,8 @@ class TrackService:
             return NUMBER_USED_UP
         previous = PeerDatabase(peer.server, peer.database)
         wanted = transport.shadow_copies if context.settings.is_copied(envelope.connector) else 0
-        claim = claims.relayed_claim(context.me, previous, offer.number, len(envelope.recipients), wanted)
+        shared = context.shared_fate(peer.server)
+        claim = claims.relayed_claim(context.me, previous, offer.number, len(envelope.recipients), wanted, shared)
         now, started = context.now(), context.clock.awake()
         envelope = delivery_rules.by_this_clock(envelope, now)
         message = NewMessage(envelope, claim, Origin.CLIENT, now, delivery_rules.remember_until(now, transport))
@@ -72,13 +73,16 @@ class TrackService:
             raise
         context.leases.began(message_id, peer.server, began_awake, is_confirmed=True)
         elapsed = timedelta(seconds=context.clock.awake() - started)
+        replication = Replication.FAILED if shared.is_own else Replication.SUCCESS
         context.tracking.write(
             tracking.receive(
-                context.me.server, stored, at=context.now(), replication=Replication.SUCCESS, ack_elapsed=elapsed, size=content.size,
-                copies=(1, max(wanted, 1)), previous_hop=peer.server,
+                context.me.server, stored, at=context.now(), replication=replication, ack_elapsed=elapsed, size=content.size,
+                copies=(0 if shared.is_own else 1, max(wanted, 1)), previous_hop=peer.server,
+                shared_fate=(peer.server,) if shared.is_own else (),
             )
         )  # fmt: skip
-        context.counts.acknowledged[Replication.SUCCESS] += 1
+        context.counts.acknowledged[replication] += 1
+        context.counts.shared_fate += shared.is_own
         if stored.claim.missing_count:
             self._copy_repair.want(message_id)
         self._deliver.deliver_accepted(stored, None if content.path is not None else content)

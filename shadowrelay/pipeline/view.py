@@ -35,7 +35,7 @@ from shadowrelay.pipeline.draining import DrainService
 from shadowrelay.pipeline.message_desk import MessageDesk
 from shadowrelay.pipeline.next_hop_queue import NextHopQueue
 from shadowrelay.pipeline.peerbook import PeerState
-from shadowrelay.pipeline.placement import may_get_copies, new_mail, rule_of
+from shadowrelay.pipeline.placement import apart, may_get_copies, new_mail, rule_of
 from shadowrelay.pipeline.pressure_rules import Level, Pressure
 from shadowrelay.pipeline.rolled_back import OLDER_COPY, RolledBackService
 from shadowrelay.pipeline.router import is_smart_host
@@ -59,6 +59,8 @@ _NOT_SUSPENDED = {
     QueueKind.HANDED_OVER: "nothing is attempted in it",
     QueueKind.POISON: "nothing is attempted in it",
 }
+
+TAKERS = (Takes.YES, Takes.UNKNOWN, Takes.NO)
 
 _log = structlog.get_logger()
 
@@ -315,6 +317,7 @@ class View:
                     last_error=state.last_error or (context.peers.reason_against_copies(server) if takes is Takes.NO else ""),
                     takes_over_in=_time_left(takeovers.get(server)),
                     takes_copies=takes,
+                    shared_fate=context.peers.fates.in_words(server),
                 )
             )
         forgotten = {row.server: row.is_forgotten for row in await context.ledger.peers()}
@@ -478,11 +481,12 @@ class View:
     def new_mail(self) -> NextMessage:
         """What happens to the next message: the only place that says so. Outcomes of placements decide, see `placement.CopyEvidence`."""
         context, settings = self._context, self._context.settings
-        takers = [context.peers.takes_copies(server) for server in self._candidates()]
+        takers = [context.peers.takes_copies(server) for server in self._candidates_apart()]
+        sharers = context.peers.fates.own_sharers
         taking, wanted = takers.count(Takes.YES), settings.copies_wanted if context.is_enabled else 0
         outcome = new_mail(takers, wanted, rejects=settings.transport.reject_message_on_shadow_failure)
         if outcome in (NewMail.COPIED, NewMail.NOT_COPIED):
-            return NextMessage(outcome, taking, wanted, "")
+            return NextMessage(outcome, taking, wanted, "", sharers)
         if outcome is NewMail.UNKNOWN:
             said = "may not get its copies"
         elif outcome is NewMail.REFUSED:
@@ -491,8 +495,21 @@ class View:
                 outcome, said = NewMail.FEWER, f"{said}, except on {', '.join(others)}"
         else:
             said = f"is accepted {'without a copy' if not taking else f'with {taking} of {wanted} copies'}"
-        reasons = "; ".join(context.peers.reasons_against_copies()) or "too few peers are configured"
-        return NextMessage(outcome, taking, wanted, f"new mail {said}: {reasons}")
+        reasons = [*context.peers.reasons_against_copies(), *self._shared_fates()]
+        return NextMessage(outcome, taking, wanted, f"new mail {said}: {'; '.join(reasons) or 'too few peers are configured'}", sharers)
+
+    def _candidates_apart(self) -> list[ServerName]:
+        """The peers whose copies count at the same time; of those that share a fate, one that takes copies."""
+        candidates, peers = self._candidates(), self._context.peers
+        return apart(sorted(candidates, key=lambda server: TAKERS.index(peers.takes_copies(server))), self._context.shared_fate)
+
+    def _shared_fates(self) -> Iterator[str]:
+        """Why the copies of peers that take them do not count."""
+        peers, counted = self._context.peers, self._candidates_apart()
+        for server in self._candidates():
+            if server not in counted and peers.takes_copies(server) is not Takes.NO:
+                what = peers.fates.in_words(server)
+                yield f"{server}: a copy there is not redundant, {_in_sharing_words(what)}"
 
     def _candidates(self) -> list[ServerName]:
         """The peers that may get copies."""
@@ -505,7 +522,8 @@ class View:
         """Whether new mail would get its copies if the peers recover that live and store none: then it is refused, and yet this node is not
         out of service."""
         peers, wanted = self._context.peers, self._context.settings.copies_wanted
-        return sum(peers.takes_copies(server) is Takes.YES or peers.may_recover(server) for server in self._candidates()) >= wanted
+        able = [server for server in self._candidates() if peers.takes_copies(server) is Takes.YES or peers.may_recover(server)]
+        return len(apart(able, self._context.shared_fate)) >= wanted
 
     def _unprotected(self) -> Iterator[str]:
         """Why mail that was accepted has fewer copies than it should."""
@@ -516,6 +534,13 @@ class View:
                 yield f"copies on {server} are not confirmed since it came back: it is asked about each, and what it lost is copied again"
         if count := self._copy_repair.failing_count:
             yield f"accepted messages with fewer copies than wanted: {count}; the copies are tried again"
+
+
+def _in_sharing_words(what: str) -> str:
+    if not what:
+        return "as it may be lost together with another server that gets one"
+    labels = what.removeprefix("machine").lstrip(", ")
+    return "as " + " and ".join(["it runs on this machine"] * what.startswith("machine") + [f"both have the label {labels}"] * bool(labels))
 
 
 def _time_left(seconds: float | None) -> timedelta | None:

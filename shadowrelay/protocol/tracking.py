@@ -39,12 +39,23 @@ EXPIRED = Reply(550, "4.4.7", "QUEUE.Expired; message expired")  # docs/sources.
 
 
 def haredirect(
-    node: ServerName, stored: StoredMessage, *, at: datetime, server: ServerName, elapsed: timedelta, size: int | None = None
+    node: ServerName,
+    stored: StoredMessage,
+    *,
+    at: datetime,
+    server: ServerName,
+    elapsed: timedelta,
+    size: int | None = None,
+    shared_fate: str = "",
 ) -> TrackingEvent:
-    """Primary: the shadow copy is on `server`. Written before RECEIVE, and again for each later placement."""
+    """Primary: the shadow copy is on `server`. Written before RECEIVE, and again for each later placement. `shared_fate`: what keeps it
+    from being redundant."""
+    custom_data: CustomData = (("ShadowElapsed", f"{elapsed.total_seconds():.6f}"),)
+    if shared_fate:
+        custom_data += (("SharedFate", shared_fate),)
     return _row(
         at, EventId.HAREDIRECT, EventSource.SMTP, stored.envelope, stored.internal_id, _size(stored) if size is None else size,
-        client=node, server=server, custom_data=(("ShadowElapsed", f"{elapsed.total_seconds():.6f}"),),
+        client=node, server=server, custom_data=custom_data,
     )  # fmt: skip
 
 
@@ -70,9 +81,11 @@ def receive(
     size: int | None = None,
     copies: tuple[int, int] = (0, 1),
     previous_hop: ServerName = NO_SERVER,
+    shared_fate: Sequence[ServerName] = (),
 ) -> TrackingEvent:
     """Primary: acknowledged to the client. Both times count from the end of the content; `None` where there is no copy. `copies`: made
-    and wanted, told where more than one is wanted. `previous_hop`: it relayed the message, and keeps the shadow (`TRACK`)."""
+    and wanted, told where more than one is wanted. `previous_hop`: it relayed the message, and keeps the shadow (`TRACK`). `shared_fate`:
+    servers whose copies are not redundant."""
     custom_data: CustomData = (("Replication", replication), ("AckElapsed", f"{ack_elapsed.total_seconds():.6f}"))
     if shadow_elapsed is not None:
         custom_data += (("ShadowElapsed", f"{shadow_elapsed.total_seconds():.6f}"),)
@@ -80,6 +93,8 @@ def receive(
         custom_data += (("Copies", f"{copies[0]}/{copies[1]}"),)
     if previous_hop:
         custom_data += (("ShadowAt", previous_hop),)
+    if shared_fate:
+        custom_data += (("SharedFate", "|".join(shared_fate)),)
     envelope = stored.envelope
     if envelope.original_client:
         custom_data += ((ORIGINAL_CLIENT, envelope.original_client),)

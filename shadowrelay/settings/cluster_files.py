@@ -58,6 +58,8 @@ REVOKED_FILE = b"# The certificates of nodes whose key was stolen, or their SHA-
 AUTHORITY_NAME = "mail nodes"
 REMOVED = ".removed"  # ending of the directory of a node that was removed
 
+ONE_FATE = "all nodes run on one machine and are lost with it: copies there count, but this is for trying only"
+
 Parsed = TypeVar("Parsed")
 
 
@@ -85,6 +87,11 @@ class ClusterPlan:
     next_hops: tuple[HostPort, ...]
     is_on_one_machine: bool
     is_in_containers: bool = False
+
+    @property
+    def is_one_fate(self) -> bool:
+        """All nodes run on one machine: they have one host."""
+        return len({node.address.host for node in self.nodes}) == 1
 
 
 def planned_by(answers: Answers) -> ClusterPlan:
@@ -198,7 +205,8 @@ def _lines(cluster: ClusterPlan, node: PlannedNode) -> Iterator[str]:
     yield from _table("[server]", name=node.name, site=node.site, boundary=cluster.boundary, data_directory=where["data"])
     yield from (
         "",
-        "[transport]",
+        f"[transport] # {ONE_FATE}" if cluster.is_one_fate else "[transport]",
+        *(["shared_fate_is_redundant = true"] if cluster.is_one_fate else []),
         "# A message that no other node can hold a copy of is refused with 451, and the sender tries again. false: it is",
     )
     yield from ("# accepted with a single copy, which is lost with this node's disk.", "reject_message_on_shadow_failure = true")

@@ -11,7 +11,7 @@ from shadowrelay.settings.values import Preference, ReceiveConnector, Redundancy
 
 def promises(settings: Settings) -> list[str]:
     """Sentences for an operator, the most important first."""
-    about = (_about_copies, _about_boundary, _about_failures, _about_senders, _about_delivery, _about_safety_net)
+    about = (_about_copies, _about_fates, _about_boundary, _about_failures, _about_senders, _about_delivery, _about_safety_net)
     return [sentence for each in about for sentence in each(settings)]
 
 
@@ -37,6 +37,22 @@ def _about_copies(settings: Settings) -> Iterator[str]:
             f"reject_message_on_shadow_failure = false means: if that fails for {timeout}, the message is accepted all the same. It is "
             "lost with this server's disk until a peer takes a copy. Log, metrics and /health/ready report it."
         )
+
+
+def _about_fates(settings: Settings) -> Iterator[str]:
+    transport = settings.transport
+    if not (transport.shadow_redundancy_enabled and settings.copies_wanted):
+        return
+    if transport.shared_fate_is_redundant:
+        yield (
+            "shared_fate_is_redundant = true means: a copy on this machine, or where a label of failure_domains is the same, counts as "
+            "redundant. Mail that has no other copy is lost with the machine. It is for trying several nodes on one machine."
+        )
+        return
+    labels = settings.server.failure_domains
+    also = f", and has none of the labels {_listed(labels)}," if labels else ""
+    outcome = "is refused" if transport.reject_message_on_shadow_failure else "is accepted and reported as not redundant"
+    yield f"A copy counts only if its server runs on another machine{also or ''} than this one; a message without such a copy {outcome}."
 
 
 def _about_boundary(settings: Settings) -> Iterator[str]:

@@ -6,7 +6,7 @@ without its passwords and keys, which only the connecting library needs.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from fractions import Fraction
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
@@ -28,6 +28,19 @@ _PASSWORD = re.compile(r"(?<=://)([^/:@]*):([^/]*)@")
 _QUERY = re.compile(r"\?.*")
 _SECRET_NAME = re.compile(r"(?i)key|secret|token|pass|cred|sas|sign|auth|conn")
 _SECRET_LENGTH_MIN = 4  # shorter text occurs in too many words to be replaced
+
+
+def is_loopback(host: str) -> bool:
+    """Whether this host is this machine, and no other."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower().rstrip(".") == "localhost"
+
+
+def own_hosts(listens: Iterable[HostPort]) -> frozenset[str]:
+    """Hosts of this machine at which it listens, without those that stand for all its addresses."""
+    return frozenset([listen.host for listen in listens]) - {"0.0.0.0", "::"}
 
 
 def checked_target(target: str) -> str:

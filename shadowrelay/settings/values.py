@@ -53,6 +53,7 @@ MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
 
+FailureDomain = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._-]+$")]
 LABEL = Field(min_length=1, max_length=64, pattern=r"^[!-~]+$")
 Count = Annotated[int, Field(strict=True)]
 
@@ -123,6 +124,9 @@ class Server(Section):
     boundary: Annotated[BoundaryName, LABEL] = BoundaryName("default")
     """Transport high availability boundary. Only peers of the same boundary hold copies; others are refused.
     Also one that is not named may span several sites (docs/sources.md). Source: seed-000"""
+    failure_domains: Annotated[tuple[FailureDomain, ...], Field(max_length=8)] = ()
+    """Labels of what this node may be lost with: rack, hypervisor, power supply. Servers with a label in common share a fate, as those on
+    one machine do; the machine is known by itself. A copy there is not redundant. At most 8. Source: design 6.15"""
     data_directory: Path = Path("/var/lib/shadowrelay")
     """Queue database and content. Relative paths are relative to this file. Never restore an old copy of it."""
     content_memory_limit: Annotated[Size, Field(ge=8_000_000, le=1_000_000_000_000)] = 128_000_000
@@ -144,6 +148,9 @@ class Transport(Section):
     """When max_acknowledgement_delay is over: true first places a copy on a peer, if one takes it, false answers 250. Source: msp-tc"""
     shadow_copies: Annotated[Count, Field(ge=1, le=3)] = 1
     """On how many other servers each message is kept: as many nodes may be destroyed at once. Exchange makes one copy."""
+    shared_fate_is_redundant: bool = False
+    """true: a copy on the same machine, or where a label of failure_domains is the same, counts. For trying several nodes on one machine:
+    mail is then lost with that machine, although it was called redundant. Source: design 6.15"""
     shadow_message_preference_setting: Preference = Preference.PREFER_REMOTE
     """Where copies go: PreferRemote, RemoteOnly or LocalOnly. Without peers in other sites it has no effect. Source: seed-000, msp-tc"""
     max_retries_for_remote_site_shadow: Annotated[Count, Field(ge=0, le=255)] = Field(default_factory=_remote_retries)

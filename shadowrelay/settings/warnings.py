@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime
-from ipaddress import IPv6Network, ip_address, ip_network
+from ipaddress import IPv6Network, ip_network
 
 from shadowrelay.ownership import rules
 from shadowrelay.pipeline.router import covers
 from shadowrelay.settings import certificates
-from shadowrelay.settings.texts import Network, format_size
+from shadowrelay.settings.texts import Network, format_size, is_loopback, own_hosts
 from shadowrelay.settings.values import Preference, ReceiveConnector, Redundancy, Settings
 
 MESSAGE_SIZE_BYTES_MIN = 64_000
@@ -57,6 +57,12 @@ def _about_redundancy(settings: Settings) -> Iterator[str]:
         )
     elif remote and not local and preference is Preference.LOCAL_ONLY:
         yield f"transport.shadow_message_preference_setting is LocalOnly, but no peer stands in site {settings.server.site}: {outcome}"
+    on_this_machine = [peer.name for peer in candidates if _is_here(peer.address.host, settings)]
+    if len(on_this_machine) == len(candidates) and not transport.shared_fate_is_redundant:
+        yield (
+            f"all peers that may hold copies run on this machine, so no copy is redundant: {outcome}; add peers on other machines, or set "
+            "transport.shared_fate_is_redundant to try this one"
+        )
     usable, wanted = _servers_for_copies(settings), transport.shadow_copies
     if 0 < usable < wanted:
         fewer = "every message will be refused with 451" if transport.reject_message_on_shadow_failure else "messages have fewer copies"
@@ -237,7 +243,7 @@ def _about_routes(settings: Settings) -> Iterator[str]:
 def _about_places(settings: Settings) -> Iterator[str]:
     if settings.tracking.directory.is_relative_to(settings.server.data_directory):
         yield "tracking.directory is inside server.data_directory: a wiped queue takes the evidence along; put it elsewhere"
-    if not _is_loopback(settings.admin.listen.host):
+    if not is_loopback(settings.admin.listen.host):
         yield f"admin.listen is {settings.admin.listen}: the token travels unencrypted; use 127.0.0.1, and tls_listen for other machines"
 
 
@@ -268,8 +274,6 @@ def _about_back_pressure(settings: Settings) -> Iterator[str]:
         yield "back_pressure.private_bytes_limit is less than twice server.content_memory_limit: ordinary load refuses mail; raise it"
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+def _is_here(host: str, settings: Settings) -> bool:
+    """Whether a peer's address is one of this machine, as far as the configuration shows."""
+    return is_loopback(host) or host in own_hosts(one.listen for one in settings.receive_connectors)

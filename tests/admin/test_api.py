@@ -119,7 +119,7 @@ async def test_the_node_says_who_it_is(http):
         "former_database": "", "settings": {"transport": {"shadow_timeout": "5s"}},
         "new_mail": {
             "outcome": "fewer", "takers_count": 0, "copies_wanted": 1,
-            "sentence": "new mail is accepted without a copy: mx2: no answer",
+            "sentence": "new mail is accepted without a copy: mx2: no answer", "shared_fate": [],
         },
     } == body  # fmt: skip
 

@@ -43,6 +43,7 @@ boundary = "interop"
 data_directory = "data"
 
 [transport]
+shared_fate_is_redundant = true
 reject_message_on_shadow_failure = true
 shadow_heartbeat_frequency = "1s"
 shadow_resubmit_time_span = "20s"

@@ -21,6 +21,7 @@ class FakeMachine:
     limit: int = 8 * GB
     memory: MemoryUse | None = field(default_factory=lambda: MemoryUse(1 * GB, 8 * GB))
     collections_count: int = 0
+    boot: str = ""
 
     def disk(self, directory: Path) -> Disk:
         if self.error is not None:
@@ -28,6 +29,9 @@ class FakeMachine:
         if directory in self.errors:
             raise self.errors[directory]
         return self.disks.get(directory, Disk(self.free, self.size, 1))
+
+    def boot_id(self) -> str:
+        return self.boot
 
     def private_bytes(self) -> int | None:
         return self.private

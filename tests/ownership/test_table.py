@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import shadowrelay.ownership
+from shadowrelay.model.fate import Shared
 from shadowrelay.model.ids import DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import Ordinals
 from shadowrelay.model.ownership import (
@@ -98,6 +99,7 @@ EVENTS: dict[str, Event] = {
         lambda party=party, runs=runs: claims.released_acknowledged(claim, party, runs) for party in PARTIES for runs in (True, False)
     ),
     "no_longer_chosen": lambda claim: (lambda party=party: claims.no_longer_chosen(claim, party.server) for party in PARTIES),
+    "fate_shared": lambda claim: (lambda party=party: claims.fate_shared(claim, party.server, Shared(is_own=True)) for party in PARTIES),
     "choosing_again": lambda claim: (lambda party=party: claims.choosing_again(claim, ME, party.server) for party in PARTIES),
     "client_refused": lambda claim: iter((lambda: claims.client_refused(claim),)),
     "copies_now_wanted": lambda claim: (

@@ -37,6 +37,16 @@ CASES = (
     (TRANSPORT + "reject_message_on_shadow_failure = true", "the message is refused (451), and the sender tries again"),
     (NODE, "A message is answered 250 when another server has a synced copy. It then survives the loss of any single server"),
     (TRANSPORT + "shadow_copies = 2", "when 2 other servers have synced copies. It then survives the loss of any 2 servers at once"),
+    (
+        NODE,
+        "A copy counts only if its server runs on another machine than this one; a message without such a copy is accepted and reported",
+    ),
+    (TRANSPORT + "reject_message_on_shadow_failure = true", "on another machine than this one; a message without such a copy is refused"),
+    (
+        NODE.replace("[[peers]]", 'failure_domains = ["rack7"]\n[[peers]]', 1),
+        "another machine, and has none of the labels rack7, than this one",
+    ),
+    (TRANSPORT + "shared_fate_is_redundant = true", "Mail that has no other copy is lost with the machine. It is for trying"),
     (TRANSPORT + "shadow_redundancy_enabled = false", "no copies are made. Mail on this server is lost with its disk"),
     (TRANSPORT + 'shadow_resubmit_time_span = "20m"', "If this server is silent for 20m"),
     (NODE, "After a cut of more than 3h recipients may get copied mail twice"),
@@ -154,6 +164,16 @@ def test_a_connector_by_which_only_copies_come_does_not_say_whether_mail_is_copi
     ]
 
     assert [0, 1, 1, 1] == found
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "192.0.2.7"])
+def test_peers_on_this_machine_only_are_warned_of(host: str, tmp_path: Path) -> None:
+    text = TRANSPORT.replace("mx1.west.example:25", f"{host}:25").replace("127.0.0.1:2525", "192.0.2.7:2525")
+
+    assert 1 == sum("so no copy is redundant" in line for line in warnings(settings_of(text, tmp_path)))
+    assert not any("fate" in line for line in warnings(settings_of(text + "shared_fate_is_redundant = true", tmp_path)))
+    elsewhere = '[[peers]]\nname = "c.example"\nsite = "c"\naddress = "198.51.100.1:25"\n'
+    assert not any("so no copy is redundant" in line for line in warnings(settings_of(text + elsewhere, tmp_path)))
 
 
 def test_without_redundancy_and_with_a_route_for_all_nothing_is_promised_that_does_not_hold(tmp_path: Path) -> None:

@@ -52,6 +52,25 @@ def test_compose_runs_the_nodes_where_that_is_wanted(tmp_path: Path) -> None:
     assert up.endswith(" docker compose --file /etc/shadowrelay/compose.yaml up --detach")  # Compose 1.29 and 2 find it so
 
 
+@pytest.mark.parametrize(
+    ("addresses", "is_set"),
+    [
+        (("127.0.0.1:2601", "127.0.0.1:2602"), True),
+        (("192.0.2.11:2601", "192.0.2.11:2602"), True),
+        (("192.0.2.11:25", "198.51.100.11:25"), False),
+        (("192.0.2.11:2601", "192.0.2.11:2602", "198.51.100.11:25"), False),  # the third can have the copies
+    ],
+)
+def test_copies_on_one_machine_count_only_where_all_addresses_are_of_one_and_that_is_said(
+    tmp_path: Path, addresses: tuple[str, ...], is_set: bool
+) -> None:
+    said = run(tmp_path, *nodes(*(f"n{number}.example,here,{address}" for number, address in enumerate(addresses))), *MAIL).output
+    written = [configuration.load(path).settings.transport.shared_fate_is_redundant for path in tmp_path.glob("*/node.toml")]
+
+    assert {is_set} == set(written)
+    assert is_set == ("shared_fate_is_redundant = true is set, because all these addresses are of one machine" in said)
+
+
 def test_compose_is_not_for_nodes_on_one_machine(tmp_path: Path) -> None:
     result = run(tmp_path, *nodes("a.example,here,127.0.0.1:2601", "b.example,here,127.0.0.1:2602"), *MAIL, "--compose")
 

@@ -84,6 +84,24 @@ def test_a_healthy_cluster_is_redundant_and_says_who_holds_what_for_whom(nodes: 
     assert [] == document["missing"]
 
 
+def test_copies_that_count_on_one_machine_are_said_to_be_lost_with_it(nodes: TwoNodes) -> None:
+    nodes.new_mail = dict.fromkeys((EAST, WEST), a_mail("copied") | {"shared_fate": [WEST]})
+    nodes.transport["transport.shared_fate_is_redundant"] = True
+    result = run()
+
+    assert (0, True) == (
+        result.exit_code,
+        result.stdout.startswith("New mail is redundant; shared_fate_is_redundant on mx1.east and mx1.west: "),
+    )
+    assert "copies count that are lost together with the server" in result.stdout
+
+
+def test_where_only_peers_of_the_same_fate_take_copies_that_is_the_reason(nodes: TwoNodes) -> None:
+    nodes.new_mail[EAST] = a_mail("fewer", 0) | {"shared_fate": [WEST]}
+
+    assert "NOT REDUNDANT on mx1.east: no peer on another machine, with other failure_domains, takes copies now" in run().stdout
+
+
 def test_a_node_that_is_gone_is_missing_and_it_is_said_when_its_mail_is_taken_over(nodes: TwoNodes) -> None:
     nodes.silent = [EAST]
     nodes.peers[WEST] = [

@@ -2,7 +2,9 @@
 
 import pytest
 
+from shadowrelay.model.fate import Shared
 from shadowrelay.model.ids import ServerName, SiteName
+from shadowrelay.model.values import replace
 from shadowrelay.pipeline.placement import Candidate, PlacementRule, budget, pause_after, plan, rule_of
 from shadowrelay.settings.values import Preference, Transport
 
@@ -45,6 +47,30 @@ PLANS = [
 @pytest.mark.parametrize(("candidates", "given", "expected"), [case[1:] for case in PLANS], ids=[case[0] for case in PLANS])
 def test_the_order_of_attempts(candidates, given, expected):
     assert tuple(expected.split()) == plan(candidates, given)
+
+
+def sharing(candidate, *others, is_own=False):
+    return replace(candidate, shared=Shared(is_own, frozenset(ServerName(other) for other in others)))
+
+
+OF_FATES = [
+    ("another machine comes before another site", [sharing(R1, is_own=True), L1], rule(remote=2, local=1), 1, "l1 r1 r1"),
+    ("of several copies, to different machines first", [sharing(R1, "r2"), sharing(R2, "r1"), L1], rule(remote=2, local=1), 2, "r1 l1 r2"),
+    (
+        "the own machine is the last",
+        [sharing(L1, is_own=True), sharing(R1, "r2"), sharing(R2, "r1")],
+        rule(remote=1, local=1),
+        2,
+        "r1 r2 l1",
+    ),
+    ("remote only stays so", [sharing(R1, is_own=True), L1], rule(Preference.REMOTE_ONLY, 1, 2), 1, "r1"),
+]
+
+
+@pytest.mark.parametrize(("candidates", "given", "copies", "expected"), [case[1:] for case in OF_FATES], ids=[case[0] for case in OF_FATES])
+def test_fates_come_before_sites(candidates, given, copies, expected):
+    ordered = plan(candidates, given, copies)
+    assert expected.split() == (list(ordered) if copies == 1 else list(dict.fromkeys(ordered)))
 
 
 NORTH = SiteName("north")

@@ -51,6 +51,8 @@ identities = st.builds(
     seen=st.none() | st.builds(Seen, counters, counters, counters),
     is_draining=st.booleans(),
     common=st.lists(st.tuples(names_of_settings, values_of_settings), max_size=9).map(tuple),
+    machine=st.just("") | st.from_regex(r"[0-9a-f]{32}", fullmatch=True),
+    domains=st.lists(st.from_regex(r"[A-Za-z0-9._-]{1,64}", fullmatch=True), max_size=8).map(tuple),
 )
 envelopes = st.builds(
     Envelope,

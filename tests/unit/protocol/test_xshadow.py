@@ -47,6 +47,11 @@ HELLOS = [
         " settings=reject_message_on_shadow_failure:true,safety_net_hold_time:172800.5",
         replace(PLAIN, common=(("reject_message_on_shadow_failure", "true"), ("safety_net_hold_time", "172800.5"))),
     ),
+    (
+        f"server=mx1.east.example boundary=default database={A} incarnation=3 began=120 position=4711 span=10800"
+        f" machine={'0a' * 16} domains=rack7,hypervisor-3",
+        replace(PLAIN, machine="0a" * 16, domains=("rack7", "hypervisor-3")),
+    ),
 ]
 HELLO = HELLOS[1][0]
 ENVELOPE = Envelope(ID, "a@b.example", (Recipient("c@d.example"),), ARRIVED)
@@ -55,6 +60,13 @@ BAD_ENVELOPE = "501 5.5.4 Bad XSHADOW ENVELOPE"
 
 def encoded(value):
     return base64.urlsafe_b64encode(value if isinstance(value, bytes) else json.dumps(value).encode()).rstrip(b"=").decode()
+
+
+def test_a_machine_or_label_of_another_form_means_nothing() -> None:
+    """A later version may write them in another way: that is no reason to refuse it."""
+    told = parse_hello(f"{HELLOS[0][0]} machine=0A domains=rack7,,a/b,{'x' * 65},{','.join('abcdefgh')}")
+
+    assert ("", ("rack7", "a", "b", "c", "d")) == (told.machine, told.domains)
 
 
 @pytest.mark.parametrize(
