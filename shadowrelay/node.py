@@ -18,10 +18,13 @@ import uvloop
 
 from shadowrelay import __version__, credentials
 from shadowrelay.admin.api import make_application
+from shadowrelay.admin.audit import AuditTrail
 from shadowrelay.admin.metrics import PrometheusMetrics
+from shadowrelay.admin.people import People
 from shadowrelay.admin.server import AdminServer
 from shadowrelay.admin.token import read_or_create_token
 from shadowrelay.bounded import BoundedCalls
+from shadowrelay.console.pages import Desk, add_login, add_pages
 from shadowrelay.machine import LinuxMachine
 from shadowrelay.memory import ContentBudget, FreedMemory
 from shadowrelay.model.client_minute import ClientView, Counted
@@ -129,7 +132,12 @@ class Node:
         await self._services.pressure.look()  # before the first client
         listens = [settings.admin.listen, *([] if settings.admin.tls_listen is None else [settings.admin.tls_listen])]
         names = (settings.server.name, *(listen.host for listen in listens), *settings.admin.allowed_hosts)
-        application = make_application(self._services.view, self._metrics, token, __version__, names=names, read_only_token=read_only_token)
+        people = People(token, read_only_token, settings.admin.users)
+        trail = AuditTrail(self._clock.now)
+        application = make_application(self._services.view, self._metrics, people, __version__, trail=trail, names=names)
+        desk = Desk(settings, people, application, token, self._clock.now)
+        add_login(application, desk)
+        add_pages(application, desk)
         admin = [AdminServer(application, listens[0])]
         admin += [AdminServer(application, listen, self._admin_tls, self._peers_in) for listen in listens[1:]]
         for server in admin:

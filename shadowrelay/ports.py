@@ -25,6 +25,7 @@ from shadowrelay.model.queue import (
     DeliveredTo,
     ForkRetry,
     HeldCopy,
+    LoneMessages,
     MessagePage,
     NewMessage,
     NextHopServer,
@@ -365,6 +366,10 @@ class Ledger(Protocol):
 
     async def listed_counts(self) -> Mapping[ServerName, int]:
         """For each server, how many unfinished primary messages have it on their list."""
+        ...
+
+    async def lone_messages(self, living: Collection[ServerName]) -> LoneMessages:
+        """How many unfinished primary messages lack copies; `living`: the peers that are heard now."""
         ...
 
     async def read_content(self, place: ContentPlace) -> Content:

@@ -1,16 +1,19 @@
 """Resources of the API as pydantic models, from which OpenAPI is generated: a model and a function to fill it for each. RFC 9457."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from pydantic import BaseModel
 
+from shadowrelay.admin.audit import AuditEntry
 from shadowrelay.model.client_minute import ClientView
 from shadowrelay.model.drain_progress import DrainView
 from shadowrelay.model.ownership import Choice, CopyNumber, Role
 from shadowrelay.model.queue import (
     NEVER,
     ForkRetry,
+    LoneMessages,
     MessagePage,
     NextHopServer,
     NodeView,
@@ -40,7 +43,8 @@ class ServerOfNextHop(BaseModel):
 
 
 class Queue(BaseModel):
-    """One queue, named as in Exchange: `Server\\Submission`, `Server\\<next hop>`, `Server\\Shadow\\N` … `primary`: of a shadow queue."""
+    """One queue, named as in Exchange: `Server\\Submission`, `Server\\<next hop>`, `Server\\Shadow\\N` … `primary`: of a shadow queue.
+    `history`: messages in it in each minute of the last hour, oldest first, if that was asked for."""
 
     identity: str
     kind: str
@@ -59,6 +63,7 @@ class Queue(BaseModel):
     velocity: float
     primary: str
     servers: list[ServerOfNextHop]
+    history: list[int] = []
 
 
 class QueueRetried(BaseModel):
@@ -344,6 +349,15 @@ class BackPressureResource(BaseModel):
     resources: list[MeterResource]
 
 
+class Copies(BaseModel):
+    """Of this node's undelivered messages: `fewer_count` have fewer copies than wanted, `alone_count` of all are on no other server that
+    answers. A count of `counted_max` may be more."""
+
+    fewer_count: int
+    alone_count: int
+    counted_max: int
+
+
 class Readiness(BaseModel):
     """Whether mail is accepted now; `reasons` says why not. `is_degraded`: none, or not all of it."""
 
@@ -459,6 +473,24 @@ class RequestRemoved(BaseModel):
     is_removed: bool
 
 
+class AuditEntryResource(BaseModel):
+    """A write: `act` is its route, `on` its parameters, `outcome` "done" or why it was refused."""
+
+    at: datetime
+    by: str
+    role: str
+    client: str
+    act: str
+    on: str
+    outcome: str
+
+
+class Audit(BaseModel):
+    """What was changed since the start, newest first."""
+
+    entries: list[AuditEntryResource]
+
+
 class Problem(BaseModel):
     """RFC 9457."""
 
@@ -468,7 +500,14 @@ class Problem(BaseModel):
     detail: str = ""
 
 
-def queue_of(row: QueueRow) -> Queue:
+def audit_entry_of(entry: AuditEntry) -> AuditEntryResource:
+    """The resource for one write."""
+    return AuditEntryResource(
+        at=entry.at, by=entry.by, role=entry.role, client=entry.client, act=entry.act, on=entry.on, outcome=entry.outcome
+    )
+
+
+def queue_of(row: QueueRow, history: Sequence[int] = ()) -> Queue:
     """The resource for one queue."""
     return Queue(
         identity=row.identity, kind=row.kind.value, next_hop=row.next_hop, count=row.count, octets=row.octets,
@@ -477,7 +516,7 @@ def queue_of(row: QueueRow) -> Queue:
         suspended_since=None if row.suspended is None else row.suspended.since,
         suspended_by="" if row.suspended is None else row.suspended.by,
         delivery_type=_delivery_type_of(row), velocity=round(row.velocity, 3), primary=row.primary,
-        servers=list(map(_server_of, row.servers)),
+        servers=list(map(_server_of, row.servers)), history=list(history),
     )  # fmt: skip
 
 
@@ -513,6 +552,11 @@ def values_of(row: QueueRow, now: datetime) -> dict[str, Value]:
         "OldestAge": None if row.oldest_at is None else now - row.oldest_at,
         "Octets": row.octets,
     }
+
+
+def copies_of(found: LoneMessages) -> Copies:
+    """The resource for how many messages lack copies."""
+    return Copies(fewer_count=found.fewer_count, alone_count=found.alone_count, counted_max=found.counted_max)
 
 
 def summary_of(stored: StoredMessage) -> MessageSummary:

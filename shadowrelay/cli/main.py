@@ -30,6 +30,7 @@ from shadowrelay.cli.output import (
     say,
     visible,
 )
+from shadowrelay.cli.people_tokens import token
 from shadowrelay.cli.resubmissions import safety_net
 from shadowrelay.cli.sla import sla
 from shadowrelay.cli.status import status
@@ -88,6 +89,7 @@ app.add_typer(clients, name="clients")
 queue_commands.messages.command("find")(find)
 queue_commands.messages.command("trace")(trace)
 app.command("status")(status)
+app.command("token")(token)
 queue_commands.queue.command("redirect")(drain.redirect)
 app.command("drain")(drain.drain)
 app.command("undrain")(drain.undrain)

@@ -268,6 +268,16 @@ class QueueRow:
 
 
 @dataclass(frozen=True, slots=True)
+class LoneMessages:
+    """Of this node's unfinished messages: how many have fewer copies than wanted, and how many have none on a living server. Each is
+    counted up to `counted_max`."""
+
+    fewer_count: int
+    alone_count: int
+    counted_max: int
+
+
+@dataclass(frozen=True, slots=True)
 class HeldCopy:
     """A shadow message as its primary server is asked about it."""
 

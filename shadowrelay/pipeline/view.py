@@ -11,6 +11,7 @@ from shadowrelay.model.drain_progress import DrainState, DrainView
 from shadowrelay.model.ids import NO_DATABASE, BoundaryName, MessageId, ServerName, SiteName
 from shadowrelay.model.message import Content
 from shadowrelay.model.queue import (
+    LoneMessages,
     MessagePage,
     NodeView,
     PeerView,
@@ -121,6 +122,10 @@ class View:
                 for row in await self._context.ledger.queues()
             ]
         )
+
+    def history(self, row: QueueRow) -> tuple[int, ...]:
+        """See `admin.api.AdminView`."""
+        return self._velocities.history_of(row.kind, _depth_name(row), row.count)
 
     def _takeovers(self, groups: Sequence[ShadowGroup]) -> dict[ServerName, float]:
         """For each primary server that is not heard: in how many seconds its messages are taken over."""
@@ -433,6 +438,10 @@ class View:
     async def drain_view(self) -> DrainView:
         """See `admin.api.AdminView`."""
         return await self._drain.view()
+
+    async def lone_messages(self) -> LoneMessages:
+        """See `admin.api.AdminView`."""
+        return await self._context.ledger.lone_messages([server for server in self._context.peers.states if self._is_heard(server)])
 
     def pressure(self) -> tuple[Pressure, BackPressure]:
         """See `admin.api.AdminView`."""

@@ -59,6 +59,9 @@ _EXAMPLES: dict[tuple[type[Section], str], str] = {
     (model.Peer, "require_tls"): "true",
     (model.Admin, "tls_listen"): '"0.0.0.0:8026"',
     (model.Admin, "read_only_token_file"): '"token-to-read"',
+    (model.AdminUser, "name"): '"noc"',
+    (model.AdminUser, "role"): '"operator"',
+    (model.AdminUser, "token_hash"): '"$argon2id$v=19$m=65536,t=3,p=4$c2FsdHNhbHRzYWx0c2FsdA$aGFzaGhhc2hoYXNoaGFzaGhhc2hoYXNoaGFzaGhhc2g"',
     (model.Dns, "nameservers"): '["127.0.0.1:5353"]',
 }
 
@@ -77,9 +80,11 @@ _TABLES: tuple[tuple[str, type[Section]], ...] = (
     ("[tracking]", model.Tracking),
     ("[shipping]", model.Shipping),
     ("[admin]", model.Admin),
+    ("[[admin.users]]", model.AdminUser),
     ("[dns]", model.Dns),
 )
-_OPTIONAL_TABLES = frozenset({model.SiteLink, model.Site, model.Tls})
+_NESTED = frozenset({(model.Admin, "users")})  # lists of tables of their own
+_OPTIONAL_TABLES = frozenset({model.AdminUser, model.SiteLink, model.Site, model.Tls})
 _SHOWN_ONLY = (
     "require_tls", "site", "nameservers", "tls_listen", "read_only_token_file", "peer_revoked",
     "auth", "tls_names", "tls_authority", "tls_certificate", "tls_key",
@@ -94,7 +99,7 @@ def example() -> str:
     for title, section in _TABLES:
         lines += ["", "", *_comment(inspect.getdoc(section) or ""), f"{'#' if section in _OPTIONAL_TABLES else ''}{title}"]
         for name, field in section.model_fields.items():
-            if field.annotation in sections:
+            if field.annotation in sections or (section, name) in _NESTED:
                 continue  # it has a table of its own
             lines += ["", *_comment(_description(field)), _line(section, name, field)]
     return "\n".join(lines) + "\n"

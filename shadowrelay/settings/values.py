@@ -41,6 +41,7 @@ from shadowrelay.settings.texts import (
     Pattern,
     Size,
     SizeOrShare,
+    TokenHash,
     checked_options,
     checked_target,
     shown_options,
@@ -112,6 +113,15 @@ class Redundancy(StrEnum):
     def tracks(self) -> bool:
         """The previous hop keeps the shadow (`TRACK`)."""
         return self in (Redundancy.PREVIOUS_HOP, Redundancy.BOTH)
+
+
+class AdminRole(StrEnum):
+    """`role` of a person in `[[admin.users]]`."""
+
+    VIEWER = "viewer"
+    AUDITOR = "auditor"
+    OPERATOR = "operator"
+    ADMINISTRATOR = "administrator"
 
 
 class Server(Section):
@@ -577,6 +587,19 @@ class Shipping(Section):
     """Options of fsspec's store, like { endpoint_url = "https://…", key = "…", secret = "…" }. What looks secret is never printed."""
 
 
+class AdminUser(Section):
+    """A person with a token of his own for console, API and commands. `shadowrelay token` makes one."""
+
+    name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._@ -]*$")]
+    """Under which the person acts: in listings, the operator log and the audit page."""
+    role: AdminRole
+    """viewer: sees the state. auditor: also who did what. operator: also acts, and reads messages. administrator: everything."""
+    token_hash: TokenHash
+    """Of the person's token, by argon2. Give all nodes the same: then a person may act on each of them, through any."""
+    sees_messages: bool = False
+    """Of a viewer: also subjects and addresses. Everybody else sees them."""
+
+
 class Admin(Section):
     """The HTTP API, metrics and health."""
 
@@ -594,6 +617,8 @@ class Admin(Section):
     read_only_token_file: Path | None = None
     """File with a second token, for monitoring and for the other nodes: it may only read, and not the content of messages. The same on all
     nodes, while token_file is each node's own. Created like the first one."""
+    users: Annotated[tuple[AdminUser, ...], Field(max_length=50)] = ()
+    """People with tokens and roles of their own; see [[admin.users]]. The token in token_file is an administrator's."""
 
 
 class Dns(Section):

@@ -26,6 +26,7 @@ from shadowrelay.model.queue import (
     DeliveredTo,
     ForkRetry,
     HeldCopy,
+    LoneMessages,
     MessagePage,
     NewMessage,
     PeerRow,
@@ -40,7 +41,19 @@ from shadowrelay.model.resubmission import Criteria, Progress, RequestState, Res
 from shadowrelay.pipeline.delivery_rules import LadderStep
 from shadowrelay.ports import NO_KEYS, Decide
 from shadowrelay.protocol.filters import Expression
-from shadowrelay.store import content, counters, errors, filter_sql, promises, queues, reading, resubmit_requests, rows, shedding
+from shadowrelay.store import (
+    content,
+    counters,
+    errors,
+    filter_sql,
+    lone_messages,
+    promises,
+    queues,
+    reading,
+    resubmit_requests,
+    rows,
+    shedding,
+)
 from shadowrelay.store.commit import Committer, InlineWriter, ThreadedWriter, Writer
 from shadowrelay.store.content import ContentStore, LargeContents, WorkingFile, wrapped
 from shadowrelay.store.opening import DATABASE_NAME, StoreFiles, abandon_store, close_store, open_store
@@ -422,6 +435,9 @@ class SqliteLedger:
 
     async def listed_counts(self) -> Mapping[ServerName, int]:
         return await self._readers.ask(counters.listed)
+
+    async def lone_messages(self, living: Collection[ServerName]) -> LoneMessages:
+        return await self._readers.ask(partial(lone_messages.lone_messages, living=living))
 
     def limit_recent(self, bytes_max: int) -> None:
         """How much of what was just written may be kept in memory to be read again."""

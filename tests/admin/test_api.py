@@ -5,6 +5,7 @@ import pytest
 import structlog
 
 from shadowrelay.admin.api import make_application
+from shadowrelay.admin.people import People
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import Content
 from shadowrelay.model.queue import Delivery, QueueKind, QueueRow, ReportedFork
@@ -82,7 +83,7 @@ async def test_who_may_only_read_changes_nothing_and_reads_no_content(stranger, 
 
 
 async def test_without_a_second_token_an_empty_one_reads_nothing(node, metrics):
-    transport = httpx.ASGITransport(make_application(node, metrics, TOKEN, "1", names=["node"]))
+    transport = httpx.ASGITransport(make_application(node, metrics, People(TOKEN), "1", names=["node"]))
     async with httpx.AsyncClient(transport=transport, base_url="http://node", headers={"Authorization": "Bearer "}) as client:
         assert 401 == (await client.get("/api/v1/node")).status_code
 
@@ -381,7 +382,8 @@ async def test_the_description_is_openapi_and_says_that_the_token_is_needed(http
         "/api/v1/messages/{message_id}/events",
         "/api/v1/safety-net/requests", "/api/v1/safety-net/requests/{number}",
         *(f"/api/v1/safety-net/requests/{{number}}/{verb}" for verb in ("disable", "enable", "remove")),
-        "/api/v1/peers/{name}/forget", "/api/v1/pressure", "/api/v1/clients", "/health/live", "/health/ready", "/metrics",
+        "/api/v1/peers/{name}/forget", "/api/v1/pressure", "/api/v1/redundancy", "/api/v1/audit", "/api/v1/clients",
+        "/health/live", "/health/ready", "/metrics",
     } == set(document["paths"])  # fmt: skip
     assert [{"HTTPBearer": []}] == document["paths"]["/api/v1/queues"]["get"]["security"]
     assert "security" not in document["paths"]["/health/live"]["get"]
@@ -415,7 +417,7 @@ async def test_every_answer_fits_its_description(http):
 
 
 async def test_ages_use_the_real_time_where_none_is_given(node, metrics):
-    application = make_application(node, metrics, TOKEN, "1", names=["node"])
+    application = make_application(node, metrics, People(TOKEN), "1", names=["node"])
     async with httpx.AsyncClient(transport=httpx.ASGITransport(application), base_url="http://node", headers=BEARER) as client:
         assert 0.0 <= (await client.get("/api/v1/node")).json()["uptime_seconds"]
 
