@@ -27,6 +27,7 @@ from shadowrelay.settings import certificates, configuration, places
 from shadowrelay.settings.configuration import LoadedSettings
 from shadowrelay.settings.texts import format_next_hop, rounded_size
 from shadowrelay.settings.values import Peer, Settings
+from shadowrelay.smtp import recipient_file
 from shadowrelay.smtp.client import ConnectOptions, TlsFailed, TlsUse, open_session
 from shadowrelay.smtp.client_session import TLS_FAILED, SessionBroken
 from shadowrelay.smtp.host_names import HostNames, Lookups, NoAddress, name_server_failure
@@ -70,6 +71,7 @@ async def examine(loaded: LoadedSettings) -> list[Finding]:
     trials: list[Awaitable[list[Finding]]] = [
         asyncio.to_thread(_places, settings),
         asyncio.to_thread(_certificate, settings, contexts),
+        asyncio.to_thread(_recipient_files, settings),
         *(_name_server(server, settings.server.name) for server in settings.dns.nameservers),
         *(_peer(settings, contexts, peer, hosts) for peer in settings.peers),
         *(_next_hop(settings, host, protection, hosts) for host, protection in _next_hops(settings)),
@@ -165,6 +167,17 @@ def _certificate(settings: Settings, contexts: TlsContexts | None) -> list[Findi
         remedy = "have peer_authority sign a certificate with this name: docs/operations.md, Certificates; shadowrelay init --renew"
         return [Finding(Severity.ERROR, subject, f"a peer with the same peer_authority refuses it: {reason}", remedy)]
     return [Finding(Severity.OK, subject, f"{settings.server.name} by tls.peer_authority; {ends}")]
+
+
+def _recipient_files(settings: Settings) -> list[Finding]:
+    """Lists of recipients, read as the node reads them."""
+    remedy = "write an address a line, and move the new file into the place of the old one; the node goes on with the list that it has"
+    return [
+        Finding(Severity.ERROR, f"recipient source {source.name}", reason, remedy)
+        if reason
+        else Finding(Severity.OK, f"recipient source {source.name}", f"{source.file} has {count} addresses")
+        for _, source, count, reason in recipient_file.tried(settings)
+    ]
 
 
 async def _name_server(server: HostPort, name: str) -> list[Finding]:

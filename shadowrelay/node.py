@@ -53,6 +53,7 @@ from shadowrelay.smtp.listener import Listener, OpenListener, ReceiverServer
 from shadowrelay.smtp.own_addresses import OwnAddresses
 from shadowrelay.smtp.peer_link import LinkEvents, SmtpPeerLink
 from shadowrelay.smtp.reception import reception_for
+from shadowrelay.smtp.recipient_sources import RecipientSources
 from shadowrelay.smtp.resolver import DnsResolver
 from shadowrelay.smtp.tls import TlsContexts, opportunistic_context
 from shadowrelay.store.ledger import SqliteLedger
@@ -67,6 +68,7 @@ OLDER_COPY_GRACE_SECONDS = 5.0  # for attempts from an older copy of the databas
 TOLD_POLLS = 5  # SIGTERM: for peers to receive notifications, and acknowledge them in their next poll
 TOLD_SECONDS_MIN, TOLD_SECONDS_MAX = 3.0, 10.0
 ADMIN_OBSERVES_SECONDS = 5.0
+RECIPIENTS_SECONDS = 5.0  # at the start: for lists of recipients; without them clients get 450
 RELOAD_SECONDS = 5.0  # SIGHUP: for the files of the configuration and of [tls], which may be on a file system of the network
 CLOSE_SECONDS = 30.0  # for each part, at the end
 EXIT_SECONDS = 5.0  # for threads, when all parts are closed
@@ -106,6 +108,7 @@ class Node:
         self._tls = self._read_tls(self._settings.tls)
         self._lookups = Lookups(loaded.settings.dns.nameservers)
         self._receivers: list[ReceiverServer] = []
+        self._recipients = RecipientSources(loaded.settings)
         self._own_addresses = OwnAddresses(lambda: [address for receiver in self._receivers for address in receiver.addresses])
         to_next_hop = partial(client.dial, refuses=self._descriptors.refuses_next_hop, is_own=self._own_addresses.__contains__)
         hosts = HostNames(self._lookups, connect=to_next_hop)
@@ -130,6 +133,9 @@ class Node:
         self._build_services()
         self._context.peers.load(await self._ledger.peers())
         await self._services.pressure.look()  # before the first client
+        self._tasks.keep(self._recipients.run, "recipients")
+        if settings.recipient_sources:
+            await self._recipients.first_look(RECIPIENTS_SECONDS)
         listens = [settings.admin.listen, *([] if settings.admin.tls_listen is None else [settings.admin.tls_listen])]
         names = (settings.server.name, *(listen.host for listen in listens), *settings.admin.allowed_hosts)
         people = People(token, read_only_token, settings.admin.users)
@@ -307,6 +313,7 @@ class Node:
                 budget=self._budget,
                 descriptors=self._descriptors,
                 tls=self._tls,
+                recipients=self._recipients.check_for(connector),
             )
             receiver = ReceiverServer(reception, self._open_listener)
             if self._context.is_draining:
@@ -356,7 +363,7 @@ class Node:
             self._shipper.start()
             self._shipper.watch(self._metrics)
         self._watch_states()
-        self._services.view.hanging = lambda: [*self._hanging(), *self._ending_certificates()]
+        self._services.view.hanging = lambda: [*self._hanging(), *self._ending_certificates(), *self._recipients.problems()]
         self._services.view.list_clients = self._clients
         self._services.start()
         self._tasks.keep(self._services.view.run, "velocity")
@@ -414,6 +421,12 @@ class Node:
             lambda: {str(is_got).lower(): count for is_got, count in sessions.tokens.items()},
         )  # fmt: skip
         metrics.watch("sessions", "Open sessions.", lambda: sum(receiver.sessions_count for receiver in self._receivers))
+        recipients = self._recipients
+        metrics.watch_totals(
+            "recipients_checked", "Recipients that were looked up in their sources, by the answer.", "answer", lambda: recipients.counts
+        )
+        metrics.watch_each("recipient_source_addresses", "Addresses in the list of a source of recipients.", "source", recipients.entries)
+        metrics.watch_each("recipient_source_broken", "1 while its list is not that of the file.", "source", recipients.broken)
         metrics.watch_totals(
             "clients_limited",
             "Refusals for the limits of a client, by what there was too much of.",
@@ -578,8 +591,9 @@ class Node:
         self._services.fates_count(is_redundant=settings.transport.shared_fate_is_redundant)
         self._deliverer.reload()
         self._services.deliver.reload()
+        self._recipients.adopt(settings)
         for receiver, connector in zip(self._receivers, settings.receive_connectors, strict=True):
-            receiver.reload(connector, settings.routes, self._tls)
+            receiver.reload(connector, settings.routes, self._tls, self._recipients.check_for(connector))
         for peer in settings.linked_peers:
             if peer.name in self._links:  # a peer of another boundary gets a link at the next start
                 self._links[peer.name].renew(self._connect_options_to(peer))

@@ -200,7 +200,8 @@ def _raised_by(check: Callable[[], object]) -> Iterator[str]:
 
 def _doubts(loaded: configuration.LoadedSettings) -> list[str]:
     settings = loaded.settings
-    return [*configuration.warnings(settings), *places.doubts(settings), *places.exposed(settings, loaded.path)]
+    lists = import_module("shadowrelay.smtp.recipient_file").doubts(settings) if settings.recipient_sources else []
+    return [*configuration.warnings(settings), *lists, *places.doubts(settings), *places.exposed(settings, loaded.path)]
 
 
 def _boundary_of(loaded: configuration.LoadedSettings) -> str:

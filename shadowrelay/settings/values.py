@@ -223,6 +223,46 @@ def _connection_timeout(values: dict[str, Any]) -> timedelta:
     return 5 * MINUTE if values.get("role") is ConnectorRole.EDGE else 10 * MINUTE
 
 
+class SourceKind(StrEnum):
+    """`kind` of a source of recipients."""
+
+    FILE = "file"
+
+
+class Undecided(StrEnum):
+    """`unavailable` of a source of recipients."""
+
+    DEFER = "defer"
+    ACCEPT = "accept"
+
+
+def _names(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
+
+
+class RecipientSource(Section):
+    """Who knows which recipients there are, for `recipients` of a receive connector. docs/operations.md "Known recipients"."""
+
+    name: Annotated[str, LABEL]
+    """Name, for `recipients` of receive connectors, logs and metrics."""
+    kind: SourceKind
+    """file: a list of addresses."""
+    file: Path | None = None
+    """For kind file: an address a line, @domain or *@domain for all of a domain, # comments. A change of the file is followed."""
+    unavailable: Undecided = Undecided.DEFER
+    """Where it cannot be known whether a recipient exists. defer: 450; accept: the recipient is accepted without that."""
+    subaddress_delimiters: Annotated[str, Field(max_length=4, pattern=r"^[!#$%&'*+/=?^_`{|}~.-]*$")] = "+"
+    """What separates a subaddress in the local part (RFC 5233): with + john+lists@ exists if john@ is listed. Empty: nothing does."""
+    case_sensitive: bool = False
+    """Tell John@ from john@; the domain never is."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.kind is SourceKind.FILE and self.file is None:
+            raise ValueError("kind file needs file; name the file with the addresses")
+        return self
+
+
 class LimitsPerClient(Section):
     """What one client of this connector (an IPv4 address, an IPv6 /64) may do in a minute, which begins with the first thing that counts.
     0: no limit. Peers have none. docs/operations.md "Limits for each client"."""
@@ -256,6 +296,9 @@ class ReceiveConnector(Section):
     """Networks of clients that may relay to any domain. No other setting grants this, not even a route."""
     accepted_domains: tuple[CheckedDomain, ...] = ()
     """Domains whose recipients are accepted from any client; "*.corp.example" stands for all below corp.example."""
+    recipients: Annotated[tuple[str, ...], BeforeValidator(_names)] = ()
+    """The [[recipient_sources]] that know the recipients of accepted_domains: a name, or several, of which any knows it. A recipient that
+    none knows is answered 550. Omitted: any address of accepted_domains is accepted."""
     externally_secured: tuple[CheckedNetwork, ...] = ()
     """Addresses that may use XSHADOW without TLS when they name a configured peer. For labs. Source: seed-003"""
     proxy_from: tuple[CheckedNetwork, ...] = ()
@@ -634,6 +677,7 @@ class Settings(Section):
     server: Server
     transport: Transport = Transport()
     receive_connectors: tuple[ReceiveConnector, ...] = ()
+    recipient_sources: tuple[RecipientSource, ...] = ()
     peers: tuple[Peer, ...] = ()
     routes: tuple[Route, ...] = ()
     site_links: tuple[SiteLink, ...] = ()
