@@ -12,11 +12,7 @@ from shadowrelay.cli.main import app
 from shadowrelay.model.protection import Login, Protection, TlsMode
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.model.routing import HostPort
-from shadowrelay.model.values import replace
-from shadowrelay.pipeline.common_settings import common_settings, differences
 from shadowrelay.settings.configuration import effective, load
-from shadowrelay.settings.values import Transport
-from tests.unit.pipeline.test_common_settings import told
 
 Write = Callable[[str], Path]
 SECRET = "sw0rdfish-Sesame/42"
@@ -132,12 +128,3 @@ def test_peers_compare_what_routes_demand_by_hashes_that_tell_nobody_a_secret(tm
     assert 10 == len(here["routes_auth"])  # forty bits of a slow hash
     assert {"routes_tls": "none", "routes_auth": "none"} == credentials.digests([], "default")
     assert not any(SECRET in value for value in here.values())
-
-
-def test_a_peer_that_has_no_login_or_another_one_differs_and_one_that_says_nothing_does_not() -> None:
-    here = {"routes_tls": "a" * 16, "routes_auth": "b" * 10}
-    assert here.items() <= dict(common_settings(Transport(), here)).items()
-
-    without = replace(told(), common=common_settings(Transport(), {"routes_tls": "a" * 16, "routes_auth": "none"}))
-    assert {"routes_auth": ("b" * 10, "none")} == differences(Transport(), without, here)
-    assert {} == differences(Transport(), told(), here)
