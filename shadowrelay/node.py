@@ -23,7 +23,7 @@ from shadowrelay.admin.metrics import PrometheusMetrics
 from shadowrelay.admin.people import People
 from shadowrelay.admin.server import AdminServer
 from shadowrelay.admin.token import read_or_create_token
-from shadowrelay.bounded import BoundedCalls
+from shadowrelay.bounded import BoundedCalls, in_thread
 from shadowrelay.console.pages import Desk, add_login, add_pages
 from shadowrelay.machine import LinuxMachine
 from shadowrelay.memory import ContentBudget, FreedMemory
@@ -68,6 +68,8 @@ OLDER_COPY_GRACE_SECONDS = 5.0  # for attempts from an older copy of the databas
 TOLD_POLLS = 5  # SIGTERM: for peers to receive notifications, and acknowledge them in their next poll
 TOLD_SECONDS_MIN, TOLD_SECONDS_MAX = 3.0, 10.0
 ADMIN_OBSERVES_SECONDS = 5.0
+START_SECONDS = 30.0  # a start that takes longer says what it waits for; then files of the configuration and of [tls] count as hanging
+GIVEN_UP_SECONDS = 3.0  # SIGTERM within the start: it may be about to end
 RECIPIENTS_SECONDS = 5.0  # at the start: for lists of recipients; without them clients get 450
 RELOAD_SECONDS = 5.0  # SIGHUP: for the files of the configuration and of [tls], which may be on a file system of the network
 CLOSE_SECONDS = 30.0  # for each part, at the end
@@ -105,7 +107,12 @@ class Node:
         self._tasks = Tasks()
         self._descriptors = Descriptors(descriptor_limit())
         self._budget = ContentBudget(self._settings.server.content_memory_limit)
-        self._tls = self._read_tls(self._settings.tls)
+        self._tls = None
+        if self._settings.tls is not None:
+            try:
+                self._tls = self._reading.call(lambda: self._read_tls(self._settings.tls), START_SECONDS)
+            except TimeoutError as error:
+                raise ConfigurationError(f"tls: one of its files hangs ({error}); name files on a disk that answers") from error
         self._lookups = Lookups(loaded.settings.dns.nameservers)
         self._receivers: list[ReceiverServer] = []
         self._recipients = RecipientSources(loaded.settings)
@@ -118,6 +125,7 @@ class Node:
         self._links: dict[ServerName, SmtpPeerLink] = {}
         self._opened = contextlib.AsyncExitStack()  # how to close what is open
         self.is_started = self._is_to_stop = self._is_reload_wanted = self._are_descriptors_scarce = False
+        self.step = ""  # of the start: what it is at
 
     async def start(self) -> None:
         """Open everything, in the order in which a failure does least harm: files, then sockets, then services. If the peers report
@@ -126,8 +134,10 @@ class Node:
         Raises: ConfigurationError for problems that an operator can fix.
         """
         settings = self._settings
-        token, read_only_token = self._tokens()
+        self.step = "the files of the tokens"
+        token, read_only_token = await in_thread("tokens", self._tokens)
         await self._open_files()
+        self.step = "the services"
         for note in self._ledger.notes:
             _log.warning("database.note", text=note)
         self._build_services()
@@ -148,9 +158,11 @@ class Node:
         admin += [AdminServer(application, listen, self._admin_tls, self._peers_in) for listen in listens[1:]]
         for server in admin:
             close_with(self._opened, server.stop)  # after the receivers, which are opened before it
+        self.step = "the listeners"
         await self._start_receiver()
         for server in admin:
             await server.start()
+        self.step = "the first words with the peers"
         await self._services.rolled_back.introduce()
         if self.is_rolled_back:
             return
@@ -188,11 +200,13 @@ class Node:
     async def _open_files(self) -> None:
         """Open the tracking log before the ledger, so that a wrong target leaves the queue untouched. It is also closed first."""
         settings = self._settings
+        self.step = f"the tracking log, {settings.tracking.directory}"
         async with contextlib.AsyncExitStack() as tracking:
             self._tracking, self._shipper = make_tracking(settings, self._clock.now, __version__)
             if self._shipper is not None:
                 close_with(tracking, self._shipper.close)
             close_with(tracking, self._tracking.close)
+            self.step = f"the queue database, {settings.server.data_directory}"
             self._ledger = await SqliteLedger.open(
                 settings.server.data_directory,
                 server=settings.server.name,
@@ -528,7 +542,7 @@ class Node:
             if (spare_bytes := self._services.pressure.spare_bytes()) is not None:
                 await self._ledger.keep_reserve(spare_bytes)
             with contextlib.suppress(LedgerUnavailable):
-                self._metrics.observe_queues(await self._ledger.queues())
+                self._metrics.observe_queues(await self._ledger.queues(), await self._services.view.untold())
             await asyncio.sleep(ADMIN_OBSERVES_SECONDS)
 
     def _look_at_descriptors(self, refused_before: int) -> int:
@@ -689,7 +703,7 @@ async def _serve(loaded: LoadedSettings, log_lines: LineLogger) -> int:
     loop.add_signal_handler(signal.SIGHUP, lambda: node.reload())
     while True:
         try:
-            await node.start()
+            await _started(node, stopping)
         except LedgerUnavailable as error:  # a line, not a traceback: the supervisor of the node tries again
             _log.error("node.cannot_start", reason=error.reason)
             await node.abort()
@@ -705,6 +719,27 @@ async def _serve(loaded: LoadedSettings, log_lines: LineLogger) -> int:
         if stopping.is_set():
             return 0
         node = Node(node.loaded, log_lines=log_lines)
+
+
+async def _started(node: Node, stopping: asyncio.Event) -> None:
+    """Start, unless the process is to stop: a start that waits for a disk is given up then."""
+    starting = asyncio.ensure_future(node.start())
+    asked = asyncio.ensure_future(stopping.wait())
+    try:
+        while not starting.done() and not asked.done():
+            await asyncio.wait((starting, asked), timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done() and not asked.done():
+                _log.warning("node.start_hangs", waits_for=node.step)
+        if not starting.done():
+            await asyncio.wait((starting,), timeout=GIVEN_UP_SECONDS)
+        if starting.done():
+            starting.result()
+            return
+        _log.warning("node.start_given_up", waits_for=node.step)
+        starting.cancel()
+        await asyncio.wait((starting,))
+    finally:
+        asked.cancel()
 
 
 async def _either(*waiting: Awaitable[object]) -> None:

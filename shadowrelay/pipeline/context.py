@@ -191,6 +191,13 @@ class Context:
         """Why this node says nothing to its peers; empty while it may."""
         return "" if self.commit_failure is None else f"this node cannot {self.commit_failure.cannot}: {self.commit_failure.reason}"
 
+    def heard_at(self, server: ServerName) -> datetime | None:
+        """When this process last heard the peer: of earlier ones, the ledger knows no more than when the last session was opened."""
+        state = self.peers.states.get(server)
+        if state is None or state.heard_awake is None:
+            return None
+        return self.now() - timedelta(seconds=self.clock.awake() - state.heard_awake)
+
     def shared_fate(self, server: ServerName) -> Shared:
         """With whom a peer shares its fate, as far as that matters: a redirect moves mail to servers that an administrator named."""
         return NOT_SHARED if self.redirect_to else self.peers.fates.counted(server)
