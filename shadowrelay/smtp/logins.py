@@ -23,6 +23,7 @@ from aiosmtplib.auth import auth_xoauth2_encode
 
 from shadowrelay import credentials
 from shadowrelay.model.counts import LoginResult, SessionCounts
+from shadowrelay.model.numbers import decimal
 from shadowrelay.model.printable import printable
 from shadowrelay.model.protection import Login, Mechanism
 from shadowrelay.model.replies import ConfigurationError, Reply
@@ -196,7 +197,7 @@ async def _scram(client: aiosmtplib.SMTP, mechanism: Mechanism, user: str, secre
         return _unless_accepted(answer)
     first = _decoded(answer.message)
     found = _ITERATIONS.search(first)
-    if found is None or int(found[1]) > ITERATIONS_MAX:
+    if found is None or decimal(found[1], ITERATIONS_MAX) is None:
         raise ValueError("the server asks for too many iterations")
     exchange.set_server_first(first)
     answer = await client.execute_command(_encoded(await asyncio.to_thread(exchange.get_client_final)))
