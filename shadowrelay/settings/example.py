@@ -48,6 +48,7 @@ _EXAMPLES: dict[tuple[type[Section], str], str] = {
     (model.Route, "next_hop"): '["mailstore1.corp.example:25", "mailstore2.corp.example:25"]',
     (model.Route, "inside_boundary"): "true",
     (model.Route, "site"): '"east"',
+    (model.Route, "auth"): '{ user = "relay", secret_file = "secret" }',
     (model.Route, "tls_names"): '["relay.example"]',
     (model.Route, "tls_authority"): '"authority.pem"',
     (model.Route, "tls_certificate"): '"client.pem"',
@@ -93,7 +94,7 @@ _NESTED = frozenset({(model.Admin, "users")})  # lists of tables of their own
 _OPTIONAL_TABLES = frozenset({model.AdminUser, model.Filter, model.RecipientSource, model.SiteLink, model.Site, model.Tls})
 _SHOWN_ONLY = (
     "require_tls", "site", "nameservers", "tls_listen", "read_only_token_file", "peer_revoked",
-    "tls_names", "tls_authority", "tls_certificate", "tls_key",
+    "auth", "tls_names", "tls_authority", "tls_certificate", "tls_key",
 )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from shadowrelay.model.ids import BoundaryName, ServerName, SiteName
-from shadowrelay.model.protection import Protection, TlsMode, TlsVersion
+from shadowrelay.model.protection import Login, Protection, TlsMode, TlsVersion
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.section import Section as Section
 from shadowrelay.settings.texts import (
@@ -414,6 +414,10 @@ class Peer(Section):
     Empty: it is not asked."""
 
 
+def _tls_mode(values: dict[str, Any]) -> TlsMode:
+    return TlsMode.OPPORTUNISTIC if values.get("auth") is None else TlsMode.VERIFIED
+
+
 class Route(Section):
     """Recipients by pattern and the servers that accept them. The first match wins; without one, DNS (MX) decides."""
 
@@ -433,8 +437,10 @@ class Route(Section):
     Unset: true if all recipients of this route are of accepted_domains. Source: msd-sn"""
     concurrency_per_destination: Annotated[Count, Field(ge=0, le=1000)] = 0
     """Concurrent sessions to this next hop, and to each of its addresses. 0: as in [send]."""
-    tls: TlsMode = TlsMode.OPPORTUNISTIC
-    """opportunistic: if offered, with any certificate, else none. required: with any certificate, or the mail waits.
+    auth: Login | None = None
+    """Login at the next hop: user, and secret_file, credential or token; mechanism (docs/operations.md "Login at next hops"). RFC 4954"""
+    tls: TlsMode = Field(default_factory=_tls_mode)
+    """opportunistic: if offered, with any certificate, else none. required: with any certificate, or the mail waits. With auth: verified.
     verified: with a certificate of tls_authority for the name of the next hop, or the mail waits. RFC 3207, RFC 7435"""
     tls_names: tuple[Name, ...] = ()
     """verified: the certificate must be for one of these names instead of that of the next hop."""
@@ -454,7 +460,8 @@ class Route(Section):
     def protection(self) -> Protection | None:
         """Of sessions with its next hops; `None` where nothing is set. Equal values are equal protections, whatever route they are of."""
         found = Protection(
-            self.tls, self.tls_names, self.tls_authority, self.tls_certificate, self.tls_key, self.tls_minimum_version
+            self.tls, self.tls_names, self.tls_authority, self.tls_certificate, self.tls_key, self.tls_minimum_version,
+            self.auth,
         )  # fmt: skip
         return None if found == Protection() else found
 

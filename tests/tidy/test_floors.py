@@ -38,6 +38,7 @@ PLACES: dict[str, tuple[str, set[str]]] = {
     "starlette": ("fastapi", {"admin", "console"}),
     "uvicorn": ("uvicorn", {"admin"}),
     "prometheus_client": ("prometheus-client", {"admin"}),
+    "scramp": ("scramp", {"smtp"}),
     "httpx": ("httpx", {"admin", "console", "lab", "smtp"}),
     "uvloop": ("uvloop", {"node", "lab"}),
     "typer": ("typer", {"cli"}),
