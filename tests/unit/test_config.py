@@ -177,7 +177,7 @@ PROBLEMS = [
         "zzz = 1\n" + SERVER,
         [
             "{path}: zzz: unknown key; known here: "
-            "server, transport, receive_connectors, recipient_sources, peers, routes, site_links, sites, "
+            "server, transport, receive_connectors, recipient_sources, filters, peers, routes, site_links, sites, "
             "tls, send, back_pressure, tracking, shipping, admin, dns"
         ],
     ),
