@@ -21,15 +21,17 @@ from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from shadowrelay.admin import resources
+from shadowrelay.admin.audit import AuditTrail
 from shadowrelay.admin.gate import Gate, problem
+from shadowrelay.admin.guard import AUDIT_PATH, CONTENT_PATH, guarded, person_asking
 from shadowrelay.admin.metrics import CONTENT_TYPE, PrometheusMetrics
-from shadowrelay.admin.token import is_token
+from shadowrelay.admin.people import People
 from shadowrelay.model.client_minute import ClientView
 from shadowrelay.model.drain_progress import DrainView
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.invalid import explanation_of
 from shadowrelay.model.message import Content
-from shadowrelay.model.queue import MessagePage, NodeView, PeerView, QueueRow, StoredMessage
+from shadowrelay.model.queue import LoneMessages, MessagePage, NodeView, PeerView, QueueRow, StoredMessage, Untold
 from shadowrelay.model.replies import LedgerUnavailable, RequestRefused
 from shadowrelay.model.resubmission import Criteria, ResubmitRequest
 from shadowrelay.model.survival import WhatIf
@@ -49,7 +51,6 @@ from shadowrelay.settings.values import BackPressure
 
 LISTED_MAX = 1000  # messages in one response: about 500 KB
 LISTED_DEFAULT = 100
-CONTENT = "/content"
 CONTENT_OF_A_MESSAGE = "message/rfc822"
 BLOCK_OCTETS = 256 * 1024
 INTERNAL_ID_MAX = 2**63 - 1  # SQLite's largest integer
@@ -70,7 +71,7 @@ _log = structlog.get_logger()
 
 _PROBLEM_CONTENT = {"application/problem+json": {"schema": resources.Problem.model_json_schema()}}
 PROBLEMS: dict[int | str, dict[str, Any]] = {
-    code: {"description": HTTPStatus(code).phrase, "content": _PROBLEM_CONTENT} for code in (400, 401, 403, 404, 409, 503)
+    code: {"description": HTTPStatus(code).phrase, "content": _PROBLEM_CONTENT} for code in (400, 401, 403, 404, 409, 429, 503)
 }
 
 
@@ -78,6 +79,10 @@ class AdminView(Protocol):
     """Data and operations for the administration. All methods may raise LedgerUnavailable."""
 
     async def queues(self) -> tuple[QueueRow, ...]: ...
+
+    def history(self, row: QueueRow) -> Sequence[int]:
+        """How many messages this queue had in each minute of the last hour, oldest first; empty if that is not known."""
+        ...
 
     async def retry_queue(self, queue: str) -> QueueRow | None:
         """Try what is in the queue with this identity at once. Returns the queue as it was, or `None` if there is none.
@@ -108,6 +113,14 @@ class AdminView(Protocol):
         ...
 
     async def message(self, message_id: MessageId) -> StoredMessage | None: ...
+
+    async def awaited(self, message_id: MessageId) -> tuple[MessageId, ...]:
+        """See `Ledger.awaited`."""
+        ...
+
+    async def untold(self) -> Untold | None:
+        """See `Ledger.untold`; only if the oldest waits for longer than a heartbeat."""
+        ...
 
     async def events(self, message_id: MessageId) -> Sequence[TrackingEvent]:
         """The rows of this node's tracking log that name this message, oldest first. Raises: RequestRefused if it cannot be read."""
@@ -183,6 +196,10 @@ class AdminView(Protocol):
 
     async def drain_view(self) -> DrainView: ...
 
+    async def lone_messages(self) -> LoneMessages:
+        """How many messages of this node lack copies now."""
+        ...
+
     def pressure(self) -> tuple[Pressure, BackPressure]:
         """The back pressure, and the settings that it was measured with."""
         ...
@@ -196,15 +213,15 @@ class AdminView(Protocol):
 def make_application(
     view: AdminView,
     metrics: PrometheusMetrics,
-    token: str,
+    people: People,
     version: str,
     *,
-    read_only_token: str = "",
+    trail: AuditTrail | None = None,
     names: Iterable[str] = (),
     now: Callable[[], datetime] = resources.utc_now,
 ) -> FastAPI:
-    """The ASGI application of one node. `token` comes from `admin.token`; with `read_only_token`, unless it is empty, nothing can be
-    changed, and no content of a message read; `names` are those of this server (see `gate`)."""
+    """The ASGI application of one node, for these people; `trail` gets what they change; `names` are those of this server (see `gate`)."""
+    trail = trail or AuditTrail(now)
     application = FastAPI(
         title="shadowrelay", version=version, docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
     )  # a redirect would contain the client's Host
@@ -212,20 +229,11 @@ def make_application(
     authorised = Depends(HTTPBearer(auto_error=False, description="The token in admin.token_file"))
 
     async def require_token(request: Request) -> None:
-        given = request.headers.get("authorization", "")
-        if is_token(token, given):
-            return
-        if (read_only_token and is_token(read_only_token, given)) or getattr(request.state, "peers", None):
-            if request.method in ("GET", "HEAD") and not request.url.path.endswith(CONTENT):
-                return
-            raise HTTPException(
-                HTTPStatus.FORBIDDEN,
-                "this token or certificate may only read, and no content: use the one in admin.token_file",
-            )
-        raise HTTPException(HTTPStatus.UNAUTHORIZED, "the bearer token of this node is needed", {"WWW-Authenticate": "Bearer"})
+        await person_asking(people, request)
 
-    api = _api(view, now)
-    application.include_router(api, prefix="/api/v1", dependencies=[Depends(require_token), authorised], responses=PROBLEMS)
+    api = APIRouter(route_class=guarded(people, trail))
+    _add_routes(api, view, trail, now)
+    application.include_router(api, prefix="/api/v1", dependencies=[authorised], responses=PROBLEMS)
     application.include_router(_health(view, require_token))
     application.include_router(_metrics(view, metrics, require_token))
 
@@ -241,8 +249,7 @@ def make_application(
     return application
 
 
-def _api(view: AdminView, now: Callable[[], datetime]) -> APIRouter:
-    api = APIRouter()
+def _add_routes(api: APIRouter, view: AdminView, trail: AuditTrail, now: Callable[[], datetime]) -> None:
 
     @api.get("/node")
     async def node() -> resources.NodeResource:
@@ -265,14 +272,17 @@ def _api(view: AdminView, now: Callable[[], datetime]) -> APIRouter:
         return resources.drain_of(await view.undrain())
 
     @api.get("/queues")
-    async def queues(filter: Filter = "") -> resources.Queues:
+    async def queues(
+        filter: Filter = "",
+        history: Annotated[bool, Query(description="also how many messages each had in each minute of the last hour")] = False,
+    ) -> resources.Queues:
         """All queues with depth and oldest message, or those that satisfy a filter."""
         expression = _parsed(filter, QUEUE_PROPERTIES)
         rows = await view.queues()
         if expression is not None:
             at = now()
             rows = tuple([row for row in rows if matches(expression, resources.values_of(row, at))])
-        return resources.Queues(queues=[resources.queue_of(row) for row in rows])
+        return resources.Queues(queues=[resources.queue_of(row, view.history(row) if history else ()) for row in rows])
 
     @api.post("/queues/retry")
     async def retry_queue(queue: QueueName) -> resources.QueueRetried:
@@ -347,14 +357,15 @@ def _api(view: AdminView, now: Callable[[], datetime]) -> APIRouter:
         stored = await view.message(MessageId(str(message_id)))
         if stored is None:
             raise HTTPException(HTTPStatus.NOT_FOUND, f"this node knows no message {message_id}")
-        return resources.message_of(stored)
+        awaited = await view.awaited(stored.envelope.message_id) if stored.claim.done else ()
+        return resources.message_of(stored, awaited)
 
     @api.get("/messages/{message_id}/events")
     async def events(message_id: UUID) -> resources.Events:
         """The rows of this node's message tracking log about a message, oldest first; none where it knows nothing of it."""
         return resources.Events(events=[resources.event_of(row) for row in await view.events(MessageId(str(message_id)))])
 
-    @api.get("/messages/{message_id}" + CONTENT, response_class=Response, responses={200: {"content": {CONTENT_OF_A_MESSAGE: {}}}})
+    @api.get("/messages/{message_id}" + CONTENT_PATH, response_class=Response, responses={200: {"content": {CONTENT_OF_A_MESSAGE: {}}}})
     async def content(
         message_id: UUID,
         envelope: Annotated[
@@ -459,6 +470,11 @@ def _api(view: AdminView, now: Callable[[], datetime]) -> APIRouter:
             raise _no_request(number)
         return resources.RequestRemoved(number=number, is_removed=True)
 
+    @api.get("/redundancy")
+    async def redundancy() -> resources.Copies:
+        """How many of this node's undelivered messages have fewer copies than wanted, and how many no other living server has."""
+        return resources.copies_of(await view.lone_messages())
+
     @api.get("/clients")
     async def clients(limit: Limit = LISTED_DEFAULT) -> resources.Clients:
         """Clients with open sessions, and what each did in its minute where limits are configured; those who were refused most first."""
@@ -492,7 +508,10 @@ def _api(view: AdminView, now: Callable[[], datetime]) -> APIRouter:
             raise HTTPException(HTTPStatus.NOT_FOUND, "this node knows no such peer")
         return resources.Forgotten(name=name.lower(), is_forgotten=True)
 
-    return api
+    @api.get(AUDIT_PATH)
+    async def audit() -> resources.Audit:
+        """Who changed what since this node started, newest first: the last 1,000 entries. For auditors, operators and administrators."""
+        return resources.Audit(entries=[resources.audit_entry_of(entry) for entry in reversed(trail.entries)])
 
 
 def _parsed(text: str, properties: Mapping[str, Property]) -> Expression | None:
@@ -560,7 +579,7 @@ def _metrics(view: AdminView, metrics: PrometheusMetrics, require_token: Callabl
         if not _is_loopback(request):
             await require_token(request)
         try:
-            metrics.observe_queues(await view.queues())
+            metrics.observe_queues(await view.queues(), await view.untold())
         except LedgerUnavailable:  # the scrape that reports this must not fail: keep the last listing
             _log.warning("metrics.queues_unavailable")
         return Response(metrics.render(), headers={"content-type": CONTENT_TYPE})

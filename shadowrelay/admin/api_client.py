@@ -74,7 +74,7 @@ def _context_for(authority: Path, name: str, tls: Tls | None) -> ssl.SSLContext:
     return context
 
 
-def client_of_peer(settings: Settings, peer: Peer, token: Callable[[], str]) -> "NodeClient":
+def client_of_peer(settings: Settings, peer: Peer, token: Callable[[], str], timeout: float = TIMEOUT_SECONDS) -> "NodeClient":
     """For what one node asks another: with rights to read only, which our certificate gives, else the read-only token that all nodes share.
 
     Where there is neither, as `init` wrote it in its first version, `token` is asked for the one that may do everything; it is sent to this
@@ -85,10 +85,10 @@ def client_of_peer(settings: Settings, peer: Peer, token: Callable[[], str]) -> 
         raise NodeError(f"{peer.admin} is not asked: a token would travel unencrypted; write https and its tls_listen in [[peers]]")
     authority = settings.tls.peer_authority if settings.tls else None
     if is_encrypted and authority is not None:
-        return NodeClient(peer.admin, "", authority=authority, name=peer.name, tls=settings.tls)
+        return NodeClient(peer.admin, "", authority=authority, name=peer.name, tls=settings.tls, timeout=timeout)
     file = settings.admin.read_only_token_file
     said = token() if file is None else read_token(file, "admin.read_only_token_file")
-    return NodeClient(peer.admin, said, name=peer.name if is_encrypted else "")
+    return NodeClient(peer.admin, said, name=peer.name if is_encrypted else "", timeout=timeout)
 
 
 def _is_here(url: str) -> bool:
@@ -111,6 +111,7 @@ class NodeClient:
         authority: Path | None = None,
         name: str = "",
         tls: Tls | None = None,
+        timeout: float = TIMEOUT_SECONDS,
     ) -> None:
         """`authority`: a file with certificates; one of them must have signed that of an https URL. `None`: a public one. `name`: what that
         certificate must be for, where it is not the host of the URL. `tls`: our own certificate for it, and what was revoked. Nothing is
@@ -118,7 +119,7 @@ class NodeClient:
 
         Raises: NodeError if that file cannot be used.
         """
-        self.url = url.rstrip("/")
+        self.url, self._timeout = url.rstrip("/"), timeout
         self._extensions = {"sni_hostname": name} if name else {}
         try:
             trusted: ssl.SSLContext | bool = True
@@ -134,7 +135,7 @@ class NodeClient:
         self._http = httpx.Client(
             base_url=self.url,
             headers={"Authorization": f"Bearer {token}"} if token else {},
-            timeout=TIMEOUT_SECONDS,
+            timeout=timeout,
             trust_env=False,
             follow_redirects=False,
             transport=transport,
@@ -155,9 +156,11 @@ class NodeClient:
         """Identity, version, uptime, queue database, settings."""
         return self._ask("GET", "/api/v1/node")
 
-    def queues(self, filter_text: str = "") -> list[Json]:
-        """All queues, or those that satisfy the filter. NodeError.status is 400 if that is wrong, and the text shows where."""
-        queues: list[Json] = self._ask("GET", "/api/v1/queues", {"filter": filter_text} if filter_text else None)["queues"]
+    def queues(self, filter_text: str = "", *, with_history: bool = False) -> list[Json]:
+        """All queues, or those that satisfy the filter. NodeError.status is 400 if that is wrong, and the text shows where. `with_history`:
+        also how many messages each had in each minute of the last hour."""
+        asked = ({"filter": filter_text} if filter_text else {}) | ({"history": "true"} if with_history else {})
+        queues: list[Json] = self._ask("GET", "/api/v1/queues", asked)["queues"]
         return queues
 
     def retry_queue(self, identity: str) -> Json:
@@ -287,6 +290,15 @@ class NodeClient:
         """How far the drain is."""
         return self._ask("GET", "/api/v1/drain")
 
+    def redundancy(self) -> Json:
+        """How many messages lack copies. NodeError.status is 404 for a node of an older version."""
+        return self._ask("GET", "/api/v1/redundancy")
+
+    def audit(self) -> list[Json]:
+        """Who changed what since the node started, newest first."""
+        entries: list[Json] = self._ask("GET", "/api/v1/audit")["entries"]
+        return entries
+
     def pressure(self) -> Json:
         """Back pressure: level, effect, and every resource."""
         return self._ask("GET", "/api/v1/pressure")
@@ -305,7 +317,7 @@ class NodeClient:
         try:
             yield
         except httpx.TimeoutException as exc:
-            raise NodeError(f"{self.url} did not answer within {TIMEOUT_SECONDS:g} s") from exc
+            raise NodeError(f"{self.url} did not answer within {self._timeout:g} s") from exc
         except httpx.ConnectError as exc:
             where = f"{self.url} cannot be reached ({_reason_of(exc)})"
             key = "tls_listen" if self.url.startswith("https:") else "listen"

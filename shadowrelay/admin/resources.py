@@ -1,16 +1,20 @@
 """Resources of the API as pydantic models, from which OpenAPI is generated: a model and a function to fill it for each. RFC 9457."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from pydantic import BaseModel
 
+from shadowrelay.admin.audit import AuditEntry
 from shadowrelay.model.client_minute import ClientView
 from shadowrelay.model.drain_progress import DrainView
+from shadowrelay.model.ids import MessageId
 from shadowrelay.model.ownership import Choice, CopyNumber, Role
 from shadowrelay.model.queue import (
     NEVER,
     ForkRetry,
+    LoneMessages,
     MessagePage,
     NextHopServer,
     NodeView,
@@ -42,7 +46,8 @@ class ServerOfNextHop(BaseModel):
 
 
 class Queue(BaseModel):
-    """One queue, named as in Exchange: `Server\\Submission`, `Server\\<next hop>`, `Server\\Shadow\\N` … `primary`: of a shadow queue."""
+    """One queue, named as in Exchange: `Server\\Submission`, `Server\\<next hop>`, `Server\\Shadow\\N` … `primary`: of a shadow queue.
+    `history`: messages in it in each minute of the last hour, oldest first, if that was asked for."""
 
     identity: str
     kind: str
@@ -61,6 +66,7 @@ class Queue(BaseModel):
     velocity: float
     primary: str
     servers: list[ServerOfNextHop]
+    history: list[int] = []
 
 
 class QueueRetried(BaseModel):
@@ -171,7 +177,8 @@ class DeliveryResource(BaseModel):
 
 
 class Message(MessageSummary):
-    """Everything that explains why a message is where it is."""
+    """Everything that explains why a message is where it is. `told_after`: the generated messages which must have their copies, or be done,
+    before another server hears of the recipients that are done."""
 
     number: Number
     client_address: str
@@ -193,6 +200,7 @@ class Message(MessageSummary):
     forks: list[ForkResource]
     resubmitted_from: str
     sha256: str | None
+    told_after: list[str]
 
 
 class Messages(BaseModel):
@@ -325,6 +333,16 @@ class WhatIfResource(BaseModel):
     are_all_ids: bool
 
 
+class UntoldResource(BaseModel):
+    """Messages of which recipients are done, and no other server is told before what was made of each (a DSN, a journal report) has its
+    copies or is done: how many, and the oldest with what it waits for."""
+
+    count: int
+    since: datetime
+    message_id: str
+    generated: str
+
+
 class NodeResource(BaseModel):
     """Identity, queue database and effective settings of a node."""
 
@@ -343,6 +361,7 @@ class NodeResource(BaseModel):
     settings: dict[str, object]
     new_mail: NewMailResource
     safety_net_complete_since: datetime | None
+    untold: UntoldResource | None
 
 
 class MeterResource(BaseModel):
@@ -372,6 +391,15 @@ class BackPressureResource(BaseModel):
     tarpit_seconds: float
     reasons: list[str]
     resources: list[MeterResource]
+
+
+class Copies(BaseModel):
+    """Of this node's undelivered messages: `fewer_count` have fewer copies than wanted, `alone_count` of all are on no other server that
+    answers. A count of `counted_max` may be more."""
+
+    fewer_count: int
+    alone_count: int
+    counted_max: int
 
 
 class Readiness(BaseModel):
@@ -489,6 +517,24 @@ class RequestRemoved(BaseModel):
     is_removed: bool
 
 
+class AuditEntryResource(BaseModel):
+    """A write: `act` is its route, `on` its parameters, `outcome` "done" or why it was refused."""
+
+    at: datetime
+    by: str
+    role: str
+    client: str
+    act: str
+    on: str
+    outcome: str
+
+
+class Audit(BaseModel):
+    """What was changed since the start, newest first."""
+
+    entries: list[AuditEntryResource]
+
+
 class Problem(BaseModel):
     """RFC 9457."""
 
@@ -498,7 +544,14 @@ class Problem(BaseModel):
     detail: str = ""
 
 
-def queue_of(row: QueueRow) -> Queue:
+def audit_entry_of(entry: AuditEntry) -> AuditEntryResource:
+    """The resource for one write."""
+    return AuditEntryResource(
+        at=entry.at, by=entry.by, role=entry.role, client=entry.client, act=entry.act, on=entry.on, outcome=entry.outcome
+    )
+
+
+def queue_of(row: QueueRow, history: Sequence[int] = ()) -> Queue:
     """The resource for one queue."""
     return Queue(
         identity=row.identity, kind=row.kind.value, next_hop=row.next_hop, count=row.count, octets=row.octets,
@@ -507,7 +560,7 @@ def queue_of(row: QueueRow) -> Queue:
         suspended_since=None if row.suspended is None else row.suspended.since,
         suspended_by="" if row.suspended is None else row.suspended.by,
         delivery_type=_delivery_type_of(row), velocity=round(row.velocity, 3), primary=row.primary,
-        servers=list(map(_server_of, row.servers)),
+        servers=list(map(_server_of, row.servers)), history=list(history),
     )  # fmt: skip
 
 
@@ -545,6 +598,11 @@ def values_of(row: QueueRow, now: datetime) -> dict[str, Value]:
     }
 
 
+def copies_of(found: LoneMessages) -> Copies:
+    """The resource for how many messages lack copies."""
+    return Copies(fewer_count=found.fewer_count, alone_count=found.alone_count, counted_max=found.counted_max)
+
+
 def summary_of(stored: StoredMessage) -> MessageSummary:
     """The resource for one message in a listing."""
     return MessageSummary(**_summary(stored))
@@ -555,8 +613,8 @@ def page_of(page: MessagePage) -> Messages:
     return Messages(messages=[summary_of(stored) for stored in page.messages], next_after=page.next_after)
 
 
-def message_of(stored: StoredMessage) -> Message:
-    """The resource for one message in full."""
+def message_of(stored: StoredMessage, awaited: Sequence[MessageId] = ()) -> Message:
+    """The resource for one message in full; `awaited` by the notifications about it."""
     envelope, claim = stored.envelope, stored.claim
     return Message(
         **_summary(stored),
@@ -579,7 +637,7 @@ def message_of(stored: StoredMessage) -> Message:
         ],
         forks=[ForkResource(next_hop=each.next_hop, ordinals=sorted(each.ordinals)) for each in stored.forks],
         resubmitted_from=envelope.resubmitted_from,
-        sha256=stored.place.sha256.hex() if stored.place is not None else None,
+        sha256=stored.place.sha256.hex() if stored.place is not None else None, told_after=list(awaited),
     )  # fmt: skip
 
 
@@ -629,6 +687,9 @@ def node_of(view: NodeView, now: datetime) -> NodeResource:
         database=view.database, incarnation=view.incarnation, began=view.began, position=view.position,
         former_database=view.former_database, settings=dict(view.settings), safety_net_complete_since=view.safety_net_complete_since,
         new_mail=new_mail_of(view.new_mail),
+        untold=None if (untold := view.untold) is None else UntoldResource(
+            count=untold.count, since=untold.since, message_id=untold.message_id, generated=untold.generated
+        ),
     )  # fmt: skip
 
 

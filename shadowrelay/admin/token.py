@@ -1,7 +1,6 @@
 """The bearer token of the administration API: a file that only its owner can read. docs/operations.md "Commands"."""
 
 import contextlib
-import hmac
 import os
 import secrets
 from pathlib import Path
@@ -50,10 +49,3 @@ def read_token(path: Path, key: str = "admin.token_file") -> str:
             f"visible ASCII characters, or remove the file to have one made"
         )
     return token.decode("ascii")
-
-
-def is_token(expected: str, authorization: str) -> bool:
-    """Whether an Authorization header carries the token. Takes the same time for every wrong token."""
-    scheme, _, given = authorization.partition(" ")
-    same = hmac.compare_digest(expected.encode(), given.strip().encode("utf-8", "surrogateescape"))
-    return scheme.lower() == "bearer" and same

@@ -240,8 +240,8 @@ class NodeProcess:
         """The directory of its tracking log, which survives `wipe`."""
         return self.directory / "tracking"
 
-    async def start(self) -> None:
-        """Start the process and wait until SMTP and then the API respond."""
+    async def launch(self) -> None:
+        """Start the process, and do not wait for it."""
         self._kills_at_start = len(self.kills)
         with (self.directory / "node.log").open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
@@ -255,6 +255,10 @@ class NodeProcess:
                 stderr=log,
                 start_new_session=True,  # Ctrl-C goes to this process only, which ends the nodes in order
             )
+
+    async def start(self) -> None:
+        """Start the process and wait until SMTP and then the API respond."""
+        await self.launch()
         deadline = time.monotonic() + START_SECONDS_MAX
         while not await self._answers():
             if not self.is_running or time.monotonic() > deadline:
@@ -322,9 +326,9 @@ class Cluster:
 
     Shapes: `routes` are further next hops by recipient pattern, tried first; without a `next_hop`, DNS decides about other mail.
     `is_wired`: each node reaches each peer through a separate wire, `wires[from, to]`. `tables` are further ones for every
-    node, such as "tls", or several of "[site_links]". `program`: see NodeProcess. `peer_host`: the name by which nodes address each
-    other, if not the address. `network`: clients that may relay, and externally secured peers. `is_secured`: peers prove their names by
-    mutual TLS instead, with certificates of an authority of this cluster.
+    node, such as "tls", or several of "[site_links]"; `admin` is more of that table. `program`: see NodeProcess. `peer_host`: the name by
+    which nodes address each other, if not the address. `network`: clients that may relay, and externally secured peers. `is_secured`:
+    peers prove their names by mutual TLS instead, with certificates of an authority of this cluster.
     """
 
     def __init__(
@@ -338,6 +342,7 @@ class Cluster:
         routes: Mapping[str, HostPort] | None = None,
         is_wired: bool = False,
         tables: Mapping[str, Table | list[Table]] | None = None,
+        admin: Table | None = None,
         program: Sequence[str] = SERVE,
         peer_host: str = "",
         network: str = LOOPBACK_NETWORK,
@@ -366,6 +371,7 @@ class Cluster:
         self._transport = {"shared_fate_is_redundant": True, **SHORT_TIMES, **(transport or {})}  # one machine
         self._send = {**SHORT_RETRIES, **(send or {})}
         self._tables = {**(tables or {}), **({"tls": OWN_FILES} if is_secured else {})}
+        self._admin = admin or {}
         self._is_secured = is_secured
 
     async def __aenter__(self) -> "Cluster":
@@ -410,7 +416,7 @@ class Cluster:
                 },
             ),
             *_table("tracking", {"directory": "tracking"}),
-            *_table("admin", {"listen": str(node.admin)}),
+            *_table("admin", {"listen": str(node.admin), **self._admin}),
         ]
         for name, values in self._tables.items():
             for table in values if isinstance(values, list) else [values]:

@@ -7,6 +7,8 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from heapq import nlargest
+from operator import itemgetter
 
 from shadowrelay.model.queue import QueueKind
 from shadowrelay.model.replies import LedgerUnavailable
@@ -14,6 +16,8 @@ from shadowrelay.ports import Clock
 
 EVERY_SECONDS = 10.0
 SPAN_SECONDS = 60.0
+HISTORY_POINTS = 60  # one a minute
+HISTORY_QUEUES_MAX = 1_000  # the fullest of each minute; 60 x 1,000 numbers are 5 MB at most
 
 Depths = Mapping[tuple[QueueKind, str], int]
 """Messages by kind and next hop of a queue; none for a queue that is empty."""
@@ -25,6 +29,8 @@ class Velocities:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._samples: deque[tuple[float, Depths]] = deque()
+        self._history: deque[Depths] = deque(maxlen=HISTORY_POINTS)
+        self._remembered_at = float("-inf")
 
     async def run(self, depths: Callable[[], Awaitable[Depths]]) -> None:
         """Sample forever."""
@@ -39,6 +45,15 @@ class Velocities:
         self._samples.append((now, depths))
         while self._samples[0][0] < now - SPAN_SECONDS - EVERY_SECONDS / 2:
             self._samples.popleft()
+        if now - self._remembered_at >= SPAN_SECONDS:
+            self._remembered_at = now
+            is_long = len(depths) > HISTORY_QUEUES_MAX
+            self._history.append(dict(nlargest(HISTORY_QUEUES_MAX, depths.items(), itemgetter(1))) if is_long else depths)
+
+    def history_of(self, kind: QueueKind, next_hop: str, count: int) -> tuple[int, ...]:
+        """How many messages that queue had each minute of the last hour, and has now; empty if it had none."""
+        known = [depths.get((kind, next_hop), 0) for depths in self._history]
+        return (*known, count) if any(known) else ()
 
     def of(self, kind: QueueKind, next_hop: str, count: int) -> float:
         """Of the queue that has `count` messages now."""

@@ -11,6 +11,7 @@ from shadowrelay.model.drain_progress import DrainState, DrainView
 from shadowrelay.model.ids import NO_DATABASE, BoundaryName, MessageId, ServerName, SiteName
 from shadowrelay.model.message import Content
 from shadowrelay.model.queue import (
+    LoneMessages,
     MessagePage,
     NodeView,
     PeerView,
@@ -20,6 +21,7 @@ from shadowrelay.model.queue import (
     ShadowGroup,
     StoredMessage,
     Suspension,
+    Untold,
 )
 from shadowrelay.model.readiness import NewMail, NextMessage, Takes
 from shadowrelay.model.replies import LedgerUnavailable, RequestRefused
@@ -36,7 +38,6 @@ from shadowrelay.pipeline.draining import DrainService
 from shadowrelay.pipeline.losses import WhatIfService
 from shadowrelay.pipeline.message_desk import MessageDesk
 from shadowrelay.pipeline.next_hop_queue import NextHopQueue
-from shadowrelay.pipeline.peerbook import PeerState
 from shadowrelay.pipeline.placement import apart, may_get_copies, new_mail, rule_of
 from shadowrelay.pipeline.pressure_rules import Level, Pressure
 from shadowrelay.pipeline.rolled_back import OLDER_COPY, RolledBackService
@@ -124,6 +125,10 @@ class View:
                 for row in await self._context.ledger.queues()
             ]
         )
+
+    def history(self, row: QueueRow) -> tuple[int, ...]:
+        """See `admin.api.AdminView`."""
+        return self._velocities.history_of(row.kind, _depth_name(row), row.count)
 
     def _takeovers(self, groups: Sequence[ShadowGroup]) -> dict[ServerName, float]:
         """For each primary server that is not heard: in how many seconds its messages are taken over."""
@@ -238,6 +243,16 @@ class View:
         """See `admin.api.AdminView`."""
         return await self._context.ledger.load(message_id)
 
+    async def awaited(self, message_id: MessageId) -> tuple[MessageId, ...]:
+        """See `admin.api.AdminView`."""
+        return await self._context.ledger.awaited(message_id)
+
+    async def untold(self) -> Untold | None:
+        """See `admin.api.AdminView`. For a moment, each message with a DSN is one."""
+        found = await self._context.ledger.untold()
+        is_old = found is not None and self._context.now() - found.since > timedelta(seconds=self._context.heartbeat)
+        return found if is_old else None
+
     async def events(self, message_id: MessageId) -> Sequence[TrackingEvent]:
         """See `admin.api.AdminView`."""
         stored = await self._context.ledger.load(message_id)
@@ -306,7 +321,7 @@ class View:
                     boundary=state.peer.boundary,
                     address=str(state.peer.address),
                     database=state.database,
-                    heard_at=self._heard_at(state),
+                    heard_at=context.heard_at(server),
                     is_reachable=self._is_heard(server),
                     lease=None if left is None else timedelta(seconds=max(left, 0.0)),
                     breaker=context.peers.breaker_state(server),
@@ -346,12 +361,6 @@ class View:
                 )
             )
         return tuple(views)
-
-    def _heard_at(self, state: PeerState) -> datetime | None:
-        """By this process: silence counts only while it ran, and the ledger knows no more than when the last session was opened."""
-        if state.heard_awake is None:
-            return None
-        return self._context.now() - timedelta(seconds=self._context.clock.awake() - state.heard_awake)
 
     async def forget(self, server: ServerName, *, is_forced: bool = False) -> bool:
         """Cross off the copies and notifications of a peer that will not return. A peer that answers is refused, unless `is_forced`: what
@@ -405,6 +414,7 @@ class View:
             settings=self._effective(),
             new_mail=self.new_mail(),
             safety_net_complete_since=context.safety_net_complete_since,
+            untold=await self.untold(),
         )
 
     def _state(self) -> str:
@@ -437,6 +447,10 @@ class View:
     async def drain_view(self) -> DrainView:
         """See `admin.api.AdminView`."""
         return await self._drain.view()
+
+    async def lone_messages(self) -> LoneMessages:
+        """See `admin.api.AdminView`."""
+        return await self._context.ledger.lone_messages([server for server in self._context.peers.states if self._is_heard(server)])
 
     def pressure(self) -> tuple[Pressure, BackPressure]:
         """See `admin.api.AdminView`."""
@@ -543,7 +557,9 @@ class View:
             if state.to_confirm is not None:
                 yield f"copies on {server} are not confirmed since it came back: it is asked about each, and what it lost is copied again"
         if count := self._copy_repair.failing_count:
-            yield f"accepted messages with fewer copies than wanted: {count}; the copies are tried again"
+            unreadable, reason = self._copy_repair.unreadable()
+            own = f"; {unreadable} of them this node cannot read itself now: {reason}" if unreadable else ""
+            yield f"accepted messages with fewer copies than wanted: {count}; the copies are tried again{own}"
 
 
 def _in_sharing_words(what: str) -> str:

@@ -281,6 +281,15 @@ def dsn(
     )  # fmt: skip
 
 
+def notice_suppressed(node: ServerName, stored: StoredMessage, *, at: datetime, ordinals: Ordinals, reason: str) -> TrackingEvent:
+    """Primary: the sender, whom a stranger named, is not notified about these recipients. It ends nothing: a row beside it says what
+    became of them."""
+    return _row(
+        at, EventId.SUPPRESSED, EventSource.DSN, stored.envelope, stored.internal_id, _size(stored),
+        ordinals=ordinals, server=node, context=reason,
+    )  # fmt: skip
+
+
 def journal_report(node: ServerName, envelope: Envelope, *, at: datetime, original: Envelope, size: int) -> TrackingEvent:
     """Primary: a journal report about `original` was made; `envelope` is the report's own. A message of its own: no client waited."""
     return _row(

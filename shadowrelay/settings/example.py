@@ -35,6 +35,9 @@ _EXAMPLES: dict[tuple[type[Section], str], str] = {
     (model.ReceiveConnector, "listen"): '"0.0.0.0:2525"',
     (model.ReceiveConnector, "relay_from"): '["10.0.0.0/8"]',
     (model.ReceiveConnector, "accepted_domains"): '["corp.example"]',
+    (model.RecipientSource, "name"): '"corp"',
+    (model.RecipientSource, "kind"): '"file"',
+    (model.RecipientSource, "file"): '"recipients.txt"',
     (model.Peer, "name"): '"mx1.west.example"',
     (model.Peer, "site"): '"west"',
     (model.Peer, "boundary"): '"example"',
@@ -43,6 +46,7 @@ _EXAMPLES: dict[tuple[type[Section], str], str] = {
     (model.Route, "next_hop"): '["mailstore1.corp.example:25", "mailstore2.corp.example:25"]',
     (model.Route, "inside_boundary"): "true",
     (model.Route, "site"): '"east"',
+    (model.Route, "auth"): '{ user = "relay", secret_file = "secret" }',
     (model.Route, "tls_names"): '["relay.example"]',
     (model.Route, "tls_authority"): '"authority.pem"',
     (model.Route, "tls_certificate"): '"client.pem"',
@@ -58,6 +62,9 @@ _EXAMPLES: dict[tuple[type[Section], str], str] = {
     (model.Peer, "require_tls"): "true",
     (model.Admin, "tls_listen"): '"0.0.0.0:8026"',
     (model.Admin, "read_only_token_file"): '"token-to-read"',
+    (model.AdminUser, "name"): '"noc"',
+    (model.AdminUser, "role"): '"operator"',
+    (model.AdminUser, "token_hash"): '"$argon2id$v=19$m=65536,t=3,p=4$c2FsdHNhbHRzYWx0c2FsdA$aGFzaGhhc2hoYXNoaGFzaGhhc2hoYXNoaGFzaGhhc2g"',
     (model.Dns, "nameservers"): '["127.0.0.1:5353"]',
 }
 
@@ -66,6 +73,7 @@ _TABLES: tuple[tuple[str, type[Section]], ...] = (
     ("[transport]", model.Transport),
     ("[[receive_connectors]]", model.ReceiveConnector),
     ("[receive_connectors.limits]", model.LimitsPerClient),
+    ("[[recipient_sources]]", model.RecipientSource),
     ("[[peers]]", model.Peer),
     ("[[routes]]", model.Route),
     ("[[site_links]]", model.SiteLink),
@@ -76,12 +84,14 @@ _TABLES: tuple[tuple[str, type[Section]], ...] = (
     ("[tracking]", model.Tracking),
     ("[shipping]", model.Shipping),
     ("[admin]", model.Admin),
+    ("[[admin.users]]", model.AdminUser),
     ("[dns]", model.Dns),
 )
-_OPTIONAL_TABLES = frozenset({model.SiteLink, model.Site, model.Tls})
+_NESTED = frozenset({(model.Admin, "users")})  # lists of tables of their own
+_OPTIONAL_TABLES = frozenset({model.AdminUser, model.RecipientSource, model.SiteLink, model.Site, model.Tls})
 _SHOWN_ONLY = (
     "require_tls", "site", "nameservers", "tls_listen", "read_only_token_file", "peer_revoked",
-    "tls_names", "tls_authority", "tls_certificate", "tls_key",
+    "auth", "tls_names", "tls_authority", "tls_certificate", "tls_key",
 )  # fmt: skip
 
 
@@ -93,7 +103,7 @@ def example() -> str:
     for title, section in _TABLES:
         lines += ["", "", *_comment(inspect.getdoc(section) or ""), f"{'#' if section in _OPTIONAL_TABLES else ''}{title}"]
         for name, field in section.model_fields.items():
-            if field.annotation in sections:
+            if field.annotation in sections or (section, name) in _NESTED:
                 continue  # it has a table of its own
             lines += ["", *_comment(_description(field)), _line(section, name, field)]
     return "\n".join(lines) + "\n"

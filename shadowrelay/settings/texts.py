@@ -26,6 +26,7 @@ Option = str | bool | int
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.+", re.ASCII)
 _PASSWORD = re.compile(r"(?<=://)([^/:@]*):([^/]*)@")
 _QUERY = re.compile(r"\?.*")
+_HASH = re.compile(r"\$argon2(?:id|i|d)\$v=\d+\$m=\d{1,7},t=\d{1,3},p=\d{1,3}\$[A-Za-z0-9+/]+\$[A-Za-z0-9+/]+")
 _SECRET_NAME = re.compile(r"(?i)key|secret|token|pass|cred|sas|sign|auth|conn")
 _SECRET_LENGTH_MIN = 4  # shorter text occurs in too many words to be replaced
 
@@ -346,3 +347,13 @@ Mailbox = Annotated[str, BeforeValidator(parse_mailbox)]
 CheckedDomain = Annotated[str, BeforeValidator(parse_domain)]
 Pattern = Annotated[str, BeforeValidator(parse_pattern)]
 Name = Annotated[ServerName, BeforeValidator(parse_name)]
+
+
+def checked_hash(text: object) -> object:
+    """A hash by argon2, in its usual form. Raises: ValueError with the remedy, without the value."""
+    if not isinstance(text, str) or _HASH.fullmatch(text) is None:
+        raise ValueError("is no hash by argon2; `shadowrelay token` makes a token and its hash")
+    return text
+
+
+TokenHash = Annotated[str, BeforeValidator(checked_hash), PlainSerializer(lambda _: LEFT_OUT)]

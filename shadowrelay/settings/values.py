@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from shadowrelay.model.ids import BoundaryName, ServerName, SiteName
-from shadowrelay.model.protection import Protection, TlsMode, TlsVersion
+from shadowrelay.model.protection import Login, Protection, TlsMode, TlsVersion
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.section import Section as Section
 from shadowrelay.settings.texts import (
@@ -41,6 +41,7 @@ from shadowrelay.settings.texts import (
     Pattern,
     Size,
     SizeOrShare,
+    TokenHash,
     checked_options,
     checked_target,
     shown_options,
@@ -112,6 +113,15 @@ class Redundancy(StrEnum):
     def tracks(self) -> bool:
         """The previous hop keeps the shadow (`TRACK`)."""
         return self in (Redundancy.PREVIOUS_HOP, Redundancy.BOTH)
+
+
+class AdminRole(StrEnum):
+    """`role` of a person in `[[admin.users]]`."""
+
+    VIEWER = "viewer"
+    AUDITOR = "auditor"
+    OPERATOR = "operator"
+    ADMINISTRATOR = "administrator"
 
 
 class Server(Section):
@@ -213,6 +223,46 @@ def _connection_timeout(values: dict[str, Any]) -> timedelta:
     return 5 * MINUTE if values.get("role") is ConnectorRole.EDGE else 10 * MINUTE
 
 
+class SourceKind(StrEnum):
+    """`kind` of a source of recipients."""
+
+    FILE = "file"
+
+
+class Undecided(StrEnum):
+    """`unavailable` of a source of recipients."""
+
+    DEFER = "defer"
+    ACCEPT = "accept"
+
+
+def _names(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
+
+
+class RecipientSource(Section):
+    """Who knows which recipients there are, for `recipients` of a receive connector. docs/operations.md "Known recipients"."""
+
+    name: Annotated[str, LABEL]
+    """Name, for `recipients` of receive connectors, logs and metrics."""
+    kind: SourceKind
+    """file: a list of addresses."""
+    file: Path | None = None
+    """For kind file: an address a line, @domain or *@domain for all of a domain, # comments. A change of the file is followed."""
+    unavailable: Undecided = Undecided.DEFER
+    """Where it cannot be known whether a recipient exists. defer: 450; accept: the recipient is accepted without that."""
+    subaddress_delimiters: Annotated[str, Field(max_length=4, pattern=r"^[!#$%&'*+/=?^_`{|}~.-]*$")] = "+"
+    """What separates a subaddress in the local part (RFC 5233): with + john+lists@ exists if john@ is listed. Empty: nothing does."""
+    case_sensitive: bool = False
+    """Tell John@ from john@; the domain never is."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.kind is SourceKind.FILE and self.file is None:
+            raise ValueError("kind file needs file; name the file with the addresses")
+        return self
+
+
 class LimitsPerClient(Section):
     """What one client of this connector (an IPv4 address, an IPv6 /64) may do in a minute, which begins with the first thing that counts.
     0: no limit. Peers have none. docs/operations.md "Limits for each client"."""
@@ -246,6 +296,9 @@ class ReceiveConnector(Section):
     """Networks of clients that may relay to any domain. No other setting grants this, not even a route."""
     accepted_domains: tuple[CheckedDomain, ...] = ()
     """Domains whose recipients are accepted from any client; "*.corp.example" stands for all below corp.example."""
+    recipients: Annotated[tuple[str, ...], BeforeValidator(_names)] = ()
+    """The [[recipient_sources]] that know the recipients of accepted_domains: a name, or several, of which any knows it. A recipient that
+    none knows is answered 550. Omitted: any address of accepted_domains is accepted."""
     externally_secured: tuple[CheckedNetwork, ...] = ()
     """Addresses that may use XSHADOW without TLS when they name a configured peer. For labs. Source: seed-003"""
     proxy_from: tuple[CheckedNetwork, ...] = ()
@@ -321,6 +374,10 @@ class Peer(Section):
     Empty: it is not asked."""
 
 
+def _tls_mode(values: dict[str, Any]) -> TlsMode:
+    return TlsMode.OPPORTUNISTIC if values.get("auth") is None else TlsMode.VERIFIED
+
+
 class Route(Section):
     """Recipients by pattern and the servers that accept them. The first match wins; without one, DNS (MX) decides."""
 
@@ -340,8 +397,10 @@ class Route(Section):
     Unset: true if all recipients of this route are of accepted_domains. Source: msd-sn"""
     concurrency_per_destination: Annotated[Count, Field(ge=0, le=1000)] = 0
     """Concurrent sessions to this next hop, and to each of its addresses. 0: as in [send]."""
-    tls: TlsMode = TlsMode.OPPORTUNISTIC
-    """opportunistic: if offered, with any certificate, else none. required: with any certificate, or the mail waits.
+    auth: Login | None = None
+    """Login at the next hop: user, and secret_file, credential or token; mechanism (docs/operations.md "Login at next hops"). RFC 4954"""
+    tls: TlsMode = Field(default_factory=_tls_mode)
+    """opportunistic: if offered, with any certificate, else none. required: with any certificate, or the mail waits. With auth: verified.
     verified: with a certificate of tls_authority for the name of the next hop, or the mail waits. RFC 3207, RFC 7435"""
     tls_names: tuple[Name, ...] = ()
     """verified: the certificate must be for one of these names instead of that of the next hop."""
@@ -361,7 +420,8 @@ class Route(Section):
     def protection(self) -> Protection | None:
         """Of sessions with its next hops; `None` where nothing is set. Equal values are equal protections, whatever route they are of."""
         found = Protection(
-            self.tls, self.tls_names, self.tls_authority, self.tls_certificate, self.tls_key, self.tls_minimum_version
+            self.tls, self.tls_names, self.tls_authority, self.tls_certificate, self.tls_key, self.tls_minimum_version,
+            self.auth,
         )  # fmt: skip
         return None if found == Protection() else found
 
@@ -570,6 +630,19 @@ class Shipping(Section):
     """Options of fsspec's store, like { endpoint_url = "https://…", key = "…", secret = "…" }. What looks secret is never printed."""
 
 
+class AdminUser(Section):
+    """A person with a token of his own for console, API and commands. `shadowrelay token` makes one."""
+
+    name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._@ -]*$")]
+    """Under which the person acts: in listings, the operator log and the audit page."""
+    role: AdminRole
+    """viewer: sees the state. auditor: also who did what. operator: also acts, and reads messages. administrator: everything."""
+    token_hash: TokenHash
+    """Of the person's token, by argon2. Give all nodes the same: then a person may act on each of them, through any."""
+    sees_messages: bool = False
+    """Of a viewer: also subjects and addresses. Everybody else sees them."""
+
+
 class Admin(Section):
     """The HTTP API, metrics and health."""
 
@@ -587,6 +660,8 @@ class Admin(Section):
     read_only_token_file: Path | None = None
     """File with a second token, for monitoring and for the other nodes: it may only read, and not the content of messages. The same on all
     nodes, while token_file is each node's own. Created like the first one."""
+    users: Annotated[tuple[AdminUser, ...], Field(max_length=50)] = ()
+    """People with tokens and roles of their own; see [[admin.users]]. The token in token_file is an administrator's."""
 
 
 class Dns(Section):
@@ -602,6 +677,7 @@ class Settings(Section):
     server: Server
     transport: Transport = Transport()
     receive_connectors: tuple[ReceiveConnector, ...] = ()
+    recipient_sources: tuple[RecipientSource, ...] = ()
     peers: tuple[Peer, ...] = ()
     routes: tuple[Route, ...] = ()
     site_links: tuple[SiteLink, ...] = ()

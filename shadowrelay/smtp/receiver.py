@@ -405,6 +405,8 @@ class Receiver(Connection):
             self.refuse(BAD_RECIPIENT, is_error=False)  # the client passes on what it was given
             return
         refusal = self._refusal_of_recipient(transaction, recipient, has_source_route=command.has_source_route)
+        if refusal is None and transaction.hold is None and self.reception.recipients is not None and not self.state.peer:
+            refusal = await self._refusal_by_source(recipient.address)
         if refusal is None and transaction.hold is None and self.reception.limits is not None:
             refusal = self.over_limit(Counted.RECIPIENTS)
         if refusal is not None:
@@ -415,6 +417,11 @@ class Receiver(Connection):
             recipient = self._notified(recipient)
         transaction.recipients.append(recipient)
         self.say(RECIPIENT_OK)
+
+    async def _refusal_by_source(self, address: str) -> Reply | None:
+        """Why the sources of recipients do not want it. Only recipients of accepted domains are looked up: others are relayed."""
+        recipients, rights = self.reception.recipients, self.reception.rights
+        return await recipients.refusal(address, self.state.address) if recipients is not None and rights.accepts(address) else None
 
     def _refused_recipient(self, transaction: MailTransaction, reply: Reply) -> None:
         """Too many in one transaction or in a minute are no fault, unless they do not end."""

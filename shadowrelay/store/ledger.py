@@ -26,6 +26,7 @@ from shadowrelay.model.queue import (
     DeliveredTo,
     ForkRetry,
     HeldCopy,
+    LoneMessages,
     MessagePage,
     NewMessage,
     PeerRow,
@@ -34,6 +35,7 @@ from shadowrelay.model.queue import (
     ShadowGroup,
     StoredMessage,
     Suspension,
+    Untold,
 )
 from shadowrelay.model.replies import ContentCorrupt
 from shadowrelay.model.resubmission import Criteria, Progress, RequestState, ResubmitRequest, Resubmitted
@@ -41,7 +43,19 @@ from shadowrelay.model.survival import Survival
 from shadowrelay.pipeline.delivery_rules import LadderStep
 from shadowrelay.ports import NO_KEYS, Decide
 from shadowrelay.protocol.filters import Expression
-from shadowrelay.store import content, counters, errors, filter_sql, promises, queues, reading, resubmit_requests, rows, shedding
+from shadowrelay.store import (
+    content,
+    counters,
+    errors,
+    filter_sql,
+    lone_messages,
+    promises,
+    queues,
+    reading,
+    resubmit_requests,
+    rows,
+    shedding,
+)
 from shadowrelay.store.commit import Committer, InlineWriter, ThreadedWriter, Writer
 from shadowrelay.store.content import ContentStore, LargeContents, WorkingFile, wrapped
 from shadowrelay.store.opening import DATABASE_NAME, StoreFiles, abandon_store, close_store, open_store
@@ -407,6 +421,12 @@ class SqliteLedger:
     async def unreported_of(self, message_ids: Collection[MessageId]) -> Mapping[MessageId, Ordinals]:
         return await self._readers.ask(partial(reading.unreported_of, message_ids=message_ids))
 
+    async def awaited(self, message_id: MessageId) -> tuple[MessageId, ...]:
+        return await self._readers.ask(partial(reading.awaited, message_id=message_id))
+
+    async def untold(self) -> Untold | None:
+        return await self._readers.ask(reading.untold)
+
     async def primaries_listed_on(self, server: ServerName, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
         return await self._find(reading.listed_on(server, after, limit))
 
@@ -426,6 +446,9 @@ class SqliteLedger:
 
     async def listed_counts(self) -> Mapping[ServerName, int]:
         return await self._readers.ask(counters.listed)
+
+    async def lone_messages(self, living: Collection[ServerName]) -> LoneMessages:
+        return await self._readers.ask(partial(lone_messages.lone_messages, living=living))
 
     def limit_recent(self, bytes_max: int) -> None:
         """How much of what was just written may be kept in memory to be read again."""

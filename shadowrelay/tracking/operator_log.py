@@ -39,6 +39,7 @@ FLUSH_SECONDS = 2.0  # at exit, for a reader that hangs
 REPEATED = (
     ".waits", ".put_off", ".unrecorded", ".untracked", ".unreadable", ".holdings_unknown", "message.refused",
     "message.accepted_without_copy", ".tls_failed", "client.limited",
+    "recipient.refused", "recipient.unverified",
 )  # fmt: skip
 REPEATED_SECONDS = 10.0
 REPEATED_MAX = 5

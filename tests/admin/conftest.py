@@ -9,13 +9,26 @@ import pytest
 
 from shadowrelay.admin.api import make_application
 from shadowrelay.admin.metrics import PrometheusMetrics
+from shadowrelay.admin.people import People
 from shadowrelay.model.client_minute import ClientView, Minute
 from shadowrelay.model.counts import Counts
 from shadowrelay.model.drain_progress import DrainState, DrainStep, DrainView, Obstacle, Waiting
 from shadowrelay.model.ids import NO_DATABASE, BoundaryName, DatabaseId, MessageId, ServerName, SiteName
 from shadowrelay.model.message import Content, ContentPlace, Envelope, Recipient
 from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, Role
-from shadowrelay.model.queue import FailureKind, ForkRetry, MessagePage, NodeView, Origin, PeerView, QueueKind, QueueRow, StoredMessage
+from shadowrelay.model.queue import (
+    FailureKind,
+    ForkRetry,
+    LoneMessages,
+    MessagePage,
+    NodeView,
+    Origin,
+    PeerView,
+    QueueKind,
+    QueueRow,
+    StoredMessage,
+    Untold,
+)
 from shadowrelay.model.readiness import NewMail, NextMessage
 from shadowrelay.model.replies import STORE_UNAVAILABLE, LedgerUnavailable, RequestRefused
 from shadowrelay.model.resubmission import RequestState, ResubmitRequest
@@ -79,6 +92,10 @@ class FakeNode:
     asked: list[tuple[str, int, int]] = field(default_factory=list)
     requests: list[ResubmitRequest] = field(default_factory=list)
     more_queues: tuple[QueueRow, ...] = ()
+    waits_for: tuple[MessageId, ...] = ()
+    untold_ones: Untold | None = None
+    row: TrackingEvent = ROW
+    knows_events: bool = True
 
     def _check(self) -> None:
         if self.is_broken:
@@ -92,6 +109,9 @@ class FakeNode:
             QueueRow("mx1\\y.example", QueueKind.DELIVERY, "y.example", 2, NOW - timedelta(seconds=30)),
             *self.more_queues,
         )
+
+    def history(self, row):
+        return (1, 2, row.count) if row.count else ()
 
     async def retry_queue(self, queue):
         self._check()
@@ -119,10 +139,16 @@ class FakeNode:
         self._check()
         return next((stored for stored in self.stored if stored.envelope.message_id == message_id), None)
 
+    async def awaited(self, message_id):
+        return self.waits_for
+
+    async def untold(self):
+        return self.untold_ones
+
     async def events(self, message_id):
         if self.refusal:
             raise RequestRefused(self.refusal)
-        return [replace(ROW, network_message_id=message_id)]
+        return [replace(self.row, network_message_id=message_id)] if self.knows_events else []
 
     async def content(self, message_id, *, with_envelope=False):
         if self.refusal:
@@ -204,7 +230,7 @@ class FakeNode:
         return NodeView(
             ServerName("mx1"), SiteName("east"), BoundaryName("example"), "1.2.3", NOW - timedelta(hours=1), "running",
             DATABASE, 4, 1000, 1234, NO_DATABASE, {"transport": {"shadow_timeout": "5s"}},
-            NextMessage(NewMail.FEWER, 0, 1, "new mail is accepted without a copy: mx2: no answer"),
+            NextMessage(NewMail.FEWER, 0, 1, "new mail is accepted without a copy: mx2: no answer"), untold=self.untold_ones,
         )  # fmt: skip
 
     async def drain(self):
@@ -227,6 +253,10 @@ class FakeNode:
     async def drain_view(self):
         self._check()
         return DRAINING
+
+    async def lone_messages(self):
+        self._check()
+        return LoneMessages(3, 1, 100_000)
 
     def pressure(self):
         return self.pressed, BackPressure()
@@ -264,7 +294,7 @@ class Present:
 def _shared():
     """One API for all tests, because its making takes longer than most of them; the node and the counters that it shows."""
     node, metrics = Present(), Present()
-    api = make_application(node, metrics, TOKEN, "1.2.3", read_only_token=READ_ONLY_TOKEN, names=("node",), now=lambda: NOW)
+    api = make_application(node, metrics, People(TOKEN, READ_ONLY_TOKEN), "1.2.3", names=("node",), now=lambda: NOW)
     return api, node, metrics
 
 

@@ -5,9 +5,10 @@ import pytest
 import structlog
 
 from shadowrelay.admin.api import make_application
+from shadowrelay.admin.people import People
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import Content
-from shadowrelay.model.queue import Delivery, QueueKind, QueueRow, ReportedFork
+from shadowrelay.model.queue import Delivery, QueueKind, QueueRow, ReportedFork, Untold
 from shadowrelay.model.values import replace
 from shadowrelay.pipeline.pressure_rules import NO_PRESSURE, Resource, Sample, measured
 from shadowrelay.protocol.filters import Comparison, Operator
@@ -82,7 +83,7 @@ async def test_who_may_only_read_changes_nothing_and_reads_no_content(stranger, 
 
 
 async def test_without_a_second_token_an_empty_one_reads_nothing(node, metrics):
-    transport = httpx.ASGITransport(make_application(node, metrics, TOKEN, "1", names=["node"]))
+    transport = httpx.ASGITransport(make_application(node, metrics, People(TOKEN), "1", names=["node"]))
     async with httpx.AsyncClient(transport=transport, base_url="http://node", headers={"Authorization": "Bearer "}) as client:
         assert 401 == (await client.get("/api/v1/node")).status_code
 
@@ -115,13 +116,26 @@ async def test_the_node_says_who_it_is(http):
     assert {
         "name": "mx1", "site": "east", "boundary": "example", "version": "1.2.3", "state": "running",
         "started_at": "2026-11-21T09:30:00Z", "uptime_seconds": 3600.0, "database": DATABASE, "incarnation": 4, "began": 1000,
-        "position": 1234, "safety_net_complete_since": None,
+        "position": 1234, "safety_net_complete_since": None, "untold": None,
         "former_database": "", "settings": {"transport": {"shadow_timeout": "5s"}},
         "new_mail": {
             "outcome": "fewer", "takers_count": 0, "copies_wanted": 1,
             "sentence": "new mail is accepted without a copy: mx2: no answer", "shared_fate": [],
         },
     } == body  # fmt: skip
+
+
+async def test_what_a_notification_waits_for_is_told_of_the_message_and_of_the_node(http, node):
+    node.waits_for = (MessageId("00000000-0000-4000-8000-00000000000d"),)
+    node.untold_ones = Untold(3, NOW, ENVELOPE.message_id, node.waits_for[0])
+
+    message = (await http.get(f"/api/v1/messages/{ENVELOPE.message_id}")).json()
+    body = (await http.get("/api/v1/node")).json()
+
+    assert list(node.waits_for) == message["told_after"]
+    assert {
+        "count": 3, "since": "2026-11-21T10:30:00Z", "message_id": ENVELOPE.message_id, "generated": node.waits_for[0]
+    } == body["untold"]  # fmt: skip
 
 
 async def test_queues_have_depth_and_oldest_message(http):
@@ -381,7 +395,8 @@ async def test_the_description_is_openapi_and_says_that_the_token_is_needed(http
         "/api/v1/messages/{message_id}/events",
         "/api/v1/safety-net/requests", "/api/v1/safety-net/requests/{number}",
         *(f"/api/v1/safety-net/requests/{{number}}/{verb}" for verb in ("disable", "enable", "remove")),
-        "/api/v1/peers/{name}/forget", "/api/v1/pressure", "/api/v1/clients", "/health/live", "/health/ready", "/metrics",
+        "/api/v1/peers/{name}/forget", "/api/v1/pressure", "/api/v1/redundancy", "/api/v1/audit", "/api/v1/clients",
+        "/health/live", "/health/ready", "/metrics",
     } == set(document["paths"])  # fmt: skip
     assert [{"HTTPBearer": []}] == document["paths"]["/api/v1/queues"]["get"]["security"]
     assert "security" not in document["paths"]["/health/live"]["get"]
@@ -415,7 +430,7 @@ async def test_every_answer_fits_its_description(http):
 
 
 async def test_ages_use_the_real_time_where_none_is_given(node, metrics):
-    application = make_application(node, metrics, TOKEN, "1", names=["node"])
+    application = make_application(node, metrics, People(TOKEN), "1", names=["node"])
     async with httpx.AsyncClient(transport=httpx.ASGITransport(application), base_url="http://node", headers=BEARER) as client:
         assert 0.0 <= (await client.get("/api/v1/node")).json()["uptime_seconds"]
 

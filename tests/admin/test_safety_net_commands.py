@@ -4,6 +4,7 @@ import json
 from datetime import UTC, datetime
 
 import pytest
+import structlog
 from typer.testing import CliRunner
 
 from shadowrelay.admin import api_client
@@ -15,6 +16,13 @@ from tests.admin.conftest import TOKEN, InProcess
 
 HOUR = ("--from", "2026-11-21T09:00+01:00", "--to", "2026-11-21 10:00")
 NINE, TEN = datetime(2026, 11, 21, 8, tzinfo=UTC), datetime(2026, 11, 21, 10, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def _no_log():
+    """What a command prints stands alone: the node logs elsewhere."""
+    with structlog.testing.capture_logs():
+        yield
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import stat
 
 import pytest
 
-from shadowrelay.admin.token import is_token, read_or_create_token, read_token
+from shadowrelay.admin.token import read_or_create_token, read_token
 from shadowrelay.model.replies import ConfigurationError
 
 
@@ -49,11 +49,3 @@ def test_a_token_that_cannot_be_made_or_read_is_an_error_that_names_the_file(tmp
         read_or_create_token(tmp_path / "file" / "token")
     with pytest.raises(ConfigurationError, match=r"nothing cannot be read .*; the node makes it at its first start"):
         read_token(tmp_path / "nothing")
-
-
-@pytest.mark.parametrize(
-    ("authorization", "expected"),
-    [("Bearer secret", True), ("bearer  secret ", True), ("Bearer Secret", False), ("Basic secret", False), ("Bearer \udcff", False)],
-)
-def test_only_the_token_itself_is_the_token(authorization, expected):
-    assert expected is is_token("secret", authorization)

@@ -8,7 +8,7 @@ import pytest
 
 from shadowrelay.model.ids import NO_DATABASE, ServerName
 from shadowrelay.model.ownership import Choice, Copy, CopyNumber, Role, Transition
-from shadowrelay.model.queue import HeldCopy, Origin, ShadowGroup
+from shadowrelay.model.queue import HeldCopy, LoneMessages, Origin, ShadowGroup
 from shadowrelay.model.replies import LedgerUnavailable
 from shadowrelay.model.values import replace
 from shadowrelay.ports import Ledger
@@ -331,3 +331,19 @@ async def test_forks_that_were_recorded_before_a_wake_stay_when_others_are_recor
 
     for message_id, next_hop in ((first.envelope.message_id, "a:25"), (second.envelope.message_id, "b:25")):
         assert [message_id] == [message.envelope.message_id for message in await ledger.due(next_hop, NOW + DAY, 9)]
+
+
+async def test_messages_are_counted_that_lack_copies_or_have_none_on_a_living_server(ledger: Ledger) -> None:
+    chosen, elsewhere = Copy(THERE, THEIR_DATABASE, Choice.CHOSEN), Copy(OTHER, NEW_DATABASE, Choice.CHOSEN)
+    await accept(ledger, copies=(chosen,))
+    await accept(ledger, copies=(chosen,))
+    await accept(ledger, copies=(elsewhere,))
+    await accept(ledger, copies=())
+    await hold(ledger)
+
+    def counts(found: LoneMessages) -> tuple[int, int]:
+        return found.fewer_count, found.alone_count
+
+    assert (1, 1) == counts(await ledger.lone_messages([THERE, OTHER]))
+    assert (1, 3) == counts(await ledger.lone_messages([OTHER]))
+    assert (1, 4) == counts(await ledger.lone_messages([]))

@@ -23,6 +23,7 @@ from shadowrelay.settings.values import Settings
 from shadowrelay.smtp.limits import Descriptors
 from shadowrelay.smtp.listener import Factory, Listener, ReceiverServer
 from shadowrelay.smtp.reception import reception_for
+from shadowrelay.smtp.recipient_sources import RecipientSources
 from shadowrelay.smtp.tls import TlsContexts
 from tests.kit.clients import Client
 
@@ -194,7 +195,12 @@ class Station:
         return client
 
 
-def settings_for(tls: dict[str, Any] | None = None, transport: dict[str, Any] | None = None, **connector: Any) -> Settings:
+def settings_for(
+    tls: dict[str, Any] | None = None,
+    transport: dict[str, Any] | None = None,
+    sources: list[dict[str, Any]] | None = None,
+    **connector: Any,
+) -> Settings:
     """A node `a.example` with the peers `b.example` and `c.example`, and one connector that takes `@here.example` from anybody."""
     values = {"name": "in", "listen": "127.0.0.1:0", "accepted_domains": ["here.example"], "accept_xshadow": False} | connector
     return Settings.model_validate(
@@ -203,6 +209,7 @@ def settings_for(tls: dict[str, Any] | None = None, transport: dict[str, Any] | 
             "peers": [{"name": name, "site": "west", "address": f"{name}:2525"} for name in ("b.example", "c.example")],
             "receive_connectors": [values],
         }
+        | ({"recipient_sources": sources} if sources else {})
         | ({"tls": tls} if tls else {})
         | ({"transport": transport} if transport else {})
     )
@@ -227,12 +234,13 @@ async def receiving(
     tls: dict[str, Any] | None = None,
     transport: dict[str, Any] | None = None,
     unchecked: dict[str, Any] | None = None,
+    sources: list[dict[str, Any]] | None = None,
     budget: ContentBudget | None = None,
     descriptors: Descriptors | None = None,
     **connector: Any,
 ) -> AsyncIterator[Station]:
-    """`connector` are settings of the receive connector, `unchecked` ones that the settings would not allow."""
-    settings = settings_for(tls, transport, **connector)
+    """`connector` are settings of the receive connector, `unchecked` ones that the settings would not allow, `sources` of recipients."""
+    settings = settings_for(tls, transport, sources, **connector)
     acceptor, peer_requests, clock = FakeAcceptor(), FakePeerRequests(), FixedClock()
     found = settings.receive_connectors[0].model_copy(update=unchecked or {})
     contexts = None if settings.tls is None else TlsContexts.read(settings.tls)
@@ -248,6 +256,10 @@ async def receiving(
         descriptors=descriptors or Descriptors(20_000),
         tls=contexts,
     )
+    if sources:
+        made = RecipientSources(settings)
+        await made.read()
+        reception.recipients = made.check_for(found)
     server = ReceiverServer(reception, VirtualListener.open if is_virtual else Listener.open)
     await server.start()
     station = Station(server, acceptor, peer_requests, clock, spool)

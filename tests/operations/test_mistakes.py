@@ -23,6 +23,7 @@ from shadowrelay import checkup
 from shadowrelay.admin import api_client
 from shadowrelay.admin.api import make_application
 from shadowrelay.admin.metrics import PrometheusMetrics
+from shadowrelay.admin.people import People
 from shadowrelay.cli.main import app
 from shadowrelay.model.counts import Counts
 from shadowrelay.model.ids import ServerName
@@ -100,7 +101,7 @@ class Desk:
     def asks_a_node(self, *words: object) -> tuple[int, list[str]]:
         """The same, of the API of a node with one message and one peer, which answers."""
         metrics = PrometheusMetrics("1.2.3", ServerName("mx1"), Counts(), now=lambda: NOW)
-        api = make_application(FakeNode(), metrics, TOKEN, "1.2.3", now=lambda: NOW)
+        api = make_application(FakeNode(), metrics, People(TOKEN), "1.2.3", now=lambda: NOW)
 
         async def asked(request: httpx.Request) -> httpx.Response:
             async with httpx.AsyncClient(transport=httpx.ASGITransport(api), headers={"authorization": f"Bearer {TOKEN}"}) as client:

@@ -9,12 +9,12 @@ from sqlalchemy.sql.elements import ClauseElement
 
 from shadowrelay.model.ids import DatabaseId, ServerName
 from shadowrelay.protocol.filters import MESSAGE_PROPERTIES, parse_filter
-from shadowrelay.store import counters, filter_sql, opening, promises, queues, reading, resubmit_requests, tables, work
+from shadowrelay.store import counters, filter_sql, lone_messages, opening, promises, queues, reading, resubmit_requests, tables, work
 from shadowrelay.store.ledger import Inline
 from tests.kit.ledger import a_ledger
 
 Statement = str | ClauseElement
-SERVER, DATABASE = ServerName("s"), DatabaseId("d")
+SERVER, OTHER, DATABASE = ServerName("s"), ServerName("o"), DatabaseId("d")
 SHADOWS = reading.shadows_of(SERVER, DATABASE)
 WITHOUT_FORKS = queues.without_forks(SERVER, DATABASE)
 EVERY_PROPERTY = " -and ".join(f"{name} -ne $null" for name in MESSAGE_PROPERTIES)
@@ -41,6 +41,8 @@ PLANS: dict[str, tuple[Statement, str]] = {
     "hasten": (promises.HASTEN, "USING INDEX retry_due (next_hop=? AND attempts_next_at>?)"),
     "hasten what waits": (promises.HASTEN_WAITING, "USING INDEX retry_due (next_hop=? AND attempts_next_at>?)"),
     "unplaced": (reading.SELECT_UNPLACED, "USING INDEX message_unplaced (role=? AND is_placed=? AND rowid>?)"),
+    "placed nowhere": (lone_messages.unplaced_alone([SERVER]), "USING INDEX message_unplaced (role=? AND is_placed=?)"),
+    "listed on lost servers": (lone_messages.listed_alone(SERVER, [OTHER]), "SEARCH listing USING PRIMARY KEY (server=?)"),
     "listed on": (reading.listed_on(SERVER, 0, 1), "USING PRIMARY KEY (server=? AND message>?)"),
     "shadows of": (
         reading.page(SHADOWS, 0, 1),

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 from shadowrelay.model.queue import QueueKind
-from shadowrelay.pipeline.velocity import EVERY_SECONDS, Velocities
+from shadowrelay.pipeline.velocity import EVERY_SECONDS, HISTORY_POINTS, HISTORY_QUEUES_MAX, Velocities
 from tests.kit.clock import Hands
 
 KEY = (QueueKind.DELIVERY, "x.example")
@@ -36,3 +36,18 @@ def test_a_node_that_has_just_started_has_no_velocity_yet() -> None:
     assert 0.0 == velocities.of(*KEY, 100)
     velocities.note({KEY: 1})
     assert 0.0 == velocities.of(*KEY, 100)
+
+
+def test_the_last_hour_is_remembered_by_the_minute_and_only_of_the_fullest_queues() -> None:
+    awake = Hands(1000.0)
+    velocities = Velocities(SimpleNamespace(awake=awake))  # type: ignore[arg-type]
+    many = {(QueueKind.DELIVERY, f"q{number}"): number for number in range(1, HISTORY_QUEUES_MAX + 2)}
+    for minute in range(HISTORY_POINTS + 5):
+        for _ in range(6):
+            velocities.note({**many, KEY: 5_000 + minute})
+            awake.at += EVERY_SECONDS
+    history = velocities.history_of(*KEY, 7)
+
+    assert (HISTORY_POINTS + 1, 5_005, 5_064, 7) == (len(history), history[0], history[-2], history[-1])
+    assert () == velocities.history_of(QueueKind.DELIVERY, "q1", 1), "the least full is not remembered"
+    assert (HISTORY_POINTS, HISTORY_QUEUES_MAX) == (len(velocities._history), max(map(len, velocities._history)))

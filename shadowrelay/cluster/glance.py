@@ -1,0 +1,218 @@
+"""The cluster at a glance, for the console: two numbers, what happens to new mail, and the map. docs/operations.md "Console".
+
+`look_closely` asks a node, `glance` puts the answers together. A node that does not answer is described by what the others know of it.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from shadowrelay.cluster.answers import NodeAnswer
+from shadowrelay.cluster.overview import look, summary
+from shadowrelay.cluster.words import counted, duration
+from shadowrelay.model.readiness import NewMail
+
+if TYPE_CHECKING:
+    from shadowrelay.admin.api_client import NodeClient
+
+Json = dict[str, Any]
+
+GOOD, CARE, BAD, UNKNOWN = "good", "care", "bad", "unknown"  # tones; each is shown with a shape and a word, too
+NOT_DRAINING = ("running", "starting")
+LEASE_SHORT_SECONDS = 10.0
+
+
+def look_closely(client: "NodeClient") -> Json:
+    """What one node is asked."""
+    found = look(client)
+    found["redundancy"] = _unless_older(client)
+    found["pressure"] = client.pressure()
+    found["drain"] = None if found["node"]["state"] in NOT_DRAINING else client.drain_status()
+    return found
+
+
+def _unless_older(client: "NodeClient") -> Json | None:
+    from shadowrelay.admin.api_client import NodeError
+
+    try:
+        return client.redundancy()
+    except NodeError as exc:
+        if exc.status != 404:
+            raise
+        return None
+
+
+def glance(answers: Sequence[NodeAnswer]) -> Json:
+    """One document.
+
+    Shapes: all of `summary`, and: `fewer_count` and `alone_count`, with `is_lower_bound` where a node cannot say it; `lost_held_count`
+    of the latter are held for servers that do not answer; `new_mail` {tone, word, why}; `oldest` {at, node} or None; `sites` of `nodes`,
+    by name.
+    """
+    said = [answer.said for answer in answers if answer.said]
+    found = summary(answers)
+    present = {row["node"]["name"] for row in said}
+    counts = [row["redundancy"] for row in said if row["redundancy"] is not None]
+    lost_held = sum(peer["held_for_count"] for row in said for peer in row["peers"] if _is_lost(peer, present))
+    waiting = [(node["oldest_at"], node["name"]) for node in found["nodes"] if node["oldest_at"]]
+    nodes = [_node(row, found) for row in said]
+    nodes += [_absent(answer, said) for answer in answers if not answer.said]
+    nodes += [_unconfigured(name, said) for name in _strangers(said, {node["name"] for node in nodes})]
+    is_cut = any(one[name] >= one["counted_max"] for one in counts for name in ("fewer_count", "alone_count"))
+    return found | {
+        "fewer_count": sum(one["fewer_count"] for one in counts),
+        "alone_count": sum(one["alone_count"] for one in counts) + lost_held,
+        "lost_held_count": lost_held,
+        "is_lower_bound": is_cut or len(counts) < len(answers),
+        "new_mail": _new_mail(said),
+        "oldest": dict(zip(("at", "node"), min(waiting), strict=True)) if waiting else None,
+        "to_deliver_count": sum(node["to_deliver_count"] for node in found["nodes"]),
+        "sites": _by_site(nodes),
+    }
+
+
+def _is_lost(peer: Json, present: set[str]) -> bool:
+    return not peer["is_reachable"] and peer["name"] not in present
+
+
+def _new_mail(said: Sequence[Json]) -> Json:
+    outcomes = [(row["node"]["name"], row["node"].get("new_mail") or {"outcome": NewMail.UNKNOWN, "sentence": ""}) for row in said]
+    by = {outcome: [name for name, one in outcomes if one["outcome"] == outcome] for outcome in NewMail}
+    why = "; ".join(dict.fromkeys(f"{name}: {one['sentence']}" for name, one in outcomes if one["sentence"]))
+    alone = [name for name, one in outcomes if one["outcome"] == NewMail.FEWER and not one.get("takers_count")]
+    if not said:
+        return {"tone": UNKNOWN, "word": "not known", "why": "no node answers"}
+    for tone, names, word in (
+        (BAD, by[NewMail.REFUSED], "refused"),
+        (BAD, alone, "accepted without a copy"),
+        (CARE, by[NewMail.UNKNOWN], "perhaps not redundant"),
+        (CARE, by[NewMail.FEWER], "accepted with fewer copies than wanted"),
+        (CARE, by[NewMail.NOT_COPIED], "accepted, and no copies are wanted"),
+    ):
+        if names:
+            where = "" if len(names) == len(said) else f" on {' and '.join(names)}"
+            return {"tone": tone, "word": f"{word}{where}", "why": why}
+    return {"tone": GOOD, "word": "redundant", "why": ""}
+
+
+def _node(row: Json, found: Json) -> Json:
+    """A node that answered."""
+    node, drain = row["node"], row["drain"]
+    part = next(one for one in found["nodes"] if one["name"] == node["name"])
+    reasons = part["reasons"]
+    is_out = not row["ready"]["is_ready"]
+    tone = GOOD if node["state"] == "running" and not reasons and not part["errors"] else BAD if is_out and drain is None else CARE
+    return {
+        "name": node["name"],
+        "site": node["site"],
+        "machine": node.get("machine", ""),
+        "tone": tone,
+        "word": node["state"],
+        "is_here": True,
+        "version": node["version"],
+        "database": node["database"],
+        "incarnation": node["incarnation"],
+        "started_at": node["started_at"],
+        "to_deliver_count": part["to_deliver_count"],
+        "oldest_at": part["oldest_at"],
+        "held_count": part["held_count"],
+        "reasons": list(dict.fromkeys([*reasons, *_facts(row)])),
+        "drain": drain,
+        "links": [_link(peer) for peer in row["peers"]],
+        "error": "",
+    }
+
+
+def _facts(row: Json) -> Iterable[str]:
+    if row["drain"] is not None:
+        yield from row["drain"]["waits_for"]
+    if row["pressure"]["level"] != "normal":
+        yield f"back pressure is {row['pressure']['level']}: {row['pressure']['effect']}"
+
+
+def _link(peer: Json) -> Json:
+    """What a node says of one of its peers. Shapes: `word` is the state; `tone` goes with it."""
+    if peer["is_forgotten"]:
+        tone, word = UNKNOWN, "forgotten"
+    elif not peer.get("is_configured", True):
+        tone, word = BAD, "no peer any more"
+    elif not peer["is_reachable"]:
+        tone, word = BAD, "silent"
+    elif peer["is_draining"]:
+        tone, word = CARE, "drains"
+    elif peer["conflict"] or peer["refusal"] or peer.get("takes_copies") == "no":
+        tone, word = CARE, "takes no copies"
+    elif peer["differs"]:
+        tone, word = CARE, "other settings"
+    else:
+        tone, word = GOOD, "takes copies" if peer.get("takes_copies") == "yes" else "answers"
+    return {
+        "name": peer["name"],
+        "tone": tone,
+        "word": word,
+        "heard_seconds": peer["heartbeat_age_seconds"],
+        "lease_seconds": peer["lease_seconds"],
+        "held_for_count": peer["held_for_count"],
+        "held_by_count": peer["held_by_count"],
+        "takes_over_in_seconds": peer.get("takes_over_in_seconds"),
+        "why": peer["conflict"] or peer["refusal"] or peer.get("last_error", "") or peer["differs"],
+    }
+
+
+def _views_of(name: str, said: Sequence[Json]) -> list[tuple[str, Json]]:
+    return [(row["node"]["name"], peer) for row in said for peer in row["peers"] if peer["name"] == name]
+
+
+def _absent(answer: NodeAnswer, said: Sequence[Json]) -> Json:
+    """A node that did not answer, as the others know it."""
+    views = _views_of(answer.name, said)
+    heard = [(by, peer) for by, peer in views if peer["is_reachable"]]
+    ages = [peer["heartbeat_age_seconds"] for _, peer in views if peer["heartbeat_age_seconds"] is not None]
+    takeovers = [(peer["takes_over_in_seconds"], by) for by, peer in views if peer.get("takes_over_in_seconds") is not None]
+    held = [(by, peer["held_for_count"]) for by, peer in views if peer["held_for_count"]]
+    reasons = [f"{by} holds {counted(count, 'copy').replace('copys', 'copies')} for it" for by, count in held]
+    if takeovers and not heard:
+        seconds, by = min(takeovers)
+        reasons.insert(0, f"{by} takes over in {duration(seconds)}" if seconds > 0 else f"{by} takes over now")
+    if ages:
+        reasons.insert(0, f"heard {duration(min(ages))} ago")
+    return _empty(answer.name, next((peer["site"] for _, peer in views), "")) | {
+        "tone": CARE if heard else BAD,
+        "word": "its API does not answer" if heard else "lost",
+        "reasons": reasons,
+        "error": answer.error,
+        "takes_over_in_seconds": min(takeovers)[0] if takeovers and not heard else None,
+    }
+
+
+def _strangers(said: Sequence[Json], known: set[str]) -> list[str]:
+    return sorted({peer["name"] for row in said for peer in row["peers"]} - known)
+
+
+def _unconfigured(name: str, said: Sequence[Json]) -> Json:
+    views = _views_of(name, said)
+    reasons = [f"{by} holds {peer['held_for_count']} for it" for by, peer in views if peer["held_for_count"]]
+    return _empty(name, next((peer["site"] for _, peer in views), "")) | {"tone": CARE, "word": "not asked", "reasons": reasons}
+
+
+def _empty(name: str, site: str) -> Json:
+    return {
+        "name": name,
+        "site": site,
+        "machine": "",
+        "is_here": False,
+        "version": "",
+        "database": "",
+        "incarnation": 0,
+        "started_at": None,
+        "to_deliver_count": 0,
+        "oldest_at": None,
+        "held_count": 0,
+        "drain": None,
+        "links": [],
+        "error": "",
+    }
+
+
+def _by_site(nodes: Sequence[Json]) -> list[Json]:
+    names = sorted({node["site"] for node in nodes})
+    return [{"name": name, "nodes": sorted((n for n in nodes if n["site"] == name), key=lambda n: str(n["name"]))} for name in names]

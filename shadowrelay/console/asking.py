@@ -1,0 +1,113 @@
+"""How the console asks: this node by its own API without a socket, the others by theirs, as the commands do. docs/operations.md "Console".
+
+What is read is read with the rights of nodes among each other, and shown as far as the person may see it. What is done is done with the
+person's own token, on the node that it concerns: that node decides, and has the audit line.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, TypeVar
+
+import httpx
+from fastapi import FastAPI
+
+from shadowrelay.admin.api_client import NodeClient, NodeError, client_of_peer
+from shadowrelay.cluster.answers import NOT_CONFIGURED, NodeAnswer, asked
+from shadowrelay.model.replies import ConfigurationError
+from shadowrelay.settings.values import Peer, Settings
+
+PATIENCE_SECONDS = 3.0  # with a node: a page must come also while one hangs
+OWN = "http://localhost"
+
+Answer = TypeVar("Answer")
+
+
+class OwnTransport(httpx.BaseTransport):
+    """Asks the application of this process, from a thread; it runs in `loop`."""
+
+    def __init__(self, application: FastAPI, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = httpx.ASGITransport(application, raise_app_exceptions=False)
+        self._loop = loop
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Raises: httpx.ReadTimeout."""
+        future = asyncio.run_coroutine_threadsafe(self._ask(request), self._loop)
+        try:
+            return future.result(PATIENCE_SECONDS * 2)
+        except TimeoutError as exc:
+            future.cancel()
+            raise httpx.ReadTimeout("this node is busy", request=request) from exc
+
+    async def _ask(self, request: httpx.Request) -> httpx.Response:
+        response = await self._transport.handle_async_request(httpx.Request(request.method, request.url, headers=request.headers))
+        return httpx.Response(response.status_code, headers=response.headers, content=await response.aread())
+
+
+class ClusterNodes:
+    """This node and its peers. `token`: this node's own."""
+
+    def __init__(self, settings: Settings, application: FastAPI, token: str) -> None:
+        self._settings, self._application, self._token = settings, application, token
+        self.name = str(settings.server.name)
+
+    async def ask(self, question: Callable[[NodeClient], Any]) -> list[NodeAnswer]:
+        """One answer of each, this node's first, of all at the same time."""
+        return await asyncio.to_thread(self._ask, question, asyncio.get_running_loop())
+
+    async def asking(self, work: Callable[[Callable[[Callable[[NodeClient], Any]], list[NodeAnswer]]], Answer]) -> Answer:
+        """Work that asks all nodes several times, one question after the other."""
+        loop = asyncio.get_running_loop()
+        return await asyncio.to_thread(work, lambda question: self._ask(question, loop))
+
+    async def ask_one(self, node: str, token: str, question: Callable[[NodeClient], Answer], *, is_everywhere: bool) -> Answer:
+        """With a person's token, which all nodes know if `is_everywhere`. Raises: NodeError."""
+        loop = asyncio.get_running_loop()
+
+        def one() -> Answer:
+            with self._client_of(node, token, loop, is_everywhere=is_everywhere) as client:
+                return question(client)
+
+        return await asyncio.to_thread(one)
+
+    def _ask(self, question: Callable[[NodeClient], Any], loop: asyncio.AbstractEventLoop) -> list[NodeAnswer]:
+        clients: list[tuple[str, NodeClient]] = []
+        without: list[NodeAnswer] = []
+        with ExitStack() as stack:
+            clients.append((self.name, stack.enter_context(self._own_client(self._token, loop))))
+            for peer in self._settings.peers:
+                if not peer.admin:
+                    without.append(NodeAnswer(peer.name, error=NOT_CONFIGURED))
+                    continue
+                try:
+                    client = client_of_peer(self._settings, peer, lambda: self._token, PATIENCE_SECONDS)
+                except (NodeError, ConfigurationError) as exc:
+                    without.append(NodeAnswer(peer.name, error=str(exc)))
+                else:
+                    clients.append((peer.name, stack.enter_context(client)))
+            return asked(clients, question) + without
+
+    def _own_client(self, token: str, loop: asyncio.AbstractEventLoop) -> NodeClient:
+        return NodeClient(OWN, token, transport=OwnTransport(self._application, loop))
+
+    def _client_of(self, node: str, token: str, loop: asyncio.AbstractEventLoop, *, is_everywhere: bool) -> NodeClient:
+        if node == self.name:
+            return self._own_client(token, loop)
+        peer = next((peer for peer in self._settings.peers if peer.name == node and peer.admin), None)
+        if peer is None:
+            raise NodeError(f"{node}: {NOT_CONFIGURED}")
+        if not is_everywhere:
+            raise NodeError(
+                f"the administrator's token of this node is not that of {node}: log in there, or with a token of [[admin.users]], "
+                "which all nodes may know"
+            )
+        return _client_with_token(self._settings, peer, token)
+
+
+def _client_with_token(settings: Settings, peer: Peer, token: str) -> NodeClient:
+    """Its certificate is checked as for what nodes read of each other; without encryption only on this machine."""
+    client_of_peer(settings, peer, lambda: token, PATIENCE_SECONDS).close()  # raises where a token must not go
+    tls = settings.tls
+    if peer.admin.startswith("https:") and tls is not None and tls.peer_authority is not None:
+        return NodeClient(peer.admin, token, authority=tls.peer_authority, name=peer.name, tls=tls, timeout=PATIENCE_SECONDS)
+    return NodeClient(peer.admin, token, name=peer.name if peer.admin.startswith("https:") else "", timeout=PATIENCE_SECONDS)

@@ -1,0 +1,64 @@
+"""The state of the cluster for all who look at it: asked once a second, and never while nobody looks. docs/operations.md "Console".
+
+Two looks that are not too far apart also tell how fast missing copies are made, and so when mail will be redundant again.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from shadowrelay.cluster.answers import NodeAnswer
+from shadowrelay.cluster.glance import glance, look_closely
+from shadowrelay.cluster.words import duration
+from shadowrelay.console.asking import ClusterNodes
+
+FRESH_SECONDS = 1.0
+SPAN_SECONDS = 120.0  # of what is remembered of the number of missing copies
+
+Json = dict[str, Any]
+
+
+class ClusterWatch:
+    """The last look. `clock`: seconds that only grow."""
+
+    def __init__(self, nodes: ClusterNodes, clock: Callable[[], float] = time.monotonic) -> None:
+        self._nodes, self._clock = nodes, clock
+        self._looking = asyncio.Lock()
+        self._at = float("-inf")
+        self._answers: list[NodeAnswer] = []
+        self._fewer: deque[tuple[float, int]] = deque()
+
+    async def answers(self) -> list[NodeAnswer]:
+        """Of all nodes to `look_closely`, not older than `FRESH_SECONDS`."""
+        async with self._looking:
+            if self._clock() - self._at >= FRESH_SECONDS:
+                self._answers = await self._nodes.ask(look_closely)
+                self._at = self._clock()
+            return self._answers
+
+    async def state(self) -> Json:
+        """`glance`, and `heals`: when all have their copies again, in words."""
+        found = glance(await self.answers())
+        self._note(found["fewer_count"])
+        return found | {"heals": self._heals(found)}
+
+    def _note(self, count: int) -> None:
+        now = self._clock()
+        self._fewer.append((now, count))
+        while self._fewer[0][0] < now - SPAN_SECONDS:
+            self._fewer.popleft()
+
+    def _heals(self, found: Json) -> str:
+        left = found["fewer_count"]
+        if not left:
+            return ""
+        first_at, first = self._fewer[0]
+        seconds = self._clock() - first_at
+        made = first - left
+        if made > 0 and seconds > 0:
+            return f"redundant again in about {duration(max(left / (made / seconds), 1.0))}, at the present rate"
+        if found["new_mail"]["tone"] == "bad":
+            return "not before a peer takes copies"
+        return "copies are being made" if seconds < SPAN_SECONDS / 4 else f"no copy was made in the last {duration(seconds)}"

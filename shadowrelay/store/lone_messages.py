@@ -1,0 +1,49 @@
+"""How many messages have fewer copies than wanted, and how many no other living server has. docs/operations.md "Status".
+
+Only indexes are read: what is not placed, and what is listed on servers that do not answer. Each count ends at `COUNTED_MAX`.
+"""
+
+from collections.abc import Collection
+from typing import Any
+
+from sqlalchemy import Connection, Select, exists, func, or_, select
+
+from shadowrelay.model.ids import ServerName
+from shadowrelay.model.queue import LoneMessages
+from shadowrelay.store import counters, tables
+from shadowrelay.store.dialect import CrossJoin, constant, through
+
+COUNTED_MAX = 100_000  # a tenth of a second
+
+_M, _L = tables.MESSAGE.c, tables.LISTING.c
+UNPLACED = through(tables.UNPLACED, _M.internal_id)
+
+
+def _is_on(servers: Collection[ServerName]) -> Any:
+    """One of these may have a copy."""
+    return exists(select(constant(1)).where(_L.message == _M.internal_id, _L.server.in_(sorted(servers))).correlate(tables.MESSAGE))
+
+
+def unplaced_alone(living: Collection[ServerName]) -> Select[Any]:
+    """A copy is missing, and there is none on a living server."""
+    return UNPLACED.where(or_(_M.copies_wanted == constant(1), ~_is_on(living)))
+
+
+def listed_alone(lost: ServerName, others: Collection[ServerName]) -> Select[Any]:
+    """All copies were made, one on a server that does not answer now, and none on these others."""
+    listed = select(_L.message).where(_L.server == lost).limit(COUNTED_MAX).subquery()
+    found = select(_M.internal_id).select_from(CrossJoin(listed, tables.MESSAGE, _M.internal_id == listed.c.message))
+    return found.where(_M.role == "primary", _M.is_placed == 1, ~_is_on(others))
+
+
+def lone_messages(connection: Connection, living: Collection[ServerName]) -> LoneMessages:
+    """`living`: peers that are heard now."""
+
+    def count(statement: Select[Any]) -> int:
+        return int(connection.scalar(select(func.count()).select_from(statement.limit(COUNTED_MAX).subquery())) or 0)
+
+    lost = sorted(counters.listed(connection).keys() - set(living))
+    alone = count(unplaced_alone(living))
+    for number, server in enumerate(lost):  # what is on several of them counts at the first
+        alone += count(listed_alone(server, [*living, *lost[:number]]))
+    return LoneMessages(fewer_count=count(UNPLACED), alone_count=alone, counted_max=COUNTED_MAX)
