@@ -50,6 +50,7 @@ from shadowrelay.smtp.deliverer import SmtpDeliverer
 from shadowrelay.smtp.host_names import HostNames, Lookups
 from shadowrelay.smtp.limits import NOT_ACTIVE, Descriptors
 from shadowrelay.smtp.listener import Listener, OpenListener, ReceiverServer
+from shadowrelay.smtp.mail_filters import make_bank
 from shadowrelay.smtp.own_addresses import OwnAddresses
 from shadowrelay.smtp.peer_link import LinkEvents, SmtpPeerLink
 from shadowrelay.smtp.reception import reception_for
@@ -316,6 +317,8 @@ class Node:
 
     async def _start_receiver(self) -> None:
         settings = self._settings
+        self._filters = make_bank(settings.filters, asyncio.get_running_loop().time)
+        close_with(self._opened, self._filters.close)
         for connector in settings.receive_connectors:
             reception = reception_for(
                 settings,
@@ -327,6 +330,7 @@ class Node:
                 budget=self._budget,
                 descriptors=self._descriptors,
                 tls=self._tls,
+                filters=self._filters,
                 recipients=self._recipients.check_for(connector),
             )
             receiver = ReceiverServer(reception, self._open_listener)
@@ -428,6 +432,8 @@ class Node:
             "why",
             lambda: sessions.tls_failures,
         )
+        metrics.watch_each("filter_resting", "1 for a filter that failed and is not asked for a while.", "filter", self._filters.resting)
+        metrics.watch_each("filter_failures", "Messages without its verdict, since the start.", "filter", self._filters.failures)
         metrics.watch_totals("next_hop_logins", "Logins at next hops, by what became of them.", "result", lambda: sessions.logins)
         metrics.watch("next_hop_logins_failing", "Logins that cannot be used now.", lambda: self._deliverer.failing_logins_count)
         metrics.watch_totals(

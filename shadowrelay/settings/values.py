@@ -33,6 +33,7 @@ from shadowrelay.settings.texts import (
     CheckedDomain,
     CheckedNetwork,
     Duration,
+    FilterUrl,
     Mailbox,
     Name,
     NameServer,
@@ -301,6 +302,8 @@ class ReceiveConnector(Section):
     none knows is answered 550. Omitted: any address of accepted_domains is accepted."""
     externally_secured: tuple[CheckedNetwork, ...] = ()
     """Addresses that may use XSHADOW without TLS when they name a configured peer. For labs. Source: seed-003"""
+    filters: tuple[str, ...] = ()
+    """Names of [[filters]], in the order in which they see a message. Mail of peers comes past them."""
     proxy_from: tuple[CheckedNetwork, ...] = ()
     """Load balancers that name the client by the PROXY protocol, version 1 or 2: required from these, refused from others."""
     xclient_from: tuple[CheckedNetwork, ...] = ()
@@ -341,6 +344,11 @@ class ReceiveConnector(Section):
     limits: LimitsPerClient = LimitsPerClient()
     """Limits for each client: a table of its own, [receive_connectors.limits]."""
 
+    implicit_tls: bool = False
+    """TLS from the first octet, as on port 465 (RFC 8314). Needs [tls]. Peers come by another connector."""
+    require_tls: bool = False
+    """Refuse every client's commands until it has begun TLS (530 5.7.0, RFC 3207 4). Needs [tls]."""
+
     @property
     def takes_mail(self) -> bool:
         """Whether anything but copies comes by it: mail of clients that it serves, or of peers by TRACK."""
@@ -352,6 +360,43 @@ class ReceiveConnector(Section):
         if self.connection_inactivity_timeout >= self.connection_timeout:
             raise ValueError("connection_inactivity_timeout must be less than connection_timeout; lower the first or raise the second")
         return self
+
+
+class FilterKind(StrEnum):
+    """`kind` of a filter."""
+
+    RSPAMD = "rspamd"
+
+
+class OnFailure(StrEnum):
+    """`on_failure` of a filter."""
+
+    DEFER = "defer"
+    ACCEPT = "accept"
+
+
+class Filter(Section):
+    """A filter that sees mail of clients before its copy is made; receive connectors name theirs. docs/operations.md."""
+
+    name: Annotated[str, Field(min_length=1, max_length=32, pattern=r"^[A-Za-z0-9._-]+$")]
+    """Its name, in `filters` of receive connectors, logs and the tracking log."""
+    kind: FilterKind = FilterKind.RSPAMD
+    """rspamd. Other kinds are not there yet."""
+    address: FilterUrl
+    """URL of a normal worker of rspamd (11333), or of its proxy. Not encrypted with http: keep it on loopback or a private link."""
+    timeout: Annotated[Duration, Field(ge=100 * MILLISECOND, le=2 * MINUTE)] = 20 * SECOND
+    """How long a message may wait for its verdict, also for a place. All filters of a message have 3m: a copy has to be made after them."""
+    on_failure: OnFailure = OnFailure.DEFER
+    """No verdict: defer answers 451 4.7.1, accept takes the message unfiltered."""
+    concurrency: Annotated[Count, Field(ge=1, le=1000)] = 50
+    """Messages that it sees at the same time; others wait."""
+
+    @field_validator("kind", mode="before")
+    @classmethod
+    def _is_there(cls, value: object) -> object:
+        if isinstance(value, str) and value == "milter":
+            raise ValueError('is not there yet; use kind = "rspamd", or run the milter in the mail server in front or behind')
+        return value
 
 
 class Peer(Section):
@@ -444,6 +489,15 @@ class Site(Section):
     """Mail whose path of least cost leads through this site stops at one of its servers (Set-AdSite). Source: seed-003, msd-lcr"""
 
 
+class Certificate(Section):
+    """A further certificate of a receive connector, for clients that ask for one of its names (SNI)."""
+
+    certificate: Path
+    """PEM file with the certificate and the intermediate ones."""
+    key: Path
+    """PEM file with its private key."""
+
+
 class Tls(Section):
     """TLS. This table is optional: without it STARTTLS is not offered."""
 
@@ -456,6 +510,9 @@ class Tls(Section):
     peer_revoked: Path | None = None
     """File with what was revoked, of peers: revocation lists of that authority (PEM), certificates (PEM), SHA-256 fingerprints, # comments.
     Read again by SIGHUP, which ends the open sessions of whoever is in it."""
+    certificates: tuple[Certificate, ...] = ()
+    """Further certificates, like { certificate = "mail.pem", key = "mail.key" }: a client of a receive connector that asks for one of their
+    DNS names (SNI, RFC 6066) is shown that one. Their names and files are read again by SIGHUP."""
 
 
 class Send(Section):
@@ -678,6 +735,7 @@ class Settings(Section):
     transport: Transport = Transport()
     receive_connectors: tuple[ReceiveConnector, ...] = ()
     recipient_sources: tuple[RecipientSource, ...] = ()
+    filters: tuple[Filter, ...] = ()
     peers: tuple[Peer, ...] = ()
     routes: tuple[Route, ...] = ()
     site_links: tuple[SiteLink, ...] = ()
