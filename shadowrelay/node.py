@@ -19,11 +19,14 @@ import uvloop
 from shadowrelay import __version__
 from shadowrelay.admin.api import make_application
 from shadowrelay.admin.audit import AuditTrail
+from shadowrelay.admin.guard import guarded
 from shadowrelay.admin.metrics import PrometheusMetrics
 from shadowrelay.admin.people import People
 from shadowrelay.admin.server import AdminServer
 from shadowrelay.admin.token import read_or_create_token
 from shadowrelay.bounded import BoundedCalls
+from shadowrelay.console.acts import add_acts
+from shadowrelay.console.live import add_streams
 from shadowrelay.console.pages import Desk, add_login, add_pages
 from shadowrelay.machine import LinuxMachine
 from shadowrelay.memory import ContentBudget, FreedMemory
@@ -57,6 +60,7 @@ from shadowrelay.smtp.resolver import DnsResolver
 from shadowrelay.smtp.tls import TlsContexts, opportunistic_context
 from shadowrelay.store.ledger import SqliteLedger
 from shadowrelay.tracking import operator_log
+from shadowrelay.tracking.event_tap import TAP
 from shadowrelay.tracking.operator_log import LineLogger
 from shadowrelay.tracking.shipper import make_tracking
 from shadowrelay.trust import names_in
@@ -138,6 +142,8 @@ class Node:
         desk = Desk(settings, people, application, token, self._clock.now)
         add_login(application, desk)
         add_pages(application, desk)
+        add_acts(application, desk)
+        add_streams(application, desk, TAP, guarded(people, trail))
         admin = [AdminServer(application, listens[0])]
         admin += [AdminServer(application, listen, self._admin_tls, self._peers_in) for listen in listens[1:]]
         for server in admin:
