@@ -21,7 +21,7 @@ async def test_one_console_shows_all_nodes_and_acts_on_each_in_the_persons_name(
     async with a_cluster_with_people(tmp_path / "nodes", NOWHERE) as cluster:
         one, other = cluster.nodes.values()
         wait_until_peers_know_each_other([one, other])
-        await submit(other.address, to="b@x.example")
+        await submit(other.address, "b@x.example")
         with PlainBrowser(f"http://{one.admin}") as browser:
             assert 303 == browser.log_in(TOKENS[AdminRole.OPERATOR]).status_code
             front = re.sub(r"<[^>]+>", " ", browser.get("/").text)
@@ -43,7 +43,7 @@ async def test_a_lost_node_is_shown_as_the_others_know_it(tmp_path: Path) -> Non
     async with a_cluster_with_people(tmp_path / "nodes", NOWHERE, shadow_resubmit_time_span="600s") as cluster:
         one, other = cluster.nodes.values()
         wait_until_peers_know_each_other([one, other])
-        await submit(other.address, to="b@x.example")
+        await submit(other.address, "b@x.example")
         await other.kill()
         with PlainBrowser(f"http://{one.admin}") as browser:
             browser.log_in(TOKENS[AdminRole.VIEWER])
