@@ -27,9 +27,11 @@ from shadowrelay.settings import certificates, configuration, places
 from shadowrelay.settings.configuration import LoadedSettings
 from shadowrelay.settings.texts import format_next_hop, rounded_size
 from shadowrelay.settings.values import Peer, Settings
+from shadowrelay.smtp import recipient_file
 from shadowrelay.smtp.client import ConnectOptions, TlsFailed, TlsUse, open_session
 from shadowrelay.smtp.client_session import TLS_FAILED, SessionBroken
 from shadowrelay.smtp.host_names import HostNames, Lookups, NoAddress, name_server_failure
+from shadowrelay.smtp.logins import LoginFailed
 from shadowrelay.smtp.route_sessions import RouteSessions
 from shadowrelay.smtp.tls import TlsContexts, opportunistic_context
 from shadowrelay.trust import REVOKED, PeerTrust
@@ -69,6 +71,7 @@ async def examine(loaded: LoadedSettings) -> list[Finding]:
     trials: list[Awaitable[list[Finding]]] = [
         asyncio.to_thread(_places, settings),
         asyncio.to_thread(_certificate, settings, contexts),
+        asyncio.to_thread(_recipient_files, settings),
         *(_name_server(server, settings.server.name) for server in settings.dns.nameservers),
         *(_peer(settings, contexts, peer, hosts) for peer in settings.peers),
         *(_next_hop(settings, host, protection, hosts) for host, protection in _next_hops(settings)),
@@ -166,6 +169,17 @@ def _certificate(settings: Settings, contexts: TlsContexts | None) -> list[Findi
     return [Finding(Severity.OK, subject, f"{settings.server.name} by tls.peer_authority; {ends}")]
 
 
+def _recipient_files(settings: Settings) -> list[Finding]:
+    """Lists of recipients, read as the node reads them."""
+    remedy = "write an address a line, and move the new file into the place of the old one; the node goes on with the list that it has"
+    return [
+        Finding(Severity.ERROR, f"recipient source {source.name}", reason, remedy)
+        if reason
+        else Finding(Severity.OK, f"recipient source {source.name}", f"{source.file} has {count} addresses")
+        for _, source, count, reason in recipient_file.tried(settings)
+    ]
+
+
 async def _name_server(server: HostPort, name: str) -> list[Finding]:
     failure = await name_server_failure(server, name, TRIAL_SECONDS)
     if failure:
@@ -244,7 +258,10 @@ async def _next_hop(settings: Settings, host: HostPort, protection: Protection |
         return [found]
     base = _connect_options(settings, hosts, TlsUse.OPPORTUNISTIC, opportunistic_context())
     try:
-        session = await open_session(host, host.host, await RouteSessions().options(base, protection))
+        session = await open_session(host, host.host, await RouteSessions().options(base, protection, host.host))
+    except LoginFailed as broken:
+        remedy = "mail for it waits: correct auth in [[routes]], its secret, or the account there"
+        return [Finding(Severity.ERROR, subject, str(broken.reply), remedy)]
     except TlsFailed as broken:
         remedy = "mail for it waits: have its certificate renewed, or correct tls, tls_names and tls_authority in [[routes]]"
         return [Finding(Severity.ERROR, subject, str(broken.reply), remedy)]
@@ -254,6 +271,8 @@ async def _next_hop(settings: Settings, host: HostPort, protection: Protection |
     session.pipeline.abort()
     await session.pipeline.closed()
     text = f"answers, {f'with TLS ({session.tls})' if session.is_tls else 'without TLS'}"
+    if session.login:
+        text += f", takes the login of {session.login.partition(' ')[2]} by {session.login.partition(' ')[0]}"
     size = session.extensions.get("size", "")
     if size.isdigit() and int(size):
         text += f", takes up to {rounded_size(int(size))}"

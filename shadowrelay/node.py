@@ -9,14 +9,14 @@ import resource
 import signal
 import ssl
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import timedelta
 from functools import partial
 
 import structlog
 import uvloop
 
-from shadowrelay import __version__
+from shadowrelay import __version__, credentials
 from shadowrelay.admin.api import make_application
 from shadowrelay.admin.audit import AuditTrail
 from shadowrelay.admin.guard import guarded
@@ -24,7 +24,7 @@ from shadowrelay.admin.metrics import PrometheusMetrics
 from shadowrelay.admin.people import People
 from shadowrelay.admin.server import AdminServer
 from shadowrelay.admin.token import read_or_create_token
-from shadowrelay.bounded import BoundedCalls
+from shadowrelay.bounded import BoundedCalls, in_thread
 from shadowrelay.console.acts import add_acts
 from shadowrelay.console.live import add_streams
 from shadowrelay.console.pages import Desk, add_login, add_pages
@@ -45,7 +45,7 @@ from shadowrelay.ports import Machine
 from shadowrelay.settings import certificates, configuration
 from shadowrelay.settings.configuration import LoadedSettings
 from shadowrelay.settings.reload import adopted, followed_tls
-from shadowrelay.settings.values import Peer, Tls
+from shadowrelay.settings.values import Peer, Settings, Tls
 from shadowrelay.smtp import client
 from shadowrelay.smtp.client import ConnectOptions, Dial, Opened, TlsUse
 from shadowrelay.smtp.client_limits import heaviest
@@ -53,9 +53,11 @@ from shadowrelay.smtp.deliverer import SmtpDeliverer
 from shadowrelay.smtp.host_names import HostNames, Lookups
 from shadowrelay.smtp.limits import NOT_ACTIVE, Descriptors
 from shadowrelay.smtp.listener import Listener, OpenListener, ReceiverServer
+from shadowrelay.smtp.mail_filters import make_bank
 from shadowrelay.smtp.own_addresses import OwnAddresses
 from shadowrelay.smtp.peer_link import LinkEvents, SmtpPeerLink
 from shadowrelay.smtp.reception import reception_for
+from shadowrelay.smtp.recipient_sources import RecipientSources
 from shadowrelay.smtp.resolver import DnsResolver
 from shadowrelay.smtp.tls import TlsContexts, opportunistic_context
 from shadowrelay.store.ledger import SqliteLedger
@@ -71,6 +73,9 @@ OLDER_COPY_GRACE_SECONDS = 5.0  # for attempts from an older copy of the databas
 TOLD_POLLS = 5  # SIGTERM: for peers to receive notifications, and acknowledge them in their next poll
 TOLD_SECONDS_MIN, TOLD_SECONDS_MAX = 3.0, 10.0
 ADMIN_OBSERVES_SECONDS = 5.0
+START_SECONDS = 30.0  # a start that takes longer says what it waits for; then files of the configuration and of [tls] count as hanging
+GIVEN_UP_SECONDS = 3.0  # SIGTERM within the start: it may be about to end
+RECIPIENTS_SECONDS = 5.0  # at the start: for lists of recipients; without them clients get 450
 RELOAD_SECONDS = 5.0  # SIGHUP: for the files of the configuration and of [tls], which may be on a file system of the network
 CLOSE_SECONDS = 30.0  # for each part, at the end
 EXIT_SECONDS = 5.0  # for threads, when all parts are closed
@@ -107,9 +112,15 @@ class Node:
         self._tasks = Tasks()
         self._descriptors = Descriptors(descriptor_limit())
         self._budget = ContentBudget(self._settings.server.content_memory_limit)
-        self._tls = self._read_tls(self._settings.tls)
+        self._tls = None
+        if self._settings.tls is not None:
+            try:
+                self._tls = self._reading.call(lambda: self._read_tls(self._settings.tls), START_SECONDS)
+            except TimeoutError as error:
+                raise ConfigurationError(f"tls: one of its files hangs ({error}); name files on a disk that answers") from error
         self._lookups = Lookups(loaded.settings.dns.nameservers)
         self._receivers: list[ReceiverServer] = []
+        self._recipients = RecipientSources(loaded.settings)
         self._own_addresses = OwnAddresses(lambda: [address for receiver in self._receivers for address in receiver.addresses])
         to_next_hop = partial(client.dial, refuses=self._descriptors.refuses_next_hop, is_own=self._own_addresses.__contains__)
         hosts = HostNames(self._lookups, connect=to_next_hop)
@@ -119,6 +130,7 @@ class Node:
         self._links: dict[ServerName, SmtpPeerLink] = {}
         self._opened = contextlib.AsyncExitStack()  # how to close what is open
         self.is_started = self._is_to_stop = self._is_reload_wanted = self._are_descriptors_scarce = False
+        self.step = ""  # of the start: what it is at
 
     async def start(self) -> None:
         """Open everything, in the order in which a failure does least harm: files, then sockets, then services. If the peers report
@@ -127,13 +139,18 @@ class Node:
         Raises: ConfigurationError for problems that an operator can fix.
         """
         settings = self._settings
-        token, read_only_token = self._tokens()
+        self.step = "the files of the tokens"
+        token, read_only_token = await in_thread("tokens", self._tokens)
         await self._open_files()
+        self.step = "the services"
         for note in self._ledger.notes:
             _log.warning("database.note", text=note)
         self._build_services()
         self._context.peers.load(await self._ledger.peers())
         await self._services.pressure.look()  # before the first client
+        self._tasks.keep(self._recipients.run, "recipients")
+        if settings.recipient_sources:
+            await self._recipients.first_look(RECIPIENTS_SECONDS)
         listens = [settings.admin.listen, *([] if settings.admin.tls_listen is None else [settings.admin.tls_listen])]
         names = (settings.server.name, *(listen.host for listen in listens), *settings.admin.allowed_hosts)
         people = People(token, read_only_token, settings.admin.users)
@@ -148,9 +165,11 @@ class Node:
         admin += [AdminServer(application, listen, self._admin_tls, self._peers_in) for listen in listens[1:]]
         for server in admin:
             close_with(self._opened, server.stop)  # after the receivers, which are opened before it
+        self.step = "the listeners"
         await self._start_receiver()
         for server in admin:
             await server.start()
+        self.step = "the first words with the peers"
         await self._services.rolled_back.introduce()
         if self.is_rolled_back:
             return
@@ -188,11 +207,13 @@ class Node:
     async def _open_files(self) -> None:
         """Open the tracking log before the ledger, so that a wrong target leaves the queue untouched. It is also closed first."""
         settings = self._settings
+        self.step = f"the tracking log, {settings.tracking.directory}"
         async with contextlib.AsyncExitStack() as tracking:
             self._tracking, self._shipper = make_tracking(settings, self._clock.now, __version__)
             if self._shipper is not None:
                 close_with(tracking, self._shipper.close)
             close_with(tracking, self._tracking.close)
+            self.step = f"the queue database, {settings.server.data_directory}"
             self._ledger = await SqliteLedger.open(
                 settings.server.data_directory,
                 server=settings.server.name,
@@ -223,6 +244,7 @@ class Node:
         )
         self._services = Services(settings, outside, self._effective)
         self._context = self._services.context
+        self._context.route_digests = route_digests(settings)
         self._metrics = PrometheusMetrics(__version__, settings.server.name, self._context.counts, now=self._clock.now)
         close_with(self._opened, self._rename_older_copy)
         close_with(self._opened, self._tasks.close)
@@ -241,6 +263,7 @@ class Node:
             unused_session_timeout=settings.send.unused_session_timeout,
             to_peer=self._delivery_session_to,
             names=self._host_names,
+            state_directory=settings.server.data_directory,
             sessions_max=min(settings.send.max_outbound_connections, max(self._descriptors.limit // 2, 1)),
         )
 
@@ -300,6 +323,8 @@ class Node:
 
     async def _start_receiver(self) -> None:
         settings = self._settings
+        self._filters = make_bank(settings.filters, asyncio.get_running_loop().time)
+        close_with(self._opened, self._filters.close)
         for connector in settings.receive_connectors:
             reception = reception_for(
                 settings,
@@ -311,6 +336,8 @@ class Node:
                 budget=self._budget,
                 descriptors=self._descriptors,
                 tls=self._tls,
+                filters=self._filters,
+                recipients=self._recipients.check_for(connector),
             )
             receiver = ReceiverServer(reception, self._open_listener)
             if self._context.is_draining:
@@ -360,7 +387,7 @@ class Node:
             self._shipper.start()
             self._shipper.watch(self._metrics)
         self._watch_states()
-        self._services.view.hanging = lambda: [*self._hanging(), *self._ending_certificates()]
+        self._services.view.hanging = lambda: [*self._hanging(), *self._ending_certificates(), *self._recipients.problems()]
         self._services.view.list_clients = self._clients
         self._services.start()
         self._tasks.keep(self._services.view.run, "velocity")
@@ -411,7 +438,21 @@ class Node:
             "why",
             lambda: sessions.tls_failures,
         )
+        metrics.watch_each("filter_resting", "1 for a filter that failed and is not asked for a while.", "filter", self._filters.resting)
+        metrics.watch_each("filter_failures", "Messages without its verdict, since the start.", "filter", self._filters.failures)
+        metrics.watch_totals("next_hop_logins", "Logins at next hops, by what became of them.", "result", lambda: sessions.logins)
+        metrics.watch("next_hop_logins_failing", "Logins that cannot be used now.", lambda: self._deliverer.failing_logins_count)
+        metrics.watch_totals(
+            "next_hop_tokens", "Access tokens asked for, by whether one was got.", "is_got",
+            lambda: {str(is_got).lower(): count for is_got, count in sessions.tokens.items()},
+        )  # fmt: skip
         metrics.watch("sessions", "Open sessions.", lambda: sum(receiver.sessions_count for receiver in self._receivers))
+        recipients = self._recipients
+        metrics.watch_totals(
+            "recipients_checked", "Recipients that were looked up in their sources, by the answer.", "answer", lambda: recipients.counts
+        )
+        metrics.watch_each("recipient_source_addresses", "Addresses in the list of a source of recipients.", "source", recipients.entries)
+        metrics.watch_each("recipient_source_broken", "1 while its list is not that of the file.", "source", recipients.broken)
         metrics.watch_totals(
             "clients_limited",
             "Refusals for the limits of a client, by what there was too much of.",
@@ -513,7 +554,7 @@ class Node:
             if (spare_bytes := self._services.pressure.spare_bytes()) is not None:
                 await self._ledger.keep_reserve(spare_bytes)
             with contextlib.suppress(LedgerUnavailable):
-                self._metrics.observe_queues(await self._ledger.queues())
+                self._metrics.observe_queues(await self._ledger.queues(), await self._services.view.untold())
             await asyncio.sleep(ADMIN_OBSERVES_SECONDS)
 
     def _look_at_descriptors(self, refused_before: int) -> int:
@@ -529,9 +570,9 @@ class Node:
                 _log.warning("descriptors.enough", refused=descriptors.refused_count)
         return descriptors.refused_count
 
-    def _read_again(self) -> tuple[LoadedSettings, TlsContexts | None]:
+    def _read_again(self) -> tuple[LoadedSettings, TlsContexts | None, Mapping[str, str]]:
         loaded = configuration.load(self.loaded.path)
-        return loaded, self._read_tls(followed_tls(self._settings.tls, loaded.settings.tls))
+        return loaded, self._read_tls(followed_tls(self._settings.tls, loaded.settings.tls)), route_digests(loaded.settings)
 
     def _read_tls(self, tls: Tls | None) -> TlsContexts | None:
         return None if tls is None else TlsContexts.read(tls)
@@ -564,7 +605,7 @@ class Node:
             self._is_reload_wanted = True
             return
         try:
-            loaded, self._tls = self._reading.call(self._read_again, RELOAD_SECONDS)
+            loaded, self._tls, self._context.route_digests = self._reading.call(self._read_again, RELOAD_SECONDS)
         except (ConfigurationError, TimeoutError) as error:
             _log.error("configuration.refused", error=str(error))
             return
@@ -572,12 +613,13 @@ class Node:
         self.loaded = replace(loaded, settings=settings)  # the API shows the settings in force
         self._settings = self._context.settings = settings
         self._context.leases.configure(settings.transport)
-        self._context.peers.compare(settings)
+        self._context.peers.compare(settings, self._context.route_digests)
         self._services.fates_count(is_redundant=settings.transport.shared_fate_is_redundant)
         self._deliverer.reload()
         self._services.deliver.reload()
+        self._recipients.adopt(settings)
         for receiver, connector in zip(self._receivers, settings.receive_connectors, strict=True):
-            receiver.reload(connector, settings.routes, self._tls)
+            receiver.reload(connector, settings.routes, self._tls, self._recipients.check_for(connector))
         for peer in settings.linked_peers:
             if peer.name in self._links:  # a peer of another boundary gets a link at the next start
                 self._links[peer.name].renew(self._connect_options_to(peer))
@@ -621,6 +663,12 @@ class Node:
     async def abort(self) -> None:
         """Close whatever was opened, also after a failed start."""
         await self._opened.aclose()
+
+
+def route_digests(settings: Settings) -> Mapping[str, str]:
+    """What peers compare of the demands of routes. Reads the files that they name."""
+    demands = [(route.recipients, route.next_hop, route.protection) for route in settings.routes if route.protection is not None]
+    return credentials.digests(demands, settings.server.boundary)
 
 
 def close_with(opened: contextlib.AsyncExitStack, close: Callable[[], Awaitable[None]]) -> None:
@@ -667,7 +715,7 @@ async def _serve(loaded: LoadedSettings, log_lines: LineLogger) -> int:
     loop.add_signal_handler(signal.SIGHUP, lambda: node.reload())
     while True:
         try:
-            await node.start()
+            await _started(node, stopping)
         except LedgerUnavailable as error:  # a line, not a traceback: the supervisor of the node tries again
             _log.error("node.cannot_start", reason=error.reason)
             await node.abort()
@@ -683,6 +731,27 @@ async def _serve(loaded: LoadedSettings, log_lines: LineLogger) -> int:
         if stopping.is_set():
             return 0
         node = Node(node.loaded, log_lines=log_lines)
+
+
+async def _started(node: Node, stopping: asyncio.Event) -> None:
+    """Start, unless the process is to stop: a start that waits for a disk is given up then."""
+    starting = asyncio.ensure_future(node.start())
+    asked = asyncio.ensure_future(stopping.wait())
+    try:
+        while not starting.done() and not asked.done():
+            await asyncio.wait((starting, asked), timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done() and not asked.done():
+                _log.warning("node.start_hangs", waits_for=node.step)
+        if not starting.done():
+            await asyncio.wait((starting,), timeout=GIVEN_UP_SECONDS)
+        if starting.done():
+            starting.result()
+            return
+        _log.warning("node.start_given_up", waits_for=node.step)
+        starting.cancel()
+        await asyncio.wait((starting,))
+    finally:
+        asked.cancel()
 
 
 async def _either(*waiting: Awaitable[object]) -> None:

@@ -35,6 +35,7 @@ from shadowrelay.model.queue import (
     ShadowGroup,
     StoredMessage,
     Suspension,
+    Untold,
 )
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.resubmission import Criteria, Progress, RequestState, ResubmitRequest, Resubmitted
@@ -347,6 +348,14 @@ class Ledger(Protocol):
         """The same for many messages; only those that have any. Empty ordinals mean all recipients that are done."""
         ...
 
+    async def awaited(self, message_id: MessageId) -> tuple[MessageId, ...]:
+        """The generated messages for whose copies, or end, the notifications about this message wait."""
+        ...
+
+    async def untold(self) -> Untold | None:
+        """The messages about which notifications wait so; None: there are none."""
+        ...
+
     async def primaries_listed_on(self, server: ServerName, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
         """Unfinished primary messages with `server` on their list, internal_id > after, ascending."""
         ...
@@ -519,7 +528,8 @@ class PeerLink(Protocol):
 
     async def hold(self, offer: CopyOffer, deadline: float, stall_seconds: float | None = None) -> HoldAnswer:
         """Place a copy. `deadline` in `Clock.awake`; `stall_seconds`: give up after so many seconds without progress, None: only at the
-        deadline. PeerUnavailable.sent tells whether the copy may have been stored."""
+        deadline. PeerUnavailable.sent tells whether the copy may have been stored. Raises also LedgerUnavailable: this node's own file
+        cannot be read now; nothing was stored, and the peer is not to blame."""
         ...
 
     async def track(self, offer: CopyOffer, deadline: float, stall_seconds: float | None = None) -> HoldAnswer:

@@ -31,7 +31,7 @@ from shadowrelay.model.drain_progress import DrainView
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.invalid import explanation_of
 from shadowrelay.model.message import Content
-from shadowrelay.model.queue import LoneMessages, MessagePage, NodeView, PeerView, QueueRow, StoredMessage
+from shadowrelay.model.queue import LoneMessages, MessagePage, NodeView, PeerView, QueueRow, StoredMessage, Untold
 from shadowrelay.model.replies import LedgerUnavailable, RequestRefused
 from shadowrelay.model.resubmission import Criteria, ResubmitRequest
 from shadowrelay.model.tracking import TrackingEvent
@@ -112,6 +112,14 @@ class AdminView(Protocol):
         ...
 
     async def message(self, message_id: MessageId) -> StoredMessage | None: ...
+
+    async def awaited(self, message_id: MessageId) -> tuple[MessageId, ...]:
+        """See `Ledger.awaited`."""
+        ...
+
+    async def untold(self) -> Untold | None:
+        """See `Ledger.untold`; only if the oldest waits for longer than a heartbeat."""
+        ...
 
     async def events(self, message_id: MessageId) -> Sequence[TrackingEvent]:
         """The rows of this node's tracking log that name this message, oldest first. Raises: RequestRefused if it cannot be read."""
@@ -344,7 +352,8 @@ def _add_routes(api: APIRouter, view: AdminView, trail: AuditTrail, now: Callabl
         stored = await view.message(MessageId(str(message_id)))
         if stored is None:
             raise HTTPException(HTTPStatus.NOT_FOUND, f"this node knows no message {message_id}")
-        return resources.message_of(stored)
+        awaited = await view.awaited(stored.envelope.message_id) if stored.claim.done else ()
+        return resources.message_of(stored, awaited)
 
     @api.get("/messages/{message_id}/events")
     async def events(message_id: UUID) -> resources.Events:
@@ -556,7 +565,7 @@ def _metrics(view: AdminView, metrics: PrometheusMetrics, require_token: Callabl
         if not _is_loopback(request):
             await require_token(request)
         try:
-            metrics.observe_queues(await view.queues())
+            metrics.observe_queues(await view.queues(), await view.untold())
         except LedgerUnavailable:  # the scrape that reports this must not fail: keep the last listing
             _log.warning("metrics.queues_unavailable")
         return Response(metrics.render(), headers={"content-type": CONTENT_TYPE})

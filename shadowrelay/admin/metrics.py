@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from shadowrelay.model.counts import LATENCY_BUCKETS_SECONDS, Counts
 from shadowrelay.model.ids import ServerName
-from shadowrelay.model.queue import QueueKind, QueueRow
+from shadowrelay.model.queue import QueueKind, QueueRow, Untold
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LABEL_VALUES_MAX = 50  # of one label; next hops must not fill Prometheus
@@ -32,6 +32,7 @@ class PrometheusMetrics:
         self._now = now
         self._counts = counts
         self._queues: tuple[QueueRow, ...] = ()
+        self._untold: Untold | None = None
         self._labelled: dict[str, tuple[str, str, Callable[[], Mapping[str, float]]]] = {}
         self._totals: dict[str, tuple[str, str, Callable[[], Mapping[Any, int]]]] = {}
         self._states: dict[str, tuple[type[GaugeMetricFamily | CounterMetricFamily], str, Callable[[], float]]] = {}
@@ -72,9 +73,9 @@ class PrometheusMetrics:
         for file, end in ends.items():
             self._certificates.labels(file).set(end.timestamp())
 
-    def observe_queues(self, queues: Iterable[QueueRow]) -> None:
-        """Store the listing for the next scrape."""
-        self._queues = tuple(queues)
+    def observe_queues(self, queues: Iterable[QueueRow], untold: Untold | None = None) -> None:
+        """Store the listing for the next scrape, and what waits for a generated message."""
+        self._queues, self._untold = tuple(queues), untold
 
     def render(self) -> bytes:
         """The metrics in Prometheus's text format."""
@@ -85,6 +86,7 @@ class PrometheusMetrics:
 
     def _collect(self) -> Iterator[Metric]:
         yield from queue_families(self._queues, self._now())
+        yield _untold_family(self._untold)
         yield from count_families(self._counts)
         for name, (documentation, label, values) in self._labelled.items():
             many = GaugeMetricFamily(name, documentation, labels=[label])
@@ -162,6 +164,13 @@ def queue_families(queues: Collection[QueueRow], now: datetime) -> Iterator[Gaug
     yield suspended
     yield _by_kind("shadowrelay_queue_oldest_age_seconds", "Age of the oldest message in the queues of this kind; 0 when empty.", oldest)
     yield from _shadow_families([row for row in queues if row.kind is QueueKind.SHADOW], now)
+
+
+def _untold_family(untold: Untold | None) -> GaugeMetricFamily:
+    count = 0 if untold is None else untold.count
+    return GaugeMetricFamily(
+        "shadowrelay_untold_messages", "Messages that are done and not reported, while what was made of them is on one disk only.", count
+    )
 
 
 def _shadow_families(queues: Collection[QueueRow], now: datetime) -> Iterator[GaugeMetricFamily]:

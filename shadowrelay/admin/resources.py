@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from shadowrelay.admin.audit import AuditEntry
 from shadowrelay.model.client_minute import ClientView
 from shadowrelay.model.drain_progress import DrainView
+from shadowrelay.model.ids import MessageId
 from shadowrelay.model.ownership import Choice, CopyNumber, Role
 from shadowrelay.model.queue import (
     NEVER,
@@ -174,7 +175,8 @@ class DeliveryResource(BaseModel):
 
 
 class Message(MessageSummary):
-    """Everything that explains why a message is where it is."""
+    """Everything that explains why a message is where it is. `told_after`: the generated messages which must have their copies, or be done,
+    before another server hears of the recipients that are done."""
 
     number: Number
     client_address: str
@@ -196,6 +198,7 @@ class Message(MessageSummary):
     forks: list[ForkResource]
     resubmitted_from: str
     sha256: str | None
+    told_after: list[str]
 
 
 class Messages(BaseModel):
@@ -300,6 +303,16 @@ class NewMailResource(BaseModel):
     shared_fate: list[str]
 
 
+class UntoldResource(BaseModel):
+    """Messages of which recipients are done, and no other server is told before what was made of each (a DSN, a journal report) has its
+    copies or is done: how many, and the oldest with what it waits for."""
+
+    count: int
+    since: datetime
+    message_id: str
+    generated: str
+
+
 class NodeResource(BaseModel):
     """Identity, queue database and effective settings of a node."""
 
@@ -318,6 +331,7 @@ class NodeResource(BaseModel):
     settings: dict[str, object]
     new_mail: NewMailResource
     safety_net_complete_since: datetime | None
+    untold: UntoldResource | None
 
 
 class MeterResource(BaseModel):
@@ -569,8 +583,8 @@ def page_of(page: MessagePage) -> Messages:
     return Messages(messages=[summary_of(stored) for stored in page.messages], next_after=page.next_after)
 
 
-def message_of(stored: StoredMessage) -> Message:
-    """The resource for one message in full."""
+def message_of(stored: StoredMessage, awaited: Sequence[MessageId] = ()) -> Message:
+    """The resource for one message in full; `awaited` by the notifications about it."""
     envelope, claim = stored.envelope, stored.claim
     return Message(
         **_summary(stored),
@@ -593,7 +607,7 @@ def message_of(stored: StoredMessage) -> Message:
         ],
         forks=[ForkResource(next_hop=each.next_hop, ordinals=sorted(each.ordinals)) for each in stored.forks],
         resubmitted_from=envelope.resubmitted_from,
-        sha256=stored.place.sha256.hex() if stored.place is not None else None,
+        sha256=stored.place.sha256.hex() if stored.place is not None else None, told_after=list(awaited),
     )  # fmt: skip
 
 
@@ -645,6 +659,9 @@ def node_of(view: NodeView, now: datetime) -> NodeResource:
             outcome=view.new_mail.outcome.value, takers_count=view.new_mail.takers_count,
             copies_wanted=view.new_mail.copies_wanted, sentence=view.new_mail.sentence,
             shared_fate=list(view.new_mail.shared_fate),
+        ),
+        untold=None if (untold := view.untold) is None else UntoldResource(
+            count=untold.count, since=untold.since, message_id=untold.message_id, generated=untold.generated
         ),
     )  # fmt: skip
 

@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from shadowrelay import __version__
 from shadowrelay.admin.token import read_token
+from shadowrelay.bounded import BoundedCalls
 from shadowrelay.cli import drain, queue_commands
 from shadowrelay.cli.clients import clients
 from shadowrelay.cli.doctor import doctor
@@ -28,6 +29,7 @@ from shadowrelay.cli.output import (
     print_sentences,
     print_table,
     say,
+    stop,
     visible,
 )
 from shadowrelay.cli.people_tokens import token
@@ -41,6 +43,8 @@ from shadowrelay.settings import certificates, configuration, places
 from shadowrelay.settings.guarantees import promises
 from shadowrelay.settings.values import Settings
 
+START_SECONDS = 30.0  # for the files of the configuration and of [tls]
+LOOK_SECONDS = 5.0  # at rights of files
 EXIT_CODES = "Exit codes: 0 done, 1 failed, 2 configuration or usage, 3 a target was missed, 4 the node did not answer."
 
 
@@ -116,12 +120,26 @@ def shadowrelay(
 def serve(config_file: Annotated[Path, typer.Option("--config", help="The node's configuration (TOML).")]) -> None:
     """Run a node. SIGTERM drains it, SIGHUP reloads settings that can be reloaded."""
     with configuration_errors():
-        loaded = configuration.load(config_file)
-        exposed = places.exposed(loaded.settings, config_file)
-        for warning in (*certificates.refused(loaded.settings), *configuration.warnings(loaded.settings), *exposed):
+        try:
+            loaded = BoundedCalls("configuration").call(partial(configuration.load, config_file), START_SECONDS)
+        except TimeoutError:
+            stop(f"{config_file} or a file that it names under [tls] hangs: no answer for {START_SECONDS:.0f} s", ExitCode.FAILED)
+        for warning in configuration.warnings(loaded.settings):
             say(f"shadowrelay: warning: {warning}", is_error=True)
+        _warn_of_files(loaded)
         gc.disable()  # until it runs: nothing that is imported is garbage, and the search for it takes a fifth of the start
         raise typer.Exit(import_module("shadowrelay.node").run(loaded))
+
+
+def _warn_of_files(loaded: configuration.LoadedSettings) -> None:
+    """Of certificates, and of what others may read. What hangs does not keep the node from starting: it may only observe."""
+    look = partial(lambda: [*certificates.refused(loaded.settings), *places.exposed(loaded.settings, loaded.path)])
+    try:
+        found = BoundedCalls("files").call(look, LOOK_SECONDS)
+    except TimeoutError:
+        found = [f"the rights of files were not looked at: tracking.directory or another place has not answered for {LOOK_SECONDS:.0f} s"]
+    for warning in found:
+        say(f"shadowrelay: warning: {warning}", is_error=True)
 
 
 @app.command()
@@ -200,7 +218,8 @@ def _raised_by(check: Callable[[], object]) -> Iterator[str]:
 
 def _doubts(loaded: configuration.LoadedSettings) -> list[str]:
     settings = loaded.settings
-    return [*configuration.warnings(settings), *places.doubts(settings), *places.exposed(settings, loaded.path)]
+    lists = import_module("shadowrelay.smtp.recipient_file").doubts(settings) if settings.recipient_sources else []
+    return [*configuration.warnings(settings), *lists, *places.doubts(settings), *places.exposed(settings, loaded.path)]
 
 
 def _boundary_of(loaded: configuration.LoadedSettings) -> str:

@@ -563,6 +563,9 @@ def sentences_about(message: dict[str, Any]) -> list[str]:
         holds = f"only {message['shadow']} has" if message["shadow"] else "no other server has"
         lost = "" if message["shadow"] else ", and it is lost with this server's disk"
         found.append(f"{holds.capitalize()} a copy{lost}: {message['missing_copies_count']} more to be made as soon as a peer takes it.")
+    if message.get("told_after"):
+        waits = " and ".join(message["told_after"])
+        found.append(f"No other server hears what is done before {waits}, which was made of it, has its copies or is done.")
     if message.get("suspended_since"):
         found.append(f"Suspended by {message['suspended_by']}: nothing is attempted until `messages resume`.")
     return found

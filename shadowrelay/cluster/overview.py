@@ -63,7 +63,8 @@ def summary(answers: Sequence[NodeAnswer]) -> Json:
     is_redundant = not (refusing or alone or disabled or unknown)
     if uncopied and is_redundant:
         sentence += f"; no copies are made on {' and '.join(uncopied)}, as redundancy of the receive connectors says"
-    sentence = "; ".join([sentence, *_shared_fates(said), *map(in_words, unreached), *_held_for_no_peer(said), *_shed(said)])
+    extra = (*_shared_fates(said), *map(in_words, unreached), *_held_for_no_peer(said), *_untold(said), *_shed(said))
+    sentence = "; ".join([sentence, *extra])
     return {
         "is_redundant": is_redundant,
         "sentence": sentence,
@@ -91,6 +92,16 @@ def _held_for_no_peer(said: Sequence[Json]) -> list[str]:
         for row in said
         for peer in row["peers"]
         if peer["held_for_count"] and not peer.get("is_configured", True)
+    ]
+
+
+def _untold(said: Sequence[Json]) -> list[str]:
+    """Why copies, and shadows of previous hops, of messages that are done are still held."""
+    nodes = {row["node"]["name"]: found for row in said if (found := row["node"].get("untold"))}
+    return [
+        f"{name} has {found['count']} messages that are done, and tells nobody while the DSN or journal report that was made of each is on "
+        f"its disk only, since {found['since'][:19]}Z: {found['message_id']} waits for {found['generated']}"
+        for name, found in nodes.items()
     ]
 
 

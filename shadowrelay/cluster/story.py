@@ -124,6 +124,11 @@ def sentence(message_id: str, events: Sequence[Json], messages: dict[str, Json],
         parts.append(f"delivered more than once to {', '.join(twice)}")
     if received is not None and received["custom_data"].get("Replication", "Success") != "Success":
         parts.append(_without_copy(received, own, len(delivered) == len(to)))
+    parts += [
+        f"{name} tells no other server what is done before {' and '.join(message['told_after'])} has its copies or is done"
+        for name, message in messages.items()
+        if message.get("told_after")  # missing in the API of older nodes
+    ]
     if received is None and events:
         parts.append("its acceptance is in none of these logs")
     return "; ".join(parts)

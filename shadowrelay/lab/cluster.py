@@ -240,8 +240,8 @@ class NodeProcess:
         """The directory of its tracking log, which survives `wipe`."""
         return self.directory / "tracking"
 
-    async def start(self) -> None:
-        """Start the process and wait until SMTP and then the API respond."""
+    async def launch(self) -> None:
+        """Start the process, and do not wait for it."""
         self._kills_at_start = len(self.kills)
         with (self.directory / "node.log").open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
@@ -255,6 +255,10 @@ class NodeProcess:
                 stderr=log,
                 start_new_session=True,  # Ctrl-C goes to this process only, which ends the nodes in order
             )
+
+    async def start(self) -> None:
+        """Start the process and wait until SMTP and then the API respond."""
+        await self.launch()
         deadline = time.monotonic() + START_SECONDS_MAX
         while not await self._answers():
             if not self.is_running or time.monotonic() > deadline:

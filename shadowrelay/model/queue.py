@@ -351,6 +351,17 @@ class PeerView:
 
 
 @dataclass(frozen=True, slots=True)
+class Untold:
+    """Messages of which recipients are done, and no other server is told, because a generated message (a DSN, a journal report) is on this
+    disk only. The oldest of them waits `since` then: `message_id` for `generated`. docs/design.md 5."""
+
+    count: int
+    since: datetime
+    message_id: MessageId
+    generated: MessageId
+
+
+@dataclass(frozen=True, slots=True)
 class NodeView:
     """This node as it is now. `settings` holds the effective values, with durations and sizes in configuration syntax."""
 
@@ -368,3 +379,4 @@ class NodeView:
     settings: Mapping[str, object]
     new_mail: NextMessage
     safety_net_complete_since: datetime | None = None  # what was delivered before was dropped to make room; None: nothing was
+    untold: Untold | None = None  # for longer than a heartbeat

@@ -34,6 +34,7 @@ from shadowrelay.model.replies import (
     INSUFFICIENT_RESOURCES,
     LOCAL_ERROR,
     NOT_MADE_REDUNDANT,
+    STORE_UNAVAILABLE,
     ContentCorrupt,
     LedgerUnavailable,
     Reply,
@@ -207,8 +208,11 @@ class AcceptService:
             except Exception:
                 self._release(message_id, result.known(claim))
                 raise
-            if reject and result.redundant_count(message_id) < wanted:
+            is_lost = bool(result.unreadable) and not result.stored  # here it cannot be read, and nobody else has it
+            if (reject and result.redundant_count(message_id) < wanted) or is_lost:
                 await self._unwind(message_id, result)
+                if is_lost:
+                    raise LedgerUnavailable(STORE_UNAVAILABLE, result.unreadable)
                 context.leases.forget(message_id)
                 return self._refuse(stored, result.failures, content.size)
             self._verdicts.add(message_id, result.verdict)

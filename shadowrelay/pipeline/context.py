@@ -159,6 +159,7 @@ class Context:
     redirect_to: frozenset[ServerName] = frozenset()  # these get all copies, and then the messages: `pipeline.draining`
     pressure: Pressure = NO_PRESSURE
     safety_net_complete_since: datetime | None = None  # what was delivered before was dropped to make room
+    route_digests: Mapping[str, str] = field(default_factory=dict)  # what peers compare of the demands of routes
     delayed: Delayed = field(default_factory=Delayed)
     site_copies: SiteCopies = field(init=False)
     repeats: Repeats = field(default_factory=Repeats)
@@ -189,6 +190,13 @@ class Context:
     def why_silent(self) -> str:
         """Why this node says nothing to its peers; empty while it may."""
         return "" if self.commit_failure is None else f"this node cannot {self.commit_failure.cannot}: {self.commit_failure.reason}"
+
+    def heard_at(self, server: ServerName) -> datetime | None:
+        """When this process last heard the peer: of earlier ones, the ledger knows no more than when the last session was opened."""
+        state = self.peers.states.get(server)
+        if state is None or state.heard_awake is None:
+            return None
+        return self.now() - timedelta(seconds=self.clock.awake() - state.heard_awake)
 
     def shared_fate(self, server: ServerName) -> Shared:
         """With whom a peer shares its fate, as far as that matters: a redirect moves mail to servers that an administrator named."""

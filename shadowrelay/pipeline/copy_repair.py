@@ -19,7 +19,7 @@ import structlog
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.ownership import Claim, Role, Transition
 from shadowrelay.model.queue import StoredMessage
-from shadowrelay.model.replies import ContentCorrupt, IllegalTransition, LedgerUnavailable
+from shadowrelay.model.replies import STORE_UNAVAILABLE, ContentCorrupt, IllegalTransition, LedgerUnavailable
 from shadowrelay.model.values import dataclass
 from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import Outcome
@@ -59,6 +59,7 @@ class WaitingRepair:
     due_at: float
     failures_count: int
     is_blocked: bool = False
+    unreadable: str = ""  # why this node cannot read its own content
 
 
 class CopyRepair:
@@ -85,6 +86,7 @@ class CopyRepair:
         self._after = 0  # internal ids up to this one were examined
         self._is_behind = True  # there may be more above it
         self._waiting: dict[MessageId, WaitingRepair] = {}
+        self._unreadable: dict[MessageId, str] = {}  # why this node could not read the content, in the turn that ends
         self._due: list[tuple[float, MessageId]] = []  # a heap; an entry counts if it is the one in `_waiting`
 
     def want(self, message_id: MessageId) -> None:
@@ -109,6 +111,11 @@ class CopyRepair:
     def failing_count(self) -> int:
         """How many messages were tried and still have fewer copies than wanted. A lower bound: at most `WAITING_MAX` are known."""
         return sum(entry.failures_count > 0 for entry in self._waiting.values())
+
+    def unreadable(self) -> tuple[int, str]:
+        """How many of them this node cannot read itself, and the reason for one of these."""
+        reasons = [entry.unreadable for entry in self._waiting.values() if entry.unreadable]
+        return len(reasons), reasons[0] if reasons else ""
 
     def available(self) -> None:
         """A peer that could not be tried may be tried now, or has restarted: it may be one of another fate than those with copies."""
@@ -203,9 +210,9 @@ class CopyRepair:
             else:
                 self._wait(message_id, SETTLING_SECONDS, 0)
 
-    def _wait(self, message_id: MessageId, seconds: float, failures_count: int, *, is_blocked: bool = False) -> None:
+    def _wait(self, message_id: MessageId, seconds: float, failures_count: int, *, is_blocked: bool = False, unreadable: str = "") -> None:
         due_at = self._context.clock.awake() + seconds
-        self._waiting[message_id] = WaitingRepair(due_at, failures_count, is_blocked)
+        self._waiting[message_id] = WaitingRepair(due_at, failures_count, is_blocked, unreadable)
         heapq.heappush(self._due, (due_at, message_id))
 
     def _begin(self, message: StoredMessage) -> None:
@@ -241,10 +248,11 @@ class CopyRepair:
         message_id = message.envelope.message_id
         entry = self._waiting.get(message_id)
         failures_count = 0 if entry is None else entry.failures_count
+        unreadable = self._unreadable.pop(message_id, "")
         if outcome is RepairOutcome.OVER:
             self._waiting.pop(message_id, None)
         elif outcome is RepairOutcome.AGAIN:
-            self._wait(message_id, placement.pause_after(failures_count + 1), failures_count + 1)
+            self._wait(message_id, placement.pause_after(failures_count + 1), failures_count + 1, unreadable=unreadable)
         elif outcome is RepairOutcome.BLOCKED:
             self._wait(message_id, min(placement.pause_after(failures_count + 1), BLOCKED_SECONDS_MAX), failures_count + 1, is_blocked=True)
         elif outcome is RepairOutcome.LATER:
@@ -298,7 +306,11 @@ class CopyRepair:
             return RepairOutcome.BLOCKED
         if message.place is None:
             raise ContentCorrupt("its content is gone")
-        content = await context.read_content(message.place)
+        try:
+            content = await context.read_content(message.place)
+        except LedgerUnavailable as error:
+            self._unreadable[message_id] = error.reason
+            raise
         started = context.clock.awake()
         said = message.claim.done and message.claim.done - await context.ledger.unreported(message_id)
         result = await self._copier.copy(
@@ -321,6 +333,9 @@ class CopyRepair:
             if after is not None and transition.outcome == Outcome.CHOSEN and after.is_chosen(party.server):
                 row = tracking.haredirect(context.me.server, message, at=context.now(), server=party.server, elapsed=elapsed)
                 context.tracking.write(row)
+        if result.unreadable:
+            self._unreadable[message_id] = result.unreadable
+            raise LedgerUnavailable(STORE_UNAVAILABLE, result.unreadable)
         if transition.outcome != Outcome.CHOSEN or after is None or after.missing_count:
             return RepairOutcome.AGAIN if result.attempts_count or self._is_any_peer_available() else RepairOutcome.NO_PEER
         self._on_placed(message_id)

@@ -632,7 +632,7 @@ class DeliverService:
                     await self._enqueuer.returned(stored)
             except LedgerUnavailable as error:
                 _log.warning("delivery.put_off", message_id=message_id, next_hop=queue.key, reason=error.reason)
-                is_put_off = True
+                is_put_off, reason = True, str(error)
             except SameInProgress as error:
                 _log.info("delivery.same_in_progress", message_id=message_id, next_hop=queue.key, reason=error.reply.text)
                 is_put_off, reason = True, str(error.reply)

@@ -134,6 +134,18 @@ def delay_notification_due(arrived_at: datetime, now: datetime, send: Send, *, i
     return not is_notified and now - arrived_at >= send.delay_notification_timeout
 
 
+TOLD_WITHIN = timedelta(seconds=10)  # of the time at which it is due, a server that runs has told the sender of the delay
+
+
+def told_of_delay(stored: StoredMessage, former_heard_at: datetime | None, send: Send) -> Ordinals:
+    """The recipients of whose delay the sender has been told: by this node, or by the server that had the message before.
+    `former_heard_at`: when that server was last heard; None: not by this process. In doubt it is told twice."""
+    late_at = stored.envelope.arrived_at + send.delay_notification_timeout + TOLD_WITHIN
+    if stored.is_promoted and former_heard_at is not None and former_heard_at >= late_at:
+        return frozenset(range(1, len(stored.envelope.recipients) + 1))
+    return frozenset().union(*(retry.ordinals for retry in stored.retries if retry.delay_notified))
+
+
 def is_expired(arrived_at: datetime, now: datetime, message_expiration_timeout: timedelta) -> bool:
     """Whether the message has expired. Source: msp-ts"""
     return now - arrived_at >= message_expiration_timeout

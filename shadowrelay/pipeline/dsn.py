@@ -19,7 +19,7 @@ from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, BodyType, Envelope, Ordinals, Recipient
 from shadowrelay.model.printable import printable
 from shadowrelay.model.replies import Reply
-from shadowrelay.model.values import dataclass
+from shadowrelay.model.values import dataclass, replace
 from shadowrelay.protocol.fields import decode_xtext, format_ordinals
 
 NAME_OCTETS_MAX = 255  # RFC 5321 4.5.3.1.2
@@ -36,10 +36,12 @@ def format_date(at: datetime) -> str:
 
 
 def promotion_header(old_primary: ServerName, new_primary: ServerName, message_id: MessageId, now: datetime) -> bytes:
-    """One folded `Received:` field with its CRLF, ASCII, no line over 600 octets."""
+    """One folded `Received:` field with its CRLF, ASCII, no line over 600 octets. It says on whose word rests which client the lines below
+    it name: this server never saw that one. docs/security.md"""
     lines = (
         f"Received: from {_named(old_primary)} by {_named(new_primary)}",
-        f"\twith ShadowRedundancy id {_named(message_id)};",
+        f"\twith ShadowRedundancy id {_named(message_id)}",
+        f"\t(client said by {_named(old_primary)});",
         f"\t{format_date(now)}",
         "",
     )
@@ -251,6 +253,12 @@ def should_notify(recipient: Recipient, kind: DsnKind) -> bool:
     if recipient.notify is None:
         return kind in _DEFAULT_NOTIFY
     return kind.value in {word.strip() for word in recipient.notify.upper().split(",")}
+
+
+def without_delay(recipient: Recipient) -> Recipient:
+    """The same, of whose delay the sender is told no more."""
+    words = [kind.value for kind in DsnKind if kind is not DsnKind.DELAY and should_notify(recipient, kind)]
+    return replace(recipient, notify=",".join(words) or "NEVER") if should_notify(recipient, DsnKind.DELAY) else recipient
 
 
 def notifiable(original: Envelope, ordinals: Iterable[int], kind: DsnKind) -> Ordinals:

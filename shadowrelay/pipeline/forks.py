@@ -173,11 +173,12 @@ class Forks:
 
     def queued(self, stored: StoredMessage, fork: Fork, now: datetime) -> ForkRetry:
         """The row of a fork that waits in its queue and was never attempted."""
-        settings = self._context.settings
+        context, settings = self._context, self._context.settings
+        is_told = fork.ordinals <= delivery_rules.told_of_delay(stored, context.heard_at(stored.promoted_from), settings.send)
         notice_at = delivery_rules.notice_at(
-            stored.envelope.arrived_at, settings.send, settings.transport.message_expiration_timeout, is_notified=False
+            stored.envelope.arrived_at, settings.send, settings.transport.message_expiration_timeout, is_notified=is_told
         )
-        return ForkRetry(fork.destination.key, fork.ordinals, 0, FailureKind.QUEUED, now, now, "", notice_at=notice_at)
+        return ForkRetry(fork.destination.key, fork.ordinals, 0, FailureKind.QUEUED, now, now, "", is_told, notice_at=notice_at)
 
     def log_transfer(self, stored: StoredMessage, forks: Sequence[Fork]) -> None:
         """Write TRANSFER: forks were made."""

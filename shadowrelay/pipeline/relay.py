@@ -33,7 +33,7 @@ from shadowrelay.model.routing import Destination, HostPort
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import PeerDatabase
-from shadowrelay.pipeline import delivery_rules
+from shadowrelay.pipeline import delivery_rules, dsn
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.placement import LARGE_OCTETS
 from shadowrelay.ports import DeliveryJob, DeliveryReport
@@ -148,6 +148,8 @@ class RelayService:
     ) -> Relayed:
         context = self._context
         envelope = relayed_envelope(stored.envelope, server, job.ordinals)
+        if job.ordinals & delivery_rules.told_of_delay(stored, context.heard_at(stored.promoted_from), context.settings.send):
+            envelope = replace(envelope, recipients=tuple(map(dsn.without_delay, envelope.recipients)))
         message_id, count = envelope.message_id, len(envelope.recipients)
         if self._may_have_been_offered(stored) and await context.ledger.load(message_id) is not None:
             # The next hop took it earlier and placed a copy here, or this node even took it over. A second offer would be a second message.

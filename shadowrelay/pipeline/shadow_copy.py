@@ -41,6 +41,7 @@ class CopyResult:
     superseded_by: tuple[PeerDatabase, StatusAnswer] | None = None
     failures: list[str] = field(default_factory=list)
     attempts_count: int = 0  # servers actually tried
+    unreadable: str = ""  # why this node cannot read its own content now: no server was to blame
     shared: dict[ServerName, Shared] = field(default_factory=dict)
     _verdict: Transition | None = None  # cached: the ledger usually asks with the same claim again
 
@@ -360,6 +361,12 @@ class Copier:
             elif not was_listed:
                 result.unsent += (server,)
             return False
+        except LedgerUnavailable as error:
+            result.unreadable = error.reason
+            result.failures.append(error.reason)
+            if not was_listed:
+                result.unsent += (server,)
+            return True
         finally:
             if trial:
                 context.peers.end_attempt(server, trial)

@@ -21,6 +21,7 @@ from shadowrelay.model.queue import (
     ShadowGroup,
     StoredMessage,
     Suspension,
+    Untold,
 )
 from shadowrelay.model.readiness import NewMail, NextMessage, Takes
 from shadowrelay.model.replies import LedgerUnavailable, RequestRefused
@@ -35,7 +36,6 @@ from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.draining import DrainService
 from shadowrelay.pipeline.message_desk import MessageDesk
 from shadowrelay.pipeline.next_hop_queue import NextHopQueue
-from shadowrelay.pipeline.peerbook import PeerState
 from shadowrelay.pipeline.placement import apart, may_get_copies, new_mail, rule_of
 from shadowrelay.pipeline.pressure_rules import Level, Pressure
 from shadowrelay.pipeline.rolled_back import OLDER_COPY, RolledBackService
@@ -240,6 +240,16 @@ class View:
         """See `admin.api.AdminView`."""
         return await self._context.ledger.load(message_id)
 
+    async def awaited(self, message_id: MessageId) -> tuple[MessageId, ...]:
+        """See `admin.api.AdminView`."""
+        return await self._context.ledger.awaited(message_id)
+
+    async def untold(self) -> Untold | None:
+        """See `admin.api.AdminView`. For a moment, each message with a DSN is one."""
+        found = await self._context.ledger.untold()
+        is_old = found is not None and self._context.now() - found.since > timedelta(seconds=self._context.heartbeat)
+        return found if is_old else None
+
     async def events(self, message_id: MessageId) -> Sequence[TrackingEvent]:
         """See `admin.api.AdminView`."""
         stored = await self._context.ledger.load(message_id)
@@ -308,7 +318,7 @@ class View:
                     boundary=state.peer.boundary,
                     address=str(state.peer.address),
                     database=state.database,
-                    heard_at=self._heard_at(state),
+                    heard_at=context.heard_at(server),
                     is_reachable=self._is_heard(server),
                     lease=None if left is None else timedelta(seconds=max(left, 0.0)),
                     breaker=context.peers.breaker_state(server),
@@ -347,12 +357,6 @@ class View:
                 )
             )
         return tuple(views)
-
-    def _heard_at(self, state: PeerState) -> datetime | None:
-        """By this process: silence counts only while it ran, and the ledger knows no more than when the last session was opened."""
-        if state.heard_awake is None:
-            return None
-        return self._context.now() - timedelta(seconds=self._context.clock.awake() - state.heard_awake)
 
     async def forget(self, server: ServerName, *, is_forced: bool = False) -> bool:
         """Cross off the copies and notifications of a peer that will not return. A peer that answers is refused, unless `is_forced`: what
@@ -406,6 +410,7 @@ class View:
             settings=self._effective(),
             new_mail=self.new_mail(),
             safety_net_complete_since=context.safety_net_complete_since,
+            untold=await self.untold(),
         )
 
     def _state(self) -> str:
@@ -542,7 +547,9 @@ class View:
             if state.to_confirm is not None:
                 yield f"copies on {server} are not confirmed since it came back: it is asked about each, and what it lost is copied again"
         if count := self._copy_repair.failing_count:
-            yield f"accepted messages with fewer copies than wanted: {count}; the copies are tried again"
+            unreadable, reason = self._copy_repair.unreadable()
+            own = f"; {unreadable} of them this node cannot read itself now: {reason}" if unreadable else ""
+            yield f"accepted messages with fewer copies than wanted: {count}; the copies are tried again{own}"
 
 
 def _in_sharing_words(what: str) -> str:

@@ -17,20 +17,32 @@ _ANY = {4: "0.0.0.0", 6: "::"}
 def problems(settings: Settings) -> Iterator[str]:
     """Why these settings cannot be used together, each with the key and the remedy."""
     yield from _wrong_names(settings)
+    yield from _unknown_sources(settings)
     yield from _without_certificate(settings)
     yield from _taken_addresses(settings)
     yield from _rights_of_spokesmen(settings)
+    yield from _filters(settings)
     yield from _circles(settings)
 
 
 def _wrong_names(settings: Settings) -> Iterator[str]:
-    for table, entries in (("peers", settings.peers), ("receive_connectors", settings.receive_connectors)):
+    for table in ("peers", "receive_connectors", "recipient_sources", "filters"):
+        entries = getattr(settings, table)
         names = [entry.name for entry in entries]
         for number, name in enumerate(names):
             if table == "peers" and name == settings.server.name:
                 yield f"peers[{number}].name: {name} is this node itself; remove it from [[peers]]"
             elif name in names[:number]:
                 yield f"{table}[{number}].name: {name} is there more than once; keep one of each name"
+
+
+def _unknown_sources(settings: Settings) -> Iterator[str]:
+    known = [source.name for source in settings.recipient_sources]
+    for number, connector in enumerate(settings.receive_connectors):
+        for name in connector.recipients:
+            if name not in known:
+                there = f"there are {', '.join(known)}" if known else "there is none"
+                yield f"receive_connectors[{number}].recipients: no [[recipient_sources]] has the name {name}, {there}; add it"
 
 
 def _without_certificate(settings: Settings) -> Iterator[str]:
@@ -72,6 +84,17 @@ def _rights_of_spokesmen(settings: Settings) -> Iterator[str]:
                     'names could relay to anywhere; add relay_rights = "client" if relay_from means the clients behind it, or '
                     '"connection" if all of them may'
                 )
+
+
+def _filters(settings: Settings) -> Iterator[str]:
+    names = [each.name for each in settings.filters]
+    for number, connector in enumerate(settings.receive_connectors):
+        for place, name in enumerate(connector.filters):
+            if name not in names:
+                known = f"write one of these: {', '.join(names)}" if names else "add [[filters]] with that name"
+                yield f"receive_connectors[{number}].filters[{place}]: there is no filter {name}; {known}"
+            elif name in connector.filters[:place]:
+                yield f"receive_connectors[{number}].filters[{place}]: {name} is there more than once; keep one"
 
 
 def _circles(settings: Settings) -> Iterator[str]:

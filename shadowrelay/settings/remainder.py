@@ -15,11 +15,12 @@ from shadowrelay.model.values import dataclass
 from shadowrelay.settings.line_numbers import Key
 from shadowrelay.settings.values import Settings
 
-LISTS_OF_TABLES = ("receive_connectors", "peers", "routes", "site_links", "sites")
+LISTS_OF_TABLES = ("receive_connectors", "recipient_sources", "peers", "routes", "site_links", "sites")
 PLACEHOLDER = "mistaken.invalid"  # RFC 6761: nobody has such a name
 REQUIRED: Mapping[str, Mapping[str, Any]] = {
     "server": {"name": PLACEHOLDER, "site": PLACEHOLDER},
     "receive_connectors": {"name": PLACEHOLDER, "listen": f"{PLACEHOLDER}:1"},
+    "recipient_sources": {"name": PLACEHOLDER, "kind": "file", "file": PLACEHOLDER},
     "peers": {"name": PLACEHOLDER, "site": PLACEHOLDER, "address": f"{PLACEHOLDER}:1"},
     "routes": {"recipients": [f"*@{PLACEHOLDER}"]},
     "site_links": {"sites": [f"one.{PLACEHOLDER}", f"other.{PLACEHOLDER}"]},

@@ -178,6 +178,13 @@ def _about_connector(connector: ReceiveConnector, settings: Settings) -> Iterato
             f"{name}: strangers and peers share it, so that strangers can be in the way of copies: give the peers a connector of their "
             'own, in the steps of docs/operations.md "A connector for peers"'
         )
+    if connector.accepted_domains and not connector.recipients and not is_loopback(connector.listen.host):
+        yield (
+            f"{name}: any address of accepted_domains is accepted from anybody, and what the mail store then refuses is returned to "
+            "senders who may be forged: name in recipients a [[recipient_sources]] that knows which addresses there are"
+        )
+    if connector.recipients and not connector.accepted_domains:
+        yield f"{name}: recipients has no effect without accepted_domains; remove it, or name the domains"
     if not connector.relay_from and not connector.accepted_domains and not settings.peers:
         yield f"{name}: with neither relay_from nor accepted_domains every recipient is refused with 550"
 

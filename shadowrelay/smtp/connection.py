@@ -505,13 +505,20 @@ class Connection(SMTP):
 
     def _refusal_at_greeting(self) -> Reply | None:
         """Why this connection is refused at once. While no mail is accepted, peers are greeted nevertheless."""
-        if self._refused_at_once is None and self.reception.limits is not None and not self.reception.is_of_peer(self.state.own_address):
+        self._refused_later = None
+        if self._refused_at_once is None and self.reception.limits is not None and self._is_counted_connection():
             refusal = self.over_limit(Counted.CONNECTIONS)
             if refusal is not None and self.peer.may_prove():
                 self._refused_later = refusal
             elif refusal is not None:
                 self._refused_at_once, self._is_counted_only = refusal, True
         return self._refused_at_once or (None if self.peer.may_prove() else self.reception.closed_with)
+
+    def _is_counted_connection(self) -> bool:
+        """Not that of a peer, nor of a server that may yet say for whom it speaks."""
+        state, reception = self.state, self.reception
+        may_name_another = not state.is_spoken_for and reception.rights.may_speak_for_others(state.connection_address)
+        return not (may_name_another or reception.is_of_peer(state.own_address))
 
     async def _is_early(self) -> bool:
         """Whether the client talks before the greeting, which is delayed to see that. Raises: ConnectionError if the session ends."""

@@ -23,6 +23,7 @@ from shadowrelay.smtp.connection import BoundedReading, Connection
 from shadowrelay.smtp.limits import NOT_ACTIVE, SHUTTING_DOWN, Descriptors
 from shadowrelay.smtp.receiver import Receiver
 from shadowrelay.smtp.reception import Reception
+from shadowrelay.smtp.recipient_sources import RecipientCheck
 from shadowrelay.smtp.tls import TlsContexts
 
 BACKLOG = 1_024  # connections that the kernel queues while the loop is busy
@@ -165,10 +166,17 @@ class ReceiverServer:
         """Open sessions."""
         return len(self._sessions)
 
-    def reload(self, connector: ReceiveConnector, routes: Sequence[Route], tls: TlsContexts | None = None) -> None:
+    def reload(
+        self,
+        connector: ReceiveConnector,
+        routes: Sequence[Route],
+        tls: TlsContexts | None = None,
+        recipients: RecipientCheck | None = None,
+    ) -> None:
         """Apply changed settings and TLS files. No session is closed, but those of peers whose certificates count no more. `listen` cannot
         change."""
         self.reception.adopt(connector, routes)
+        self.reception.recipients = recipients
         before, self.reception.tls = self.reception.tls, tls
         if before is not None and tls is not None and before.trust != tls.trust:
             for session in tuple(self._sessions):

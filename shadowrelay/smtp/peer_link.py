@@ -3,7 +3,7 @@
 Copies use sessions that are kept and held ready (`smtp/kept_sessions.py`); XQDISCARD, STATUS and NOOP use one control session. Mail for
 a next hop that is this peer goes over sessions of its own (`for_delivery`). `on_open` is called in every session, so that XQDISCARD is sent
 in each: before anything else, or in one that a copy waits for right after that copy. Every other call ends with an answer or with
-PeerUnavailable.
+PeerUnavailable; a copy also with LedgerUnavailable, if this node cannot read its own message.
 """
 
 import asyncio
@@ -148,7 +148,7 @@ class SmtpPeerLink:
                     # The session was dead and nothing can have been stored: retry once on a new one.
                     was_kept = copy.in_session = False
                 return await self._place(await self._copies.take(lambda kept: kept.offers(copy), is_fresh=True), copy)
-        except (SessionBroken, OSError, ValueError) as error:
+        except (SessionBroken, TimeoutError) as error:
             if isinstance(error, TimeoutError) and bound not in self._in_flight:
                 raise PeerUnavailable(self._server, "it is lost: no answer to heartbeats either", sent=copy.sent) from error
             limit = seconds if stall_seconds is None else min(seconds, stall_seconds)
@@ -305,7 +305,7 @@ class SmtpPeerLink:
                         pass
                 self._control = await self._open("control")
                 return await self._asked(self._control, ask)
-        except (SessionBroken, OSError, ValueError) as error:
+        except (SessionBroken, TimeoutError) as error:
             raise self._unavailable(error, self._control_seconds, is_sent=False) from error
 
     async def _asked(self, session: PeerSession, ask: Callable[[PeerSession], Awaitable[T]]) -> T:
@@ -382,14 +382,13 @@ class SmtpPeerLink:
     def _heard(self, session: PeerSession) -> None:
         self._events.on_heard(self._server, session.database)
 
-    def _unavailable(self, error: Exception, seconds: float, *, is_sent: bool, was_kept: bool = False) -> PeerUnavailable:
+    def _unavailable(
+        self, error: SessionBroken | TimeoutError, seconds: float, *, is_sent: bool, was_kept: bool = False
+    ) -> PeerUnavailable:
         """PeerUnavailable for any failure while an answer was awaited. The time limit includes waiting for and opening a session."""
         if isinstance(error, TimeoutError):
             return PeerUnavailable(self._server, f"no answer in {seconds:.3g} s", sent=is_sent)
-        if isinstance(error, SessionBroken):
-            was_refused = isinstance(error.__cause__, ConnectionRefusedError)
-            said = PeerSaid.NO_SESSION if error.is_refusal else PeerSaid.NOTHING
-            is_past = was_kept and not error.is_refusal
-            return PeerUnavailable(self._server, str(error.reply), sent=is_sent, was_refused=was_refused, said=said, was_kept=is_past)
-        # OSError, ValueError: the content's file; an envelope that no parser would have accepted
-        return PeerUnavailable(self._server, f"the copy cannot be written: {error}", sent=is_sent)
+        was_refused = isinstance(error.__cause__, ConnectionRefusedError)
+        said = PeerSaid.NO_SESSION if error.is_refusal else PeerSaid.NOTHING
+        is_past = was_kept and not error.is_refusal
+        return PeerUnavailable(self._server, str(error.reply), sent=is_sent, was_refused=was_refused, said=said, was_kept=is_past)

@@ -16,7 +16,7 @@ from shadowrelay.model.message import Content
 from shadowrelay.model.ownership import StatusAnswer, StatusQuestion
 from shadowrelay.model.peers import NO_INCARNATION, CopyOffer, DiscardReply, Incarnation, PeerIdentity
 from shadowrelay.model.printable import printable
-from shadowrelay.model.replies import SUPERSEDED, PeerSaid, PeerUnavailable, Reply, WireError
+from shadowrelay.model.replies import STORE_UNAVAILABLE, SUPERSEDED, LedgerUnavailable, PeerSaid, PeerUnavailable, Reply, WireError
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.pipeline.placement import LARGE_OCTETS
 from shadowrelay.protocol.fields import format_mail, format_rcpt
@@ -100,13 +100,23 @@ def text_of(answer: RawReply) -> str:
     return line[found.end() :] if found is not None else line
 
 
+def unwritable(error: Exception) -> LedgerUnavailable:
+    """This node cannot write its own message, which says nothing about the peer: its file (OSError names it) cannot be read now, or its
+    envelope is one that no parser would have accepted (ValueError)."""
+    return LedgerUnavailable(STORE_UNAVAILABLE, f"this server cannot read its own message: {type(error).__name__}: {error}")
+
+
 async def _blocks(content: Content) -> AsyncGenerator[bytes, None]:
+    """Raises: LedgerUnavailable."""
     if content.data is not None:
         yield content.data
         return
-    with opened(content) as file:
-        while block := await asyncio.to_thread(file.read, BLOCK_OCTETS):
-            yield block
+    try:
+        with opened(content) as file:
+            while block := await asyncio.to_thread(file.read, BLOCK_OCTETS):
+                yield block
+    except OSError as error:
+        raise unwritable(error) from error
 
 
 def hello_line(own: PeerIdentity) -> bytes:
@@ -253,14 +263,18 @@ class PeerSession:
         """Place a copy, or relay a message (`is_tracked`). Returns None if it is stored and synced, else the answer that superseded it.
 
         Raises: PeerUnavailable after a refusal: nothing is stored. SessionBroken: `copy.sent` tells whether it may be stored.
+        LedgerUnavailable: this node's own message cannot be read now; nothing is stored.
         """
         if not self.offers(copy):
             raise PeerUnavailable(self._server, f"does not offer {TRACK if copy.is_tracked else HOLD} now", said=PeerSaid.NO_SESSION)
         envelope, content = copy.offer.envelope, copy.offer.content
         extra = f"XSHADOW={format_hold(envelope.message_id, copy.offer.number, is_tracked=copy.is_tracked)}"
-        lines = [f"MAIL {format_mail(envelope, content.size, extra=extra)}\r\n"]
-        lines += [f"RCPT {format_rcpt(recipient, dsn=True)}\r\n" for recipient in envelope.recipients]
-        lines.append(f"XSHADOW ENVELOPE {format_envelope(envelope, copy.offer.done)}\r\n")
+        try:
+            lines = [f"MAIL {format_mail(envelope, content.size, extra=extra)}\r\n"]
+            lines += [f"RCPT {format_rcpt(recipient, dsn=True)}\r\n" for recipient in envelope.recipients]
+            lines.append(f"XSHADOW ENVELOPE {format_envelope(envelope, copy.offer.done)}\r\n")
+        except ValueError as error:
+            raise unwritable(error) from error
         commit = f"XSHADOW COMMIT {format_commit(content.size, content.sha256)}\r\n".encode("ascii")
         replies_count = len(lines)
         try:

@@ -21,6 +21,8 @@ from shadowrelay.protocol.original_client import NOBODY, OriginalClient
 from shadowrelay.settings.values import Peer, ReceiveConnector, RelayRights, Route, Settings
 from shadowrelay.smtp.client_limits import ClientLimits
 from shadowrelay.smtp.limits import CONTENT_AHEAD_OCTETS, Descriptors, Rights, SessionCount, postmaster_homes
+from shadowrelay.smtp.mail_filters import Chain, FilterBank
+from shadowrelay.smtp.recipient_sources import RecipientCheck
 from shadowrelay.smtp.tls import TlsContexts
 
 
@@ -108,9 +110,11 @@ class Reception:
     budget: ContentBudget = field(default_factory=ContentBudget)
     descriptors: Descriptors = field(default_factory=lambda: Descriptors(sys.maxsize))
     tls: TlsContexts | None = None  # without, STARTTLS is not offered
+    filters: Chain | None = None
     is_advertised: bool = True
     closed_with: Reply | None = None  # the refusal of all mail; peers may still fetch discard notifications
     routes: Sequence[Route] = ()
+    recipients: RecipientCheck | None = None  # without, any recipient of an accepted domain exists
     linked: Collection[ServerName] = ()  # the peers with which this node has sessions
     peer_addresses: set[str] = field(default_factory=set)  # of clients: as configured, and where a peer has proved its name
     strangers: OrderedDict[Any, None] = field(default_factory=OrderedDict)  # sessions (`Connection`) of clients that have proved nothing
@@ -173,8 +177,10 @@ def reception_for(
     budget: ContentBudget,
     descriptors: Descriptors,
     tls: TlsContexts | None = None,
+    filters: FilterBank | None = None,
+    recipients: RecipientCheck | None = None,
 ) -> Reception:
-    """Shared objects for the sessions of this connector. Without `tls`, STARTTLS is not offered."""
+    """Shared objects for the sessions of this connector. Without `tls`, STARTTLS is not offered. `filters` has those it names."""
     peers: Mapping[ServerName, Peer] = {peer.name: peer for peer in settings.peers}
     return Reception(
         name=settings.server.name,
@@ -188,6 +194,8 @@ def reception_for(
         budget=budget,
         descriptors=descriptors,
         tls=tls,
+        filters=None if filters is None else filters.chain(connector.filters),
+        recipients=recipients,
         routes=settings.routes,
         linked=frozenset([peer.name for peer in settings.linked_peers]),
         is_advertised=settings.transport.shadow_redundancy_enabled,

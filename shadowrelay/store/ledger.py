@@ -35,6 +35,7 @@ from shadowrelay.model.queue import (
     ShadowGroup,
     StoredMessage,
     Suspension,
+    Untold,
 )
 from shadowrelay.model.replies import ContentCorrupt
 from shadowrelay.model.resubmission import Criteria, Progress, RequestState, ResubmitRequest, Resubmitted
@@ -418,6 +419,12 @@ class SqliteLedger:
 
     async def unreported_of(self, message_ids: Collection[MessageId]) -> Mapping[MessageId, Ordinals]:
         return await self._readers.ask(partial(reading.unreported_of, message_ids=message_ids))
+
+    async def awaited(self, message_id: MessageId) -> tuple[MessageId, ...]:
+        return await self._readers.ask(partial(reading.awaited, message_id=message_id))
+
+    async def untold(self) -> Untold | None:
+        return await self._readers.ask(reading.untold)
 
     async def primaries_listed_on(self, server: ServerName, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
         return await self._find(reading.listed_on(server, after, limit))

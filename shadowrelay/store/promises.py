@@ -222,7 +222,10 @@ def queued(work: UnitOfWork, message_id: MessageId, retries: Sequence[ForkRetry]
 def _waiting(present: ForkRetry, given: ForkRetry, now: datetime) -> ForkRetry:
     if present.attempts_next_at > now or given.attempts_next_at <= now:
         return present
-    return replace(present, attempts_next_at=given.attempts_next_at, waits_for=given.waits_for, notice_at=given.notice_at)
+    last_reply = given.last_reply or present.last_reply
+    return replace(
+        present, attempts_next_at=given.attempts_next_at, waits_for=given.waits_for, notice_at=given.notice_at, last_reply=last_reply
+    )
 
 
 def wake(work: UnitOfWork, server: ServerName, limit: int) -> dict[str, int]:

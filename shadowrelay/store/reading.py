@@ -26,7 +26,7 @@ from shadowrelay.model.ids import NO_DATABASE, DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Envelope, Ordinals
 from shadowrelay.model.ownership import CopyNumber, DiscardEvent, DiscardStatus, Role
 from shadowrelay.model.peers import DiscardReply
-from shadowrelay.model.queue import NEVER, DeliveredTo, HeldCopy, ShadowGroup, StoredMessage
+from shadowrelay.model.queue import NEVER, DeliveredTo, HeldCopy, ShadowGroup, StoredMessage, Untold
 from shadowrelay.model.replies import LedgerUnavailable
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.store import counters, errors, rows, tables
@@ -340,6 +340,21 @@ def unreported_of(connection: Connection, message_ids: Collection[MessageId]) ->
             decoded, before = rows.decode_ordinals(ordinals), found.get(message_id)
             found[message_id] = NO_ORDINALS if not decoded or before == NO_ORDINALS else decoded | (before or NO_ORDINALS)
     return found
+
+
+def awaited(connection: Connection, message_id: MessageId) -> tuple[MessageId, ...]:
+    """What notifications about this message wait for."""
+    found = connection.execute(select(_W.side, _W.more_sides).where(_W.message_id == message_id).order_by(_W.id)).fetchall()
+    return tuple(dict.fromkeys(MessageId(side) for first, more in found for side in (first, *more.split())))
+
+
+def untold(connection: Connection) -> Untold | None:
+    oldest = connection.execute(select(_W.message_id, _W.side, _W.created_at).order_by(_W.id).limit(1)).first()
+    if oldest is None:
+        return None
+    message_id, generated, since = oldest
+    count = connection.scalar(select(func.count(_W.message_id.distinct())))
+    return Untold(count or 0, rows.decode_instant(since), MessageId(message_id), MessageId(generated))
 
 
 def acknowledged(connection: Connection, primary: ServerName, database: DatabaseId, incarnation: int) -> int:

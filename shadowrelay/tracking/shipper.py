@@ -22,7 +22,7 @@ from typing import Protocol
 
 import structlog
 
-from shadowrelay.bounded import Attempt, Threads
+from shadowrelay.bounded import Attempt, BoundedCalls, Threads
 from shadowrelay.settings.texts import shown_target, without_secrets
 from shadowrelay.settings.values import Settings
 from shadowrelay.tracking.shipping_state import (
@@ -36,7 +36,7 @@ from shadowrelay.tracking.shipping_state import (
     shipped_name,
 )
 from shadowrelay.tracking.target import MANIFEST, Target, open_target
-from shadowrelay.tracking.writer import FileKey, FileTrackingLog, parse_name, tracking_files
+from shadowrelay.tracking.writer import Custody, FileKey, FileTrackingLog, parse_name, tracking_files
 
 GONE = "gone before it was shipped"
 MADE_ROOM = "max_directory_size reached before it was shipped"
@@ -190,6 +190,7 @@ RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 1.0, 300.0  # doubled after each failure
 CLOSE_SECONDS = 5.0  # at SIGTERM, to ship the last file
 STEP_SECONDS = 60.0  # for one exchange with the target, or one pass over the local disk …
 OCTETS_PER_SECOND_MIN = 100_000  # … plus the time for each file's size at this rate
+OPENING_SECONDS = 10.0  # for the list of files at a start
 BATCH_FILES = 20  # between two manifests, each of which lists everything
 
 
@@ -393,10 +394,31 @@ def _read(file: WaitingFile) -> Measured | OSError:
         return exc
 
 
+class NothingKnown:
+    """A `Custody` that lets no file be deleted."""
+
+    def is_shipped(self, key: FileKey, found: os.stat_result) -> bool:
+        return False
+
+    def is_busy(self, key: FileKey) -> bool:
+        return True
+
+    def drop(self, found: Mapping[FileKey, os.stat_result]) -> Collection[FileKey]:
+        return ()
+
+
 def make_tracking(settings: Settings, now: Callable[[], datetime], version: str) -> tuple[FileTrackingLog, Shipper | None]:
-    """The log, and the shipper of its files if a target is configured. Opens no connection. Raises: ConfigurationError."""
-    shipper = _make_shipper(settings, now)  # before the log creates a file: the existing ones are complete
+    """The log, and the shipper of its files if a target is configured. Opens no connection. Raises: ConfigurationError.
+
+    Where the directory hangs, there is no shipper until the next start, and no file is deleted."""
     tracking = settings.tracking
+    custody: Custody | None = None
+    try:  # before the log creates a file: the existing ones are complete
+        shipper = BoundedCalls("shipping").call(lambda: _make_shipper(settings, now), OPENING_SECONDS)
+        custody = None if shipper is None else shipper.files
+    except TimeoutError as error:
+        _log.error("shipping.off", directory=str(tracking.directory), error=str(error))
+        shipper, custody = None, NothingKnown()
     log = FileTrackingLog(
         tracking.directory,
         settings.server.name,
@@ -407,7 +429,7 @@ def make_tracking(settings: Settings, now: Callable[[], datetime], version: str)
         version=version,
         on_closed=shipper.closed if shipper is not None else None,
         close_after=settings.shipping.interval if shipper is not None else None,
-        custody=shipper.files if shipper is not None else None,
+        custody=custody,
         has_subjects=tracking.message_subject_logging_enabled,
     )
     return log, shipper

@@ -314,10 +314,13 @@ class FileTrackingLog:
         self._sync_began: float | None = None
         self._is_hanging = False  # and that was logged
         self._searches = Threads("tracking search", lambda: None)
+        with contextlib.suppress(RuntimeError):
+            self._loop = asyncio.get_running_loop()
         try:
             problem = self._calls.call(self._opening_problem, HANGS_SECONDS)
         except OSError as error:
             problem = str(error)
+            self._is_owed = bool(self._calls.hung_seconds)  # the first write waits for the end of this call, as for that of a write
         if problem:  # every write tries again
             _log.error("tracking.write_failed", directory=str(directory), error=problem, pending=0)
 

@@ -27,6 +27,7 @@ from shadowrelay.model.queue import (
     QueueKind,
     QueueRow,
     StoredMessage,
+    Untold,
 )
 from shadowrelay.model.readiness import NewMail, NextMessage
 from shadowrelay.model.replies import STORE_UNAVAILABLE, LedgerUnavailable, RequestRefused
@@ -91,6 +92,8 @@ class FakeNode:
     asked: list[tuple[str, int, int]] = field(default_factory=list)
     requests: list[ResubmitRequest] = field(default_factory=list)
     more_queues: tuple[QueueRow, ...] = ()
+    waits_for: tuple[MessageId, ...] = ()
+    untold_ones: Untold | None = None
     row: TrackingEvent = ROW
     knows_events: bool = True
 
@@ -135,6 +138,12 @@ class FakeNode:
     async def message(self, message_id):
         self._check()
         return next((stored for stored in self.stored if stored.envelope.message_id == message_id), None)
+
+    async def awaited(self, message_id):
+        return self.waits_for
+
+    async def untold(self):
+        return self.untold_ones
 
     async def events(self, message_id):
         if self.refusal:
@@ -221,7 +230,7 @@ class FakeNode:
         return NodeView(
             ServerName("mx1"), SiteName("east"), BoundaryName("example"), "1.2.3", NOW - timedelta(hours=1), "running",
             DATABASE, 4, 1000, 1234, NO_DATABASE, {"transport": {"shadow_timeout": "5s"}},
-            NextMessage(NewMail.FEWER, 0, 1, "new mail is accepted without a copy: mx2: no answer"),
+            NextMessage(NewMail.FEWER, 0, 1, "new mail is accepted without a copy: mx2: no answer"), untold=self.untold_ones,
         )  # fmt: skip
 
     async def drain(self):

@@ -8,7 +8,7 @@ from shadowrelay.admin.api import make_application
 from shadowrelay.admin.people import People
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import Content
-from shadowrelay.model.queue import Delivery, QueueKind, QueueRow, ReportedFork
+from shadowrelay.model.queue import Delivery, QueueKind, QueueRow, ReportedFork, Untold
 from shadowrelay.model.values import replace
 from shadowrelay.pipeline.pressure_rules import NO_PRESSURE, Resource, Sample, measured
 from shadowrelay.protocol.filters import Comparison, Operator
@@ -116,13 +116,26 @@ async def test_the_node_says_who_it_is(http):
     assert {
         "name": "mx1", "site": "east", "boundary": "example", "version": "1.2.3", "state": "running",
         "started_at": "2026-11-21T09:30:00Z", "uptime_seconds": 3600.0, "database": DATABASE, "incarnation": 4, "began": 1000,
-        "position": 1234, "safety_net_complete_since": None,
+        "position": 1234, "safety_net_complete_since": None, "untold": None,
         "former_database": "", "settings": {"transport": {"shadow_timeout": "5s"}},
         "new_mail": {
             "outcome": "fewer", "takers_count": 0, "copies_wanted": 1,
             "sentence": "new mail is accepted without a copy: mx2: no answer", "shared_fate": [],
         },
     } == body  # fmt: skip
+
+
+async def test_what_a_notification_waits_for_is_told_of_the_message_and_of_the_node(http, node):
+    node.waits_for = (MessageId("00000000-0000-4000-8000-00000000000d"),)
+    node.untold_ones = Untold(3, NOW, ENVELOPE.message_id, node.waits_for[0])
+
+    message = (await http.get(f"/api/v1/messages/{ENVELOPE.message_id}")).json()
+    body = (await http.get("/api/v1/node")).json()
+
+    assert list(node.waits_for) == message["told_after"]
+    assert {
+        "count": 3, "since": "2026-11-21T10:30:00Z", "message_id": ENVELOPE.message_id, "generated": node.waits_for[0]
+    } == body["untold"]  # fmt: skip
 
 
 async def test_queues_have_depth_and_oldest_message(http):

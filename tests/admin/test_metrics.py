@@ -8,9 +8,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from shadowrelay.admin.metrics import LABEL_VALUES_MAX, PrometheusMetrics
 from shadowrelay.model.counts import AttemptResult, Counts, Refusal
 from shadowrelay.model.ids import ServerName
-from shadowrelay.model.queue import QueueKind, QueueRow
+from shadowrelay.model.queue import QueueKind, QueueRow, Untold
 from shadowrelay.model.tracking import Acknowledged, Replication, ResubmitReason
-from tests.admin.conftest import NOW
+from tests.admin.conftest import ENVELOPE, NOW
 
 MX2, MX3 = ServerName("mx2"), ServerName("mx3")
 
@@ -73,6 +73,14 @@ async def test_queues_have_depth_and_oldest_age_by_kind_and_empty_ones_are_zero(
         (counted["shadowrelay_queue_messages", kind], counted["shadowrelay_queue_oldest_age_seconds", kind])
         for kind in ("Delivery", "Submission", "Shadow")
     ]
+
+
+async def test_messages_of_whose_end_nobody_may_hear_are_counted(metrics, node):
+    before = samples(metrics)["shadowrelay_untold_messages",]
+
+    metrics.observe_queues(await node.queues(), Untold(3, NOW, ENVELOPE.message_id, ENVELOPE.message_id))
+
+    assert (0, 3) == (before, samples(metrics)["shadowrelay_untold_messages",])
 
 
 def shadow_queue(primary: ServerName, next_hop: str, count: int, minutes: int = 0) -> QueueRow:

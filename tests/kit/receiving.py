@@ -22,7 +22,9 @@ from shadowrelay.pipeline.pressure_rules import NO_PRESSURE, Pressure
 from shadowrelay.settings.values import Settings
 from shadowrelay.smtp.limits import Descriptors
 from shadowrelay.smtp.listener import Factory, Listener, ReceiverServer
+from shadowrelay.smtp.mail_filters import make_bank
 from shadowrelay.smtp.reception import reception_for
+from shadowrelay.smtp.recipient_sources import RecipientSources
 from shadowrelay.smtp.tls import TlsContexts
 from tests.kit.clients import Client
 
@@ -194,15 +196,23 @@ class Station:
         return client
 
 
-def settings_for(tls: dict[str, Any] | None = None, transport: dict[str, Any] | None = None, **connector: Any) -> Settings:
+def settings_for(
+    tls: dict[str, Any] | None = None,
+    transport: dict[str, Any] | None = None,
+    sources: list[dict[str, Any]] | None = None,
+    filters: Sequence[dict[str, Any]] = (),
+    **connector: Any,
+) -> Settings:
     """A node `a.example` with the peers `b.example` and `c.example`, and one connector that takes `@here.example` from anybody."""
     values = {"name": "in", "listen": "127.0.0.1:0", "accepted_domains": ["here.example"], "accept_xshadow": False} | connector
     return Settings.model_validate(
         {
             "server": {"name": "a.example", "site": "east"},
             "peers": [{"name": name, "site": "west", "address": f"{name}:2525"} for name in ("b.example", "c.example")],
-            "receive_connectors": [values],
+            "receive_connectors": [values | {"filters": [each["name"] for each in filters]}],
+            "filters": filters,
         }
+        | ({"recipient_sources": sources} if sources else {})
         | ({"tls": tls} if tls else {})
         | ({"transport": transport} if transport else {})
     )
@@ -227,15 +237,18 @@ async def receiving(
     tls: dict[str, Any] | None = None,
     transport: dict[str, Any] | None = None,
     unchecked: dict[str, Any] | None = None,
+    sources: list[dict[str, Any]] | None = None,
+    filters: Sequence[dict[str, Any]] = (),
     budget: ContentBudget | None = None,
     descriptors: Descriptors | None = None,
     **connector: Any,
 ) -> AsyncIterator[Station]:
-    """`connector` are settings of the receive connector, `unchecked` ones that the settings would not allow."""
-    settings = settings_for(tls, transport, **connector)
+    """`connector` are settings of the receive connector, `unchecked` ones that the settings would not allow, `sources` of recipients."""
+    settings = settings_for(tls, transport, sources, filters, **connector)
     acceptor, peer_requests, clock = FakeAcceptor(), FakePeerRequests(), FixedClock()
     found = settings.receive_connectors[0].model_copy(update=unchecked or {})
     contexts = None if settings.tls is None else TlsContexts.read(settings.tls)
+    bank = make_bank(settings.filters, asyncio.get_running_loop().time)
     is_virtual = isinstance(asyncio.get_running_loop(), async_solipsism.EventLoop)
     reception = reception_for(
         settings,
@@ -247,7 +260,12 @@ async def receiving(
         budget=budget or ContentBudget(),
         descriptors=descriptors or Descriptors(20_000),
         tls=contexts,
+        filters=bank,
     )
+    if sources:
+        made = RecipientSources(settings)
+        await made.read()
+        reception.recipients = made.check_for(found)
     server = ReceiverServer(reception, VirtualListener.open if is_virtual else Listener.open)
     await server.start()
     station = Station(server, acceptor, peer_requests, clock, spool)
@@ -257,6 +275,7 @@ async def receiving(
         for client in station.clients:
             await client.close()
         await server.close()
+        await bank.close()
 
 
 def in_a_session(spool: Path, scenario: Callable[[Station, Client], Awaitable[Any]], *commands: str, **settings: Any) -> Any:

@@ -7,7 +7,7 @@ import pytest
 
 from shadowrelay.model.message import Content
 from shadowrelay.model.ownership import Role
-from shadowrelay.model.replies import NOT_MADE_REDUNDANT, STORE_UNAVAILABLE, Reply
+from shadowrelay.model.replies import NOT_MADE_REDUNDANT, STORE_UNAVAILABLE, LedgerUnavailable, Reply
 from shadowrelay.model.tracking import EventId, Replication
 from tests.kit.clock import until
 from tests.kit.ledger import a_content, a_spooled_content, an_envelope
@@ -344,6 +344,30 @@ async def test_large_content_that_cannot_be_read_back_now_is_refused_and_not_del
         assert 4 == reply.code // 100
         assert [] == net.sink.arrived
         assert Role.RELEASED is await east.role(envelope.message_id)
+
+
+@pytest.mark.parametrize("rejects", [False, True])
+@in_virtual_time
+async def test_large_content_that_is_unreadable_while_it_is_copied_is_refused_and_no_peer_is_blamed(tmp_path: Path, rejects: bool) -> None:
+    """Nobody could deliver it: it is readable neither here nor elsewhere."""
+    async with nodes(tmp_path, EAST, WEST, reject_message_on_shadow_failure=rejects) as net:
+        east = net.nodes[EAST]
+        content: Content = a_spooled_content(tmp_path, b"Subject: large\r\n\r\n" + b"0123456789abcde\r\n" * 100_000)
+        envelope = an_envelope()
+
+        async def unreadable(*_: object, **__: object) -> None:
+            raise LedgerUnavailable(STORE_UNAVAILABLE, "content/large/1: Input/output error")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(east.context.links[WEST], "hold", unreadable)
+            reply = await east.services.accept.accept(envelope, content)
+
+        await asyncio.sleep(30)
+        assert STORE_UNAVAILABLE == reply
+        assert Role.RELEASED is await east.role(envelope.message_id)
+        assert "closed" == east.context.peers.breaker_state(WEST)
+        assert 250 == (await east.accept()).code
+        assert Role.SHADOW is await net.nodes[WEST].role(east.last)
 
 
 # switched off

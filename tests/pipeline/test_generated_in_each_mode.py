@@ -122,6 +122,30 @@ async def test_without_a_copy_the_original_waits_for_the_end_of_its_dsn_however_
 
 
 @in_virtual_time
+async def test_a_node_says_what_its_notifications_wait_for_and_since_when(tmp_path: Path) -> None:
+    async with a_chain(tmp_path, "previous-hop", hubs_copy=False, kind="dsn") as net:
+        hub = net.nodes[HUB]
+        relayed = await an_ended_message(net, "dsn")
+        ended_at = hub.clock.now()
+        (row,) = hub.log.rows(EventId.DSN)
+        view = hub.services.view
+        at_once = await view.untold()
+        await asyncio.sleep(2 * HEARTBEAT)
+
+        untold, awaited, node = await view.untold(), await view.awaited(relayed), await view.node()
+        net.sink.answer = answers("dsn", is_taken=True)
+        await until(net.nodes[EDGE].in_role(relayed, Role.DELIVERED), 30)
+
+        assert at_once is None
+        assert untold is not None
+        assert node.untold == untold
+        assert (1, relayed, row.network_message_id) == (untold.count, untold.message_id, untold.generated)
+        assert timedelta(seconds=2) > abs(untold.since - ended_at)
+        assert (row.network_message_id,) == awaited
+        assert (None, ()) == (await view.untold(), await view.awaited(relayed))
+
+
+@in_virtual_time
 async def test_the_peer_that_takes_no_copies_is_not_waited_for_when_the_dsn_is_delivered(tmp_path: Path) -> None:
     async with a_chain(tmp_path, "previous-hop", hubs_copy=True, kind="dsn") as net:
         takes_no_copies(net.nodes[OTHER_HUB])

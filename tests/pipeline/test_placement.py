@@ -10,7 +10,15 @@ import pytest
 
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.ownership import Role
-from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, PeerSaid, PeerUnavailable, Reply, TransientDeliveryError
+from shadowrelay.model.replies import (
+    INSUFFICIENT_RESOURCES,
+    STORE_UNAVAILABLE,
+    LedgerUnavailable,
+    PeerSaid,
+    PeerUnavailable,
+    Reply,
+    TransientDeliveryError,
+)
 from shadowrelay.pipeline.deliver import DeliverService
 from tests.kit.clock import until
 from tests.kit.ledger import a_spooled_content, an_envelope
@@ -337,6 +345,50 @@ async def test_small_copies_do_not_wait_for_a_large_one_that_is_repaired(tmp_pat
         assert 1 > asyncio.get_running_loop().time() - began
         may_go_on.set()
         await until(west.in_role(large.message_id, Role.SHADOW), 10)
+
+
+@pytest.mark.parametrize("when", ["read", "sent"])
+@in_virtual_time
+async def test_content_that_this_node_cannot_read_now_waits_visibly_and_no_peer_is_blamed(tmp_path: Path, when: str) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        net.sink.answer = lambda address: BUSY
+        east.services.view.is_running = True
+        net.isolate(WEST)
+        await east.services.accept.accept(envelope := an_envelope(), a_spooled_content(tmp_path, b"x" * 5_000_000))
+        error = LedgerUnavailable(STORE_UNAVAILABLE, "content/large/1: Input/output error")
+        link, read = east.context.links[WEST], east.ledger.read_content
+        hold = link.hold
+
+        async def unreadable(offer, deadline, stall_seconds=None):
+            if offer.envelope.message_id == envelope.message_id:
+                raise error
+            return await hold(offer, deadline, stall_seconds)
+
+        async def unread(place):
+            if place.size == 5_000_000:
+                raise error
+            return await read(place)
+
+        if when == "read":
+            east.ledger.read_content = unread
+        else:
+            link.hold = unreadable
+        net.heal()
+        await until(lambda: any("content/large/1" in reason for reason in east.services.view.is_ready()[1]), 60)
+        await until(lambda: not east.services.view.is_ready()[1][0].startswith("new mail"), 60)
+        assert 250 == (await east.accept()).code
+        assert Role.SHADOW is await west.role(east.last)
+        await asyncio.sleep(30)
+        stored = await east.message(envelope.message_id)
+
+        east.ledger.read_content, link.hold = read, hold
+
+        await until(west.in_role(envelope.message_id, Role.SHADOW), 120)
+        assert stored is not None
+        assert Role.PRIMARY is stored.claim.role
+        assert when == "sent" or error.reason in stored.retries[0].last_reply
+        await until(lambda: (True, ()) == east.services.view.is_ready(), 30)
 
 
 # woken, not polled

@@ -54,5 +54,7 @@ async def test_a_lost_node_is_shown_as_the_others_know_it(tmp_path: Path) -> Non
             wait_until(lambda: f"{one.name} takes over in" in front(), what="the countdown")
             shown = front()
             assert "lost" in shown.partition(other.name)[2]
-            assert re.search(r"1 or more messages that only one living server has 1 of them are copies for servers that do not answer", shown)
+            assert re.search(
+                r"1 or more messages that only one living server has 1 of them are copies for servers that do not answer", shown
+            )
             assert "accepted without a copy" in shown

@@ -1,13 +1,16 @@
-"""What only observes hangs: whoever reads standard error, the file system of the tracking log. Mail goes on, and SIGTERM ends the node."""
+"""What only observes hangs: who reads standard error, the file system of the tracking log, administrators. Mail goes on, SIGTERM ends."""
 
+import asyncio
 import fcntl
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from shadowrelay.admin.token import read_token
 from tests.kit.clients import submit
 from tests.kit.clock import until
 from tests.kit.processes import a_node_process, api_of, figure, waiting_count
@@ -84,3 +87,37 @@ async def test_a_node_whose_tracking_log_hangs_takes_mail_says_so_and_ends_with_
         assert 0 == node.process.returncode
     finally:
         await node.kill()
+
+
+async def test_administrators_who_do_not_read_their_answers_hold_up_nobody_and_sigterm_ends_the_node(tmp_path: Path) -> None:
+    node = a_node_process(tmp_path / "a.example")
+    await node.start()
+    assert node.process is not None
+    unread = []
+    try:
+        message_id = await submit(node.address, "b@here.example", content=b"Subject: large\r\n\r\n" + (b"x" * 70 + b"\r\n") * 200_000)
+        token = read_token(node.directory / "token")
+        asked = (
+            f"GET /api/v1/messages/{message_id}/content HTTP/1.1\r\nHost: {node.admin}\r\nAuthorization: Bearer {token}\r\n\r\n".encode()
+        )
+        for _ in range(12):
+            client = socket.socket()
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect((node.admin.host, node.admin.port))
+            client.sendall(asked)
+            unread.append(client)
+        for client in unread:
+            await asyncio.to_thread(client.recv, 20)  # it is being answered
+
+        with api_of(node) as api:
+            assert "running" == api.node()["state"]
+        await submit(node.address, "b@here.example")
+
+        node.signal(signal.SIGTERM)
+        await until(lambda: not node.is_running)
+        assert 0 == node.process.returncode
+        assert "Traceback" not in (node.directory / "node.log").read_text()
+    finally:
+        await node.kill()
+        for client in unread:
+            client.close()

@@ -6,6 +6,7 @@ import json
 import random
 import shutil
 from collections import Counter
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,11 @@ import pytest
 from shadowrelay.admin.api_client import NodeError
 from shadowrelay.lab.cluster import Cluster, NodeProcess, Place
 from shadowrelay.lab.traffic import Load, Sink
+from shadowrelay.model.routing import HostPort
+from tests.kit.clients import submit
 from tests.kit.clock import PATIENCE_SECONDS, until
-from tests.kit.processes import api_of, held_by, wait_until_peers_know_each_other
+from tests.kit.processes import api_of, held_by, operator_events, wait_until_peers_know_each_other
+from tests.kit.smtp_servers import HANG, ScriptedServer, serving
 
 EAST, WEST = "mx1.east.example", "mx1.west.example"
 PLACES = [Place(EAST, "east"), Place(WEST, "west")]
@@ -79,3 +83,40 @@ async def test_an_older_copy_of_a_queue_repeats_and_loses_nothing(tmp_path: Path
     assert (former, True) == (identity["former_database"], identity["database"] != former)
     assert {"database.rolled_back", "database.asking", "database.asked"} <= set(log)
     assert "DatabaseRolledBack" in (west.directory / "node.log").read_text()
+
+
+@pytest.mark.slow
+async def test_an_older_copy_that_is_recognised_late_does_not_wait_for_attempts_that_hang(tmp_path: Path) -> None:
+    """While it closes it neither takes mail nor answers its peers, and such attempts may record nothing that is new to them."""
+    sink = Sink()
+    silent = ScriptedServer({"MAIL": HANG})
+    try:
+        async with serving(silent):
+            routes = {"hangs@corp.example": HostPort("127.0.0.1", silent.port)}
+            places, transport = PLACES, {"shadow_resubmit_time_span": "60s"}
+            async with Cluster(places, await sink.start(), directory=tmp_path, transport=transport, routes=routes) as cluster:
+                east, west = cluster.nodes.values()
+                await asyncio.to_thread(wait_until_peers_know_each_other, [east, west])
+                await submit(east.address, "hangs@corp.example")
+                await east.stop()
+                shutil.copytree(east.directory / "data", tmp_path / "older")
+                await east.start()
+                await submit(east.address, "later@corp.example")
+                await until(lambda: len(sink.arrivals) == 1)
+                await east.kill()
+                await west.kill()
+                east.wipe()
+                shutil.copytree(tmp_path / "older", east.directory / "data")
+                sessions_count = len(silent.sessions)
+                await east.start()  # nobody tells it
+                await until(lambda: len(silent.sessions) > sessions_count)
+
+                await west.start()
+                await until_renamed(east)
+    finally:
+        await sink.close()
+
+    begins, ends = (
+        datetime.fromisoformat(operator_events(east, event)[0]["timestamp"]) for event in ("database.rolled_back", "database.asking")
+    )
+    assert ends - begins < timedelta(seconds=20)

@@ -182,3 +182,18 @@ def test_clients_are_listed_with_their_sessions_also_without_limits(tmp_path: Pa
         return one.connector, one.sessions_count, one.minute
 
     assert ("in", 2, None) == in_a_session(tmp_path, scenario)
+
+
+def test_a_server_that_speaks_for_clients_is_not_counted_but_each_of_them_is(tmp_path: Path) -> None:
+    async def scenario(station: Station, client: Client) -> Any:
+        found = []
+        for address in ("192.0.2.1", "192.0.2.2", "192.0.2.1", "192.0.2.1"):
+            speaker = await station.client_in("EHLO c.example")
+            found.append((await speaker.ask(f"XCLIENT ADDR={address}"))[:3])
+        return found
+
+    speakers = ["127.0.0.0/8", "::1/128"]
+
+    assert ["220", "220", "220", "421"] == in_a_session(
+        tmp_path, scenario, xclient_from=speakers, limits={"connections_per_minute": 2, "messages_per_minute": 9}
+    )

@@ -276,12 +276,30 @@ async def test_a_reply_with_forks_that_cannot_be_read_ends_the_session_and_ackno
     assert 2 == len(server.sessions)
 
 
-async def test_a_content_file_that_is_gone_is_no_copy(tmp_path: Path):
+@pytest.mark.parametrize("is_tracked", [False, True])
+async def test_a_content_file_that_cannot_be_read_is_this_nodes_trouble_and_not_the_peers(tmp_path: Path, is_tracked: bool):
+    """As if the peer had failed, its breaker opened, and all mail did without copies."""
+    server = a_peer(extensions=(*EXTENSIONS[:-1], "XSHADOW HOLD TRACK"))
+    async with serving(server), a_link(server) as link:
+        send = link.track if is_tracked else link.hold
+        with pytest.raises(LedgerUnavailable) as raised:
+            await send(an_offer(Content(1, b"0" * 32, path=tmp_path / "gone")), DEADLINE)
+        held = await send(an_offer(), DEADLINE)
+
+    assert str(tmp_path / "gone") in raised.value.reason
+    assert held.superseded_by is None
+    assert 1 == sum(line.startswith("XSHADOW COMMIT") for line in server.lines)
+
+
+async def test_an_envelope_that_no_parser_accepts_is_this_nodes_trouble(tmp_path: Path):
+    offer = an_offer()
     server = a_peer()
     async with serving(server), a_link(server) as link:
-        error = await refusal_of(link.hold(an_offer(Content(1, b"0" * 32, path=tmp_path / "gone")), DEADLINE))
+        with pytest.raises(LedgerUnavailable) as raised:
+            await link.hold(replace(offer, envelope=replace(offer.envelope, sender="a\nb@x.example")), DEADLINE)
 
-    assert ("cannot be written" in error.reason, False) == (True, error.sent)
+    assert raised.value.reason.startswith("this server cannot read its own message")
+    assert not any(line.startswith("MAIL") for line in server.lines)
 
 
 @pytest.mark.parametrize("verb", ["MAIL", "XSHADOW COMMIT"])

@@ -150,14 +150,34 @@ def test_variables_that_name_no_table_are_left_alone(write: Write) -> None:
     assert load(write(NODE), {}).settings == load(write(NODE), {"SHADOWRELAY_TOKEN": "x", "SHADOWRELAY": "x"}).settings
 
 
+LISTED = SERVER + '[[recipient_sources]]\nname = "corp"\nkind = "file"\nfile = "list"\n'
+
 PROBLEMS = [
+    (
+        SERVER + '[[recipient_sources]]\nname = "corp"\nkind = "ldap"\n',
+        ["{path}: recipient_sources[0].kind: \"ldap\" is unknown; write one of 'file'"],
+    ),
+    (
+        SERVER + '[[recipient_sources]]\nname = "corp"\nkind = "file"\n',
+        ["{path}: recipient_sources[0]: kind file needs file; name the file with the addresses"],
+    ),
+    (
+        LISTED + CONNECTOR + 'recipients = ["corp", "staff"]\n',
+        [
+            "{path}: receive_connectors[0].recipients: no [[recipient_sources]] has the name staff, there are corp; add it",
+        ],
+    ),
+    (
+        LISTED + LISTED.removeprefix(SERVER),
+        ["{path}: recipient_sources[1].name: corp is there more than once; keep one of each name"],
+    ),
     ("[server]\nname = 'a'\n", ["{path}: server.site: is missing; add it"]),
     (SERVER + "sitt = 'x'\n", ["{path}: server.sitt: unknown key; did you mean site?"]),
     (
         "zzz = 1\n" + SERVER,
         [
             "{path}: zzz: unknown key; known here: "
-            "server, transport, receive_connectors, peers, routes, site_links, sites, "
+            "server, transport, receive_connectors, recipient_sources, filters, peers, routes, site_links, sites, "
             "tls, send, back_pressure, tracking, shipping, admin, dns"
         ],
     ),
@@ -377,6 +397,8 @@ def test_the_example_with_every_comment_removed_is_valid_and_says_the_defaults(t
     for name in ("peers.pem", "authority.pem"):
         authority.cert_pem.write_to_path(tmp_path / name)
     (tmp_path / "revoked.pem").touch()
+    (tmp_path / "secret").write_text("swordfish")
+    (tmp_path / "secret").chmod(0o600)
 
     expected = load(plain, {})
     everything = load(full, {})
@@ -387,7 +409,7 @@ def test_the_example_with_every_comment_removed_is_valid_and_says_the_defaults(t
         everything.settings.tracking,
     )
     assert expected.settings.receive_connectors == everything.settings.receive_connectors
-    assert {ValueSource.FILE} == set(everything.origins.values())
+    assert {ValueSource.FILE} == {origin for key, origin in everything.origins.items() if ".auth." not in key}
 
 
 def test_thresholds_of_back_pressure_are_shown_with_the_origin_of_each(write: Write) -> None:
@@ -514,6 +536,11 @@ WARNINGS = [
     (NODE.replace('name = "in"', 'name = "in"\nmax_message_size = 1000'), "max_message_size is below the 64000 bytes"),
     (NODE.replace('name = "in"', 'name = "in"\nmax_recipients_per_message = 99'), "max_recipients_per_message is below the 100"),
     (SERVER + '[[receive_connectors]]\nname = "in"\nlisten = "127.0.0.1:1"\n', "every recipient is refused with 550"),
+    (
+        SERVER + CONNECTOR.replace("127.0.0.1:2525", "0.0.0.0:25") + 'accepted_domains = ["a.example"]\n',
+        "is returned to senders who may be",
+    ),
+    (LISTED + CONNECTOR + 'recipients = "corp"\n', "recipients has no effect without accepted_domains"),
     (SERVER + PEER, "there is no receive connector"),
     (NODE + '[tracking]\ndirectory = "/var/lib/shadowrelay/log"\n', "tracking.directory is inside server.data_directory"),
     (NODE + '[admin]\nlisten = "0.0.0.0:8025"\n', "the token travels unencrypted"),
@@ -569,3 +596,15 @@ def test_the_shipped_nodes_know_each_other_and_raise_no_doubt_but_their_short_sp
         key: value for key, value in listening.items() if key != settings.server.name
     }
     assert ["east", "east", "west"] == [loaded.settings.server.site for loaded in nodes.values()]
+
+
+def test_recipients_may_name_one_source_or_several_and_files_are_relative_to_the_configuration(write: Write, tmp_path: Path) -> None:
+    one, two = (load(write(f"{LISTED}{CONNECTOR}recipients = {names}\n"), {}).settings for names in ('"corp"', '["corp", "corp"]'))
+
+    assert (("corp",), ("corp", "corp")) == (one.receive_connectors[0].recipients, two.receive_connectors[0].recipients)
+    assert tmp_path / "list" == one.recipient_sources[0].file
+    assert ("+", False, "defer") == (
+        one.recipient_sources[0].subaddress_delimiters,
+        one.recipient_sources[0].case_sensitive,
+        one.recipient_sources[0].unavailable,
+    )

@@ -221,7 +221,8 @@ def test_check_names_an_authority_that_newer_pythons_refuse(cluster: Path) -> No
     loaded = configuration.load(cluster / NAMES[0] / "node.toml").settings
     assert None is refused_by_newer(loaded)
     write_old_certificates(cluster, NAMES)
-    (warning,) = configuration.warnings(configuration.load(cluster / NAMES[0] / "node.toml").settings)
+    found = configuration.warnings(configuration.load(cluster / NAMES[0] / "node.toml").settings)
+    (warning,) = [one for one in found if "accepted_domains" not in one]
 
     assert warning.startswith("tls.peer_authority: this authority is refused by Python 3.13 and later: path length given without")
     assert "init DIRECTORY --renew --authority" in warning

@@ -39,6 +39,7 @@ class TwoNodes:
         self.transport = {"transport.shadow_redundancy_enabled": True}
         self.reasons: list[str] = []
         self.new_mail = {EAST: a_mail("copied"), WEST: a_mail("copied")}
+        self.untold: dict[str, Row] = {}
 
     def __call__(self, url: str, token: str, *, authority: Path | None = None, name: str = "") -> "TwoNodes.OneOfTwo":
         return self.OneOfTwo(self, url.removeprefix("http://"))
@@ -51,7 +52,7 @@ class TwoNodes:
             if self.name in self.nodes.silent:
                 raise api_client.NodeError("cannot be reached")
             settings = {"transport.shadow_resubmit_time_span": "3h", **self.nodes.transport}
-            said = {"settings": settings, "new_mail": self.nodes.new_mail[self.name]}
+            said = {"settings": settings, "new_mail": self.nodes.new_mail[self.name], "untold": self.nodes.untold.get(self.name)}
             return {"name": self.name, "site": self.name.partition(".")[2], "state": "running"} | said
 
         def ready(self) -> Row:
@@ -254,3 +255,14 @@ def test_what_is_held_for_a_server_that_is_no_peer_any_more_is_said(nodes: TwoNo
 
     assert f"{WEST} holds 24 messages for mx9.gone, which is no peer any more" in result.stdout
     assert "in 1m" in result.stdout
+
+
+def test_messages_of_whose_end_nobody_may_hear_yet_are_said_with_what_they_wait_for(nodes: TwoNodes) -> None:
+    """Their copies stay where they are, and nothing said why."""
+    nodes.untold[EAST] = {"count": 3, "since": "2026-11-27T10:00:00.123Z", "message_id": "0193-aa", "generated": "0193-bb"}
+
+    result = run()
+
+    assert result.exit_code == 0
+    assert f"{EAST} has 3 messages that are done, and tells nobody" in result.stdout
+    assert "since 2026-11-27T10:00:00Z: 0193-aa waits for 0193-bb" in result.stdout.replace("\n", " ")

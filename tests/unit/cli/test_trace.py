@@ -73,6 +73,12 @@ TAKEOVER = row(WEST, "RESUBMIT", 14, BOB, source="REDUNDANCY", reference=EAST, c
             "Delivered to 1 of 2 recipients by mx1.east, 05:42:02; waits for eve@corp.example on mx1.east: 421 4.4.1 no",
         ),
         (
+            [received("Success", BOB), row(EAST, "FAIL", 3, BOB, replies=["550 5.1.1 Unknown"])],
+            {EAST: known("delivered", BOB, told_after=["0193-ff"]), WEST: known("shadow", BOB)},
+            "Failed on mx1.east, 05:42:03: 550 5.1.1 Unknown; "
+            "mx1.east tells no other server what is done before 0193-ff has its copies or is done",
+        ),
+        (
             [received("Success", BOB), row(EAST, "SEND", 2, BOB), TAKEOVER, row(WEST, "SEND", 16, BOB)],
             {},
             "Delivered by mx1.east and mx1.west after takeover from mx1.east, 05:42:16; delivered more than once to bob@corp.example",
