@@ -26,8 +26,8 @@ from shadowrelay.admin.server import AdminServer
 from shadowrelay.admin.token import read_or_create_token
 from shadowrelay.bounded import BoundedCalls, in_thread
 from shadowrelay.console.acts import add_acts
-from shadowrelay.console.live import add_streams
 from shadowrelay.console.pages import Desk, add_login, add_pages
+from shadowrelay.console.streams import add_streams
 from shadowrelay.machine import LinuxMachine
 from shadowrelay.memory import ContentBudget, FreedMemory
 from shadowrelay.model.client_minute import ClientView, Counted

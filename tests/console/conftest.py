@@ -12,8 +12,8 @@ from shadowrelay.admin.guard import guarded
 from shadowrelay.admin.metrics import PrometheusMetrics
 from shadowrelay.admin.people import People
 from shadowrelay.console.acts import add_acts
-from shadowrelay.console.live import add_streams
 from shadowrelay.console.pages import Desk, add_login, add_pages
+from shadowrelay.console.streams import add_streams
 from shadowrelay.model.counts import Counts
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.values import replace

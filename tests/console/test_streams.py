@@ -9,7 +9,7 @@ import pytest
 
 from shadowrelay.admin.gate import STREAMS_MAX
 from shadowrelay.admin.server import AdminServer
-from shadowrelay.console import live
+from shadowrelay.console import streams
 from shadowrelay.model.routing import HostPort
 from shadowrelay.settings.values import AdminRole
 from shadowrelay.tracking.event_tap import CATALOGUE, KEPT_MAX, EventTap
@@ -23,8 +23,8 @@ BEARER = {"Authorization": f"Bearer {TOKEN}"}
 @pytest.fixture
 async def served(application, monkeypatch):
     """The console on a socket, with parts that are made often."""
-    monkeypatch.setattr(live, "EVERY_SECONDS", 0.05)
-    monkeypatch.setattr(live, "FRESH_SECONDS", 0.01)
+    monkeypatch.setattr(streams, "EVERY_SECONDS", 0.05)
+    monkeypatch.setattr(streams, "FRESH_SECONDS", 0.01)
     server = AdminServer(application, HostPort("127.0.0.1", 0))
     await server.start()
     yield f"http://{server.address}"
@@ -83,7 +83,7 @@ async def test_strangers_get_no_stream(stranger):
 
 
 async def test_viewers_of_one_page_share_its_making(looking, node, monkeypatch):
-    monkeypatch.setattr(live, "FRESH_SECONDS", 100.0)
+    monkeypatch.setattr(streams, "FRESH_SECONDS", 100.0)
     made = 0
 
     async def counted(*arguments):
@@ -91,7 +91,7 @@ async def test_viewers_of_one_page_share_its_making(looking, node, monkeypatch):
         made += 1
         return "part"
 
-    monkeypatch.setattr(live, "live_part", counted)
+    monkeypatch.setattr(streams, "live_part", counted)
 
     async def look():
         async with looking.stream("GET", "/live?path=/") as response:
@@ -103,11 +103,11 @@ async def test_viewers_of_one_page_share_its_making(looking, node, monkeypatch):
 
 async def test_only_so_many_look_at_once(served, looking):
     async with asyncio.timeout(60):
-        streams = [looking.stream("GET", "/live?path=/") for _ in range(STREAMS_MAX)]
-        for stream in streams:
+        opened = [looking.stream("GET", "/live?path=/") for _ in range(STREAMS_MAX)]
+        for stream in opened:
             assert 200 == (await stream.__aenter__()).status_code
         refused = await looking.get("/live?path=/")
-        for stream in streams:
+        for stream in opened:
             await stream.__aexit__(None, None, None)
 
     assert (503, "1") == (refused.status_code, refused.headers["retry-after"])
