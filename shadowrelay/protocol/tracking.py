@@ -98,6 +98,8 @@ def receive(
     envelope = stored.envelope
     if envelope.original_client:
         custom_data += ((ORIGINAL_CLIENT, envelope.original_client),)
+    if envelope.filtered:
+        custom_data += (("Filter", envelope.filtered),)
     return _row(
         at, EventId.RECEIVE, EventSource.SMTP, envelope, stored.internal_id, _size(stored) if size is None else size,
         client=envelope.client_name, client_ip=envelope.client_address, server=node,

@@ -21,11 +21,12 @@ def problems(settings: Settings) -> Iterator[str]:
     yield from _without_certificate(settings)
     yield from _taken_addresses(settings)
     yield from _rights_of_spokesmen(settings)
+    yield from _filters(settings)
     yield from _circles(settings)
 
 
 def _wrong_names(settings: Settings) -> Iterator[str]:
-    for table in ("peers", "receive_connectors", "recipient_sources"):
+    for table in ("peers", "receive_connectors", "recipient_sources", "filters"):
         entries = getattr(settings, table)
         names = [entry.name for entry in entries]
         for number, name in enumerate(names):
@@ -83,6 +84,17 @@ def _rights_of_spokesmen(settings: Settings) -> Iterator[str]:
                     'names could relay to anywhere; add relay_rights = "client" if relay_from means the clients behind it, or '
                     '"connection" if all of them may'
                 )
+
+
+def _filters(settings: Settings) -> Iterator[str]:
+    names = [each.name for each in settings.filters]
+    for number, connector in enumerate(settings.receive_connectors):
+        for place, name in enumerate(connector.filters):
+            if name not in names:
+                known = f"write one of these: {', '.join(names)}" if names else "add [[filters]] with that name"
+                yield f"receive_connectors[{number}].filters[{place}]: there is no filter {name}; {known}"
+            elif name in connector.filters[:place]:
+                yield f"receive_connectors[{number}].filters[{place}]: {name} is there more than once; keep one"
 
 
 def _circles(settings: Settings) -> Iterator[str]:

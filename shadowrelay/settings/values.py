@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from shadowrelay.model.ids import BoundaryName, ServerName, SiteName
-from shadowrelay.model.protection import Protection, TlsMode, TlsVersion
+from shadowrelay.model.protection import Login, Protection, TlsMode, TlsVersion
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.section import Section as Section
 from shadowrelay.settings.texts import (
@@ -33,6 +33,7 @@ from shadowrelay.settings.texts import (
     CheckedDomain,
     CheckedNetwork,
     Duration,
+    FilterUrl,
     Mailbox,
     Name,
     NameServer,
@@ -301,6 +302,8 @@ class ReceiveConnector(Section):
     none knows is answered 550. Omitted: any address of accepted_domains is accepted."""
     externally_secured: tuple[CheckedNetwork, ...] = ()
     """Addresses that may use XSHADOW without TLS when they name a configured peer. For labs. Source: seed-003"""
+    filters: tuple[str, ...] = ()
+    """Names of [[filters]], in the order in which they see a message. Mail of peers comes past them."""
     proxy_from: tuple[CheckedNetwork, ...] = ()
     """Load balancers that name the client by the PROXY protocol, version 1 or 2: required from these, refused from others."""
     xclient_from: tuple[CheckedNetwork, ...] = ()
@@ -354,6 +357,43 @@ class ReceiveConnector(Section):
         return self
 
 
+class FilterKind(StrEnum):
+    """`kind` of a filter."""
+
+    RSPAMD = "rspamd"
+
+
+class OnFailure(StrEnum):
+    """`on_failure` of a filter."""
+
+    DEFER = "defer"
+    ACCEPT = "accept"
+
+
+class Filter(Section):
+    """A filter that sees mail of clients before its copy is made; receive connectors name theirs. docs/operations.md."""
+
+    name: Annotated[str, Field(min_length=1, max_length=32, pattern=r"^[A-Za-z0-9._-]+$")]
+    """Its name, in `filters` of receive connectors, logs and the tracking log."""
+    kind: FilterKind = FilterKind.RSPAMD
+    """rspamd. Other kinds are not there yet."""
+    address: FilterUrl
+    """URL of a normal worker of rspamd (11333), or of its proxy. Not encrypted with http: keep it on loopback or a private link."""
+    timeout: Annotated[Duration, Field(ge=100 * MILLISECOND, le=2 * MINUTE)] = 20 * SECOND
+    """How long a message may wait for its verdict, also for a place. All filters of a message have 3m: a copy has to be made after them."""
+    on_failure: OnFailure = OnFailure.DEFER
+    """No verdict: defer answers 451 4.7.1, accept takes the message unfiltered."""
+    concurrency: Annotated[Count, Field(ge=1, le=1000)] = 50
+    """Messages that it sees at the same time; others wait."""
+
+    @field_validator("kind", mode="before")
+    @classmethod
+    def _is_there(cls, value: object) -> object:
+        if isinstance(value, str) and value == "milter":
+            raise ValueError('is not there yet; use kind = "rspamd", or run the milter in the mail server in front or behind')
+        return value
+
+
 class Peer(Section):
     """Another node. Those of our boundary hold copies for us."""
 
@@ -372,6 +412,10 @@ class Peer(Section):
     admin: AdminUrl = ""
     """URL of its API, for commands that ask all nodes: https and its [admin] tls_listen. Its certificate is checked as in sessions to it.
     Empty: it is not asked."""
+
+
+def _tls_mode(values: dict[str, Any]) -> TlsMode:
+    return TlsMode.OPPORTUNISTIC if values.get("auth") is None else TlsMode.VERIFIED
 
 
 class Route(Section):
@@ -393,8 +437,10 @@ class Route(Section):
     Unset: true if all recipients of this route are of accepted_domains. Source: msd-sn"""
     concurrency_per_destination: Annotated[Count, Field(ge=0, le=1000)] = 0
     """Concurrent sessions to this next hop, and to each of its addresses. 0: as in [send]."""
-    tls: TlsMode = TlsMode.OPPORTUNISTIC
-    """opportunistic: if offered, with any certificate, else none. required: with any certificate, or the mail waits.
+    auth: Login | None = None
+    """Login at the next hop: user, and secret_file, credential or token; mechanism (docs/operations.md "Login at next hops"). RFC 4954"""
+    tls: TlsMode = Field(default_factory=_tls_mode)
+    """opportunistic: if offered, with any certificate, else none. required: with any certificate, or the mail waits. With auth: verified.
     verified: with a certificate of tls_authority for the name of the next hop, or the mail waits. RFC 3207, RFC 7435"""
     tls_names: tuple[Name, ...] = ()
     """verified: the certificate must be for one of these names instead of that of the next hop."""
@@ -414,7 +460,8 @@ class Route(Section):
     def protection(self) -> Protection | None:
         """Of sessions with its next hops; `None` where nothing is set. Equal values are equal protections, whatever route they are of."""
         found = Protection(
-            self.tls, self.tls_names, self.tls_authority, self.tls_certificate, self.tls_key, self.tls_minimum_version
+            self.tls, self.tls_names, self.tls_authority, self.tls_certificate, self.tls_key, self.tls_minimum_version,
+            self.auth,
         )  # fmt: skip
         return None if found == Protection() else found
 
@@ -671,6 +718,7 @@ class Settings(Section):
     transport: Transport = Transport()
     receive_connectors: tuple[ReceiveConnector, ...] = ()
     recipient_sources: tuple[RecipientSource, ...] = ()
+    filters: tuple[Filter, ...] = ()
     peers: tuple[Peer, ...] = ()
     routes: tuple[Route, ...] = ()
     site_links: tuple[SiteLink, ...] = ()

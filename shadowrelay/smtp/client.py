@@ -105,6 +105,7 @@ class ConnectOptions:
     not_opened: Callable[[HostPort], None] = lambda host: None  # called where a connected server gave no session
     trust: PeerTrust | None = None  # for peers: what else the server's certificate must satisfy
     refusal: Callable[[ssl.SSLObject, str], str] | None = None  # for next hops: likewise, why it does not; "" if it does
+    login: Callable[[aiosmtplib.SMTP], Awaitable[str]] | None = None  # after TLS: logs in, and says how and who
 
 
 @dataclass(slots=True, eq=False)
@@ -173,8 +174,13 @@ async def _open(host: HostPort, name: str, options: ConnectOptions, tls: TlsUse,
             await _greet(client, options)
         if tls is not TlsUse.NEVER and not is_tls_first:
             await _protect(client, name, options, tls, is_greeted=not early)
+        login = ""
+        if options.login is not None:
+            async with _bounded(options.command_seconds, TIMED_OUT):
+                login = await options.login(client)
         session = None if client.transport is None else client.transport.get_extra_info("ssl_object")
         opened = _adopt_transport(client, host, name)
+        opened.login = login
         if session is not None:
             is_verified = options.trust is not None or options.refusal is not None
             opened.tls = f"{session.version() or 'TLS'}{',verified' if is_verified else ''}"

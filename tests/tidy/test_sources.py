@@ -47,7 +47,7 @@ def acts_after(setting: str) -> str:
     table, key = setting.split(".")
     if setting == "tls.peer_revoked":
         return "SIGHUP"  # `followed_tls`
-    fixed = {"transport": FIXED_TRANSPORT, "send": FIXED_SEND, "receive_connectors": ("name", "listen")}.get(table, ())
+    fixed = {"transport": FIXED_TRANSPORT, "send": FIXED_SEND, "receive_connectors": ("name", "listen", "filters")}.get(table, ())
     return "restart" if table in FIXED_TABLES or key in fixed else "SIGHUP"
 
 
