@@ -61,7 +61,7 @@ from shadowrelay.store.ledger import SqliteLedger
 from shadowrelay.tracking import operator_log
 from shadowrelay.tracking.operator_log import LineLogger
 from shadowrelay.tracking.shipper import make_tracking
-from shadowrelay.trust import names_in
+from shadowrelay.trust import chain_of, names_in
 
 RENAME_AGAIN_SECONDS = 1.0
 GRACE_SECONDS = 30.0  # SIGTERM: for sessions and attempts in progress
@@ -578,8 +578,7 @@ class Node:
     def _peers_in(self, session: ssl.SSLObject) -> frozenset[str] | None:
         """The nodes whose certificate the client of this connection has; None if that was revoked."""
         assert self._tls is not None
-        certificate = session.getpeercert(True)
-        if certificate and (reason := self._tls.trust.refusal(certificate)):
+        if reason := self._tls.trust.refusal(chain_of(session)):
             _log.warning("admin.certificate_refused", reason=reason, names=sorted(names_in(session.getpeercert())))
             return None
         return names_in(session.getpeercert()) & {self._settings.server.name, *(peer.name for peer in self._settings.peers)}
