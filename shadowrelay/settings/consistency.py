@@ -50,6 +50,17 @@ def _without_certificate(settings: Settings) -> Iterator[str]:
         for number, peer in enumerate(settings.peers):
             if peer.require_tls:
                 yield f"peers[{number}].require_tls: needs [tls] with certificate, key and peer_authority; add them or remove it"
+    for number, connector in enumerate(settings.receive_connectors):
+        for name in ("implicit_tls", "require_tls"):
+            if getattr(connector, name) and settings.tls is None:
+                yield f"receive_connectors[{number}].{name}: needs [tls] with certificate and key; add them or remove it"
+            if getattr(connector, name) and connector.externally_secured:
+                yield f"receive_connectors[{number}].{name}: contradicts externally_secured, for peers without TLS; remove one of them"
+        if connector.implicit_tls and connector.proxy_from:
+            yield (
+                f"receive_connectors[{number}].implicit_tls: contradicts proxy_from, whose header comes before TLS; let the load balancer "
+                "end TLS, or clients use STARTTLS"
+            )
     if settings.admin.tls_listen is not None and settings.tls is None:
         yield "admin.tls_listen: needs [tls] with certificate and key; add them or remove it"
 

@@ -61,6 +61,7 @@ _EXAMPLES: dict[tuple[type[Section], str], str] = {
     (model.Tls, "key"): '"node.key"',
     (model.Tls, "peer_authority"): '"peers.pem"',
     (model.Tls, "peer_revoked"): '"revoked.pem"',
+    (model.Tls, "certificates"): '[{ certificate = "mail.pem", key = "mail.key" }]',
     (model.Peer, "require_tls"): "true",
     (model.Admin, "tls_listen"): '"0.0.0.0:8026"',
     (model.Admin, "read_only_token_file"): '"token-to-read"',

@@ -49,8 +49,12 @@ def adopted(running: Settings, found: Settings) -> tuple[Settings, list[str]]:
 
 
 def followed_tls(running: Tls | None, found: Tls | None) -> Tls | None:
-    """The paths stay, and their files are read again; but to revoke a certificate must not need a restart."""
-    return running if running is None or found is None else running.model_copy(update={"peer_revoked": found.peer_revoked})
+    """The paths stay, and their files are read again; but neither to revoke a certificate nor to add one must need a restart."""
+    return (
+        running
+        if running is None or found is None
+        else running.model_copy(update={"peer_revoked": found.peer_revoked, "certificates": found.certificates})
+    )
 
 
 def _differing(running: Section, found: Section, names: tuple[str, ...]) -> list[str]:

@@ -344,6 +344,11 @@ class ReceiveConnector(Section):
     limits: LimitsPerClient = LimitsPerClient()
     """Limits for each client: a table of its own, [receive_connectors.limits]."""
 
+    implicit_tls: bool = False
+    """TLS from the first octet, as on port 465 (RFC 8314). Needs [tls]. Peers come by another connector."""
+    require_tls: bool = False
+    """Refuse every client's commands until it has begun TLS (530 5.7.0, RFC 3207 4). Needs [tls]."""
+
     @property
     def takes_mail(self) -> bool:
         """Whether anything but copies comes by it: mail of clients that it serves, or of peers by TRACK."""
@@ -484,6 +489,15 @@ class Site(Section):
     """Mail whose path of least cost leads through this site stops at one of its servers (Set-AdSite). Source: seed-003, msd-lcr"""
 
 
+class Certificate(Section):
+    """A further certificate of a receive connector, for clients that ask for one of its names (SNI)."""
+
+    certificate: Path
+    """PEM file with the certificate and the intermediate ones."""
+    key: Path
+    """PEM file with its private key."""
+
+
 class Tls(Section):
     """TLS. This table is optional: without it STARTTLS is not offered."""
 
@@ -496,6 +510,9 @@ class Tls(Section):
     peer_revoked: Path | None = None
     """File with what was revoked, of peers: revocation lists of that authority (PEM), certificates (PEM), SHA-256 fingerprints, # comments.
     Read again by SIGHUP, which ends the open sessions of whoever is in it."""
+    certificates: tuple[Certificate, ...] = ()
+    """Further certificates, like { certificate = "mail.pem", key = "mail.key" }: a client of a receive connector that asks for one of their
+    DNS names (SNI, RFC 6066) is shown that one. Their names and files are read again by SIGHUP."""
 
 
 class Send(Section):

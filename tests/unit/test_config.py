@@ -394,6 +394,8 @@ def test_the_example_with_every_comment_removed_is_valid_and_says_the_defaults(t
     certificate.private_key_pem.write_to_path(tmp_path / "node.key")
     certificate.cert_chain_pems[0].write_to_path(tmp_path / "client.pem")
     certificate.private_key_pem.write_to_path(tmp_path / "client.key")
+    certificate.cert_chain_pems[0].write_to_path(tmp_path / "mail.pem")
+    certificate.private_key_pem.write_to_path(tmp_path / "mail.key")
     for name in ("peers.pem", "authority.pem"):
         authority.cert_pem.write_to_path(tmp_path / name)
     (tmp_path / "revoked.pem").touch()
