@@ -7,9 +7,10 @@ revocation lists is not used: it refuses every peer as soon as a list is out of 
 
 import re
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -56,7 +57,7 @@ def chain_of(tls: ssl.SSLObject | ssl.SSLSocket) -> Chain:
     if hasattr(tls, "get_verified_chain"):  # since Python 3.13
         return (own, *[bytes(each) for each in tls.get_verified_chain()[1:]])
     # before, the same function is there, but not public; without it only the bearer's own certificate could be revoked
-    verified = getattr(getattr(tls, "_sslobj", None), "get_verified_chain", list)() or ()
+    verified: Sequence[Any] = getattr(getattr(tls, "_sslobj", None), "get_verified_chain", list)() or ()
     return (own, *[ssl.PEM_cert_to_DER_cert(each.public_bytes()) for each in verified[1:]])
 
 
