@@ -457,6 +457,10 @@ class Route(Section):
     """PEM file with its private key."""
     tls_minimum_version: TlsVersion = TlsVersion.TLS_1_2
     """1.2 or 1.3. RFC 8996"""
+    xclient: bool = False
+    """Tell the next hop the client by XCLIENT, if it offers that: it then judges the client, not this node. One message a session."""
+    xforward: bool = False
+    """Tell it the client by XFORWARD, if it offers that: a label for its logs and filters."""
     journal_recipient: Mailbox = ""
     """Gets a journal report of each message with a recipient on this route: the envelope, and the message attached. Empty: no journaling.
     All nodes of a boundary need the same. Source: msd-jr"""

@@ -119,6 +119,7 @@ class Opened:
     messages_count: int = 0  # messages sent in this session
     address: str = ""  # the server's, as a client of ours would have it
     called: str = ""  # the server's name for itself, in its reply to EHLO
+    is_of_client: bool = False  # it was given to one client by XCLIENT
     certificate: bytes | None = None  # the server's (DER), where it was verified
     tls_failure: "TlsFailed | None" = None  # why there is no TLS, although the server offers it
     tls: str = ""  # what protects it, like "TLSv1.3,verified"

@@ -46,6 +46,7 @@ from shadowrelay.smtp.next_hop_sessions import ADDRESSES_MAX, AddressSessions, N
 from shadowrelay.smtp.next_hops import NextHopHost, NextHops
 from shadowrelay.smtp.resolver import MAIL_LOOP, NO_USABLE_EXCHANGE, Exchange, MailResolver
 from shadowrelay.smtp.route_sessions import RouteSessions
+from shadowrelay.smtp.whose_mail import name_client
 
 COMMAND_SECONDS = 300.0  # MAIL and RCPT. RFC 5321 4.5.3.2.2, 4.5.3.2.3
 DATA_SECONDS = 120.0  # RFC 5321 4.5.3.2.4
@@ -625,10 +626,23 @@ class SmtpDeliverer:
     ) -> DeliveryReport | TransientDeliveryError | None:
         """Run the transaction in this session, and give it back or end it; None if it is to be replaced by another one."""
         job, is_fresh = course.job, session.messages_count == 0
+        if job.destination.xclient or job.destination.xforward:
+            try:
+                await name_client(session, job.envelope, job.destination, self._connect_options.own_name, self._limits.command)
+            except SessionBroken as error:
+                address.drop(session)
+                return None if may_replace and not is_fresh else raised(Unfinished(error, dot_sent=False), session.server)
+            except TransientDeliveryError as error:
+                address.give_back(session, is_used_up=True)
+                error.__traceback__ = None
+                return error
+            except BaseException:
+                address.drop(session)
+                raise
         try:
             content = await job.content()
         except BaseException:
-            address.give_back(session)
+            address.give_back(session, is_used_up=session.is_of_client)
             raise
         work = OutgoingMessage(
             job.envelope,
@@ -700,7 +714,7 @@ class SmtpDeliverer:
         if reply.code < 300:
             address.served_at = now
         # Where the server limits its sessions, the next one might be refused
-        is_old = session.messages_count >= MESSAGES_PER_SESSION_MAX and address.window.reply is None
+        is_old = session.is_of_client or (session.messages_count >= MESSAGES_PER_SESSION_MAX and address.window.reply is None)
         address.give_back(session, is_used_up=is_old)
         return True
 
