@@ -94,9 +94,8 @@ def test_a_policy_is_read_as_it_is_written():
     policy = parse_policy(text)
 
     assert Policy(Mode.ENFORCE, 604_800, ("mail.example.com", "*.example.net")) == policy
-    covered = {
-        name: policy.covers(name) for name in ("mail.example.com", "MAIL.example.com.", "a.example.net", "a.b.example.net", "example.net")
-    }
+    names = ("mail.example.com", "MAIL.example.com.", "a.example.net", "a.b.example.net", "example.net")
+    covered = {name: policy.covers(name) for name in names}
     assert [True, True, True, False, False] == list(covered.values())
 
 
@@ -276,7 +275,7 @@ CASES: dict[str, tuple[str, tuple[str, ...], Any, str]] = {
         "enforce", ("mx1.corp.example",), lambda: tls("mx1.corp.example", authority=trustme.CA()), "unable to get local issuer",
     ),
     "another name": ("enforce", ("mx1.corp.example",), lambda: tls("corp.example"), "its certificate is for corp.example, not for mx1"),
-    "not in the policy": ("enforce", ("mx.evil.example",), lambda: tls("mx.evil.example"), "No mail server of the domain is in its MTA-STS"),
+    "not in the policy": ("enforce", ("mx.evil.example",), lambda: tls("mx.evil.example"), "No mail server of the domain is in its"),
     "testing": ("testing", ("mx.evil.example",), lambda: None, ""),
     "none": ("none", ("mx.evil.example",), lambda: None, ""),
 }  # fmt: skip
@@ -289,15 +288,18 @@ async def test_a_policy_that_is_enforced_demands_a_certificate_for_a_server_of_t
     mode, names, make, expected = CASES[case]
     verified_by(monkeypatch)
     server = ScriptedServer(tls=make())
-    async with serving(server), hosted(PolicyHost(ENFORCE.replace("enforce", mode))) as host:
-        async with a_deliverer(zone(server, *names), policies=host.policies(tmp_path)) as deliverer:
-            if not expected:
-                report = await deliver(deliverer, BY_MX)
-                assert {1: TAKEN} == report.replies
-                assert ("TLSv1.3,verified,mta-sts=one" if mode == "enforce" else "") == report.tls
-                return
-            with pytest.raises(TransientDeliveryError, match=expected) as caught:
-                await deliver(deliverer, BY_MX)
+    async with (
+        serving(server),
+        hosted(PolicyHost(ENFORCE.replace("enforce", mode))) as host,
+        a_deliverer(zone(server, *names), policies=host.policies(tmp_path)) as deliverer,
+    ):
+        if not expected:
+            report = await deliver(deliverer, BY_MX)
+            assert {1: TAKEN} == report.replies
+            assert ("TLSv1.3,verified,mta-sts=one" if mode == "enforce" else "") == report.tls
+            return
+        with pytest.raises(TransientDeliveryError, match=expected) as caught:
+            await deliver(deliverer, BY_MX)
 
     assert ("4.7.5", True) == (caught.value.reply.enhanced, caught.value.is_unreachable)
     assert not [line for line in server.lines if line.startswith("MAIL")]
@@ -316,10 +318,13 @@ async def test_of_several_exchanges_those_in_the_policy_are_tried(tmp_path: Path
 
 async def test_a_route_and_a_domain_without_a_record_ask_no_policy_host(tmp_path: Path):
     server = ScriptedServer()
-    async with serving(server), hosted(PolicyHost(record=())) as host:
-        async with a_deliverer(zone(server, "mx1.corp.example"), policies=host.policies(tmp_path)) as deliverer:
-            await deliver(deliverer, Destination("route", (HostPort("127.0.0.1", server.port),)))
-            asked_by_route = list(host.asked)
-            report = await deliver(deliverer, BY_MX)
+    async with (
+        serving(server),
+        hosted(PolicyHost(record=())) as host,
+        a_deliverer(zone(server, "mx1.corp.example"), policies=host.policies(tmp_path)) as deliverer,
+    ):
+        await deliver(deliverer, Destination("route", (HostPort("127.0.0.1", server.port),)))
+        asked_by_route = list(host.asked)
+        report = await deliver(deliverer, BY_MX)
 
     assert ([], [], {1: TAKEN}) == (asked_by_route, host.requests, report.replies)
