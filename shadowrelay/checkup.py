@@ -374,6 +374,8 @@ def _running_node(settings: Settings) -> list[Finding]:
     try:
         with NodeClient(f"http://{settings.admin.listen}", token) as client:
             readiness, peers, node = client.ready(), client.peers(), client.node()
+            together = [settings.server.name, *(peer["name"] for peer in peers if peer.get("shared_fate"))]
+            loss = client.if_lost(together)
     except NodeError as error:
         if error.status:
             return [Finding(Severity.ERROR, subject, str(error), "another program or another node may listen there")]
@@ -381,6 +383,11 @@ def _running_node(settings: Settings) -> list[Finding]:
     level = Severity.ERROR if not readiness["is_ready"] else Severity.WARNING if readiness["reasons"] else Severity.OK
     text = "; ".join(readiness["reasons"]) or "it runs and accepts mail"
     fates = _fates(settings, [peer for peer in peers if peer.get("shared_fate")], node)
+    if loss["lost_count"]:
+        lost = f"{loss['lost_count']} of its acknowledged messages would be lost with {' and '.join(together)} now"
+        fates.append(
+            Finding(Severity.WARNING, subject, lost, "see `status --if-lost`; they are copied when a peer of another fate takes them")
+        )
     return [Finding(level, subject, text), *fates, *(finding for peer in peers for finding in _known_of(peer))]
 
 

@@ -44,6 +44,7 @@ from shadowrelay.settings.configuration import LoadedSettings
 from shadowrelay.settings.reload import adopted, followed_tls
 from shadowrelay.settings.values import Peer, Settings, Tls
 from shadowrelay.smtp import client
+from shadowrelay.smtp.call_ahead import Asking
 from shadowrelay.smtp.client import ConnectOptions, Dial, Opened, TlsUse
 from shadowrelay.smtp.client_limits import heaviest
 from shadowrelay.smtp.deliverer import SmtpDeliverer
@@ -117,7 +118,11 @@ class Node:
                 raise ConfigurationError(f"tls: one of its files hangs ({error}); name files on a disk that answers") from error
         self._lookups = Lookups(loaded.settings.dns.nameservers)
         self._receivers: list[ReceiverServer] = []
-        self._recipients = RecipientSources(loaded.settings)
+        asking = Asking(
+            lambda destination, question, seconds: self._deliverer.questions.ask(destination, question, seconds),
+            lambda address: self._services.deliver.destination_of(address),
+        )
+        self._recipients = RecipientSources(loaded.settings, asking)
         self._own_addresses = OwnAddresses(lambda: [address for receiver in self._receivers for address in receiver.addresses])
         to_next_hop = partial(client.dial, refuses=self._descriptors.refuses_next_hop, is_own=self._own_addresses.__contains__)
         hosts = HostNames(self._lookups, connect=to_next_hop)
@@ -146,6 +151,7 @@ class Node:
         self._build_services()
         self._context.peers.load(await self._ledger.peers())
         await self._services.pressure.look()  # before the first client
+        close_with(self._opened, self._recipients.close)
         self._tasks.keep(self._recipients.run, "recipients")
         if settings.recipient_sources:
             await self._recipients.first_look(RECIPIENTS_SECONDS)
@@ -455,8 +461,11 @@ class Node:
         metrics.watch_totals(
             "recipients_checked", "Recipients that were looked up in their sources, by the answer.", "answer", lambda: recipients.counts
         )
-        metrics.watch_each("recipient_source_addresses", "Addresses in the list of a source of recipients.", "source", recipients.entries)
-        metrics.watch_each("recipient_source_broken", "1 while its list is not that of the file.", "source", recipients.broken)
+        metrics.watch_each("recipient_source_addresses", "Addresses in a list of recipients, or remembered.", "source", recipients.known)
+        metrics.watch_each("recipient_source_broken", "1 while its list is old, or it does not answer.", "source", recipients.broken)
+        metrics.watch_each(
+            "recipient_source_accepts_all", "Domains of which the next hop accepts every address.", "source", recipients.accepting_all
+        )
         metrics.watch_totals(
             "clients_limited",
             "Refusals for the limits of a client, by what there was too much of.",

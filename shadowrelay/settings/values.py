@@ -228,6 +228,7 @@ class SourceKind(StrEnum):
     """`kind` of a source of recipients."""
 
     FILE = "file"
+    CALL_AHEAD = "call-ahead"
 
 
 class Undecided(StrEnum):
@@ -247,7 +248,7 @@ class RecipientSource(Section):
     name: Annotated[str, LABEL]
     """Name, for `recipients` of receive connectors, logs and metrics."""
     kind: SourceKind
-    """file: a list of addresses."""
+    """file: a list of addresses. call-ahead: the next hop is asked, with MAIL FROM:<> and RCPT."""
     file: Path | None = None
     """For kind file: an address a line, @domain or *@domain for all of a domain, # comments. A change of the file is followed."""
     unavailable: Undecided = Undecided.DEFER
@@ -255,12 +256,22 @@ class RecipientSource(Section):
     subaddress_delimiters: Annotated[str, Field(max_length=4, pattern=r"^[!#$%&'*+/=?^_`{|}~.-]*$")] = "+"
     """What separates a subaddress in the local part (RFC 5233): with + john+lists@ exists if john@ is listed. Empty: nothing does."""
     case_sensitive: bool = False
-    """Tell John@ from john@; the domain never is."""
+    """Tell John@ from john@; in the domain they are always the same."""
+    positive_cache: Annotated[Duration, Field(ge=MINUTE, le=7 * DAY)] = 6 * HOUR
+    """For kind call-ahead: so long a recipient exists that the next hop has accepted."""
+    negative_cache: Annotated[Duration, Field(ge=SECOND, le=DAY)] = 10 * MINUTE
+    """For kind call-ahead: so long one does not exist that it has refused. SIGHUP forgets that."""
+    timeout: Annotated[Duration, Field(ge=100 * MILLISECOND, le=2 * MINUTE)] = 10 * SECOND
+    """For kind call-ahead: how long a client waits for the answer of the next hop, at RCPT."""
+    sessions: Annotated[Count, Field(ge=1, le=4)] = 2
+    """For kind call-ahead: questions at once to one next hop, each in one of the sessions for deliveries."""
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
         if self.kind is SourceKind.FILE and self.file is None:
             raise ValueError("kind file needs file; name the file with the addresses")
+        if self.kind is not SourceKind.FILE and self.file is not None:
+            raise ValueError("file is for kind file; remove it, or write kind = 'file'")
         return self
 
 

@@ -116,7 +116,8 @@ class Opened:
     extensions: Mapping[str, str]
     server: str
     is_tls: bool
-    messages_count: int = 0  # messages sent in this session
+    messages_count: int = 0  # messages sent in this session, and questions
+    refused_count: int = 0  # questions answered 5xx
     address: str = ""  # the server's, as a client of ours would have it
     called: str = ""  # the server's name for itself, in its reply to EHLO
     is_of_client: bool = False  # it was given to one client by XCLIENT

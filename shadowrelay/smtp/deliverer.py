@@ -42,6 +42,7 @@ from shadowrelay.smtp.client_session import BROKEN_REPLY, CONNECTION_FAILED, SER
 from shadowrelay.smtp.data import DotStuffer, stuffed_with_end
 from shadowrelay.smtp.host_names import ADDRESS_SECONDS, HostNames
 from shadowrelay.smtp.mta_sts import MtaSts
+from shadowrelay.smtp.next_hop_questions import NextHopQuestions
 from shadowrelay.smtp.next_hop_sessions import ADDRESSES_MAX, AddressSessions, NoSession, Opening, Sessions
 from shadowrelay.smtp.next_hops import NextHopHost, NextHops
 from shadowrelay.smtp.resolver import MAIL_LOOP, NO_USABLE_EXCHANGE, Exchange, MailResolver
@@ -503,6 +504,7 @@ class SmtpDeliverer:
         is_by_name = options.tls is TlsUse.REQUIRED
         self._sessions = Sessions(unused_seconds, options.connect_seconds, is_by_name=is_by_name, sessions_max=sessions_max)
         self._next_hops = NextHops(resolver, self._sessions, mx_port, shuffle, names, is_own, policies)
+        self.questions = NextHopQuestions(self._next_hops, self._sessions, self._open, concurrency_per_destination)
         self._sends_8bit = sends_8bit
         self._concurrency = concurrency_per_destination
         self._limits = limits.within(inactivity_seconds)

@@ -20,6 +20,7 @@ from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, Reply
 from shadowrelay.model.routing import HostPort
 from shadowrelay.pipeline.pressure_rules import NO_PRESSURE, Pressure
 from shadowrelay.settings.values import Settings
+from shadowrelay.smtp.call_ahead import Asking
 from shadowrelay.smtp.limits import Descriptors
 from shadowrelay.smtp.listener import Factory, Listener, ReceiverServer
 from shadowrelay.smtp.mail_filters import make_bank
@@ -218,6 +219,13 @@ def settings_for(
     )
 
 
+def _not_asked(*_: object) -> Any:
+    raise AssertionError("a next hop is asked")
+
+
+NOBODY_TO_ASK = Asking(_not_asked, _not_asked)
+
+
 class VirtualListener:
     """For a loop that has no sockets of the kernel."""
 
@@ -239,6 +247,7 @@ async def receiving(
     unchecked: dict[str, Any] | None = None,
     sources: list[dict[str, Any]] | None = None,
     filters: Sequence[dict[str, Any]] = (),
+    asking: Asking = NOBODY_TO_ASK,
     budget: ContentBudget | None = None,
     descriptors: Descriptors | None = None,
     **connector: Any,
@@ -263,7 +272,7 @@ async def receiving(
         filters=bank,
     )
     if sources:
-        made = RecipientSources(settings)
+        made = RecipientSources(settings, asking)
         await made.read()
         reception.recipients = made.check_for(found)
     server = ReceiverServer(reception, VirtualListener.open if is_virtual else Listener.open)

@@ -155,11 +155,19 @@ LISTED = SERVER + '[[recipient_sources]]\nname = "corp"\nkind = "file"\nfile = "
 PROBLEMS = [
     (
         SERVER + '[[recipient_sources]]\nname = "corp"\nkind = "ldap"\n',
-        ["{path}: recipient_sources[0].kind: \"ldap\" is unknown; write one of 'file'"],
+        ["{path}: recipient_sources[0].kind: \"ldap\" is unknown; write one of 'file' or 'call-ahead'"],
     ),
     (
         SERVER + '[[recipient_sources]]\nname = "corp"\nkind = "file"\n',
         ["{path}: recipient_sources[0]: kind file needs file; name the file with the addresses"],
+    ),
+    (
+        LISTED.replace('"file"', '"call-ahead"'),
+        ["{path}: recipient_sources[0]: file is for kind file; remove it, or write kind = 'file'"],
+    ),
+    (
+        LISTED.replace("file = ", "sessions = 5\nfile = "),
+        ["{path}: recipient_sources[0].sessions: 5 is too large; give at most 4"],
     ),
     (
         LISTED + CONNECTOR + 'recipients = ["corp", "staff"]\n',
