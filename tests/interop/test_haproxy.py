@@ -15,7 +15,7 @@ from shadowrelay.model.routing import HostPort
 from tests.kit.clients import Client
 from tests.kit.clock import until
 from tests.kit.postfix import Postfix, free_port, stored_messages, storing_settings
-from tests.kit.processes import operator_events
+from tests.kit.processes import address_of_connector
 from tests.kit.receiving import BANNER, receiving
 
 HAPROXY = shutil.which("haproxy", path="/usr/sbin:/usr/bin")
@@ -105,8 +105,7 @@ async def test_the_store_sees_the_client_behind_haproxy_also_after_a_takeover(wo
     }  # fmt: skip
     async with Cluster([east_place, west_place], None, directory=workplace / "nodes", tables=tables) as cluster:
         east, west = (cluster.nodes[place.name] for place in (east_place, west_place))
-        (listens,) = [line["address"] for line in operator_events(east, "connector.listening") if line["connector"] == "internet"]
-        node = HostPort("127.0.0.1", int(listens.rpartition(":")[2]))
+        node = await address_of_connector(east, "internet")
         async with haproxy(workplace, "send-proxy-v2", node) as (balancer, socket):
             while (await state_of(socket))[0] != "UP":
                 await asyncio.sleep(0.1)

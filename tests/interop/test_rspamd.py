@@ -18,7 +18,7 @@ from shadowrelay.lab.cluster import Cluster, NodeProcess, Place, rows
 from shadowrelay.model.routing import HostPort
 from tests.kit.clients import Client
 from tests.kit.postfix import free_port
-from tests.kit.processes import operator_events
+from tests.kit.processes import address_of_connector
 from tests.kit.smtp_programs import dumped_message_ids, running_sink
 
 RSPAMD = shutil.which("rspamd")
@@ -77,8 +77,7 @@ async def rspamd(directory: Path) -> AsyncIterator[str]:
 
 async def filtered(node: NodeProcess, text: str) -> str:
     """The reply to a message with this text."""
-    (found,) = [line["address"] for line in operator_events(node, "connector.listening") if line["connector"] == "filtered"]
-    client = await Client.to(HostPort("127.0.0.1", int(found.rpartition(":")[2])))
+    client = await Client.to(await address_of_connector(node, "filtered"))
     try:
         await client.begin("EHLO client.example")
         content = f"From: ann@x.example\r\nTo: bob@corp.example\r\nMessage-ID: <{text[:1]}@x.example>\r\nSubject: lunch\r\n\r\n{text}\r\n"

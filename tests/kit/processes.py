@@ -86,6 +86,14 @@ def operator_events(node: NodeProcess, event: str = "") -> list[dict[str, Any]]:
     return [line for line in found if line["event"].startswith(event)]
 
 
+async def address_of_connector(node: NodeProcess, name: str) -> HostPort:
+    """Where this connector of it listens, by its log, which may be a moment behind."""
+    while not (found := [line["address"] for line in operator_events(node, "connector.listening") if line["connector"] == name]):
+        await asyncio.sleep(0.05)
+    host, _, port = found[-1].rpartition(":")
+    return HostPort(host, int(port))
+
+
 def rss_kilobytes(node: NodeProcess) -> int:
     """Resident memory."""
     assert node.process is not None
