@@ -31,6 +31,7 @@ from shadowrelay.smtp import recipient_file
 from shadowrelay.smtp.client import ConnectOptions, TlsFailed, TlsUse, open_session
 from shadowrelay.smtp.client_session import TLS_FAILED, SessionBroken
 from shadowrelay.smtp.host_names import HostNames, Lookups, NoAddress, name_server_failure
+from shadowrelay.smtp.logins import LoginFailed
 from shadowrelay.smtp.route_sessions import RouteSessions
 from shadowrelay.smtp.tls import TlsContexts, opportunistic_context
 from shadowrelay.trust import REVOKED, PeerTrust
@@ -257,7 +258,10 @@ async def _next_hop(settings: Settings, host: HostPort, protection: Protection |
         return [found]
     base = _connect_options(settings, hosts, TlsUse.OPPORTUNISTIC, opportunistic_context())
     try:
-        session = await open_session(host, host.host, await RouteSessions().options(base, protection))
+        session = await open_session(host, host.host, await RouteSessions().options(base, protection, host.host))
+    except LoginFailed as broken:
+        remedy = "mail for it waits: correct auth in [[routes]], its secret, or the account there"
+        return [Finding(Severity.ERROR, subject, str(broken.reply), remedy)]
     except TlsFailed as broken:
         remedy = "mail for it waits: have its certificate renewed, or correct tls, tls_names and tls_authority in [[routes]]"
         return [Finding(Severity.ERROR, subject, str(broken.reply), remedy)]
@@ -267,6 +271,8 @@ async def _next_hop(settings: Settings, host: HostPort, protection: Protection |
     session.pipeline.abort()
     await session.pipeline.closed()
     text = f"answers, {f'with TLS ({session.tls})' if session.is_tls else 'without TLS'}"
+    if session.login:
+        text += f", takes the login of {session.login.partition(' ')[2]} by {session.login.partition(' ')[0]}"
     size = session.extensions.get("size", "")
     if size.isdigit() and int(size):
         text += f", takes up to {rounded_size(int(size))}"
@@ -368,6 +374,8 @@ def _running_node(settings: Settings) -> list[Finding]:
     try:
         with NodeClient(f"http://{settings.admin.listen}", token) as client:
             readiness, peers, node = client.ready(), client.peers(), client.node()
+            together = [settings.server.name, *(peer["name"] for peer in peers if peer.get("shared_fate"))]
+            loss = client.if_lost(together)
     except NodeError as error:
         if error.status:
             return [Finding(Severity.ERROR, subject, str(error), "another program or another node may listen there")]
@@ -375,6 +383,11 @@ def _running_node(settings: Settings) -> list[Finding]:
     level = Severity.ERROR if not readiness["is_ready"] else Severity.WARNING if readiness["reasons"] else Severity.OK
     text = "; ".join(readiness["reasons"]) or "it runs and accepts mail"
     fates = _fates(settings, [peer for peer in peers if peer.get("shared_fate")], node)
+    if loss["lost_count"]:
+        lost = f"{loss['lost_count']} of its acknowledged messages would be lost with {' and '.join(together)} now"
+        fates.append(
+            Finding(Severity.WARNING, subject, lost, "see `status --if-lost`; they are copied when a peer of another fate takes them")
+        )
     return [Finding(level, subject, text), *fates, *(finding for peer in peers for finding in _known_of(peer))]
 
 

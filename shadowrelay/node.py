@@ -9,14 +9,14 @@ import resource
 import signal
 import ssl
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import timedelta
 from functools import partial
 
 import structlog
 import uvloop
 
-from shadowrelay import __version__
+from shadowrelay import __version__, credentials
 from shadowrelay.admin.api import make_application
 from shadowrelay.admin.audit import AuditTrail
 from shadowrelay.admin.metrics import PrometheusMetrics
@@ -42,14 +42,16 @@ from shadowrelay.ports import Machine
 from shadowrelay.settings import certificates, configuration
 from shadowrelay.settings.configuration import LoadedSettings
 from shadowrelay.settings.reload import adopted, followed_tls
-from shadowrelay.settings.values import Peer, Tls
+from shadowrelay.settings.values import Peer, Settings, Tls
 from shadowrelay.smtp import client
+from shadowrelay.smtp.call_ahead import Asking
 from shadowrelay.smtp.client import ConnectOptions, Dial, Opened, TlsUse
 from shadowrelay.smtp.client_limits import heaviest
 from shadowrelay.smtp.deliverer import SmtpDeliverer
 from shadowrelay.smtp.host_names import HostNames, Lookups
 from shadowrelay.smtp.limits import NOT_ACTIVE, Descriptors
 from shadowrelay.smtp.listener import Listener, OpenListener, ReceiverServer
+from shadowrelay.smtp.mail_filters import make_bank
 from shadowrelay.smtp.own_addresses import OwnAddresses
 from shadowrelay.smtp.peer_link import LinkEvents, SmtpPeerLink
 from shadowrelay.smtp.reception import reception_for
@@ -60,7 +62,7 @@ from shadowrelay.store.ledger import SqliteLedger
 from shadowrelay.tracking import operator_log
 from shadowrelay.tracking.operator_log import LineLogger
 from shadowrelay.tracking.shipper import make_tracking
-from shadowrelay.trust import names_in
+from shadowrelay.trust import chain_of, names_in
 
 RENAME_AGAIN_SECONDS = 1.0
 GRACE_SECONDS = 30.0  # SIGTERM: for sessions and attempts in progress
@@ -115,7 +117,11 @@ class Node:
                 raise ConfigurationError(f"tls: one of its files hangs ({error}); name files on a disk that answers") from error
         self._lookups = Lookups(loaded.settings.dns.nameservers)
         self._receivers: list[ReceiverServer] = []
-        self._recipients = RecipientSources(loaded.settings)
+        asking = Asking(
+            lambda destination, question, seconds: self._deliverer.questions.ask(destination, question, seconds),
+            lambda address: self._services.deliver.destination_of(address),
+        )
+        self._recipients = RecipientSources(loaded.settings, asking)
         self._own_addresses = OwnAddresses(lambda: [address for receiver in self._receivers for address in receiver.addresses])
         to_next_hop = partial(client.dial, refuses=self._descriptors.refuses_next_hop, is_own=self._own_addresses.__contains__)
         hosts = HostNames(self._lookups, connect=to_next_hop)
@@ -143,6 +149,7 @@ class Node:
         self._build_services()
         self._context.peers.load(await self._ledger.peers())
         await self._services.pressure.look()  # before the first client
+        close_with(self._opened, self._recipients.close)
         self._tasks.keep(self._recipients.run, "recipients")
         if settings.recipient_sources:
             await self._recipients.first_look(RECIPIENTS_SECONDS)
@@ -237,6 +244,7 @@ class Node:
         )
         self._services = Services(settings, outside, self._effective)
         self._context = self._services.context
+        self._context.route_digests = route_digests(settings)
         self._metrics = PrometheusMetrics(__version__, settings.server.name, self._context.counts, now=self._clock.now)
         close_with(self._opened, self._rename_older_copy)
         close_with(self._opened, self._tasks.close)
@@ -255,6 +263,7 @@ class Node:
             unused_session_timeout=settings.send.unused_session_timeout,
             to_peer=self._delivery_session_to,
             names=self._host_names,
+            state_directory=settings.server.data_directory,
             sessions_max=min(settings.send.max_outbound_connections, max(self._descriptors.limit // 2, 1)),
         )
 
@@ -314,6 +323,8 @@ class Node:
 
     async def _start_receiver(self) -> None:
         settings = self._settings
+        self._filters = make_bank(settings.filters, asyncio.get_running_loop().time)
+        close_with(self._opened, self._filters.close)
         for connector in settings.receive_connectors:
             reception = reception_for(
                 settings,
@@ -325,6 +336,7 @@ class Node:
                 budget=self._budget,
                 descriptors=self._descriptors,
                 tls=self._tls,
+                filters=self._filters,
                 recipients=self._recipients.check_for(connector),
             )
             receiver = ReceiverServer(reception, self._open_listener)
@@ -426,13 +438,24 @@ class Node:
             "why",
             lambda: sessions.tls_failures,
         )
+        metrics.watch_each("filter_resting", "1 for a filter that failed and is not asked for a while.", "filter", self._filters.resting)
+        metrics.watch_each("filter_failures", "Messages without its verdict, since the start.", "filter", self._filters.failures)
+        metrics.watch_totals("next_hop_logins", "Logins at next hops, by what became of them.", "result", lambda: sessions.logins)
+        metrics.watch("next_hop_logins_failing", "Logins that cannot be used now.", lambda: self._deliverer.failing_logins_count)
+        metrics.watch_totals(
+            "next_hop_tokens", "Access tokens asked for, by whether one was got.", "is_got",
+            lambda: {str(is_got).lower(): count for is_got, count in sessions.tokens.items()},
+        )  # fmt: skip
         metrics.watch("sessions", "Open sessions.", lambda: sum(receiver.sessions_count for receiver in self._receivers))
         recipients = self._recipients
         metrics.watch_totals(
             "recipients_checked", "Recipients that were looked up in their sources, by the answer.", "answer", lambda: recipients.counts
         )
-        metrics.watch_each("recipient_source_addresses", "Addresses in the list of a source of recipients.", "source", recipients.entries)
-        metrics.watch_each("recipient_source_broken", "1 while its list is not that of the file.", "source", recipients.broken)
+        metrics.watch_each("recipient_source_addresses", "Addresses in a list of recipients, or remembered.", "source", recipients.known)
+        metrics.watch_each("recipient_source_broken", "1 while its list is old, or it does not answer.", "source", recipients.broken)
+        metrics.watch_each(
+            "recipient_source_accepts_all", "Domains of which the next hop accepts every address.", "source", recipients.accepting_all
+        )
         metrics.watch_totals(
             "clients_limited",
             "Refusals for the limits of a client, by what there was too much of.",
@@ -550,9 +573,9 @@ class Node:
                 _log.warning("descriptors.enough", refused=descriptors.refused_count)
         return descriptors.refused_count
 
-    def _read_again(self) -> tuple[LoadedSettings, TlsContexts | None]:
+    def _read_again(self) -> tuple[LoadedSettings, TlsContexts | None, Mapping[str, str]]:
         loaded = configuration.load(self.loaded.path)
-        return loaded, self._read_tls(followed_tls(self._settings.tls, loaded.settings.tls))
+        return loaded, self._read_tls(followed_tls(self._settings.tls, loaded.settings.tls)), route_digests(loaded.settings)
 
     def _read_tls(self, tls: Tls | None) -> TlsContexts | None:
         return None if tls is None else TlsContexts.read(tls)
@@ -564,8 +587,7 @@ class Node:
     def _peers_in(self, session: ssl.SSLObject) -> frozenset[str] | None:
         """The nodes whose certificate the client of this connection has; None if that was revoked."""
         assert self._tls is not None
-        certificate = session.getpeercert(True)
-        if certificate and (reason := self._tls.trust.refusal(certificate)):
+        if reason := self._tls.trust.refusal(chain_of(session)):
             _log.warning("admin.certificate_refused", reason=reason, names=sorted(names_in(session.getpeercert())))
             return None
         return names_in(session.getpeercert()) & {self._settings.server.name, *(peer.name for peer in self._settings.peers)}
@@ -585,7 +607,7 @@ class Node:
             self._is_reload_wanted = True
             return
         try:
-            loaded, self._tls = self._reading.call(self._read_again, RELOAD_SECONDS)
+            loaded, self._tls, self._context.route_digests = self._reading.call(self._read_again, RELOAD_SECONDS)
         except (ConfigurationError, TimeoutError) as error:
             _log.error("configuration.refused", error=str(error))
             return
@@ -593,7 +615,7 @@ class Node:
         self.loaded = replace(loaded, settings=settings)  # the API shows the settings in force
         self._settings = self._context.settings = settings
         self._context.leases.configure(settings.transport)
-        self._context.peers.compare(settings)
+        self._context.peers.compare(settings, self._context.route_digests)
         self._services.fates_count(is_redundant=settings.transport.shared_fate_is_redundant)
         self._deliverer.reload()
         self._services.deliver.reload()
@@ -643,6 +665,12 @@ class Node:
     async def abort(self) -> None:
         """Close whatever was opened, also after a failed start."""
         await self._opened.aclose()
+
+
+def route_digests(settings: Settings) -> Mapping[str, str]:
+    """What peers compare of the demands of routes. Reads the files that they name."""
+    demands = [(route.recipients, route.next_hop, route.protection) for route in settings.routes if route.protection is not None]
+    return credentials.digests(demands, settings.server.boundary)
 
 
 def close_with(opened: contextlib.AsyncExitStack, close: Callable[[], Awaitable[None]]) -> None:

@@ -40,6 +40,7 @@ from shadowrelay.model.queue import (
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.resubmission import Criteria, Progress, RequestState, ResubmitRequest, Resubmitted
 from shadowrelay.model.routing import Destination, Reach
+from shadowrelay.model.survival import Survival
 from shadowrelay.model.tracking import TrackingEvent
 from shadowrelay.model.values import dataclass
 from shadowrelay.pipeline.delivery_rules import LadderStep
@@ -372,6 +373,10 @@ class Ledger(Protocol):
         ...
 
     async def shadow_groups(self) -> tuple[ShadowGroup, ...]: ...
+
+    async def survival(self, servers: Sequence[ServerName]) -> Survival:
+        """Of the unfinished primary messages, how many none of these servers may have a copy of."""
+        ...
 
     async def listed_counts(self) -> Mapping[ServerName, int]:
         """For each server, how many unfinished primary messages have it on their list."""

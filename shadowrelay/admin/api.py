@@ -5,7 +5,7 @@ problems without exception texts. No file from another host is loaded, so there 
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from http import HTTPStatus
 from ipaddress import ip_address
@@ -34,6 +34,7 @@ from shadowrelay.model.message import Content
 from shadowrelay.model.queue import LoneMessages, MessagePage, NodeView, PeerView, QueueRow, StoredMessage, Untold
 from shadowrelay.model.replies import LedgerUnavailable, RequestRefused
 from shadowrelay.model.resubmission import Criteria, ResubmitRequest
+from shadowrelay.model.survival import WhatIf
 from shadowrelay.model.tracking import TrackingEvent
 from shadowrelay.pipeline.pressure_rules import Pressure
 from shadowrelay.protocol.filters import (
@@ -152,6 +153,10 @@ class AdminView(Protocol):
         ...
 
     async def peers(self) -> tuple[PeerView, ...]: ...
+
+    async def if_lost(self, servers: Collection[ServerName], ids_max: int) -> WhatIf:
+        """What becomes of mail if these servers are lost at this moment, disks included; up to so many ids of what would be lost."""
+        ...
 
     async def clients(self, limit: int) -> Sequence[ClientView]:
         """Clients of the receive connectors, those who were refused most first."""
@@ -479,6 +484,15 @@ def _add_routes(api: APIRouter, view: AdminView, trail: AuditTrail, now: Callabl
     async def pressure() -> resources.BackPressureResource:
         """Back pressure: what is refused or delayed, and the use, level and thresholds of every resource."""
         return resources.pressure_of(*view.pressure())
+
+    @api.get("/if-lost")
+    async def if_lost(
+        servers: Annotated[str, Query(min_length=1, max_length=4096, description="names, with commas between")],
+        ids: Annotated[int, Query(ge=0, le=10_000, description="how many ids of messages that would be lost")] = 0,
+    ) -> resources.WhatIfResource:
+        """What this node knows about the loss of these servers, disks included: from indexes and counters, nothing is asked of others."""
+        names = [ServerName(name.strip().lower()) for name in servers.split(",") if name.strip()]
+        return resources.what_if_of(await view.if_lost(names, ids))
 
     @api.get("/peers")
     async def peers() -> resources.Peers:

@@ -2,7 +2,7 @@
 
 import os
 import ssl
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from ipaddress import ip_address
 from pathlib import Path
@@ -255,6 +255,10 @@ class NodeClient:
     def change_request(self, number: int, change: str) -> Json:
         """`disable`, `enable` or `remove` a request. NodeError.status is 404 where there is none, 409 with the reason if refused."""
         return self._ask("POST", f"/api/v1/safety-net/requests/{number}/{change}")
+
+    def if_lost(self, servers: Sequence[str], ids_max: int = 0) -> Json:
+        """What the node knows about the loss of these servers. NodeError.status is 404 at a node of an older version."""
+        return self._ask("GET", "/api/v1/if-lost", {"servers": ",".join(servers), "ids": str(ids_max)})
 
     def peers(self) -> list[Json]:
         """All peers."""

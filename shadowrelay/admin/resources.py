@@ -24,7 +24,9 @@ from shadowrelay.model.queue import (
     QueueStatus,
     StoredMessage,
 )
+from shadowrelay.model.readiness import NextMessage
 from shadowrelay.model.resubmission import ResubmitRequest
+from shadowrelay.model.survival import WhatIf
 from shadowrelay.model.tracking import TrackingEvent
 from shadowrelay.pipeline.pressure_rules import EFFECTS, UNITS, Pressure, history_depth_of, reasons, thresholds_of
 from shadowrelay.protocol.filters import Value
@@ -261,6 +263,7 @@ class PeerResource(BaseModel):
     takes_copies: str
     is_configured: bool
     shared_fate: str
+    domains: list[str]
 
 
 class Peers(BaseModel):
@@ -291,6 +294,14 @@ class Clients(BaseModel):
     clients: list[ClientResource]
 
 
+class TakenOverResource(BaseModel):
+    """What the node holds for a server that would be lost. Units: `within_seconds` of silence from now until it takes that over."""
+
+    primary: str
+    count: int
+    within_seconds: float
+
+
 class NewMailResource(BaseModel):
     """What happens to the next message. `outcome`: copied, unknown (it is tried), fewer (copies, or none), refused, or not copied (none
     is wanted). `sentence`: why it gets fewer copies than wanted; empty if it gets them. `shared_fate`: peers that may be lost
@@ -301,6 +312,25 @@ class NewMailResource(BaseModel):
     copies_wanted: int
     sentence: str
     shared_fate: list[str]
+
+
+class WhatIfResource(BaseModel):
+    """What one node knows about the loss of servers, disks included. If it is one of them: `count` of its unfinished messages, `lost_count`
+    of which no survivor may have a copy, `uncertain_count` of the others without a confirmed copy, and in `held_by` how many each survivor
+    may have. Else what is `taken_over` here, what happens to `new_mail`, and since when what was delivered can be resubmitted."""
+
+    lost: list[str]
+    at: datetime
+    is_lost: bool
+    count: int
+    lost_count: int
+    uncertain_count: int
+    held_by: dict[str, int]
+    taken_over: list[TakenOverResource]
+    new_mail: NewMailResource | None
+    resubmittable_since: datetime | None
+    message_ids: list[str]
+    are_all_ids: bool
 
 
 class UntoldResource(BaseModel):
@@ -645,6 +675,7 @@ def peer_of(view: PeerView, now: datetime) -> PeerResource:
         is_draining=view.is_draining,
         differs=view.differs, last_error=view.last_error, is_configured=view.is_configured, takes_copies=view.takes_copies.value,
         takes_over_in_seconds=None if view.takes_over_in is None else view.takes_over_in.total_seconds(), shared_fate=view.shared_fate,
+        domains=list(view.domains),
     )  # fmt: skip
 
 
@@ -655,14 +686,33 @@ def node_of(view: NodeView, now: datetime) -> NodeResource:
         started_at=view.started_at, uptime_seconds=max((now - view.started_at).total_seconds(), 0.0),
         database=view.database, incarnation=view.incarnation, began=view.began, position=view.position,
         former_database=view.former_database, settings=dict(view.settings), safety_net_complete_since=view.safety_net_complete_since,
-        new_mail=NewMailResource(
-            outcome=view.new_mail.outcome.value, takers_count=view.new_mail.takers_count,
-            copies_wanted=view.new_mail.copies_wanted, sentence=view.new_mail.sentence,
-            shared_fate=list(view.new_mail.shared_fate),
-        ),
+        new_mail=new_mail_of(view.new_mail),
         untold=None if (untold := view.untold) is None else UntoldResource(
             count=untold.count, since=untold.since, message_id=untold.message_id, generated=untold.generated
         ),
+    )  # fmt: skip
+
+
+def new_mail_of(next_message: NextMessage) -> NewMailResource:
+    """The resource for what happens to the next message."""
+    return NewMailResource(
+        outcome=next_message.outcome.value, takers_count=next_message.takers_count, copies_wanted=next_message.copies_wanted,
+        sentence=next_message.sentence, shared_fate=list(next_message.shared_fate),
+    )  # fmt: skip
+
+
+def what_if_of(view: WhatIf) -> WhatIfResource:
+    """The resource for what would be lost with certain servers."""
+    survival = view.survival
+    return WhatIfResource(
+        lost=list(view.lost), at=view.at, is_lost=survival is not None,
+        count=0 if survival is None else survival.count,
+        lost_count=0 if survival is None else survival.lost_count,
+        uncertain_count=0 if survival is None else survival.uncertain_count,
+        held_by={str(server): count for server, count in view.held_by.items()},
+        taken_over=[TakenOverResource(primary=one.primary, count=one.count, within_seconds=one.within) for one in view.taken_over],
+        new_mail=None if view.new_mail is None else new_mail_of(view.new_mail),
+        resubmittable_since=view.resubmittable_since, message_ids=list(view.ids), are_all_ids=view.are_all,
     )  # fmt: skip
 
 

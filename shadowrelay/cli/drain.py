@@ -12,7 +12,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from shadowrelay.cli.nodes import asked_nodes
 from shadowrelay.cli.output import AsJson, Config, ExitCode, Node, TokenFile, asked_node, print_json, say, stop, visible
+from shadowrelay.cli.what_if import warn
 
 if TYPE_CHECKING:
     from shadowrelay.admin.api_client import NodeClient
@@ -40,6 +42,8 @@ def drain(
     """Empty a node before maintenance. It refuses mail, lets work end, hands over what is left, and waits for the peers. `undrain` ends it;
     a restart does not."""
     with asked_node(node, token_file, config) as client:
+        with asked_nodes(node, token_file, config) as nodes:
+            warn(nodes, client.node()["name"])
         status = client.drain()
         if is_waited_for:
             with _shown(status, is_silent=as_json) as show:

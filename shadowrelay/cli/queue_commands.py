@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shadowrelay.cli.find import filter_of, print_messages, resolved
+from shadowrelay.cli.nodes import asked_nodes
 from shadowrelay.cli.output import (
     AsJson,
     Config,
@@ -30,6 +31,7 @@ from shadowrelay.cli.output import (
     stop,
     visible,
 )
+from shadowrelay.cli.what_if import warn
 from shadowrelay.cluster.answers import NodeAnswer
 from shadowrelay.cluster.lookup import MessageId
 from shadowrelay.cluster.words import age, clock, counted, duration
@@ -430,6 +432,8 @@ def forget_peer(
             if not sys.stdin.isatty():
                 stop(f"{heard}: they might be delivered twice. Stop it first, or give --force", ExitCode.FAILED)
             is_forced = typer.confirm(visible(f"{heard}: they might be delivered twice. Forget it all the same?"), abort=True)
+        with asked_nodes(node, token_file, config) as nodes:
+            warn(nodes, name.lower())
         answer = client.forget_peer(name, is_forced=is_forced)
     if as_json:
         print_json(answer)

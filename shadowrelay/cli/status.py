@@ -22,6 +22,7 @@ from shadowrelay.cli.output import (
     print_table,
     say,
 )
+from shadowrelay.cli.what_if import show
 from shadowrelay.cluster.overview import in_words, look, summary
 from shadowrelay.cluster.words import age, duration
 from shadowrelay.settings.texts import parse_duration
@@ -35,17 +36,25 @@ WAIT_SECONDS = 0.5
 def status(
     is_watched: Annotated[bool, typer.Option("--watch", help="Again every two seconds, until interrupted.")] = False,
     wait: Annotated[str, typer.Option("--wait", help="Wait at most so long until mail is redundant and no peer is silent.")] = "0s",
+    if_lost: Annotated[
+        str,
+        typer.Option("--if-lost", metavar="NAME|SITE|LABEL[,…]", help="What becomes of mail if these are lost with their disks."),
+    ] = "",
+    is_listed: Annotated[bool, typer.Option("--list", help="With --if-lost: the ids of what would be lost.")] = False,
     node: Node = None,
     token_file: TokenFile = None,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show whether mail is redundant now, and who holds what. Exit code 1 if it is not redundant."""
+    """Show whether mail is redundant now, and who holds what. Exit code 1 if it is not redundant, or if mail would be lost."""
     try:
         patience = parse_duration(wait).total_seconds()
     except ValueError as exc:
         raise typer.BadParameter(str(exc), param_hint="--wait") from exc
     with asked_nodes(node, token_file, config) as nodes, suppress(KeyboardInterrupt):
+        if if_lost:
+            show(nodes, if_lost, is_listed=is_listed, as_json=as_json)
+            return
         if patience:
             _wait(nodes, patience)
         while True:
@@ -61,12 +70,13 @@ def status(
 
 
 def _wait(nodes: Nodes, patience: float) -> None:
-    """Until mail is redundant and all peers are reached, at most so many seconds. What is waited for is said once."""
+    """Until mail is redundant and all peers are reached, at most so many seconds. What is waited for is said once. A node of an older
+    version is not waited for: it never says it."""
     said, until = "", time.monotonic() + patience
     while time.monotonic() < until:
         answers = nodes.try_to_ask(look)
         found = summary(answers)
-        if found["is_redundant"] and not found["unreached"] and found["nodes"]:
+        if (found["is_redundant"] or found["older"]) and not found["unreached"] and found["nodes"]:
             return
         reason = "; ".join(map(in_words, found["unreached"])) or (str(found["sentence"]) if found["nodes"] else "no node answers yet")
         if reason != said:

@@ -41,12 +41,25 @@ class TlsFailure(StrEnum):
     SETTINGS = "settings"  # a file of the route cannot be used
 
 
+class LoginResult(StrEnum):
+    """What became of a login at a next hop."""
+
+    ACCEPTED = "accepted"
+    REFUSED = "refused"  # the secret, or the user
+    DEFERRED = "deferred"  # 4xx: throttled, or for the server's own reasons
+    NOT_OFFERED = "not offered"  # no mechanism that may be used
+    NO_SECRET = "no secret"  # its file cannot be read
+    NO_TOKEN = "no token"  # none could be got
+
+
 @dataclass(slots=True)
 class SessionCounts:
     """Of sessions with next hops, since the start of the process."""
 
     opened: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("none", "TLSv1.2", "TLSv1.3"), 0))  # by what protects them
     tls_failures: dict[TlsFailure, int] = field(default_factory=lambda: dict.fromkeys(TlsFailure, 0))
+    logins: dict[LoginResult, int] = field(default_factory=lambda: dict.fromkeys(LoginResult, 0))
+    tokens: dict[bool, int] = field(default_factory=lambda: {True: 0, False: 0})  # asked for: whether one was got
 
 
 @dataclass(slots=True)

@@ -60,6 +60,7 @@ class Envelope:
     fingerprint: str = ""  # of content and next hops: `delivery_rules.routed`; empty where an older version took the message
     resubmitted_from: MessageId = NO_MESSAGE  # the message in Safety Net of which this one was made
     original_client: str = ""  # of whom somebody else spoke: `protocol.original_client`
+    filtered: str = ""  # the verdicts of its filters, while it is being accepted: not kept
     relayed_from: MessageId = NO_MESSAGE  # the message of the previous hop of which this one is a fork (`TRACK`)
 
     @property

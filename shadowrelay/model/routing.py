@@ -45,6 +45,8 @@ class Destination:
     concurrency: int = 0  # sessions at once; 0: `send.concurrency_per_destination`
     is_literal: bool = False  # the address of the recipient names the server, not a route
     protection: Protection | None = None  # of its sessions, as its route demands
+    xclient: bool = False  # it is told the client by XCLIENT, or by XFORWARD, if it offers that
+    xforward: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ class EventId(StrEnum):
     FAIL = "FAIL"  # primary: recipients failed for good
     DUPLICATEDELIVER = "DUPLICATEDELIVER"  # primary: not delivered, because it was delivered before
     DSN = "DSN"  # primary: a delivery status notification was made
+    SUPPRESSED = "SUPPRESSED"  # primary: a delivery status notification was not made, source-context says why
     RESUBMIT = "RESUBMIT"  # new primary: promoted, or resubmitted from Safety Net
     LOAD = "LOAD"  # primary: loaded at start
     POISONMESSAGE = "POISONMESSAGE"  # set aside, or taken back

@@ -6,12 +6,14 @@ while a change is rolled out. Nothing is refused for that: the two nodes work to
 
 from collections.abc import Mapping
 from datetime import timedelta
+from types import MappingProxyType
 
 from shadowrelay.model.peers import PeerIdentity
 from shadowrelay.protocol.fields import format_span
 from shadowrelay.settings.texts import format_duration
 from shadowrelay.settings.values import Transport
 
+NO_DIGESTS: Mapping[str, str] = MappingProxyType({})
 SPAN = "shadow_resubmit_time_span"  # has a key of its own in XSHADOW, because takeovers depend on it
 COMMON = (
     "shadow_redundancy_enabled",
@@ -24,17 +26,17 @@ COMMON = (
 )
 
 
-def common_settings(transport: Transport) -> tuple[tuple[str, str], ...]:
-    """The settings that a node reports: names and values as written on the wire. Source: docs"""
-    return tuple([(name, _on_wire(getattr(transport, name))) for name in COMMON])
+def common_settings(transport: Transport, routes: Mapping[str, str] = NO_DIGESTS) -> tuple[tuple[str, str], ...]:
+    """The settings that a node reports: names and values as written on the wire; `routes` are `credentials.digests`. Source: docs"""
+    return (*[(name, _on_wire(getattr(transport, name))) for name in COMMON], *routes.items())
 
 
-def differences(here: Transport, there: PeerIdentity) -> Mapping[str, tuple[str, str]]:
-    """The settings that differ: name to the values here and there, as written in a configuration. A setting that the peer did
-    not report does not differ: the peer is of a version that does not report it."""
+def differences(here: Transport, there: PeerIdentity, routes: Mapping[str, str] = NO_DIGESTS) -> Mapping[str, tuple[str, str]]:
+    """The settings that differ: name to the values here and there, as written in a configuration; of what routes demand, only hashes. A
+    setting that the peer did not report does not differ: the peer is of a version that does not report it."""
     said = {SPAN: format_span(there.span), **dict(there.common)}
     values = {name: getattr(here, name) for name in (SPAN, *COMMON)}
-    return {
+    return {name: (value, said[name]) for name, value in routes.items() if name in said and said[name] != value} | {
         name: (_in_file(value), _as_in_file(value, said[name]))
         for name, value in values.items()
         if name in said and said[name] != _on_wire(value)

@@ -159,6 +159,7 @@ class Context:
     redirect_to: frozenset[ServerName] = frozenset()  # these get all copies, and then the messages: `pipeline.draining`
     pressure: Pressure = NO_PRESSURE
     safety_net_complete_since: datetime | None = None  # what was delivered before was dropped to make room
+    route_digests: Mapping[str, str] = field(default_factory=dict)  # what peers compare of the demands of routes
     delayed: Delayed = field(default_factory=Delayed)
     site_copies: SiteCopies = field(init=False)
     repeats: Repeats = field(default_factory=Repeats)

@@ -233,6 +233,10 @@ class DeliverService:
         """See `ports.Deliverer`."""
         return self._forks.servers(key)
 
+    def destination_of(self, address: str) -> Destination:
+        """See `Forks.destination_of`."""
+        return self._forks.destination_of(address)
+
     def next_hop_of(self, name: str) -> Destination | None:
         """See `Forks.next_hop_of`."""
         return self._forks.next_hop_of(name)

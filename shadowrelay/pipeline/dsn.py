@@ -36,10 +36,12 @@ def format_date(at: datetime) -> str:
 
 
 def promotion_header(old_primary: ServerName, new_primary: ServerName, message_id: MessageId, now: datetime) -> bytes:
-    """One folded `Received:` field with its CRLF, ASCII, no line over 600 octets."""
+    """One folded `Received:` field with its CRLF, ASCII, no line over 600 octets. It says on whose word rests which client the lines below
+    it name: this server never saw that one. docs/security.md"""
     lines = (
         f"Received: from {_named(old_primary)} by {_named(new_primary)}",
-        f"\twith ShadowRedundancy id {_named(message_id)};",
+        f"\twith ShadowRedundancy id {_named(message_id)}",
+        f"\t(client said by {_named(old_primary)});",
         f"\t{format_date(now)}",
         "",
     )

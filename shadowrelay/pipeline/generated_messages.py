@@ -22,7 +22,7 @@ from weakref import WeakValueDictionary
 import structlog
 
 from shadowrelay.model.ids import MessageId
-from shadowrelay.model.message import Content, Envelope, Ordinals
+from shadowrelay.model.message import Content, Ordinals
 from shadowrelay.model.queue import AttemptRecord, GeneratedMessage, NewMessage, Origin, StoredMessage
 from shadowrelay.model.replies import ContentCorrupt, LedgerUnavailable, Reply
 from shadowrelay.model.routing import Destination
@@ -32,6 +32,7 @@ from shadowrelay.pipeline import delivery_rules, dsn, journal, strangers
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.delivery_rules import NO_REPLY, AttemptOutcome, reply_of
 from shadowrelay.pipeline.dsn import RETURNED_OCTETS_MAX, Action, DsnKind, RecipientReport
+from shadowrelay.protocol import tracking
 from shadowrelay.protocol.fields import domain_of
 
 ACTIONS = {DsnKind.FAILURE: Action.FAILED, DsnKind.DELAY: Action.DELAYED, DsnKind.SUCCESS: Action.RELAYED}
@@ -85,23 +86,25 @@ class Notices:
         for kind, replies in found.items():
             ordinals = dsn.notifiable(stored.envelope, replies, kind)
             may_be_many = not is_limited or outcome.expired.issuperset(ordinals)
-            if ordinals and is_for_stranger and not self._may_notify(stored.envelope, kind, may_be_many=may_be_many):
+            if ordinals and is_for_stranger and not self._may_notify(stored, kind, ordinals, may_be_many=may_be_many):
                 continue
             if ordinals and (notice := await self._notice(stored, read_content, kind, ordinals, replies)) is not None:
                 notices.append(notice)
         return tuple(notices)
 
-    def _may_notify(self, original: Envelope, kind: DsnKind, *, may_be_many: bool) -> bool:
+    def _may_notify(self, stored: StoredMessage, kind: DsnKind, ordinals: Ordinals, *, may_be_many: bool) -> bool:
         """Whether the sender that a stranger gave hears of this."""
         if kind is not DsnKind.FAILURE:
             return False
-        context = self._context
+        context, original = self._context, stored.envelope
         reason = "routing" if strangers.is_laundered(original, context.settings, self._destination_of) else ""
         if not reason and not may_be_many and not self._rate.takes(domain_of(original.sender), context.clock.awake()):
             reason = "rate"
         if reason:
             context.counts.notices_suppressed += 1
             _log.warning("notice.suppressed", message_id=original.message_id, client=original.client_address, reason=reason)
+            row = tracking.notice_suppressed(context.me.server, stored, at=context.now(), ordinals=ordinals, reason=reason)
+            context.tracking.write(row)
         return not reason
 
     async def _notice(

@@ -63,7 +63,7 @@ class PeerRequestService:
         return PeerIdentity(
             server.name, server.boundary, identity.database, identity.incarnation, identity.began, context.ledger.position,
             context.settings.transport.shadow_resubmit_time_span, seen, seen_of if seen is not None else NO_DATABASE,
-            identity.former, context.is_draining, common_settings(context.settings.transport),
+            identity.former, context.is_draining, common_settings(context.settings.transport, context.route_digests),
             min(context.leases.track_span, SPAN_MAX) if context.settings.tracks else None,
             context.peers.fates.mine.machine, context.peers.fates.mine.domains,
         )  # fmt: skip
@@ -114,7 +114,7 @@ class PeerRequestService:
         link = context.links.get(identity.server)
         is_ours = link is not None and link.identity is not None and link.identity.whole_incarnation == identity.whole_incarnation
         context.peers.identified(identity, is_ours=is_ours)
-        context.peers.compare(context.settings)
+        context.peers.compare(context.settings, context.route_digests)
         context.peers.note_contact(identity.server)
         return answer
 

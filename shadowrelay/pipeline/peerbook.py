@@ -223,13 +223,13 @@ class PeerBook:
             for tell_incarnation in self.on_new_incarnation:
                 tell_incarnation(identity.server, state.recorded == state.whole_incarnation)
 
-    def compare(self, settings: Settings) -> None:
+    def compare(self, settings: Settings, routes: Mapping[str, str] = common_settings.NO_DIGESTS) -> None:
         """Compare the peers' settings with ours, after a peer's hello or a reload. Another boundary may have other settings."""
         transport = settings.transport
         for server, state in self.states.items():
             if state.identity is None or state.identity.boundary != settings.server.boundary:
                 continue
-            before, state.differs = state.differs, common_settings.differences(transport, state.identity)
+            before, state.differs = state.differs, common_settings.differences(transport, state.identity, routes)
             for name, (here, there) in state.differs.items():
                 if before.get(name) != (here, there):
                     _log.warning("peer.setting_differs", server=server, setting=name, here=here, there=there)

@@ -266,6 +266,8 @@ def _destination(
             tracks=route.redundancy.tracks,
             concurrency=route.concurrency_per_destination,
             protection=protection,
+            xclient=route.xclient,
+            xforward=route.xforward,
         )
         if known.setdefault(key, destination) == destination:
             return known[key]

@@ -1,6 +1,6 @@
 """Serves the administration API: listings, and requests to change the queues. Implements `admin.api.AdminView`. docs/design.md 8."""
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 import structlog
@@ -26,6 +26,7 @@ from shadowrelay.model.queue import (
 from shadowrelay.model.readiness import NewMail, NextMessage, Takes
 from shadowrelay.model.replies import LedgerUnavailable, RequestRefused
 from shadowrelay.model.resubmission import Criteria, ResubmitRequest
+from shadowrelay.model.survival import WhatIf
 from shadowrelay.model.tracking import TrackingEvent
 from shadowrelay.model.values import replace
 from shadowrelay.pipeline import pressure_rules
@@ -34,6 +35,7 @@ from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.copy_repair import CopyRepair
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.draining import DrainService
+from shadowrelay.pipeline.losses import WhatIfService
 from shadowrelay.pipeline.message_desk import MessageDesk
 from shadowrelay.pipeline.next_hop_queue import NextHopQueue
 from shadowrelay.pipeline.placement import apart, may_get_copies, new_mail, rule_of
@@ -83,6 +85,7 @@ class View:
         on_forgotten: Callable[[ServerName], None],
         seconds_until_takeover: Callable[[ShadowGroup], float],
     ) -> None:
+        self._what_if = WhatIfService(context, seconds_until_takeover, self.new_mail)
         self._context = context
         self._messages = messages
         self._rolled_back = rolled_back
@@ -333,6 +336,7 @@ class View:
                     takes_over_in=_time_left(takeovers.get(server)),
                     takes_copies=takes,
                     shared_fate=context.peers.fates.in_words(server),
+                    domains=context.peers.fates.told(server).domains,
                 )
             )
         forgotten = {row.server: row.is_forgotten for row in await context.ledger.peers()}
@@ -492,10 +496,11 @@ class View:
             )
         return not reasons, (*reasons, *warnings)
 
-    def new_mail(self) -> NextMessage:
-        """What happens to the next message: the only place that says so. Outcomes of placements decide, see `placement.CopyEvidence`."""
+    def new_mail(self, without: Collection[ServerName] = ()) -> NextMessage:
+        """What happens to the next message: the only place that says so. Outcomes of placements decide, see `placement.CopyEvidence`.
+        `without`: if these peers were lost."""
         context, settings = self._context, self._context.settings
-        takers = [context.peers.takes_copies(server) for server in self._candidates_apart()]
+        takers = [context.peers.takes_copies(server) for server in self._candidates_apart(without)]
         sharers = context.peers.fates.own_sharers
         taking, wanted = takers.count(Takes.YES), settings.copies_wanted if context.is_enabled else 0
         outcome = new_mail(takers, wanted, rejects=settings.transport.reject_message_on_shadow_failure)
@@ -509,12 +514,17 @@ class View:
                 outcome, said = NewMail.FEWER, f"{said}, except on {', '.join(others)}"
         else:
             said = f"is accepted {'without a copy' if not taking else f'with {taking} of {wanted} copies'}"
-        reasons = [*context.peers.reasons_against_copies(), *self._shared_fates()]
+        reasons = [f"{server}: it would be lost" for server in sorted(without)]
+        reasons += [*context.peers.reasons_against_copies(), *self._shared_fates()]
         return NextMessage(outcome, taking, wanted, f"new mail {said}: {'; '.join(reasons) or 'too few peers are configured'}", sharers)
 
-    def _candidates_apart(self) -> list[ServerName]:
+    async def if_lost(self, servers: Collection[ServerName], ids_max: int) -> WhatIf:
+        """See `admin.api.AdminView`."""
+        return await self._what_if.ask(servers, ids_max)
+
+    def _candidates_apart(self, without: Collection[ServerName] = ()) -> list[ServerName]:
         """The peers whose copies count at the same time; of those that share a fate, one that takes copies."""
-        candidates, peers = self._candidates(), self._context.peers
+        candidates, peers = [server for server in self._candidates() if server not in without], self._context.peers
         return apart(sorted(candidates, key=lambda server: TAKERS.index(peers.takes_copies(server))), self._context.shared_fate)
 
     def _shared_fates(self) -> Iterator[str]:

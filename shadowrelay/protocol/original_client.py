@@ -7,7 +7,7 @@ of it, so that a copy never fails by it. All of it is somebody's word, and gives
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from ipaddress import IPv6Address, ip_address
 from typing import Any
 
@@ -22,6 +22,7 @@ XFORWARD = ("NAME", "ADDR", "PORT", "PROTO", "HELO", "IDENT", "SOURCE")
 UNAVAILABLE = "[UNAVAILABLE]"
 TEMPORARILY_UNAVAILABLE = "[TEMPUNAVAIL]"
 TEXT_OCTETS_MAX = 500  # of 6,144 octets of XSHADOW ENVELOPE: docs/protocol.md 14
+LINE_OCTETS_MAX = 512  # of a command, with CRLF
 NAME_OCTETS_MAX = 255  # of a host, and of any value. RFC 5321 4.5.3.1.2
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,255}")
@@ -157,3 +158,24 @@ def encoded(text: str) -> str:
     """As xtext."""
     octets = text.encode("utf-8", "backslashreplace")
     return _TO_ENCODE.sub(lambda found: b"+%02X" % found[0][0], octets).decode("ascii")
+
+
+def format_commands(client: OriginalClient, verb: str, offered: frozenset[str]) -> Iterator[str]:
+    """The lines, without CRLF, that tell a server of this client, in the attributes that it offers. What is not known is said to be
+    unavailable, so that nothing of the connection is taken for it; but a protocol has to be one, and is left out."""
+    line = verb
+    for key in XCLIENT if verb == "XCLIENT" else XFORWARD:
+        if key not in offered or key not in _CHECKS:
+            continue
+        value = str(getattr(client, _CHECKS[key][0]) or UNAVAILABLE)
+        if key == "PROTO" and value not in ("SMTP", "ESMTP"):
+            continue
+        if key == "ADDR" and ":" in value:
+            value = f"IPV6:{value}"
+        part = f" {key}={encoded(value)}"
+        if len(line) + len(part) + 2 > LINE_OCTETS_MAX:
+            yield line
+            line = verb
+        line += part
+    if line != verb:
+        yield line

@@ -98,6 +98,8 @@ def receive(
     envelope = stored.envelope
     if envelope.original_client:
         custom_data += ((ORIGINAL_CLIENT, envelope.original_client),)
+    if envelope.filtered:
+        custom_data += (("Filter", envelope.filtered),)
     return _row(
         at, EventId.RECEIVE, EventSource.SMTP, envelope, stored.internal_id, _size(stored) if size is None else size,
         client=envelope.client_name, client_ip=envelope.client_address, server=node,
@@ -278,6 +280,15 @@ def dsn(
         at, EventId.DSN, EventSource.DSN, envelope, internal_id, size,
         server=node, context=action, reference=original.internet_message_id or original.message_id,
         custom_data=(("OriginalNetworkMessageId", original.message_id),),
+    )  # fmt: skip
+
+
+def notice_suppressed(node: ServerName, stored: StoredMessage, *, at: datetime, ordinals: Ordinals, reason: str) -> TrackingEvent:
+    """Primary: the sender, whom a stranger named, is not notified about these recipients. It ends nothing: a row beside it says what
+    became of them."""
+    return _row(
+        at, EventId.SUPPRESSED, EventSource.DSN, stored.envelope, stored.internal_id, _size(stored),
+        ordinals=ordinals, server=node, context=reason,
     )  # fmt: skip
 
 

@@ -43,6 +43,9 @@ def unusable(tls: Tls) -> Iterator[str]:
             yield str(exc)
     if "certificate" in contents and "key" in contents:
         yield from _wrong_pair(tls, contents["certificate"], contents["key"])
+    for number, further in enumerate(tls.certificates):
+        pair = Tls(certificate=further.certificate, key=further.key)
+        yield from (problem.replace("tls.", f"tls.certificates[{number}].", 1) for problem in unusable(pair))
     if "peer_authority" in contents and not _certificates(contents["peer_authority"]):
         yield f"tls.peer_authority: {tls.peer_authority} has no certificate in PEM form; give the authority's PEM file"
 

@@ -263,7 +263,8 @@ def _place_of(error: ValueError) -> str:
 
 def _problem(error: ErrorDetails, key: Key) -> str:
     context = error.get("ctx", {})
-    may_be_secret = key[:1] == ("shipping",)  # passwords in the target, keys in the options
+    # passwords in the target, keys in the options; a password where a table or a file belongs
+    may_be_secret = key[:1] == ("shipping",) or "auth" in key
     given = "" if may_be_secret or isinstance(error["input"], dict | Section) else f"{_shown(error['input'])} "
     match error["type"]:
         case "extra_forbidden":

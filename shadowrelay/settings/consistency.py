@@ -21,11 +21,12 @@ def problems(settings: Settings) -> Iterator[str]:
     yield from _without_certificate(settings)
     yield from _taken_addresses(settings)
     yield from _rights_of_spokesmen(settings)
+    yield from _filters(settings)
     yield from _circles(settings)
 
 
 def _wrong_names(settings: Settings) -> Iterator[str]:
-    for table in ("peers", "receive_connectors", "recipient_sources"):
+    for table in ("peers", "receive_connectors", "recipient_sources", "filters"):
         entries = getattr(settings, table)
         names = [entry.name for entry in entries]
         for number, name in enumerate(names):
@@ -49,6 +50,17 @@ def _without_certificate(settings: Settings) -> Iterator[str]:
         for number, peer in enumerate(settings.peers):
             if peer.require_tls:
                 yield f"peers[{number}].require_tls: needs [tls] with certificate, key and peer_authority; add them or remove it"
+    for number, connector in enumerate(settings.receive_connectors):
+        for name in ("implicit_tls", "require_tls"):
+            if getattr(connector, name) and settings.tls is None:
+                yield f"receive_connectors[{number}].{name}: needs [tls] with certificate and key; add them or remove it"
+            if getattr(connector, name) and connector.externally_secured:
+                yield f"receive_connectors[{number}].{name}: contradicts externally_secured, for peers without TLS; remove one of them"
+        if connector.implicit_tls and connector.proxy_from:
+            yield (
+                f"receive_connectors[{number}].implicit_tls: contradicts proxy_from, whose header comes before TLS; let the load balancer "
+                "end TLS, or clients use STARTTLS"
+            )
     if settings.admin.tls_listen is not None and settings.tls is None:
         yield "admin.tls_listen: needs [tls] with certificate and key; add them or remove it"
 
@@ -83,6 +95,17 @@ def _rights_of_spokesmen(settings: Settings) -> Iterator[str]:
                     'names could relay to anywhere; add relay_rights = "client" if relay_from means the clients behind it, or '
                     '"connection" if all of them may'
                 )
+
+
+def _filters(settings: Settings) -> Iterator[str]:
+    names = [each.name for each in settings.filters]
+    for number, connector in enumerate(settings.receive_connectors):
+        for place, name in enumerate(connector.filters):
+            if name not in names:
+                known = f"write one of these: {', '.join(names)}" if names else "add [[filters]] with that name"
+                yield f"receive_connectors[{number}].filters[{place}]: there is no filter {name}; {known}"
+            elif name in connector.filters[:place]:
+                yield f"receive_connectors[{number}].filters[{place}]: {name} is there more than once; keep one"
 
 
 def _circles(settings: Settings) -> Iterator[str]:

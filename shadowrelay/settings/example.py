@@ -35,6 +35,8 @@ _EXAMPLES: dict[tuple[type[Section], str], str] = {
     (model.ReceiveConnector, "listen"): '"0.0.0.0:2525"',
     (model.ReceiveConnector, "relay_from"): '["10.0.0.0/8"]',
     (model.ReceiveConnector, "accepted_domains"): '["corp.example"]',
+    (model.Filter, "name"): '"rspamd"',
+    (model.Filter, "address"): '"http://127.0.0.1:11333"',
     (model.RecipientSource, "name"): '"corp"',
     (model.RecipientSource, "kind"): '"file"',
     (model.RecipientSource, "file"): '"recipients.txt"',
@@ -46,6 +48,7 @@ _EXAMPLES: dict[tuple[type[Section], str], str] = {
     (model.Route, "next_hop"): '["mailstore1.corp.example:25", "mailstore2.corp.example:25"]',
     (model.Route, "inside_boundary"): "true",
     (model.Route, "site"): '"east"',
+    (model.Route, "auth"): '{ user = "relay", secret_file = "secret" }',
     (model.Route, "tls_names"): '["relay.example"]',
     (model.Route, "tls_authority"): '"authority.pem"',
     (model.Route, "tls_certificate"): '"client.pem"',
@@ -58,6 +61,7 @@ _EXAMPLES: dict[tuple[type[Section], str], str] = {
     (model.Tls, "key"): '"node.key"',
     (model.Tls, "peer_authority"): '"peers.pem"',
     (model.Tls, "peer_revoked"): '"revoked.pem"',
+    (model.Tls, "certificates"): '[{ certificate = "mail.pem", key = "mail.key" }]',
     (model.Peer, "require_tls"): "true",
     (model.Admin, "tls_listen"): '"0.0.0.0:8026"',
     (model.Admin, "read_only_token_file"): '"token-to-read"',
@@ -72,6 +76,7 @@ _TABLES: tuple[tuple[str, type[Section]], ...] = (
     ("[transport]", model.Transport),
     ("[[receive_connectors]]", model.ReceiveConnector),
     ("[receive_connectors.limits]", model.LimitsPerClient),
+    ("[[filters]]", model.Filter),
     ("[[recipient_sources]]", model.RecipientSource),
     ("[[peers]]", model.Peer),
     ("[[routes]]", model.Route),
@@ -87,10 +92,10 @@ _TABLES: tuple[tuple[str, type[Section]], ...] = (
     ("[dns]", model.Dns),
 )
 _NESTED = frozenset({(model.Admin, "users")})  # lists of tables of their own
-_OPTIONAL_TABLES = frozenset({model.AdminUser, model.RecipientSource, model.SiteLink, model.Site, model.Tls})
+_OPTIONAL_TABLES = frozenset({model.AdminUser, model.Filter, model.RecipientSource, model.SiteLink, model.Site, model.Tls})
 _SHOWN_ONLY = (
     "require_tls", "site", "nameservers", "tls_listen", "read_only_token_file", "peer_revoked",
-    "tls_names", "tls_authority", "tls_certificate", "tls_key",
+    "auth", "tls_names", "tls_authority", "tls_certificate", "tls_key",
 )  # fmt: skip
 
 

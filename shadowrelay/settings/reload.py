@@ -11,7 +11,7 @@ from shadowrelay.settings.values import ReceiveConnector, Section, Settings, Tls
 
 AnySection = TypeVar("AnySection", bound=Section)
 
-FIXED_TABLES = ("server", "peers", "tls", "tracking", "shipping", "admin", "dns")
+FIXED_TABLES = ("server", "filters", "peers", "tls", "tracking", "shipping", "admin", "dns")
 FIXED_TRANSPORT = (
     "shadow_redundancy_enabled",
     "shadow_heartbeat_frequency",
@@ -49,8 +49,12 @@ def adopted(running: Settings, found: Settings) -> tuple[Settings, list[str]]:
 
 
 def followed_tls(running: Tls | None, found: Tls | None) -> Tls | None:
-    """The paths stay, and their files are read again; but to revoke a certificate must not need a restart."""
-    return running if running is None or found is None else running.model_copy(update={"peer_revoked": found.peer_revoked})
+    """The paths stay, and their files are read again; but neither to revoke a certificate nor to add one must need a restart."""
+    return (
+        running
+        if running is None or found is None
+        else running.model_copy(update={"peer_revoked": found.peer_revoked, "certificates": found.certificates})
+    )
 
 
 def _differing(running: Section, found: Section, names: tuple[str, ...]) -> list[str]:
@@ -64,13 +68,14 @@ def _kept(running: AnySection, found: AnySection, names: tuple[str, ...]) -> Any
 def _followed(connector: ReceiveConnector, found: Settings) -> ReceiveConnector:
     """The connector of this name in the file, with this one's listen address; one that was removed stays as it is."""
     same = next((other for other in found.receive_connectors if other.name == connector.name), connector)
-    return same.model_copy(update={"listen": connector.listen})
+    return same.model_copy(update={"listen": connector.listen, "filters": connector.filters})
 
 
 def _differing_listeners(running: Settings, found: Settings) -> Iterator[str]:
-    before = {connector.name: connector.listen for connector in running.receive_connectors}
+    before = {connector.name: connector for connector in running.receive_connectors}
     if before.keys() != {connector.name for connector in found.receive_connectors}:
         yield "receive_connectors"
     for index, connector in enumerate(found.receive_connectors):
-        if connector.name in before and before[connector.name] != connector.listen:
-            yield f"receive_connectors[{index}].listen"
+        for key in ("listen", "filters"):
+            if connector.name in before and getattr(before[connector.name], key) != getattr(connector, key):
+                yield f"receive_connectors[{index}].{key}"

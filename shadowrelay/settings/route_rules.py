@@ -4,9 +4,10 @@ Each problem begins with its key, and names the remedy. Files are read as the se
 """
 
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 from shadowrelay import credentials
-from shadowrelay.model.protection import SMTPS, TlsMode
+from shadowrelay.model.protection import SMTPS, Grant, Login, Mechanism, TlsMode, Token
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.settings.values import Route, Settings
 
@@ -30,6 +31,8 @@ def _of_route(route: Route, settings: Settings) -> Iterator[str]:
         return
     if any(hop.scheme == SMTPS for hop in route.next_hop) and protection.tls is TlsMode.NONE:
         yield 'tls: "none" contradicts smtps:// in next_hop; remove one of them'
+    if route.auth is not None:
+        yield from _of_login(route.auth, protection.tls)
     if protection.tls is not TlsMode.VERIFIED:
         for key, value in (("tls_names", protection.names), ("tls_authority", protection.authority)):
             if value:
@@ -42,3 +45,47 @@ def _of_route(route: Route, settings: Settings) -> Iterator[str]:
         credentials.client_context(protection)
     except ConfigurationError as error:
         yield str(error)
+
+
+def _of_login(login: Login, tls: TlsMode) -> Iterator[str]:
+    if not tls.is_demanded:
+        yield f'auth: tls = "{tls}" would send the secret to whoever listens; write tls = "verified" or "required", or leave tls out'
+    if not login.user:
+        yield "auth.user: is empty; name the user"
+    given = [login.secret_file is not None, bool(login.credential), login.token is not None]
+    if sum(given) != 1:
+        yield "auth: needs one of secret_file, credential and token; give the file with the password, or where tokens come from"
+        return
+    if login.mechanism is not Mechanism.AUTO and login.mechanism.takes_token != (login.token is not None):
+        needs = "token" if login.mechanism.takes_token else "secret_file or credential"
+        yield f"auth.mechanism: {login.mechanism} needs {needs}; give that, or another mechanism"
+    if login.token is not None:
+        yield from _of_token(login.token)
+    for place in credentials.places_of(login):
+        try:
+            place.read()
+        except ConfigurationError as error:
+            yield str(error)
+
+
+def _of_token(token: Token) -> Iterator[str]:
+    secrets = [token.client_secret_file is not None, bool(token.client_credential)]
+    refresh = [token.refresh_token_file is not None, bool(token.refresh_credential)]
+    if token.command:
+        if token.endpoint or any(secrets) or any(refresh):
+            yield "auth.token.command: is there beside an endpoint and its secrets; keep one of them"
+        if not token.command[0].startswith("/"):
+            yield "auth.token.command: does not begin with an absolute path; write the path of the program"
+        return
+    url = urlsplit(token.endpoint)
+    is_here = url.hostname in ("localhost", "127.0.0.1", "::1")
+    if url.scheme not in ("https", "http") or not url.hostname or url.username or (url.scheme == "http" and not is_here):
+        yield "auth.token.endpoint: is not an https URL without a user; write that of the token endpoint, or use command"
+    if not token.client_id:
+        yield "auth.token.client_id: is missing; give the id of the application"
+    if sum(secrets) > 1 or sum(refresh) > 1:
+        yield "auth.token: has a secret both as a file and as a credential; keep one of them"
+    if token.grant is Grant.CLIENT_CREDENTIALS and not any(secrets):
+        yield "auth.token.client_secret_file: is missing; give the file with the secret of the application, or client_credential"
+    if token.grant is Grant.REFRESH_TOKEN and not any(refresh):
+        yield "auth.token.refresh_token_file: is missing; give the file with the refresh token, or refresh_credential"

@@ -303,6 +303,18 @@ def parse_admin_url(value: object) -> str:
     return text
 
 
+def parse_filter_url(value: object) -> str:
+    """Where a filter listens; the port may be left out (11333). Raises: ValueError with the remedy."""
+    text = value.strip().rstrip("/") if isinstance(value, str) else ""
+    scheme, _, where = text.partition("://")
+    try:
+        if scheme not in ("http", "https") or not (found := parse_host_port(where, port_default=11_333)).port:
+            raise ValueError
+    except ValueError:
+        raise ValueError('is not the URL of a filter; write one like "http://127.0.0.1:11333"') from None
+    return f"{scheme}://{found}"
+
+
 def parse_mailbox(value: object) -> str:
     """An ASCII address, its domain made lower case; empty for none. Raises: ValueError with the remedy."""
     text = value.strip() if isinstance(value, str) else "?"
@@ -342,6 +354,7 @@ Address = Annotated[InstanceOf[HostPort], BeforeValidator(parse_host_port), _AS_
 NameServer = Annotated[InstanceOf[HostPort], BeforeValidator(parse_name_server), _AS_TEXT]
 _AS_NEXT_HOP = PlainSerializer(format_next_hop, when_used="json")
 NextHops = Annotated[tuple[Annotated[InstanceOf[HostPort], _AS_NEXT_HOP], ...], BeforeValidator(parse_next_hops)]
+FilterUrl = Annotated[str, BeforeValidator(parse_filter_url)]
 CheckedNetwork = Annotated[Network, BeforeValidator(parse_network)]
 Mailbox = Annotated[str, BeforeValidator(parse_mailbox)]
 CheckedDomain = Annotated[str, BeforeValidator(parse_domain)]

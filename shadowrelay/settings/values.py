@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from shadowrelay.model.ids import BoundaryName, ServerName, SiteName
-from shadowrelay.model.protection import Protection, TlsMode, TlsVersion
+from shadowrelay.model.protection import Login, Protection, TlsMode, TlsVersion
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.section import Section as Section
 from shadowrelay.settings.texts import (
@@ -33,6 +33,7 @@ from shadowrelay.settings.texts import (
     CheckedDomain,
     CheckedNetwork,
     Duration,
+    FilterUrl,
     Mailbox,
     Name,
     NameServer,
@@ -227,6 +228,7 @@ class SourceKind(StrEnum):
     """`kind` of a source of recipients."""
 
     FILE = "file"
+    CALL_AHEAD = "call-ahead"
 
 
 class Undecided(StrEnum):
@@ -246,7 +248,7 @@ class RecipientSource(Section):
     name: Annotated[str, LABEL]
     """Name, for `recipients` of receive connectors, logs and metrics."""
     kind: SourceKind
-    """file: a list of addresses."""
+    """file: a list of addresses. call-ahead: the next hop is asked, with MAIL FROM:<> and RCPT."""
     file: Path | None = None
     """For kind file: an address a line, @domain or *@domain for all of a domain, # comments. A change of the file is followed."""
     unavailable: Undecided = Undecided.DEFER
@@ -254,12 +256,22 @@ class RecipientSource(Section):
     subaddress_delimiters: Annotated[str, Field(max_length=4, pattern=r"^[!#$%&'*+/=?^_`{|}~.-]*$")] = "+"
     """What separates a subaddress in the local part (RFC 5233): with + john+lists@ exists if john@ is listed. Empty: nothing does."""
     case_sensitive: bool = False
-    """Tell John@ from john@; the domain never is."""
+    """Tell John@ from john@; in the domain they are always the same."""
+    positive_cache: Annotated[Duration, Field(ge=MINUTE, le=7 * DAY)] = 6 * HOUR
+    """For kind call-ahead: so long a recipient exists that the next hop has accepted."""
+    negative_cache: Annotated[Duration, Field(ge=SECOND, le=DAY)] = 10 * MINUTE
+    """For kind call-ahead: so long one does not exist that it has refused. SIGHUP forgets that."""
+    timeout: Annotated[Duration, Field(ge=100 * MILLISECOND, le=2 * MINUTE)] = 10 * SECOND
+    """For kind call-ahead: how long a client waits for the answer of the next hop, at RCPT."""
+    sessions: Annotated[Count, Field(ge=1, le=4)] = 2
+    """For kind call-ahead: questions at once to one next hop, each in one of the sessions for deliveries."""
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
         if self.kind is SourceKind.FILE and self.file is None:
             raise ValueError("kind file needs file; name the file with the addresses")
+        if self.kind is not SourceKind.FILE and self.file is not None:
+            raise ValueError("file is for kind file; remove it, or write kind = 'file'")
         return self
 
 
@@ -301,6 +313,8 @@ class ReceiveConnector(Section):
     none knows is answered 550. Omitted: any address of accepted_domains is accepted."""
     externally_secured: tuple[CheckedNetwork, ...] = ()
     """Addresses that may use XSHADOW without TLS when they name a configured peer. For labs. Source: seed-003"""
+    filters: tuple[str, ...] = ()
+    """Names of [[filters]], in the order in which they see a message. Mail of peers comes past them."""
     proxy_from: tuple[CheckedNetwork, ...] = ()
     """Load balancers that name the client by the PROXY protocol, version 1 or 2: required from these, refused from others."""
     xclient_from: tuple[CheckedNetwork, ...] = ()
@@ -341,6 +355,11 @@ class ReceiveConnector(Section):
     limits: LimitsPerClient = LimitsPerClient()
     """Limits for each client: a table of its own, [receive_connectors.limits]."""
 
+    implicit_tls: bool = False
+    """TLS from the first octet, as on port 465 (RFC 8314). Needs [tls]. Peers come by another connector."""
+    require_tls: bool = False
+    """Refuse every client's commands until it has begun TLS (530 5.7.0, RFC 3207 4). Needs [tls]."""
+
     @property
     def takes_mail(self) -> bool:
         """Whether anything but copies comes by it: mail of clients that it serves, or of peers by TRACK."""
@@ -352,6 +371,43 @@ class ReceiveConnector(Section):
         if self.connection_inactivity_timeout >= self.connection_timeout:
             raise ValueError("connection_inactivity_timeout must be less than connection_timeout; lower the first or raise the second")
         return self
+
+
+class FilterKind(StrEnum):
+    """`kind` of a filter."""
+
+    RSPAMD = "rspamd"
+
+
+class OnFailure(StrEnum):
+    """`on_failure` of a filter."""
+
+    DEFER = "defer"
+    ACCEPT = "accept"
+
+
+class Filter(Section):
+    """A filter that sees mail of clients before its copy is made; receive connectors name theirs. docs/operations.md."""
+
+    name: Annotated[str, Field(min_length=1, max_length=32, pattern=r"^[A-Za-z0-9._-]+$")]
+    """Its name, in `filters` of receive connectors, logs and the tracking log."""
+    kind: FilterKind = FilterKind.RSPAMD
+    """rspamd. Other kinds are not there yet."""
+    address: FilterUrl
+    """URL of a normal worker of rspamd (11333), or of its proxy. Not encrypted with http: keep it on loopback or a private link."""
+    timeout: Annotated[Duration, Field(ge=100 * MILLISECOND, le=2 * MINUTE)] = 20 * SECOND
+    """How long a message may wait for its verdict, also for a place. All filters of a message have 3m: a copy has to be made after them."""
+    on_failure: OnFailure = OnFailure.DEFER
+    """No verdict: defer answers 451 4.7.1, accept takes the message unfiltered."""
+    concurrency: Annotated[Count, Field(ge=1, le=1000)] = 50
+    """Messages that it sees at the same time; others wait."""
+
+    @field_validator("kind", mode="before")
+    @classmethod
+    def _is_there(cls, value: object) -> object:
+        if isinstance(value, str) and value == "milter":
+            raise ValueError('is not there yet; use kind = "rspamd", or run the milter in the mail server in front or behind')
+        return value
 
 
 class Peer(Section):
@@ -374,6 +430,10 @@ class Peer(Section):
     Empty: it is not asked."""
 
 
+def _tls_mode(values: dict[str, Any]) -> TlsMode:
+    return TlsMode.OPPORTUNISTIC if values.get("auth") is None else TlsMode.VERIFIED
+
+
 class Route(Section):
     """Recipients by pattern and the servers that accept them. The first match wins; without one, DNS (MX) decides."""
 
@@ -393,8 +453,10 @@ class Route(Section):
     Unset: true if all recipients of this route are of accepted_domains. Source: msd-sn"""
     concurrency_per_destination: Annotated[Count, Field(ge=0, le=1000)] = 0
     """Concurrent sessions to this next hop, and to each of its addresses. 0: as in [send]."""
-    tls: TlsMode = TlsMode.OPPORTUNISTIC
-    """opportunistic: if offered, with any certificate, else none. required: with any certificate, or the mail waits.
+    auth: Login | None = None
+    """Login at the next hop: user, and secret_file, credential or token; mechanism (docs/operations.md "Login at next hops"). RFC 4954"""
+    tls: TlsMode = Field(default_factory=_tls_mode)
+    """opportunistic: if offered, with any certificate, else none. required: with any certificate, or the mail waits. With auth: verified.
     verified: with a certificate of tls_authority for the name of the next hop, or the mail waits. RFC 3207, RFC 7435"""
     tls_names: tuple[Name, ...] = ()
     """verified: the certificate must be for one of these names instead of that of the next hop."""
@@ -406,6 +468,10 @@ class Route(Section):
     """PEM file with its private key."""
     tls_minimum_version: TlsVersion = TlsVersion.TLS_1_2
     """1.2 or 1.3. RFC 8996"""
+    xclient: bool = False
+    """Tell the next hop the client by XCLIENT, if it offers that: it then judges the client, not this node. One message a session."""
+    xforward: bool = False
+    """Tell it the client by XFORWARD, if it offers that: a label for its logs and filters."""
     journal_recipient: Mailbox = ""
     """Gets a journal report of each message with a recipient on this route: the envelope, and the message attached. Empty: no journaling.
     All nodes of a boundary need the same. Source: msd-jr"""
@@ -414,7 +480,8 @@ class Route(Section):
     def protection(self) -> Protection | None:
         """Of sessions with its next hops; `None` where nothing is set. Equal values are equal protections, whatever route they are of."""
         found = Protection(
-            self.tls, self.tls_names, self.tls_authority, self.tls_certificate, self.tls_key, self.tls_minimum_version
+            self.tls, self.tls_names, self.tls_authority, self.tls_certificate, self.tls_key, self.tls_minimum_version,
+            self.auth,
         )  # fmt: skip
         return None if found == Protection() else found
 
@@ -437,6 +504,15 @@ class Site(Section):
     """Mail whose path of least cost leads through this site stops at one of its servers (Set-AdSite). Source: seed-003, msd-lcr"""
 
 
+class Certificate(Section):
+    """A further certificate of a receive connector, for clients that ask for one of its names (SNI)."""
+
+    certificate: Path
+    """PEM file with the certificate and the intermediate ones."""
+    key: Path
+    """PEM file with its private key."""
+
+
 class Tls(Section):
     """TLS. This table is optional: without it STARTTLS is not offered."""
 
@@ -449,6 +525,9 @@ class Tls(Section):
     peer_revoked: Path | None = None
     """File with what was revoked, of peers: revocation lists of that authority (PEM), certificates (PEM), SHA-256 fingerprints, # comments.
     Read again by SIGHUP, which ends the open sessions of whoever is in it."""
+    certificates: tuple[Certificate, ...] = ()
+    """Further certificates, like { certificate = "mail.pem", key = "mail.key" }: a client of a receive connector that asks for one of their
+    DNS names (SNI, RFC 6066) is shown that one. Their names and files are read again by SIGHUP."""
 
 
 class Send(Section):
@@ -671,6 +750,7 @@ class Settings(Section):
     transport: Transport = Transport()
     receive_connectors: tuple[ReceiveConnector, ...] = ()
     recipient_sources: tuple[RecipientSource, ...] = ()
+    filters: tuple[Filter, ...] = ()
     peers: tuple[Peer, ...] = ()
     routes: tuple[Route, ...] = ()
     site_links: tuple[SiteLink, ...] = ()

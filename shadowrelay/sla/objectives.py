@@ -292,6 +292,9 @@ LOG_ENDS = "unknown: log ends"
 NO_END = "no end in the logs"
 """Cause of a loss that nothing but the end of Exchange's logs shows: no reason to write to anybody."""
 
+NOT_TOLD = "not told by Exchange"
+"""Cause of a duplicate for which Exchange's logs have no reason."""
+
 NO_REDUNDANCY_EVENTS = "Exchange 2010 logs no redundancy events"
 NO_SHADOW_ELAPSED = "Exchange logs no time of the shadow copy (S:ShadowElapsed)"
 NO_SILENT_SINCE = "Exchange does not log since when a lost server was silent (S:SilentSince): only exposure after a RECEIVE without a copy"

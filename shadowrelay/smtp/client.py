@@ -36,7 +36,7 @@ from shadowrelay.smtp.client_session import (
     reason_of,
 )
 from shadowrelay.smtp.limits import client_ip
-from shadowrelay.trust import PeerTrust, not_verified
+from shadowrelay.trust import Chain, PeerTrust, chain_of, not_verified
 
 CONNECT_SECONDS = 30.0  # our choice: a dead address must not delay an attempt by the usual five minutes
 GREETING_SECONDS = 300.0  # RFC 5321 4.5.3.2.1
@@ -105,6 +105,7 @@ class ConnectOptions:
     not_opened: Callable[[HostPort], None] = lambda host: None  # called where a connected server gave no session
     trust: PeerTrust | None = None  # for peers: what else the server's certificate must satisfy
     refusal: Callable[[ssl.SSLObject, str], str] | None = None  # for next hops: likewise, why it does not; "" if it does
+    login: Callable[[aiosmtplib.SMTP], Awaitable[str]] | None = None  # after TLS: logs in, and says how and who
 
 
 @dataclass(slots=True, eq=False)
@@ -115,10 +116,12 @@ class Opened:
     extensions: Mapping[str, str]
     server: str
     is_tls: bool
-    messages_count: int = 0  # messages sent in this session
+    messages_count: int = 0  # messages sent in this session, and questions
+    refused_count: int = 0  # questions answered 5xx
     address: str = ""  # the server's, as a client of ours would have it
     called: str = ""  # the server's name for itself, in its reply to EHLO
-    certificate: bytes | None = None  # the server's (DER), where it was verified
+    is_of_client: bool = False  # it was given to one client by XCLIENT
+    shown: Chain = ()  # the server's certificate, where it was verified
     tls_failure: "TlsFailed | None" = None  # why there is no TLS, although the server offers it
     tls: str = ""  # what protects it, like "TLSv1.3,verified"
     login: str = ""  # mechanism and user of AUTH
@@ -173,13 +176,18 @@ async def _open(host: HostPort, name: str, options: ConnectOptions, tls: TlsUse,
             await _greet(client, options)
         if tls is not TlsUse.NEVER and not is_tls_first:
             await _protect(client, name, options, tls, is_greeted=not early)
+        login = ""
+        if options.login is not None:
+            async with _bounded(options.command_seconds, TIMED_OUT):
+                login = await options.login(client)
         session = None if client.transport is None else client.transport.get_extra_info("ssl_object")
         opened = _adopt_transport(client, host, name)
+        opened.login = login
         if session is not None:
             is_verified = options.trust is not None or options.refusal is not None
             opened.tls = f"{session.version() or 'TLS'}{',verified' if is_verified else ''}"
             if options.trust is not None:
-                opened.certificate = session.getpeercert(True)
+                opened.shown = chain_of(session)
         if early:
             await _greet_early(opened, options, early)
         return opened

@@ -54,6 +54,7 @@ from shadowrelay.smtp.limits import (
     REPLIES_OCTETS_MAX,
     SHUTTING_DOWN,
     TIMED_OUT,
+    TLS_FIRST,
     TOO_MANY_COMMANDS,
     TOO_MANY_ERRORS,
     TOO_MANY_SESSIONS,
@@ -76,6 +77,7 @@ PROTOCOL_ERROR_CODES = frozenset({500, 501, 502, 503, 504, 530, 555})
 
 Command = Callable[[Any, str], Awaitable[None]]
 
+BEFORE_TLS = frozenset({"EHLO", "HELO", "NOOP", "QUIT", "STARTTLS"})  # where a connector requires it. RFC 3207 4
 ORDINARY_ENDS = ("quit", "lost", "drain", "TLS failed")  # the last one leaves a warning of its own
 
 # A peer's session lasts so many times connection_timeout, an hour by default. A node ends its own after half an hour.
@@ -138,6 +140,8 @@ class Connection(SMTP):
         self.own_reader.progress_at = self._began_at = self.loop.time()
         self.state = SessionState(client_ip(peername), peername[1] if isinstance(peername, tuple) else 0, self._began_at)
         self.peer = PeerPart(self.reception, self.state)
+        if (session := transport.get_extra_info("ssl_object")) is not None:  # from the first octet
+            self.state.tls = session.version() or "TLS"
         self._awaits_header = self.reception.rights.is_proxy(self.state.address)
         self._refused_at_once = self._enter()
         if self.reception.descriptors.refuses_session(_number_of(transport), is_ours=self._is_ours):
@@ -661,6 +665,9 @@ class Connection(SMTP):
             return name, None, ""
         if command is None:
             self._unknown(name)
+            return name, None, ""
+        if self.reception.connector.require_tls and not self.state.tls and name not in BEFORE_TLS:
+            self.refuse(TLS_FIRST)
             return name, None, ""
         try:
             return name, command, octets.decode("utf-8")

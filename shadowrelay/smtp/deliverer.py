@@ -22,6 +22,7 @@ from datetime import timedelta
 from functools import partial
 from io import FileIO
 from math import inf
+from pathlib import Path
 from typing import NamedTuple
 
 import structlog
@@ -40,10 +41,12 @@ from shadowrelay.smtp.client import ConnectOptions, Opened, TlsUse, open_session
 from shadowrelay.smtp.client_session import BROKEN_REPLY, CONNECTION_FAILED, SERVICE_CLOSING, RawReply, SessionBroken, failure
 from shadowrelay.smtp.data import DotStuffer, stuffed_with_end
 from shadowrelay.smtp.host_names import ADDRESS_SECONDS, HostNames
+from shadowrelay.smtp.next_hop_questions import NextHopQuestions
 from shadowrelay.smtp.next_hop_sessions import ADDRESSES_MAX, AddressSessions, NoSession, Opening, Sessions
 from shadowrelay.smtp.next_hops import NextHopHost, NextHops
 from shadowrelay.smtp.resolver import MAIL_LOOP, NO_USABLE_EXCHANGE, Exchange, MailResolver
 from shadowrelay.smtp.route_sessions import RouteSessions
+from shadowrelay.smtp.whose_mail import name_client
 
 COMMAND_SECONDS = 300.0  # MAIL and RCPT. RFC 5321 4.5.3.2.2, 4.5.3.2.3
 DATA_SECONDS = 120.0  # RFC 5321 4.5.3.2.4
@@ -52,7 +55,7 @@ DOT_SECONDS = 600.0  # RFC 5321 4.5.3.2.6; a shorter time causes duplicates
 BLOCK_OCTETS = 256 * 1024
 RSET = b"RSET\r\n"
 OUT_OF_ORDER = 503
-TOO_MANY_RECIPIENTS_552, TLS_DEMANDED = 552, 530  # to RCPT; RFC 3207 4
+TOO_MANY_RECIPIENTS_552, TLS_DEMANDED, LOGIN_REFUSED = 552, 530, 535  # to RCPT; RFC 3207 4; RFC 4954 6
 TRANSIENT = re.compile(r"^5\.")
 
 TOO_LARGE = Reply(552, "5.3.4", "The message is larger than the next hop takes")  # RFC 1870 6.1
@@ -249,13 +252,15 @@ class DeliveryTransaction:
             self.replies[ordinal] = self._meaning(answer.reply, to_rcpt=True)
 
     def _meaning(self, reply: Reply, *, to_rcpt: bool = False) -> Reply:
-        """Two permanent replies are not: too many recipients in the words of old servers (RFC 5321 4.5.3.1.10), and the demand for TLS in a
-        session that has none because TLS failed: that may be cured."""
+        """Three permanent replies are not: too many recipients in the words of old servers (RFC 5321 4.5.3.1.10), the demand for TLS in a
+        session that has none because TLS failed, and that for a login in one that had it: these may be cured."""
         if to_rcpt and reply.code == TOO_MANY_RECIPIENTS_552:
             return Reply(452, TRANSIENT.sub("4.", reply.enhanced), reply.text)
         if reply.code == TLS_DEMANDED and self.session.tls_failure is not None:
             failed = self.session.tls_failure.reply
             return failed._replace(text=f"{failed.text}; without TLS: {reply}")
+        if self.session.login and reply.code in (TLS_DEMANDED, LOGIN_REFUSED):
+            return Reply(451, "4.7.0", f"The next hop does not know this node's login any more: {reply}")
         return reply
 
     def _is_positive(self, answer: RawReply) -> bool:
@@ -467,7 +472,7 @@ class ServersInTurn:
 class SmtpDeliverer:
     """See `ports.Deliverer`. `to_peer` opens the session if the next hop at this name and port is a peer: XQDISCARD is asked in every
     session between nodes. If that is not possible, mail is delivered to it as to any other server. Without `names`, names of hosts are
-    resolved by `ConnectOptions.dial`."""
+    resolved by `ConnectOptions.dial`. `state_directory`: for what token endpoints give this node to keep."""
 
     def __init__(
         self,
@@ -485,15 +490,17 @@ class SmtpDeliverer:
         to_peer: Callable[[HostPort], Awaitable[Opened | None]] = no_peer,
         names: HostNames | None = None,
         sessions_max: float = inf,
+        state_directory: Path | None = None,
     ) -> None:
         self._connect_options = options
         self._to_peer = to_peer
         inactivity_seconds = connection_inactivity_timeout.total_seconds()
         unused_seconds = min(unused_session_timeout.total_seconds(), inactivity_seconds)
-        self._route_sessions = RouteSessions()
+        self._route_sessions = RouteSessions(state_directory)
         is_by_name = options.tls is TlsUse.REQUIRED
         self._sessions = Sessions(unused_seconds, options.connect_seconds, is_by_name=is_by_name, sessions_max=sessions_max)
         self._next_hops = NextHops(resolver, self._sessions, mx_port, shuffle, names, is_own)
+        self.questions = NextHopQuestions(self._next_hops, self._sessions, self._open, concurrency_per_destination)
         self._sends_8bit = sends_8bit
         self._concurrency = concurrency_per_destination
         self._limits = limits.within(inactivity_seconds)
@@ -555,6 +562,11 @@ class SmtpDeliverer:
         """What sessions were opened, and what did not become one."""
         return self._route_sessions.counts
 
+    @property
+    def failing_logins_count(self) -> int:
+        """Logins that are refused, or without a secret or token, now."""
+        return self._route_sessions.failing_logins_count
+
     def reload(self) -> None:
         """Read the files of the routes again for the sessions that are opened from now on."""
         self._route_sessions.reload()
@@ -562,6 +574,7 @@ class SmtpDeliverer:
     async def close(self) -> None:
         """End all sessions; running deliveries get TransientDeliveryError."""
         self._is_closed = True
+        self._route_sessions.close()
         await self._sessions.close()
 
     async def _try(
@@ -609,10 +622,23 @@ class SmtpDeliverer:
     ) -> DeliveryReport | TransientDeliveryError | None:
         """Run the transaction in this session, and give it back or end it; None if it is to be replaced by another one."""
         job, is_fresh = course.job, session.messages_count == 0
+        if job.destination.xclient or job.destination.xforward:
+            try:
+                await name_client(session, job.envelope, job.destination, self._connect_options.own_name, self._limits.command)
+            except SessionBroken as error:
+                address.drop(session)
+                return None if may_replace and not is_fresh else raised(Unfinished(error, dot_sent=False), session.server)
+            except TransientDeliveryError as error:
+                address.give_back(session, is_used_up=True)
+                error.__traceback__ = None
+                return error
+            except BaseException:
+                address.drop(session)
+                raise
         try:
             content = await job.content()
         except BaseException:
-            address.give_back(session)
+            address.give_back(session, is_used_up=session.is_of_client)
             raise
         work = OutgoingMessage(
             job.envelope,
@@ -684,7 +710,7 @@ class SmtpDeliverer:
         if reply.code < 300:
             address.served_at = now
         # Where the server limits its sessions, the next one might be refused
-        is_old = session.messages_count >= MESSAGES_PER_SESSION_MAX and address.window.reply is None
+        is_old = session.is_of_client or (session.messages_count >= MESSAGES_PER_SESSION_MAX and address.window.reply is None)
         address.give_back(session, is_used_up=is_old)
         return True
 
@@ -692,7 +718,7 @@ class SmtpDeliverer:
         """Raises SessionBroken."""
         if (session := await self._to_peer(HostPort(target.name.rstrip(".").lower(), target.host.port))) is not None:
             return session
-        options = await self._route_sessions.options(self._connect_options, target.protection)
+        options = await self._route_sessions.options(self._connect_options, target.protection, target.name)
 
         async def dial(host: HostPort) -> socket.socket:
             async with asyncio.timeout(ADDRESS_SECONDS if target.is_one_of_several else None):
@@ -735,7 +761,7 @@ class SmtpDeliverer:
         if report is not None and report.tls:
             said["tls"] = report.tls
         if report is not None and report.login:
-            said["auth"] = report.login
+            said["login"] = report.login
         if is_success:
             self._log.debug("attempt.finished", **said)
         else:

@@ -60,6 +60,7 @@ RELAYING_DENIED = Reply(550, "5.7.1", "Relaying denied")
 ROUTING_DENIED = Reply(550, "5.7.1", "Routing by the local part is not allowed")
 NO_RETURN_PATH = Reply(550, "5.1.8", "Mail could not be returned to that sender address")  # RFC 3463 X.1.8
 TOO_MANY_COMMANDS = Reply(421, "4.7.0", "Too many commands that lead to no mail")
+TLS_FIRST = Reply(530, "5.7.0", "Must issue a STARTTLS command first")  # RFC 3207 4
 TLS_BUSY = Reply(454, "4.7.0", "TLS is not available now")  # RFC 3207 4
 NO_POSTMASTER = Reply(550, "5.1.1", "No postmaster without a domain here")
 LOOP = Reply(554, "5.4.6", "Too many hops, message loops")  # RFC 3463 X.4.6

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import errno
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -19,8 +20,9 @@ from shadowrelay.model.replies import Reply
 from shadowrelay.model.routing import HostPort
 from shadowrelay.settings.values import ReceiveConnector, Route
 from shadowrelay.smtp.client_limits import clients_of
+from shadowrelay.smtp.client_session import reason_of
 from shadowrelay.smtp.connection import BoundedReading, Connection
-from shadowrelay.smtp.limits import NOT_ACTIVE, SHUTTING_DOWN, Descriptors
+from shadowrelay.smtp.limits import HANDSHAKE_SECONDS, HANDSHAKES_MAX, NOT_ACTIVE, SHUTTING_DOWN, Descriptors, client_ip
 from shadowrelay.smtp.receiver import Receiver
 from shadowrelay.smtp.reception import Reception
 from shadowrelay.smtp.recipient_sources import RecipientCheck
@@ -29,6 +31,7 @@ from shadowrelay.smtp.tls import TlsContexts
 BACKLOG = 1_024  # connections that the kernel queues while the loop is busy
 ACCEPTED_AT_ONCE_MAX = 64  # then open sessions run
 PAUSE_SECONDS = 0.25  # after accept failed for lack of descriptors or kernel memory
+HANDSHAKES_AT_ONCE_MAX = 4 * HANDSHAKES_MAX  # of a connector with implicit TLS: further connections are closed
 OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 Factory = Callable[[], asyncio.BaseProtocol]
@@ -43,6 +46,8 @@ class Listener:
         self._factory = factory
         self._descriptors = descriptors
         self._loop = asyncio.get_running_loop()
+        self.tls: Callable[[], ssl.SSLContext | None] = lambda: None  # from the first octet; asked for each connection
+        self.tls_failed: Callable[[str, Exception], None] = lambda address, error: None
         self._sockets: list[socket.socket] = []
         self._connecting: set[asyncio.Task[Any]] = set()
 
@@ -104,6 +109,10 @@ class Listener:
         if self._descriptors.cuts_off_session(connection.fileno()):
             connection.close()
             return
+        if len(self._connecting) >= HANDSHAKES_AT_ONCE_MAX:  # only TLS takes longer than a moment
+            self._descriptors.refused_count += 1
+            connection.close()
+            return
         connection.setblocking(False)
         with contextlib.suppress(OSError):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -112,10 +121,22 @@ class Listener:
         task.add_done_callback(self._connecting.discard)
 
     async def _connected(self, connection: socket.socket) -> None:
+        context = self.tls()
+        address = "" if context is None else client_ip(_peer_of(connection))
+        seconds = None if context is None else HANDSHAKE_SECONDS
         try:
-            await self._loop.connect_accepted_socket(self._factory, connection)
-        except OSError:
+            await self._loop.connect_accepted_socket(self._factory, connection, ssl=context, ssl_handshake_timeout=seconds)
+        except OSError as error:
             connection.close()  # the client has disconnected already
+            if context is not None:
+                self.tls_failed(address, error)
+
+
+def _peer_of(connection: socket.socket) -> object:
+    try:
+        return connection.getpeername()
+    except OSError:
+        return None
 
 
 LOOK_SECONDS = 0.1
@@ -139,6 +160,15 @@ class ReceiverServer:
     async def start(self) -> None:
         """Listen. Raises: OSError if the address cannot be bound."""
         self._listener = await self._open_listener(self.factory, self.reception.connector.listen, self.reception.descriptors)
+        self._listener.tls, self._listener.tls_failed = self._tls_first, self._note_failure
+
+    def _tls_first(self) -> ssl.SSLContext | None:
+        """For a new connection. The client has not said yet whether it is a peer, and is asked for no certificate."""
+        reception = self.reception
+        return reception.tls.receiving(is_peer=False) if reception.connector.implicit_tls and reception.tls is not None else None
+
+    def _note_failure(self, address: str, error: Exception) -> None:
+        _log.warning("session.tls_failed", connector=self.reception.connector.name, client=address, client_name="", reason=reason_of(error))
 
     def factory(self) -> asyncio.BufferedProtocol:
         """A protocol for a new connection."""

@@ -14,7 +14,7 @@ from time import time_ns
 
 from shadowrelay.model.client_minute import Counted
 from shadowrelay.model.ids import MessageId
-from shadowrelay.model.message import BodyType, Envelope, Recipient
+from shadowrelay.model.message import BodyType, Content, Envelope, Recipient
 from shadowrelay.model.numbers import decimal
 from shadowrelay.model.printable import printable
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, SUPERSEDED, Reply, WireError
@@ -97,6 +97,7 @@ from shadowrelay.smtp.limits import (
     TOO_MANY_RECIPIENTS,
     UNKNOWN_COMMAND,
 )
+from shadowrelay.smtp.mail_filters import FilterRefusal, Passage
 from shadowrelay.smtp.own_addresses import leads_to_this_machine
 from shadowrelay.smtp.peer_part import PeerPart, PeerTransaction
 
@@ -540,9 +541,13 @@ class Receiver(Connection):
         )
         self._is_deciding = self._is_our_time = True  # no timeout ends a session between the final dot and its reply
         try:
+            if reception.filters is not None and not state.peer:
+                envelope, content, sink = await self._filtered(Passage(envelope, content, len(trace), original.name, original.login), sink)
             answer = reception.acceptor.accept(envelope, content)
             del content  # the answer may take its time
             reply = await answer
+        except FilterRefusal as refused:
+            reply = refused.reply
         except BaseException:
             sink.discard()
             raise
@@ -555,6 +560,31 @@ class Receiver(Connection):
         else:
             sink.discard()
             self._refuse_content(reply)
+
+    async def _filtered(self, passage: Passage, sink: ContentSink) -> tuple[Envelope, Content, ContentSink]:
+        """The message as its filters leave it, and what has its content now. Raises: FilterRefusal; ConnectionError if nobody waits."""
+        reception, sinks = self.reception, [sink]
+        assert reception.filters is not None
+
+        def another() -> ContentSink:
+            path = f"{reception.spool}/{new_message_id()}.part"
+            sinks.append(ContentSink(path, reception.budget.portion(), reception.descriptors))
+            return sinks[-1]
+
+        try:
+            content, label = await reception.filters.judge(passage, another)
+            if self.transport is None:
+                raise ConnectionResetError("the client did not wait for its reply")  # and will send the message again
+            subject = header_facts(beginning_of(content, passage.trace_size)).subject if len(sinks) > 1 else passage.envelope.subject
+        except BaseException as error:
+            for each in sinks:
+                each.discard()
+            if isinstance(error, OSError) and not isinstance(error, ConnectionError):
+                raise FilterRefusal(INSUFFICIENT_RESOURCES) from error
+            raise
+        for each in sinks[:-1]:
+            each.discard()
+        return replace(passage.envelope, filtered=label, subject=subject), content, sinks[-1]
 
     def _refusal_of_data(self, argument: str) -> Reply | None:
         transaction = self.transaction

@@ -21,6 +21,7 @@ from shadowrelay.protocol.original_client import NOBODY, OriginalClient
 from shadowrelay.settings.values import Peer, ReceiveConnector, RelayRights, Route, Settings
 from shadowrelay.smtp.client_limits import ClientLimits
 from shadowrelay.smtp.limits import CONTENT_AHEAD_OCTETS, Descriptors, Rights, SessionCount, postmaster_homes
+from shadowrelay.smtp.mail_filters import Chain, FilterBank
 from shadowrelay.smtp.recipient_sources import RecipientCheck
 from shadowrelay.smtp.tls import TlsContexts
 
@@ -109,6 +110,7 @@ class Reception:
     budget: ContentBudget = field(default_factory=ContentBudget)
     descriptors: Descriptors = field(default_factory=lambda: Descriptors(sys.maxsize))
     tls: TlsContexts | None = None  # without, STARTTLS is not offered
+    filters: Chain | None = None
     is_advertised: bool = True
     closed_with: Reply | None = None  # the refusal of all mail; peers may still fetch discard notifications
     routes: Sequence[Route] = ()
@@ -175,9 +177,10 @@ def reception_for(
     budget: ContentBudget,
     descriptors: Descriptors,
     tls: TlsContexts | None = None,
+    filters: FilterBank | None = None,
     recipients: RecipientCheck | None = None,
 ) -> Reception:
-    """Shared objects for the sessions of this connector. Without `tls`, STARTTLS is not offered."""
+    """Shared objects for the sessions of this connector. Without `tls`, STARTTLS is not offered. `filters` has those it names."""
     peers: Mapping[ServerName, Peer] = {peer.name: peer for peer in settings.peers}
     return Reception(
         name=settings.server.name,
@@ -191,6 +194,7 @@ def reception_for(
         budget=budget,
         descriptors=descriptors,
         tls=tls,
+        filters=None if filters is None else filters.chain(connector.filters),
         recipients=recipients,
         routes=settings.routes,
         linked=frozenset([peer.name for peer in settings.linked_peers]),

@@ -12,43 +12,20 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from enum import StrEnum
 from typing import Final, Protocol
 
 import structlog
 
 from shadowrelay.model.replies import Reply
-from shadowrelay.model.values import dataclass
 from shadowrelay.protocol.addresses import canonical_local
-from shadowrelay.settings.values import ReceiveConnector, RecipientSource, Settings, Undecided
+from shadowrelay.settings.values import ReceiveConnector, RecipientSource, Settings, SourceKind, Undecided
+from shadowrelay.smtp.call_ahead import Asking, CallAhead
+from shadowrelay.smtp.recipient_answers import IS_KNOWN, IS_UNKNOWN, NO_SUCH_RECIPIENT, Answer, Existence
 from shadowrelay.smtp.recipient_file import LOOK_SECONDS, RecipientFile
 
-NO_SUCH_RECIPIENT = Reply(550, "5.1.1", "No such recipient here")
-NOT_KNOWN_NOW = Reply(450, "4.2.0", "The recipient cannot be verified now, try again later")
 ADDRESS_CHARACTERS_SHOWN = 254
 
 _log = structlog.get_logger()
-
-
-class Existence(StrEnum):
-    """The answer of a source; the values are those of the metric."""
-
-    KNOWN = "known"
-    UNKNOWN = "unknown"
-    UNDECIDED = "undecided"
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """`reply` of an undecided one: what a client is told. `reason`: for the operator log."""
-
-    existence: Existence
-    reason: str = ""
-    reply: Reply = NOT_KNOWN_NOW
-
-
-IS_KNOWN = Answer(Existence.KNOWN)
-IS_UNKNOWN = Answer(Existence.UNKNOWN)
 
 
 class KnowsRecipients(Protocol):
@@ -78,6 +55,11 @@ class FileSource:
     def problem(self) -> str:
         """What an operator should repair, or empty."""
         return f"recipient source {self.settings.name}: {self.file.problem}" if self.file.problem else ""
+
+    @property
+    def known_count(self) -> int:
+        """Addresses in the list."""
+        return 0 if self.file.known is None else self.file.known.count
 
     async def answer(self, address: str) -> Answer:
         """Undecided until the file was read once."""
@@ -132,9 +114,11 @@ class RecipientCheck:
 class RecipientSources:
     """All sources of a node. Follows the settings, and the files."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, asking: Asking) -> None:
         self.counts: Counter[Existence] = Counter(dict.fromkeys(Existence, 0))
-        self._sources: dict[str, FileSource] = {}
+        self._asking = asking
+        self._sources: dict[str, FileSource | CallAhead] = {}
+        self._gone: list[CallAhead] = []
         self._woken, self._was_read = asyncio.Event(), asyncio.Event()
         self.adopt(settings)
 
@@ -144,11 +128,17 @@ class RecipientSources:
         before, wanted = self._sources, {name for connector in settings.receive_connectors for name in connector.recipients}
         self._sources = {name: source for name, source in before.items() if name in wanted}
         self._sources |= {each.name: self._made(each, before.get(each.name)) for each in settings.recipient_sources}
+        self._gone += [one for one in before.values() if isinstance(one, CallAhead) and one not in self._sources.values()]
         self._woken.set()
 
-    def _made(self, settings: RecipientSource, before: FileSource | None) -> FileSource:
+    def _made(self, settings: RecipientSource, before: FileSource | CallAhead | None) -> FileSource | CallAhead:
+        if settings.kind is SourceKind.CALL_AHEAD:
+            if isinstance(before, CallAhead) and before.settings == settings:
+                before.forget_refused()
+                return before
+            return CallAhead(settings, self._asking)
         assert settings.file is not None, "a validator saw to that"
-        if before is not None and (before.file.path, before.file.is_case_sensitive) == (settings.file, settings.case_sensitive):
+        if isinstance(before, FileSource) and (before.file.path, before.file.is_case_sensitive) == (settings.file, settings.case_sensitive):
             return FileSource(settings, before.file)
         return FileSource(settings, RecipientFile(settings.name, settings.file, is_case_sensitive=settings.case_sensitive))
 
@@ -156,6 +146,12 @@ class RecipientSources:
         """None if the connector names no source. Every name is known: `settings.consistency`."""
         sources = [self._sources[name] for name in connector.recipients]
         return RecipientCheck(connector.name, sources, self.counts) if sources else None
+
+    def _files(self) -> list[RecipientFile]:
+        return [source.file for source in self._sources.values() if isinstance(source, FileSource)]
+
+    def _calling(self) -> dict[str, CallAhead]:
+        return {name: source for name, source in self._sources.items() if isinstance(source, CallAhead)}
 
     async def run(self) -> None:
         """Look at the files, forever; at once after `adopt`."""
@@ -165,14 +161,14 @@ class RecipientSources:
             await self.read(is_asked=is_asked)
             self._was_read.set()
             try:
-                async with asyncio.timeout(LOOK_SECONDS if self._sources else None):
+                async with asyncio.timeout(LOOK_SECONDS if self._files() else None):
                     await self._woken.wait()
             except TimeoutError:
                 continue
 
     async def read(self, *, is_asked: bool = True) -> None:
         """Look at all files; `is_asked`: read them, changed or not."""
-        await asyncio.gather(*(source.file.look(is_asked=is_asked) for source in self._sources.values()))
+        await asyncio.gather(*(file.look(is_asked=is_asked) for file in self._files()))
 
     async def first_look(self, seconds: float) -> None:
         """Wait until `run` has tried to read all files once; at most so long, because a node does not wait for a file system that hangs."""
@@ -180,16 +176,24 @@ class RecipientSources:
             async with asyncio.timeout(seconds):
                 await self._was_read.wait()
 
+    async def close(self) -> None:
+        """End all questions to next hops."""
+        await asyncio.gather(*(source.close() for source in (*self._calling().values(), *self._gone)))
+
     def problems(self) -> Iterator[str]:
         """What an operator should repair."""
         for source in self._sources.values():
             if source.problem:
                 yield source.problem
 
-    def entries(self) -> dict[str, int]:
-        """How many addresses each list has; 0 where there is none yet."""
-        return {name: 0 if (known := source.file.known) is None else known.count for name, source in self._sources.items()}
+    def known(self) -> dict[str, int]:
+        """How many addresses each list has, or are remembered from answers."""
+        return {name: source.known_count for name, source in self._sources.items()}
 
     def broken(self) -> dict[str, int]:
-        """1 where the list in use is not that of the file."""
+        """1 where the list in use is not that of the file, or a next hop does not answer or accepts everything."""
         return {name: int(bool(source.problem)) for name, source in self._sources.items()}
+
+    def accepting_all(self) -> dict[str, int]:
+        """Of how many domains the next hop accepts every address."""
+        return {name: len(source.accepting_all()) for name, source in self._calling().items()}

@@ -1,4 +1,4 @@
-"""Opens sessions as a route demands: its TLS context and certificates. docs/operations.md "TLS to next hops".
+"""Opens sessions as a route demands: its TLS context and certificates, its login. docs/operations.md "TLS to next hops"
 
 A route without demands costs a comparison. What a route demands and cannot have ends the opening with a reply that says why; it never
 falls back to less. Files are read in a thread when the first session needs them, and again after SIGHUP.
@@ -7,14 +7,17 @@ falls back to less. Files are read in a thread when the first session needs them
 import asyncio
 import ssl
 from functools import partial
+from pathlib import Path
 
 from shadowrelay import credentials
 from shadowrelay.model.counts import SessionCounts, TlsFailure
-from shadowrelay.model.protection import Protection, TlsMode
+from shadowrelay.model.protection import Login, Protection, TlsMode
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.model.values import replace
 from shadowrelay.smtp.client import ConnectOptions, Opened, TlsFailed, TlsUse
 from shadowrelay.smtp.client_session import TLS_FAILED, SessionBroken
+from shadowrelay.smtp.logins import LoginAt
+from shadowrelay.smtp.tokens import TokenSource
 
 _USES = {
     TlsMode.NONE: TlsUse.NEVER,
@@ -25,18 +28,34 @@ _USES = {
 
 
 class RouteSessions:
-    """What routes demand of their sessions, and what came of it."""
+    """What routes demand of their sessions, and what came of it. `state_directory`: for refresh tokens that were replaced."""
 
-    def __init__(self) -> None:
+    def __init__(self, state_directory: Path | None = None) -> None:
         self.counts = SessionCounts()
+        self._state_directory = state_directory
         self._contexts: dict[Protection, ssl.SSLContext] = {}
+        self._logins: dict[tuple[Protection, str], LoginAt] = {}
+        self._tokens: dict[Login, TokenSource] = {}
 
     def reload(self) -> None:
-        """Files are read again for the next sessions."""
+        """Files are read again for the next sessions, and what was refused is tried again."""
+        self.close()
         self._contexts.clear()
+        self._logins.clear()
+        self._tokens.clear()
 
-    async def options(self, base: ConnectOptions, protection: Protection | None) -> ConnectOptions:
-        """How to open a session. Raises: SessionBroken if a file cannot be used."""
+    def close(self) -> None:
+        """Nothing is asked for any more."""
+        for tokens in self._tokens.values():
+            tokens.close()
+
+    @property
+    def failing_logins_count(self) -> int:
+        """Logins whose last trial came to nothing, for another reason than a 4xx."""
+        return sum(login.is_failing for login in self._logins.values())
+
+    async def options(self, base: ConnectOptions, protection: Protection | None, name: str) -> ConnectOptions:
+        """How to open a session with the server of this name. Raises: SessionBroken if a file cannot be used, or there is no secret."""
         if protection is None:
             return base
         context = self._contexts.get(protection)
@@ -45,8 +64,23 @@ class RouteSessions:
                 context = self._contexts[protection] = await asyncio.to_thread(credentials.client_context, protection)
             except ConfigurationError as error:
                 raise self._failed(TlsFailed(TLS_FAILED._replace(text=f"{TLS_FAILED.text}: {error}"), TlsFailure.SETTINGS)) from error
-        refusal = partial(credentials.refusal_of, protection) if protection.tls is TlsMode.VERIFIED else None
-        return replace(base, tls=_USES[protection.tls], context=context, refusal=refusal)
+        is_verified = protection.tls is TlsMode.VERIFIED
+        refusal = partial(credentials.refusal_of, protection) if is_verified else None
+        options = replace(base, tls=_USES[protection.tls], context=context, refusal=refusal)
+        if protection.login is None:
+            return options
+        login = self._login_at(protection, protection.login, name)
+        return replace(options, login=partial(login.run, await login.secret()))
+
+    def _login_at(self, protection: Protection, login: Login, name: str) -> LoginAt:
+        found = self._logins.get((protection, name))
+        if found is None:
+            tokens = None
+            if login.token is not None:
+                tokens = self._tokens.setdefault(login, TokenSource(login, self.counts, self._state_directory))
+            is_verified = protection.tls is TlsMode.VERIFIED
+            found = self._logins[protection, name] = LoginAt(login, name, self.counts, tokens, is_verified=is_verified)
+        return found
 
     def opened(self, session: Opened, protection: Protection | None) -> Opened:
         """Count it."""

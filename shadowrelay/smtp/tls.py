@@ -12,6 +12,7 @@ from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.model.values import dataclass
 from shadowrelay.settings.values import Tls
 from shadowrelay.smtp.client_session import reason_of
+from shadowrelay.smtp.server_names import Named, dns_names, show_by_name
 from shadowrelay.trust import PeerTrust, trusting
 
 
@@ -36,15 +37,30 @@ class TlsContexts:
         if tls.peer_authority is not None:
             administration.verify_mode = ssl.CERT_REQUIRED
         contexts = server_context(tls), anonymous_server_context(tls), peer_context(tls), administration
+        others, ends_of_others = _further(tls)
+        for context in contexts[:2]:
+            show_by_name(context, others)
         trust = PeerTrust.read(tls.peer_authority, tls.peer_revoked)
         ends = {"certificate": _certificates_in(tls.certificate)[0].not_valid_after_utc}  # the node's own is the first
         if tls.peer_authority is not None:
             ends["peer_authority"] = max(each.not_valid_after_utc for each in _certificates_in(tls.peer_authority))
+        ends |= ends_of_others
         return cls(*contexts, ends, trust)
 
     def receiving(self, *, is_peer: bool) -> ssl.SSLContext:
         """For a client that calls itself a peer, or another one: who is not asked cannot fail by a certificate of another authority."""
         return self.asking if is_peer else self.anonymous
+
+
+def _further(tls: Tls) -> tuple[list[Named], dict[str, datetime]]:
+    """The further certificates by their names, and when they end, by their keys. Raises: ConfigurationError."""
+    found: list[Named] = []
+    ends: dict[str, datetime] = {}
+    for number, further in enumerate(tls.certificates):
+        first = _certificates_in(further.certificate)[0]
+        found.append((dns_names(first), anonymous_server_context(Tls(certificate=further.certificate, key=further.key))))
+        ends[f"certificates[{number}]"] = first.not_valid_after_utc
+    return found, ends
 
 
 def server_context(tls: Tls) -> ssl.SSLContext:

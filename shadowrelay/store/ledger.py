@@ -39,6 +39,7 @@ from shadowrelay.model.queue import (
 )
 from shadowrelay.model.replies import ContentCorrupt
 from shadowrelay.model.resubmission import Criteria, Progress, RequestState, ResubmitRequest, Resubmitted
+from shadowrelay.model.survival import Survival
 from shadowrelay.pipeline.delivery_rules import LadderStep
 from shadowrelay.ports import NO_KEYS, Decide
 from shadowrelay.protocol.filters import Expression
@@ -439,6 +440,9 @@ class SqliteLedger:
 
     async def shadow_groups(self) -> tuple[ShadowGroup, ...]:
         return await self._readers.ask(reading.shadow_groups)
+
+    async def survival(self, servers: Sequence[ServerName]) -> Survival:
+        return await self._readers.ask(partial(reading.survival, servers=servers))
 
     async def listed_counts(self) -> Mapping[ServerName, int]:
         return await self._readers.ask(counters.listed)

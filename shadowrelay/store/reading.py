@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 import aiosqlite
-from sqlalchemy import URL, ColumnElement, Connection, Select, and_, bindparam, create_engine, exc, func, or_, select
+from sqlalchemy import URL, ColumnElement, Connection, Select, and_, bindparam, create_engine, exc, exists, func, or_, select
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import StaticPool
 
@@ -28,6 +28,7 @@ from shadowrelay.model.ownership import CopyNumber, DiscardEvent, DiscardStatus,
 from shadowrelay.model.peers import DiscardReply
 from shadowrelay.model.queue import NEVER, DeliveredTo, HeldCopy, ShadowGroup, StoredMessage, Untold
 from shadowrelay.model.replies import LedgerUnavailable
+from shadowrelay.model.survival import Survival
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.store import counters, errors, rows, tables
 from shadowrelay.store.content import ContentStore
@@ -77,6 +78,16 @@ SELECT_NOTICES = compiled(  # messages with a delay notice or an expiry due
 )
 SELECT_RETRIES = compiled(
     select(tables.RETRY).select_from(CrossJoin(_WANTED, tables.RETRY, _R.message == _WANTED.c.value)).order_by(_R.attempts_next_at)
+)
+_L = tables.LISTING.c
+SELECT_WITH_RETRIES = by_way_of(tables.BY_NEXT_HOP, select(func.count(_R.message.distinct())))  # messages in delivery queues
+SELECT_LISTED_ON_ANY = select(func.count(_L.message.distinct())).select_from(
+    CrossJoin(_WANTED, tables.LISTING, _L.server == _WANTED.c.value)
+)
+SELECT_UNPLACED_ON_ANY = through(tables.UNPLACED, func.count()).where(
+    exists(
+        select(_L.message).select_from(CrossJoin(_WANTED, tables.LISTING, _L.server == _WANTED.c.value)).where(_L.message == _M.internal_id)
+    )
 )
 _FORK = tables.SHADOW_FORK
 SELECT_SHADOW_FORKS = compiled(select(_FORK).select_from(CrossJoin(_WANTED, _FORK, _FORK.c.message == _WANTED.c.value)))
@@ -297,6 +308,16 @@ def shadow_groups(connection: Connection) -> tuple[ShadowGroup, ...]:
             count = max(sum(numbers[::2]) + handed, kept, 1)
             found.append(ShadowGroup(ServerName(server), DatabaseId(database), count, handed, kept, handed_kept))
     return tuple(found)
+
+
+def survival(connection: Connection, servers: Sequence[ServerName]) -> Survival:
+    """Counters say how many there are, and the index by server which of them are listed there."""
+    counted = [counters.of_kind(connection, kind) for kind in (counters.SUBMISSION, counters.POISON, counters.HANDED_OVER)]
+    count = sum(messages for found in counted for _, _, messages, _ in found) + int(connection.scalar(SELECT_WITH_RETRIES) or 0)
+    named = {"wanted": json.dumps(list(servers))}
+    kept = int(connection.scalar(SELECT_LISTED_ON_ANY, named) or 0)
+    uncertain = int(connection.scalar(SELECT_UNPLACED_ON_ANY, named) or 0)
+    return Survival(count, max(count - kept, 0), uncertain)
 
 
 def discards_for(

@@ -38,7 +38,7 @@ FLUSH_SECONDS = 2.0  # at exit, for a reader that hangs
 # Suffixes of events that repeat with every message, or every second, while a condition lasts.
 REPEATED = (
     ".waits", ".put_off", ".unrecorded", ".untracked", ".unreadable", ".holdings_unknown", "message.refused",
-    "message.accepted_without_copy", ".tls_failed", "client.limited",
+    "message.accepted_without_copy", ".tls_failed", "client.limited", "filter.failed",
     "recipient.refused", "recipient.unverified",
 )  # fmt: skip
 REPEATED_SECONDS = 10.0

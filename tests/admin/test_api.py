@@ -390,7 +390,7 @@ async def test_the_description_is_openapi_and_says_that_the_token_is_needed(http
     assert {
         "/api/v1/node", "/api/v1/drain", "/api/v1/undrain", "/api/v1/queues",
         *(f"/api/v1/queues/{verb}" for verb in ("retry", "suspend", "resume", "redirect")),
-        "/api/v1/messages", "/api/v1/messages/{message_id}", "/api/v1/peers", "/api/v1/search",
+        "/api/v1/messages", "/api/v1/messages/{message_id}", "/api/v1/if-lost", "/api/v1/peers", "/api/v1/search",
         *(f"/api/v1/messages/{{message_id}}/{verb}" for verb in ("content", "suspend", "resume", "resubmit", "release", "remove")),
         "/api/v1/messages/{message_id}/events",
         "/api/v1/safety-net/requests", "/api/v1/safety-net/requests/{number}",

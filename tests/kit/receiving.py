@@ -20,8 +20,10 @@ from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, Reply
 from shadowrelay.model.routing import HostPort
 from shadowrelay.pipeline.pressure_rules import NO_PRESSURE, Pressure
 from shadowrelay.settings.values import Settings
+from shadowrelay.smtp.call_ahead import Asking
 from shadowrelay.smtp.limits import Descriptors
 from shadowrelay.smtp.listener import Factory, Listener, ReceiverServer
+from shadowrelay.smtp.mail_filters import make_bank
 from shadowrelay.smtp.reception import reception_for
 from shadowrelay.smtp.recipient_sources import RecipientSources
 from shadowrelay.smtp.tls import TlsContexts
@@ -199,6 +201,7 @@ def settings_for(
     tls: dict[str, Any] | None = None,
     transport: dict[str, Any] | None = None,
     sources: list[dict[str, Any]] | None = None,
+    filters: Sequence[dict[str, Any]] = (),
     **connector: Any,
 ) -> Settings:
     """A node `a.example` with the peers `b.example` and `c.example`, and one connector that takes `@here.example` from anybody."""
@@ -207,12 +210,20 @@ def settings_for(
         {
             "server": {"name": "a.example", "site": "east"},
             "peers": [{"name": name, "site": "west", "address": f"{name}:2525"} for name in ("b.example", "c.example")],
-            "receive_connectors": [values],
+            "receive_connectors": [values | {"filters": [each["name"] for each in filters]}],
+            "filters": filters,
         }
         | ({"recipient_sources": sources} if sources else {})
         | ({"tls": tls} if tls else {})
         | ({"transport": transport} if transport else {})
     )
+
+
+def _not_asked(*_: object) -> Any:
+    raise AssertionError("a next hop is asked")
+
+
+NOBODY_TO_ASK = Asking(_not_asked, _not_asked)
 
 
 class VirtualListener:
@@ -235,15 +246,18 @@ async def receiving(
     transport: dict[str, Any] | None = None,
     unchecked: dict[str, Any] | None = None,
     sources: list[dict[str, Any]] | None = None,
+    filters: Sequence[dict[str, Any]] = (),
+    asking: Asking = NOBODY_TO_ASK,
     budget: ContentBudget | None = None,
     descriptors: Descriptors | None = None,
     **connector: Any,
 ) -> AsyncIterator[Station]:
     """`connector` are settings of the receive connector, `unchecked` ones that the settings would not allow, `sources` of recipients."""
-    settings = settings_for(tls, transport, sources, **connector)
+    settings = settings_for(tls, transport, sources, filters, **connector)
     acceptor, peer_requests, clock = FakeAcceptor(), FakePeerRequests(), FixedClock()
     found = settings.receive_connectors[0].model_copy(update=unchecked or {})
     contexts = None if settings.tls is None else TlsContexts.read(settings.tls)
+    bank = make_bank(settings.filters, asyncio.get_running_loop().time)
     is_virtual = isinstance(asyncio.get_running_loop(), async_solipsism.EventLoop)
     reception = reception_for(
         settings,
@@ -255,9 +269,10 @@ async def receiving(
         budget=budget or ContentBudget(),
         descriptors=descriptors or Descriptors(20_000),
         tls=contexts,
+        filters=bank,
     )
     if sources:
-        made = RecipientSources(settings)
+        made = RecipientSources(settings, asking)
         await made.read()
         reception.recipients = made.check_for(found)
     server = ReceiverServer(reception, VirtualListener.open if is_virtual else Listener.open)
@@ -269,6 +284,7 @@ async def receiving(
         for client in station.clients:
             await client.close()
         await server.close()
+        await bank.close()
 
 
 def in_a_session(spool: Path, scenario: Callable[[Station, Client], Awaitable[Any]], *commands: str, **settings: Any) -> Any:

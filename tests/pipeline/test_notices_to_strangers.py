@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from shadowrelay.model.replies import Reply
+from shadowrelay.model.tracking import EventId
 from shadowrelay.pipeline.strangers import DSNS_AT_ONCE
 from tests.kit.clock import until
 from tests.kit.nodes import BUSY, EAST, NO_SUCH_USER, OK, Net, in_virtual_time, nodes
@@ -41,6 +42,13 @@ async def test_few_senders_hear_of_mail_that_is_refused(tmp_path: Path) -> None:
         await until(lambda: notified_count(net) + net.nodes[EAST].context.counts.notices_suppressed >= COUNT, 300)
 
         assert DSNS_AT_ONCE <= notified_count(net) < COUNT
+        rows = net.nodes[EAST].log.rows(EventId.SUPPRESSED)
+        assert net.nodes[EAST].context.counts.notices_suppressed == len(rows)
+        assert {("DSN", "rate", SENDER, ("user1@corp.example",))} == {
+            (row.source.value, row.source_context, row.sender, row.recipients) for row in rows
+        }
+        failed = {row.network_message_id for row in net.nodes[EAST].log.rows(EventId.FAIL)}
+        assert {row.network_message_id for row in rows} < failed
 
 
 @pytest.mark.parametrize("client", ["10.0.0.9", ""])

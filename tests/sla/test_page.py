@@ -34,6 +34,16 @@ def page(request: pytest.FixtureRequest) -> Page:
     return page_of(request.param)
 
 
+def of_exchange(summary: dict[str, Any], version: str) -> dict[str, Any]:
+    for server in summary["input"]["servers"]:
+        server["format"] = version
+    return summary
+
+
+def lead_of(summary: dict[str, Any]) -> str:
+    return next(one.text for one in Page(render(summary)).all("p") if one.get("class") == "lead").replace("\xa0", " ")
+
+
 def with_overall(summary: dict[str, Any], **figures: Any) -> dict[str, Any]:
     summary["overall"] |= figures
     return summary
@@ -199,6 +209,30 @@ def test_contrasts_are_at_least_those_of_wcag_aa(scheme: str) -> None:
 
 
 # what it says
+
+
+def test_logs_that_have_nothing_about_takeovers_say_no_server_was_safe() -> None:
+    """Exchange 2010 has no redundancy events; later versions log takeovers, but not their times."""
+    nothing = {"promotions": 0, "messages_promoted": 0, "recipients_duplicated": 0, "recipients_duplicated_unexplained": 0}
+    summaries_of = {
+        version: with_overall(of_exchange(summaries.one_message(), version), **nothing) | {"incidents": []}
+        for version in ("exchange2010", "exchange2013", "exchange2016", "shadowrelay")
+    }
+
+    assert lead_of(summaries_of["exchange2010"]).endswith("; they do not tell whether a server was taken over.")
+    assert "no server was" not in Page(render(summaries_of["exchange2010"])).by_id("happened").text
+    for version in ("exchange2013", "exchange2016", "shadowrelay"):
+        assert lead_of(summaries_of[version]).endswith("; no server was taken over.")
+        assert "Nothing: no server was lost" in Page(render(summaries_of[version])).by_id("happened").text
+
+
+def test_what_exchange_does_not_tell_is_not_called_explained() -> None:
+    summary = with_overall(of_exchange(summaries.demo(), "exchange2016"), recipients_duplicated=5, recipients_duplicated_unexplained=0)
+    summary["causes"]["duplicates"] = {"not told by Exchange": 3, "taken over": 2}
+
+    assert "5 recipients got a message more than once (of 3 of them Exchange's logs do not tell why);" in lead_of(summary)
+    summary["causes"]["duplicates"] = {"taken over": 5}
+    assert "5 recipients got a message more than once (all explained);" in lead_of(summary)
 
 
 def test_the_sections_come_in_their_order(page: Page) -> None:

@@ -7,9 +7,13 @@ import pytest
 import structlog
 
 from shadowrelay.model.client_minute import Counted
+from shadowrelay.model.routing import HostPort
+from shadowrelay.smtp.call_ahead import Asking
 from tests.kit.clients import Client
 from tests.kit.receiving import HELLO, PEER, receiving
+from tests.kit.smtp_servers import ScriptedServer, serving
 from tests.smtp.copies import HELD, a_copy
+from tests.smtp.deliverers import a_deliverer, at, route
 
 NO_SUCH = "550 5.1.1 No such recipient here"
 UNDECIDED = "450 4.2.0 The recipient cannot be verified now, try again later"
@@ -117,3 +121,29 @@ async def test_a_refusal_has_its_reason_in_the_operator_log_and_is_counted(tmp_p
         (line,) = [line for line in logs if line["event"] == "recipient.refused"]
 
     assert ("in", "jane@here.example", NO_SUCH) == (line["connector"], line["recipient"], line["reply"])
+
+
+async def test_a_next_hop_that_is_asked_decides_at_rcpt_and_one_that_is_away_defers(tmp_path: Path) -> None:
+    store = ScriptedServer({"RCPT": lambda line: "250 2.1.5 ok" if "john" in line else "550 5.1.1 no such user"})
+    sources = [{"name": "store", "kind": "call-ahead"}]
+    async with a_deliverer() as deliverer:
+        async with serving(store):
+            asking = Asking(deliverer.questions.ask, lambda address: route(at(store)))
+            async with receiving(tmp_path, sources=sources, asking=asking, recipients="store") as station:
+                client = await station.client_in("EHLO c.example")
+                there = await answers(client, "john@here.example", "jane@here.example", "postmaster@here.example")
+        asking = Asking(deliverer.questions.ask, lambda address: route(HostPort("127.0.0.1", 9)))
+        async with receiving(tmp_path, sources=sources, asking=asking, recipients="store") as station:
+            client = await station.client_in("EHLO c.example")
+            away = await answers(client, "john@here.example")
+
+    assert [ACCEPTED, NO_SUCH, ACCEPTED] == there
+    assert ["450 4.4.1"] == [reply[:9] for reply in away]
+
+
+async def test_what_is_relayed_elsewhere_asks_no_next_hop(tmp_path: Path) -> None:
+    settings = {"recipients": "store", "relay_from": ["127.0.0.0/8", "::1/128"]}
+    async with receiving(tmp_path, sources=[{"name": "store", "kind": "call-ahead"}], **settings) as station:
+        client = await station.client_in("EHLO c.example")
+
+        assert [ACCEPTED] == await answers(client, "a@elsewhere.example")

@@ -17,6 +17,7 @@ from shadowrelay.model.ids import NO_SERVER, MessageId
 from shadowrelay.model.ownership import Choice, Claim, Copy, DiscardEvent, DiscardStatus, Role, Transition
 from shadowrelay.model.queue import FailureKind, QueueKind, ShadowGroup
 from shadowrelay.model.replies import IllegalTransition, LedgerUnavailable
+from shadowrelay.model.survival import Survival
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import claims
 from shadowrelay.pipeline.delivery_rules import LadderStep
@@ -306,3 +307,17 @@ async def test_an_opening_forgets_what_was_handed_over_to_this_node_and_counts_t
         assert {False} == {message.claim.handed for message in loaded}
         assert (ShadowGroup(THERE, THEIR_DATABASE, others_count + 2, 0),) == await ledger.shadow_groups()
         assert counted == {key: count for key, count in kept.items() if count != (0, 0)}
+
+
+async def test_what_would_survive_is_counted_by_the_servers_on_the_lists(tmp_path: Path) -> None:
+    """Unfinished messages: without a copy, with one that was not confirmed, and with a chosen one beside that."""
+    async with a_ledger(tmp_path) as ledger:
+        for copies in COPIES[:3]:
+            await ledger.record_accepted(a_new_message(copies=copies), a_content(b"x"), decided=True)
+        queued = a_new_message(copies=COPIES[3])
+        await ledger.record_accepted(queued, a_content(b"x"), decided=True)
+        await ledger.record_queued(queued.envelope.message_id, tuple(a_retry(hop, frozenset({1})) for hop in NEXT_HOPS[:2]), ())
+
+        assert Survival(4, 4, 0) == await ledger.survival(())
+        assert Survival(4, 2, 1) == await ledger.survival((THERE,))
+        assert Survival(4, 1, 1) == await ledger.survival((THERE, OTHER))

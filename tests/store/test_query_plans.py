@@ -66,6 +66,7 @@ PLANS: dict[str, tuple[Statement, str]] = {
     "counters of a kind": (counters.SELECT_KIND, "counter USING PRIMARY KEY (kind=?)"),
     "counters of Safety Net": (counters.SELECT_SAFETY_NET, "counter USING PRIMARY KEY (kind=? AND name=? AND number>?)"),
     "one counter": (counters.SELECT_ONE, "counter USING PRIMARY KEY (kind=? AND name=? AND number=?)"),
+    "unplaced and listed": (reading.SELECT_UNPLACED_ON_ANY, "SEARCH listing USING PRIMARY KEY (server=? AND message=?)"),
     "retries": (reading.SELECT_RETRIES, "SEARCH retry USING PRIMARY KEY (message=?)"),
     "discards": (reading.SELECT_DISCARDS, "USING INDEX discard_asker (asker=?)"),
     "untold": (reading.SELECT_UNTOLD, "USING INDEX discard_asker (asker=?)"),

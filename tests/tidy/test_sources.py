@@ -45,9 +45,9 @@ def all_settings() -> set[str]:
 def acts_after(setting: str) -> str:
     """As settings/reload.py has it."""
     table, key = setting.split(".")
-    if setting == "tls.peer_revoked":
+    if setting in ("tls.peer_revoked", "tls.certificates"):
         return "SIGHUP"  # `followed_tls`
-    fixed = {"transport": FIXED_TRANSPORT, "send": FIXED_SEND, "receive_connectors": ("name", "listen")}.get(table, ())
+    fixed = {"transport": FIXED_TRANSPORT, "send": FIXED_SEND, "receive_connectors": ("name", "listen", "filters")}.get(table, ())
     return "restart" if table in FIXED_TABLES or key in fixed else "SIGHUP"
 
 

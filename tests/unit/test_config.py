@@ -155,11 +155,19 @@ LISTED = SERVER + '[[recipient_sources]]\nname = "corp"\nkind = "file"\nfile = "
 PROBLEMS = [
     (
         SERVER + '[[recipient_sources]]\nname = "corp"\nkind = "ldap"\n',
-        ["{path}: recipient_sources[0].kind: \"ldap\" is unknown; write one of 'file'"],
+        ["{path}: recipient_sources[0].kind: \"ldap\" is unknown; write one of 'file' or 'call-ahead'"],
     ),
     (
         SERVER + '[[recipient_sources]]\nname = "corp"\nkind = "file"\n',
         ["{path}: recipient_sources[0]: kind file needs file; name the file with the addresses"],
+    ),
+    (
+        LISTED.replace('"file"', '"call-ahead"'),
+        ["{path}: recipient_sources[0]: file is for kind file; remove it, or write kind = 'file'"],
+    ),
+    (
+        LISTED.replace("file = ", "sessions = 5\nfile = "),
+        ["{path}: recipient_sources[0].sessions: 5 is too large; give at most 4"],
     ),
     (
         LISTED + CONNECTOR + 'recipients = ["corp", "staff"]\n',
@@ -177,7 +185,7 @@ PROBLEMS = [
         "zzz = 1\n" + SERVER,
         [
             "{path}: zzz: unknown key; known here: "
-            "server, transport, receive_connectors, recipient_sources, peers, routes, site_links, sites, "
+            "server, transport, receive_connectors, recipient_sources, filters, peers, routes, site_links, sites, "
             "tls, send, back_pressure, tracking, shipping, admin, dns"
         ],
     ),
@@ -394,9 +402,13 @@ def test_the_example_with_every_comment_removed_is_valid_and_says_the_defaults(t
     certificate.private_key_pem.write_to_path(tmp_path / "node.key")
     certificate.cert_chain_pems[0].write_to_path(tmp_path / "client.pem")
     certificate.private_key_pem.write_to_path(tmp_path / "client.key")
+    certificate.cert_chain_pems[0].write_to_path(tmp_path / "mail.pem")
+    certificate.private_key_pem.write_to_path(tmp_path / "mail.key")
     for name in ("peers.pem", "authority.pem"):
         authority.cert_pem.write_to_path(tmp_path / name)
     (tmp_path / "revoked.pem").touch()
+    (tmp_path / "secret").write_text("swordfish")
+    (tmp_path / "secret").chmod(0o600)
 
     expected = load(plain, {})
     everything = load(full, {})
@@ -407,7 +419,7 @@ def test_the_example_with_every_comment_removed_is_valid_and_says_the_defaults(t
         everything.settings.tracking,
     )
     assert expected.settings.receive_connectors == everything.settings.receive_connectors
-    assert {ValueSource.FILE} == set(everything.origins.values())
+    assert {ValueSource.FILE} == {origin for key, origin in everything.origins.items() if ".auth." not in key}
 
 
 def test_thresholds_of_back_pressure_are_shown_with_the_origin_of_each(write: Write) -> None:

@@ -12,14 +12,14 @@ from pyspark.sql import functions as F
 
 from shadowrelay.sla.figures.exact import is_counted
 from shadowrelay.sla.figures.rows import instant_of_server, is_event, is_own, is_promotion
-from shadowrelay.sla.objectives import LOG_ENDS, NO_END
+from shadowrelay.sla.objectives import LOG_ENDS, NO_END, NOT_TOLD
 
 # ---- duplicates, losses, orphans
 
 LEFT_AT_END = "left when the log ends"
 DATABASE_LOST = ("DatabaseChanged", "DatabaseRolledBack")
 UNEXPLAINED = "unexplained"
-TAKEN_OVER, SAFETY_NET, RECEIVED_AGAIN, NOT_TOLD = "taken over", "Safety Net", "received again", "not told by Exchange"
+TAKEN_OVER, SAFETY_NET, RECEIVED_AGAIN = "taken over", "Safety Net", "received again"
 
 
 def duplicates(recipients: DataFrame, lines: DataFrame, *, together_us: int) -> DataFrame:

@@ -25,12 +25,14 @@ from shadowrelay.sla.page.verdicts import (
     budgets,
     changed,
     changed_times,
+    explained,
     failures,
     headline,
     kind_of,
     promise,
     sign_of,
     targets,
+    tells,
     unknowable,
     whose,
 )
@@ -78,7 +80,7 @@ def templates() -> Environment:
             wording.duration,
             wording.seconds_between,
         ),
-        *(wording.milliseconds, wording.utc, kind_of, sign_of, actual, promise, changed, failures, exposure, slow_causes),
+        *(wording.milliseconds, wording.utc, kind_of, sign_of, actual, promise, changed, failures, tells, explained, exposure, slow_causes),
         *(trace_id, policy_hash),
     )
     environment.globals.update({function.__name__: function for function in functions}, labels=labels)

@@ -182,7 +182,7 @@ EVENTS = {
     "MODERATORREJECT": "refused by a moderator",
     "MODERATIONEXPIRE": "no moderator decided",
     "DROP": "dropped, without a notice",
-    "SUPPRESSED": "not sent, by Exchange's choice",
+    "SUPPRESSED": "not sent, by the server's choice",
     "DUPLICATEDELIVER": "already delivered, not repeated",
 }
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shadowrelay.sla.objectives import SAFETY, SPEED, has_too_few
+from shadowrelay.sla.objectives import NO_REDUNDANCY_EVENTS, NOT_LOGGED, NOT_TOLD, SAFETY, SPEED, has_too_few
 from shadowrelay.sla.page.cautions import unseen
 from shadowrelay.sla.page.labels import COUNTED, FORMATS, OBJECTIVES, TIMES, UNITS
 from shadowrelay.sla.page.summary_types import KindVerdict, Objective, Summary
@@ -88,6 +88,20 @@ def whose(summary: Summary) -> str:
         return ""
     parts = [f"{name} ({counted(number, 'server')})" for name, number in sorted(numbers.items())]
     return f"These are logs of {' and '.join(parts)}."
+
+
+def tells(summary: Summary, figure: str) -> bool:
+    """Whether the logs have rows about it. The times of Exchange's takeovers alone are missing in its later versions."""
+    formats = {one["format"] for one in summary["input"]["servers"]} - {""}
+    return not formats or any(NOT_LOGGED.get(each, {}).get(figure) != NO_REDUNDANCY_EVENTS for each in formats)
+
+
+def explained(summary: Summary) -> str:
+    """Whether the duplicates have causes: 2 of them unexplained; of 3 of them Exchange's logs do not tell why; all explained."""
+    unexplained, untold = summary["overall"]["recipients_duplicated_unexplained"], summary["causes"]["duplicates"].get(NOT_TOLD, 0)
+    parts = [f"{count(unexplained)} of them unexplained"] if unexplained else []
+    parts += [f"of {count(untold)} of them Exchange's logs do not tell why"] if untold else []
+    return "; ".join(parts) or "all explained"
 
 
 def unknowable(summary: Summary) -> list[tuple[list[str], list[str], str]]:

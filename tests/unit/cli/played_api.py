@@ -1,6 +1,7 @@
 """In place of `NodeClient`, what a test has its nodes answer."""
 
-from typing import Self, TypeVar
+from collections.abc import Sequence
+from typing import Any, Self, TypeVar
 
 import pytest
 
@@ -18,6 +19,12 @@ class PlayedClient:
 
     def __exit__(self, *_: object) -> None:
         return None
+
+    def node(self) -> dict[str, Any]:
+        return {"name": "played.example"}
+
+    def if_lost(self, servers: Sequence[str], ids_max: int = 0) -> dict[str, Any]:
+        raise api_client.NodeError("no such path", 404)  # of a node of an older version
 
 
 def play(monkeypatch: pytest.MonkeyPatch, client: Client) -> Client:

@@ -330,7 +330,7 @@ def test_a_peer_that_answers_is_forgotten_only_by_force(node: FakeClient) -> Non
 
     assert (1, 0) == (refused.exit_code, forced.exit_code)
     assert "MX2.example answers (heard 1s ago) and holds 2 of our messages" in refused.stderr
-    assert [("mx2.example", True)] == node.asked[2:], "the refused command has asked for nothing"
+    assert [("mx2.example", True)] == [one for one in node.asked if one[0] == "mx2.example"], "the refused command has asked for nothing"
 
 
 @pytest.mark.parametrize(("answer", "code", "asked"), [("y", 0, [("mx2.example", True)]), ("n", 1, [])])
@@ -341,7 +341,7 @@ def test_at_a_terminal_it_is_asked_whether_a_peer_that_answers_shall_be_forgotte
 
     result = CliRunner().invoke(app, ["peers", "forget", "mx2.example"], input=f"{answer}\n")
 
-    assert (code, asked) == (result.exit_code, node.asked[1:])
+    assert (code, asked) == (result.exit_code, [one for one in node.asked if one[0] == "mx2.example"])
     assert "they might be delivered twice. Forget it all the same? [y/N]" in result.output
 
 

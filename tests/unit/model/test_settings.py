@@ -284,3 +284,42 @@ def test_a_client_has_no_limits_unless_they_are_set() -> None:
 def test_limits_for_a_client_have_a_range(key: str, value: object) -> None:
     with pytest.raises(ValidationError):
         ReceiveConnector.model_validate({"name": "in", "listen": "127.0.0.1:0", "limits": {key: value}})
+
+
+def a_filter(**keys: Any) -> dict[str, Any]:
+    return {"name": "rspamd", "address": "http://127.0.0.1", **keys}
+
+
+def test_a_filter_has_its_defaults() -> None:
+    (found,) = settings_with(filters=[a_filter()]).filters
+
+    assert ("rspamd", "http://127.0.0.1:11333", timedelta(seconds=20), "defer", 50) == (
+        found.kind,
+        found.address,
+        found.timeout,
+        found.on_failure,
+        found.concurrency,
+    )
+
+
+def test_a_milter_is_not_there_yet() -> None:
+    with pytest.raises(ValidationError, match='is not there yet; use kind = "rspamd"'):
+        settings_with(filters=[a_filter(kind="milter")])
+    with pytest.raises(ValidationError, match="rspamd"):
+        settings_with(filters=[a_filter(kind="spamassassin")])
+
+
+@pytest.mark.parametrize("address", ["", "127.0.0.1:11333", "ftp://x", "http://", "http://x:0", "http://x/path", "http://a b"])
+def test_a_filter_has_a_url(address: str) -> None:
+    with pytest.raises(ValidationError, match="is not the URL of a filter"):
+        settings_with(filters=[a_filter(address=address)])
+
+
+def test_a_connector_names_filters_that_there_are() -> None:
+    def problems(filters: list[str]) -> list[str]:
+        connector = {"name": "in", "listen": "127.0.0.1:0", "filters": filters}
+        return list(consistency.problems(settings_with(receive_connectors=[connector], filters=[a_filter()])))
+
+    assert [] == problems(["rspamd"])
+    assert ["receive_connectors[0].filters[0]: there is no filter spam; write one of these: rspamd"] == problems(["spam"])
+    assert ["receive_connectors[0].filters[1]: rspamd is there more than once; keep one"] == problems(["rspamd", "rspamd"])

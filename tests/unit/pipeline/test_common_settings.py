@@ -7,6 +7,7 @@ import pytest
 
 from shadowrelay.model.ids import BoundaryName, DatabaseId, ServerName
 from shadowrelay.model.peers import PeerIdentity
+from shadowrelay.model.values import replace
 from shadowrelay.pipeline.common_settings import COMMON, common_settings, differences
 from shadowrelay.settings.values import Transport
 
@@ -50,3 +51,12 @@ def test_what_a_peer_of_another_version_does_not_say_or_says_otherwise_does_not_
 
     assert [{}, {}] == [differences(Transport(), each) for each in (newer, newer_said)]
     assert {"safety_net_hold_time": ("2d", "never")} == differences(Transport(), strange)
+
+
+def test_a_peer_that_has_no_login_or_another_one_differs_and_one_that_says_nothing_does_not() -> None:
+    here = {"routes_tls": "a" * 16, "routes_auth": "b" * 10}
+    assert here.items() <= dict(common_settings(Transport(), here)).items()
+
+    without = replace(told(), common=common_settings(Transport(), {"routes_tls": "a" * 16, "routes_auth": "none"}))
+    assert {"routes_auth": ("b" * 10, "none")} == differences(Transport(), without, here)
+    assert {} == differences(Transport(), told(), here)

@@ -15,7 +15,8 @@ ID = MessageId("0c8aa5f0-3f9d-4a0b-9d69-0d9f3a1d2b11")
 def test_it_names_both_servers_the_message_and_the_time():
     expected = (
         b"Received: from mx1.east.example by mx1.west.example\r\n"
-        b"\twith ShadowRedundancy id 0c8aa5f0-3f9d-4a0b-9d69-0d9f3a1d2b11;\r\n"
+        b"\twith ShadowRedundancy id 0c8aa5f0-3f9d-4a0b-9d69-0d9f3a1d2b11\r\n"
+        b"\t(client said by mx1.east.example);\r\n"
         b"\tThu, 5 Mar 2026 07:08:09 +0000\r\n"
     )
     assert expected == promotion_header(ServerName("mx1.east.example"), ServerName("mx1.west.example"), ID, NOW)
