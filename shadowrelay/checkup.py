@@ -6,6 +6,7 @@ All trials run at once, each bounded, so that a dead host costs seconds. Nothing
 """
 
 import asyncio
+import hashlib
 import os
 import socket
 import ssl
@@ -13,12 +14,15 @@ import statistics
 import tempfile
 import time
 from collections.abc import Awaitable, Sequence
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 
 from shadowrelay.admin.api_client import Json, NodeClient, NodeError, client_of_peer
 from shadowrelay.admin.token import read_token
 from shadowrelay.machine import LinuxMachine
+from shadowrelay.model.ids import NO_MESSAGE
+from shadowrelay.model.message import Content, Envelope, Recipient
 from shadowrelay.model.protection import Protection
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.model.routing import HostPort
@@ -26,12 +30,13 @@ from shadowrelay.model.values import dataclass
 from shadowrelay.settings import certificates, configuration, places
 from shadowrelay.settings.configuration import LoadedSettings
 from shadowrelay.settings.texts import format_next_hop, rounded_size
-from shadowrelay.settings.values import Peer, Settings
+from shadowrelay.settings.values import Filter, OnFailure, Peer, Settings
 from shadowrelay.smtp import recipient_file
 from shadowrelay.smtp.client import ConnectOptions, TlsFailed, TlsUse, open_session
 from shadowrelay.smtp.client_session import TLS_FAILED, SessionBroken
 from shadowrelay.smtp.host_names import HostNames, Lookups, NoAddress, name_server_failure
 from shadowrelay.smtp.logins import LoginFailed
+from shadowrelay.smtp.mail_filters import FilterFailed, Passage
 from shadowrelay.smtp.route_sessions import RouteSessions
 from shadowrelay.smtp.tls import TlsContexts, opportunistic_context
 from shadowrelay.trust import REVOKED, PeerTrust
@@ -40,6 +45,7 @@ TRIAL_SECONDS = 10.0  # for each name, and for each step of a session
 SYNCS_COUNT = 20
 SYNC_SECONDS_SLOW = 0.02  # a message needs two syncs on its way to the 250
 BLOCK = 4096
+TRIAL = b"From: postmaster\r\nSubject: trial\r\n\r\nA trial of the filter.\r\n"
 LOOKS_APART_SECONDS = 3.0  # at a peer's clock: a per cent of this is longer than a look takes
 RATE_TOLERANCE = 0.01  # docs/design.md 6.4: leases rely on it
 
@@ -75,6 +81,7 @@ async def examine(loaded: LoadedSettings) -> list[Finding]:
         *(_name_server(server, settings.server.name) for server in settings.dns.nameservers),
         *(_peer(settings, contexts, peer, hosts) for peer in settings.peers),
         *(_next_hop(settings, host, protection, hosts) for host, protection in _next_hops(settings)),
+        *(_filter(each) for each in settings.filters),
         asyncio.to_thread(_running_node, settings),
         *(asyncio.to_thread(_clock, settings, peer) for peer in settings.peers if peer.admin),
     ]
@@ -188,6 +195,22 @@ async def _name_server(server: HostPort, name: str) -> list[Finding]:
 
 
 # ---- other servers
+
+
+async def _filter(each: Filter) -> list[Finding]:
+    from shadowrelay.smtp.rspamd import Rspamd  # httpx takes a third of a second to import
+
+    subject, mail_filter = f"filter {each.name}", Rspamd(each)
+    envelope = Envelope(NO_MESSAGE, "", (Recipient("postmaster"),), datetime.now(UTC))
+    try:
+        async with asyncio.timeout(TRIAL_SECONDS):
+            verdict = await mail_filter.judge(Passage(envelope, Content(len(TRIAL), hashlib.sha256(TRIAL).digest(), data=TRIAL), 0))
+    except (FilterFailed, OSError) as error:
+        text = f"no verdict: {error or 'timed out'}; mail is {'deferred' if each.on_failure is OnFailure.DEFER else 'accepted without it'}"
+        return [Finding(Severity.ERROR, subject, text, f"start it at {each.address}, or correct its address")]
+    finally:
+        await mail_filter.close()
+    return [Finding(Severity.OK, subject, f"gives verdicts ({verdict.label})")]
 
 
 async def _peer(settings: Settings, contexts: TlsContexts | None, peer: Peer, hosts: HostNames) -> list[Finding]:

@@ -19,12 +19,15 @@ import uvloop
 from shadowrelay import __version__, credentials
 from shadowrelay.admin.api import make_application
 from shadowrelay.admin.audit import AuditTrail
+from shadowrelay.admin.guard import guarded
 from shadowrelay.admin.metrics import PrometheusMetrics
 from shadowrelay.admin.people import People
 from shadowrelay.admin.server import AdminServer
 from shadowrelay.admin.token import read_or_create_token
 from shadowrelay.bounded import BoundedCalls, in_thread
+from shadowrelay.console.acts import add_acts
 from shadowrelay.console.pages import Desk, add_login, add_pages
+from shadowrelay.console.streams import add_streams
 from shadowrelay.machine import LinuxMachine
 from shadowrelay.memory import ContentBudget, FreedMemory
 from shadowrelay.model.client_minute import ClientView, Counted
@@ -60,9 +63,10 @@ from shadowrelay.smtp.resolver import DnsResolver
 from shadowrelay.smtp.tls import TlsContexts, opportunistic_context
 from shadowrelay.store.ledger import SqliteLedger
 from shadowrelay.tracking import operator_log
+from shadowrelay.tracking.event_tap import TAP
 from shadowrelay.tracking.operator_log import LineLogger
 from shadowrelay.tracking.shipper import make_tracking
-from shadowrelay.trust import names_in
+from shadowrelay.trust import chain_of, names_in
 
 RENAME_AGAIN_SECONDS = 1.0
 GRACE_SECONDS = 30.0  # SIGTERM: for sessions and attempts in progress
@@ -161,6 +165,8 @@ class Node:
         desk = Desk(settings, people, application, token, self._clock.now)
         add_login(application, desk)
         add_pages(application, desk)
+        add_acts(application, desk)
+        add_streams(application, desk, TAP, guarded(people, trail))
         admin = [AdminServer(application, listens[0])]
         admin += [AdminServer(application, listen, self._admin_tls, self._peers_in) for listen in listens[1:]]
         for server in admin:
@@ -587,8 +593,7 @@ class Node:
     def _peers_in(self, session: ssl.SSLObject) -> frozenset[str] | None:
         """The nodes whose certificate the client of this connection has; None if that was revoked."""
         assert self._tls is not None
-        certificate = session.getpeercert(True)
-        if certificate and (reason := self._tls.trust.refusal(certificate)):
+        if reason := self._tls.trust.refusal(chain_of(session)):
             _log.warning("admin.certificate_refused", reason=reason, names=sorted(names_in(session.getpeercert())))
             return None
         return names_in(session.getpeercert()) & {self._settings.server.name, *(peer.name for peer in self._settings.peers)}

@@ -7,9 +7,10 @@ revocation lists is not used: it refuses every peer as soon as a list is out of 
 
 import re
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -19,6 +20,7 @@ from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.model.values import dataclass
 
 REVOKED = "it was revoked: it is in tls.peer_revoked"
+AUTHORITY_REVOKED = "an authority that signed it was revoked: it is in tls.peer_revoked"
 _PEM = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----.*?-----END \1-----", re.DOTALL)
 _FINGERPRINT = re.compile(
     r"(?:sha256 fingerprint=)?((?:[0-9a-f]{2}:?){31}[0-9a-f]{2})"
@@ -41,6 +43,22 @@ def names_in(certificate: object) -> frozenset[str]:
     if not isinstance(certificate, dict):
         return frozenset()
     return frozenset(value.lower() for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS" and "*" not in value)
+
+
+Chain = tuple[bytes, ...]
+"""Certificates (DER): the bearer's, who signed it, and so on to an authority. Empty: none was shown."""
+
+
+def chain_of(tls: ssl.SSLObject | ssl.SSLSocket) -> Chain:
+    """What the other end has shown, as it was verified; its own certificate alone where nothing more is known."""
+    own = tls.getpeercert(True)
+    if own is None:
+        return ()
+    if hasattr(tls, "get_verified_chain"):  # since Python 3.13
+        return (own, *[bytes(each) for each in tls.get_verified_chain()[1:]])
+    # before, the same function is there, but not public; without it only the bearer's own certificate could be revoked
+    verified: Sequence[Any] = getattr(getattr(tls, "_sslobj", None), "get_verified_chain", list)() or ()
+    return (own, *[ssl.PEM_cert_to_DER_cert(each.public_bytes()) for each in verified[1:]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,30 +90,31 @@ class PeerTrust:
             raise ConfigurationError(f"tls.peer_revoked: {revoked} cannot be read ({reason}); an empty file revokes nothing") from exc
         return cls(authorities, *_revoked(revoked, text, authorities))
 
-    def refusal(self, certificate: bytes | None) -> str:
-        """Why the bearer of this certificate (DER) is no peer, although it was verified; "" if nothing is known against it."""
-        if not certificate or not (self.fingerprints or self.serials):
-            return ""
-        if sha256(certificate).hexdigest() in self.fingerprints:
-            return REVOKED
-        if self.serials:
-            leaf = x509.load_der_x509_certificate(certificate)
-            if (leaf.issuer.public_bytes(), leaf.serial_number) in self.serials:
-                return REVOKED
+    def refusal(self, chain: Chain) -> str:
+        """Why who has shown this is no peer, although it was verified; "" if nothing is known against it."""
+        for number, certificate in enumerate(chain if self.fingerprints or self.serials else ()):
+            reason = REVOKED if number == 0 else AUTHORITY_REVOKED
+            if sha256(certificate).hexdigest() in self.fingerprints:
+                return reason
+            if self.serials:
+                read = x509.load_der_x509_certificate(certificate)
+                if (read.issuer.public_bytes(), read.serial_number) in self.serials:
+                    return reason
         return ""
 
-    def refusal_of_session(self, certificate: bytes | None, before: "PeerTrust") -> str:
+    def refusal_of_session(self, chain: Chain, before: "PeerTrust") -> str:
         """The same about an open session, when the files were read again: it must still be of an authority, if one is gone."""
-        if (reason := self.refusal(certificate)) or not certificate or set(before.authorities) <= set(self.authorities):
+        if (reason := self.refusal(chain)) or not chain or set(before.authorities) <= set(self.authorities):
             return reason
-        leaf = x509.load_der_x509_certificate(certificate)
-        return "" if any(_has_signed(one, leaf) for one in self.authorities) else "no authority in tls.peer_authority has signed it"
+        shown = [x509.load_der_x509_certificate(each) for each in chain]
+        is_signed = any(_has_signed(one, each) for one in self.authorities for each in shown)
+        return "" if is_signed else "no authority in tls.peer_authority has signed it"
 
     def refusal_of_server(self, tls: ssl.SSLObject | ssl.SSLSocket, name: str) -> str:
         """Why the server at the other end of this connection, which OpenSSL has verified, is not the peer with this name; "" if it is."""
         if name.rstrip(".").lower() not in (names := names_in(tls.getpeercert())):
             return f"its certificate is for {', '.join(sorted(names)) or 'no name'}, not for {name}"
-        return self.refusal(tls.getpeercert(True))
+        return self.refusal(chain_of(tls))
 
 
 class CheckedContext(ssl.SSLContext):
@@ -108,7 +127,7 @@ class CheckedContext(ssl.SSLContext):
         """Raises: ssl.SSLCertVerificationError."""
         wrapped: ssl.SSLSocket = super().wrap_socket(*arguments, **named)  # type: ignore[arg-type]
         name = str(named.get("server_hostname") or "")
-        if reason := self.trust.refusal_of_server(wrapped, name) if self.is_named else self.trust.refusal(wrapped.getpeercert(True)):
+        if reason := self.trust.refusal_of_server(wrapped, name) if self.is_named else self.trust.refusal(chain_of(wrapped)):
             wrapped.close()
             raise not_verified(reason)
         return wrapped

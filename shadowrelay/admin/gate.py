@@ -34,9 +34,12 @@ HEADER_OCTETS_MAX = 16 * 1024  # request line and header fields
 BODY_OCTETS_MAX = 64 * 1024  # requests of the API have at most a few hundred
 BODY_SECONDS = 10.0
 REQUESTS_MAX = 32  # concurrent; their responses are computed
+STREAMS_MAX = 50  # open pages, and programs that follow the events
 SCRAPES_MAX = 8  # concurrent; a scraper sends one every few seconds
 HEALTH = "/health/"
 METRICS = "/metrics"
+LIVE_STREAM = "/live"
+EVENTS = "/api/v1/events"
 
 _HOST = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]+)(?::\d*)?", re.ASCII)  # RFC 9112 3.2: a name or an address, and optionally a port
 
@@ -69,7 +72,7 @@ class Gate:
     def __init__(self, application: ASGIApp, names: Iterable[str]) -> None:
         self._application = application
         self._names = frozenset(name.lower().removesuffix(".") for name in names)
-        self._running: MutableMapping[str, int] = {HEALTH: 0, METRICS: 0, "": 0}
+        self._running: MutableMapping[str, int] = dict.fromkeys((HEALTH, METRICS, LIVE_STREAM, ""), 0)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check and pass on one request."""
@@ -97,12 +100,18 @@ class Gate:
         size = headers.get("content-length", "0")
         if decimal(size, BODY_OCTETS_MAX) is None:
             return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"more than {BODY_OCTETS_MAX} octets", {"Connection": "close"}
-        if kind != HEALTH and self._running[kind] >= (SCRAPES_MAX if kind == METRICS else REQUESTS_MAX):
+        if kind != HEALTH and self._running[kind] >= _most(kind):
             return HTTPStatus.SERVICE_UNAVAILABLE, "too many requests at one time", {"Retry-After": "1"}
         return None
 
 
+def _most(kind: str) -> int:
+    return SCRAPES_MAX if kind == METRICS else STREAMS_MAX if kind == LIVE_STREAM else REQUESTS_MAX
+
+
 def _kind(path: str) -> str:
+    if path in (LIVE_STREAM, EVENTS):
+        return LIVE_STREAM
     return HEALTH if path.startswith(HEALTH) else METRICS if path == METRICS else ""
 
 

@@ -80,7 +80,7 @@ def guarded(people: People, trail: AuditTrail) -> type[APIRoute]:
             inner = super().get_route_handler()
 
             async def handler(request: Request) -> Response:
-                person = await person_asking(people, request)
+                person = request.state.person = await person_asking(people, request)
                 right = right_for(request)
                 if request.method in ("GET", "HEAD"):
                     _require(person, right)

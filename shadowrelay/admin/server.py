@@ -20,8 +20,8 @@ from shadowrelay.admin.gate import HEADER_OCTETS_MAX
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.model.routing import HostPort
 
-CONNECTIONS_MAX = 64  # a console and a scraper need a few. A further connection replaces another
-CONNECTIONS_PER_ADDRESS_MAX = 48  # more than gate.REQUESTS_MAX and SCRAPES_MAX; no address can use all
+CONNECTIONS_MAX = 128  # consoles with their streams, and scrapers. A further connection replaces another
+CONNECTIONS_PER_ADDRESS_MAX = 104  # more than gate.REQUESTS_MAX, STREAMS_MAX and SCRAPES_MAX; no address can use all
 REQUEST_SECONDS = 10.0  # to receive a whole request, from the connection or the previous response; also for a TLS handshake
 HANDSHAKES_MAX = 32  # at once. A further one replaces the oldest
 ANSWER_SECONDS = 60.0  # for the response to be sent and read by the client
@@ -189,6 +189,11 @@ class _Connection(H11Protocol):
         return self.cycle is None or self.cycle.response_complete
 
     @property
+    def is_stream(self) -> bool:
+        """Whether it has a response that may last: who does not read it is dropped there."""
+        return not self.is_waiting and bool(self.cycle.scope.get("state", {}).get("is_stream"))
+
+    @property
     def waiting_since(self) -> float:
         """Loop time of the connection, or of the last request or response."""
         return self._since
@@ -217,7 +222,9 @@ class _Connection(H11Protocol):
 
     def _look(self) -> None:
         ends_at = self._since + (REQUEST_SECONDS if self.is_waiting else ANSWER_SECONDS)
-        if ends_at <= self.loop.time():
+        if self.is_stream:
+            self._timer = self.loop.call_later(REQUEST_SECONDS, self._look)
+        elif ends_at <= self.loop.time():
             self.transport.abort()
         else:
             self._timer = self.loop.call_at(min(ends_at, self.loop.time() + REQUEST_SECONDS), self._look)

@@ -14,7 +14,7 @@ def token(
     role: Annotated[AdminRole, typer.Option("--role", help="What the person may do.")] = AdminRole.VIEWER,
     as_json: AsJson = False,
 ) -> None:
-    """Make a token for console, API and commands, and its table for the configuration of all nodes."""
+    """Make a person's token, and the table of it for all nodes."""
     from shadowrelay.admin.people import hashed
 
     made = secrets.token_urlsafe(32)

@@ -70,12 +70,13 @@ def status(
 
 
 def _wait(nodes: Nodes, patience: float) -> None:
-    """Until mail is redundant and all peers are reached, at most so many seconds. What is waited for is said once."""
+    """Until mail is redundant and all peers are reached, at most so many seconds. What is waited for is said once. A node of an older
+    version is not waited for: it never says it."""
     said, until = "", time.monotonic() + patience
     while time.monotonic() < until:
         answers = nodes.try_to_ask(look)
         found = summary(answers)
-        if found["is_redundant"] and not found["unreached"] and found["nodes"]:
+        if (found["is_redundant"] or found["older"]) and not found["unreached"] and found["nodes"]:
             return
         reason = "; ".join(map(in_words, found["unreached"])) or (str(found["sentence"]) if found["nodes"] else "no node answers yet")
         if reason != said:

@@ -26,14 +26,15 @@ def look(client: "NodeClient") -> Json:
 
 def summary(answers: Sequence[NodeAnswer]) -> Json:
     """One document: `is_redundant`, a `sentence` for it, the `nodes`, who `holds` copies for whom, who is `unreached` by whom, and whose
-    part is `missing`."""
+    part is `missing`. `older`: the nodes for whose silence alone it is not redundant, because their version never says it."""
     said = [answer.said for answer in answers if answer.said]
     new_mail = {row["node"]["name"]: row["node"].get("new_mail") or OLDER_API for row in said}
 
     def nodes_with(outcome: NewMail) -> list[str]:
         return [name for name, one in new_mail.items() if one["outcome"] == outcome]
 
-    refusing, unknown = nodes_with(NewMail.REFUSED), nodes_with(NewMail.UNKNOWN)
+    older = [row["node"]["name"] for row in said if not row["node"].get("new_mail")]
+    refusing, unknown = nodes_with(NewMail.REFUSED), [name for name in nodes_with(NewMail.UNKNOWN) if name not in older]
     alone = [name for name in nodes_with(NewMail.FEWER) if not new_mail[name]["takers_count"]]
     fewer = [
         f"{new_mail[name]['takers_count']} of {new_mail[name]['copies_wanted']} on {name}"
@@ -56,11 +57,14 @@ def summary(answers: Sequence[NodeAnswer]) -> Json:
         sentence = "NEW MAIL IS NOT REDUNDANT " + "; ".join(f"on {' and '.join(names)}: {reason}" for names, reason in reasons if names)
     elif unknown:
         sentence = f"NEW MAIL MAY NOT BE REDUNDANT on {' and '.join(unknown)}: it is not known whether enough peers take copies"
+    elif older:
+        sentence = f"NEW MAIL MAY NOT BE REDUNDANT on {' and '.join(older)}: an older version, which does not say whether peers take copies"
     elif fewer:
         sentence = f"New mail has fewer copies than shadow_copies asks for: {', '.join(fewer)}"
     else:
         sentence = f"New mail is redundant{' on the nodes that answered' if any(answer.error for answer in answers) else ''}"
-    is_redundant = not (refusing or alone or disabled or unknown)
+    is_well = not (refusing or alone or disabled or unknown)
+    is_redundant = is_well and not older
     if uncopied and is_redundant:
         sentence += f"; no copies are made on {' and '.join(uncopied)}, as redundancy of the receive connectors says"
     extra = (*_shared_fates(said), *map(in_words, unreached), *_held_for_no_peer(said), *_untold(said), *_shed(said))
@@ -68,6 +72,7 @@ def summary(answers: Sequence[NodeAnswer]) -> Json:
     return {
         "is_redundant": is_redundant,
         "sentence": sentence,
+        "older": older if is_well else [],
         "nodes": [_node_of(row) for row in said],
         "holds": [_holding(row, peer) for row in said for peer in row["peers"] if peer["held_for_count"] or not peer["is_reachable"]],
         "unreached": unreached,

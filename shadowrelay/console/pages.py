@@ -262,6 +262,14 @@ def add_pages(application: FastAPI, desk: Desk) -> None:
         headers = {"Content-Disposition": f'attachment; filename="{message_id.lower()}.eml"'}
         return Response(content, media_type="application/octet-stream", headers=headers)
 
+    @router.get("/safety-net")
+    async def safety_net(request: Request) -> Response:
+        """Requests to deliver again."""
+        session = request.state.session
+        answers = await desk.nodes.ask(lambda client: client.resubmit_requests())
+        rows = [{"node": answer.name, **row} for answer in answers for row in answer.said or ()]
+        return await shown(request, "Safety Net", "safety_net", {"rows": desk.seen(session, rows), "missing": missing(answers)})
+
     @router.get("/audit")
     async def audit(request: Request) -> Response:
         """Who changed what."""

@@ -6,7 +6,7 @@ from shadowrelay.model.routing import HostPort
 from shadowrelay.pipeline.router import routes_of
 from shadowrelay.pipeline.site_links import in_words, sites_of
 from shadowrelay.settings.texts import format_duration
-from shadowrelay.settings.values import Preference, ReceiveConnector, Redundancy, Route, Settings, WithoutLease
+from shadowrelay.settings.values import OnFailure, Preference, ReceiveConnector, Redundancy, RelayRights, Route, Settings, WithoutLease
 
 
 def promises(settings: Settings) -> list[str]:
@@ -147,6 +147,13 @@ def _about_senders(settings: Settings) -> Iterator[str]:
             yield f"At {connector.listen} {', and '.join(rights)}. Other recipients are refused (550)."
         else:
             yield f"At {connector.listen} only peers are served: all other recipients are refused (550)."
+        if named_by := connector.proxy_from + connector.xclient_from:
+            whose = "the one named" if connector.relay_rights is RelayRights.CLIENT else "that of the connection"
+            yield f"At {connector.listen} {_listed(named_by)} may name another client; the address that decides who may relay is {whose}."
+        for name in connector.filters:
+            (found,) = [each for each in settings.filters if each.name == name]
+            without = "deferred (451)" if found.on_failure is OnFailure.DEFER else "accepted unfiltered"
+            yield f"At {connector.listen} mail passes the filter {name} before its copy is made; without a verdict of it, it is {without}."
 
 
 def _about_delivery(settings: Settings) -> Iterator[str]:

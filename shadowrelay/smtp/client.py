@@ -36,7 +36,7 @@ from shadowrelay.smtp.client_session import (
     reason_of,
 )
 from shadowrelay.smtp.limits import client_ip
-from shadowrelay.trust import PeerTrust, not_verified
+from shadowrelay.trust import Chain, PeerTrust, chain_of, not_verified
 
 CONNECT_SECONDS = 30.0  # our choice: a dead address must not delay an attempt by the usual five minutes
 GREETING_SECONDS = 300.0  # RFC 5321 4.5.3.2.1
@@ -121,7 +121,7 @@ class Opened:
     address: str = ""  # the server's, as a client of ours would have it
     called: str = ""  # the server's name for itself, in its reply to EHLO
     is_of_client: bool = False  # it was given to one client by XCLIENT
-    certificate: bytes | None = None  # the server's (DER), where it was verified
+    shown: Chain = ()  # the server's certificate, where it was verified
     tls_failure: "TlsFailed | None" = None  # why there is no TLS, although the server offers it
     tls: str = ""  # what protects it, like "TLSv1.3,verified"
     login: str = ""  # mechanism and user of AUTH
@@ -187,7 +187,7 @@ async def _open(host: HostPort, name: str, options: ConnectOptions, tls: TlsUse,
             is_verified = options.trust is not None or options.refusal is not None
             opened.tls = f"{session.version() or 'TLS'}{',verified' if is_verified else ''}"
             if options.trust is not None:
-                opened.certificate = session.getpeercert(True)
+                opened.shown = chain_of(session)
         if early:
             await _greet_early(opened, options, early)
         return opened

@@ -262,7 +262,7 @@ class SmtpPeerLink:
             return
 
         def refused(opened: Opened) -> bool:
-            return bool(trust.refusal_of_session(opened.certificate, before))
+            return bool(trust.refusal_of_session(opened.shown, before))
 
         control = [] if self._control is None else [self._control.opened]
         ended = [opened for opened in (*control, *self._delivering) if opened.pipeline.is_usable and refused(opened)]

@@ -41,7 +41,7 @@ from shadowrelay.smtp.limits import (
     XSHADOW_FIRST,
 )
 from shadowrelay.smtp.reception import Reception, SessionState
-from shadowrelay.trust import PeerTrust, names_in
+from shadowrelay.trust import Chain, PeerTrust, chain_of, names_in
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class PeerTransaction:
 class PeerPart:
     """What one session knows of its client as a peer, and what it allows it."""
 
-    __slots__ = ("_answered_awake", "_certificate", "_has_refused", "_proved_names", "_reception", "_state", "heard_at", "identity")
+    __slots__ = ("_answered_awake", "_has_refused", "_proved_names", "_reception", "_shown", "_state", "heard_at", "identity")
 
     def __init__(self, reception: Reception, state: SessionState) -> None:
         self._reception = reception
@@ -79,7 +79,7 @@ class PeerPart:
         self._proved_names: frozenset[str] = frozenset()
         self._answered_awake: float | None = None
         self._has_refused = False  # among the replies not written yet is a refusal
-        self._certificate: bytes | None = None  # of the client, DER
+        self._shown: Chain = ()  # by the client
         self.identity: PeerIdentity | None = None  # since its XSHADOW hello; `state.peer` is its name
         self.heard_at = 0.0  # the reader's `progress_at` at the last command that was reported to `heard`
 
@@ -91,16 +91,16 @@ class PeerPart:
         self.identity = None
         self._state.peer = ""
         self._proved_names = frozenset()
-        self._certificate = session.getpeercert(True)
+        self._shown = chain_of(session)
         tls = self._reception.tls
-        if self._certificate and tls is not None and (reason := tls.trust.refusal(self._certificate)):
+        if self._shown and tls is not None and (reason := tls.trust.refusal(self._shown)):
             return reason
         self._proved_names = names_in(session.getpeercert()) & self._reception.peers.keys()
         return ""
 
     def reread(self, trust: PeerTrust, before: PeerTrust) -> str:
         """The files of [tls] were read again: why the certificate of this open session counts no more; "" if it does."""
-        reason = trust.refusal_of_session(self._certificate, before)
+        reason = trust.refusal_of_session(self._shown, before)
         if reason:
             self._proved_names = frozenset()
         return reason

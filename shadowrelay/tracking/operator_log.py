@@ -26,6 +26,7 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from shadowrelay.model.printable import escaped, printable
+from shadowrelay.tracking.event_tap import TAP
 
 SECRET_KEYS = frozenset({"authorization", "auth", "password", "token", "secret", "body", "content", "credentials"})
 LEFT_OUT = "[left out]"
@@ -234,6 +235,7 @@ def configure(level: str = "info", *, json: bool = True, stream: BinaryIO | None
         _stamp,
         _tracebacks(_structured_tracebacks() if json else structlog.processors.format_exc_info),
         redact,
+        TAP,
     ]
     renderers: tuple[Any, ...] = (_render_bytes,) if json else (structlog.dev.ConsoleRenderer(colors=False), _encode)
     structlog.configure(

@@ -8,13 +8,17 @@ import pytest
 
 from shadowrelay.admin.api import make_application
 from shadowrelay.admin.audit import AuditTrail
+from shadowrelay.admin.guard import guarded
 from shadowrelay.admin.metrics import PrometheusMetrics
 from shadowrelay.admin.people import People
+from shadowrelay.console.acts import add_acts
 from shadowrelay.console.pages import Desk, add_login, add_pages
+from shadowrelay.console.streams import add_streams
 from shadowrelay.model.counts import Counts
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.values import replace
 from shadowrelay.settings.values import AdminRole, AdminUser, Settings
+from shadowrelay.tracking.event_tap import EventTap
 from tests.admin.conftest import NOW, READ_ONLY_TOKEN, TOKEN, FakeNode
 from tests.kit.consoles import HASHES
 
@@ -58,7 +62,13 @@ def trail():
 
 
 @pytest.fixture
-def application(node, time, trail):
+def tap():
+    """The events of the node."""
+    return EventTap()
+
+
+@pytest.fixture
+def application(node, time, trail, tap):
     """API and console, with a person of each role."""
     users = tuple(AdminUser.model_validate(user) for user in USERS)
     people = People(TOKEN, READ_ONLY_TOKEN, users)
@@ -67,6 +77,8 @@ def application(node, time, trail):
     desk = Desk(SETTINGS, people, api, TOKEN, lambda: time.now)
     add_login(api, desk)
     add_pages(api, desk)
+    add_acts(api, desk)
+    add_streams(api, desk, tap, guarded(people, trail))
     return api
 
 

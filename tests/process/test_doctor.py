@@ -12,6 +12,7 @@ from shadowrelay.checkup import Finding, Look, Severity, examine, judged_rate
 from shadowrelay.lab.cluster import NodeProcess, Place, free_ports
 from shadowrelay.model.routing import HostPort
 from shadowrelay.settings import cluster_files, configuration
+from tests.kit.played_rspamd import played_rspamd
 from tests.kit.processes import wait_until_peers_know_each_other
 from tests.kit.smtp_servers import HANG, ScriptedServer, name_server, serving
 
@@ -139,6 +140,14 @@ def without_tls(pair: Pair) -> None:
     pair.edit(EAST, 'site = "west"', 'site = "west"\nrequire_tls = false')
 
 
+def a_filter_at(address: str) -> Callable[[Pair], None]:
+    def mistake(pair: Pair) -> None:
+        path = pair.directory / EAST / "node.toml"
+        path.write_text(f'{path.read_text()}\n[[filters]]\nname = "rspamd"\naddress = "{address}"\n')
+
+    return mistake
+
+
 def a_route_to(next_hop: object) -> Callable[[Pair], None]:
     return lambda pair: pair.edit(EAST, "[tracking]", f'[[routes]]\nrecipients = ["*"]\nnext_hop = "{next_hop}"\n\n[tracking]')
 
@@ -154,6 +163,7 @@ MISTAKES = (
     (another_name, "peer mx2.west.example", "mx2.west.example", "DNS names"),
     (without_tls, f"peer {WEST}", "does not offer XSHADOW", "peer_authority"),
     (a_route_to("127.0.0.1:1"), "next hop 127.0.0.1:1", "connection refused", "start it"),
+    (a_filter_at("http://127.0.0.1:1"), "filter rspamd", "no verdict: ConnectError", "start it at http://127.0.0.1:1"),
     (a_file_for_a_directory, "data_directory", "is not a directory", "another"),
     (lambda pair: None, "node at", "it does not run", "start it"),
 )
@@ -210,3 +220,12 @@ async def test_names_and_name_servers(tmp_path: Path, monkeypatch: pytest.Monkey
     assert [True, True] == ["this node itself" in own[subject].text for subject in (f"peer {WEST} at {itself}", f"next hop {itself}")]
     assert "its name is not found" in unknown[f"peer {WEST} at nowhere.example:{address.port}"].text
     assert Severity.ERROR is dead["name server 127.0.0.1:9"].level
+
+
+async def test_a_filter_is_asked_for_a_verdict(tmp_path: Path) -> None:
+    async with a_pair(tmp_path, WEST) as pair, played_rspamd() as played:
+        a_filter_at(played.address)(pair)
+
+        found = await examine(configuration.load(tmp_path / EAST / "node.toml"))
+
+        assert Finding(Severity.OK, "filter rspamd", "gives verdicts (rspamd:no-action:0.10)") in found

@@ -35,6 +35,7 @@ from shadowrelay.protocol.xqdiscard import (
 )
 from shadowrelay.protocol.xshadow import format_hello, parse_commit, parse_envelope, parse_hello, parse_hold
 from shadowrelay.smtp.client import ConnectOptions, TlsUse
+from shadowrelay.smtp.kept_sessions import LIFE_SECONDS_MAX
 from shadowrelay.smtp.peer_link import LinkEvents, SessionLink, SmtpPeerLink
 from tests.kit.clock import PATIENCE_SECONDS, Hands, let_pass, until
 from tests.kit.ledger import NOW, a_content, a_spooled_content, an_envelope
@@ -413,6 +414,31 @@ async def test_an_idle_session_for_copies_is_closed_after_its_time(idle_seconds:
         await link.hold(an_offer(), DEADLINE)
 
     assert expected == len(server.sessions)
+
+
+async def test_a_session_ends_after_half_an_hour_however_busy_it_is(monkeypatch: pytest.MonkeyPatch):
+    """Who has stolen one, or a key that was revoked meanwhile, does not have it for ever. A copy in it is not cut off."""
+    good = lines_of(format_reply_lines(DiscardReply((), 0), 1))
+    server = a_peer({"XQDISCARD": good})
+    async with serving(server), a_link(server) as link:
+        for _ in range(2):
+            await link.hold(an_offer(), DEADLINE)
+            await link.discards(1, 0)
+        assert 2 == len(server.sessions)
+        loop = asyncio.get_running_loop()
+        began, time = loop.time(), loop.time
+        monkeypatch.setattr(loop, "time", lambda: time() + LIFE_SECONDS_MAX - 30 if time() - began < 3600 else time())
+        await link.hold(an_offer(), DEADLINE)
+        await link.discards(1, 0)
+        assert 2 == len(server.sessions)  # not before
+        monkeypatch.setattr(loop, "time", lambda: time() + LIFE_SECONDS_MAX)
+        for _ in range(2):
+            await link.hold(an_offer(), DEADLINE)
+            await link.discards(1, 0)
+        await until(lambda: server.open_count == 2)
+
+        assert 4 == len(server.sessions)
+        assert ["QUIT", "QUIT"] == [session.lines[-1].upper() for session in server.sessions[:2]]
 
 
 async def test_a_commit_is_never_repeated_blindly():

@@ -118,6 +118,18 @@ CASES = (
         NODE + 'relay_from = ["10.0.0.0/8"]\naccepted_domains = ["a.example"]',
         "10.0.0.0/8 may send to anywhere, and anybody may send to a.example",
     ),
+    (
+        NODE + 'proxy_from = ["10.0.0.1"]',
+        "may name another client; the address that decides who may relay is that of the connection.",
+    ),
+    (
+        NODE + 'proxy_from = ["10.0.0.1"]\nrelay_rights = "client"',
+        "10.0.0.1/32 may name another client; the address that decides who may relay is the one named.",
+    ),
+    (
+        NODE + 'filters = ["r"]\n[[filters]]\nname = "r"\naddress = "http://127.0.0.1"',
+        "mail passes the filter r before its copy is made; without a verdict of it, it is deferred (451).",
+    ),
     (NODE, "Mail for all recipients goes where the MX records"),
     (NODE + ROUTE.format("*@a.example", "a:25"), "Mail for *@a.example goes to a:25."),
     (NODE + ROUTE.format("*@a.example", "a:25"), "Mail for all other recipients goes where the MX records"),

@@ -32,7 +32,7 @@ class SearchedNodes:
         self.rows: dict[str, list[dict[str, Any]] | Exception] = {}
         self.asked: list[Any] = []
 
-    def __call__(self, url: str, token: str, *, authority: Path | None = None, name: str = "") -> "SearchedNodes.SearchedNode":
+    def __call__(self, url: str, token: str, **_: object) -> "SearchedNodes.SearchedNode":
         self.asked.append((url, token))
         return self.SearchedNode(self, url)
 

@@ -147,7 +147,22 @@ def test_what_is_not_known_is_not_redundant(nodes: TwoNodes) -> None:
 def test_a_node_of_an_older_version_does_not_say_it(nodes: TwoNodes) -> None:
     nodes.new_mail[EAST] = {}
 
-    assert (1, True) == ((result := run()).exit_code, f"MAY NOT BE REDUNDANT on {EAST}" in result.stdout)
+    assert (1, True) == ((result := run()).exit_code, f"MAY NOT BE REDUNDANT on {EAST}: an older version" in result.stdout)
+
+
+def test_a_node_of_an_older_version_is_not_waited_for_but_what_is_wrong_elsewhere_is(
+    nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In an upgrade node by node: `--wait` stood still for all of its time."""
+    passed: list[float] = []
+    monkeypatch.setattr("shadowrelay.cli.status.time", SimpleNamespace(sleep=passed.append, monotonic=lambda: sum(passed)))
+    nodes.new_mail[EAST] = {}
+
+    assert (1, 0) == (run("--wait", "1m").exit_code, len(passed))
+    nodes.new_mail[WEST] = a_mail("fewer", 0)
+    result = run("--wait", "1m")
+    assert (1, 60) == (result.exit_code, sum(passed))
+    assert f"NEW MAIL IS NOT REDUNDANT on {WEST}: no peer takes copies now" in result.stderr
 
 
 def test_a_third_node_is_enough(nodes: TwoNodes) -> None:

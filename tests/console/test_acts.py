@@ -1,0 +1,170 @@
+"""What people do by the console: said before, done by the API in their name, and taken back where that is possible."""
+
+import re
+
+import pytest
+
+from shadowrelay.console.acts import ACTS
+from shadowrelay.settings.values import AdminRole
+from tests.admin.conftest import ENVELOPE, MX2, NOW, TOKEN, numbered
+from tests.kit.consoles import TOKENS
+
+ID = str(ENVELOPE.message_id)
+QUEUE = r"mx1\x.example"
+DONE = {  # act, what it is on, further fields -> what the node was asked
+    ("queue-suspend", QUEUE): ("suspend queue", f"{QUEUE} by administrator"),
+    ("queue-resume", QUEUE): ("resume queue", f"{QUEUE} by administrator"),
+    ("queue-hold", QUEUE): ("hold queue", f"{QUEUE} by administrator"),
+    ("message-suspend", ID): ("suspend by administrator", ID),
+    ("message-resume", ID): ("resume by administrator", ID),
+    ("message-resubmit", ID): ("resubmit by administrator", ID),
+    ("message-release", ID): ("release", ID),
+    ("message-remove", ID): ("remove with notice", ID),
+    ("message-remove-quietly", ID): ("remove", ID),
+    ("drain", ""): ("drain", ""),
+    ("redirect", ""): ("redirect", "mx2.west.example"),
+    ("request-disable", "1"): ("disable", 1),
+    ("request-enable", "1"): ("enable", 1),
+}
+
+
+def csrf_of(page):
+    return re.search(r'name="csrf" value="([^"]+)"', page.text)[1]
+
+
+async def do(browser, act, on, **more):
+    page = await browser.get("/act", params={"act": act, "on": on, "node": "mx1", "back": "/queues"})
+    assert 200 == page.status_code, page.text
+    fields = {"csrf": csrf_of(page), "act": act, "on": on, "node": "mx1", "back": "/queues", **more}
+    return page, await browser.post("/act", data=fields)
+
+
+@pytest.mark.parametrize(("act", "on"), DONE)
+async def test_an_act_is_done_once_it_was_confirmed_and_not_before(browser, node, act, on):
+    if act.startswith("request"):
+        await make_request(browser)
+    before = list(node.commands)
+    _, response = await do(browser, act, on, to=str(MX2))
+
+    assert (303, "/queues") == (response.status_code, response.headers["location"])
+    assert [*before, DONE[act, on]] == node.commands
+    assert 'role="status"' in (await browser.get("/queues")).text
+    assert 'role="status"' not in (await browser.get("/messages")).text, "it is told once"
+
+
+async def make_request(browser):
+    bearer = {"Authorization": f"Bearer {TOKEN}"}
+    asked = {"from": "2026-11-21T09:00", "to": "2026-11-21T10:00"}
+    assert 200 == (await browser.post("/api/v1/safety-net/requests", params=asked, headers=bearer)).status_code
+
+
+async def test_a_look_at_the_confirmation_changes_nothing(browser, node):
+    for act in ACTS:
+        await browser.get("/act", params={"act": act, "on": QUEUE, "node": "mx1"})
+
+    assert ([], []) == (node.commands, node.forgotten)
+
+
+async def test_the_confirmation_says_what_will_happen_and_to_how_many(browser):
+    text = re.sub(r"<[^>]+>", "", (await browser.get("/act", params={"act": "queue-suspend", "on": QUEUE, "node": "mx1"})).text)
+
+    assert rf"mx1 attempts nothing from {QUEUE} until somebody resumes it" in text
+    assert "It concerns 3 messages" in text
+
+
+async def test_what_can_be_undone_is_offered(browser, node):
+    await do(browser, "queue-suspend", QUEUE)
+    undo = re.search(r'<a href="(/act\?[^"]+)">Undo', (await browser.get("/queues")).text)[1].replace("&amp;", "&")
+
+    assert 200 == (await browser.get(undo)).status_code
+    assert "act=queue-resume" in undo
+
+
+async def test_many_messages_are_chosen_by_a_filter(browser, node):
+    node.stored = [numbered(number) for number in range(1, 4)]
+    page, _ = await do(browser, "messages-suspend", "FromAddress -like '*@corp.example'")
+
+    assert "It concerns 1 message" in re.sub(r"<[^>]+>", "", page.text)  # the node that is made of values finds one
+    assert [("suspend by administrator", str(numbered(1).envelope.message_id))] == node.commands
+
+
+async def test_a_wrong_filter_acts_on_nothing_and_shows_where_it_is_wrong(browser, node):
+    page = await browser.get("/act", params={"act": "messages-remove", "on": "Sizze -gt 1", "node": "mx1"})
+
+    assert (400, True, False) == (page.status_code, "^" in page.text, '<button type="submit" class="danger"' in page.text)
+    assert [] == node.commands
+
+
+@pytest.mark.parametrize("role", [AdminRole.VIEWER, AdminRole.AUDITOR])
+async def test_who_may_not_act_is_offered_nothing_and_does_nothing(browser_of, node, role):
+    browser = await browser_of(TOKENS[role])
+    csrf = csrf_of(await browser.get("/"))
+    for act in ACTS:
+        assert 403 == (await browser.get("/act", params={"act": act, "on": QUEUE})).status_code
+        assert 403 == (await browser.post("/act", data={"csrf": csrf, "act": act, "on": QUEUE, "node": "mx1"})).status_code
+
+    assert ([], []) == (node.commands, node.forgotten)
+    for path in ("/", "/queues", "/messages", f"/messages/{ID}", "/peers"):
+        assert "/act?" not in (await browser.get(path)).text, path
+
+
+async def test_an_operator_cannot_forget_by_force_and_an_administrator_can(browser_of, node):
+    operator, administrator = [await browser_of(TOKENS[role]) for role in (AdminRole.OPERATOR, AdminRole.ADMINISTRATOR)]
+
+    assert 403 == (await operator.get("/act", params={"act": "forget-force", "on": MX2})).status_code
+    await do(operator, "forget", MX2)
+    await do(administrator, "forget-force", MX2)
+    assert [MX2, MX2] == node.forgotten
+
+
+@pytest.mark.parametrize("csrf", [None, "", "wrong"])
+async def test_an_act_without_the_sessions_own_csrf_token_is_refused(browser, node, csrf):
+    fields = {"act": "drain", "node": "mx1"} | ({} if csrf is None else {"csrf": csrf})
+
+    assert (403, []) == ((await browser.post("/act", data=fields)).status_code, node.commands)
+
+
+async def test_an_act_from_another_site_is_refused(browser, node):
+    fields = {"act": "drain", "node": "mx1", "csrf": csrf_of(await browser.get("/"))}
+    refused = await browser.post("/act", data=fields, headers={"origin": "https://evil.example"})
+
+    assert (403, []) == (refused.status_code, node.commands)
+
+
+async def test_the_csrf_token_of_another_session_is_refused(browser_of, node):
+    one, other = [await browser_of(TOKENS[AdminRole.OPERATOR]) for _ in range(2)]
+    csrf = csrf_of(await other.get("/"))
+
+    assert (403, []) == ((await one.post("/act", data={"act": "drain", "node": "mx1", "csrf": csrf})).status_code, node.commands)
+
+
+async def test_a_write_stands_on_the_audit_page_in_the_persons_name(browser_of):
+    browser = await browser_of(TOKENS[AdminRole.OPERATOR])
+    await do(browser, "message-remove", ID)
+    row = re.sub(r"<[^>]+>", " ", (await browser.get("/audit")).text)
+
+    assert re.search(rf"operator\s+operator .*messages/{ID}/remove\s+dsn=true\s+done", row, re.DOTALL)
+
+
+async def test_what_the_node_refuses_is_told_with_its_reason(browser, node):
+    node.refusal = "it is a copy"
+    await do(browser, "message-remove", ID)
+
+    assert "it is a copy" in (await browser.get("/queues")).text
+
+
+async def test_the_nodes_own_token_does_not_travel_to_other_nodes(browser):
+    response = await browser.get("/act", params={"act": "drain", "node": "mx2.west.example"})
+
+    assert (503, True) == (response.status_code, "add its API to [[peers]]" in response.text)
+
+
+async def test_requests_to_resubmit_have_a_page(browser, node):
+    await do(browser, "safety-net", "", **{"from": "2026-11-21T09:00", "to": "2026-11-21T10:00", "sender": "<b>@x"})
+    text = (await browser.get("/safety-net")).text
+
+    assert ("&lt;b&gt;@x" in text, "<b>@x" in text, NOW.year) == (True, False, 2026)
+
+
+async def test_the_names_of_acts_that_undo_exist():
+    assert set() == {act.undo for act in ACTS.values() if act.undo} - set(ACTS)

@@ -1,0 +1,60 @@
+"""Consoles of a running cluster: what is shown of all nodes, and what is done on another one."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from shadowrelay.model.routing import HostPort
+from shadowrelay.settings.values import AdminRole
+from tests.kit.clients import submit
+from tests.kit.clock import wait_until
+from tests.kit.consoles import TOKENS, PlainBrowser, a_cluster_with_people
+from tests.kit.processes import operator_events, wait_until_peers_know_each_other
+
+pytestmark = pytest.mark.usefixtures("warm_starts")
+
+NOWHERE = HostPort("127.0.0.1", 9)
+
+
+async def test_one_console_shows_all_nodes_and_acts_on_each_in_the_persons_name(tmp_path: Path) -> None:
+    async with a_cluster_with_people(tmp_path / "nodes", NOWHERE) as cluster:
+        one, other = cluster.nodes.values()
+        wait_until_peers_know_each_other([one, other])
+        await submit(other.address, "b@x.example")
+        with PlainBrowser(f"http://{one.admin}") as browser:
+            assert 303 == browser.log_in(TOKENS[AdminRole.OPERATOR]).status_code
+            front = re.sub(r"<[^>]+>", " ", browser.get("/").text)
+            assert all(name in front for name in cluster.nodes)
+            queue = rf"{other.name}\{NOWHERE}"
+            wait_until(lambda: queue.partition("\\")[2] in browser.get("/queues").text, what="the queue of the other node is listed")
+            browser.get("/act", params={"act": "queue-suspend", "node": other.name, "on": queue})
+            browser.post("/act", act="queue-suspend", node=other.name, on=queue, back="/queues")
+
+            assert "is suspended" in browser.get("/queues").text
+            assert "queues/suspend" in browser.get("/audit").text, "the audit has that of the other node, too"
+        (acted,) = operator_events(other, "admin.acted")
+        assert ("operator", "queues/suspend", "done") == (acted["by"], acted["act"], acted["outcome"])
+        assert ["operator"] == [line["by"] for line in operator_events(other, "queue.suspended")]
+        assert [] == operator_events(one, "admin.acted")
+
+
+async def test_a_lost_node_is_shown_as_the_others_know_it(tmp_path: Path) -> None:
+    async with a_cluster_with_people(tmp_path / "nodes", NOWHERE, shadow_resubmit_time_span="600s") as cluster:
+        one, other = cluster.nodes.values()
+        wait_until_peers_know_each_other([one, other])
+        await submit(other.address, "b@x.example")
+        await other.kill()
+        with PlainBrowser(f"http://{one.admin}") as browser:
+            browser.log_in(TOKENS[AdminRole.VIEWER])
+
+            def front() -> str:
+                return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", browser.get("/").text))
+
+            wait_until(lambda: f"{one.name} takes over in" in front(), what="the countdown")
+            shown = front()
+            assert "lost" in shown.partition(other.name)[2]
+            assert re.search(
+                r"1 or more messages that only one living server has 1 of them are copies for servers that do not answer", shown
+            )
+            assert "accepted without a copy" in shown
