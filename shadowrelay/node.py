@@ -55,6 +55,7 @@ from shadowrelay.smtp.host_names import HostNames, Lookups
 from shadowrelay.smtp.limits import NOT_ACTIVE, Descriptors
 from shadowrelay.smtp.listener import Listener, OpenListener, ReceiverServer
 from shadowrelay.smtp.mail_filters import make_bank
+from shadowrelay.smtp.mta_sts import MtaSts
 from shadowrelay.smtp.own_addresses import OwnAddresses
 from shadowrelay.smtp.peer_link import LinkEvents, SmtpPeerLink
 from shadowrelay.smtp.reception import reception_for
@@ -132,6 +133,7 @@ class Node:
         self._peer_names = HostNames(self._lookups)
         self._dial, self._dial_peer = dial or hosts.dial, dial or self._peer_names.dial_peer
         self._host_names = None if dial is not None else hosts
+        self._mta_sts: MtaSts | None = None
         self._links: dict[ServerName, SmtpPeerLink] = {}
         self._opened = contextlib.AsyncExitStack()  # how to close what is open
         self.is_started = self._is_to_stop = self._is_reload_wanted = self._are_descriptors_scarce = False
@@ -259,6 +261,8 @@ class Node:
         settings = self._settings
         options = ConnectOptions(settings.server.name, TlsUse.OPPORTUNISTIC, opportunistic_context(), dial=self._dial)
         resolver = DnsResolver((settings.server.name,), lookups=self._lookups)
+        if settings.send.mta_sts:
+            self._mta_sts = MtaSts(resolver.texts, resolver.addresses, settings.server.data_directory)
         return SmtpDeliverer(
             options,
             resolver,
@@ -270,6 +274,7 @@ class Node:
             to_peer=self._delivery_session_to,
             names=self._host_names,
             state_directory=settings.server.data_directory,
+            policies=self._mta_sts,
             sessions_max=min(settings.send.max_outbound_connections, max(self._descriptors.limit // 2, 1)),
         )
 
@@ -446,6 +451,11 @@ class Node:
         )
         metrics.watch_each("filter_resting", "1 for a filter that failed and is not asked for a while.", "filter", self._filters.resting)
         metrics.watch_each("filter_failures", "Messages without its verdict, since the start.", "filter", self._filters.failures)
+        if (policies := self._mta_sts) is not None:
+            metrics.watch_totals(
+                "mta_sts_policies", "Policies of domains asked for, by whether one came.", "is_got",
+                lambda: {str(is_got).lower(): count for is_got, count in policies.counts.items()},
+            )  # fmt: skip
         metrics.watch_totals("next_hop_logins", "Logins at next hops, by what became of them.", "result", lambda: sessions.logins)
         metrics.watch("next_hop_logins_failing", "Logins that cannot be used now.", lambda: self._deliverer.failing_logins_count)
         metrics.watch_totals(

@@ -28,6 +28,7 @@ FIXED_SEND = (
     "concurrency_per_destination",
     "max_outbound_connections",
     "eight_bit_without_8bitmime",
+    "mta_sts",
 )
 
 

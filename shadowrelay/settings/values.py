@@ -562,6 +562,9 @@ class Send(Section):
     dsn_to_private_networks: bool = False
     """Return mail of clients that may not relay to senders whose mail server is in a private network, too, by DNS or an address literal. A
     route is always obeyed. Source: docs"""
+    mta_sts: bool = False
+    """Deliveries by MX obey the policies that domains publish (MTA-STS): verified TLS with the mail servers that the policy names, or the
+    mail waits. RFC 8461"""
     eight_bit_without_8bitmime: bool = True
     """Send 8-bit content as it is to a next hop that does not offer 8BITMIME; false: return it, unless the next hop is inside the boundary.
     RFC 6152"""

@@ -41,6 +41,7 @@ from shadowrelay.smtp.client import ConnectOptions, Opened, TlsUse, open_session
 from shadowrelay.smtp.client_session import BROKEN_REPLY, CONNECTION_FAILED, SERVICE_CLOSING, RawReply, SessionBroken, failure
 from shadowrelay.smtp.data import DotStuffer, stuffed_with_end
 from shadowrelay.smtp.host_names import ADDRESS_SECONDS, HostNames
+from shadowrelay.smtp.mta_sts import MtaSts
 from shadowrelay.smtp.next_hop_questions import NextHopQuestions
 from shadowrelay.smtp.next_hop_sessions import ADDRESSES_MAX, AddressSessions, NoSession, Opening, Sessions
 from shadowrelay.smtp.next_hops import NextHopHost, NextHops
@@ -472,7 +473,8 @@ class ServersInTurn:
 class SmtpDeliverer:
     """See `ports.Deliverer`. `to_peer` opens the session if the next hop at this name and port is a peer: XQDISCARD is asked in every
     session between nodes. If that is not possible, mail is delivered to it as to any other server. Without `names`, names of hosts are
-    resolved by `ConnectOptions.dial`. `state_directory`: for what token endpoints give this node to keep."""
+    resolved by `ConnectOptions.dial`. `state_directory`: for what token endpoints give this node to keep.
+    `policies`: of domains, which deliveries by MX obey."""
 
     def __init__(
         self,
@@ -491,7 +493,9 @@ class SmtpDeliverer:
         names: HostNames | None = None,
         sessions_max: float = inf,
         state_directory: Path | None = None,
+        policies: MtaSts | None = None,
     ) -> None:
+        self._policies = policies
         self._connect_options = options
         self._to_peer = to_peer
         inactivity_seconds = connection_inactivity_timeout.total_seconds()
@@ -499,7 +503,7 @@ class SmtpDeliverer:
         self._route_sessions = RouteSessions(state_directory)
         is_by_name = options.tls is TlsUse.REQUIRED
         self._sessions = Sessions(unused_seconds, options.connect_seconds, is_by_name=is_by_name, sessions_max=sessions_max)
-        self._next_hops = NextHops(resolver, self._sessions, mx_port, shuffle, names, is_own)
+        self._next_hops = NextHops(resolver, self._sessions, mx_port, shuffle, names, is_own, policies)
         self.questions = NextHopQuestions(self._next_hops, self._sessions, self._open, concurrency_per_destination)
         self._sends_8bit = sends_8bit
         self._concurrency = concurrency_per_destination
@@ -575,6 +579,8 @@ class SmtpDeliverer:
         """End all sessions; running deliveries get TransientDeliveryError."""
         self._is_closed = True
         self._route_sessions.close()
+        if self._policies is not None:
+            await self._policies.close()
         await self._sessions.close()
 
     async def _try(

@@ -16,6 +16,7 @@ from shadowrelay.model.routing import Destination, HostPort, Reach
 from shadowrelay.model.values import dataclass
 from shadowrelay.smtp import next_hop_rules as rules
 from shadowrelay.smtp.host_names import ADDRESSES_TRIED_MAX, NAMES_MAX, HostNames, interleaved
+from shadowrelay.smtp.mta_sts import NOT_IN_POLICY, MtaSts
 from shadowrelay.smtp.next_hop_sessions import Sessions
 from shadowrelay.smtp.own_addresses import is_out_of_reach
 from shadowrelay.smtp.resolver import MAIL_LOOP, Exchange, MailResolver
@@ -48,7 +49,9 @@ class NextHops:
         shuffle: Callable[[list[Exchange]], None],
         names: HostNames | None,
         is_own: Callable[[HostPort], bool],
+        policies: MtaSts | None = None,
     ) -> None:
+        self._policies = policies
         self._is_own = is_own
         self._resolver = resolver
         self._sessions = sessions
@@ -118,7 +121,9 @@ class NextHops:
 
     async def _of_domain(self, destination: Destination, reach: Reach) -> AsyncGenerator[NextHopHost, None]:
         unanswered: Reply | None = None
-        is_found = is_left_out = is_loop = is_forbidden = False
+        is_found = is_left_out = is_loop = is_forbidden = is_unlisted = False
+        kept = None if self._policies is None else await self._policies.of(destination.domain)
+        protection = None if kept is None else kept.protection
         avoided = await self._with_addresses(destination.avoided) if destination.avoided else destination.avoided
         try:
             exchanges = await self._resolver.exchanges(destination.domain)
@@ -128,6 +133,9 @@ class NextHops:
             # The message came this way because a server is lost: that one may return, and then it has a route again
             raise TransientDeliveryError(_no_route_without(avoided, str(error.reply)), destination.key, is_unreachable=True) from error
         for exchange in self._shuffled(exchanges):
+            if protection is not None and kept is not None and not kept.policy.covers(exchange.host):
+                is_unlisted = True
+                continue
             try:
                 hosts = await self._resolver.addresses(exchange.host, self._mx_port)
             except PermanentDeliveryError:
@@ -147,7 +155,7 @@ class NextHops:
                     is_forbidden = True
                     continue
                 is_found = True
-                yield NextHopHost(host, exchange.host, is_one_of_several=len(hosts) > 1 or len(exchanges) > 1)
+                yield NextHopHost(host, exchange.host, len(hosts) > 1 or len(exchanges) > 1, protection)
         if is_forbidden and not is_found:
             raise PermanentDeliveryError(OUT_OF_REACH, destination.domain)
         if unanswered is not None and not is_found:
@@ -155,6 +163,8 @@ class NextHops:
         if is_left_out and not is_found:
             why = "its MX records name no other server"
             raise TransientDeliveryError(_no_route_without(avoided, why), destination.key, is_unreachable=True)
+        if is_unlisted and not is_found and not is_loop:
+            raise TransientDeliveryError(NOT_IN_POLICY, destination.key, is_unreachable=True)
         if is_loop and not is_found:
             raise PermanentDeliveryError(MAIL_LOOP, destination.domain)
 

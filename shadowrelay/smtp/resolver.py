@@ -102,6 +102,14 @@ class DnsResolver:
             raise _unanswered(host, failure)
         return tuple(HostPort(address, port) for address in found[:ADDRESSES_MAX])
 
+    async def texts(self, name: str) -> tuple[str, ...]:
+        """The TXT records of this name as they are printed; empty if there are none, or nothing answers."""
+        try:
+            answer = await self._lookups.ask(_absolute(name), "TXT")
+        except PermanentDeliveryError:
+            return ()
+        return answer.records if answer.found is AnswerKind.RECORDS else ()
+
     async def close(self) -> None:
         """Cancel running look-ups."""
         await self._lookups.close()

@@ -13,6 +13,7 @@ from shadowrelay.ports import DeliveryJob, DeliveryReport
 from shadowrelay.smtp.client import ConnectOptions, TlsUse
 from shadowrelay.smtp.deliverer import SmtpDeliverer
 from shadowrelay.smtp.host_names import HostNames, Lookups
+from shadowrelay.smtp.mta_sts import MtaSts
 from shadowrelay.smtp.resolver import Exchange
 from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.ledger import a_content, an_envelope
@@ -61,6 +62,8 @@ async def a_deliverer(
     sends_8bit: bool = True,
     names: HostNames | None = None,
     sessions_max: float = inf,
+    policies: MtaSts | None = None,
+    mx_port: int = 25,
 ) -> AsyncIterator[SmtpDeliverer]:
     use = TlsUse.NEVER if tls is None else TlsUse.OPPORTUNISTIC
     deliverer = SmtpDeliverer(
@@ -73,6 +76,8 @@ async def a_deliverer(
         names=names,
         shuffle=lambda exchanges: exchanges.reverse(),
         sessions_max=sessions_max,
+        policies=policies,
+        mx_port=mx_port,
     )
     try:
         yield deliverer

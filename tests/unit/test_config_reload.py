@@ -20,6 +20,7 @@ OTHER = {
     "shadow_heartbeat_retry_count": 7,
     "concurrency_per_destination": 7,
     "eight_bit_without_8bitmime": False,
+    "mta_sts": True,
 }
 
 
