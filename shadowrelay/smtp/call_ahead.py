@@ -162,7 +162,12 @@ class CallAhead:
                 return Answer(Existence.UNDECIDED, "too many recipients are asked for", NO_ANSWER)
             running = self._running[key] = asyncio.get_running_loop().create_task(self._asked(key, address), name="call ahead")
             running.add_done_callback(lambda _: self._running.pop(key, None))
-        return await asyncio.shield(running)
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            if not running.cancelled():
+                raise  # the session of this client
+            return Answer(Existence.UNDECIDED, "the node stops", NO_ANSWER)
 
     async def _asked(self, key: str, address: str) -> Answer:
         destination = self._asking.destination_of(address)

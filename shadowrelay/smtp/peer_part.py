@@ -243,8 +243,8 @@ class PeerPart:
         return CopyOffer(hold.number, envelope, hold.extras.done, content)
 
     def _client_there(self, envelope: Envelope) -> str:
-        """The client of the previous hop."""
-        if not envelope.client_address:
+        """The client of the previous hop; nobody if it made the message itself."""
+        if not envelope.client_address or envelope.client_name.lower() == self._state.peer:
             return ""
         client = OriginalClient(checked_address(envelope.client_address), helo=envelope.client_name, by=self._state.address)
         return format_original_client(client)

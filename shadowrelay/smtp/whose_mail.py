@@ -22,7 +22,8 @@ _HOST = re.compile(r"[A-Za-z0-9._-]{1,255}|\[[0-9A-Za-z.:]{2,50}\]")
 
 def client_of(envelope: Envelope, own_name: str) -> OriginalClient:
     """Who gave this message to the first server of ours; nobody for what a server of ours made."""
-    if not envelope.client_address or envelope.client_name.lower() == own_name.lower():
+    is_notification = not envelope.sender and envelope.message_id[14:15] == "5"  # of any server of ours: it may name the stranger's address
+    if not envelope.client_address or is_notification or envelope.client_name.lower() == own_name.lower():
         return NOBODY
     try:
         told = parse_original_client(envelope.original_client)

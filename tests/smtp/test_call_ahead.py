@@ -209,3 +209,15 @@ async def test_a_session_ends_before_its_refusals_have_the_server_slow_it_down()
         await answered(source, *(f"u{number}@here.example" for number in range(20)))
 
     assert [8, 8, 4] == [len([line for line in session.lines if line.startswith("RCPT")]) for session in store.sessions]
+
+
+async def test_who_waits_for_an_answer_gets_one_when_the_node_stops() -> None:
+    asked = asyncio.Event()
+    store = ScriptedServer({"RCPT": HANG}, on_hang=asked.set)
+    async with serving(store), asking(route(at(store)), timeout="60s") as source:
+        waiting = asyncio.ensure_future(source.answer(JOHN))
+        await asked.wait()
+        await source.close()
+        found = await waiting
+
+    assert (Existence.UNDECIDED, "the node stops") == (found.existence, found.reason)

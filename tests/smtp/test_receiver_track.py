@@ -38,6 +38,7 @@ async def test_a_relayed_message_is_taken_behind_our_own_trace_header(content: b
         )
         assert ENVELOPE.recipients == offer.envelope.recipients
         assert ("b.example", "in") == (offer.envelope.client_name, offer.envelope.connector)
+        assert "ADDR=192.0.2.1 BY=127.0.0.1 HELO=client.example" == offer.envelope.original_client
         assert (1, 1) == (offer.number.ownership, offer.number.placement)
 
 

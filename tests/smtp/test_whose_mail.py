@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from shadowrelay.model.ids import MessageId
 from shadowrelay.model.message import Envelope
 from shadowrelay.model.replies import TransientDeliveryError
 from shadowrelay.model.routing import Destination, HostPort
@@ -83,6 +84,8 @@ def test_the_client_of_a_message_is() -> None:
     assert OriginalClient("203.0.113.5", helo="helo.example") == client_of(from_client(), "me.example")
     assert OriginalClient("203.0.113.5", helo="helo.example") == client_of(from_client(original_client="\x00"), "me.example")
     assert NOBODY is client_of(an_envelope(client_address="nowhere"), "me.example")
+    notification = MessageId("00000000-0000-5000-8000-000000000001")
+    assert NOBODY is client_of(from_client(sender="", message_id=notification), "me.example")
 
 
 ALL = frozenset(["NAME", "ADDR", "PORT", "PROTO", "HELO", "LOGIN", "DESTADDR", "DESTPORT", "IDENT", "SOURCE"])
