@@ -11,7 +11,7 @@ STAMP := .venv/.shadowrelay-setup
 LOCK := env -u PIP_FIND_LINKS $(BIN)/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe \
 	--no-emit-find-links --no-emit-index-url --no-emit-trusted-host
 
-.PHONY: help setup demo test test-all test-lab test-distributions lint types check simulate bench package lock format clean
+.PHONY: help setup demo test test-all test-lab test-distributions lint types check simulate bench package pictures lock format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -60,6 +60,9 @@ bench: setup ## messages per second against Debian's Postfix, in one run
 
 package: setup ## a wheel, and a package for the Debian that this is, in dist/
 	@./packaging/build.sh
+
+pictures: setup ## the picture of the console in docs/pictures, by Debian's chromium
+	@$(BIN)/python -m tests.console.pictures
 
 format: setup ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix .

@@ -67,6 +67,7 @@ find_python() { # the system's own first: distributions build it with profile-gu
 if [ "${1:-}" = interop ]; then # what `make test-all` and `make bench` need beyond Python
     missing=()
     [ -x /usr/sbin/postfix ] || missing+=(postfix)
+    [ -x /usr/sbin/dovecot ] || missing+=(dovecot-core)  # SASL of a smart host
     command -v m4 >/dev/null || missing+=(m4) # Sendmail's configuration
     command -v unshare >/dev/null || missing+=(util-linux)
     command -v ip >/dev/null || missing+=(iproute2) # nodes in network namespaces, to cut them apart

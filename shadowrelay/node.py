@@ -28,6 +28,7 @@ from shadowrelay.bounded import BoundedCalls, in_thread
 from shadowrelay.console.acts import add_acts
 from shadowrelay.console.pages import Desk, add_login, add_pages
 from shadowrelay.console.streams import add_streams
+from shadowrelay.console.webhooks import Webhooks
 from shadowrelay.machine import LinuxMachine
 from shadowrelay.memory import ContentBudget, FreedMemory
 from shadowrelay.model.client_minute import ClientView, Counted
@@ -402,6 +403,9 @@ class Node:
         self._services.view.list_clients = self._clients
         self._services.start()
         self._tasks.keep(self._services.view.run, "velocity")
+        if self._settings.webhooks:
+            hooks = Webhooks(self._settings.webhooks, TAP, self._settings.server.name)
+            self._tasks.keep(hooks.run, "webhooks")
 
     def _watch_states(self) -> None:
         identity, metrics = self._ledger.identity, self._metrics

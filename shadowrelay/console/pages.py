@@ -155,36 +155,36 @@ def add_login(application: FastAPI, desk: Desk) -> None:
     """`/login`, `/logout`, and the files of the package: all that strangers get."""
     router = APIRouter(include_in_schema=False)
 
-    def login_page(request: Request, error: str, status: int = 200) -> Response:
-        following = local_path(request.query_params.get("next", "/"))
-        return page("login", {"error": error, "next": following}, status)
+    def login_page(following: str, error: str = "", status: int = 200) -> Response:
+        return page("login", {"error": error, "next": local_path(following)}, status)
 
     @router.get(LOGIN)
     async def login(request: Request) -> Response:
         """The form."""
         if desk.session_of(request) is not None:
             return harden(RedirectResponse(local_path(request.query_params.get("next", "/")), HTTPStatus.SEE_OTHER))
-        return login_page(request, "")
+        return login_page(request.query_params.get("next", "/"))
 
     @router.post(LOGIN)
     async def logged_in(request: Request) -> Response:
         """The token makes a session."""
-        if not is_from_here(request):
-            return login_page(request, "This form came from another site.", HTTPStatus.FORBIDDEN)
         fields = await form_of(request)
+        following = fields.get("next", "/")
+        if not is_from_here(request):
+            return login_page("/", "This form came from another site.", HTTPStatus.FORBIDDEN)
         token = fields.get("token", "").strip()
         try:
             person = await desk.people.recognise(token, client_of(request), is_at_the_door=True)
         except TooManyFailures as failures:
-            response = login_page(request, f"Too many wrong tokens: try again in {failures.seconds} s.", HTTPStatus.TOO_MANY_REQUESTS)
+            response = login_page(following, f"Too many wrong tokens: try again in {failures.seconds} s.", HTTPStatus.TOO_MANY_REQUESTS)
             response.headers["Retry-After"] = str(failures.seconds)
             return response
         if person is None:
-            return login_page(request, "No one here has this token.", HTTPStatus.UNAUTHORIZED)
+            return login_page(following, "No one here has this token.", HTTPStatus.UNAUTHORIZED)
         desk.sessions.end(request.cookies.get(desk.cookie, ""))
         cookie = desk.sessions.begin(person, token)
         _log.info("admin.logged_in", by=person.name, role=person.role.value, client=client_of(request))
-        response = harden(RedirectResponse(local_path(fields.get("next", "/")), HTTPStatus.SEE_OTHER))
+        response = harden(RedirectResponse(local_path(following), HTTPStatus.SEE_OTHER))
         response.set_cookie(
             desk.cookie, cookie, max_age=int(SESSION_LASTS.total_seconds()), path="/", httponly=True, samesite="strict",
             secure=request.url.scheme == "https",

@@ -43,6 +43,7 @@ class CopyResult:
     attempts_count: int = 0  # servers actually tried
     unreadable: str = ""  # why this node cannot read its own content now: no server was to blame
     shared: dict[ServerName, Shared] = field(default_factory=dict)
+    useless: set[ServerName] = field(default_factory=set)  # of `stored`: certainly does not count, so another one is tried
     _verdict: Transition | None = None  # cached: the ledger usually asks with the same claim again
 
     def known(self, claim: Claim | None) -> Claim:
@@ -300,7 +301,7 @@ class Copier:
                     is_over = await self._try(server, offer, (context.clock.awake() + seconds, None), was_listed, result)
             finally:
                 state.copies_in_flight -= 1
-            if is_over and (server not in result.shared or result.superseded_by is not None):
+            if is_over and (server not in result.useless or result.superseded_by is not None):
                 break
             if is_over:  # it was found to share a fate only now: another one is tried, and it keeps its copy
                 if not any(not context.shared_fate(other).is_own for other in job.left):
@@ -384,6 +385,7 @@ class Copier:
             result.shared[server] = shared
             if shared.is_own or any(other.server in shared.others for other, _ in result.stored):
                 what = context.peers.fates.what_keeps(server)
+                result.useless.add(server)
                 result.failures.append(f"{server}: its copy is not redundant, as it shares its fate: {what}")
         return True
 

@@ -68,6 +68,8 @@ _EXAMPLES: dict[tuple[type[Section], str], str] = {
     (model.AdminUser, "name"): '"noc"',
     (model.AdminUser, "role"): '"operator"',
     (model.AdminUser, "token_hash"): '"$argon2id$v=19$m=65536,t=3,p=4$c2FsdHNhbHRzYWx0c2FsdA$aGFzaGhhc2hoYXNoaGFzaGhhc2hoYXNoaGFzaGhhc2g"',
+    (model.Webhook, "url"): '"https://hooks.example/shadowrelay"',
+    (model.Webhook, "secret"): '"a long secret of both sides"',
     (model.Dns, "nameservers"): '["127.0.0.1:5353"]',
 }
 
@@ -89,10 +91,11 @@ _TABLES: tuple[tuple[str, type[Section]], ...] = (
     ("[shipping]", model.Shipping),
     ("[admin]", model.Admin),
     ("[[admin.users]]", model.AdminUser),
+    ("[[webhooks]]", model.Webhook),
     ("[dns]", model.Dns),
 )
 _NESTED = frozenset({(model.Admin, "users")})  # lists of tables of their own
-_OPTIONAL_TABLES = frozenset({model.AdminUser, model.Filter, model.RecipientSource, model.SiteLink, model.Site, model.Tls})
+_OPTIONAL_TABLES = frozenset({model.AdminUser, model.Webhook, model.Filter, model.RecipientSource, model.SiteLink, model.Site, model.Tls})
 _SHOWN_ONLY = (
     "require_tls", "site", "nameservers", "tls_listen", "read_only_token_file", "peer_revoked",
     "auth", "tls_names", "tls_authority", "tls_certificate", "tls_key",

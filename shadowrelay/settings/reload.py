@@ -11,7 +11,7 @@ from shadowrelay.settings.values import ReceiveConnector, Section, Settings, Tls
 
 AnySection = TypeVar("AnySection", bound=Section)
 
-FIXED_TABLES = ("server", "filters", "peers", "tls", "tracking", "shipping", "admin", "dns")
+FIXED_TABLES = ("server", "filters", "peers", "tls", "tracking", "shipping", "admin", "webhooks", "dns")
 FIXED_TRANSPORT = (
     "shadow_redundancy_enabled",
     "shadow_heartbeat_frequency",

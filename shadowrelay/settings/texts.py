@@ -11,9 +11,11 @@ from datetime import timedelta
 from fractions import Fraction
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, InstanceOf, PlainSerializer
 
+from shadowrelay.model.event_names import CATALOGUE
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.numbers import decimal
 from shadowrelay.model.protection import SMTPS
@@ -370,3 +372,19 @@ def checked_hash(text: object) -> object:
 
 
 TokenHash = Annotated[str, BeforeValidator(checked_hash), PlainSerializer(lambda _: LEFT_OUT)]
+
+
+def checked_webhook(url: str) -> str:
+    """Where events are posted. Raises: ValueError with the remedy."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
+        raise ValueError('is not where events can be posted; write one like "https://hooks.example/shadowrelay"')
+    return url
+
+
+def checked_events(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Names of events. Raises: ValueError with those that there are not."""
+    unknown = [name for name in names if name not in CATALOGUE]
+    if unknown:
+        raise ValueError(f"{', '.join(unknown)}: there is no such event; docs/operations.md lists them under Events")
+    return names

@@ -28,6 +28,7 @@ from shadowrelay.model.protection import Login, Protection, TlsMode, TlsVersion
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.section import Section as Section
 from shadowrelay.settings.texts import (
+    LEFT_OUT,
     Address,
     AdminUrl,
     CheckedDomain,
@@ -43,8 +44,10 @@ from shadowrelay.settings.texts import (
     Size,
     SizeOrShare,
     TokenHash,
+    checked_events,
     checked_options,
     checked_target,
+    checked_webhook,
     shown_options,
     shown_target,
 )
@@ -739,6 +742,17 @@ class Admin(Section):
     """People with tokens and roles of their own; see [[admin.users]]. The token in token_file is an administrator's."""
 
 
+class Webhook(Section):
+    """Where events of this node are posted, signed and in order. docs/operations.md "Webhooks"."""
+
+    url: Annotated[str, AfterValidator(checked_webhook)]
+    """Of the receiver, http or https."""
+    events: Annotated[tuple[str, ...], AfterValidator(checked_events)] = ()
+    """Names of events, as in docs/operations.md, Events. Empty: all."""
+    secret: Annotated[str, Field(min_length=16, max_length=256), PlainSerializer(lambda _: LEFT_OUT)]
+    """Shared with the receiver, which recognises by it what this node has sent: an HMAC is in the header X-Shadowrelay-Signature."""
+
+
 class Dns(Section):
     """Name servers. Without this table those of the system (/etc/resolv.conf) are used. The hosts file takes precedence."""
 
@@ -764,6 +778,7 @@ class Settings(Section):
     tracking: Tracking = Tracking()
     shipping: Shipping = Shipping()
     admin: Admin = Admin()
+    webhooks: tuple[Webhook, ...] = ()
     dns: Dns = Dns()
 
     @cached_property

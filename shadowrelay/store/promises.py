@@ -149,7 +149,8 @@ def attempt(
     for kept in record.kept:
         _keep_shadow(work, kept, places[-1] if record.kept_content is not None else None if row is None else row.place)
     keep_until, remember_until = rows.encode_instant(record.keep_until), rows.encode_instant(record.remember_until)
-    changed = work.apply(message_id, transition, keep_until=keep_until, remember_until=remember_until)
+    keeps_content = row is None or bool(record.kept) or rows.may_be_resubmitted(row.deliveries, record)
+    changed = work.apply(message_id, transition, keep_until=keep_until, remember_until=remember_until, keeps_content=keeps_content)
     if changed is not None and changed.claim.role is Role.PRIMARY:
         _requeue(work, changed, record)
         if has_survived:

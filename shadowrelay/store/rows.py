@@ -16,7 +16,18 @@ from typing import Any
 from shadowrelay.model.ids import NO_SERVER, DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import EARLIEST, LATEST, NO_ORDINALS, BodyType, ContentPlace, Envelope, Ordinals, Recipient
 from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, Role
-from shadowrelay.model.queue import NEVER, Delivery, FailureKind, ForkRetry, NewMessage, Origin, ReportedFork, StoredMessage, Suspension
+from shadowrelay.model.queue import (
+    NEVER,
+    AttemptRecord,
+    Delivery,
+    FailureKind,
+    ForkRetry,
+    NewMessage,
+    Origin,
+    ReportedFork,
+    StoredMessage,
+    Suspension,
+)
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.store import counters, tables
 
@@ -116,6 +127,18 @@ def decode_deliveries(text: str) -> tuple[Delivery, ...]:
             _require_instants(int(at))
             found.append(Delivery(decode_instant(int(at)), next_hop, decode_ordinals(ordinals), is_inside=side == "i"))
     return tuple(found)
+
+
+def may_be_resubmitted(deliveries: str, last: AttemptRecord) -> bool:
+    """Whether the content of a message with these deliveries and this last attempt may be needed again: not if all of them were outside of
+    the boundary. Without any delivery, which does not say who has it, it may."""
+    if last.sent:
+        return last.is_inside or (bool(deliveries) and _has_inside(deliveries))
+    return not deliveries or _has_inside(deliveries)
+
+
+def _has_inside(deliveries: str) -> bool:
+    return any(line.split(" ", 2)[1:2] != ["o"] for line in deliveries.splitlines())
 
 
 def encode_servers(servers: Iterable[ServerName]) -> str:

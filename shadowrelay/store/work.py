@@ -199,8 +199,16 @@ class UnitOfWork:
             self._add_shadow_queue(row.claim.primary)
         return row
 
-    def apply(self, message_id: MessageId, transition: Transition, *, keep_until: int | None = None, remember_until: int = 0) -> Row | None:
-        """Change the row to the claim `after`. `keep_until` and `remember_until` are for a claim that becomes DELIVERED."""
+    def apply(
+        self,
+        message_id: MessageId,
+        transition: Transition,
+        *,
+        keep_until: int | None = None,
+        remember_until: int = 0,
+        keeps_content: bool = True,
+    ) -> Row | None:
+        """Change the row to the claim `after`. The keywords are for a claim that becomes DELIVERED."""
         row, after = self.rows[message_id], transition.after
         if after == (None if row is None else row.claim):
             return row
@@ -217,7 +225,7 @@ class UnitOfWork:
         if before.role is not after.role:
             if keep_until is None:
                 keep_until = self.now_microseconds + self.state.safety_net_hold_microseconds
-            self._change_role(row, before, keep_until, remember_until)
+            self._change_role(row, before, keep_until, remember_until, keeps_content=keeps_content)
         if row.claim.role is Role.SHADOW and row.claim.primary not in self.state.shadow_queues:
             self._add_shadow_queue(row.claim.primary)
         self.changed(row)
@@ -254,7 +262,7 @@ class UnitOfWork:
         self.changes_count += 1
         return row
 
-    def _change_role(self, row: Row, before: Claim, keep_until: int, remember_until: int) -> None:
+    def _change_role(self, row: Row, before: Claim, keep_until: int, remember_until: int, *, keeps_content: bool = True) -> None:
         role = row.claim.role
         had_content, has_content = before.role in NEEDS_CONTENT, role in NEEDS_CONTENT
         row.due_at = self.now_microseconds if role is Role.PRIMARY else None
@@ -279,12 +287,12 @@ class UnitOfWork:
         if role is not Role.PRIMARY and row.retries_count:
             self.replace_retries(row, {})
         if had_content and not has_content:
-            self._pin(row, -1, row.keep_until if role is Role.DELIVERED else 0)
+            self._pin(row, -1, row.keep_until if role is Role.DELIVERED and keeps_content else 0)
         elif has_content and not had_content and row.place is not None:
             self._pin(row, 1, 0)
         if not has_content and row.place is not None:
             self.state.contents.recent.drop(row.place)
-            if role is Role.RELEASED or (role is Role.DELIVERED and not row.keep_until):
+            if role is Role.RELEASED or (role is Role.DELIVERED and not (row.keep_until and keeps_content)):
                 self._drop_content(row)
 
     def _drop_content(self, row: Row) -> None:

@@ -1,9 +1,11 @@
 """Consoles of running nodes: a cluster whose nodes know each other's APIs and the same people, and a browser without script."""
 
 import re
+import shutil
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 from argon2 import PasswordHasher
@@ -70,3 +72,27 @@ class PlainBrowser:
         if response.status_code == 303:
             self.get("/audit")
         return response
+
+
+@asynccontextmanager
+async def watched_browser(served: str, *, scheme: str = "light", width: int = 1280) -> AsyncIterator[tuple[Any, list[str]]]:
+    """A page of Debian's chromium, and what went wrong on it: what the console of the browser said, and requests to other hosts."""
+    from playwright.async_api import async_playwright
+
+    trouble: list[str] = []
+
+    def asked(request: Any) -> None:
+        if not request.url.startswith((served, "data:")):
+            trouble.append(f"asked {request.url}")
+
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        try:
+            context = await browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
+            page = await context.new_page()
+            page.on("console", lambda message: trouble.append(message.text))
+            page.on("pageerror", lambda error: trouble.append(str(error)))
+            page.on("request", asked)
+            yield page, trouble
+        finally:
+            await browser.close()

@@ -1,6 +1,7 @@
 """The alert rules: what they ask for exists on a running node, promtool agrees with them, and each has its page in the runbook."""
 
 import asyncio
+import json
 import re
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ from tests.kit.clock import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "configs/prometheus/alerts.yml"
+DASHBOARDS = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((ROOT / "configs/grafana").glob("*.json"))]
 RULE_TESTS = [RULES.with_name("alerts_test.yml"), RULES.with_name("alerts_day_test.yml")]
 CASE = "  - name: "
 UNPACKED = ROOT / ".venv/interop/prometheus/usr/bin/promtool"
@@ -135,5 +137,8 @@ def test_every_metric_label_and_value_in_the_rules_is_shown_by_a_running_node(tm
     assert set() == by_labels - shown_labels
     named = set(re.findall(r"\$labels\.(\w+)", RULES.read_text()))
     assert set() == named - shown_labels
+    queries = {panel["title"]: target["expr"] for board in DASHBOARDS for panel in board["panels"] for target in panel["targets"]}
+    assert len(queries) > 20
+    assert {} == {title: missing for title, query in queries.items() if (missing := missing_from(series, query))}
     invented = missing_from(series, 'shadowrelay_nothing > shadowrelay_queue_messages{kind="None"}')
     assert ["shadowrelay_nothing", "shadowrelay_queue_messages{kind}"] == [text.split(":")[0] for text in invented]

@@ -27,7 +27,7 @@ class Rule(NamedTuple):
     shown_by: Budget
     goes_wrong: str
     beginning: tuple[str, ...] = ()  # of the trace, where the whole budget would take minutes
-    hidden_by: tuple[str, ...] = ()  # rules that cure what goes wrong without this one, and are switched off with it
+    hidden_by: tuple[str, ...] = ()  # rules that cure, or do by mistake, something else without this one, and are switched off with it
 
 
 def _same_number(claim: Claim, me: Any) -> CopyNumber:
@@ -52,7 +52,7 @@ RULES = {
     ),
     "higher": Rule(
         "a claim yields only to a higher number",
-        rules, "outranks", lambda number, other: True, Budget(crashes=1), "lost",
+        rules, "outranks", lambda number, other: True, Budget(crashes=1), "stuck", (), ("lost numbers",),
     ),
     "placement": Rule(
         "each placement or choice gets a higher number than the one before",
@@ -93,6 +93,20 @@ RULES = {
         "of two copies with one number, that of the server whose name sorts last goes first",
         rules, "twin_goes_first", lambda number, server, claim, me: False, Budget(crashes=1, unnoticed=1), "twice",
         ("back up 0", "0: places on 1", "250 to the client", "put back 0, unnoticed", "0: places on 2", "crash 0"),
+    ),
+    "second twin": Rule(
+        "a primary keeps the copy that it chose, and does not choose another one with the same number",
+        rules, "is_second_twin", lambda claim, server: False, Budget(hands=1, unnoticed=1), "stuck",
+        ("back up 0", "0: places on 1", "250 to the client", "put back 0, unnoticed", "0: places on 2"),
+    ),
+    "lost numbers": Rule(
+        "a number of its own database that it does not know shows a node that its database is an older copy",
+        rules, "shows_lost_number", lambda claim, me, number: False, Budget(late=1, unnoticed=1), "lost",
+    ),
+    "unheard": Rule(
+        "whoever goes on without the answer of a node asks that node when it answers again",
+        rules, "with_unheard", lambda claim, unheard: claim, Budget(late=1, parts=1), "two owners",
+        ("late: 0: places on 1, not heard", "0: places on 2", "250 to the client", "part all"),
     ),
     "said again": Rule(
         "who was sent `yours`, holds the copy and does not know of the hand-over is sent it again",

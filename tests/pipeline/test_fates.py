@@ -263,3 +263,29 @@ async def test_a_redirect_to_a_server_on_the_same_machine_moves_the_mail(tmp_pat
         await east.services.drain.redirect([WEST])
 
         await until(west.in_role(east.last, Role.PRIMARY), 60)
+
+
+@in_virtual_time
+@pytest.mark.parametrize("counts", [False, True])
+async def test_a_machine_that_burns_with_two_nodes_takes_nothing_that_was_called_redundant(tmp_path: Path, counts: bool) -> None:
+    """Where copies on one machine count, it does: so this would notice."""
+    places = {EAST: "one", WEST: "one", NORTH: "two", SOUTH: "two"}
+    async with on_machines(tmp_path, places, shared_fate_is_redundant=counts) as net:
+        promised: set[str] = set()
+        for number in range(24):
+            node = net.nodes[(EAST, WEST)[number % 2]]
+            if number == 12:
+                net.cut = {frozenset((mine, other)) for mine in (EAST, WEST) for other in (NORTH, SOUTH)}
+            address = f"user{number}@corp.example"
+            assert 250 == (await node.accept(address)).code
+            if dict(node.log.rows(EventId.RECEIVE)[-1].custom_data)["Replication"] == Replication.SUCCESS:
+                promised.add(address)
+            await asyncio.sleep(1)
+        net.sink.answer = lambda address: OK
+
+        await asyncio.gather(net.wipe(EAST), net.wipe(WEST))
+        net.heal()
+        await asyncio.sleep(4 * SPAN)
+
+        assert len(promised) >= 12
+        assert counts == bool(promised - set(net.sink.addresses()))

@@ -121,6 +121,15 @@ RULES: dict[str, RuleOff] = {
     "keep": _ownership("keep", "I1", "full-elsewhere"),
     "everybody": _ownership("everybody"),
     "meet": _ownership("meet"),
+    "twins": _ownership("twins"),
+    "second twin": _ownership("second twin"),
+    "said again": _ownership("said again"),
+    "holders": _ownership("holders"),
+    "unheard": _ownership("unheard"),
+    "promoted by another": RuleOff(
+        "a shadow server that is told `promoted` by a server that is not its primary asks that one",
+        ((claims, "met", lambda claim, server, answer: Transition(claim, claim)),),
+    ),
     "rolled back": RuleOff(
         "a database that is an older copy gets a new id, and its messages are asked about",
         ((rules, "is_older_copy", lambda openings, position, seen: False), (rules, "shows_older_copy", lambda seen, identity: False)),

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, ContentPlace
+from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, NO_ORDINALS, ContentPlace, Ordinals
 from shadowrelay.model.ownership import DiscardEvent, DiscardStatus, Role
+from shadowrelay.model.queue import QueueKind, StoredMessage
 from shadowrelay.model.replies import ContentCorrupt, LedgerUnavailable
 from shadowrelay.model.values import replace
 from shadowrelay.store import content
@@ -33,6 +34,7 @@ from tests.kit.ledger import (
     keep_copy,
     release,
     remove,
+    some_done,
 )
 
 HOUR = timedelta(hours=1)
@@ -348,3 +350,26 @@ async def test_a_disk_that_returns_errors_proves_nothing(tmp_path: Path, monkeyp
         monkeypatch.setattr(os, "pread", fails)
         with pytest.raises(LedgerUnavailable, match="Input/output error"):
             await ledger.prove_read()
+
+
+async def test_content_that_left_the_boundary_is_not_kept_and_only_its_row_is(tmp_path: Path) -> None:
+    """It can never be resubmitted. What went inside, or partly so, stays whole; and so does what nobody has taken."""
+    async with a_ledger(tmp_path) as ledger:
+        one, both, inside, failed = [await accept(ledger, b"x" * 100, recipients_count=2) for _ in range(4)]
+
+        async def end(stored: StoredMessage, ordinal: int, done: Ordinals, *, is_inside: bool, is_sent: bool = True) -> None:
+            sent = frozenset({ordinal}) if is_sent else NO_ORDINALS
+            decide = all_done if len(done) == 2 else some_done(ordinal)
+            await ledger.record_attempt(an_attempt(stored.envelope.message_id, done=done, sent=sent, is_inside=is_inside), decide)
+
+        first, everyone = frozenset({1}), frozenset({1, 2})
+        for stored, sides in ((one, (False, False)), (both, (True, False)), (inside, (True, True))):
+            await end(stored, 1, first, is_inside=sides[0])
+            await end(stored, 2, everyone, is_inside=sides[1])
+        await end(failed, 1, everyone, is_inside=False, is_sent=False)
+
+        found = [await ledger.load(stored.envelope.message_id) for stored in (one, both, inside, failed)]
+        assert {Role.DELIVERED} == {stored.claim.role for stored in found if stored is not None}
+        assert [False, True, True, True] == [stored is not None and stored.place is not None for stored in found]
+        assert 300 == await ledger.safety_net_octets()
+        assert 4 == sum(row.count for row in await ledger.queues() if row.kind is QueueKind.SAFETY_NET_PRIMARY)

@@ -186,7 +186,7 @@ PROBLEMS = [
         [
             "{path}: zzz: unknown key; known here: "
             "server, transport, receive_connectors, recipient_sources, filters, peers, routes, site_links, sites, "
-            "tls, send, back_pressure, tracking, shipping, admin, dns"
+            "tls, send, back_pressure, tracking, shipping, admin, webhooks, dns"
         ],
     ),
     (

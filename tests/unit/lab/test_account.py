@@ -125,6 +125,7 @@ AWAY = Fault(FaultKind.KILL, EAST, 102.5, 110.0)
 WIPED = Fault(FaultKind.WIPE, EAST, 102.2, 104.0)
 PAUSED = Fault(FaultKind.PAUSE, WEST, 100.0, 108.0)
 CUT = Fault(FaultKind.CUT, EAST, 100.0, 107.0, WEST)
+SICK = Fault(FaultKind.DEAD_DISK, EAST, 101.2, 108.0)
 
 
 @pytest.mark.parametrize(
@@ -151,6 +152,11 @@ CUT = Fault(FaultKind.CUT, EAST, 100.0, 107.0, WEST)
         (Cause.NONE, CUT, (106.0, EAST), (106.5, SOUTH)),  # these two were not cut off
         (Cause.NONE, CUT, (106.0, EAST), (106.5, EAST)),
         (Cause.NONE, CUT, (110.0, EAST), (111.0, WEST)),  # long healed
+        (Cause.DIED_BEFORE_RECORD, SICK, (103.0, EAST), (107.5, WEST)),  # it took mail to the next hop, and could not record it
+        (Cause.DIED_BEFORE_RECORD, SICK, (108.5, EAST), (109.0, EAST)),
+        (Cause.NONE, SICK, (98.0, EAST), (107.5, WEST)),  # recorded, and heard of
+        (Cause.NONE, SICK, (103.0, WEST), (107.5, EAST)),  # the disk of the one that delivered is well
+        (Cause.NONE, SICK, (118.0, EAST), (119.0, WEST)),  # it is well again
         (Cause.NONE, replace(CUT, kind=FaultKind.HALF_CUT), (106.0, EAST), (106.5, WEST)),
         (Cause.NONE, replace(CUT, kind=FaultKind.SLOW), (106.0, EAST), (106.5, WEST)),
         (Cause.NONE, replace(CUT, kind=FaultKind.BREAK), (106.0, EAST), (106.5, WEST)),

@@ -1,0 +1,87 @@
+"""Webhooks: signed events, tried again, each by itself."""
+
+import asyncio
+import hmac
+import json
+from hashlib import sha256
+
+import httpx
+import pytest
+from pydantic import ValidationError
+
+from shadowrelay.console.webhooks import AGAIN_SECONDS_MAX, SIGNATURE, Webhooks
+from shadowrelay.settings.values import Webhook
+from shadowrelay.tracking.event_tap import EventTap
+
+SECRET = "a-secret-of-some-length"
+
+
+class Receiver(httpx.AsyncBaseTransport):
+    """Answers with these statuses, then 204; keeps what it took."""
+
+    def __init__(self, *statuses):
+        self.statuses, self.taken = list(statuses), []
+
+    async def handle_async_request(self, request):
+        status = self.statuses.pop(0) if self.statuses else 204
+        if status == 0:
+            raise httpx.ConnectError("refused")
+        if status < 300:
+            self.taken.append((request.headers, request.content))
+        return httpx.Response(status)
+
+
+async def told(hooks, receiver, *names, count):
+    tap, pauses = EventTap(), []
+
+    async def sleep(seconds):
+        pauses.append(seconds)
+        await asyncio.sleep(0)
+
+    running = asyncio.create_task(Webhooks(hooks, tap, "mx1", transport=receiver, sleep=sleep).run())
+    await asyncio.sleep(0)
+    for name in names:
+        await asyncio.sleep(0)
+        tap(None, "info", {"event": name})
+    async with asyncio.timeout(20):
+        while len(receiver.taken) < count:
+            await asyncio.sleep(0)
+    running.cancel()
+    return pauses
+
+
+async def test_an_event_is_posted_with_a_signature_of_time_and_body():
+    receiver = Receiver()
+    await told([Webhook(url="https://x.example/hook", secret=SECRET)], receiver, "peer.lost", count=1)
+    ((headers, body),) = receiver.taken
+    at, digest = headers[SIGNATURE].removeprefix("t=").split(",v1=")
+
+    assert ("peer.lost", "mx1") == ((event := json.loads(body))["event"], event["node"])
+    assert hmac.new(SECRET.encode(), f"{at}.".encode() + body, sha256).hexdigest() == digest
+
+
+async def test_what_is_not_taken_is_tried_again_ever_less_often_and_in_order():
+    receiver = Receiver(0, 500, 503, 302, *[500] * 8)
+    hooks = [Webhook(url="https://x.example/hook", secret=SECRET)]
+    pauses = await told(hooks, receiver, "peer.lost", "peer.session_opened", count=2)
+
+    assert [1, 2, 4, 8, 16, 32, 64, 128, 256, *[AGAIN_SECONDS_MAX] * 3] == pauses
+    assert ["peer.lost", "peer.session_opened"] == [json.loads(body)["event"] for _, body in receiver.taken]
+
+
+async def test_only_the_events_that_were_asked_for_are_posted():
+    receiver = Receiver()
+    hooks = [Webhook(url="https://x.example/hook", secret=SECRET, events=("drain.began",))]
+    await told(hooks, receiver, "peer.lost", "drain.began", count=1)
+
+    assert ["drain.began"] == [json.loads(body)["event"] for _, body in receiver.taken]
+
+
+@pytest.mark.parametrize("wrong", [{"url": "ftp://x"}, {"url": "x.example"}, {"secret": "short"}, {"events": ("peer.loss",)}])
+def test_a_webhook_that_could_not_work_is_a_mistake_of_the_configuration(wrong):
+    with pytest.raises(ValidationError):
+        Webhook.model_validate({"url": "https://x.example/hook", "secret": SECRET} | wrong)
+
+
+def test_the_secret_is_not_shown():
+    assert SECRET not in str(Webhook(url="https://x.example/hook", secret=SECRET).model_dump(mode="json"))
