@@ -636,7 +636,7 @@ class Node:
         self._settings = self._context.settings = settings
         self._context.leases.configure(settings.transport)
         self._context.peers.compare(settings, self._context.route_digests)
-        self._services.fates_count(is_redundant=settings.transport.shared_fate_is_redundant)
+        self._services.adopt_fates(settings.transport)
         self._deliverer.reload()
         self._services.deliver.reload()
         self._recipients.adopt(settings)

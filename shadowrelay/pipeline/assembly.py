@@ -43,7 +43,7 @@ from shadowrelay.pipeline.track import TrackService
 from shadowrelay.pipeline.view import View
 from shadowrelay.ports import Clock, Deliverer, Ledger, Machine, PeerLink, TrackingLog
 from shadowrelay.settings.texts import own_hosts
-from shadowrelay.settings.values import Peer, Settings
+from shadowrelay.settings.values import Peer, Settings, Transport
 
 AGAIN_SECONDS = 5.0
 
@@ -205,11 +205,11 @@ class Services:
         else:
             self._spawn(partial(self.review.fate_is_shared, server), f"fate of {server}")
 
-    def fates_count(self, *, is_redundant: bool) -> None:
-        """A reload changed `shared_fate_is_redundant`."""
+    def adopt_fates(self, transport: Transport) -> None:
+        """A reload may have changed `shared_fate_is_redundant`."""
         fates = self.context.peers.fates
-        if fates.is_redundant is not is_redundant:
-            fates.is_redundant = is_redundant
+        if fates.is_redundant is not transport.shared_fate_is_redundant:
+            fates.is_redundant = transport.shared_fate_is_redundant
             for server in fates.sharers:
                 self._fate_changed(server)
 

@@ -14,6 +14,7 @@ from shadowrelay.model.readiness import NewMail
 from shadowrelay.model.replies import NOT_MADE_REDUNDANT
 from shadowrelay.model.tracking import EventId, Replication
 from shadowrelay.model.values import replace
+from shadowrelay.settings.values import Transport
 from tests.kit.clock import until
 from tests.kit.nodes import BUSY, EAST, HEARTBEAT, NORTH, OK, SOUTH, SPAN, WEST, Net, VirtualNode, in_virtual_time
 from tests.pipeline.scenes import holders
@@ -154,10 +155,10 @@ async def test_with_shared_fate_is_redundant_the_same_machine_is_as_good_as_anot
         assert [None] == [row.get("SharedFate") for row in said(east, EventId.HAREDIRECT)]
         assert (NewMail.COPIED, (WEST,)) == ((new := east.services.view.new_mail()).outcome, new.shared_fate)
 
-        east.services.fates_count(is_redundant=False)  # a reload
+        east.services.adopt_fates(Transport(shared_fate_is_redundant=False))  # a reload
         await until(lambda: is_missing(east))
 
-        east.services.fates_count(is_redundant=True)
+        east.services.adopt_fates(Transport(shared_fate_is_redundant=True))
         await until(has_chosen(east, WEST))
 
 

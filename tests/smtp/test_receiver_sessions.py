@@ -653,7 +653,8 @@ def test_every_command_of_aiosmtpd_is_ours_or_refused() -> None:
 
     assert [] == inherited
     assert {
-        "BDAT", "DATA", "EHLO", "HELO", "HELP", "MAIL", "NOOP", "QUIT", "RCPT", "RSET", "STARTTLS", "VRFY", "XQDISCARD", "XSHADOW",
+        "BDAT", "DATA", "EHLO", "HELO", "HELP", "MAIL", "NOOP", "QUIT", "RCPT", "RSET", "STARTTLS", "VRFY", "XCLIENT", "XFORWARD",
+        "XQDISCARD", "XSHADOW",
     } == set(Receiver.commands)  # fmt: skip
 
 
