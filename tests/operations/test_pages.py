@@ -16,7 +16,7 @@ RUNBOOK = (ROOT / "docs/runbook.md").read_text(encoding="utf-8")
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 ELSEWHERE = {"lab", "sla", "cli"}  # no part of a running node
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
-NAME = re.compile(r"`([a-z]+\.[a-z_]+)`")
+NAME = re.compile(r"`([a-z_]+\.[a-z_]+)`")
 
 
 def section(heading: str) -> str:

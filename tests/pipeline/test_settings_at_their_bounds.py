@@ -17,6 +17,10 @@ from tests.kit.clock import until
 from tests.kit.nodes import EAST, SPAN, WEST, Net, VirtualNode, in_virtual_time, make_settings
 
 LINKS = [{"sites": ["east", "west"], "cost": 10}]
+AT_THE_DOOR = {  # asked before a copy is made, if ever
+    "filters": [{"name": "rspamd", "address": "http://127.0.0.1:11333"}],
+    "recipient_sources": [{"name": "corp", "kind": "call-ahead"}],
+}
 NO_ROOM = "the machine of this test has less room: back pressure refuses copies, as it says"
 EXCEPTIONS = {  # by model, field and end
     "ReceiveConnector.connection_inactivity_timeout le": "must be less than connection_timeout, which ends there, too",
@@ -43,7 +47,8 @@ def sections(found: Any, where: tuple[str | int, ...] = ()) -> Iterator[tuple[tu
 
 def some_settings(name: str, directory: Path) -> Settings:
     other = WEST if name == EAST else EAST
-    return make_settings(EAST if name == EAST else WEST, [other], directory, redundancy="both", site_links=LINKS)
+    made = make_settings(EAST if name == EAST else WEST, [other], directory, redundancy="both", site_links=LINKS)
+    return Settings.model_validate({**made.model_dump(mode="json", exclude_unset=True), **AT_THE_DOOR})
 
 
 def ends() -> list[tuple[str, tuple[str | int, ...], Any]]:
