@@ -121,8 +121,8 @@ def as_seen(faults: Sequence[Fault], heartbeat: float) -> list[Fault]:
 
 
 def _could_not_record(world: "World", message_id: MessageId, first: Arrival, fault: Fault) -> bool:
-    """(a) The disk died before the record. A final dot is sent only until the node falls silent."""
-    if fault.kind is not FaultKind.DEAD_DISK or fault.node != first.client_name:
+    """(a) The disk died, or was full, before the record. A final dot is sent only until the node falls silent."""
+    if fault.kind not in (FaultKind.DEAD_DISK, FaultKind.FULL) or fault.node != first.client_name:
         return False
     dot_at = max((at for at in world.checker.ended[message_id, first.client_host] if at <= first.at), default=first.at)
     lasts = min(fault.ended_at, fault.began_at + UNTIL_SILENT * world.times.heartbeat)
@@ -136,7 +136,7 @@ def _cause(world: "World", message_id: MessageId, ordinal: int, first: Arrival, 
     recorded = min(
         (at for at, host in world.checker.recorded[message_id, ordinal] if host == first.client_host and at >= first.at), default=None
     )
-    if recorded is None or recorded > later.at:
+    if recorded is None or recorded + world.times.until_heard > later.at:  # whoever sent the later one had not heard of it
         if first.reply_read_at is None or first.reply_read_at > later.at:
             return Cause.DIED_BEFORE_RECORD
         until = later.at if recorded is None else recorded
