@@ -193,8 +193,14 @@ def plan(candidates: Sequence[Candidate], rule: PlacementRule, copies: int = 1) 
     if copies > 1:
         remote_count, local_count = remote_count * copies, local_count * copies
         usable = _spread(usable)
-    is_shared = any(candidate.shared is not NOT_SHARED for candidate in usable)
-    groups = _by_fate(usable, copies) if is_shared else [usable]
+    for candidate in usable:
+        if candidate.shared is not NOT_SHARED:
+            groups = _by_fate(usable, copies)
+            break
+    else:
+        groups = [usable]
+    if copies == 1 and len(groups) == 1:
+        return _in_turn(usable, rule.home, remote_count, local_count)
     if copies == 1:
         return tuple([server for group in groups for server in _in_turn(group, rule.home, remote_count, local_count)])
     firsts: list[ServerName] = []

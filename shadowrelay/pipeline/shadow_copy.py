@@ -23,7 +23,7 @@ from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.peerbook import Turns
 from shadowrelay.pipeline.placement import Refused
 from shadowrelay.pipeline.site_copies import missing_sites
-from shadowrelay.settings.values import Settings
+from shadowrelay.settings.values import Preference, Settings
 
 CONTENT_TOO_LARGE = 552
 
@@ -220,11 +220,20 @@ class Copier:
         rule, sites = self._rule()
         if not rule.is_multi_site or self._context.redirect_to:
             return
+        if result is not None and self._is_as_wished(result, rule, sites):
+            return
         stored = [] if result is None else [party.server for party, _ in result.stored]
         failed = () if result is None else (*result.unsent, *(party.server for party in result.uncertain))
         missing = missing_sites(rule, sites, stored, failed)
         reasons = self._context.peers.reasons_against_copies() if result is None else result.failures
         self._context.site_copies.placed([sites[server] for server in stored if server in sites], missing, reasons)
+
+    def _is_as_wished(self, result: CopyResult, rule: placement.PlacementRule, sites: Mapping[ServerName, SiteName]) -> bool:
+        """No site is known to get none, no server failed, and the first copy is where it is preferred: almost every message."""
+        if self._context.site_copies.is_any_missed or result.unsent or result.uncertain or not result.stored:
+            return False
+        site = sites.get(result.stored[0][0].server)
+        return site is not None and (site != rule.home) == (rule.preference is not Preference.LOCAL_ONLY)
 
     async def _several(self, job: Job, firsts: Sequence[ServerName], copies: int) -> CopyResult:
         job.busy.update(firsts)

@@ -79,6 +79,11 @@ class SiteCopies:
                     "site.gets_no_copies", site=site, messages=missed.count, seconds=round(now - missed.since), reason=missed.reason
                 )
 
+    @property
+    def is_any_missed(self) -> bool:
+        """Whether a site is missed now."""
+        return bool(self._missed)
+
     def without(self) -> dict[SiteName, Missed]:
         """The sites to warn of now."""
         now = self._clock.awake()
