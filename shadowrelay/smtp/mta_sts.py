@@ -159,8 +159,9 @@ class MtaSts:
         context = await asyncio.to_thread(ssl.create_default_context) if self._context is None else self._context
         async with httpx.AsyncClient(verify=context, timeout=FETCH_SECONDS, follow_redirects=False, trust_env=False) as client:
             for place, address in enumerate(addresses[:2]):
+                headers = {"Host": host, "Accept-Encoding": "identity"}  # what is packed may be of any size once unpacked
                 request = client.build_request(
-                    "GET", f"https://{address}/.well-known/mta-sts.txt", headers={"Host": host}, extensions={"sni_hostname": host}
+                    "GET", f"https://{address}/.well-known/mta-sts.txt", headers=headers, extensions={"sni_hostname": host}
                 )
                 try:
                     answer = await client.send(request, stream=True)
@@ -174,7 +175,7 @@ class MtaSts:
                     if answer.headers.get("content-type", "").partition(";")[0].strip().lower() != "text/plain":
                         raise ValueError(f"what {host} answers is not text/plain")
                     octets = b""
-                    async for part in answer.aiter_bytes():
+                    async for part in answer.aiter_raw():
                         octets += part
                         if len(octets) > POLICY_OCTETS_MAX:
                             raise ValueError("it is too long")

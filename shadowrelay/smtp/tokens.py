@@ -160,7 +160,8 @@ class TokenSource:
             authorization = httpx.BasicAuth(token.client_id, secrets[0])
         else:
             form |= {"client_id": token.client_id} | ({"client_secret": secrets[0]} if secrets else {})
-        verify, headers = await asyncio.to_thread(_context, token.authority), {"Accept": "application/json"}
+        verify = await asyncio.to_thread(_context, token.authority)
+        headers = {"Accept": "application/json", "Accept-Encoding": "identity"}  # what is packed may be of any size once unpacked
         try:
             async with (
                 asyncio.timeout(ASKING_SECONDS),
@@ -168,7 +169,7 @@ class TokenSource:
                 client.stream("POST", token.endpoint, data=form, headers=headers, auth=authorization) as answer,
             ):
                 octets = b""
-                async for part in answer.aiter_bytes():
+                async for part in answer.aiter_raw():
                     octets += part
                     if len(octets) > ANSWER_OCTETS_MAX:
                         return Failure(f"the answer of {self._where} is too long")
