@@ -1,6 +1,7 @@
 """MTA-STS: the policy of a domain is found, kept, renewed and obeyed, whatever its host, DNS and mail servers do."""
 
 import asyncio
+import gzip
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -30,6 +31,9 @@ def tls(*names: str, authority: trustme.CA = AUTHORITY) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert(*names).configure_cert(context)
     return context
+
+
+PACKED = gzip.compress(ENFORCE.encode()).decode("utf-8", "surrogateescape")
 
 
 @dataclass
@@ -206,9 +210,10 @@ async def test_an_old_policy_is_fetched_again_while_mail_goes_on(tmp_path: Path)
         {"kind": "text/html"},
         {"policy": "version: STSv1\n"},
         {"policy": "x" * 100_000},
+        {"kind": "text/plain\r\nContent-Encoding: gzip", "policy": PACKED},
         {"seconds": 60.0},
     ],
-    ids=str,
+    ids=lambda changes: ascii(changes)[:60],
 )
 async def test_without_a_policy_that_can_be_fetched_there_is_none_and_nobody_asks_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
