@@ -99,7 +99,8 @@ class Guarded:
             return self._without("resting")
         if seconds <= 0:
             return self._without("no-time-left")
-        self._is_tried = self._failures_count >= FAILURES_MAX
+        is_trial = self._failures_count >= FAILURES_MAX
+        self._is_tried = is_trial
         try:
             async with asyncio.timeout(min(seconds, self._settings.timeout.total_seconds())), self._places:
                 verdict = await self._filter.judge(passage)
@@ -111,7 +112,8 @@ class Guarded:
             _log.exception("filter.failed", filter=self.name)
             return self._failed(type(error).__name__)
         finally:
-            self._is_tried = False
+            if is_trial:  # messages that it saw before end without a say in that
+                self._is_tried = False
         if self._failures_count >= FAILURES_MAX:
             _log.info("filter.answers_again", filter=self.name)
         self._failures_count = self._rests_count = 0
