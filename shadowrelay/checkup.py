@@ -26,11 +26,11 @@ from shadowrelay.model.message import Content, Envelope, Recipient
 from shadowrelay.model.protection import Protection
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.model.routing import HostPort
+from shadowrelay.model.setting_texts import format_next_hop, rounded_size
+from shadowrelay.model.settings import Filter, OnFailure, Peer, Settings
 from shadowrelay.model.values import dataclass
 from shadowrelay.settings import certificates, configuration, places
 from shadowrelay.settings.configuration import LoadedSettings
-from shadowrelay.settings.texts import format_next_hop, rounded_size
-from shadowrelay.settings.values import Filter, OnFailure, Peer, Settings
 from shadowrelay.smtp import recipient_file
 from shadowrelay.smtp.client import ConnectOptions, TlsFailed, TlsUse, open_session
 from shadowrelay.smtp.client_session import TLS_FAILED, SessionBroken

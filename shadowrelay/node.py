@@ -38,6 +38,7 @@ from shadowrelay.model.peers import PeerIdentity
 from shadowrelay.model.readiness import NewMail
 from shadowrelay.model.replies import ConfigurationError, LedgerUnavailable, Reply
 from shadowrelay.model.routing import HostPort
+from shadowrelay.model.settings import Peer, Settings, Tls
 from shadowrelay.model.values import replace
 from shadowrelay.pipeline.assembly import Outside, Services
 from shadowrelay.pipeline.context import SystemClock, Tasks
@@ -46,7 +47,6 @@ from shadowrelay.ports import Machine
 from shadowrelay.settings import certificates, configuration
 from shadowrelay.settings.configuration import LoadedSettings
 from shadowrelay.settings.reload import adopted, followed_tls
-from shadowrelay.settings.values import Peer, Settings, Tls
 from shadowrelay.smtp import client
 from shadowrelay.smtp.call_ahead import Asking
 from shadowrelay.smtp.client import ConnectOptions, Dial, Opened, TlsUse

@@ -43,8 +43,8 @@ from shadowrelay.model.routing import Destination, Reach
 from shadowrelay.model.survival import Survival
 from shadowrelay.model.tracking import TrackingEvent
 from shadowrelay.model.values import dataclass
-from shadowrelay.pipeline.delivery_rules import LadderStep
 from shadowrelay.protocol.filters import Expression
+from shadowrelay.rules.delivery import LadderStep
 
 NO_KEYS: Mapping[MessageId, Mapping[int, bytes]] = MappingProxyType({})
 Decide = Callable[[MessageId, Claim | None], Transition]
@@ -576,7 +576,7 @@ class PeerLink(Protocol):
 class DeliveryJob:
     """One transaction with a next hop.
 
-    Shapes: `ordinals` not empty, at most `pipeline.router.RECIPIENTS_PER_TRANSACTION_MAX`; `prefix` goes before the content: whole
+    Shapes: `ordinals` not empty, at most `rules.router.RECIPIENTS_PER_TRANSACTION_MAX`; `prefix` goes before the content: whole
     header lines, or empty. `content` is called when a session is open, so that a slow next hop keeps nothing in memory; it may raise
     ContentCorrupt or LedgerUnavailable. `may_end_data` is called right before the final dot; False ends the session without the dot.
     Units: `reply_seconds` is how long the reply to the dot may still take, called when the dot is sent and whenever that time is

@@ -34,9 +34,9 @@ from shadowrelay.model.message import Content
 from shadowrelay.model.queue import LoneMessages, MessagePage, NodeView, PeerView, QueueRow, StoredMessage, Untold
 from shadowrelay.model.replies import LedgerUnavailable, RequestRefused
 from shadowrelay.model.resubmission import Criteria, ResubmitRequest
+from shadowrelay.model.settings import BackPressure
 from shadowrelay.model.survival import WhatIf
 from shadowrelay.model.tracking import TrackingEvent
-from shadowrelay.pipeline.pressure_rules import Pressure
 from shadowrelay.protocol.filters import (
     LENGTH_MAX,
     MESSAGE_PROPERTIES,
@@ -47,7 +47,7 @@ from shadowrelay.protocol.filters import (
     matches,
     parse_filter,
 )
-from shadowrelay.settings.values import BackPressure
+from shadowrelay.rules.back_pressure import Pressure
 
 LISTED_MAX = 1000  # messages in one response: about 500 KB
 LISTED_DEFAULT = 100

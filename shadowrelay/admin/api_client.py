@@ -14,7 +14,7 @@ import httpx
 from shadowrelay.admin.token import read_token
 from shadowrelay.model.printable import escaped
 from shadowrelay.model.replies import ConfigurationError, ShadowrelayError
-from shadowrelay.settings.values import Peer, Settings, Tls
+from shadowrelay.model.settings import Peer, Settings, Tls
 from shadowrelay.trust import CheckedContext, PeerTrust
 
 TOKEN_VARIABLE = "SHADOWRELAY_ADMIN_TOKEN"

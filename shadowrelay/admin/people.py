@@ -17,8 +17,8 @@ from ipaddress import IPv6Address, ip_address, ip_network
 import structlog
 
 from shadowrelay.model.replies import ShadowrelayError
+from shadowrelay.model.settings import AdminRole, AdminUser
 from shadowrelay.model.values import dataclass
-from shadowrelay.settings.values import AdminRole, AdminUser
 
 RECOGNISED_MAX = 200  # tokens, by their digest
 FAILURES_MAX = 5  # of one network in `FAILURES_SECONDS`; a person who mistypes has that many

@@ -26,11 +26,11 @@ from shadowrelay.model.queue import (
 )
 from shadowrelay.model.readiness import NextMessage
 from shadowrelay.model.resubmission import ResubmitRequest
+from shadowrelay.model.settings import BackPressure
 from shadowrelay.model.survival import WhatIf
 from shadowrelay.model.tracking import TrackingEvent
-from shadowrelay.pipeline.pressure_rules import EFFECTS, UNITS, Pressure, history_depth_of, reasons, thresholds_of
 from shadowrelay.protocol.filters import Value
-from shadowrelay.settings.values import BackPressure
+from shadowrelay.rules.back_pressure import EFFECTS, UNITS, Pressure, history_depth_of, reasons, thresholds_of
 
 
 class ServerOfNextHop(BaseModel):

@@ -6,7 +6,7 @@ import typer
 
 from shadowrelay.cli.output import AsJson, Config, Node, TokenFile, asked_node, print_json, print_table, say
 from shadowrelay.cluster.words import duration
-from shadowrelay.settings.texts import rounded_size
+from shadowrelay.model.setting_texts import rounded_size
 
 clients = typer.Typer(no_args_is_help=True, help="Clients of a node.")
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from shadowrelay.cli.output import AsJson, ExitCode, print_json, print_table, say, stop
-from shadowrelay.settings.texts import parse_duration
+from shadowrelay.model.setting_texts import parse_duration
 
 FIRST_PAGE_SECONDS = 300.0  # `report --watched`: Spark is cold, and shares few cores with a dozen containers
 

@@ -39,9 +39,9 @@ from shadowrelay.cli.status import status
 from shadowrelay.cluster.words import counted
 from shadowrelay.model.invalid import explanation_of
 from shadowrelay.model.replies import ConfigurationError
+from shadowrelay.model.settings import Settings
 from shadowrelay.settings import certificates, configuration, places
 from shadowrelay.settings.guarantees import promises
-from shadowrelay.settings.values import Settings
 
 START_SECONDS = 30.0  # for the files of the configuration and of [tls]
 LOOK_SECONDS = 5.0  # at rights of files

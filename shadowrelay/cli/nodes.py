@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from shadowrelay.cli.output import NODE_VARIABLE, URL_DEFAULT, ExitCode, configuration_errors, node_client, say, stop
 from shadowrelay.cluster.answers import NOT_CONFIGURED, NodeAnswer, asked
+from shadowrelay.model.settings import Peer
 from shadowrelay.model.values import dataclass
 from shadowrelay.settings.configuration import load
-from shadowrelay.settings.values import Peer
 
 if TYPE_CHECKING:
     from shadowrelay.admin.api_client import NodeClient

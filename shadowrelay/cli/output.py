@@ -145,7 +145,7 @@ def _cell(value: object) -> str:
 
 if TYPE_CHECKING:
     from shadowrelay.admin.api_client import NodeClient
-    from shadowrelay.settings.values import Settings
+    from shadowrelay.model.settings import Settings
 
 NODE_VARIABLE = "SHADOWRELAY_NODE"
 URL_DEFAULT = "http://127.0.0.1:8025"

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from shadowrelay.cli.output import AsJson, print_json, say
-from shadowrelay.settings.values import AdminRole, AdminUser
+from shadowrelay.model.settings import AdminRole, AdminUser
 
 
 def token(

@@ -35,7 +35,7 @@ from shadowrelay.cli.what_if import warn
 from shadowrelay.cluster.answers import NodeAnswer
 from shadowrelay.cluster.lookup import MessageId
 from shadowrelay.cluster.words import age, clock, counted, duration
-from shadowrelay.settings.texts import rounded_size
+from shadowrelay.model.setting_texts import rounded_size
 
 if TYPE_CHECKING:
     from shadowrelay.admin.api_client import NodeClient

@@ -34,8 +34,8 @@ from shadowrelay.cli.output import (
 )
 from shadowrelay.cluster.words import counted, instants
 from shadowrelay.model.replies import ConfigurationError, ShadowrelayError
+from shadowrelay.model.setting_texts import parse_duration
 from shadowrelay.protocol.tracking import KEPT_AS
-from shadowrelay.settings.texts import parse_duration
 from shadowrelay.signals import exit_with, handled
 
 LOCAL = "local[*]"

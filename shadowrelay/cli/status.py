@@ -25,7 +25,7 @@ from shadowrelay.cli.output import (
 from shadowrelay.cli.what_if import show
 from shadowrelay.cluster.overview import in_words, look, summary
 from shadowrelay.cluster.words import age, duration
-from shadowrelay.settings.texts import parse_duration
+from shadowrelay.model.setting_texts import parse_duration
 
 Json = dict[str, Any]
 

@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from shadowrelay.admin.api_client import NodeClient, NodeError, client_of_peer
 from shadowrelay.cluster.answers import NOT_CONFIGURED, NodeAnswer, asked
 from shadowrelay.model.replies import ConfigurationError
-from shadowrelay.settings.values import Peer, Settings
+from shadowrelay.model.settings import Peer, Settings
 
 PATIENCE_SECONDS = 3.0  # with a node: a page must come also while one hangs
 OWN = "http://localhost"

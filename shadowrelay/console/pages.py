@@ -27,7 +27,7 @@ from shadowrelay.console.rendering import ASSETS, asset, fragment, harden, is_fr
 from shadowrelay.console.sessions import SESSION_LASTS, ConsoleSession, ConsoleSessions
 from shadowrelay.console.timeline import drawn
 from shadowrelay.console.watching import ClusterWatch
-from shadowrelay.settings.values import Settings
+from shadowrelay.model.settings import Settings
 
 Json = dict[str, Any]
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]

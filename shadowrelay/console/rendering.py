@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from shadowrelay.cluster import lookup, words
-from shadowrelay.settings.texts import rounded_size
+from shadowrelay.model.setting_texts import rounded_size
 
 ASSETS = {"console.css": "text/css", "console.js": "text/javascript", "icon.svg": "image/svg+xml"}
 POLICY = (

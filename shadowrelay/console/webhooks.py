@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import structlog
 
-from shadowrelay.settings.values import Webhook
+from shadowrelay.model.settings import Webhook
 from shadowrelay.tracking.event_tap import EventTap
 
 PATIENCE_SECONDS = 10.0

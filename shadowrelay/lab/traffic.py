@@ -24,10 +24,10 @@ from shadowrelay.model.ownership import StatusAnswer, StatusQuestion
 from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
 from shadowrelay.model.replies import DeliveryError, Reply, queued_as
 from shadowrelay.model.routing import Destination, HostPort
+from shadowrelay.model.settings import ReceiveConnector
 from shadowrelay.pipeline.context import SystemClock
-from shadowrelay.pipeline.pressure_rules import NO_PRESSURE
 from shadowrelay.ports import DeliveryJob
-from shadowrelay.settings.values import ReceiveConnector
+from shadowrelay.rules.back_pressure import NO_PRESSURE
 from shadowrelay.smtp.client import ConnectOptions
 from shadowrelay.smtp.deliverer import Limits, SmtpDeliverer
 from shadowrelay.smtp.listener import ReceiverServer

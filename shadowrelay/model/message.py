@@ -57,7 +57,7 @@ class Envelope:
     internet_message_id: str = ""
     subject: str = ""
     date: str = ""  # of the header, as written there; empty also where an older version did not record it
-    fingerprint: str = ""  # of content and next hops: `delivery_rules.routed`; empty where an older version took the message
+    fingerprint: str = ""  # of content and next hops: `delivery.routed`; empty where an older version took the message
     resubmitted_from: MessageId = NO_MESSAGE  # the message in Safety Net of which this one was made
     original_client: str = ""  # of whom somebody else spoke: `protocol.original_client`
     filtered: str = ""  # the verdicts of its filters, while it is being accepted: not kept

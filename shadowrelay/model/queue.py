@@ -134,7 +134,7 @@ class AttemptRecord:
     Shapes: `done` are the ordinals that ended in it (delivered, failed with their DSN in `generated`, expired); `retry` is the rest
     of the fork. `others` are the message's other forks, queued together with `retry` if the message was in no queue before.
     `keep_until` is when Safety Net may drop the content, `remember_until` when the row may be deleted. `delivered` are the keys
-    (`pipeline.delivery_rules.duplicate_keys`) of the recipients that the next hop accepted, `sent` their ordinals; `is_inside`: by a route
+    (`rules.delivery.duplicate_keys`) of the recipients that the next hop accepted, `sent` their ordinals; `is_inside`: by a route
     inside the boundary. `kept` is the shadow of what was relayed in this attempt, whose content is this message's, in `kept_content` if
     that is a file.
     """

@@ -1,4 +1,4 @@
-"""The base of all tables of the configuration; `settings/values.py` has most of them. docs/design.md 7."""
+"""The base of all tables of the configuration; `model/settings.py` has most of them. docs/design.md 7."""
 
 from pydantic import BaseModel, ConfigDict
 

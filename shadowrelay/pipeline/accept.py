@@ -43,15 +43,15 @@ from shadowrelay.model.replies import (
 from shadowrelay.model.routing import Destination
 from shadowrelay.model.tracking import Acknowledged, Replication, TrackingEvent
 from shadowrelay.ownership import claims
-from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.copy_repair import CopyRepair
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.forks import Verdicts
-from shadowrelay.pipeline.placement import apart
-from shadowrelay.pipeline.pressure_rules import Pressure
 from shadowrelay.pipeline.shadow_copy import Copier, CopyResult
 from shadowrelay.protocol import tracking
+from shadowrelay.rules import delivery
+from shadowrelay.rules.back_pressure import Pressure
+from shadowrelay.rules.placement import apart
 
 _log = structlog.get_logger()
 
@@ -92,7 +92,7 @@ class AcceptService:
 
     def accept(self, envelope: Envelope, content: Content) -> Awaitable[Reply]:
         """See `smtp.reception.Acceptor`."""
-        envelope = delivery_rules.routed(envelope, self._destination_of)
+        envelope = delivery.routed(envelope, self._destination_of)
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         connector = self._context.settings.special_connectors.get(envelope.connector)
         is_delayed = connector is not None and connector.redundancy.tracks and self._context.is_enabled
@@ -175,7 +175,7 @@ class AcceptService:
                 parties = tuple(sorted(parties, key=lambda party: not context.shared_fate(party.server).is_own))
             claim = claims.first_claim(context.me, len(envelope.recipients), parties, wanted)
             now = context.now()
-            message = NewMessage(envelope, claim, Origin.CLIENT, now, delivery_rules.remember_until(now, transport))
+            message = NewMessage(envelope, claim, Origin.CLIENT, now, delivery.remember_until(now, transport))
             if (
                 reject
                 and len(apart(firsts, context.shared_fate)) < wanted

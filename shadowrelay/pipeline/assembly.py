@@ -14,6 +14,8 @@ from shadowrelay.model.fate import NO_MACHINE, NOT_SHARED, Fate, machine_of
 from shadowrelay.model.ids import DatabaseId, ServerName
 from shadowrelay.model.peers import PeerIdentity
 from shadowrelay.model.replies import LedgerUnavailable
+from shadowrelay.model.setting_texts import own_hosts
+from shadowrelay.model.settings import Peer, Settings, Transport
 from shadowrelay.ownership.rules import PeerDatabase
 from shadowrelay.pipeline.accept import AcceptService
 from shadowrelay.pipeline.commit_watch import CommitWatch
@@ -21,7 +23,6 @@ from shadowrelay.pipeline.context import Context, Tasks
 from shadowrelay.pipeline.copy_repair import CopyRepair
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.draining import DrainService
-from shadowrelay.pipeline.fates import Fates
 from shadowrelay.pipeline.follow import FollowService
 from shadowrelay.pipeline.forks import Forks, Verdicts
 from shadowrelay.pipeline.heartbeat import HeartbeatService
@@ -42,8 +43,7 @@ from shadowrelay.pipeline.sweep import SweepService
 from shadowrelay.pipeline.track import TrackService
 from shadowrelay.pipeline.view import View
 from shadowrelay.ports import Clock, Deliverer, Ledger, Machine, PeerLink, TrackingLog
-from shadowrelay.settings.texts import own_hosts
-from shadowrelay.settings.values import Peer, Settings, Transport
+from shadowrelay.rules.fates import Fates
 
 AGAIN_SECONDS = 5.0
 

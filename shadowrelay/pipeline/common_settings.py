@@ -9,9 +9,9 @@ from datetime import timedelta
 from types import MappingProxyType
 
 from shadowrelay.model.peers import PeerIdentity
+from shadowrelay.model.setting_texts import format_duration
+from shadowrelay.model.settings import Transport
 from shadowrelay.protocol.fields import format_span
-from shadowrelay.settings.texts import format_duration
-from shadowrelay.settings.values import Transport
 
 NO_DIGESTS: Mapping[str, str] = MappingProxyType({})
 SPAN = "shadow_resubmit_time_span"  # has a key of its own in XSHADOW, because takeovers depend on it

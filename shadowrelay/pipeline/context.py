@@ -22,19 +22,19 @@ from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, Content, ContentPlace, Envelope
 from shadowrelay.model.ownership import Claim, DiscardEvent, DiscardStatus, Role, Transition
 from shadowrelay.model.replies import LedgerUnavailable
+from shadowrelay.model.settings import Settings
 from shadowrelay.model.tracking import Acknowledged
 from shadowrelay.model.values import replace
 from shadowrelay.ownership.rules import PeerDatabase
-from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.delayed import Delayed
 from shadowrelay.pipeline.leases import Attempts, Leases
 from shadowrelay.pipeline.peerbook import PeerBook
-from shadowrelay.pipeline.pressure_rules import NO_PRESSURE, Pressure
-from shadowrelay.pipeline.repeats import Repeats
 from shadowrelay.pipeline.site_copies import SiteCopies
 from shadowrelay.ports import Clock, Decide, Ledger, PeerLink, TrackingLog
 from shadowrelay.protocol import tracking
-from shadowrelay.settings.values import Settings
+from shadowrelay.rules import delivery
+from shadowrelay.rules.back_pressure import NO_PRESSURE, Pressure
+from shadowrelay.rules.repeats import Repeats
 
 TICK_SECONDS = 0.5
 STALL_SECONDS_MAX = 2.0  # a longer gap between two ticks means that this process was stopped, not busy
@@ -165,7 +165,7 @@ class Context:
     repeats: Repeats = field(default_factory=Repeats)
     placements: set[MessageId] = field(default_factory=set)  # a copy is in progress, or its outcome is not recorded yet
 
-    wall: delivery_rules.WallClock | None = None
+    wall: delivery.WallClock | None = None
     set_backs_count: int = 0  # how often the wall clock was set back
 
     now: Callable[[], datetime] = field(init=False)
@@ -177,7 +177,7 @@ class Context:
     def note_clock(self) -> timedelta:
         """How far the wall clock has jumped ahead of elapsed time: nothing expires by that part."""
         before = self.wall
-        self.wall = delivery_rules.next_reading(before, self.clock.now(), self.clock.awake())
+        self.wall = delivery.next_reading(before, self.clock.now(), self.clock.awake())
         if self.wall.jump:
             seconds = round(self.wall.jump.total_seconds(), 3)
             _log.warning("clock.jumped", seconds=seconds, not_believed_seconds=round(self.wall.ahead.total_seconds(), 3))

@@ -23,11 +23,11 @@ from shadowrelay.model.replies import STORE_UNAVAILABLE, ContentCorrupt, Illegal
 from shadowrelay.model.values import dataclass
 from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import Outcome
-from shadowrelay.pipeline import placement
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.poison import set_aside_corrupt
 from shadowrelay.pipeline.shadow_copy import Copier, CopyResult
 from shadowrelay.protocol import tracking
+from shadowrelay.rules import placement
 
 AT_ONCE = 20  # copies in progress; the servers that receive them have clients of their own
 LARGE_AT_ONCE = 4

@@ -5,7 +5,7 @@ The path of a fork (the recipients of one message that share a next hop):
 1. A message that was just accepted is loaded into the queues of its forks, if each has room. In a burst it waits briefly for
    room. Otherwise its forks are recorded in the table of delivery queues and leave memory, as do those of a message found in
    Submission at start, after a promotion, or because it is a new DSN.
-2. A queue with due mail and room loads the next forks, at most twice its concurrency (`pipeline.delivery_rules`). A loaded fork
+2. A queue with due mail and room loads the next forks, at most twice its concurrency (`rules.delivery`). A loaded fork
    waits for one of the queue's sessions; its content is read when that session is open.
 3. No attempt starts without the leases that `ownership.rules` require. A message that lacks one is reviewed
    (`pipeline.review`). If the review cannot settle it now, it waits in its queue for the server concerned, whose return wakes it
@@ -31,14 +31,14 @@ from shadowrelay.model.replies import ContentCorrupt, LeaseTooShort, LedgerUnava
 from shadowrelay.model.routing import Destination, Fork
 from shadowrelay.model.tracking import Acknowledged
 from shadowrelay.ownership import rules
-from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.context import Context
-from shadowrelay.pipeline.delivery_rules import NO_REPLY, reply_of
 from shadowrelay.pipeline.forks import ForkAttempt, Forks, NextHopNews, Outcomes, SameInProgress, Verdicts
 from shadowrelay.pipeline.leases import WHOLE_MESSAGE, AttemptLease
 from shadowrelay.pipeline.next_hop_queue import PAGE, PARKED_MAX, Enqueuer, NextHopQueue, NextHopQueues
 from shadowrelay.pipeline.poison import Suspects, set_aside_corrupt, set_aside_poison, setting_aside
 from shadowrelay.protocol import tracking
+from shadowrelay.rules import delivery
+from shadowrelay.rules.delivery import NO_REPLY, reply_of
 
 NOTICES_PAGE = 200
 TICK_SECONDS = 1.0  # how often the wall clock is checked and failed steps are repeated
@@ -109,7 +109,7 @@ class DeliverService:
         self._forks.configure(self._context.settings)
         for queue in self._queues:
             queue.concurrency = concurrency = self._concurrency_of(queue.key)
-            queue.state = delivery_rules.active(concurrency)
+            queue.state = delivery.active(concurrency)
             self._queues.want_turn(queue)
             self._queues.end_arriving(queue, is_over=True)
         for message_id in self._in_hand:
@@ -187,9 +187,9 @@ class DeliverService:
         context = self._context
         queue = self._queues.of(key)
         now = context.now()
-        queue.state = delivery_rules.probed_now(queue.state, now)
+        queue.state = delivery.probed_now(queue.state, now)
         self._queues.note_due(key, now)
-        for step in delivery_rules.ladder_steps(context.settings.send):
+        for step in delivery.ladder_steps(context.settings.send):
             while count > 0 and (hastened := await context.ledger.hasten(key, step, now, min(count, PAGE))):
                 count -= hastened
                 self._queues.note_due(key, now)
@@ -212,7 +212,7 @@ class DeliverService:
             self.wake()
             return
         queue = self._queues.resume(key)
-        queue.state = delivery_rules.probed_now(queue.state, self._context.now())
+        queue.state = delivery.probed_now(queue.state, self._context.now())
 
     def changed(self, message_id: MessageId, next_hops: Iterable[str]) -> None:
         """An administrator suspended or resumed the message, whose forks are in these queues of the ledger."""
@@ -417,7 +417,7 @@ class DeliverService:
             if stored.claim.role is not Role.PRIMARY or message_id in self._in_review or context.attempts.is_busy(message_id):
                 continue
             async with setting_aside(context, stored):
-                if delivery_rules.is_expired(stored.envelope.arrived_at, now, context.settings.transport.message_expiration_timeout):
+                if delivery.is_expired(stored.envelope.arrived_at, now, context.settings.transport.message_expiration_timeout):
                     for fork in self._forks.of(stored):
                         self._load(stored, fork, None, None, is_aging=True)
 
@@ -698,8 +698,8 @@ class DeliverService:
     ) -> bool:
         """True: its leases must be reviewed first."""
         context = self._context
-        course = delivery_rules.due_action(stored.deaths_count)
-        if course is delivery_rules.DueAction.SET_ASIDE:
+        course = delivery.due_action(stored.deaths_count)
+        if course is delivery.DueAction.SET_ASIDE:
             await set_aside_poison(context, stored)
             return False
         if self._without_lease(stored, lease.excused):
@@ -730,7 +730,7 @@ class DeliverService:
                 last = queue.state.retry.last_reply if queue.state.retry is not None else "" if retry is None else retry.last_reply
                 await self._forks.age(attempt, reply_of(last) if last else NO_REPLY, record)
             else:
-                if course is delivery_rules.DueAction.GO:
+                if course is delivery.DueAction.GO:
                     news = await self._forks.attempt(attempt, record)
                 else:
                     async with self._suspects.turn():
@@ -752,11 +752,11 @@ class DeliverService:
         context = self._context
         grace = context.settings.send.queue_glitch_retry_interval
         context.attempts.reading()
-        page = NOTICES_PAGE + min(self._queues.running_count, delivery_rules.LOADED_MAX)
+        page = NOTICES_PAGE + min(self._queues.running_count, delivery.LOADED_MAX)
         for stored in await context.ledger.notices_due(now, page):
             async with setting_aside(context, stored):
                 forks = {fork.destination.key: fork for fork in self._forks.of(stored)}
-                is_over = delivery_rules.is_expired(stored.envelope.arrived_at, now, context.settings.transport.message_expiration_timeout)
+                is_over = delivery.is_expired(stored.envelope.arrived_at, now, context.settings.transport.message_expiration_timeout)
                 for retry in stored.retries:
                     if retry.notice_at is None or retry.notice_at > now or retry.next_hop not in forks:
                         continue

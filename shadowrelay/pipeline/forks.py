@@ -37,22 +37,22 @@ from shadowrelay.model.replies import (
     TransientDeliveryError,
 )
 from shadowrelay.model.routing import Destination, Fork, HostPort, Reach
+from shadowrelay.model.settings import Settings
 from shadowrelay.model.tracking import EventSource
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.ownership import claims
-from shadowrelay.pipeline import delivery_rules, journal, repeats, strangers
 from shadowrelay.pipeline.context import Context
-from shadowrelay.pipeline.delivery_rules import AttemptOutcome
-from shadowrelay.pipeline.dsn import promotion_header
 from shadowrelay.pipeline.generated_messages import Journaling, Notices, Record
 from shadowrelay.pipeline.joint_failures import Failures, JointFailures
 from shadowrelay.pipeline.poison import set_aside
 from shadowrelay.pipeline.relay import Relayed, RelayService
-from shadowrelay.pipeline.router import RECIPIENTS_PER_TRANSACTION_MAX, Router, routes_of
-from shadowrelay.pipeline.site_links import sites_of
 from shadowrelay.ports import Decide, Deliverer, DeliveryJob
 from shadowrelay.protocol import tracking
-from shadowrelay.settings.values import Settings
+from shadowrelay.rules import delivery, journal, repeats, strangers
+from shadowrelay.rules.delivery import AttemptOutcome
+from shadowrelay.rules.dsn import promotion_header
+from shadowrelay.rules.router import RECIPIENTS_PER_TRANSACTION_MAX, Router, routes_of
+from shadowrelay.rules.site_links import sites_of
 
 NO_KEYS: Mapping[int, bytes] = MappingProxyType({})
 SAME_IN_PROGRESS = Reply(450, "4.3.0", "The same message is being delivered: waits for the outcome")
@@ -125,7 +125,7 @@ class Forks:
         self._journaling = Journaling(context)
         self._joint = JointFailures()
         self._chance = random.Random()
-        self._in_progress: set[bytes] = set()  # keys of the deliveries that run: `delivery_rules.duplicate_keys`
+        self._in_progress: set[bytes] = set()  # keys of the deliveries that run: `delivery.duplicate_keys`
         self.configure(context.settings)
 
     def configure(self, settings: Settings) -> None:
@@ -174,8 +174,8 @@ class Forks:
     def queued(self, stored: StoredMessage, fork: Fork, now: datetime) -> ForkRetry:
         """The row of a fork that waits in its queue and was never attempted."""
         context, settings = self._context, self._context.settings
-        is_told = fork.ordinals <= delivery_rules.told_of_delay(stored, context.heard_at(stored.promoted_from), settings.send)
-        notice_at = delivery_rules.notice_at(
+        is_told = fork.ordinals <= delivery.told_of_delay(stored, context.heard_at(stored.promoted_from), settings.send)
+        notice_at = delivery.notice_at(
             stored.envelope.arrived_at, settings.send, settings.transport.message_expiration_timeout, is_notified=is_told
         )
         return ForkRetry(fork.destination.key, fork.ordinals, 0, FailureKind.QUEUED, now, now, "", is_told, notice_at=notice_at)
@@ -197,7 +197,7 @@ class Forks:
         """
         context, stored, ordinals = self._context, attempt.stored, attempt.fork.ordinals
         window = context.settings.transport.duplicate_detection_window
-        keys = delivery_rules.duplicate_keys(stored.envelope, ordinals) if window else NO_KEYS
+        keys = delivery.duplicate_keys(stored.envelope, ordinals) if window else NO_KEYS
         if not self._in_progress.isdisjoint(keys.values()):
             raise SameInProgress(SAME_IN_PROGRESS)
         self._in_progress.update(keys.values())
@@ -372,7 +372,7 @@ class Forks:
         return TransactionResult(ordinals, failure, server, elapsed, dot_sent_unanswered=failure.dot_sent_unanswered)
 
     def _settle(self, attempt: ForkAttempt, result: TransactionResult) -> AttemptOutcome:
-        delivered = delivery_rules.delivered_of(result.ordinals, result.result)
+        delivered = delivery.delivered_of(result.ordinals, result.result)
         is_whole = len(delivered) == len(result.ordinals)
         outcome = AttemptOutcome(delivered, {}, None) if is_whole else self._outcome(attempt, result)
         self._context.counts.attempts[AttemptResult.DELIVERED if is_whole else _result_of(outcome)] += 1
@@ -385,7 +385,7 @@ class Forks:
     def _outcome(self, attempt: ForkAttempt, result: TransactionResult) -> AttemptOutcome:
         context = self._context
         settings = context.settings
-        return delivery_rules.settle_attempt(
+        return delivery.settle_attempt(
             attempt.fork.destination.key,
             result.ordinals,
             result.result,
@@ -430,7 +430,7 @@ class Forks:
                     )
                 )  # fmt: skip
         if outcome.retry is not None:
-            late = {ordinal: replies.get(ordinal, delivery_rules.NO_REPLY) for ordinal in sorted(outcome.retry.ordinals)}
+            late = {ordinal: replies.get(ordinal, delivery.NO_REPLY) for ordinal in sorted(outcome.retry.ordinals)}
             unanswered = "no reply to the final dot" if result.dot_sent_unanswered else ""
             context.tracking.write(
                 tracking.defer(
@@ -472,8 +472,8 @@ class Forks:
             outcome.retry,
             others,
             notices,
-            delivery_rules.safety_net_until(now, transport),
-            delivery_rules.remember_until(now, transport),
+            delivery.safety_net_until(now, transport),
+            delivery.remember_until(now, transport),
             # Recipients that were only relayed are not recorded as delivered: the message may be taken back and delivered from here.
             tuple(map(keys.__getitem__, outcome.delivered)) if keys and relayed is None else (),
             sent=outcome.delivered,

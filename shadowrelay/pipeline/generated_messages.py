@@ -1,6 +1,6 @@
 """Builds the messages that an outcome causes: DSNs to the sender, and journal reports. RFC 3461, docs/design.md 5, 6.13.
 
-They are messages of their own, committed with the outcome that caused them; `pipeline.dsn` and `pipeline.journal` have their texts.
+They are messages of their own, committed with the outcome that caused them; `rules.dsn` and `rules.journal` have their texts.
 
 **DSNs.** One that cannot be built must not prevent recording the outcome: otherwise recipients already served would get the message
 repeatedly. In that case a plain DSN without any content of the original is built; if that fails too, none, and the operator log reports it.
@@ -28,12 +28,12 @@ from shadowrelay.model.replies import ContentCorrupt, LedgerUnavailable, Reply
 from shadowrelay.model.routing import Destination
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import claims
-from shadowrelay.pipeline import delivery_rules, dsn, journal, strangers
 from shadowrelay.pipeline.context import Context
-from shadowrelay.pipeline.delivery_rules import NO_REPLY, AttemptOutcome, reply_of
-from shadowrelay.pipeline.dsn import RETURNED_OCTETS_MAX, Action, DsnKind, RecipientReport
 from shadowrelay.protocol import tracking
 from shadowrelay.protocol.fields import domain_of
+from shadowrelay.rules import delivery, dsn, journal, strangers
+from shadowrelay.rules.delivery import NO_REPLY, AttemptOutcome, reply_of
+from shadowrelay.rules.dsn import RETURNED_OCTETS_MAX, Action, DsnKind, RecipientReport
 
 ACTIONS = {DsnKind.FAILURE: Action.FAILED, DsnKind.DELAY: Action.DELAYED, DsnKind.SUCCESS: Action.RELAYED}
 RELAYED = Reply(250, "2.0.0", "Relayed to a server that makes no further reports")
@@ -156,7 +156,7 @@ class Notices:
         claim = claims.first_claim(context.me, 1, wanted=context.settings.copies_without_client)
         if stored.is_promoted:  # the lost primary may have made this DSN already, and any node may have taken that over
             claim = replace(claim, copies=context.peers.reachable_as_copies())
-        message = NewMessage(envelope, claim, Origin.DSN, now, delivery_rules.remember_until(now, transport))
+        message = NewMessage(envelope, claim, Origin.DSN, now, delivery.remember_until(now, transport))
         return GeneratedMessage(message, Content(len(data), hashlib.sha256(data).digest(), data), ACTIONS[kind].value)
 
     def _report(
@@ -251,7 +251,7 @@ class Journaling:
         claim = claims.first_claim(me, 1, wanted=context.settings.copies_without_client)
         if stored.is_promoted:  # the lost primary may have made this report already, and any node may have taken that over
             claim = replace(claim, copies=context.peers.reachable_as_copies())
-        message = NewMessage(envelope, claim, Origin.JOURNAL, now, delivery_rules.remember_until(now, context.settings.transport))
+        message = NewMessage(envelope, claim, Origin.JOURNAL, now, delivery.remember_until(now, context.settings.transport))
         return GeneratedMessage(message, await context.ledger.wrapped(content, header, trailer))
 
 

@@ -22,13 +22,13 @@ from shadowrelay.model.replies import LedgerUnavailable, PeerUnavailable
 from shadowrelay.model.tracking import Acknowledged
 from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import Outcome, PeerDatabase
-from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.follow import FollowService
 from shadowrelay.pipeline.promote import PromoteService
 from shadowrelay.pipeline.relay import RelayService
 from shadowrelay.pipeline.review import ReviewService
 from shadowrelay.pipeline.site_copies import choosable
+from shadowrelay.rules import delivery
 
 DISCARDS_PER_QUESTION = 400  # docs/protocol.md 9: never more in a reply
 
@@ -200,7 +200,7 @@ class HeartbeatService:
                 context.attempts.changed(event.message_id)
             return transition
 
-        keep_until = delivery_rules.safety_net_until(context.now(), context.settings.transport)
+        keep_until = delivery.safety_net_until(context.now(), context.settings.transport)
         envelopes, keys = await self._reached(reply.events)
         transitions = await context.ledger.record_discards(
             speaker.server, speaker.database, incarnation, reply.events, decide, keep_until, keys
@@ -236,5 +236,5 @@ class HeartbeatService:
         envelopes = await context.ledger.envelopes(reached)
         keys = {}
         for message_id, (_, envelope) in envelopes.items():
-            keys[message_id] = delivery_rules.duplicate_keys(envelope, frozenset(range(1, len(envelope.recipients) + 1)))
+            keys[message_id] = delivery.duplicate_keys(envelope, frozenset(range(1, len(envelope.recipients) + 1)))
         return envelopes, keys

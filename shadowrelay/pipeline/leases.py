@@ -17,9 +17,9 @@ from shadowrelay.model.ids import NO_DATABASE, DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Ordinals
 from shadowrelay.model.ownership import Choice, Claim, Copy
 from shadowrelay.model.queue import StoredMessage
+from shadowrelay.model.settings import Transport, WithoutLease
 from shadowrelay.ownership import rules
 from shadowrelay.ports import Clock
-from shadowrelay.settings.values import Transport, WithoutLease
 
 LONGEST_REPLY_SECONDS = rules.REPLY_ALLOWANCE_MAX.total_seconds()  # nobody waits longer for the reply to a final dot
 WHOLE_MESSAGE = ""  # in the place of a next hop: all forks are reserved, because the message is accepted or its claim is changed

@@ -22,15 +22,15 @@ from shadowrelay.model.queue import AttemptRecord, GeneratedMessage, StoredMessa
 from shadowrelay.model.replies import ContentCorrupt, Reply, RequestRefused
 from shadowrelay.model.tracking import Acknowledged, EventSource
 from shadowrelay.ownership import claims, rules
-from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.deliver import DeliverService
-from shadowrelay.pipeline.delivery_rules import AttemptOutcome
-from shadowrelay.pipeline.dsn import promotion_header
 from shadowrelay.pipeline.generated_messages import Notices
 from shadowrelay.pipeline.review import ReviewService
 from shadowrelay.protocol import tracking
 from shadowrelay.protocol.replay import format_envelope_lines
+from shadowrelay.rules import delivery
+from shadowrelay.rules.delivery import AttemptOutcome
+from shadowrelay.rules.dsn import promotion_header
 
 REMOVED = Reply(554, "5.3.0", "Removed from the queue by an administrator")  # RFC 3463 X.3.0
 CHANGED = "it changed at this moment: look at it again"
@@ -62,7 +62,7 @@ class MessageDesk:
         stored = await self._context.ledger.load(message_id)
         if stored is None:
             return False
-        _refuse_if(delivery_rules.reason_against_suspension(stored))
+        _refuse_if(delivery.reason_against_suspension(stored))
         suspension = Suspension(self._context.now(), by)
         await self._context.tasks.whole(self._record_suspended(stored, suspension), "suspend")
         return True
@@ -97,7 +97,7 @@ class MessageDesk:
         stored = await context.ledger.load(message_id)
         if stored is None:
             return False
-        _refuse_if(delivery_rules.reason_against_release(stored))
+        _refuse_if(delivery.reason_against_release(stored))
         await context.tasks.whole(self._record_released(stored), "release")
         return True
 
@@ -118,7 +118,7 @@ class MessageDesk:
         stored = await context.ledger.load(message_id)
         if stored is None:
             return False
-        _refuse_if(delivery_rules.reason_against_removal(stored))
+        _refuse_if(delivery.reason_against_removal(stored))
         if stored.claim.role is not Role.PRIMARY:
             await context.tasks.whole(self._record_removed(stored, with_dsn=with_dsn), "remove")
             return True
@@ -192,11 +192,11 @@ class MessageDesk:
             notices = await self._notices.about(stored, read, outcome, "", passes_dsn=False, is_limited=False)
         transport = context.settings.transport
         now = context.now()
-        keep_until, remember_until = delivery_rules.safety_net_until(now, transport), delivery_rules.remember_until(now, transport)
+        keep_until, remember_until = delivery.safety_net_until(now, transport), delivery.remember_until(now, transport)
         record = AttemptRecord(message_id, "", left, None, (), notices, keep_until, remember_until)
 
         def decide(_: MessageId, claim: Claim | None) -> Transition:
-            if claim is None or claim.role is not stored.claim.role or claim.done != stored.claim.done or delivery_rules.handed_to(claim):
+            if claim is None or claim.role is not stored.claim.role or claim.done != stored.claim.done or delivery.handed_to(claim):
                 raise RequestRefused(CHANGED)
             return claims.recorded(claim, left)
 
@@ -225,7 +225,7 @@ class MessageDesk:
             return False
         if stored.claim.role is Role.SET_ASIDE:
             return await self.release(message_id)
-        _refuse_if(delivery_rules.reason_against_suspension(stored))
+        _refuse_if(delivery.reason_against_suspension(stored))
         _refuse_if("it is suspended: resume it" if stored.suspended is not None else "")
         await self._context.tasks.whole(self._record_resubmitted(message_id, by), "resubmit")
         return True

@@ -1,6 +1,6 @@
 """The queues of next hops: in memory, with their turns, and in the ledger. docs/architecture.md "The queues of next hops".
 
-A queue has loaded forks, forks that wait for a session, and messages that wait for room. `delivery_rules` decides how much may be
+A queue has loaded forks, forks that wait for a session, and messages that wait for room. `delivery` decides how much may be
 loaded and when the next hop is probed; `deliver` gives the queues their turns.
 
 A message is recorded in the ledger's queues when those in memory have no room, when it waits for a server or a copy, when its routes
@@ -26,10 +26,10 @@ from shadowrelay.model.queue import NEVER, WAITS_FOR_COPY, ForkRetry, Origin, St
 from shadowrelay.model.replies import LedgerUnavailable
 from shadowrelay.model.routing import Fork
 from shadowrelay.model.values import dataclass, replace
-from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.context import Context
-from shadowrelay.pipeline.delivery_rules import QueueState
 from shadowrelay.pipeline.forks import Forks, NextHopNews, Verdicts
+from shadowrelay.rules import delivery
+from shadowrelay.rules.delivery import QueueState
 
 PAGE = 400  # messages per step, of Submission or of a wake-up
 PARKED_MAX = timedelta(minutes=30)  # a message that waits for a server is checked again, in case the event was missed
@@ -148,7 +148,7 @@ class NextHopQueues:
         queue = self._queues.get(key)
         if queue is None:
             concurrency = self._concurrency_of(key)
-            state = delivery_rules.active(concurrency)
+            state = delivery.active(concurrency)
             queue = self._queues[key] = NextHopQueue(key, concurrency, state, is_suspended=key in self._suspended)
         return queue
 
@@ -185,7 +185,7 @@ class NextHopQueues:
         if queue is None:
             return fork.destination.key not in self._suspended
         now = self._context.now()
-        return delivery_rules.takes_new(
+        return delivery.takes_new(
             queue.state,
             self.room(queue, now),
             others_wait=bool(queue.arriving),
@@ -198,8 +198,8 @@ class NextHopQueues:
         if queue.is_suspended:
             return 0
         working_count = queue.working_count
-        share = delivery_rules.share(self._busy_count + (not queue.loaded), working_count, self.running_count)
-        return delivery_rules.room(queue.state, working_count, share, now)
+        share = delivery.share(self._busy_count + (not queue.loaded), working_count, self.running_count)
+        return delivery.room(queue.state, working_count, share, now)
 
     def add(self, queue: NextHopQueue, message_id: MessageId) -> None:
         """Give this message a place in the queue."""
@@ -220,7 +220,7 @@ class NextHopQueues:
         """Wait briefly for room: a fast next hop makes room sooner than a round trip through the ledger would take."""
         queue = self.of(fork.destination.key)
         is_behind = queue.is_behind(self._context.now())
-        if queue.is_suspended or not delivery_rules.may_arrive(queue.state, len(queue.arriving), queue.concurrency, is_behind=is_behind):
+        if queue.is_suspended or not delivery.may_arrive(queue.state, len(queue.arriving), queue.concurrency, is_behind=is_behind):
             return False
         loop = asyncio.get_running_loop()
         until = loop.time() + ARRIVING_SECONDS
@@ -292,13 +292,13 @@ class NextHopQueues:
         """Shorten waits to their intervals: a row due later was written while the wall clock was ahead. Raises: LedgerUnavailable."""
         now, send = self._context.now(), self._context.settings.send
         for queue in self:
-            queue.state = delivery_rules.hastened(queue.state, now, send)
+            queue.state = delivery.hastened(queue.state, now, send)
             if queue.state.retry is not None:
                 self.want_turn_at(queue, queue.state.retry.probe_at)
             if queue.state.paused_until is not None:
                 self.want_turn_at(queue, queue.state.paused_until)
             count = 0
-            waits = [(step, step.wait) for step in delivery_rules.ladder_steps(send)]
+            waits = [(step, step.wait) for step in delivery.ladder_steps(send)]
             for step, wait in (*waits, (None, min(PARKED_MAX, self._context.settings.transport.shadow_resubmit_time_span))):
                 while page := await self._context.ledger.hasten(queue.key, step, now + wait, PAGE):
                     count += page
@@ -309,16 +309,16 @@ class NextHopQueues:
     # what attempts show about the next hop
 
     def note_news(self, queue: NextHopQueue, message_id: MessageId, news: NextHopNews, began_at: float) -> None:
-        """See `delivery_rules`: the queue is in Retry, paced, or Active. `began_at`: when the attempt did, in `Clock.awake`."""
+        """See `delivery`: the queue is in Retry, paced, or Active. `began_at`: when the attempt did, in `Clock.awake`."""
         context = self._context
         before, failure = queue.state, news.failure
         if failure is None:
-            queue.state = delivery_rules.after_answer(before, queue.concurrency)
+            queue.state = delivery.after_answer(before, queue.concurrency)
         elif news.is_lost:
-            queue.state = delivery_rules.after_lost_session(before, message_id, queue.concurrency, context.now())
+            queue.state = delivery.after_lost_session(before, message_id, queue.concurrency, context.now())
         else:
             send, chance, now = context.settings.send, self._chance.random(), context.now()
-            queue.state = delivery_rules.after_unreachable(
+            queue.state = delivery.after_unreachable(
                 before, str(failure), began_at, context.clock.awake(), now, send, chance, is_limited=news.is_limited
             )
         after = queue.state

@@ -20,16 +20,16 @@ from shadowrelay.model.replies import LedgerUnavailable, Reply
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import claims
 from shadowrelay.ownership.rules import Outcome, PeerDatabase
-from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.common_settings import common_settings
 from shadowrelay.pipeline.context import Context
-from shadowrelay.pipeline.placement import not_accepted
-from shadowrelay.pipeline.pressure_rules import Level
 from shadowrelay.pipeline.rolled_back import OLDER_COPY, STARTS_AGAIN, RolledBackService
 from shadowrelay.pipeline.track import NUMBER_USED_UP, TrackService
 from shadowrelay.protocol import tracking
 from shadowrelay.protocol.fields import SPAN_MAX
 from shadowrelay.protocol.xqdiscard import format_superseded
+from shadowrelay.rules import delivery
+from shadowrelay.rules.back_pressure import Level
+from shadowrelay.rules.placement import not_accepted
 
 HELD = Reply(250, "2.0.0", "Held")
 LOOK_SECONDS = 0.05
@@ -171,8 +171,8 @@ class PeerRequestService:
             return NOT_ACCEPTED
         count = len(offer.envelope.recipients)
         now = context.now()
-        keep_until = delivery_rules.shadow_keep_until(now, context.settings.transport)
-        offer = replace(offer, envelope=delivery_rules.by_this_clock(offer.envelope, now))
+        keep_until = delivery.shadow_keep_until(now, context.settings.transport)
+        offer = replace(offer, envelope=delivery.by_this_clock(offer.envelope, now))
         offered = Claim(Role.SHADOW, offer.number, count, offer.done, peer.server, peer.database)
         message = NewMessage(offer.envelope, offered, Origin.SHADOW, None, keep_until)
 

@@ -16,14 +16,14 @@ from shadowrelay.model.ownership import Copy
 from shadowrelay.model.peers import Incarnation, PeerIdentity
 from shadowrelay.model.queue import PeerRow
 from shadowrelay.model.readiness import Takes
+from shadowrelay.model.settings import Peer, Settings
 from shadowrelay.model.values import replace
 from shadowrelay.ownership.rules import PeerDatabase
 from shadowrelay.pipeline import common_settings
-from shadowrelay.pipeline import placement as circuit
-from shadowrelay.pipeline.fates import Fates, fate_of
-from shadowrelay.pipeline.placement import LARGE_OCTETS, TURN_OCTETS_MAX
 from shadowrelay.ports import Clock
-from shadowrelay.settings.values import Peer, Settings
+from shadowrelay.rules import placement as circuit
+from shadowrelay.rules.fates import Fates, fate_of
+from shadowrelay.rules.placement import LARGE_OCTETS, TURN_OCTETS_MAX
 
 
 class Turns:

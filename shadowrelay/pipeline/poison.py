@@ -1,7 +1,7 @@
 """Sets aside unreadable and poison messages. docs/design.md 6.9. What administrators do with them is in `message_desk`.
 
 Both kinds are handed over. Of a corrupt message the shadow server has a good copy. A poison message may do no harm there, with
-another version or another route; if it kills that server too, or came by TRACK, it stays set aside (`delivery_rules.is_handed_over`).
+another version or another route; if it kills that server too, or came by TRACK, it stays set aside (`delivery.is_handed_over`).
 Suspects are attempted one at a time, so that the next death has one cause.
 """
 
@@ -17,9 +17,9 @@ from shadowrelay.model.ownership import Choice, Claim, Role, Transition
 from shadowrelay.model.queue import StoredMessage
 from shadowrelay.model.tracking import Acknowledged
 from shadowrelay.ownership import claims, rules
-from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.context import Context
 from shadowrelay.protocol import tracking
+from shadowrelay.rules import delivery
 
 POISON_QUEUE = "Poison"
 PAGE = 200
@@ -30,12 +30,12 @@ _log = structlog.get_logger()
 
 async def set_aside_corrupt(context: Context, message: StoredMessage, reason: str) -> None:
     """Raises: LedgerUnavailable."""
-    await set_aside(context, message, f"content is {delivery_rules.CORRUPT}: {reason}")
+    await set_aside(context, message, f"content is {delivery.CORRUPT}: {reason}")
 
 
 async def set_aside_poison(context: Context, message: StoredMessage) -> None:
     """Raises: LedgerUnavailable."""
-    await set_aside(context, message, delivery_rules.poison_reason(message.deaths_count))
+    await set_aside(context, message, delivery.poison_reason(message.deaths_count))
 
 
 async def set_aside(context: Context, message: StoredMessage, reason: str) -> None:
@@ -62,7 +62,7 @@ async def setting_aside(context: Context, message: StoredMessage) -> AsyncIterat
         yield
     except NOT_PROCESSED as error:
         _log.exception("message.not_processed", message_id=message.envelope.message_id)
-        await set_aside(context, message, f"{delivery_rules.NOT_PROCESSED}: {error!r}")
+        await set_aside(context, message, f"{delivery.NOT_PROCESSED}: {error!r}")
 
 
 class SetAside:
@@ -102,7 +102,7 @@ class SetAside:
 
 
 def _hands_over(message: StoredMessage, reason: str) -> bool:
-    return delivery_rules.is_handed_over(reason, is_promoted=message.is_promoted, is_relayed=bool(message.envelope.relayed_from))
+    return delivery.is_handed_over(reason, is_promoted=message.is_promoted, is_relayed=bool(message.envelope.relayed_from))
 
 
 def _can_be_handed_over(claim: Claim) -> bool:

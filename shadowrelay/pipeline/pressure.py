@@ -11,11 +11,11 @@ from pathlib import Path
 import structlog
 
 from shadowrelay.model.replies import LedgerUnavailable
-from shadowrelay.pipeline import pressure_rules
+from shadowrelay.model.settings import BackPressure
 from shadowrelay.pipeline.context import Context
-from shadowrelay.pipeline.pressure_rules import Level, Meter, Pressure, Resource, Sample
 from shadowrelay.ports import Disk, Machine
-from shadowrelay.settings.values import BackPressure
+from shadowrelay.rules import back_pressure
+from shadowrelay.rules.back_pressure import Level, Meter, Pressure, Resource, Sample
 
 _log = structlog.get_logger()
 
@@ -47,9 +47,9 @@ class PressureService:
             readings = dict(self._readings(settings))
             if (count := await self._submission_count()) is not None:
                 readings[Resource.SUBMISSION_QUEUE] = Sample(count)
-            after = pressure_rules.measured(before, readings, settings, context.now())
+            after = back_pressure.measured(before, readings, settings, context.now())
         else:
-            after = pressure_rules.NO_PRESSURE
+            after = back_pressure.NO_PRESSURE
         context.pressure = after
         self._tell(before, after)
         self._relieve(before, after)
@@ -111,7 +111,7 @@ class PressureService:
 
     def _tell(self, before: Pressure, after: Pressure) -> None:
         """One line for each change."""
-        for level, meter in pressure_rules.changes(before, after):
+        for level, meter in back_pressure.changes(before, after):
             facts = self._facts(level, meter, after)
             if meter.level < level:
                 _log.warning("pressure.decreased", **facts)
@@ -120,7 +120,7 @@ class PressureService:
             else:
                 _log.error("pressure.increased", **facts)
         if after.tarpit_seconds and not before.tarpit_seconds:
-            _log.warning("tarpit.began", reasons=list(pressure_rules.reasons(after, self._settings)))
+            _log.warning("tarpit.began", reasons=list(back_pressure.reasons(after, self._settings)))
         elif before.tarpit_seconds and not after.tarpit_seconds:
             _log.warning("tarpit.ended")
 
@@ -130,11 +130,11 @@ class PressureService:
             "before": before.name.lower(),
             "after": meter.level.name.lower(),
             "use": round(meter.reading.use, 1),
-            "unit": pressure_rules.UNITS.get(meter.resource, "%"),
-            "thresholds": dict(pressure_rules.thresholds_of(meter.resource, self._settings)),
+            "unit": back_pressure.UNITS.get(meter.resource, "%"),
+            "thresholds": dict(back_pressure.thresholds_of(meter.resource, self._settings)),
             "detail": meter.reading.detail,
             "node": after.level.name.lower(),
-            "effect": pressure_rules.EFFECTS[after.level],
+            "effect": back_pressure.EFFECTS[after.level],
         }
 
     def _relieve(self, before: Pressure, after: Pressure) -> None:
@@ -153,11 +153,11 @@ class PressureService:
         if disk is None:
             return settings.free_disk_space_min
         percent = settings.database_used_space.low_to_medium
-        return pressure_rules.free_below(percent, disk.size, settings.free_disk_space_min, settings.disk_size_max)
+        return back_pressure.free_below(percent, disk.size, settings.free_disk_space_min, settings.disk_size_max)
 
 
 def _disk_reading(directory: Path, disk: Disk, free_min: int, size_max: int) -> Sample:
-    use = pressure_rules.disk_use(disk.free, disk.size, free_min, size_max)
+    use = back_pressure.disk_use(disk.free, disk.size, free_min, size_max)
     return Sample(use, f"{_size(disk.free)} of {_size(disk.size)} are free in {directory}")
 
 

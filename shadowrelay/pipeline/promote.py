@@ -24,7 +24,6 @@ from shadowrelay.model.tracking import ResubmitReason
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import claims
 from shadowrelay.ownership.rules import Outcome, PeerDatabase
-from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.copy_repair import CopyRepair
 from shadowrelay.pipeline.deliver import DeliverService
@@ -32,6 +31,7 @@ from shadowrelay.pipeline.poison import set_aside_corrupt
 from shadowrelay.pipeline.review import ReviewService
 from shadowrelay.ports import Decide
 from shadowrelay.protocol import tracking
+from shadowrelay.rules import delivery
 
 
 @dataclass(slots=True)
@@ -150,7 +150,7 @@ class PromoteService:
         if context.peers.is_available(primary):
             return True  # it answers, but has lost the message or hands it over: it can be relayed there again
         timeout = context.settings.transport.message_expiration_timeout
-        if delivery_rules.is_expired(message.envelope.arrived_at + context.note_clock(), context.now(), timeout):
+        if delivery.is_expired(message.envelope.arrived_at + context.note_clock(), context.now(), timeout):
             return True
         return self._deliver.has_other_route(message, primary)
 

@@ -30,15 +30,15 @@ from shadowrelay.model.replies import (
     TransientDeliveryError,
 )
 from shadowrelay.model.routing import Destination, HostPort
+from shadowrelay.model.settings import Settings
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import PeerDatabase
-from shadowrelay.pipeline import delivery_rules, dsn
 from shadowrelay.pipeline.context import Context
-from shadowrelay.pipeline.placement import LARGE_OCTETS
 from shadowrelay.ports import DeliveryJob, DeliveryReport
 from shadowrelay.protocol import tracking
-from shadowrelay.settings.values import Settings
+from shadowrelay.rules import delivery, dsn
+from shadowrelay.rules.placement import LARGE_OCTETS
 
 FIRST_RANK = (1, 1)  # of a relayed message: its first primary server has one copy, on the previous hop
 RELAY_SECONDS = 600.0  # for one message, whatever its size. RFC 5321 4.5.3.2.6
@@ -148,7 +148,7 @@ class RelayService:
     ) -> Relayed:
         context = self._context
         envelope = relayed_envelope(stored.envelope, server, job.ordinals)
-        if job.ordinals & delivery_rules.told_of_delay(stored, context.heard_at(stored.promoted_from), context.settings.send):
+        if job.ordinals & delivery.told_of_delay(stored, context.heard_at(stored.promoted_from), context.settings.send):
             envelope = replace(envelope, recipients=tuple(map(dsn.without_delay, envelope.recipients)))
         message_id, count = envelope.message_id, len(envelope.recipients)
         if self._may_have_been_offered(stored) and await context.ledger.load(message_id) is not None:
@@ -198,7 +198,7 @@ class RelayService:
         claim = claims.kept_claim(next_hop, number, count, done)
         if superseded_by is not None and rules.yielded_to(superseded_by, next_hop, context.me):
             self._yielded.add(message_id)
-        keep_until = delivery_rules.shadow_keep_until(context.now(), context.settings.transport)
+        keep_until = delivery.shadow_keep_until(context.now(), context.settings.transport)
         kept = NewMessage(envelope, claim, Origin.SHADOW, None, keep_until)
         return Relayed(server, report, kept, content if content.path is not None else None)
 

@@ -19,14 +19,14 @@ from shadowrelay.model.ids import NO_SERVER, MessageId, ServerName
 from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, StatusAnswer, StatusQuestion, Transition
 from shadowrelay.model.queue import StoredMessage
 from shadowrelay.model.replies import LedgerUnavailable, PeerUnavailable
+from shadowrelay.model.settings import WithoutLease
 from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import Outcome, PeerDatabase
-from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.copy_repair import CopyRepair
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.protocol import tracking
-from shadowrelay.settings.values import WithoutLease
+from shadowrelay.rules import delivery
 
 NO_SERVERS: frozenset[ServerName] = frozenset()
 GONE = (Outcome.DROPPED, Outcome.EVERYBODY, Outcome.FORGOTTEN)  # the server reports that it holds no copy
@@ -361,7 +361,7 @@ class ReviewService:
     def _is_expired(self, message: StoredMessage) -> bool:
         context = self._context
         now, timeout = context.now() - context.note_clock(), context.settings.transport.message_expiration_timeout
-        return delivery_rules.is_expired(message.envelope.arrived_at, now, timeout)
+        return delivery.is_expired(message.envelope.arrived_at, now, timeout)
 
     def may_go_without(self, blocking: Iterable[ServerName], patience: float | None = None) -> bool:
         """Whether delivery need not wait for these servers: they are forgotten; or, with `delivery_without_lease = deliver`, each was

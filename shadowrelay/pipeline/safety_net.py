@@ -21,11 +21,11 @@ from shadowrelay.model.routing import Destination
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import claims
 from shadowrelay.ownership.rules import PeerDatabase
-from shadowrelay.pipeline import delivery_rules, dsn, safety_net_rules
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.deliver import DeliverService
-from shadowrelay.pipeline.safety_net_rules import Selection
 from shadowrelay.protocol import tracking
+from shadowrelay.rules import delivery, dsn, safety_net_rules
+from shadowrelay.rules.safety_net_rules import Selection
 
 PAGE = 50  # messages looked at in a step
 UNFINISHED_MAX = 100  # resubmitted messages of one request that are not delivered yet: so many of them may be ahead of new mail in a queue
@@ -230,7 +230,7 @@ class SafetyNetService:
         envelope = safety_net_rules.envelope_for(original.envelope, selection.ordinals, message_id, now)
         header = dsn.resubmission_header(me.server, message_id, original_id, number, now)
         content = await context.ledger.wrapped(content, header)
-        message = NewMessage(envelope, claim, Origin.SAFETY_NET, now, delivery_rules.remember_until(now, context.settings.transport))
+        message = NewMessage(envelope, claim, Origin.SAFETY_NET, now, delivery.remember_until(now, context.settings.transport))
         made = await context.ledger.record_progress(number, step, message, content)
         if made is None:
             return  # the request was disabled meanwhile, or the message is here already, perhaps as another node's copy

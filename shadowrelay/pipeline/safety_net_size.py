@@ -9,10 +9,10 @@ import asyncio
 import structlog
 
 from shadowrelay.model.replies import LedgerUnavailable
-from shadowrelay.pipeline import pressure_rules, safety_net_rules
+from shadowrelay.model.setting_texts import size_of
 from shadowrelay.pipeline.context import Context
 from shadowrelay.ports import Disk, Machine
-from shadowrelay.settings.texts import size_of
+from shadowrelay.rules import back_pressure, safety_net_rules
 
 LOOK_SECONDS = 5.0
 
@@ -66,4 +66,4 @@ class SafetyNetSize:
         if disk is None or not settings.enable_resource_monitoring:
             return 0, 0
         percent = settings.database_used_space.medium_to_low
-        return disk.free, pressure_rules.free_below(percent, disk.size, settings.free_disk_space_min, settings.disk_size_max)
+        return disk.free, back_pressure.free_below(percent, disk.size, settings.free_disk_space_min, settings.disk_size_max)

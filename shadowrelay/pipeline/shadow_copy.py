@@ -1,4 +1,4 @@
-"""Places the copies of one message: tries servers in the order of `pipeline.placement` until as many have stored it as are wanted.
+"""Places the copies of one message: tries servers in the order of `rules.placement` until as many have stored it as are wanted.
 docs/design.md 5. Several copies are sent at the same time, to different servers.
 
 Each server is committed to the message's list before anything is sent to it, so that a primary knows every possible shadow.
@@ -15,15 +15,15 @@ from shadowrelay.model.message import NO_ORDINALS, Content, Envelope, Ordinals
 from shadowrelay.model.ownership import Claim, CopyNumber, DiscardStatus, Notification, Role, StatusAnswer, Transition
 from shadowrelay.model.peers import CopyOffer
 from shadowrelay.model.replies import IllegalTransition, LedgerUnavailable, PeerSaid, PeerUnavailable
+from shadowrelay.model.settings import Preference, Settings
 from shadowrelay.model.values import dataclass
 from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import PeerDatabase
-from shadowrelay.pipeline import placement
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.peerbook import Turns
-from shadowrelay.pipeline.placement import Refused
 from shadowrelay.pipeline.site_copies import missing_sites
-from shadowrelay.settings.values import Preference, Settings
+from shadowrelay.rules import placement
+from shadowrelay.rules.placement import Refused
 
 CONTENT_TOO_LARGE = 552
 

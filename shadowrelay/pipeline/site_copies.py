@@ -8,10 +8,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import structlog
 
 from shadowrelay.model.ids import ServerName, SiteName
+from shadowrelay.model.settings import Peer, Preference, Settings
 from shadowrelay.model.values import dataclass, replace
-from shadowrelay.pipeline.placement import PlacementRule
 from shadowrelay.ports import Clock
-from shadowrelay.settings.values import Peer, Preference, Settings
+from shadowrelay.rules.placement import PlacementRule
 
 MISSES_TO_WARN = 10  # messages in a row: fewer may be one short outage
 SECONDS_TO_WARN = 300.0  # or so long without a copy, on a node with little mail

@@ -17,11 +17,11 @@ from shadowrelay.model.replies import LOCAL_ERROR, LedgerUnavailable, Reply, que
 from shadowrelay.model.tracking import Replication
 from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import PeerDatabase
-from shadowrelay.pipeline import delivery_rules
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.copy_repair import CopyRepair
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.protocol import tracking
+from shadowrelay.rules import delivery
 
 # 555 is the reply to an unknown parameter. The previous hop then delivers the message without TRACK at once, instead of waiting.
 NOT_LINKED = Reply(555, "5.5.4", "This server takes no XSHADOW=TRACK from you: send_xshadow is off here")
@@ -55,8 +55,8 @@ class TrackService:
         shared = context.shared_fate(peer.server)
         claim = claims.relayed_claim(context.me, previous, offer.number, len(envelope.recipients), wanted, shared)
         now, started = context.now(), context.clock.awake()
-        envelope = delivery_rules.by_this_clock(envelope, now)
-        message = NewMessage(envelope, claim, Origin.CLIENT, now, delivery_rules.remember_until(now, transport))
+        envelope = delivery.by_this_clock(envelope, now)
+        message = NewMessage(envelope, claim, Origin.CLIENT, now, delivery.remember_until(now, transport))
         if not context.attempts.begin(message_id):  # it is here, and an attempt runs; or an earlier offer of it is still being accepted
             return None if await self._is_here(message_id) else LOCAL_ERROR
         try:

@@ -26,10 +26,10 @@ from shadowrelay.model.queue import (
 from shadowrelay.model.readiness import NewMail, NextMessage, Takes
 from shadowrelay.model.replies import LedgerUnavailable, RequestRefused
 from shadowrelay.model.resubmission import Criteria, ResubmitRequest
+from shadowrelay.model.settings import BackPressure
 from shadowrelay.model.survival import WhatIf
 from shadowrelay.model.tracking import TrackingEvent
 from shadowrelay.model.values import replace
-from shadowrelay.pipeline import pressure_rules
 from shadowrelay.pipeline.commit_watch import explanation
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.copy_repair import CopyRepair
@@ -38,14 +38,14 @@ from shadowrelay.pipeline.draining import DrainService
 from shadowrelay.pipeline.losses import WhatIfService
 from shadowrelay.pipeline.message_desk import MessageDesk
 from shadowrelay.pipeline.next_hop_queue import NextHopQueue
-from shadowrelay.pipeline.placement import apart, may_get_copies, new_mail, rule_of
-from shadowrelay.pipeline.pressure_rules import Level, Pressure
 from shadowrelay.pipeline.rolled_back import OLDER_COPY, RolledBackService
-from shadowrelay.pipeline.router import is_smart_host
 from shadowrelay.pipeline.safety_net import SafetyNetService
 from shadowrelay.pipeline.velocity import Velocities
 from shadowrelay.protocol.filters import Expression
-from shadowrelay.settings.values import BackPressure
+from shadowrelay.rules import back_pressure
+from shadowrelay.rules.back_pressure import Level, Pressure
+from shadowrelay.rules.placement import apart, may_get_copies, new_mail, rule_of
+from shadowrelay.rules.router import is_smart_host
 
 NOT_CONFIGURED = "it is no peer in the configuration"
 _NOTHING_TRIED = {
@@ -470,7 +470,7 @@ class View:
         is_out = new_mail.outcome is NewMail.REFUSED and not self._may_recover()
         if is_out:
             reasons.append(new_mail.sentence)
-        pressed = pressure_rules.reasons(context.pressure, context.settings.back_pressure)
+        pressed = back_pressure.reasons(context.pressure, context.settings.back_pressure)
         if context.pressure.level is Level.HIGH:
             reasons.extend(pressed)
             pressed = ()

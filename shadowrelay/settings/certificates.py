@@ -17,7 +17,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 
 from shadowrelay.model.replies import ConfigurationError
-from shadowrelay.settings.values import Settings, Tls
+from shadowrelay.model.settings import Settings, Tls
 from shadowrelay.trust import PeerTrust
 
 CERTIFICATE_LEFT_MIN = timedelta(days=30)

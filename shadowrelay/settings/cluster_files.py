@@ -13,12 +13,12 @@ from typing import TypeVar
 
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.model.routing import HostPort
+from shadowrelay.model.setting_texts import parse_domain, parse_host_port, parse_name, parse_network, parse_next_hops
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.settings import authority_change as change
 from shadowrelay.settings.authority import make_authority, signed_pems, write_file
 from shadowrelay.settings.cluster_answers import FILE as ANSWERS
 from shadowrelay.settings.cluster_answers import Answers, name_of
-from shadowrelay.settings.texts import parse_domain, parse_host_port, parse_name, parse_network, parse_next_hops
 
 AUTHORITY_LIFE = timedelta(days=3650)
 CERTIFICATE_LIFE = timedelta(days=365)

@@ -33,14 +33,14 @@ from pydantic_settings import (
 from shadowrelay.model.invalid import explanation_of
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.model.routing import HostPort
+from shadowrelay.model.setting_texts import format_duration
+from shadowrelay.model.settings import Section, Settings
 from shadowrelay.model.values import dataclass
-from shadowrelay.pipeline import site_links
+from shadowrelay.rules import site_links
 from shadowrelay.settings import certificates, consistency, route_rules
 from shadowrelay.settings.example import example
 from shadowrelay.settings.line_numbers import Key, Lines
 from shadowrelay.settings.remainder import LISTS_OF_TABLES, Remainder, remainder
-from shadowrelay.settings.texts import format_duration
-from shadowrelay.settings.values import Section, Settings
 from shadowrelay.settings.warnings import warnings
 
 __all__ = ["LoadedSettings", "ValueSource", "effective", "example", "load", "warnings"]

@@ -1,15 +1,15 @@
 """What the values of a configuration cannot be together. docs/mistakes.md "Configuration".
 
 Names that are there twice, addresses that are taken, mail in a circle. Each problem begins with its key, and names the remedy.
-`pipeline.site_links` has those of sites and routes.
+`rules.site_links` has those of sites and routes.
 """
 
 from collections.abc import Iterator
 from ipaddress import ip_address
 
 from shadowrelay.model.routing import HostPort
-from shadowrelay.settings.texts import is_ip_address
-from shadowrelay.settings.values import Settings
+from shadowrelay.model.setting_texts import is_ip_address
+from shadowrelay.model.settings import Settings
 
 _ANY = {4: "0.0.0.0", 6: "::"}
 

@@ -12,8 +12,8 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.fields import FieldInfo
 
-from shadowrelay.settings import values as model
-from shadowrelay.settings.values import Section, Settings
+from shadowrelay.model import settings as model
+from shadowrelay.model.settings import Section, Settings
 
 _WIDTH = 110
 

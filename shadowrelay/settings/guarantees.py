@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 
 from shadowrelay.model.routing import HostPort
-from shadowrelay.pipeline.router import routes_of
-from shadowrelay.pipeline.site_links import in_words, sites_of
-from shadowrelay.settings.texts import format_duration
-from shadowrelay.settings.values import OnFailure, Preference, ReceiveConnector, Redundancy, RelayRights, Route, Settings, WithoutLease
+from shadowrelay.model.setting_texts import format_duration
+from shadowrelay.model.settings import OnFailure, Preference, ReceiveConnector, Redundancy, RelayRights, Route, Settings, WithoutLease
+from shadowrelay.rules.router import routes_of
+from shadowrelay.rules.site_links import in_words, sites_of
 
 
 def promises(settings: Settings) -> list[str]:

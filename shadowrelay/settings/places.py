@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from shadowrelay.model.replies import UNUSABLE
-from shadowrelay.settings.values import Settings
+from shadowrelay.model.settings import Settings
 
 LINKS_MAX = 40  # as Linux
 

@@ -7,7 +7,7 @@ test checks that every key read while a node is assembled is listed here.
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
-from shadowrelay.settings.values import ReceiveConnector, Section, Settings, Tls
+from shadowrelay.model.settings import ReceiveConnector, Section, Settings, Tls
 
 AnySection = TypeVar("AnySection", bound=Section)
 

@@ -11,9 +11,9 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from shadowrelay.model.settings import Settings
 from shadowrelay.model.values import dataclass
 from shadowrelay.settings.line_numbers import Key
-from shadowrelay.settings.values import Settings
 
 LISTS_OF_TABLES = ("receive_connectors", "recipient_sources", "peers", "routes", "site_links", "sites")
 PLACEHOLDER = "mistaken.invalid"  # RFC 6761: nobody has such a name

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from shadowrelay import credentials
 from shadowrelay.model.protection import SMTPS, Grant, Login, Mechanism, TlsMode, Token
 from shadowrelay.model.replies import ConfigurationError
-from shadowrelay.settings.values import Route, Settings
+from shadowrelay.model.settings import Route, Settings
 
 
 def problems(settings: Settings) -> Iterator[str]:

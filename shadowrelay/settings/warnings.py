@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from ipaddress import IPv6Network, ip_network
 
+from shadowrelay.model.setting_texts import Network, format_size, is_loopback, own_hosts
+from shadowrelay.model.settings import Preference, ReceiveConnector, Redundancy, Settings
 from shadowrelay.ownership import rules
-from shadowrelay.pipeline.router import covers
+from shadowrelay.rules.router import covers
 from shadowrelay.settings import certificates
-from shadowrelay.settings.texts import Network, format_size, is_loopback, own_hosts
-from shadowrelay.settings.values import Preference, ReceiveConnector, Redundancy, Settings
 
 MESSAGE_SIZE_BYTES_MIN = 64_000
 RECIPIENTS_COUNT_MIN = 100

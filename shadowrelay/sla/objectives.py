@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from shadowrelay.model.replies import ConfigurationError
-from shadowrelay.settings.texts import parse_duration
-from shadowrelay.settings.values import Transport
+from shadowrelay.model.setting_texts import parse_duration
+from shadowrelay.model.settings import Transport
 
 BURN_WINDOWS_HOURS = {"1h": 1, "6h": 6, "1d": 24, "30d": 720}
 """Windows of burn rates. Each ends now."""

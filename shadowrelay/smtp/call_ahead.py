@@ -20,10 +20,10 @@ import structlog
 from shadowrelay.model.message import Recipient
 from shadowrelay.model.replies import DeliveryError, Reply
 from shadowrelay.model.routing import Destination
+from shadowrelay.model.settings import RecipientSource
 from shadowrelay.model.values import dataclass
 from shadowrelay.protocol.addresses import canonical
 from shadowrelay.protocol.fields import domain_of, format_rcpt
-from shadowrelay.settings.values import RecipientSource
 from shadowrelay.smtp.answer_cache import AnswerCache
 from shadowrelay.smtp.client import Opened
 from shadowrelay.smtp.next_hop_questions import Question, Said

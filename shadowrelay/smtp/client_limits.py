@@ -17,8 +17,8 @@ import structlog
 
 from shadowrelay.model.client_minute import ClientView, Counted, Minute
 from shadowrelay.model.replies import Reply
-from shadowrelay.settings.texts import is_in_networks
-from shadowrelay.settings.values import LimitsPerClient
+from shadowrelay.model.setting_texts import is_in_networks
+from shadowrelay.model.settings import LimitsPerClient
 from shadowrelay.smtp.limits import CACHED_MAX, client_network
 
 MINUTE_SECONDS = 60.0

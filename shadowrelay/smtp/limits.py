@@ -16,10 +16,10 @@ from typing import Final
 
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.routing import HostPort
-from shadowrelay.pipeline.router import Router
+from shadowrelay.model.setting_texts import is_in_networks
+from shadowrelay.model.settings import ReceiveConnector, Route
 from shadowrelay.protocol.fields import ORDINAL_MAX, domain_of
-from shadowrelay.settings.texts import is_in_networks
-from shadowrelay.settings.values import ReceiveConnector, Route
+from shadowrelay.rules.router import Router
 
 # for any session
 UNKNOWN_COMMAND = Reply(500, "5.5.1", "Command not recognized")

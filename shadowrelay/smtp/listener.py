@@ -18,7 +18,7 @@ import structlog
 from shadowrelay.model.client_minute import ClientView
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.routing import HostPort
-from shadowrelay.settings.values import ReceiveConnector, Route
+from shadowrelay.model.settings import ReceiveConnector, Route
 from shadowrelay.smtp.client_limits import clients_of
 from shadowrelay.smtp.client_session import reason_of
 from shadowrelay.smtp.connection import BoundedReading, Connection

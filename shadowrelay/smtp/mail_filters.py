@@ -21,9 +21,9 @@ import structlog
 from shadowrelay.model.filtering import FilterAction, FilterVerdict, HeaderChanges
 from shadowrelay.model.message import Content, Envelope
 from shadowrelay.model.replies import Reply
+from shadowrelay.model.settings import Filter, OnFailure
 from shadowrelay.model.values import dataclass
 from shadowrelay.protocol.header_edit import edited, header_end
-from shadowrelay.settings.values import Filter, OnFailure
 from shadowrelay.smtp.data import ContentSink, beginning_of
 from shadowrelay.smtp.limits import HEADER_OCTETS_MAX
 

@@ -18,7 +18,6 @@ from shadowrelay.model.peers import NO_INCARNATION, CopyOffer, DiscardReply, Inc
 from shadowrelay.model.printable import printable
 from shadowrelay.model.replies import STORE_UNAVAILABLE, SUPERSEDED, LedgerUnavailable, PeerSaid, PeerUnavailable, Reply, WireError
 from shadowrelay.model.values import dataclass, replace
-from shadowrelay.pipeline.placement import LARGE_OCTETS
 from shadowrelay.protocol.fields import format_mail, format_rcpt
 from shadowrelay.protocol.xqdiscard import (
     ANSWERS_OCTETS_MAX,
@@ -44,6 +43,7 @@ from shadowrelay.protocol.xshadow import (
     parse_hello,
     parse_position,
 )
+from shadowrelay.rules.placement import LARGE_OCTETS
 from shadowrelay.smtp.client import Opened
 from shadowrelay.smtp.client_session import ENHANCED, SERVICE_CLOSING, Pipeline, RawReply, SessionBroken
 from shadowrelay.smtp.deliverer import BLOCK_OCTETS, opened

@@ -19,7 +19,6 @@ from shadowrelay.model.numbers import decimal
 from shadowrelay.model.printable import printable
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, SUPERSEDED, Reply, WireError
 from shadowrelay.model.values import dataclass, replace
-from shadowrelay.pipeline import strangers
 from shadowrelay.protocol.addresses import has_routing
 from shadowrelay.protocol.fields import (
     BAD_RECIPIENT,
@@ -41,6 +40,7 @@ from shadowrelay.protocol.xqdiscard import (
     parse_question_block,
 )
 from shadowrelay.protocol.xshadow import KEYWORD, XshadowForm, format_position, parse_envelope, parse_form
+from shadowrelay.rules import strangers
 from shadowrelay.smtp.connection import Connection
 from shadowrelay.smtp.data import (
     ContentSink,

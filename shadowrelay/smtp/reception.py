@@ -15,10 +15,10 @@ from shadowrelay.model.message import Content, Envelope
 from shadowrelay.model.ownership import StatusAnswer, StatusQuestion
 from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
 from shadowrelay.model.replies import Reply
-from shadowrelay.pipeline.pressure_rules import Pressure
+from shadowrelay.model.settings import Peer, ReceiveConnector, RelayRights, Route, Settings
 from shadowrelay.ports import Clock
 from shadowrelay.protocol.original_client import NOBODY, OriginalClient
-from shadowrelay.settings.values import Peer, ReceiveConnector, RelayRights, Route, Settings
+from shadowrelay.rules.back_pressure import Pressure
 from shadowrelay.smtp.client_limits import ClientLimits
 from shadowrelay.smtp.limits import CONTENT_AHEAD_OCTETS, Descriptors, Rights, SessionCount, postmaster_homes
 from shadowrelay.smtp.mail_filters import Chain, FilterBank

@@ -13,9 +13,9 @@ from typing import Final
 import structlog
 
 from shadowrelay.bounded import Attempt, Threads
+from shadowrelay.model.settings import RecipientSource, Settings
 from shadowrelay.model.values import dataclass
 from shadowrelay.protocol.recipient_list import BUCKETS_COUNT, Addresses, BrokenList, ListReader
-from shadowrelay.settings.values import RecipientSource, Settings
 
 LOOK_SECONDS = 5.0  # how often it is looked at
 STAT_SECONDS = 10.0  # for a file system that hangs

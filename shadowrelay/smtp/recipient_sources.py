@@ -17,8 +17,8 @@ from typing import Final, Protocol
 import structlog
 
 from shadowrelay.model.replies import Reply
+from shadowrelay.model.settings import ReceiveConnector, RecipientSource, Settings, SourceKind, Undecided
 from shadowrelay.protocol.addresses import canonical_local
-from shadowrelay.settings.values import ReceiveConnector, RecipientSource, Settings, SourceKind, Undecided
 from shadowrelay.smtp.call_ahead import Asking, CallAhead
 from shadowrelay.smtp.recipient_answers import IS_KNOWN, IS_UNKNOWN, NO_SUCH_RECIPIENT, Answer, Existence
 from shadowrelay.smtp.recipient_file import LOOK_SECONDS, RecipientFile

@@ -6,9 +6,9 @@ from ipaddress import ip_address
 import httpx
 
 from shadowrelay.model.filtering import FilterVerdict
+from shadowrelay.model.settings import Filter
 from shadowrelay.protocol.original_client import encoded
 from shadowrelay.protocol.rspamd_reply import REPLY_OCTETS_MAX, BadVerdict, parse_reply
-from shadowrelay.settings.values import Filter
 from shadowrelay.smtp.mail_filters import FilterFailed, Passage
 
 RECIPIENTS_MAX = 100  # told; a header line each

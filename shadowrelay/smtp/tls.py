@@ -9,8 +9,8 @@ from pathlib import Path
 from cryptography import x509
 
 from shadowrelay.model.replies import ConfigurationError
+from shadowrelay.model.settings import Tls
 from shadowrelay.model.values import dataclass
-from shadowrelay.settings.values import Tls
 from shadowrelay.smtp.client_session import reason_of
 from shadowrelay.smtp.server_names import Named, dns_names, show_by_name
 from shadowrelay.trust import PeerTrust, trusting

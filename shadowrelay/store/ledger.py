@@ -40,9 +40,9 @@ from shadowrelay.model.queue import (
 from shadowrelay.model.replies import ContentCorrupt
 from shadowrelay.model.resubmission import Criteria, Progress, RequestState, ResubmitRequest, Resubmitted
 from shadowrelay.model.survival import Survival
-from shadowrelay.pipeline.delivery_rules import LadderStep
 from shadowrelay.ports import NO_KEYS, Decide
 from shadowrelay.protocol.filters import Expression
+from shadowrelay.rules.delivery import LadderStep
 from shadowrelay.store import (
     content,
     counters,

@@ -25,8 +25,8 @@ from shadowrelay.model.replies import LOCAL_ERROR, LedgerUnavailable, RequestRef
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.ownership.claims import expired, generated_claim
 from shadowrelay.ownership.rules import Outcome, without_server
-from shadowrelay.pipeline.delivery_rules import LadderStep
 from shadowrelay.ports import Decide
+from shadowrelay.rules.delivery import LadderStep
 from shadowrelay.store import counters, reading, rows, tables
 from shadowrelay.store.dialect import compiled, constant, through, upsert
 from shadowrelay.store.rows import LARGE, NEEDS_CONTENT, Row

@@ -301,7 +301,7 @@ SEGMENT = Table(
 DELIVERED_TO = Table(  # the deliveries by which a message that is sent again is recognised
     "delivered_to",
     METADATA,
-    Column("key", BLOB, primary_key=True),  # of message and recipient: `pipeline.delivery_rules.duplicate_keys`
+    Column("key", BLOB, primary_key=True),  # of message and recipient: `rules.delivery.duplicate_keys`
     Column("delivered_at", Integer, nullable=False),
     Column("message_id", Text, nullable=False),
     sqlite_with_rowid=False,

@@ -23,8 +23,8 @@ from typing import Protocol
 import structlog
 
 from shadowrelay.bounded import Attempt, BoundedCalls, Threads
-from shadowrelay.settings.texts import shown_target, without_secrets
-from shadowrelay.settings.values import Settings
+from shadowrelay.model.setting_texts import shown_target, without_secrets
+from shadowrelay.model.settings import Settings
 from shadowrelay.tracking.shipping_state import (
     Book,
     Fingerprint,

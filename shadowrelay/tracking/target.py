@@ -18,7 +18,7 @@ import fsspec  # type: ignore[import-untyped]
 
 from shadowrelay.bounded import Attempt
 from shadowrelay.model.replies import ConfigurationError
-from shadowrelay.settings.texts import Option
+from shadowrelay.model.setting_texts import Option
 from shadowrelay.tracking.writer import sync_directory
 
 TEMP_PREFIX = ".shipping-"  # prefix of the names of unfinished files

@@ -32,10 +32,10 @@ from shadowrelay.model.queue import (
 from shadowrelay.model.readiness import NewMail, NextMessage
 from shadowrelay.model.replies import STORE_UNAVAILABLE, LedgerUnavailable, RequestRefused
 from shadowrelay.model.resubmission import RequestState, ResubmitRequest
+from shadowrelay.model.settings import BackPressure
 from shadowrelay.model.tracking import EventId, EventSource, TrackingEvent
 from shadowrelay.model.values import replace
-from shadowrelay.pipeline.pressure_rules import NO_PRESSURE, Pressure
-from shadowrelay.settings.values import BackPressure
+from shadowrelay.rules.back_pressure import NO_PRESSURE, Pressure
 
 NOW = datetime(2026, 11, 21, 10, 30, tzinfo=UTC)
 TOKEN = "a-token-for-tests-only"

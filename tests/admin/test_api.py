@@ -9,10 +9,10 @@ from shadowrelay.admin.people import People
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import Content
 from shadowrelay.model.queue import Delivery, QueueKind, QueueRow, ReportedFork, Untold
+from shadowrelay.model.settings import BackPressure
 from shadowrelay.model.values import replace
-from shadowrelay.pipeline.pressure_rules import NO_PRESSURE, Resource, Sample, measured
 from shadowrelay.protocol.filters import Comparison, Operator
-from shadowrelay.settings.values import BackPressure
+from shadowrelay.rules.back_pressure import NO_PRESSURE, Resource, Sample, measured
 from tests.admin.conftest import DATABASE, ENVELOPE, MX2, NOW, READ_ONLY_TOKEN, STORED, TOKEN, numbered
 
 BEARER = {"Authorization": f"Bearer {TOKEN}"}

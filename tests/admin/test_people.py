@@ -12,7 +12,7 @@ from shadowrelay.admin.audit import KEPT_MAX, AuditTrail
 from shadowrelay.admin.guard import UNSEEN, without_private
 from shadowrelay.admin.people import ADMINISTRATOR, FAILURES_MAX, FAILURES_SECONDS, READER, People, TooManyFailures
 from shadowrelay.model.queue import QueueKind, QueueRow
-from shadowrelay.settings.values import AdminRole, AdminUser
+from shadowrelay.model.settings import AdminRole, AdminUser
 from tests.admin.conftest import ENVELOPE, MX2, NOW, READ_ONLY_TOKEN, TOKEN
 from tests.kit.consoles import HASHES, TOKENS
 

@@ -16,8 +16,8 @@ from shadowrelay.console.pages import Desk, add_login, add_pages
 from shadowrelay.console.streams import add_streams
 from shadowrelay.model.counts import Counts
 from shadowrelay.model.ids import ServerName
+from shadowrelay.model.settings import AdminRole, AdminUser, Settings
 from shadowrelay.model.values import replace
-from shadowrelay.settings.values import AdminRole, AdminUser, Settings
 from shadowrelay.tracking.event_tap import EventTap
 from tests.admin.conftest import NOW, READ_ONLY_TOKEN, TOKEN, FakeNode
 from tests.kit.consoles import HASHES

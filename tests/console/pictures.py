@@ -6,7 +6,7 @@ from pathlib import Path
 
 from shadowrelay.lab.traffic import Sink
 from shadowrelay.model.routing import HostPort
-from shadowrelay.settings.values import AdminRole
+from shadowrelay.model.settings import AdminRole
 from tests.kit.clients import submit
 from tests.kit.consoles import TOKENS, a_cluster_with_people, watched_browser
 from tests.kit.processes import wait_until_peers_know_each_other

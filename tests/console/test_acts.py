@@ -5,7 +5,7 @@ import re
 import pytest
 
 from shadowrelay.console.acts import ACTS
-from shadowrelay.settings.values import AdminRole
+from shadowrelay.model.settings import AdminRole
 from tests.admin.conftest import ENVELOPE, MX2, NOW, TOKEN, numbered
 from tests.kit.consoles import TOKENS
 

@@ -8,8 +8,8 @@ import pytest
 from shadowrelay.console.rendering import local_path
 from shadowrelay.console.sessions import SESSION_LASTS, SESSIONS_MAX, ConsoleSessions
 from shadowrelay.model.queue import QueueKind, QueueRow
+from shadowrelay.model.settings import AdminRole
 from shadowrelay.model.values import replace
-from shadowrelay.settings.values import AdminRole
 from tests.admin.conftest import ENVELOPE, NOW, READ_ONLY_TOKEN, ROW, STORED, TOKEN
 from tests.kit.consoles import TOKENS
 

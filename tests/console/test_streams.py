@@ -12,7 +12,7 @@ from shadowrelay.admin.server import AdminServer
 from shadowrelay.console import streams
 from shadowrelay.model.event_names import CATALOGUE
 from shadowrelay.model.routing import HostPort
-from shadowrelay.settings.values import AdminRole
+from shadowrelay.model.settings import AdminRole
 from shadowrelay.tracking.event_tap import KEPT_MAX, EventTap
 from tests.admin.conftest import TOKEN
 from tests.kit.consoles import TOKENS

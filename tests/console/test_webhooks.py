@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from shadowrelay.console.webhooks import AGAIN_SECONDS_MAX, SIGNATURE, Webhooks
-from shadowrelay.settings.values import Webhook
+from shadowrelay.model.settings import Webhook
 from shadowrelay.tracking.event_tap import EventTap
 
 SECRET = "a-secret-of-some-length"

@@ -6,8 +6,8 @@ from shadowrelay.model.ids import NO_SERVER
 from shadowrelay.model.ownership import Choice, DiscardStatus, Notification, Role, Transition
 from shadowrelay.model.queue import WAITS_FOR_COPY, FailureKind
 from shadowrelay.ownership.claims import handed_over_by_drain, taken_back
-from shadowrelay.pipeline.delivery_rules import LadderStep
 from shadowrelay.ports import Ledger
+from shadowrelay.rules.delivery import LadderStep
 from tests.kit.clock import Hands
 from tests.kit.ledger import (
     DAY,

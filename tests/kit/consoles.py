@@ -12,7 +12,7 @@ from argon2 import PasswordHasher
 
 from shadowrelay.lab.cluster import Cluster, Place
 from shadowrelay.model.routing import HostPort
-from shadowrelay.settings.values import AdminRole
+from shadowrelay.model.settings import AdminRole
 
 PLACES = (Place("mx1.east.example", "east"), Place("mx2.east.example", "east"), Place("mx1.west.example", "west"))
 TOKENS = {role: f"the-token-of-the-{role.value}" for role in AdminRole}

@@ -30,6 +30,7 @@ from shadowrelay.model.peers import CopyOffer, DiscardReply, Incarnation, PeerId
 from shadowrelay.model.queue import NextHopServer, StoredMessage
 from shadowrelay.model.replies import STORE_UNAVAILABLE, LeaseTooShort, LedgerUnavailable, PeerSaid, PeerUnavailable, Reply, WireError
 from shadowrelay.model.routing import HostPort
+from shadowrelay.model.settings import Settings
 from shadowrelay.model.tracking import EventId, TrackingEvent
 from shadowrelay.model.values import replace
 from shadowrelay.pipeline.assembly import Outside, Services
@@ -37,7 +38,6 @@ from shadowrelay.pipeline.context import Tasks
 from shadowrelay.ports import DeliveryJob, DeliveryReport, HoldAnswer, PeerLink
 from shadowrelay.protocol.xqdiscard import parse_superseded
 from shadowrelay.protocol.xshadow import format_hello, parse_hello
-from shadowrelay.settings.values import Settings
 from shadowrelay.store import SqliteLedger
 from tests.kit.clock import until
 from tests.kit.fake_machine import FakeMachine

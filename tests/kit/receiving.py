@@ -18,8 +18,8 @@ from shadowrelay.model.ownership import StatusAnswer, StatusQuestion, StatusStat
 from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, Reply
 from shadowrelay.model.routing import HostPort
-from shadowrelay.pipeline.pressure_rules import NO_PRESSURE, Pressure
-from shadowrelay.settings.values import Settings
+from shadowrelay.model.settings import Settings
+from shadowrelay.rules.back_pressure import NO_PRESSURE, Pressure
 from shadowrelay.smtp.call_ahead import Asking
 from shadowrelay.smtp.limits import Descriptors
 from shadowrelay.smtp.listener import Factory, Listener, ReceiverServer

@@ -6,9 +6,9 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
+from shadowrelay.model.settings import Settings
 from shadowrelay.node import GRACE_SECONDS
 from shadowrelay.settings.reload import FIXED_SEND, FIXED_TRANSPORT
-from shadowrelay.settings.values import Settings
 from tests.tidy.house import ROOT, SOURCES, tree_of
 
 OPERATIONS = (ROOT / "docs/operations.md").read_text(encoding="utf-8")

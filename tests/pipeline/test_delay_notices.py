@@ -11,8 +11,8 @@ import pytest
 from shadowrelay.model.drain_progress import DrainState
 from shadowrelay.model.message import Recipient
 from shadowrelay.model.ownership import Role
-from shadowrelay.pipeline.dsn import without_delay
 from shadowrelay.pipeline.relay import relayed_id
+from shadowrelay.rules.dsn import without_delay
 from tests.kit.clock import until
 from tests.kit.nodes import BUSY, OK, SOUTH, SPAN, Net, in_virtual_time
 from tests.pipeline.edges import EDGE, HUB, KEPT_SPAN, OTHER_HUB, route_to

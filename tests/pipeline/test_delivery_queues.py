@@ -14,8 +14,8 @@ from shadowrelay.model.ownership import Role
 from shadowrelay.model.queue import QueueKind, QueueStatus
 from shadowrelay.model.replies import Reply, RequestRefused, TransientDeliveryError
 from shadowrelay.model.tracking import EventId, EventSource
-from shadowrelay.pipeline import dsn
-from shadowrelay.pipeline.delivery_rules import ARRIVING_PER_SESSION
+from shadowrelay.rules import dsn
+from shadowrelay.rules.delivery import ARRIVING_PER_SESSION
 from tests.kit.clock import until
 from tests.kit.nodes import BUSY, EAST, HEARTBEAT, NO_SUCH_USER, OK, SPAN, WEST, Net, in_virtual_time, nodes
 

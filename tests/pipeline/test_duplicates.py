@@ -13,7 +13,7 @@ from shadowrelay.model.queue import Origin
 from shadowrelay.model.replies import Reply, TransientDeliveryError
 from shadowrelay.model.tracking import EventId
 from shadowrelay.ownership import claims
-from shadowrelay.pipeline.repeats import AWAITED_MAX
+from shadowrelay.rules.repeats import AWAITED_MAX
 from tests.kit.nodes import BUSY, EAST, NORTH, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes, until
 
 DATE = "Sun, 1 Mar 2026 12:00:00 +0000"

@@ -12,9 +12,9 @@ from shadowrelay.model.ids import ServerName
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.readiness import NewMail
 from shadowrelay.model.replies import NOT_MADE_REDUNDANT
+from shadowrelay.model.settings import Transport
 from shadowrelay.model.tracking import EventId, Replication
 from shadowrelay.model.values import replace
-from shadowrelay.settings.values import Transport
 from tests.kit.clock import until
 from tests.kit.nodes import BUSY, EAST, HEARTBEAT, NORTH, OK, SOUTH, SPAN, WEST, Net, VirtualNode, in_virtual_time
 from tests.pipeline.scenes import holders

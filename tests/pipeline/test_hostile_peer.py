@@ -22,10 +22,10 @@ from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.ownership import RANK_MAX, CopyNumber, DiscardEvent, DiscardStatus, Role, StatusAnswer, StatusQuestion, StatusState
 from shadowrelay.model.peers import CopyOffer, DiscardReply, Incarnation, PeerIdentity
 from shadowrelay.model.replies import PeerUnavailable, Reply, WireError
-from shadowrelay.pipeline import delivery_rules
 from shadowrelay.ports import HoldAnswer
 from shadowrelay.protocol.fields import COUNTER_MAX, format_instant, mail_values_of, parse_mail, parse_rcpt, recipient_of
 from shadowrelay.protocol.xshadow import parse_commit, parse_envelope, parse_hello, parse_hold
+from shadowrelay.rules import delivery
 from tests.kit.clock import until
 from tests.kit.ledger import a_content
 from tests.kit.nodes import BASE, BUSY, EAST, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, message_id
@@ -41,7 +41,7 @@ BOUNDS: dict[str, Sequence[str]] = {
         "1969-12-31T23:59:59.999999Z",
         "1970-01-01T00:00:00.000000Z",
         format_instant(BASE - 3 * DAY),
-        format_instant(BASE + delivery_rules.AHEAD_MAX),
+        format_instant(BASE + delivery.AHEAD_MAX),
         format_instant(BASE + 2 * DAY),
         "8999-12-31T23:59:59.999999Z",
         "9000-01-01T00:00:00.000000Z",
@@ -329,5 +329,5 @@ async def test_a_message_whose_values_fail_a_scan_is_set_aside_and_the_scan_goes
 
     stored = await node.message(odd)
     assert stored is not None
-    assert delivery_rules.NOT_PROCESSED in stored.set_aside_reason
+    assert delivery.NOT_PROCESSED in stored.set_aside_reason
     await net.close()

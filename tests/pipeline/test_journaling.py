@@ -18,7 +18,7 @@ from shadowrelay.model.queue import Origin
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.resubmission import Criteria
 from shadowrelay.model.tracking import EventId, EventSource
-from shadowrelay.pipeline.journal import report_id
+from shadowrelay.rules.journal import report_id
 from tests.kit.clock import until
 from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, PROMISES, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes
 

@@ -9,7 +9,7 @@ import pytest
 
 from shadowrelay.model.readiness import NewMail, Takes
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, PeerUnavailable, Reply
-from shadowrelay.pipeline.placement import REFUSED_SECONDS_MAX, SICK_SECONDS_MAX
+from shadowrelay.rules.placement import REFUSED_SECONDS_MAX, SICK_SECONDS_MAX
 from tests.kit.clock import until
 from tests.kit.nodes import BUSY, EAST, HEARTBEAT, NORTH, SOUTH, WEST, FakeLink, Net, VirtualNode, in_virtual_time, nodes
 

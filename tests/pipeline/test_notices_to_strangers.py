@@ -7,7 +7,7 @@ import pytest
 
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.tracking import EventId
-from shadowrelay.pipeline.strangers import DSNS_AT_ONCE
+from shadowrelay.rules.strangers import DSNS_AT_ONCE
 from tests.kit.clock import until
 from tests.kit.nodes import BUSY, EAST, NO_SUCH_USER, OK, Net, in_virtual_time, nodes
 

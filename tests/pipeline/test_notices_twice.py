@@ -9,7 +9,7 @@ import pytest
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.ownership import CopyNumber, Role, StatusQuestion, StatusState
 from shadowrelay.model.replies import Reply
-from shadowrelay.pipeline.dsn import DsnKind, dsn_message_id
+from shadowrelay.rules.dsn import DsnKind, dsn_message_id
 from tests.kit.clock import until
 from tests.kit.nodes import BUSY, EAST, NO_SUCH_USER, NORTH, OK, SPAN, WEST, Net, in_virtual_time, nodes
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from shadowrelay.model.ownership import Role
-from shadowrelay.settings.texts import format_duration
-from shadowrelay.settings.values import Settings
+from shadowrelay.model.setting_texts import format_duration
+from shadowrelay.model.settings import Settings
 from tests.kit.nodes import BUSY, EAST, HEARTBEAT, OK, SPAN, WEST, Net, in_virtual_time, nodes, until
 
 Said = Callable[[], list[dict[str, Any]]]

@@ -8,10 +8,10 @@ import pytest
 
 from shadowrelay.model.message import Envelope, Recipient
 from shadowrelay.model.ownership import Role
+from shadowrelay.model.settings import PeersMayRelay, Settings
 from shadowrelay.model.tracking import EventId
 from shadowrelay.ownership.claims import handing_over
-from shadowrelay.pipeline.placement import not_accepted
-from shadowrelay.settings.values import PeersMayRelay, Settings
+from shadowrelay.rules.placement import not_accepted
 from tests.kit.clock import until
 from tests.kit.nodes import EAST, HEARTBEAT, WEST, in_virtual_time, message_id, nodes
 from tests.pipeline.scenes import a_waiting_message

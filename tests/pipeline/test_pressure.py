@@ -10,9 +10,9 @@ import pytest
 
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.ownership import Role
-from shadowrelay.pipeline.pressure_rules import Level, Resource
+from shadowrelay.model.settings import BackPressure
 from shadowrelay.ports import Disk, MemoryUse
-from shadowrelay.settings.values import BackPressure
+from shadowrelay.rules.back_pressure import Level, Resource
 from tests.kit.fake_machine import GB
 from tests.kit.nodes import BUSY, EAST, NO_SUCH_USER, NORTH, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes, until
 

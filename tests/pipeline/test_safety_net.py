@@ -16,7 +16,7 @@ from shadowrelay.model.replies import Reply, RequestRefused
 from shadowrelay.model.resubmission import Criteria, RequestState
 from shadowrelay.model.tracking import EventId, EventSource
 from shadowrelay.pipeline import safety_net
-from shadowrelay.pipeline.pressure_rules import Pressure
+from shadowrelay.rules.back_pressure import Pressure
 from tests.kit.clock import until
 from tests.kit.nodes import EAST, HEARTBEAT, NORTH, SPAN, WEST, VirtualNode, in_virtual_time, nodes
 from tests.pipeline.scenes import in_state, request_of, resubmit

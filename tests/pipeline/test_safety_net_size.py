@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from shadowrelay.pipeline.safety_net_rules import excess
+from shadowrelay.model.setting_texts import parse_size_or_share, size_of
+from shadowrelay.model.settings import BackPressure
 from shadowrelay.pipeline.safety_net_size import SafetyNetSize
 from shadowrelay.ports import Disk
-from shadowrelay.settings.texts import parse_size_or_share, size_of
-from shadowrelay.settings.values import BackPressure
+from shadowrelay.rules.safety_net_rules import excess
 from shadowrelay.store import content
 from shadowrelay.store.ledger import SqliteLedger
 from tests.kit.clock import Hands

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from annotated_types import Ge, Le
 
+from shadowrelay.model.settings import Section, Settings, Transitions
 from shadowrelay.ownership import rules
-from shadowrelay.settings.values import Section, Settings, Transitions
 from tests.kit.clock import until
 from tests.kit.nodes import EAST, SPAN, WEST, Net, VirtualNode, in_virtual_time, make_settings
 

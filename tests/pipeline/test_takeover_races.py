@@ -6,7 +6,7 @@ from pathlib import Path
 
 from shadowrelay.model.ownership import CopyNumber, DiscardStatus, Notification, Role, StatusQuestion, Transition
 from shadowrelay.model.replies import Reply
-from shadowrelay.pipeline.router import RECIPIENTS_PER_TRANSACTION_MAX
+from shadowrelay.rules.router import RECIPIENTS_PER_TRANSACTION_MAX
 from tests.kit.clock import until
 from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes
 from tests.pipeline.scenes import HeldDot, a_waiting_message, reasons

@@ -12,7 +12,7 @@ from shadowrelay.model.ids import DatabaseId, MessageId
 from shadowrelay.model.ownership import CopyNumber, DiscardEvent, DiscardStatus, Role, StatusAnswer, StatusQuestion, StatusState
 from shadowrelay.model.peers import DiscardReply
 from shadowrelay.model.replies import STORE_UNAVAILABLE, LedgerUnavailable, PeerUnavailable, Reply, TransientDeliveryError
-from shadowrelay.pipeline import delivery_rules
+from shadowrelay.rules import delivery
 from tests.kit.clock import until
 from tests.kit.nodes import (
     BUSY,
@@ -281,7 +281,7 @@ async def test_many_silent_next_hops_together_load_no_more_than_the_bound_and_on
         loaded = sum(len(queue.loaded) for queue in east.services.deliver._queues)
         may_end.set()
 
-        assert delivery_rules.LOADED_MAX <= loaded <= delivery_rules.LOADED_MAX + 40
+        assert delivery.LOADED_MAX <= loaded <= delivery.LOADED_MAX + 40
 
 
 @in_virtual_time

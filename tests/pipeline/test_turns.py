@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from shadowrelay.pipeline.peerbook import Turns
-from shadowrelay.pipeline.placement import LARGE_OCTETS, CopyTime, time_for
+from shadowrelay.rules.placement import LARGE_OCTETS, CopyTime, time_for
 
 MEGABYTE = 1024 * 1024
 

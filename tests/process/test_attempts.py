@@ -151,7 +151,7 @@ WITHOUT_NOTICES = (
     """
 import sys
 from shadowrelay.cli.main import app
-from shadowrelay.pipeline import dsn
+from shadowrelay.rules import dsn
 def build(*_, **__):
     raise RuntimeError("no notice can be built")
 dsn.build = build

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from shadowrelay.model.routing import HostPort
-from shadowrelay.settings.values import AdminRole
+from shadowrelay.model.settings import AdminRole
 from tests.kit.clients import submit
 from tests.kit.clock import wait_until
 from tests.kit.consoles import TOKENS, PlainBrowser, a_cluster_with_people

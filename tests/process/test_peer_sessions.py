@@ -10,10 +10,10 @@ import pytest
 from shadowrelay.model.ids import BoundaryName, DatabaseId, ServerName
 from shadowrelay.model.peers import PeerIdentity
 from shadowrelay.model.routing import HostPort
+from shadowrelay.model.settings import Settings
 from shadowrelay.node import Node
 from shadowrelay.protocol.xshadow import format_hello
 from shadowrelay.settings.configuration import LoadedSettings
-from shadowrelay.settings.values import Settings
 from tests.kit.clients import submit
 from tests.kit.clock import until
 from tests.kit.smtp_servers import ScriptedServer, Session

@@ -10,9 +10,9 @@ import pytest
 import structlog
 
 from shadowrelay.lab.traffic import Sink
+from shadowrelay.model.settings import Settings
 from shadowrelay.node import Node
 from shadowrelay.settings.configuration import LoadedSettings
-from shadowrelay.settings.values import Settings
 from tests.kit.clients import talking_to
 from tests.kit.clock import until
 from tests.kit.fake_machine import FakeMachine

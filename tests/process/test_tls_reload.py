@@ -16,7 +16,7 @@ from shadowrelay.admin.api_client import NodeClient, NodeError
 from shadowrelay.admin.token import read_token
 from shadowrelay.lab.cluster import Cluster, NodeProcess, Place
 from shadowrelay.model.routing import HostPort
-from shadowrelay.settings.values import Tls
+from shadowrelay.model.settings import Tls
 from tests.kit.clock import PATIENCE_SECONDS, until
 from tests.kit.processes import operator_events
 

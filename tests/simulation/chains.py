@@ -30,8 +30,8 @@ import structlog
 
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.replies import Reply
+from shadowrelay.model.settings import Settings
 from shadowrelay.model.tracking import EventId
-from shadowrelay.settings.values import Settings
 from shadowrelay.store.rows import Row
 from tests.kit.memory_disk import place_in_memory
 from tests.kit.nodes import BASE, BUSY, EAST, HEARTBEAT, NO_SUCH_USER, NORTH, OK, SOUTH, WEST, Net, Recorder

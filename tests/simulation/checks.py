@@ -10,10 +10,10 @@ from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import Envelope
 from shadowrelay.model.ownership import Choice, Claim, Role
 from shadowrelay.model.queue import AttemptRecord, NewMessage
+from shadowrelay.model.settings import WithoutLease
 from shadowrelay.model.tracking import EventId, EventSource, TrackingEvent
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import rules
-from shadowrelay.settings.values import WithoutLease
 from shadowrelay.store.rows import Row
 from tests.simulation.machine import Machine
 from tests.simulation.power import Power

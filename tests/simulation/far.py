@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from shadowrelay.lab.traffic import SubmissionResult
+from shadowrelay.model.settings import Settings
 from shadowrelay.model.tracking import EventId, TrackingEvent
-from shadowrelay.settings.values import Settings
 from tests.simulation.machine import Machine
 from tests.simulation.network import Network
 from tests.simulation.scripts import Scripted

@@ -16,13 +16,13 @@ from shadowrelay.model.message import ContentPlace
 from shadowrelay.model.queue import AttemptRecord, NewMessage
 from shadowrelay.model.replies import ContentCorrupt
 from shadowrelay.model.routing import HostPort
+from shadowrelay.model.settings import Settings
 from shadowrelay.model.tracking import TrackingEvent
 from shadowrelay.model.values import replace
 from shadowrelay.node import Node, close_with
 from shadowrelay.pipeline.context import SystemClock
 from shadowrelay.ports import DeliveryJob
 from shadowrelay.settings.configuration import LoadedSettings
-from shadowrelay.settings.values import Settings
 from shadowrelay.smtp.deliverer import SmtpDeliverer
 from shadowrelay.store import tables
 from shadowrelay.store.ledger import SqliteLedger

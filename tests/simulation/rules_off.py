@@ -18,11 +18,11 @@ from shadowrelay.model.tracking import EventId, TrackingEvent
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import PeerDatabase
-from shadowrelay.pipeline import delivery_rules, dsn, repeats
 from shadowrelay.pipeline.leases import Leases
 from shadowrelay.pipeline.review import ReviewService
 from shadowrelay.pipeline.rolled_back import RolledBackService
 from shadowrelay.protocol import tracking
+from shadowrelay.rules import delivery, dsn, repeats
 from shadowrelay.smtp import deliverer
 from shadowrelay.store import content, promises, writing
 from shadowrelay.store.commit import Prepared, Promise, settle
@@ -223,7 +223,7 @@ RULES: dict[str, RuleOff] = {
     ),
     "duplicates": RuleOff(
         "what was delivered to a recipient is not delivered again under another id",
-        ((delivery_rules, "duplicate_keys", lambda envelope, ordinals: {}),),
+        ((delivery, "duplicate_keys", lambda envelope, ordinals: {}),),
         ("sent-again",), "delivers it again",
     ),
     "reached": RuleOff(

@@ -25,7 +25,7 @@ import structlog
 from shadowrelay.lab.account import Fault, FaultKind, FaultTimes
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.ownership import Claim, Role
-from shadowrelay.settings.values import Settings
+from shadowrelay.model.settings import Settings
 from tests.kit.memory_disk import place_in_memory
 from tests.simulation import bounds, judge
 from tests.simulation.checks import Checker

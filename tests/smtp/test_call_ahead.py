@@ -9,7 +9,7 @@ import pytest
 import structlog
 
 from shadowrelay.model.routing import Destination, HostPort
-from shadowrelay.settings.values import RecipientSource
+from shadowrelay.model.settings import RecipientSource
 from shadowrelay.smtp import call_ahead
 from shadowrelay.smtp.call_ahead import Asking, CallAhead
 from shadowrelay.smtp.recipient_answers import IS_KNOWN, Existence

@@ -15,12 +15,12 @@ from shadowrelay.model.ownership import CopyNumber, DiscardEvent, DiscardStatus,
 from shadowrelay.model.peers import CopyOffer, DiscardReply, Incarnation, PeerIdentity
 from shadowrelay.model.replies import PeerUnavailable, Reply
 from shadowrelay.model.routing import Destination, HostPort
+from shadowrelay.model.settings import Redundancy
 from shadowrelay.model.values import replace
 from shadowrelay.pipeline.relay import CANNOT_TRACK
 from shadowrelay.pipeline.track import NOT_LINKED
 from shadowrelay.ports import DeliveryJob
 from shadowrelay.protocol.xqdiscard import format_superseded
-from shadowrelay.settings.values import Redundancy
 from shadowrelay.smtp.client import ConnectOptions
 from shadowrelay.smtp.deliverer import SmtpDeliverer
 from shadowrelay.smtp.peer_link import LinkEvents, SessionLink, SmtpPeerLink

@@ -11,7 +11,7 @@ import pytest
 import structlog
 
 from shadowrelay.memory import ContentBudget
-from shadowrelay.settings.texts import parse_network
+from shadowrelay.model.setting_texts import parse_network
 from shadowrelay.smtp.data import CommandReader
 from shadowrelay.smtp.limits import READ_AHEAD_OCTETS
 from shadowrelay.smtp.proxy_header import HEADER_OCTETS_MAX, BadProxyHeader, read_proxy_header

@@ -15,7 +15,7 @@ from shadowrelay.memory import ContentBudget
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, BodyType, Recipient
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, STORE_UNAVAILABLE
-from shadowrelay.pipeline.dsn import promotion_header, resubmission_header
+from shadowrelay.rules.dsn import promotion_header, resubmission_header
 from shadowrelay.smtp.data import (
     CommandReader,
     ContentFingerprint,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from shadowrelay.model.replies import Reply
-from shadowrelay.pipeline.pressure_rules import Level, Pressure
+from shadowrelay.rules.back_pressure import Level, Pressure
 from tests.kit.clients import Client
 from tests.kit.receiving import Station, receiving
 

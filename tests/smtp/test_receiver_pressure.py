@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shadowrelay.pipeline.pressure_rules import NO_PRESSURE, Level, Pressure
+from shadowrelay.rules.back_pressure import NO_PRESSURE, Level, Pressure
 from tests.kit.clients import Client
 from tests.kit.receiving import HELLO, PEER, Station, in_a_session, receiving
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shadowrelay.settings.values import ReceiveConnector, Route
+from shadowrelay.model.settings import ReceiveConnector, Route
 from shadowrelay.smtp.limits import Rights, client_ip, postmaster_homes
 from tests.kit.receiving import settings_for
 

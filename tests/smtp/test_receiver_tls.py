@@ -13,7 +13,7 @@ import uvloop
 from cryptography import x509
 
 from shadowrelay.model.replies import ConfigurationError
-from shadowrelay.settings.values import Tls
+from shadowrelay.model.settings import Tls
 from shadowrelay.smtp.limits import HANDSHAKES_MAX
 from shadowrelay.smtp.tls import TlsContexts, anonymous_server_context, opportunistic_context, peer_context, server_context
 from tests.kit.clients import Client

@@ -10,8 +10,8 @@ import pytest
 import trustme
 import uvloop
 
+from shadowrelay.model.settings import Tls
 from shadowrelay.settings.consistency import problems
-from shadowrelay.settings.values import Tls
 from shadowrelay.smtp.tls import TlsContexts, opportunistic_context
 from tests.kit.clients import Client
 from tests.kit.clock import until

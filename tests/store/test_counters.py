@@ -20,7 +20,7 @@ from shadowrelay.model.replies import IllegalTransition, LedgerUnavailable
 from shadowrelay.model.survival import Survival
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import claims
-from shadowrelay.pipeline.delivery_rules import LadderStep
+from shadowrelay.rules.delivery import LadderStep
 from shadowrelay.store import SqliteLedger
 from shadowrelay.store.ledger import Inline
 from tests.kit.clock import Hands

@@ -13,9 +13,6 @@ FLOORS = {
     "cluster": 5, "console": 6,
     "node": 7, "checkup": 7, "lab": 8, "cli": 9, "__main__": 10,
 }  # fmt: skip
-RULES = {  # below the loops
-    "router", "site_links", "delivery_rules", "placement", "dsn", "journal", "pressure_rules", "safety_net_rules", "strangers",
-}  # fmt: skip
 REPORT = "sla"  # the Spark job stands apart: it imports model, protocol and signals, and nothing imports it but its command
 PURE = ("model", "protocol", "ownership", "rules")
 WORLDLY = {"asyncio", "os", "sqlite3", "sqlalchemy", "aiosmtpd", "aiosmtplib", "structlog", "random", "time", "socket"}
@@ -55,13 +52,8 @@ PLACES: dict[str, tuple[str, set[str]]] = {
 
 
 def package_of(name: str) -> str:
-    """ "shadowrelay.protocol.xshadow" -> "protocol". The settings' values belong to the model; the pipeline's rules stand alone."""
-    parts = name.split(".")
-    if parts[1:2] == ["settings"] and parts[2:3] in (["values"], ["texts"]):
-        return "model"
-    if parts[1:2] == ["pipeline"] and RULES & set(parts[2:3]):
-        return "rules"
-    return "".join(parts[1:2])
+    """ "shadowrelay.protocol.xshadow" -> "protocol"."""
+    return "".join(name.split(".")[1:2])
 
 
 def own_package(path: Path) -> str:

@@ -9,8 +9,8 @@ from typing import Any, get_args
 
 import pytest
 
+from shadowrelay.model.settings import Section, Settings
 from shadowrelay.settings.reload import FIXED_SEND, FIXED_TABLES, FIXED_TRANSPORT
-from shadowrelay.settings.values import Section, Settings
 from tests.tidy.house import ROOT, files_below, listed_ids, relative
 
 CITED = re.compile(r"Source: ([^\n`)]+)")

@@ -17,8 +17,8 @@ import fsspec
 import pytest
 import structlog
 
+from shadowrelay.model.settings import Settings
 from shadowrelay.model.tracking import EventId, EventSource, TrackingEvent
-from shadowrelay.settings.values import Settings
 from shadowrelay.tracking import shipper
 from shadowrelay.tracking.shipper import Shipper, make_tracking
 from shadowrelay.tracking.shipping_state import NAME, Book, ShippingNode

@@ -11,8 +11,8 @@ import trustme
 
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.model.routing import HostPort
+from shadowrelay.model.settings import Settings, Transport
 from shadowrelay.settings.configuration import LoadedSettings, ValueSource, effective, example, load, warnings
-from shadowrelay.settings.values import Settings, Transport
 
 SERVER = '[server]\nname = "mx1.east.example"\nsite = "east"\n'
 CONNECTOR = (

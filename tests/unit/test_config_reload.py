@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from shadowrelay.model.settings import Send, Settings, Transport
 from shadowrelay.settings.reload import FIXED_SEND, FIXED_TABLES, FIXED_TRANSPORT, adopted
-from shadowrelay.settings.values import Send, Settings, Transport
 from tests.tidy.house import ROOT
 
 READ_AT_THE_START = ("shadowrelay/node.py", "shadowrelay/smtp/listener.py", "shadowrelay/tracking/shipper.py")

@@ -9,10 +9,10 @@ from pydantic import ValidationError
 
 from shadowrelay.model.invalid import explanation_of
 from shadowrelay.model.replies import ConfigurationError
-from shadowrelay.pipeline.router import covers
+from shadowrelay.model.settings import Section, Settings
+from shadowrelay.rules.router import covers
 from shadowrelay.settings.configuration import load, warnings
 from shadowrelay.settings.guarantees import promises
-from shadowrelay.settings.values import Section, Settings
 
 NODE = """
 [server]

@@ -9,10 +9,10 @@ import trustme
 from shadowrelay.model.protection import Protection, TlsMode, TlsVersion
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.model.routing import HostPort
-from shadowrelay.pipeline.router import Router
+from shadowrelay.model.setting_texts import format_next_hop, parse_next_hop
+from shadowrelay.model.settings import Route
+from shadowrelay.rules.router import Router
 from shadowrelay.settings.configuration import effective, load
-from shadowrelay.settings.texts import format_next_hop, parse_next_hop
-from shadowrelay.settings.values import Route
 
 Write = Callable[[str], Path]
 HEAD = '[server]\nname = "mx1.east.example"\nsite = "east"\n\n[[routes]]\nrecipients = ["*@corp.example"]\n'

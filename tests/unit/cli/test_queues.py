@@ -11,7 +11,7 @@ from shadowrelay.admin import api_client
 from shadowrelay.cli import output
 from shadowrelay.cli.main import app
 from shadowrelay.cluster.words import age, duration
-from shadowrelay.settings.texts import rounded_size
+from shadowrelay.model.setting_texts import rounded_size
 from tests.unit.cli.played_api import TOKEN, PlayedClient, play
 
 LONG_AGO = "2026-01-01T00:00:00+00:00"

@@ -3,8 +3,8 @@
 import pytest
 
 from shadowrelay.model.numbers import decimal
-from shadowrelay.pipeline.delivery_rules import NO_REPLY, reply_of
-from shadowrelay.settings.texts import parse_host_port
+from shadowrelay.model.setting_texts import parse_host_port
+from shadowrelay.rules.delivery import NO_REPLY, reply_of
 
 
 @pytest.mark.parametrize(

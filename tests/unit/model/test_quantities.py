@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shadowrelay.model.routing import HostPort
-from shadowrelay.settings.texts import (
+from shadowrelay.model.setting_texts import (
     format_duration,
     format_size,
     parse_domain,

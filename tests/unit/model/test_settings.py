@@ -7,8 +7,7 @@ from pydantic import ValidationError
 
 from shadowrelay.model.ids import BoundaryName, ServerName, SiteName
 from shadowrelay.model.routing import HostPort
-from shadowrelay.settings import consistency
-from shadowrelay.settings.values import (
+from shadowrelay.model.settings import (
     Admin,
     BackPressure,
     Dns,
@@ -25,6 +24,7 @@ from shadowrelay.settings.values import (
     Transport,
     WithoutLease,
 )
+from shadowrelay.settings import consistency
 
 MINUTE = timedelta(minutes=1)
 

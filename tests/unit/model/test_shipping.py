@@ -2,7 +2,7 @@
 
 import pytest
 
-from shadowrelay.settings.texts import checked_options, checked_target, shown_target, without_secrets
+from shadowrelay.model.setting_texts import checked_options, checked_target, shown_target, without_secrets
 
 
 @pytest.mark.parametrize("target", ["", "/srv/logs", "s3://bucket/a", "file:///srv/logs", "memory://logs", "sftp://u:p@host:22/logs"])

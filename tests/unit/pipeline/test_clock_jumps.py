@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from shadowrelay.pipeline.delivery_rules import BELIEVED_AFTER_SECONDS, WallClock, next_reading
+from shadowrelay.rules.delivery import BELIEVED_AFTER_SECONDS, WallClock, next_reading
 
 AT = datetime(2026, 11, 21, 12, tzinfo=UTC)
 DAY = timedelta(days=1)

@@ -7,9 +7,9 @@ import pytest
 
 from shadowrelay.model.ids import BoundaryName, DatabaseId, ServerName
 from shadowrelay.model.peers import PeerIdentity
+from shadowrelay.model.settings import Transport
 from shadowrelay.model.values import replace
 from shadowrelay.pipeline.common_settings import COMMON, common_settings, differences
-from shadowrelay.settings.values import Transport
 
 
 def told(span: timedelta = timedelta(hours=3), **settings: Any) -> PeerIdentity:

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from shadowrelay.pipeline.placement import PlacementRule
+from shadowrelay.model.settings import Preference, Settings
 from shadowrelay.pipeline.site_copies import MISSES_TO_WARN, SECONDS_TO_WARN, SiteCopies, choosable, missing_sites
-from shadowrelay.settings.values import Preference, Settings
+from shadowrelay.rules.placement import PlacementRule
 from tests.kit.clock import Hands
 
 REMOTE, ONLY, LOCAL = Preference.PREFER_REMOTE, Preference.REMOTE_ONLY, Preference.LOCAL_ONLY

@@ -6,7 +6,7 @@ from email.utils import format_datetime
 import pytest
 
 from shadowrelay.model.ids import MessageId, ServerName
-from shadowrelay.pipeline.dsn import format_date, promotion_header, resubmission_header
+from shadowrelay.rules.dsn import format_date, promotion_header, resubmission_header
 
 NOW = datetime(2026, 3, 5, 7, 8, 9, 123456, tzinfo=UTC)
 ID = MessageId("0c8aa5f0-3f9d-4a0b-9d69-0d9f3a1d2b11")

@@ -5,11 +5,11 @@ import pytest
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.message import Recipient
 from shadowrelay.model.routing import HostPort, Reach
+from shadowrelay.model.settings import Route, Settings
 from shadowrelay.model.values import replace
-from shadowrelay.pipeline import strangers
-from shadowrelay.pipeline.router import Router, routes_of
 from shadowrelay.protocol.addresses import canonical, has_routing, mailbox
-from shadowrelay.settings.values import Route, Settings
+from shadowrelay.rules import strangers
+from shadowrelay.rules.router import Router, routes_of
 from shadowrelay.smtp.own_addresses import is_out_of_reach
 from tests.kit.ledger import an_envelope
 from tests.kit.receiving import settings_for

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.message import Envelope, Recipient
 from shadowrelay.model.values import replace
-from shadowrelay.pipeline.delivery_rules import DATE_CHARACTERS_MAX, MESSAGE_ID_CHARACTERS_MAX, duplicate_keys
 from shadowrelay.protocol.xshadow import format_envelope, parse_envelope
+from shadowrelay.rules.delivery import DATE_CHARACTERS_MAX, MESSAGE_ID_CHARACTERS_MAX, duplicate_keys
 from shadowrelay.smtp import limits
 
 ENVELOPE = Envelope(

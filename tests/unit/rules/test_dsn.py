@@ -10,8 +10,8 @@ from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, BodyType, Envelope, Recipient
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.values import replace
-from shadowrelay.pipeline import dsn
-from shadowrelay.pipeline.dsn import Action, DsnKind, RecipientReport
+from shadowrelay.rules import dsn
+from shadowrelay.rules.dsn import Action, DsnKind, RecipientReport
 
 NOW = datetime(2026, 11, 21, 10, 0, 0, tzinfo=UTC)
 NODE = ServerName("mx1.east.example")

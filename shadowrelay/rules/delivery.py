@@ -69,9 +69,9 @@ from shadowrelay.model.ownership import Choice, Claim, Role
 from shadowrelay.model.queue import FailureKind, ForkRetry, StoredMessage
 from shadowrelay.model.replies import DeliveryError, PermanentDeliveryError, Reply
 from shadowrelay.model.routing import Destination
+from shadowrelay.model.settings import Send, Transport
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.protocol.addresses import canonical
-from shadowrelay.settings.values import Send, Transport
 
 JITTER_MAX = 0.1  # of the wait: spreads the retries of messages that failed together
 FAILURES_MAX = 2**31

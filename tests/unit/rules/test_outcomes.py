@@ -7,9 +7,9 @@ import pytest
 from shadowrelay.model.message import NO_ORDINALS
 from shadowrelay.model.queue import FailureKind, ForkRetry
 from shadowrelay.model.replies import PermanentDeliveryError, Reply, TransientDeliveryError
+from shadowrelay.model.settings import Send
 from shadowrelay.model.values import replace
-from shadowrelay.pipeline.delivery_rules import NO_REPLY, AttemptOutcome, expired_reply, settle_attempt
-from shadowrelay.settings.values import Send
+from shadowrelay.rules.delivery import NO_REPLY, AttemptOutcome, expired_reply, settle_attempt
 
 NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 OK, LATER, NEVER, ODD = Reply(250, "2.1.5", "OK"), Reply(450, "4.2.1", "Later"), Reply(550, "5.1.1", "Nobody"), Reply(354, "", "Go on")

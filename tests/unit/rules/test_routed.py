@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.message import Envelope, Recipient
 from shadowrelay.model.routing import Destination, HostPort
-from shadowrelay.pipeline.delivery_rules import routed
+from shadowrelay.rules.delivery import routed
 
 AT = datetime(2026, 11, 21, 10, tzinfo=UTC)
 STORE, OTHER, FILTER = HostPort("store.corp.example", 25), HostPort("store2.corp.example", 25), HostPort("127.0.0.1", 10025)

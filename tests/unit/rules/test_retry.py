@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from shadowrelay.model.queue import FailureKind
-from shadowrelay.pipeline.delivery_rules import attempts_next_at, delay_notification_due, is_expired, ladder_steps, notice_at
-from shadowrelay.settings.values import Send
+from shadowrelay.model.settings import Send
+from shadowrelay.rules.delivery import attempts_next_at, delay_notification_due, is_expired, ladder_steps, notice_at
 
 NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 SEND = Send()

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shadowrelay.pipeline.pressure_rules import (
+from shadowrelay.model.settings import BackPressure, Transitions
+from shadowrelay.rules.back_pressure import (
     NO_PRESSURE,
     TARPITTING,
     Level,
@@ -24,7 +25,6 @@ from shadowrelay.pipeline.pressure_rules import (
     reasons,
     thresholds_of,
 )
-from shadowrelay.settings.values import BackPressure, Transitions
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
 DEFAULTS = BackPressure()

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from enum import IntEnum, StrEnum
 
+from shadowrelay.model.settings import BackPressure, Transitions
 from shadowrelay.model.values import dataclass, replace
-from shadowrelay.settings.values import BackPressure, Transitions
 
 
 class Level(IntEnum):

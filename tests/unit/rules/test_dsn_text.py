@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shadowrelay.pipeline import dsn as text
+from shadowrelay.rules import dsn as text
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ from shadowrelay.model.ids import SiteName
 from shadowrelay.model.message import Ordinals, Recipient
 from shadowrelay.model.protection import Protection
 from shadowrelay.model.routing import Destination, Fork, HostPort
+from shadowrelay.model.settings import Route, Settings
 from shadowrelay.model.values import replace
-from shadowrelay.pipeline.site_links import Path, Sites, last_common_stop
 from shadowrelay.protocol.addresses import canonical_local, mailbox
 from shadowrelay.protocol.fields import domain_of
-from shadowrelay.settings.values import Route, Settings
+from shadowrelay.rules.site_links import Path, Sites, last_common_stop
 
 DOMAINS_REMEMBERED_MAX = 10_000
 RECIPIENTS_PER_TRANSACTION_MAX = 100  # RFC 5321 4.5.3.1.8: every server accepts this many

@@ -27,9 +27,9 @@ from shadowrelay.model.fate import NOT_SHARED, Shared
 from shadowrelay.model.ids import ServerName, SiteName
 from shadowrelay.model.message import Envelope
 from shadowrelay.model.readiness import NewMail, Takes
+from shadowrelay.model.settings import PeersMayRelay, Preference, Settings, Transport
 from shadowrelay.model.values import dataclass, replace
-from shadowrelay.pipeline.router import covers
-from shadowrelay.settings.values import PeersMayRelay, Preference, Settings, Transport
+from shadowrelay.rules.router import covers
 
 FAILURES_TO_OPEN = 2  # one lost answer may be chance
 OPEN_SECONDS_FIRST = 1.0

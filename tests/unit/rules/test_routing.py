@@ -4,8 +4,8 @@ import pytest
 
 from shadowrelay.model.message import Recipient
 from shadowrelay.model.routing import Destination, Fork, HostPort
-from shadowrelay.pipeline.router import Router, routes_of
-from shadowrelay.settings.values import Route, Settings
+from shadowrelay.model.settings import Route, Settings
+from shadowrelay.rules.router import Router, routes_of
 
 
 def route(*patterns, hop="hop.example:25", inside=False):
@@ -122,7 +122,7 @@ def test_nobody_left_means_no_fork():
 
 
 def test_more_domains_than_are_remembered_still_find_their_way(monkeypatch):
-    monkeypatch.setattr("shadowrelay.pipeline.router.DOMAINS_REMEMBERED_MAX", 2)
+    monkeypatch.setattr("shadowrelay.rules.router.DOMAINS_REMEMBERED_MAX", 2)
     router = Router()
     expected = [f"d{number}.example" for number in (1, 2, 3, 1)]
     assert expected == [router.destination(f"a@{domain}").key for domain in expected]

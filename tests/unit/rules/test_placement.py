@@ -4,9 +4,9 @@ import pytest
 
 from shadowrelay.model.fate import Shared
 from shadowrelay.model.ids import ServerName, SiteName
+from shadowrelay.model.settings import Preference, Transport
 from shadowrelay.model.values import replace
-from shadowrelay.pipeline.placement import Candidate, PlacementRule, budget, pause_after, plan, rule_of
-from shadowrelay.settings.values import Preference, Transport
+from shadowrelay.rules.placement import Candidate, PlacementRule, budget, pause_after, plan, rule_of
 
 EAST, WEST = SiteName("east"), SiteName("west")
 

@@ -9,9 +9,9 @@ import pytest
 from shadowrelay.model.ids import SiteName
 from shadowrelay.model.message import Recipient
 from shadowrelay.model.routing import HostPort
-from shadowrelay.pipeline.router import Router
-from shadowrelay.pipeline.site_links import Links, Path, Sites, in_words, last_common_stop, links_of, next_stop, paths, problems, sites_of
-from shadowrelay.settings.values import Settings
+from shadowrelay.model.settings import Settings
+from shadowrelay.rules.router import Router
+from shadowrelay.rules.site_links import Links, Path, Sites, in_words, last_common_stop, links_of, next_stop, paths, problems, sites_of
 
 CHICAGO, NEW_YORK, LONDON, DUBLIN, ATLANTA = FIVE = tuple(map(SiteName, ("chicago", "new-york", "london", "dublin", "atlanta")))
 LINKED = [((CHICAGO, NEW_YORK), 10), ((ATLANTA, NEW_YORK), 10), ((NEW_YORK, LONDON), 50), ((LONDON, DUBLIN), 10)]

@@ -4,7 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from shadowrelay.pipeline.delivery_rules import (
+from shadowrelay.model.settings import Send
+from shadowrelay.rules.delivery import (
     ARRIVING_PER_SESSION,
     LOADED_MAX,
     PACE,
@@ -19,7 +20,6 @@ from shadowrelay.pipeline.delivery_rules import (
     share,
     takes_new,
 )
-from shadowrelay.settings.values import Send
 
 NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

@@ -1,7 +1,7 @@
 """Defines every setting of a node: default (here and nowhere else), range, effect and source. docs/design.md 7.
 
 The text under each key becomes its comment in `configs/example.toml`. Names keep Microsoft's word order in snake_case, so
-that a reader can grep the manual. `settings.texts` has the forms in which values are written.
+that a reader can grep the manual. `model.setting_texts` has the forms in which values are written.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ from shadowrelay.model.ids import BoundaryName, ServerName, SiteName
 from shadowrelay.model.protection import Login, Protection, TlsMode, TlsVersion
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.section import Section as Section
-from shadowrelay.settings.texts import (
+from shadowrelay.model.setting_texts import (
     LEFT_OUT,
     Address,
     AdminUrl,

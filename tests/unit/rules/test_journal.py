@@ -10,10 +10,10 @@ import pytest
 
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import BodyType, Envelope, Recipient
+from shadowrelay.model.settings import Route
 from shadowrelay.model.values import replace
-from shadowrelay.pipeline import journal
-from shadowrelay.pipeline.dsn import DsnKind, dsn_message_id
-from shadowrelay.settings.values import Route
+from shadowrelay.rules import journal
+from shadowrelay.rules.dsn import DsnKind, dsn_message_id
 
 NODE, NOW = ServerName("mx1.east.example"), datetime(2026, 3, 1, 12, tzinfo=UTC)
 ORIGINAL = Envelope(

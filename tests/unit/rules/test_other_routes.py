@@ -4,8 +4,8 @@ import pytest
 
 from shadowrelay.model.message import Recipient
 from shadowrelay.model.routing import Destination, Fork, HostPort
-from shadowrelay.pipeline.router import Router, is_smart_host
-from shadowrelay.settings.values import Route
+from shadowrelay.model.settings import Route
+from shadowrelay.rules.router import Router, is_smart_host
 
 LOST = HostPort("hub1.example", 2525)
 AVOIDED = frozenset({LOST})

@@ -10,7 +10,7 @@ from shadowrelay.model.ids import MessageId
 from shadowrelay.model.message import Envelope, Ordinals
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.queue import StoredMessage
-from shadowrelay.pipeline.delivery_rules import duplicate_keys
+from shadowrelay.rules.delivery import duplicate_keys
 
 KEYS_MAX = 32_768  # about 5 MB
 AWAITED_MAX = timedelta(minutes=5)  # a node that restarts is back by then; nobody waits longer for mail that could be delivered

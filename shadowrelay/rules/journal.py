@@ -16,7 +16,7 @@ from datetime import datetime
 
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import BodyType, Envelope, Recipient
-from shadowrelay.pipeline.dsn import ADDRESS_CHARACTERS_MAX, clean, encoded, field, format_date, header_block
+from shadowrelay.rules.dsn import ADDRESS_CHARACTERS_MAX, clean, encoded, field, format_date, header_block
 
 SUBJECT_CHARACTERS_MAX = 900  # a line has at most 998 octets, RFC 5322 2.1.1
 

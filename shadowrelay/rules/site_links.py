@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from shadowrelay.model.ids import SiteName
 from shadowrelay.model.routing import HostPort
+from shadowrelay.model.settings import Settings
 from shadowrelay.model.values import dataclass
-from shadowrelay.settings.values import Settings
 
 Path = tuple[SiteName, ...]
 """From the site of this node to another one, both included."""

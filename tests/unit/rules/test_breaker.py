@@ -2,7 +2,7 @@
 
 import pytest
 
-from shadowrelay.pipeline.placement import (
+from shadowrelay.rules.placement import (
     CLOSED,
     Breaker,
     Refused,

@@ -10,8 +10,8 @@ from shadowrelay.model.queue import Delivery, Origin, StoredMessage
 from shadowrelay.model.resubmission import Criteria
 from shadowrelay.model.routing import Destination
 from shadowrelay.model.values import replace
-from shadowrelay.pipeline.dsn import DsnKind, notifiable
-from shadowrelay.pipeline.safety_net_rules import (
+from shadowrelay.rules.dsn import DsnKind, notifiable
+from shadowrelay.rules.safety_net_rules import (
     Selection,
     envelope_for,
     refusal,

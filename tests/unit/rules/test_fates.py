@@ -8,7 +8,7 @@ from shadowrelay.model.fate import NOT_SHARED, Fate, Shared, machine_of, what_is
 from shadowrelay.model.ids import BoundaryName, DatabaseId, ServerName
 from shadowrelay.model.peers import PeerIdentity
 from shadowrelay.model.values import replace
-from shadowrelay.pipeline.fates import Fates, fate_of
+from shadowrelay.rules.fates import Fates, fate_of
 
 BOOT, CORP = "3c0a9c5e-6f3e-4b0e-9f5e-111122223333", BoundaryName("corp")
 EAST, WEST = ServerName("mx1.east"), ServerName("mx1.west")

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from shadowrelay.model.fate import NO_MACHINE, NOT_SHARED, Fate, Shared, what_is_shared
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.peers import PeerIdentity
+from shadowrelay.model.setting_texts import is_loopback
 from shadowrelay.model.values import replace
-from shadowrelay.settings.texts import is_loopback
 
 
 def fate_of(identity: PeerIdentity, host: str, mine: Fate, hosts: Iterable[str]) -> Fate:

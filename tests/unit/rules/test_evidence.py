@@ -3,7 +3,7 @@
 import pytest
 
 from shadowrelay.model.readiness import NewMail, Takes
-from shadowrelay.pipeline.placement import (
+from shadowrelay.rules.placement import (
     CLOSED,
     FAILURES_TO_OPEN,
     NOTHING_TRIED,

@@ -2,8 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
-from shadowrelay.pipeline.delivery_rules import remember_until, safety_net_until, shadow_keep_until
-from shadowrelay.settings.values import Transport
+from shadowrelay.model.settings import Transport
+from shadowrelay.rules.delivery import remember_until, safety_net_until, shadow_keep_until
 
 NOW = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 TRANSPORT = Transport(safety_net_hold_time=timedelta(days=3))
