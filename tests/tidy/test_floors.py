@@ -9,7 +9,7 @@ from tests.tidy.house import PACKAGE, ROOT, SOURCES, imports_of, relative
 FLOORS = {
     "model": 0, "signals": 0, "bounded": 0, "trust": 1, "credentials": 1, "protocol": 1,
     "ownership": 2, "rules": 2, "ports": 3, "memory": 3, "machine": 4,
-    "store": 4, "smtp": 4, "tracking": 4, "pipeline": 4, "admin": 4, "settings": 4,
+    "store": 3, "smtp": 4, "tracking": 4, "pipeline": 4, "admin": 4, "settings": 4,
     "cluster": 5, "console": 6,
     "node": 7, "checkup": 7, "lab": 8, "cli": 9, "__main__": 10,
 }  # fmt: skip
