@@ -8,44 +8,24 @@ suspend: leases are counted in it. `ran` counts only while this process was runn
 that a node that was suspended does not conclude that all others died.
 """
 
-from asyncio import Future
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
-from types import MappingProxyType
 from typing import Protocol
 
 from shadowrelay.model.ids import DatabaseId, MessageId, ServerName
-from shadowrelay.model.message import Content, ContentPlace, Envelope, Ordinals
-from shadowrelay.model.ownership import Claim, DiscardEvent, StatusAnswer, StatusQuestion, Transition
-from shadowrelay.model.peers import CopyOffer, DiscardReply, Incarnation, PeerIdentity, Seen
+from shadowrelay.model.message import Content, Envelope, Ordinals
+from shadowrelay.model.ownership import StatusAnswer, StatusQuestion
+from shadowrelay.model.peers import CopyOffer, DiscardReply, Incarnation, PeerIdentity
 from shadowrelay.model.queue import (
-    AttemptRecord,
-    DatabaseIdentity,
-    DeliveredTo,
-    ForkRetry,
-    HeldCopy,
-    LoneMessages,
-    MessagePage,
-    NewMessage,
     NextHopServer,
-    PeerRow,
-    QueueKind,
-    QueueRow,
-    ShadowGroup,
-    StoredMessage,
-    Suspension,
-    Untold,
 )
 from shadowrelay.model.replies import Reply
-from shadowrelay.model.resubmission import Criteria, Progress, RequestState, ResubmitRequest, Resubmitted
 from shadowrelay.model.routing import Destination, Reach
-from shadowrelay.model.survival import Survival
 from shadowrelay.model.tracking import TrackingEvent
 from shadowrelay.model.values import dataclass
-from shadowrelay.protocol.filters import Expression
-from shadowrelay.rules.delivery import LadderStep
+
 
 class Clock(Protocol):
     """The three clocks; see the module docstring."""

@@ -47,9 +47,9 @@ Files = Sequence[tuple[Content, Handing]]
 class Promise(Generic[P, T]):
     """What the ledger can promise: `run` changes the database inside a transaction, whose commit is the promise.
 
-    All but `run` gets the arguments of a call, or its result. `wants`: the messages whose rows it reads, so that one question reads those of
-    a whole batch. `files`: the contents that come with it, which are stored before, where they are files, and what becomes of these then.
-    `is_kept`: whether the result says that they are stored. `is_heavy`: it may take long or wait: not on the event loop's thread.
+    `wants`: the messages whose rows it reads, so that one question reads those of a whole batch. `files`: the contents that come with it,
+    which are stored before, where they are files, and what becomes of these then. `is_kept`: whether the result says that they are stored.
+    `is_heavy`: it may take long or wait: not on the event loop's thread.
     """
 
     __slots__ = ("files", "is_heavy", "is_kept", "name", "run", "wants")

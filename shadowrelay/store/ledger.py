@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection
 
@@ -25,7 +25,6 @@ from shadowrelay.store.commit import Call, Committer, InlineWriter, Promise, Thr
 from shadowrelay.store.content import ContentStore, LargeContents, WorkingFile, wrapped
 from shadowrelay.store.opening import DATABASE_NAME, StoreFiles, abandon_store, close_store, open_store
 from shadowrelay.store.readers import AsyncReaders, InlineReaders, Reader
-from shadowrelay.store.work import UnitOfWork
 from shadowrelay.store.writing import WriterState
 
 P = ParamSpec("P")

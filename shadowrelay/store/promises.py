@@ -311,9 +311,7 @@ def hasten(work: UnitOfWork, next_hop: str, step: LadderStep | None, latest_at: 
 
 
 @promise(wants=of_message)
-def suspended(
-    work: UnitOfWork, message_id: MessageId, suspension: Suspension | None, forks: Sequence[ForkRetry] = ()
-) -> tuple[str, ...]:
+def suspended(work: UnitOfWork, message_id: MessageId, suspension: Suspension | None, forks: Sequence[ForkRetry] = ()) -> tuple[str, ...]:
     """Suspend a decided primary message: none of its forks is due until it is resumed (`None`), and then all are due now. `forks` are for
     a message in no queue. The next hops of its forks; empty: nothing changed. Raises: RequestRefused for any other message. A claim that
     ends, and a message set aside, are suspended no more."""

@@ -184,8 +184,8 @@ def queues(reader: Reader) -> tuple[QueueRow, ...]:
 
 
 def depths(reader: Reader) -> Mapping[tuple[QueueKind, str], int]:
-    """Of Submission, delivery and shadow queues that are not empty, by kind and next hop, a shadow queue by its primary server, and behind a
-    space its next hop, if that is known. From the counters alone."""
+    """Of Submission, delivery and shadow queues that are not empty, by kind and next hop, a shadow queue by its primary server, and behind
+    a space its next hop, if that is known. From the counters alone."""
     connection = reader.connection
     found = {(QueueKind.SUBMISSION, SUBMISSION): _total(connection, counters.SUBMISSION)[0]}
     found |= {(QueueKind.DELIVERY, name): count for name, _, count, _ in counters.of_kind(connection, counters.DELIVERY)}
@@ -244,7 +244,9 @@ def _pages(reader: Reader, queue: str, limit: int, after: int, *, newest: bool =
         return every_shadow if name else [*undelivered, *every_shadow]
     if name.startswith(SHADOW):
         wanted, _, next_hop = name.removeprefix(SHADOW).partition("\\")
-        primary = next((server for server, number in dict(reader.state.shadow_queues).items() if wanted in (str(number), server)), NO_SERVER)
+        primary = next(
+            (server for server, number in dict(reader.state.shadow_queues).items() if wanted in (str(number), server)), NO_SERVER
+        )
         if next_hop:
             return [shadow_fork_page(f"{primary} {next_hop}", after, limit, newest=newest)]
         return [page(without_forks(primary, database), after, limit) for database in _shadows(connection, forked=True).get(primary, ())]

@@ -183,10 +183,7 @@ def decode_messages(reader: Reader, many: Iterable[Sequence[Any]]) -> tuple[Stor
     if forked:
         forks = rows.decode_forks(fetch(connection, (SELECT_SHADOW_FORKS, (json.dumps(forked),))))
     return tuple(
-        [
-            rows.stored_message(row, envelope, retries.get(row.internal_id, ()), forks.get(row.internal_id, ()))
-            for row, envelope in decoded
-        ]
+        [rows.stored_message(row, envelope, retries.get(row.internal_id, ()), forks.get(row.internal_id, ())) for row, envelope in decoded]
     )
 
 
@@ -335,7 +332,8 @@ def older_claims(reader: Reader, after: int) -> tuple[tuple[MessageId, ...], int
 
 
 def copies_of(reader: Reader, primary: ServerName, database: DatabaseId, limit: int, after: int = 0) -> tuple[HeldCopy, ...]:
-    """As `shadows_of`, with only the fields that STATUS questions need. A corrupt number is asked about as it stands: the answer finds the row, and sets it aside."""
+    """As `shadows_of`, with only the fields that STATUS questions need. A corrupt number is asked about as it stands: the answer finds the
+    row, and sets it aside."""
     many = fetch(reader.connection, page(held_for(primary, database), after, limit).with_only_columns(*OF_A_COPY))
     return tuple([HeldCopy(internal_id, MessageId(message_id), CopyNumber(*number)) for internal_id, message_id, *number in many])
 
@@ -359,7 +357,8 @@ def shadow_groups(reader: Reader) -> tuple[ShadowGroup, ...]:
 
 
 def survival(reader: Reader, servers: Sequence[ServerName]) -> Survival:
-    """Of the unfinished primary messages, how many none of these servers may have a copy of. Counters say how many there are, and the index by server which of them are listed there."""
+    """Of the unfinished primary messages, how many none of these servers may have a copy of. Counters say how many there are, and the
+    index by server which of them are listed there."""
     counted = [counters.of_kind(reader.connection, kind) for kind in (counters.SUBMISSION, counters.POISON, counters.HANDED_OVER)]
     count = sum(messages for found in counted for _, _, messages, _ in found) + int(reader.connection.scalar(SELECT_WITH_RETRIES) or 0)
     named = {"wanted": json.dumps(list(servers))}
@@ -368,9 +367,7 @@ def survival(reader: Reader, servers: Sequence[ServerName]) -> Survival:
     return Survival(count, max(count - kept, 0), uncertain)
 
 
-def discards_for(
-    reader: Reader, asker: ServerName, database: DatabaseId, maximum: int, now: int, *, with_forks: bool
-) -> DiscardReply:
+def discards_for(reader: Reader, asker: ServerName, database: DatabaseId, maximum: int, now: int, *, with_forks: bool) -> DiscardReply:
     """The first notifications, ascending, without those that wait for a generated message's copy; see `Ledger.discards_for`."""
     many = fetch(reader.connection, (SELECT_DISCARDS if with_forks else SELECT_DISCARDS_BUT_FORKS, (asker, database, maximum)))
     remaining = 0
