@@ -116,12 +116,13 @@ async def test_a_peer_lost_while_a_delivery_with_a_dsn_is_recorded_is_told_nothi
 
     await asyncio.sleep(0.01)  # until the writer is idle
 
-    losing = (
-        steps.forget_peer(ledger, THERE)
-        if event == "forgotten"
-        else ledger.commit(promises.peer_heard, an_identity(database=NEW_DATABASE), NOW)
-    )
-    lost = asyncio.ensure_future(losing)  # begins with the next await: after the attempt, in its commit
+    async def lose() -> None:
+        if event == "forgotten":
+            await steps.forget_peer(ledger, THERE)
+        else:
+            await ledger.commit(promises.peer_heard, an_identity(database=NEW_DATABASE), NOW)
+
+    lost = asyncio.ensure_future(lose())  # begins with the next await: after the attempt, in its commit
     await ledger.commit(promises.attempt, attempt, all_done)
     await lost
     await ledger.commit(promises.attempt, an_attempt(generated.message.envelope.message_id), all_done)

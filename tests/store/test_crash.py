@@ -16,19 +16,19 @@ from tests.kit.ledger import THEIR_DATABASE, THERE, a_ledger
 SCRIPT = """
 import asyncio, sys
 from pathlib import Path
-from shadowrelay.store import Ledger, reading
+from shadowrelay.store import Ledger, promises
 from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.ledger import HERE, NOW, a_content, a_new_message, all_done, an_attempt, choose
 
 async def one(ledger, number):
     message = a_new_message()
     message_id = message.envelope.message_id
-    await ledger.record_accepted(message, a_content(message_id.encode() * 100), decided=False)
+    await ledger.commit(promises.accepted, message, a_content(message_id.encode() * 100), decided=False)
     print("accepted", message_id, flush=True)
-    await ledger.record_verdict(message_id, choose)
+    await ledger.commit(promises.verdict, message_id, choose)
     with ledger.handling(message_id):
         pass
-    await ledger.record_attempt(an_attempt(message_id), all_done)
+    await ledger.commit(promises.attempt, an_attempt(message_id), all_done)
     print("delivered", message_id, flush=True)
 
 async def main():

@@ -10,13 +10,14 @@ from shadowrelay.model.ownership import Claim, Role, Transition
 from shadowrelay.model.replies import LedgerUnavailable
 from shadowrelay.model.values import replace
 from shadowrelay.store import commit, promises, reading
-from shadowrelay.store.commit import BATCH_MAX, COMMIT_SIBLINGS, WAITING_MAX, Promise
+from shadowrelay.store.commit import BATCH_MAX, COMMIT_SIBLINGS, LIGHT_ROWS_MAX, WAITING_MAX, Promise
 from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.ledger import (
     THERE,
     Refused,
     a_content,
     a_ledger,
+    a_message_id,
     a_new_message,
     accept,
     all_done,
@@ -65,11 +66,10 @@ async def test_promises_that_come_one_by_one_do_not_wait(tmp_path: Path, monkeyp
 
 async def test_only_what_may_take_long_runs_beside_the_event_loop(tmp_path: Path) -> None:
     async with a_ledger(tmp_path) as ledger:
+        too_many = [a_message_id() for _ in range(LIGHT_ROWS_MAX + 1)]
         light = await ledger.commit(Promise(lambda work: threading.current_thread()))
         heavy = await ledger.commit(Promise(lambda work: threading.current_thread(), is_heavy=True))
-        many = await ledger.commit(
-            Promise(lambda work: threading.current_thread(), wants=lambda: [MessageId("none")] * (commit.LIGHT_ROWS_MAX + 1))
-        )
+        many = await ledger.commit(Promise(lambda work: threading.current_thread(), wants=lambda: too_many))
 
     assert threading.current_thread() is light
     assert [ledger._writer._thread] * 2 == [heavy, many]  # type: ignore[union-attr]

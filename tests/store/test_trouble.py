@@ -6,6 +6,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -165,14 +166,14 @@ async def test_a_commit_that_fails_is_rolled_back_and_the_writer_goes_on(
             error.sqlite_errorcode = code
             raise error
 
-        for promise in (
-            ledger.commit(promises.verdict, first.envelope.message_id, choose),
-            ledger.commit(promises.peer_heard, an_identity(), NOW),
+        for promised in (
+            partial(ledger.commit, promises.verdict, first.envelope.message_id, choose),
+            partial(ledger.commit, promises.peer_heard, an_identity(), NOW),
         ):
             with monkeypatch.context() as patched:
                 patched.setattr(ledger._committer.connection.get().dialect, "do_commit", fail)
                 with pytest.raises(LedgerUnavailable, match="no commit"):
-                    await promise
+                    await promised()
 
         assert before == ledger.position
         assert first == await ledger.read(reading.load, first.envelope.message_id)
@@ -189,7 +190,7 @@ async def test_a_real_limit_on_files_is_452_and_what_was_accepted_stays(tmp_path
 import asyncio, resource, signal
 from pathlib import Path
 from shadowrelay.model.replies import LedgerUnavailable
-from shadowrelay.store import Ledger
+from shadowrelay.store import Ledger, promises
 from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.ledger import HERE, NOW, a_content, a_new_message
 
@@ -201,14 +202,14 @@ async def main():
     for number in range(40):
         message = a_new_message()
         try:
-            await ledger.record_accepted(message, a_content(b"x" * 30_000), decided=True)
+            await ledger.commit(promises.accepted, message, a_content(b"x" * 30_000), decided=True)
             print(message.envelope.message_id)
             replies.append(250)
         except LedgerUnavailable as error:
             replies.append(error.reply.code)
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     message = a_new_message()
-    await ledger.record_accepted(message, a_content(), decided=True)
+    await ledger.commit(promises.accepted, message, a_content(), decided=True)
     print(message.envelope.message_id)
     print(*replies)
     await ledger.close()
