@@ -344,7 +344,8 @@ class UntoldResource(BaseModel):
 
 
 class NodeResource(BaseModel):
-    """Identity, queue database and effective settings of a node."""
+    """Identity, queue database and effective settings of a node. `machine` is the same for all nodes that run on one, empty if it is not
+    known; `is_witness`: it has no clients."""
 
     name: str
     site: str
@@ -362,6 +363,8 @@ class NodeResource(BaseModel):
     new_mail: NewMailResource
     safety_net_complete_since: datetime | None
     untold: UntoldResource | None
+    machine: str
+    is_witness: bool
 
 
 class MeterResource(BaseModel):
@@ -690,6 +693,7 @@ def node_of(view: NodeView, now: datetime) -> NodeResource:
         untold=None if (untold := view.untold) is None else UntoldResource(
             count=untold.count, since=untold.since, message_id=untold.message_id, generated=untold.generated
         ),
+        machine=view.machine, is_witness=view.is_witness,
     )  # fmt: skip
 
 
