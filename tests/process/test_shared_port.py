@@ -37,7 +37,7 @@ def joined_count(node: NodeProcess) -> int:
     return len([line for line in operator_events(node, "connector.listening") if line["connector"] == "inbound"])
 
 
-class Clients:
+class OneMessageEach:
     """Each sends one message a connection, one after the other, and counts what it meets."""
 
     def __init__(self, address: HostPort) -> None:
@@ -87,7 +87,7 @@ async def test_no_connection_is_reset_and_no_message_refused_while_one_of_four_n
     said = run(tmp_path, *words)
     assert 0 == said.exit_code, said.output
     nodes = nodes_of(tmp_path)
-    clients = Clients(HostPort("127.0.0.1", port))
+    clients = OneMessageEach(HostPort("127.0.0.1", port))
     try:
         await asyncio.gather(*(node.start() for node in nodes))
         await typed(nodes[0], "status", "--wait", "2m")
