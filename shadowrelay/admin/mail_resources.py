@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, TypeVar
 
-from pydantic import BeforeValidator, Field
+from pydantic import BaseModel, BeforeValidator, Field
 
-from shadowrelay.admin.resources import Ordinals, Resource, found_at
+from shadowrelay.admin.resources import OF_VALUES, ApiResource, Ordinals, found_at
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.ownership import Choice, Role
 from shadowrelay.model.queue import NEVER, MessagePage, QueueKind, QueueRow, QueueStatus, StoredMessage
@@ -22,7 +22,7 @@ def _known(at: object) -> object:
     return None if at == NEVER else at
 
 
-class ServerOfNextHop(Resource):
+class ServerOfNextHop(ApiResource):
     """A server of a next hop, as the node knows it since its start: `Ready`, `Limited` or `Refused`, and why."""
 
     server: str
@@ -34,7 +34,7 @@ class ServerOfNextHop(Resource):
     probe_seconds: float | None
 
 
-class Queue(Resource):
+class Queue(ApiResource):
     """One queue, named as in Exchange: `Server\\Submission`, `Server\\<next hop>`, `Server\\Shadow\\N` … `primary`: of a shadow queue.
     `history`: messages in it in each minute of the last hour, oldest first, if that was asked for."""
 
@@ -58,27 +58,27 @@ class Queue(Resource):
     history: list[int] = Field(default_factory=list)
 
 
-class QueueRetried(Resource):
+class QueueRetried(ApiResource):
     """What `queue retry` found: the queue as it was."""
 
     queue: Queue
     is_retried: bool
 
 
-class QueueSuspended(Resource):
+class QueueSuspended(ApiResource):
     """What `queue suspend` or `queue resume` found: the queue as it was."""
 
     queue: Queue
     is_suspended: bool
 
 
-class Queues(Resource):
+class Queues(ApiResource):
     """All queues of a node."""
 
     queues: list[Queue]
 
 
-class Number(Resource):
+class Number(ApiResource):
     """The rank of a copy: ownership, placement, and the database of the primary that assigned both."""
 
     ownership: int
@@ -89,9 +89,11 @@ class Number(Resource):
 RECIPIENTS_LISTED = 20
 
 
-class MessageSummary(Resource):
+class MessageSummary(BaseModel):
     """A message in a listing. Shapes: `to` has the first `RECIPIENTS_LISTED` recipients. `primary`: of a shadow message, its primary
     server; of a delivered one, the other server that delivered it (empty: this node did)."""
+
+    model_config = OF_VALUES
 
     internal_id: int
     message_id: str = found_at("envelope", "message_id")
@@ -118,7 +120,7 @@ class MessageSummary(Resource):
     delivered_at: datetime | None
 
 
-class RecipientResource(Resource):
+class RecipientResource(ApiResource):
     """A recipient; `ordinal` is its position in the original order, from 1."""
 
     ordinal: int
@@ -128,7 +130,7 @@ class RecipientResource(Resource):
     orcpt: str | None
 
 
-class CopyResource(Resource):
+class CopyResource(ApiResource):
     """A server that may hold a copy; `choice` is listed, chosen or handed-over."""
 
     server: str
@@ -136,7 +138,7 @@ class CopyResource(Resource):
     choice: Annotated[str, BeforeValidator(_choice_name)]
 
 
-class RetryResource(Resource):
+class RetryResource(ApiResource):
     """A next hop for which the message is queued."""
 
     next_hop: str
@@ -149,14 +151,14 @@ class RetryResource(Resource):
     delay_notified: bool
 
 
-class ForkResource(Resource):
+class ForkResource(ApiResource):
     """Recipients of a shadow message that wait at its primary server for this next hop, as far as it said so."""
 
     next_hop: str
     ordinals: Ordinals
 
 
-class DeliveryResource(Resource):
+class DeliveryResource(ApiResource):
     """Recipients that the node delivered together; `is_inside`: by a route inside the boundary."""
 
     at: datetime
@@ -192,14 +194,14 @@ class Message(MessageSummary):
     told_after: list[str] = Field(default_factory=list)
 
 
-class Messages(Resource):
+class Messages(ApiResource):
     """A page of a listing; `next_after` requests the next page, and is null on the last."""
 
     messages: list[MessageSummary]
     next_after: int | None
 
 
-class EventResource(Resource):
+class EventResource(ApiResource):
     """A row of the message tracking log. `network_message_id` is another one where the row only refers to the message."""
 
     at: datetime
@@ -218,34 +220,34 @@ class EventResource(Resource):
     custom_data: Annotated[dict[str, str], BeforeValidator(dict)]
 
 
-class Events(Resource):
+class Events(ApiResource):
     """What one node logged about a message, oldest first."""
 
     events: list[EventResource]
 
 
-class Released(Resource):
+class Released(ApiResource):
     """A message that was set aside and is delivered again."""
 
     message_id: str
     is_released: bool
 
 
-class MessageSuspended(Resource):
+class MessageSuspended(ApiResource):
     """A message that is suspended now, or no longer."""
 
     message_id: str
     is_suspended: bool
 
 
-class ResubmittedResource(Resource):
+class ResubmittedResource(ApiResource):
     """A message that is routed anew and attempted at once."""
 
     message_id: str
     is_resubmitted: bool
 
 
-class Removed(Resource):
+class Removed(ApiResource):
     """A message that will not be delivered; `is_sender_told`: whether a DSN was requested. The null sender gets none."""
 
     message_id: str

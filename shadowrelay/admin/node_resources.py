@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from shadowrelay.admin.resources import Resource, Seconds, found_at
+from shadowrelay.admin.resources import ApiResource, Seconds, found_at
 from shadowrelay.model.client_minute import ClientView
 from shadowrelay.model.drain_progress import DrainView
 from shadowrelay.model.queue import NodeView, PeerView
@@ -13,7 +13,7 @@ from shadowrelay.model.settings import BackPressure
 from shadowrelay.rules.back_pressure import EFFECTS, UNITS, Pressure, history_depth_of, reasons, thresholds_of
 
 
-class PeerResource(Resource):
+class PeerResource(ApiResource):
     """A peer as the node sees it. Units: `lease_seconds` left; null if none was obtained, 0 if it has ended. `takes_over_in_seconds`: until
     this node takes over what it holds for the peer, if that stays silent; null while it is heard, or nothing is held.
     `takes_copies`: yes, no, or unknown before anything was tried. `is_configured` false: it is no peer any more. `shared_fate`: what it
@@ -44,13 +44,13 @@ class PeerResource(Resource):
     domains: list[str]
 
 
-class Peers(Resource):
+class Peers(ApiResource):
     """All peers of a node."""
 
     peers: list[PeerResource]
 
 
-class ClientResource(Resource):
+class ClientResource(ApiResource):
     """A client of a receive connector: an IPv4 address, or an IPv6 network. Counts are those of its minute, which ends in `seconds_left`;
     where no limits are configured they are 0. `limited_count`: how often it was refused for its limits."""
 
@@ -66,13 +66,13 @@ class ClientResource(Resource):
     seconds_left: float
 
 
-class Clients(Resource):
+class Clients(ApiResource):
     """Clients of a node, those who were refused most first."""
 
     clients: list[ClientResource]
 
 
-class TakenOverResource(Resource):
+class TakenOverResource(ApiResource):
     """What the node holds for a server that would be lost. Units: `within_seconds` of silence from now until it takes that over."""
 
     primary: str
@@ -80,7 +80,7 @@ class TakenOverResource(Resource):
     within_seconds: float = found_at("within")
 
 
-class NewMailResource(Resource):
+class NewMailResource(ApiResource):
     """What happens to the next message. `outcome`: copied, unknown (it is tried), fewer (copies, or none), refused, or not copied (none
     is wanted). `sentence`: why it gets fewer copies than wanted; empty if it gets them. `shared_fate`: peers that may be lost
     with this node."""
@@ -96,7 +96,7 @@ def _is_there(value: object) -> bool:
     return value is not None and value is not False
 
 
-class WhatIfResource(Resource):
+class WhatIfResource(ApiResource):
     """What one node knows about the loss of servers, disks included. If it is one of them: `count` of its unfinished messages, `lost_count`
     of which no survivor may have a copy, `uncertain_count` of the others without a confirmed copy, and in `held_by` how many each survivor
     may have. Else what is `taken_over` here, what happens to `new_mail`, and since when what was delivered can be resubmitted."""
@@ -115,7 +115,7 @@ class WhatIfResource(Resource):
     are_all_ids: bool = found_at("are_all")
 
 
-class UntoldResource(Resource):
+class UntoldResource(ApiResource):
     """Messages of which recipients are done, and no other server is told before what was made of each (a DSN, a journal report) has its
     copies or is done: how many, and the oldest with what it waits for."""
 
@@ -125,7 +125,7 @@ class UntoldResource(Resource):
     generated: str
 
 
-class NodeResource(Resource):
+class NodeResource(ApiResource):
     """Identity, queue database and effective settings of a node."""
 
     name: str
@@ -146,7 +146,7 @@ class NodeResource(Resource):
     untold: UntoldResource | None
 
 
-class MeterResource(Resource):
+class MeterResource(ApiResource):
     """A resource under back pressure control. `measured` is the level of the last sample, `level` the one in effect, after
     `history_depth` samples above normal in a row; `samples_count` were so far. `use` and the thresholds are in `unit`."""
 
@@ -165,7 +165,7 @@ class MeterResource(Resource):
     medium_to_low: int
 
 
-class BackPressureResource(Resource):
+class BackPressureResource(ApiResource):
     """What this node refuses and delays now, and why."""
 
     level: str
@@ -175,7 +175,7 @@ class BackPressureResource(Resource):
     resources: list[MeterResource]
 
 
-class Copies(Resource):
+class Copies(ApiResource):
     """Of this node's undelivered messages: `fewer_count` have fewer copies than wanted, `alone_count` of all are on no other server that
     answers. A count of `counted_max` may be more."""
 
@@ -184,7 +184,7 @@ class Copies(Resource):
     counted_max: int
 
 
-class Readiness(Resource):
+class Readiness(ApiResource):
     """Whether mail is accepted now; `reasons` says why not. `is_degraded`: none, or not all of it."""
 
     is_ready: bool
@@ -192,7 +192,7 @@ class Readiness(Resource):
     reasons: list[str]
 
 
-class DrainObstacle(Resource):
+class DrainObstacle(ApiResource):
     """One thing that the drain waits for. `server` is empty where none is concerned."""
 
     obstacle: str
@@ -201,7 +201,7 @@ class DrainObstacle(Resource):
     is_lasting: bool = found_at("obstacle", "is_lasting")
 
 
-class Drain(Resource):
+class Drain(ApiResource):
     """How far the drain of this node is.
 
     Shapes: `state` is active, draining, inactive or redirecting. `undelivered_count` counts a message once for each queue that it is in;
@@ -227,7 +227,7 @@ class Drain(Resource):
     left_count: int
 
 
-class Forgotten(Resource):
+class Forgotten(ApiResource):
     """The peer that was marked as gone for good."""
 
     name: str

@@ -1,6 +1,6 @@
 """Resources of the API, from which OpenAPI is generated: what they share, errors, and requests to resubmit. RFC 9457.
 
-A resource names its fields, and where each stands in the value that it is made of: `Resource.model_validate(value)` takes it from there.
+A resource names its fields, and where each stands in the value that it is made of: `ApiResource.model_validate(value)` takes it from there.
 Those of queues and messages are in `admin.mail_resources`, those of nodes and peers in `admin.node_resources`.
 """
 
@@ -9,11 +9,13 @@ from typing import Annotated, Any
 
 from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field
 
+OF_VALUES = ConfigDict(from_attributes=True, populate_by_name=True, json_schema_serialization_defaults_required=True)
 
-class Resource(BaseModel):
+
+class ApiResource(BaseModel):
     """Made of a value by its attributes, or by keywords."""
 
-    model_config = ConfigDict(from_attributes=True, populate_by_name=True, json_schema_serialization_defaults_required=True)
+    model_config = OF_VALUES
 
 
 def found_at(*path: str, default: Any = ...) -> Any:
@@ -29,7 +31,7 @@ Seconds = Annotated[float, BeforeValidator(_seconds)]
 Ordinals = Annotated[list[int], BeforeValidator(sorted)]
 
 
-class ResubmitRequestResource(Resource):
+class ResubmitRequestResource(ApiResource):
     """A request to resubmit from Safety Net. Counts are messages; `outside_count`: recipients that match, but outside the boundary."""
 
     number: int
@@ -52,20 +54,20 @@ class ResubmitRequestResource(Resource):
     elsewhere_count: int
 
 
-class ResubmitRequests(Resource):
+class ResubmitRequests(ApiResource):
     """All of them, by number."""
 
     requests: list[ResubmitRequestResource]
 
 
-class RequestRemoved(Resource):
+class RequestRemoved(ApiResource):
     """A request that the node has forgotten."""
 
     number: int
     is_removed: bool
 
 
-class AuditEntryResource(Resource):
+class AuditEntryResource(ApiResource):
     """A write: `act` is its route, `on` its parameters, `outcome` "done" or why it was refused."""
 
     at: datetime
@@ -77,13 +79,13 @@ class AuditEntryResource(Resource):
     outcome: str
 
 
-class Audit(Resource):
+class Audit(ApiResource):
     """What was changed since the start, newest first."""
 
     entries: list[AuditEntryResource]
 
 
-class Problem(Resource):
+class Problem(ApiResource):
     """RFC 9457."""
 
     type: str = "about:blank"
