@@ -47,23 +47,27 @@ Files = Sequence[tuple[Content, Handing]]
 class Promise(Generic[P, T]):
     """What the ledger can promise: `run` changes the database inside a transaction, whose commit is the promise.
 
-    `wants`: the messages whose rows it reads, so that one question reads those of a whole batch. `files`: the contents that come with it,
-    which are stored before, where they are files, and what becomes of these then. `is_kept`: whether the result says that they are stored.
-    `is_heavy`: it may take long or wait: not on the event loop's thread.
+    `about`: makes of the first argument the id of the message whose row it reads; `wants`: of all arguments the ids, where they are several:
+    one question reads the rows of a whole batch. `handing`: what becomes of the file of the content that is among the arguments by
+    position, and was stored before; `files`: of all arguments such contents, where they are elsewhere. `is_kept`: whether the result says
+    that they are stored. `is_heavy`: it may take long or wait: not on the event loop's thread.
     """
 
-    __slots__ = ("files", "is_heavy", "is_kept", "name", "run", "wants")
+    __slots__ = ("about", "files", "handing", "is_heavy", "is_kept", "name", "run", "wants")
 
     def __init__(
         self,
         run: Callable[Concatenate[UnitOfWork, P], T],
         *,
+        about: Callable[[Any], MessageId] | None = None,
         wants: Callable[..., Sequence[MessageId]] | None = None,
+        handing: Handing | None = None,
         files: Callable[..., Files] | None = None,
         is_kept: Callable[[Any], bool] | None = None,
         is_heavy: bool = False,
     ) -> None:
-        self.run, self.wants, self.files, self.is_kept, self.is_heavy = run, wants, files, is_kept, is_heavy
+        self.run, self.about, self.wants, self.is_heavy = run, about, wants, is_heavy
+        self.handing, self.files, self.is_kept = handing, files, is_kept
         self.name = run.__name__
 
     def __call__(self, work: UnitOfWork, /, *arguments: P.args, **named: P.kwargs) -> T:
@@ -73,13 +77,15 @@ class Promise(Generic[P, T]):
 
 def promise(
     *,
+    about: Callable[[Any], MessageId] | None = None,
     wants: Callable[..., Sequence[MessageId]] | None = None,
+    handing: Handing | None = None,
     files: Callable[..., Files] | None = None,
     is_kept: Callable[[Any], bool] | None = None,
     is_heavy: bool = False,
 ) -> Callable[[Callable[Concatenate[UnitOfWork, P], T]], Promise[P, T]]:
     """Makes a `Promise` of a function."""
-    return partial(Promise, wants=wants, files=files, is_kept=is_kept, is_heavy=is_heavy)
+    return partial(Promise, about=about, wants=wants, handing=handing, files=files, is_kept=is_kept, is_heavy=is_heavy)
 
 
 @dataclass(slots=True)

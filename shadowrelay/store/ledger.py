@@ -8,11 +8,11 @@ arguments. `steps` has what takes several commits. Only the connections that run
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection
 
@@ -21,7 +21,7 @@ from shadowrelay.model.message import Content, ContentPlace
 from shadowrelay.model.peers import DiscardReply
 from shadowrelay.model.replies import ContentCorrupt
 from shadowrelay.store import content, errors, promises, readers, reading, rows
-from shadowrelay.store.commit import Call, Committer, InlineWriter, Promise, ThreadedWriter, Writer
+from shadowrelay.store.commit import Call, Committer, Files, InlineWriter, Promise, ThreadedWriter, Writer
 from shadowrelay.store.content import ContentStore, LargeContents, WorkingFile, wrapped
 from shadowrelay.store.opening import DATABASE_NAME, StoreFiles, abandon_store, close_store, open_store
 from shadowrelay.store.readers import AsyncReaders, InlineReaders, Reader
@@ -131,15 +131,27 @@ class Ledger:
         """The result of the promise, once the commit that contains it is synced. It raises `LedgerUnavailable` (nothing was stored) or what
         the promise raised. Promises that wait at the same moment share one commit; each succeeds or fails alone; they are applied in the
         order of the calls. Cancelling the waiter does not withdraw it. docs/architecture.md "On disk"."""
-        call = Call(promise, arguments, named, () if promise.wants is None else promise.wants(*arguments, **named))
-        if promise.files is not None and (files := [each for each in promise.files(*arguments, **named) if each[0].path is not None]):
+        wants: Sequence[MessageId] = ()
+        if promise.about is not None:
+            wants = (promise.about(arguments[0]),)
+        elif promise.wants is not None:
+            wants = promise.wants(*arguments, **named)
+        call = Call(promise, arguments, named, wants)
+        files: Files = ()
+        if promise.handing is not None:
+            for argument in arguments:
+                if type(argument) is Content and argument.path is not None:
+                    files = ((argument, promise.handing),)
+        elif promise.files is not None:
+            files = promise.files(*arguments, **named)
+        return asyncio.ensure_future(self._with_files(call, files)) if files else self._writer.submit(call)
 
-            def promised(places: Mapping[Path, ContentPlace]) -> "asyncio.Future[T]":
-                call.places = places
-                return self._writer.submit(call)
+    async def _with_files(self, call: Call, files: Files) -> Any:
+        def promised(places: Mapping[Path, ContentPlace]) -> "asyncio.Future[Any]":
+            call.places = places
+            return self._writer.submit(call)
 
-            return asyncio.ensure_future(self._large.stored_before(files, promised, promise.is_kept))
-        return self._writer.submit(call)
+        return await self._large.stored_before(files, promised, call.promise.is_kept)
 
     async def read(self, question: Callable[Concatenate[Reader, P], T], /, *arguments: P.args, **named: P.kwargs) -> T:
         """The answer, as of some moment since the call. It never delays a commit. What could not be read is set aside in the file too;

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -71,24 +72,11 @@ SUSPENDED_QUEUES_MAX = 10_000
 NO_KEYS: Mapping[MessageId, Mapping[int, bytes]] = MappingProxyType({})
 
 
-def of_message(message_id: MessageId, *_: object, **__: object) -> tuple[MessageId, ...]:
-    """What most promises want."""
-    return (message_id,)
-
-
-def _of_new(message: NewMessage, *_: object, **__: object) -> tuple[MessageId, ...]:
-    return (message.envelope.message_id,)
-
-
 def _of_messages(message_ids: Sequence[MessageId], *_: object, **__: object) -> Sequence[MessageId]:
     return message_ids
 
 
-def _with_content(_: object, content: Content, *__: object, **___: object) -> Sequence[tuple[Content, Handing]]:
-    return ((content, Handing.GIVEN),)
-
-
-@promise(files=_with_content)
+@promise(handing=Handing.GIVEN)
 def accepted(work: UnitOfWork, message: NewMessage, content: Content, *, decided: bool) -> StoredMessage:
     """A new primary message; `message.claim.copies` names the first server. `decided` False: the verdict follows. A file of `content` is
     handed over by the call. The commit goes on while the caller does something else."""
@@ -109,7 +97,7 @@ def stores_copy(transition: Transition) -> bool:
     return after is not None and after.role is Role.SHADOW and after != transition.before
 
 
-@promise(wants=_of_new, files=_with_content, is_kept=stores_copy)
+@promise(about=attrgetter("envelope.message_id"), handing=Handing.GIVEN, is_kept=stores_copy)
 def hold(work: UnitOfWork, message: NewMessage, content: Content, decide: Decide) -> Transition:
     """A shadow copy. `decide` receives the current claim. If `after` is a shadow claim other than `before`, the message is inserted or
     replaced, with this envelope and content. Else a change is applied to the message that is here, and the content is dropped; `answer` is
@@ -149,7 +137,7 @@ def transition(work: UnitOfWork, message_ids: Sequence[MessageId], decide: Decid
     return tuple(transitions)
 
 
-@promise(wants=of_message)
+@promise(about=MessageId)
 def verdict(work: UnitOfWork, message_id: MessageId, decide: Decide) -> Transition:
     """`transition` of one message that also records the accept verdict (`is_decided`)."""
     transition = decide(message_id, work.claim(message_id))
@@ -161,18 +149,16 @@ def verdict(work: UnitOfWork, message_id: MessageId, decide: Decide) -> Transiti
     return transition
 
 
-def _of_attempt(record: AttemptRecord, *_: object, **__: object) -> tuple[MessageId, ...]:
-    return (record.message_id, *[kept.envelope.message_id for kept in record.kept]) if record.kept else (record.message_id,)
-
-
 def _with_attempt(record: AttemptRecord, *_: object, **__: object) -> Sequence[tuple[Content, Handing]]:
     if not record.generated and record.kept_content is None:
         return ()
-    generated = [(generated.content, Handing.GIVEN) for generated in record.generated]
-    return generated if record.kept_content is None else [*generated, (record.kept_content, Handing.LENT)]
+    files = [(generated.content, Handing.GIVEN) for generated in record.generated if generated.content.path is not None]
+    if record.kept_content is not None and record.kept_content.path is not None:
+        files.append((record.kept_content, Handing.LENT))
+    return files
 
 
-@promise(wants=_of_attempt, files=_with_attempt)
+@promise(about=attrgetter("message_id"), files=_with_attempt)
 def attempt(work: UnitOfWork, record: AttemptRecord, decide: Decide) -> Transition:
     """Outcomes, generated messages and their notifications. Notifications of ordinals whose DSN is in `generated` wait until that message
     has a chosen copy, is done, or is removed. If this process handled the content and did not die, another message caused the earlier
@@ -244,7 +230,7 @@ def _undone(retry: ForkRetry, done: Ordinals) -> ForkRetry:
     return replace(retry, ordinals=retry.ordinals - done) if retry.ordinals & done else retry
 
 
-@promise(wants=of_message)
+@promise(about=MessageId)
 def queued(
     work: UnitOfWork, message_id: MessageId, retries: Sequence[ForkRetry], gone: Sequence[str] = (), decide: Decide | None = None
 ) -> None:
@@ -310,7 +296,7 @@ def hasten(work: UnitOfWork, next_hop: str, step: LadderStep | None, latest_at: 
     return count
 
 
-@promise(wants=of_message)
+@promise(about=MessageId)
 def suspended(work: UnitOfWork, message_id: MessageId, suspension: Suspension | None, forks: Sequence[ForkRetry] = ()) -> tuple[str, ...]:
     """Suspend a decided primary message: none of its forks is due until it is resumed (`None`), and then all are due now. `forks` are for
     a message in no queue. The next hops of its forks; empty: nothing changed. Raises: RequestRefused for any other message. A claim that
@@ -330,7 +316,7 @@ def suspended(work: UnitOfWork, message_id: MessageId, suspension: Suspension | 
     return tuple(retries)
 
 
-@promise(wants=of_message)
+@promise(about=MessageId)
 def resubmitted(work: UnitOfWork, message_id: MessageId) -> tuple[str, ...]:
     """Make the forks of a primary message due now, except those that wait for a server, a copy or an administrator. The next hops of its
     forks."""
@@ -460,7 +446,7 @@ def forget_acknowledged(work: UnitOfWork, asker: ServerName, database: DatabaseI
     return transitions
 
 
-@promise(wants=of_message)
+@promise(about=MessageId)
 def set_aside(work: UnitOfWork, message_id: MessageId, reason: str, decide: Decide | None = None) -> None:
     """`decide` may hand it over in the same commit; the role becomes SET_ASIDE in any case."""
     row = work.row(message_id)
@@ -476,7 +462,7 @@ def set_aside(work: UnitOfWork, message_id: MessageId, reason: str, decide: Deci
     work.tell(message_id, transition)
 
 
-@promise(wants=of_message)
+@promise(about=MessageId)
 def taken_back(work: UnitOfWork, message_id: MessageId, decide: Decide) -> Transition:
     """A message that was set aside is delivered again, and suspected no more."""
     transition = decide(message_id, work.claim(message_id))

@@ -135,17 +135,7 @@ def remove(work: UnitOfWork, number: int) -> bool:
     return True
 
 
-def _of_step(number: int, progress: Progress, message: NewMessage | None = None, *_: object, **__: object) -> tuple[MessageId, ...]:
-    return () if message is None else (message.envelope.message_id,)
-
-
-def _with_step(
-    number: int, progress: Progress, message: NewMessage | None = None, content: Content | None = None
-) -> Sequence[tuple[Content, Handing]]:
-    return () if content is None else ((content, Handing.TAKEN),)
-
-
-@promise(wants=_of_step, files=_with_step, is_kept=lambda made: made is not None)
+@promise(handing=Handing.TAKEN, is_kept=lambda made: made is not None)
 def progressed(
     work: UnitOfWork, number: int, progress: Progress, message: NewMessage | None = None, content: Content | None = None
 ) -> StoredMessage | None:
