@@ -47,8 +47,8 @@ Files = Sequence[tuple[Content, Handing]]
 class Promise(Generic[P, T]):
     """What the ledger can promise: `run` changes the database inside a transaction, whose commit is the promise.
 
-    `about`: makes of the first argument the id of the message whose row it reads; `wants`: of all arguments the ids, where they are several:
-    one question reads the rows of a whole batch. `handing`: what becomes of the file of the content that is among the arguments by
+    `about`: makes of the first argument the id of the message whose row it reads; `wants`: of all arguments the ids, if several: one
+    question reads the rows of a whole batch. `handing`: what becomes of the file of the content that is among the arguments by
     position, and was stored before; `files`: of all arguments such contents, where they are elsewhere. `is_kept`: whether the result says
     that they are stored. `is_heavy`: it may take long or wait: not on the event loop's thread.
     """

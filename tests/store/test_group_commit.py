@@ -158,7 +158,7 @@ async def test_a_promise_that_leaves_half_of_itself_behind_is_undone_alone(tmp_p
         half, whole = a_new_message(), a_new_message()
 
         def run(work) -> None:  # type: ignore[no-untyped-def]
-            work.insert(half, work.store_content(a_content(), None), is_decided=True)
+            work.insert(half, work.store_content(a_content()), is_decided=True)
             raise ZeroDivisionError
 
         with held_up(ledger):
