@@ -343,6 +343,18 @@ class UntoldResource(BaseModel):
     generated: str
 
 
+class ConfigurationResource(BaseModel):
+    """The configuration file that a node runs with. `digest` is the SHA-256 of its octets when it was read; `needs_restart` names changes
+    in it that wait for a restart; `refusal` says why a later state of it was refused."""
+
+    file: str
+    digest: str
+    read_at: datetime | None
+    needs_restart: list[str]
+    refused_at: datetime | None
+    refusal: str
+
+
 class NodeResource(BaseModel):
     """Identity, queue database and effective settings of a node."""
 
@@ -359,6 +371,7 @@ class NodeResource(BaseModel):
     position: int
     former_database: str
     settings: dict[str, object]
+    configuration: ConfigurationResource
     new_mail: NewMailResource
     safety_net_complete_since: datetime | None
     untold: UntoldResource | None
@@ -685,7 +698,11 @@ def node_of(view: NodeView, now: datetime) -> NodeResource:
         name=view.name, site=view.site, boundary=view.boundary, version=view.version, state=view.state,
         started_at=view.started_at, uptime_seconds=max((now - view.started_at).total_seconds(), 0.0),
         database=view.database, incarnation=view.incarnation, began=view.began, position=view.position,
-        former_database=view.former_database, settings=dict(view.settings), safety_net_complete_since=view.safety_net_complete_since,
+        former_database=view.former_database, settings=dict(view.in_force.settings),
+        configuration=ConfigurationResource(
+            file=view.in_force.file, digest=view.in_force.digest, read_at=view.in_force.read_at, refused_at=view.in_force.refused_at,
+            refusal=view.in_force.refusal, needs_restart=list(view.in_force.needs_restart),
+        ), safety_net_complete_since=view.safety_net_complete_since,
         new_mail=new_mail_of(view.new_mail),
         untold=None if (untold := view.untold) is None else UntoldResource(
             count=untold.count, since=untold.since, message_id=untold.message_id, generated=untold.generated
