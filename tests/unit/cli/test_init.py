@@ -201,11 +201,11 @@ def test_a_damaged_authority_is_not_replaced(tmp_path: Path) -> None:
 
 
 def test_it_asks_at_a_terminal_and_says_what_to_name_elsewhere(tmp_path: Path) -> None:
-    wrong = {"a b": "a", "a.example": "is the name of a node above", "192.0.2.11:x": "is not an address", "corp..example": "corp..example",
+    wrong = {"a b": "a", "a.example": "is the name of a node above", "192.0.2.11:x": "has the port 'x'", "corp/example": "corp/example ",
         "10.0.0.1/8": "not a network", "192.0.2.11": "would go round in a circle"}  # fmt: skip
     answers = (
         *("", "a b", "a.example", "east", "192.0.2.11:x", "192.0.2.11", "", "a.example", "b.example", "west", "192.0.2.11", "", ""),
-        *("corp..example", "corp.example", "10.0.0.1/8", "10.0.0.0/8", "", "192.0.2.11", "store.example"),
+        *("corp/example", "corp.example", "10.0.0.1/8", "10.0.0.0/8", "", "192.0.2.11", "store.example"),
     )
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "shadowrelay", "init", str(tmp_path / "cluster")]
