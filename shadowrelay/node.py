@@ -9,7 +9,7 @@ import resource
 import signal
 import ssl
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 
@@ -35,6 +35,7 @@ from shadowrelay.model.client_minute import ClientView, Counted
 from shadowrelay.model.commit_failure import CommitFailure
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.peers import PeerIdentity
+from shadowrelay.model.queue import InForce
 from shadowrelay.model.readiness import NewMail
 from shadowrelay.model.replies import ConfigurationError, LedgerUnavailable, Reply
 from shadowrelay.model.routing import HostPort
@@ -110,6 +111,7 @@ class Node:
         self.loaded = loaded
         self._settings = loaded.settings
         self._clock = SystemClock() if clock is None else clock
+        self._in_force = self._read_now()
         self._open_listener = open_listener
         self._machine: Machine = LinuxMachine() if machine is None else machine
         self._log_lines = log_lines
@@ -254,7 +256,7 @@ class Node:
             budget=self._budget,
             machine=self._machine,
         )
-        self._services = Services(settings, outside, self._effective)
+        self._services = Services(settings, outside, lambda: self._in_force)
         self._context = self._services.context
         self._context.route_digests = route_digests(settings)
         self._metrics = PrometheusMetrics(__version__, settings.server.name, self._context.counts, now=self._clock.now)
@@ -649,8 +651,10 @@ class Node:
         file = admin.read_only_token_file
         return read_or_create_token(admin.token_file), "" if file is None else read_or_create_token(file, "admin.read_only_token_file")
 
-    def _effective(self) -> dict[str, object]:
-        return dict(configuration.effective(self.loaded))
+    def _read_now(self, needs_restart: Sequence[str] = ()) -> InForce:
+        loaded = self.loaded
+        settings = dict(configuration.effective(loaded))
+        return InForce(settings, str(loaded.path.absolute()), loaded.digest, self._clock.now(), tuple(needs_restart))
 
     def reload(self) -> None:
         """SIGHUP: apply the settings that can change while running, and read the files named in [tls] again; log the others
@@ -661,10 +665,12 @@ class Node:
         try:
             loaded, self._tls, self._context.route_digests = self._reading.call(self._read_again, RELOAD_SECONDS)
         except (ConfigurationError, TimeoutError) as error:
+            self._in_force = replace(self._in_force, refused_at=self._clock.now(), refusal=str(error))
             _log.error("configuration.refused", error=str(error))
             return
         settings, needs_restart = adopted(self._settings, loaded.settings)
-        self.loaded = replace(loaded, settings=settings)  # the API shows the settings in force
+        self.loaded = replace(loaded, settings=settings)
+        self._in_force = self._read_now(needs_restart)  # what the API shows
         self._settings = self._context.settings = settings
         self._context.leases.configure(settings.transport)
         self._context.peers.compare(settings, self._context.route_digests)
