@@ -17,5 +17,6 @@ MessageId = NewType("MessageId", str)
 """Network message id: a UUID assigned by the first node; canonical lower-case text with dashes."""
 
 NO_SERVER = ServerName("")
+NO_SERVERS: frozenset[ServerName] = frozenset()
 NO_MESSAGE = MessageId("")
 NO_DATABASE = DatabaseId("")

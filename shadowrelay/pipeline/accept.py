@@ -43,7 +43,7 @@ from shadowrelay.model.replies import (
 from shadowrelay.model.routing import Destination
 from shadowrelay.model.tracking import Acknowledged, Replication, TrackingEvent
 from shadowrelay.ownership import claims
-from shadowrelay.pipeline.context import Context
+from shadowrelay.pipeline.context import Context, until_taken
 from shadowrelay.pipeline.copy_repair import CopyRepair
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.forks import Verdicts
@@ -57,7 +57,6 @@ from shadowrelay.store import promises
 _log = structlog.get_logger()
 
 WAIT_SECONDS_MAX = 270.0  # for copies, delivery and promotion together: clients give up after 5 minutes
-RETRY_SECONDS = 1.0  # between attempts to commit an unwinding or a release
 
 
 class AcceptService:
@@ -315,21 +314,17 @@ class AcceptService:
         def unwinding(_: MessageId, claim: Claim | None) -> Transition:
             return claims.client_refused(result.known(claim))
 
-        while True:  # send 451 only after this commit: otherwise the message could still be delivered
-            try:
-                await self._context.ledger.commit(promises.verdict, message_id, unwinding)
-                return
-            except LedgerUnavailable as error:
-                _log.warning("unwinding.waits", message_id=message_id, reason=error.reason)
-                await asyncio.sleep(RETRY_SECONDS)
+        def failed(error: LedgerUnavailable) -> None:
+            _log.warning("unwinding.waits", message_id=message_id, reason=error.reason)
+
+        # Send 451 only after this commit: otherwise the message could still be delivered.
+        await until_taken(partial(self._context.ledger.commit, promises.verdict, message_id, unwinding), failed)
 
     async def _until_committed(self, message_id: MessageId, tell: tuple[Notification, ...]) -> None:
-        while True:
-            try:
-                await self._context.ledger.commit(promises.transition, [message_id], lambda _, claim: Transition(claim, claim, tell))
-                return
-            except LedgerUnavailable:
-                await asyncio.sleep(RETRY_SECONDS)
+        def telling(_: MessageId, claim: Claim | None) -> Transition:
+            return Transition(claim, claim, tell)
+
+        await until_taken(partial(self._context.ledger.commit, promises.transition, [message_id], telling))
 
 
 def _pass_on(answer: "asyncio.Future[Reply]", task: "asyncio.Task[Reply]") -> None:

@@ -6,7 +6,7 @@ Every task is owned by `Tasks`. A task that fails is logged and ends alone; the 
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -69,6 +69,8 @@ class SystemClock:
 
 
 BEGIN_ANEW_SECONDS = 1.0
+PAGE = 400  # messages in one step of a loop; docs/protocol.md 14: questions in one XQDISCARD STATUS BDAT
+LEDGER_AGAIN_SECONDS = 1.0  # what the ledger did not take is said again
 CANCEL_AGAIN_SECONDS = 0.2
 FINISH_SECONDS = 5.0  # at shutdown, for work that must complete: a commit and its tracking rows
 T = TypeVar("T")
@@ -136,6 +138,16 @@ class Tasks:
         if not task.cancelled() and (error := task.exception()) is not None:
             is_expected = isinstance(error, LedgerUnavailable)  # the caller handles it
             _log.error("task.failed", task=task.get_name(), reason=str(error), exc_info=None if is_expected else error)
+
+
+async def until_taken(call: Callable[[], Awaitable[T]], failed: Callable[[LedgerUnavailable], None] = lambda _: None) -> T:
+    """Repeat what is said to the ledger until it takes it, because what follows depends on it. `failed`: each time that it does not."""
+    while True:
+        try:
+            return await call()
+        except LedgerUnavailable as error:
+            failed(error)
+        await asyncio.sleep(LEDGER_AGAIN_SECONDS)
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ from shadowrelay.model.replies import STORE_UNAVAILABLE, ContentCorrupt, Illegal
 from shadowrelay.model.values import dataclass
 from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import Outcome
-from shadowrelay.pipeline.context import Context
+from shadowrelay.pipeline.context import LEDGER_AGAIN_SECONDS, Context
 from shadowrelay.pipeline.poison import set_aside_corrupt
 from shadowrelay.pipeline.shadow_copy import Copier, CopyResult
 from shadowrelay.protocol import tracking
@@ -38,7 +38,6 @@ WAITING_MAX = 10_000  # messages that wait individually; the cursor finds the ot
 LOOK_ANEW_SECONDS = 600.0  # then a scan finds messages that no event reported
 SETTLING_SECONDS = 1.0  # after acceptance without a copy: the message is probably being delivered, and a copy would come too late
 BLOCKED_SECONDS_MAX = 60.0
-LEDGER_AGAIN_SECONDS = 1.0
 
 _log = structlog.get_logger()
 

@@ -23,7 +23,7 @@ from functools import partial
 
 import structlog
 
-from shadowrelay.model.ids import MessageId, ServerName
+from shadowrelay.model.ids import NO_SERVERS, MessageId, ServerName
 from shadowrelay.model.message import Content, Ordinals
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.queue import SUBMISSION, WAITS_FOR_COPY, ForkRetry, NextHopServer, StoredMessage
@@ -31,10 +31,10 @@ from shadowrelay.model.replies import ContentCorrupt, LeaseTooShort, LedgerUnava
 from shadowrelay.model.routing import Destination, Fork
 from shadowrelay.model.tracking import Acknowledged
 from shadowrelay.ownership import rules
-from shadowrelay.pipeline.context import Context
+from shadowrelay.pipeline.context import PAGE, Context
 from shadowrelay.pipeline.forks import ForkAttempt, Forks, NextHopNews, Outcomes, SameInProgress, Verdicts
 from shadowrelay.pipeline.leases import WHOLE_MESSAGE, AttemptLease
-from shadowrelay.pipeline.next_hop_queue import PAGE, PARKED_MAX, Enqueuer, NextHopQueue, NextHopQueues
+from shadowrelay.pipeline.next_hop_queue import PARKED_MAX, Enqueuer, NextHopQueue, NextHopQueues
 from shadowrelay.pipeline.poison import Suspects, set_aside_corrupt, set_aside_poison, setting_aside
 from shadowrelay.protocol import tracking
 from shadowrelay.rules import delivery
@@ -47,7 +47,6 @@ SUBMISSION_SECONDS = 15.0  # between unrequested reads of Submission; only messa
 SUSPENDED_SUBMISSION_SHARE = 20  # of the time, at most one part is spent on reading it
 NOTICES_SECONDS = 5.0  # how late a delay notice or an expiry may be without an attempt
 ALL = 2**31  # no limit on the messages to wake
-NO_SERVERS: frozenset[ServerName] = frozenset()
 
 _log = structlog.get_logger()
 

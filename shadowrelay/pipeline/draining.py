@@ -25,14 +25,13 @@ from shadowrelay.model.queue import SUBMISSION, Origin, QueueKind, QueueRow, Sto
 from shadowrelay.model.replies import LedgerUnavailable, PeerUnavailable, RequestRefused
 from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import Outcome
-from shadowrelay.pipeline.context import Context
+from shadowrelay.pipeline.context import PAGE, Context
 from shadowrelay.pipeline.copy_repair import CopyRepair
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.review import ReviewService
 from shadowrelay.store import promises, queues, reading
 
 GRACE_SECONDS = 30.0  # for sessions, then for attempts; after that the next step begins, and longer ones are waited for meanwhile
-PAGE = 400
 LOOK_SECONDS_MIN = 0.2
 REDIRECT_STUCK_SECONDS = 60.0  # mail is refused meanwhile, so an unreachable target must not prolong it
 WITHOUT_COPY = frozenset({Obstacle.NO_COPY, Obstacle.SHARED_FATE, Obstacle.NOT_ON_TARGET, Obstacle.DRAINING})

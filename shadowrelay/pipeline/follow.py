@@ -21,11 +21,10 @@ from shadowrelay.model.queue import StoredMessage
 from shadowrelay.model.replies import LedgerUnavailable, PeerUnavailable
 from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import Outcome, PeerDatabase
-from shadowrelay.pipeline.context import Context
+from shadowrelay.pipeline.context import PAGE, Context
 from shadowrelay.store import reading
 
 WANTED_MAX = 10_000  # the others are found by the next reconciliation
-PAGE = 400  # docs/protocol.md 14: questions in one XQDISCARD STATUS BDAT
 
 Event = Callable[[Claim | None, PeerDatabase, StatusAnswer], Transition]
 

@@ -41,7 +41,7 @@ from shadowrelay.model.settings import Settings
 from shadowrelay.model.tracking import EventSource
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.ownership import claims
-from shadowrelay.pipeline.context import Context
+from shadowrelay.pipeline.context import LEDGER_AGAIN_SECONDS, Context, until_taken
 from shadowrelay.pipeline.generated_messages import Journaling, Notices, Record
 from shadowrelay.pipeline.joint_failures import Failures, JointFailures
 from shadowrelay.pipeline.poison import set_aside
@@ -57,7 +57,6 @@ from shadowrelay.store import promises, reading
 
 NO_KEYS: Mapping[int, bytes] = MappingProxyType({})
 SAME_IN_PROGRESS = Reply(450, "4.3.0", "The same message is being delivered: waits for the outcome")
-RECORD_AGAIN_SECONDS = 1.0
 OWN_COMMIT_AFTER_SECONDS = 0.25  # most messages are delivered by then
 
 _log = structlog.get_logger()
@@ -559,14 +558,12 @@ class Verdicts:
                 self._event.clear()
 
     async def _record(self, message_id: MessageId, decide: Decide) -> None:
-        while True:  # without its verdict the message would not be due again before the next start
-            try:
-                await self._context.ledger.commit(promises.verdict, message_id, decide)
-                self.recorded(message_id)
-                return
-            except LedgerUnavailable as error:
-                _log.warning("verdict.waits", message_id=message_id, reason=error.reason)
-                await asyncio.sleep(RECORD_AGAIN_SECONDS)
+        def failed(error: LedgerUnavailable) -> None:
+            _log.warning("verdict.waits", message_id=message_id, reason=error.reason)
+
+        # Without its verdict the message would not be due again before the next start.
+        await until_taken(partial(self._context.ledger.commit, promises.verdict, message_id, decide), failed)
+        self.recorded(message_id)
 
 
 class Outcomes:
@@ -629,7 +626,7 @@ class Outcomes:
                 if not self.is_blocked:
                     _log.error("outcome.unrecorded", message_id=message_id, reason=error.reason)
                 self._block()
-                await asyncio.sleep(RECORD_AGAIN_SECONDS)
+                await asyncio.sleep(LEDGER_AGAIN_SECONDS)
             except Exception:
                 # The outcome cannot be recorded: do not attempt the message again. An administrator has to decide.
                 await self._set_aside_delivered(stored)
@@ -651,10 +648,5 @@ class Outcomes:
             self._on_done(message_id, stored.internal_id)
 
     async def _set_aside_delivered(self, stored: StoredMessage) -> None:
-        while True:
-            try:
-                await set_aside(self._context, stored, "the outcome of an attempt could not be recorded: see the operator log")
-                return
-            except LedgerUnavailable:
-                self._block()
-                await asyncio.sleep(RECORD_AGAIN_SECONDS)
+        reason = "the outcome of an attempt could not be recorded: see the operator log"
+        await until_taken(partial(set_aside, self._context, stored, reason), lambda _: self._block())

@@ -28,7 +28,7 @@ from shadowrelay.model.replies import ContentCorrupt, LedgerUnavailable, Reply
 from shadowrelay.model.routing import Destination
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import claims
-from shadowrelay.pipeline.context import Context
+from shadowrelay.pipeline.context import LEDGER_AGAIN_SECONDS, Context
 from shadowrelay.protocol import tracking
 from shadowrelay.protocol.fields import domain_of
 from shadowrelay.rules import delivery, dsn, journal, strangers
@@ -38,8 +38,7 @@ from shadowrelay.store import reading
 
 ACTIONS = {DsnKind.FAILURE: Action.FAILED, DsnKind.DELAY: Action.DELAYED, DsnKind.SUCCESS: Action.RELAYED}
 RELAYED = Reply(250, "2.0.0", "Relayed to a server that makes no further reports")
-BUILD_AGAIN_SECONDS = 1.0
-NO_SERVERS: Mapping[int, str] = MappingProxyType({})
+NO_NAMES: Mapping[int, str] = MappingProxyType({})
 
 Record = Callable[[AttemptRecord], Awaitable[None]]
 """Returns when the record is committed, however long that takes."""
@@ -63,7 +62,7 @@ class Notices:
         server: str,
         *,
         passes_dsn: bool,
-        servers: Mapping[int, str] = NO_SERVERS,
+        servers: Mapping[int, str] = NO_NAMES,
         is_limited: bool = True,
     ) -> tuple[GeneratedMessage, ...]:
         """Shapes: empty if no DSN is due, as always for the null sender. `passes_dsn`: the next hop received the sender's DSN
@@ -224,7 +223,7 @@ class Journaling:
                 if not is_waiting:
                     _log.error("journal.waits", message_id=message_id, reason=error.reason)
                 is_waiting = True
-                await asyncio.sleep(BUILD_AGAIN_SECONDS)
+                await asyncio.sleep(LEDGER_AGAIN_SECONDS)
             except ContentCorrupt:
                 if not outcome.sent:
                     raise

@@ -10,10 +10,9 @@ from shadowrelay.model.ids import NO_SERVER, MessageId, ServerName
 from shadowrelay.model.queue import ShadowGroup, StoredMessage
 from shadowrelay.model.readiness import NextMessage
 from shadowrelay.model.survival import TakenOver, WhatIf
-from shadowrelay.pipeline.context import Context
+from shadowrelay.pipeline.context import PAGE, Context
 from shadowrelay.store import reading
 
-PAGE = 400
 EXAMINED_MAX = 20_000  # messages read for a list of ids
 
 

@@ -15,7 +15,7 @@ from functools import partial
 
 import structlog
 
-from shadowrelay.model.ids import MessageId, ServerName
+from shadowrelay.model.ids import NO_SERVERS, MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Content
 from shadowrelay.model.ownership import Claim, Role, Transition
 from shadowrelay.model.queue import AttemptRecord, GeneratedMessage, StoredMessage, Suspension
@@ -256,9 +256,6 @@ class MessageDesk:
         if with_envelope:
             prefix = format_envelope_lines(stored.envelope, stored.claim.done) + prefix
         return prefix, content
-
-
-NO_SERVERS: frozenset[ServerName] = frozenset()
 
 
 def _refuse_if(reason: str) -> None:

@@ -26,18 +26,16 @@ from shadowrelay.model.queue import NEVER, WAITS_FOR_COPY, ForkRetry, Origin, St
 from shadowrelay.model.replies import LedgerUnavailable
 from shadowrelay.model.routing import Fork
 from shadowrelay.model.values import dataclass, replace
-from shadowrelay.pipeline.context import Context
+from shadowrelay.pipeline.context import LEDGER_AGAIN_SECONDS, PAGE, Context
 from shadowrelay.pipeline.forks import Forks, NextHopNews, Verdicts
 from shadowrelay.rules import delivery
 from shadowrelay.rules.delivery import QueueState
 from shadowrelay.store import promises
 
-PAGE = 400  # messages per step, of Submission or of a wake-up
 PARKED_MAX = timedelta(minutes=30)  # a message that waits for a server is checked again, in case the event was missed
 ARRIVING_SECONDS = 0.2  # less than `pipeline.forks.OWN_COMMIT_AFTER_SECONDS`
 ARRIVING_GRAIN_SECONDS = 0.01  # messages whose wait ends within this time are handled together
 REVIEWING_MAX = 400  # per queue, in addition to what it may load: a page of questions
-RECORD_AGAIN_SECONDS = 1.0
 OF_NO_CLIENT = (Origin.DSN, Origin.JOURNAL, Origin.SAFETY_NET)
 
 _log = structlog.get_logger()
@@ -457,7 +455,7 @@ class Enqueuer:
             except LedgerUnavailable:
                 if context.is_draining:
                     return
-                await asyncio.sleep(RECORD_AGAIN_SECONDS)
+                await asyncio.sleep(LEDGER_AGAIN_SECONDS)
         self._queues.note_due(fork.destination.key, later)
         for other in others:
             self._queues.note_due(other.next_hop, now)

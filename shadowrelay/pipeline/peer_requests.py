@@ -21,7 +21,7 @@ from shadowrelay.model.values import replace
 from shadowrelay.ownership import claims
 from shadowrelay.ownership.rules import Outcome, PeerDatabase
 from shadowrelay.pipeline.common_settings import common_settings
-from shadowrelay.pipeline.context import Context
+from shadowrelay.pipeline.context import LEDGER_AGAIN_SECONDS, Context
 from shadowrelay.pipeline.rolled_back import OLDER_COPY, STARTS_AGAIN, RolledBackService
 from shadowrelay.pipeline.track import NUMBER_USED_UP, TrackService
 from shadowrelay.protocol import tracking
@@ -34,7 +34,6 @@ from shadowrelay.store import promises, reading
 
 HELD = Reply(250, "2.0.0", "Held")
 LOOK_SECONDS = 0.05
-RECORD_AGAIN_SECONDS = 1.0
 NOT_ACCEPTED = Reply(550, "5.1.1", "This server does not deliver to one of these recipients: peers_may_relay")
 NOT_POLLED = Reply(451, "4.7.1", "This server does not hold copies for you: send_xshadow is off here")  # RFC 3463 X.7.1
 PROCESS_ENDED = Reply(451, "4.3.0", "This session is of a process that has ended")
@@ -127,7 +126,7 @@ class PeerRequestService:
         """Repeat until it is recorded: the next session may be days away, and a restart needs the identity."""
         try:
             while server in self._unrecorded:
-                await asyncio.sleep(RECORD_AGAIN_SECONDS)
+                await asyncio.sleep(LEDGER_AGAIN_SECONDS)
                 if (latest := self._unrecorded.get(server)) is None:
                     return
                 with contextlib.suppress(LedgerUnavailable):

@@ -34,7 +34,7 @@ from shadowrelay.model.tracking import ResubmitReason
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import claims
 from shadowrelay.ownership.rules import Outcome, PeerDatabase
-from shadowrelay.pipeline.context import Context
+from shadowrelay.pipeline.context import PAGE, Context
 from shadowrelay.pipeline.copy_repair import CopyRepair
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.poison import set_aside_corrupt
@@ -53,7 +53,6 @@ class AskedNodes:
 
 
 OnPromoted = Callable[[Sequence[StoredMessage]], None]
-PAGE = 400  # docs/protocol.md 14: questions in one XQDISCARD STATUS BDAT
 
 _log = structlog.get_logger()
 

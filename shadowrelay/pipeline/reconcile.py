@@ -17,8 +17,8 @@ from shadowrelay.model.queue import HeldCopy
 from shadowrelay.model.replies import LedgerUnavailable, PeerUnavailable
 from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import PeerDatabase
-from shadowrelay.pipeline.context import Context
-from shadowrelay.pipeline.promote import PAGE, PromoteService
+from shadowrelay.pipeline.context import PAGE, Context
+from shadowrelay.pipeline.promote import PromoteService
 from shadowrelay.store import promises, reading
 
 _log = structlog.get_logger()

@@ -15,26 +15,24 @@ from functools import partial
 
 import structlog
 
-from shadowrelay.model.ids import NO_SERVER, MessageId, ServerName
+from shadowrelay.model.ids import NO_SERVER, NO_SERVERS, MessageId, ServerName
 from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, StatusAnswer, StatusQuestion, Transition
 from shadowrelay.model.queue import StoredMessage
 from shadowrelay.model.replies import LedgerUnavailable, PeerUnavailable
 from shadowrelay.model.settings import WithoutLease
 from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import Outcome, PeerDatabase
-from shadowrelay.pipeline.context import Context
+from shadowrelay.pipeline.context import PAGE, Context
 from shadowrelay.pipeline.copy_repair import CopyRepair
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.protocol import tracking
 from shadowrelay.rules import delivery
 from shadowrelay.store import promises, reading
 
-NO_SERVERS: frozenset[ServerName] = frozenset()
 GONE = (Outcome.DROPPED, Outcome.EVERYBODY, Outcome.FORGOTTEN)  # the server reports that it holds no copy
 FORGOTTEN = "forgotten"  # source-context of the row
 SILENT_SECONDS = 5.0  # a server that did not answer is not asked again for this long, unless it contacts this node
 PAUSE_SECONDS_MAX = 1.0
-PAGE = 400  # docs/protocol.md 14: questions in one XQDISCARD STATUS BDAT
 DOUBLINGS_MAX = 10
 # After so many reviews, a message that waits for another node to act goes back to its queue and frees its place in memory.
 REVIEWS_BEFORE_WAITING = 2
