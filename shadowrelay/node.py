@@ -541,7 +541,7 @@ class Node:
             "Sessions (421) and contents (452) refused for lack of descriptors.",
             lambda: self._descriptors.refused_count,
         )
-        metrics.watch("attempts_running", "Messages being delivered or accepted.", lambda: len(self._context.attempts))
+        metrics.watch("attempts_running", "Messages being delivered or accepted.", lambda: self._context.flights.busy_count())
         metrics.watch(
             "drain_state", "0: takes mail, 1: drains, 2: drained and inactive, 3: redirects.", lambda: self._services.drain.state.number
         )

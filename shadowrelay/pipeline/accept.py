@@ -49,7 +49,7 @@ from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.forks import Verdicts
 from shadowrelay.pipeline.shadow_copy import Copier, CopyResult
 from shadowrelay.protocol import tracking
-from shadowrelay.rules import delivery
+from shadowrelay.rules import delivery, flight
 from shadowrelay.rules.back_pressure import Pressure
 from shadowrelay.rules.placement import apart
 from shadowrelay.store import promises
@@ -153,7 +153,7 @@ class AcceptService:
         except LedgerUnavailable:
             context.delayed.end(message_id, Acknowledged.BEST_EFFORT)
         else:
-            context.attempts.changed(message_id)
+            context.flights.happens(message_id, flight.change)
             self._copy_repair.want(message_id)
 
     async def _accept(self, envelope: Envelope, content: Content, late: list[tuple[StoredMessage, TrackingEvent]] | None = None) -> Reply:
@@ -183,13 +183,13 @@ class AcceptService:
             ):
                 self._copier.note_sites(None)
                 return self._refuse(StoredMessage(0, envelope, claim, Origin.CLIENT, None, None), [], content.size)
-            context.attempts.begin(message_id)  # the claim must not end while the message is being accepted
+            context.flights.happens(message_id, flight.reserve)  # the claim must not end while the message is being accepted
             if not plan:
                 if wanted and is_enabled:
                     self._copier.note_sites(None)
                 stored = await context.ledger.commit(promises.accepted, message, content, decided=True)
                 return self._acknowledge(stored, content, started, None, late)
-            context.placements.add(message_id)
+            context.flights.happens(message_id, flight.begin_copy)
             commit = context.ledger.commit(promises.accepted, message, content, decided=False)
             if content.path is not None:  # the file moves into the store: the copy is read from there
                 content = await self._moved(await commit, claim)
@@ -229,8 +229,8 @@ class AcceptService:
             context.counts.refused[Refusal.ERROR] += 1
             _log.exception("message.failed", message_id=message_id)
             reply = LOCAL_ERROR
-        context.attempts.end(message_id)
-        context.placements.discard(message_id)
+        context.flights.happens(message_id, flight.release)
+        context.flights.happens(message_id, flight.end_copy)
         context.leases.forget(message_id)  # a copy may have been stored, and nothing else ends this entry
         return reply
 
@@ -306,8 +306,8 @@ class AcceptService:
         reason = "; ".join(dict.fromkeys(failures)) or tracking.NO_SUITABLE_SHADOW_SERVERS
         context.tracking.write(tracking.haredirectfail(context.me.server, stored, at=context.now(), reason=reason, size=size))
         context.counts.refused[Refusal.NOT_REDUNDANT] += 1
-        context.attempts.end(stored.envelope.message_id)
-        context.placements.discard(stored.envelope.message_id)
+        context.flights.happens(stored.envelope.message_id, flight.release)
+        context.flights.happens(stored.envelope.message_id, flight.end_copy)
         return NOT_MADE_REDUNDANT
 
     async def _unwind(self, message_id: MessageId, result: CopyResult) -> None:

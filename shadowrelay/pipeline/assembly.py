@@ -27,7 +27,7 @@ from shadowrelay.pipeline.draining import DrainService
 from shadowrelay.pipeline.follow import FollowService
 from shadowrelay.pipeline.forks import Forks, Verdicts
 from shadowrelay.pipeline.heartbeat import HeartbeatService
-from shadowrelay.pipeline.leases import Attempts, Leases
+from shadowrelay.pipeline.leases import Leases
 from shadowrelay.pipeline.message_desk import MessageDesk
 from shadowrelay.pipeline.peer_requests import PeerRequestService
 from shadowrelay.pipeline.peerbook import PeerBook
@@ -95,7 +95,6 @@ class Services:
             links=links,
             tracking=outside.tracking,
             leases=Leases(clock, transport, lambda server: not peers.is_reachable(server)),
-            attempts=Attempts(),
             peers=peers,
             tasks=outside.tasks,
             budget=outside.budget,

@@ -1,4 +1,4 @@
-"""The dependencies shared by all services: clock, tasks, peers, leases, attempts. docs/architecture.md "The packages".
+"""The dependencies shared by all services: clock, tasks, peers, leases, flights. docs/architecture.md "The packages".
 
 Every task is owned by `Tasks`. A task that fails is logged and ends alone; the node keeps running.
 """
@@ -27,12 +27,13 @@ from shadowrelay.model.tracking import Acknowledged
 from shadowrelay.model.values import replace
 from shadowrelay.ownership.rules import PeerDatabase
 from shadowrelay.pipeline.delayed import Delayed
-from shadowrelay.pipeline.leases import Attempts, Leases
+from shadowrelay.pipeline.flights import Flights
+from shadowrelay.pipeline.leases import Leases
 from shadowrelay.pipeline.peerbook import PeerBook
 from shadowrelay.pipeline.site_copies import SiteCopies
 from shadowrelay.ports import Clock, PeerLink, TrackingLog
 from shadowrelay.protocol import tracking
-from shadowrelay.rules import delivery
+from shadowrelay.rules import delivery, flight
 from shadowrelay.rules.back_pressure import NO_PRESSURE, Pressure
 from shadowrelay.rules.repeats import Repeats
 from shadowrelay.store import promises, reading
@@ -161,7 +162,6 @@ class Context:
     links: Mapping[ServerName, PeerLink]
     tracking: TrackingLog
     leases: Leases
-    attempts: Attempts
     peers: PeerBook
     tasks: Tasks
     budget: ContentBudget = field(default_factory=ContentBudget)
@@ -177,7 +177,7 @@ class Context:
     delayed: Delayed = field(default_factory=Delayed)
     site_copies: SiteCopies = field(init=False)
     repeats: Repeats = field(default_factory=Repeats)
-    placements: set[MessageId] = field(default_factory=set)  # a copy is in progress, or its outcome is not recorded yet
+    flights: Flights = field(default_factory=Flights)
 
     wall: delivery.WallClock | None = None
     set_backs_count: int = 0  # how often the wall clock was set back
@@ -250,11 +250,11 @@ class Context:
         before, after = transition.before, transition.after
         if before is None or after is None or after.done <= before.done:
             return False
-        self.attempts.call_off(message_id, after.done)
+        self.flights.happens(message_id, flight.call_off, after.done)
         return True
 
     async def end_claims(self, message_ids: Sequence[MessageId], decide: Decide) -> tuple[Transition, ...]:
-        """`promises.transition` with a `decide` that acts on another node's report and may call `attempts.end_claim`. Raises: as
+        """`promises.transition` with a `decide` that acts on another node's report and may say `flight.end_claim`. Raises: as
         `promises.transition` does."""
 
         def deciding(message_id: MessageId, claim: Claim | None) -> Transition:
@@ -268,9 +268,9 @@ class Context:
             self.tasks.spawn(self._settle_later(tuple(message_ids)), "claims")  # it may still be committed
             raise
         except BaseException:
-            self.attempts.settle(message_ids)
+            self._settle(message_ids)
             raise
-        self.attempts.settle(message_ids)
+        self._settle(message_ids)
         for message_id, transition in zip(message_ids, transitions, strict=True):
             self.call_off_done(message_id, transition)
             before, after = transition.before, transition.after
@@ -285,10 +285,15 @@ class Context:
                 self.delayed.end(message_id, Acknowledged.HANDED_OVER)
         return transitions
 
+    def _settle(self, message_ids: Sequence[MessageId]) -> None:
+        for message_id in message_ids:
+            if message_id in self.flights:
+                self.flights.happens(message_id, flight.settle_claim)
+
     async def _settle_later(self, message_ids: Sequence[MessageId]) -> None:
         with contextlib.suppress(LedgerUnavailable):
             await self.ledger.commit(promises.transition, (), lambda _, claim: Transition(claim, claim))  # transactions keep their order
-        self.attempts.settle(message_ids)
+        self._settle(message_ids)
 
     async def log_discarded(
         self, primary: ServerName, events: Sequence[DiscardEvent], known: Mapping[MessageId, tuple[int, Envelope]] | None = None

@@ -27,7 +27,7 @@ from shadowrelay.pipeline.context import LEDGER_AGAIN_SECONDS, Context
 from shadowrelay.pipeline.poison import set_aside_corrupt
 from shadowrelay.pipeline.shadow_copy import Copier, CopyResult
 from shadowrelay.protocol import tracking
-from shadowrelay.rules import placement
+from shadowrelay.rules import flight, placement
 from shadowrelay.store import promises, reading
 
 AT_ONCE = 20  # copies in progress; the servers that receive them have clients of their own
@@ -268,11 +268,11 @@ class CopyRepair:
             async with self._large_slots if _is_large(message) else self._slots:
                 if self._is_settling(message):
                     return RepairOutcome.LATER
-                self._context.placements.add(message_id)
+                self._context.flights.happens(message_id, flight.begin_copy)
                 try:
                     return await self.place(message)
                 finally:
-                    self._context.placements.discard(message_id)
+                    self._context.flights.happens(message_id, flight.end_copy)
         except ContentCorrupt as error:
             await self._set_aside(message, str(error))
         except LedgerUnavailable as error:
@@ -285,7 +285,7 @@ class CopyRepair:
 
     def _is_settling(self, message: StoredMessage) -> bool:
         fresh = timedelta(seconds=min(SETTLING_SECONDS, self._context.heartbeat))
-        running = self._context.attempts.is_busy(message.envelope.message_id)
+        running = self._context.flights[message.envelope.message_id].is_busy
         return running and self._context.now() - message.envelope.arrived_at < fresh
 
     async def place(self, message: StoredMessage) -> RepairOutcome:
@@ -357,11 +357,11 @@ class CopyRepair:
         """Hand the message over, but not during an attempt, which has the content or detects the damage itself: a server that receives
         `yours` promotes at once."""
         message_id = message.envelope.message_id
-        if self._context.attempts.begin(message_id):
+        if self._context.flights.happens(message_id, flight.reserve):
             try:
                 await set_aside_corrupt(self._context, message, reason)
             finally:
-                self._context.attempts.end(message_id)
+                self._context.flights.happens(message_id, flight.release)
 
     async def _superseded(self, message_id: MessageId, result: CopyResult) -> None:
         """The server has a higher claim, or knows that the message is delivered: its reply counts like an answer to STATUS."""
@@ -376,7 +376,7 @@ class CopyRepair:
             if learnt is None:
                 return Transition(claim, known)
             ends = learnt.after is None or not learnt.after.is_primary
-            if ends and not self._context.attempts.end_claim(message_id):  # claims end only between attempts
+            if ends and not self._context.flights.happens(message_id, flight.end_claim):  # claims end only between attempts
                 return Transition(claim, known, outcome=Outcome.WAIT)
             return Transition(claim, learnt.after, learnt.tell, outcome=learnt.outcome)
 

@@ -33,11 +33,11 @@ from shadowrelay.model.tracking import Acknowledged
 from shadowrelay.ownership import rules
 from shadowrelay.pipeline.context import PAGE, Context
 from shadowrelay.pipeline.forks import ForkAttempt, Forks, NextHopNews, Outcomes, SameInProgress, Verdicts
-from shadowrelay.pipeline.leases import WHOLE_MESSAGE, AttemptLease
+from shadowrelay.pipeline.leases import AttemptLease
 from shadowrelay.pipeline.next_hop_queue import PARKED_MAX, Enqueuer, NextHopQueue, NextHopQueues
 from shadowrelay.pipeline.poison import Suspects, set_aside_corrupt, set_aside_poison, setting_aside
 from shadowrelay.protocol import tracking
-from shadowrelay.rules import delivery
+from shadowrelay.rules import delivery, flight
 from shadowrelay.rules.delivery import NO_REPLY, reply_of
 from shadowrelay.store import promises, reading
 
@@ -113,7 +113,7 @@ class DeliverService:
             self._queues.want_turn(queue)
             self._queues.end_arriving(queue, is_over=True)
         for message_id in self._in_hand:
-            self._context.attempts.changed(message_id)  # its forks may differ now
+            self._context.flights.happens(message_id, flight.change)  # its forks may differ now
         self._end_wait_for_copies()
 
     def _concurrency_of(self, key: str) -> int:
@@ -216,7 +216,7 @@ class DeliverService:
 
     def changed(self, message_id: MessageId, next_hops: Iterable[str]) -> None:
         """An administrator suspended or resumed the message, whose forks are in these queues of the ledger."""
-        self._context.attempts.changed(message_id)
+        self._context.flights.happens(message_id, flight.change)
         for key in next_hops:
             self._queues.note_due(key, self._context.now())
 
@@ -242,22 +242,22 @@ class DeliverService:
         return self._forks.next_hop_of(name)
 
     def deliver_accepted(self, stored: StoredMessage, content: Content | None) -> None:
-        """Deliver a message that was just accepted, for which `Attempts.begin` was called so that its claim cannot end. Without `content`
+        """Deliver a message that was just accepted, which is reserved, so that its claim cannot end. Without `content`
         it is read from the store."""
         message_id = stored.envelope.message_id
         if self._context.is_draining or self._outcomes.is_blocked:
             self._look_later(message_id)  # it is in Submission, once its verdict is recorded
-            self._context.attempts.end(message_id)
+            self._context.flights.happens(message_id, flight.release)
             return
         if self._is_submission_suspended:  # it stays there
-            self._context.attempts.end(message_id)
+            self._context.flights.happens(message_id, flight.release)
             return
         forks = self._forks.of(stored)
         self._forks.log_transfer(stored, forks)
         if all(map(self._queues.has_room, forks)):
             for fork in forks:
                 self._load(stored, fork, None, content)
-            self._context.attempts.end(message_id)
+            self._context.flights.happens(message_id, flight.release)
         elif len(forks) != 1 or not self._queues.arrive(stored, forks[0], content):
             self._without_room(stored)
 
@@ -269,7 +269,7 @@ class DeliverService:
             if not await self._enqueuer.accepted(stored, forks):
                 self._look_later(stored.envelope.message_id)
         finally:
-            self._context.attempts.end(stored.envelope.message_id, WHOLE_MESSAGE)
+            self._context.flights.happens(stored.envelope.message_id, flight.release)
 
     async def drained(self, seconds: float) -> bool:
         """Wait at most `seconds` until no attempt runs any more. Forks that only wait are released at once."""
@@ -277,7 +277,7 @@ class DeliverService:
         for queue in self._queues:
             queue.call_off()
             while queue.arriving:  # it is in Submission
-                self._context.attempts.end(queue.arriving.popleft().stored.envelope.message_id)
+                self._context.flights.happens(queue.arriving.popleft().stored.envelope.message_id, flight.release)
         await asyncio.sleep(0)  # let the called-off tasks finish
         while self._queues.running_count and self._context.clock.awake() < deadline:  # noqa: ASYNC110 - a count has no event
             await asyncio.sleep(0.05)
@@ -295,7 +295,7 @@ class DeliverService:
         self._are_queues_known = False  # also after an unexpected error, which may have come in the middle of a turn
         while True:
             self._event.clear()
-            self._context.attempts.reading()
+            self._context.flights.begin_read()
             try:
                 if not self._are_queues_known:
                     self._are_queues_known = True
@@ -362,7 +362,7 @@ class DeliverService:
             return  # its next turn comes with a free session, or at the time of the probe
         context = self._context
         wanted, noted_count = room + len(queue.loaded), queue.noted_count
-        context.attempts.reading()
+        context.flights.begin_read()
         found = await context.ledger.read(reading.due, queue.key, now, wanted)
         is_all_loaded, is_rerouted = len(found) < wanted, False
         for stored in found:
@@ -414,7 +414,7 @@ class DeliverService:
         now = context.now() - context.note_clock()
         for stored in messages:
             message_id = stored.envelope.message_id
-            if stored.claim.role is not Role.PRIMARY or message_id in self._in_review or context.attempts.is_busy(message_id):
+            if stored.claim.role is not Role.PRIMARY or message_id in self._in_review or context.flights[message_id].is_busy:
                 continue
             async with setting_aside(context, stored):
                 if delivery.is_expired(stored.envelope.arrived_at, now, context.settings.transport.message_expiration_timeout):
@@ -423,7 +423,7 @@ class DeliverService:
 
     async def _look_at_fresh(self) -> None:
         fresh, self._fresh = self._fresh, {}
-        self._context.attempts.reading()
+        self._context.flights.begin_read()
         try:
             found = await self._context.ledger.read(reading.load_many, list(fresh))
         except LedgerUnavailable:
@@ -454,7 +454,7 @@ class DeliverService:
     def _load_found(self, stored: StoredMessage, forks: Sequence[Fork]) -> bool:
         """Load a message found in Submission, unless it is in use. False: it has to wait in the ledger's queues."""
         message_id = stored.envelope.message_id
-        if self._context.attempts.is_busy(message_id):
+        if self._context.flights[message_id].is_busy:
             if not all(message_id in self._queues.of(fork.destination.key).loaded for fork in forks):
                 self._look_later(message_id)  # in use for a moment
             return True
@@ -474,7 +474,7 @@ class DeliverService:
             raise
 
     async def _read_submission(self, after: int) -> tuple[StoredMessage, ...]:
-        self._context.attempts.reading()
+        self._context.flights.begin_read()
         return await self._context.ledger.read(reading.submission, PAGE, after)
 
     async def _wake_some(self, server: ServerName) -> None:
@@ -499,7 +499,7 @@ class DeliverService:
         blocked, self._blocked = self._blocked, {}
         if not cleared and not blocked:
             return
-        self._context.attempts.reading()
+        self._context.flights.begin_read()
         try:
             found = await self._context.ledger.read(reading.load_many, [*cleared, *blocked])
         except LedgerUnavailable:
@@ -578,8 +578,8 @@ class DeliverService:
         if in_hand and any(fork.ordinals & ordinals for ordinals in in_hand.values()):
             self._look_later(message_id)  # routes changed: another fork has these recipients until its attempt is over
             return False
-        lease = AttemptLease(context.leases, context.attempts, stored, excused)  # servers listed from now on are not in this claim
-        if not context.attempts.wait(message_id, key):
+        lease = AttemptLease(context.leases, context.flights, stored, excused)  # servers listed from now on are not in this claim
+        if not context.flights.happens(message_id, flight.load, key):
             self._look_later(message_id)
             return False
         if retry is None and stored.retries:
@@ -628,7 +628,7 @@ class DeliverService:
             try:
                 has_session = not is_aging and await queue.session()
                 if is_aging or (has_session and self._is_open(queue)):
-                    if self._context.attempts.start(message_id, queue.key):
+                    if self._context.flights.happens(message_id, flight.start, queue.key):
                         is_in_review = await self._attempt(queue, stored, fork, retry, content, lease, is_aging=is_aging)
                     else:
                         self._look_at(message_id)  # the message changed while the fork waited
@@ -651,7 +651,7 @@ class DeliverService:
                     await self._enqueuer.put_off(stored, fork, retry, reason)
         finally:
             self._queues.running_count -= 1
-            self._context.attempts.end(message_id, queue.key)
+            self._context.flights.happens(message_id, flight.end, queue.key)
             if is_in_review:
                 self._in_review.setdefault(message_id, {})[queue.key] = is_aging
                 queue.reviewing.add(message_id)
@@ -662,11 +662,11 @@ class DeliverService:
         if queue.arriving and queue.state.retry is None and self._queues.room(queue, self._context.now()) > 0:
             next_one = queue.arriving.popleft()
             next_id = next_one.stored.envelope.message_id
-            if self._context.attempts.has_changed(next_id):
+            if self._context.flights[next_id].is_changed_meanwhile:
                 self._look_later(next_id)
             else:
                 self._load(next_one.stored, next_one.fork, None, next_one.content)
-            self._context.attempts.end(next_id)
+            self._context.flights.happens(next_id, flight.release)
 
     def _is_open(self, queue: NextHopQueue) -> bool:
         """Whether the queue may be worked on or probed now."""
@@ -751,7 +751,7 @@ class DeliverService:
         """Notify senders of late and expired messages that cannot be attempted now: the next hop is unreachable, or others come first."""
         context = self._context
         grace = context.settings.send.queue_glitch_retry_interval
-        context.attempts.reading()
+        context.flights.begin_read()
         page = NOTICES_PAGE + min(self._queues.running_count, delivery.LOADED_MAX)
         for stored in await context.ledger.read(reading.notices_due, now, page):
             async with setting_aside(context, stored):

@@ -29,6 +29,7 @@ from shadowrelay.pipeline.context import PAGE, Context
 from shadowrelay.pipeline.copy_repair import CopyRepair
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.review import ReviewService
+from shadowrelay.rules import flight
 from shadowrelay.store import promises, queues, reading
 
 GRACE_SECONDS = 30.0  # for sessions, then for attempts; after that the next step begins, and longer ones are waited for meanwhile
@@ -241,7 +242,7 @@ class DrainService:
             rows = await context.ledger.read(queues.queues)
         undelivered_count = _count(rows, *UNDELIVERED)
         just_accepted_count = 0 if found or context.redirect_to else undelivered_count
-        if attempts_count := max(len(context.attempts), just_accepted_count):
+        if attempts_count := max(context.flights.busy_count(), just_accepted_count):
             found[Obstacle.ATTEMPT, NO_SERVER] = max(attempts_count, found[Obstacle.ATTEMPT, NO_SERVER])
         await self._find_handed_over(_count(rows, QueueKind.HANDED_OVER), found)
         for server, state in context.peers.states.items():
@@ -337,7 +338,7 @@ class DrainService:
         if claim is None or not self.is_wanted or (claim.role, claim.done, claim.copies) != (known.role, known.done, known.copies):
             return Transition(claim, claim, outcome=Outcome.WAIT)
         transition = claims.handed_over_by_drain(claim)
-        if transition.changed and not self._context.attempts.end_claim(message_id):
+        if transition.changed and not self._context.flights.happens(message_id, flight.end_claim):
             return Transition(claim, claim, outcome=Outcome.WAIT)
         return transition
 
@@ -357,7 +358,7 @@ class DrainService:
     async def _obstacle(self, message: StoredMessage, reached: dict[ServerName, bool]) -> Obstacle | None:
         context = self._context
         message_id, chosen = message.envelope.message_id, message.claim.chosen()
-        if context.attempts.is_busy(message_id):
+        if context.flights[message_id].is_busy:
             return Obstacle.ATTEMPT
         if rules.is_of_older_copy(message.claim, context.me):
             return Obstacle.OLDER_COPY
@@ -468,7 +469,7 @@ class DrainService:
             since=context.ledger.draining_since,
             step=self._step,
             sessions_count=self.doors.waited_for() if self.is_wanted else 0,
-            attempts_count=len(context.attempts),
+            attempts_count=context.flights.busy_count(),
             undelivered_count=_count(rows, *UNDELIVERED),
             handed_over_count=_count(rows, QueueKind.HANDED_OVER),
             set_aside_count=_count(rows, QueueKind.POISON),

@@ -48,7 +48,7 @@ from shadowrelay.pipeline.poison import set_aside
 from shadowrelay.pipeline.relay import Relayed, RelayService
 from shadowrelay.ports import Deliverer, DeliveryJob
 from shadowrelay.protocol import tracking
-from shadowrelay.rules import delivery, journal, repeats, strangers
+from shadowrelay.rules import delivery, flight, journal, repeats, strangers
 from shadowrelay.rules.delivery import AttemptOutcome
 from shadowrelay.rules.dsn import promotion_header
 from shadowrelay.rules.router import RECIPIENTS_PER_TRANSACTION_MAX, Router, routes_of
@@ -520,7 +520,7 @@ class Verdicts:
         self._event = asyncio.Event()
 
     def add(self, message_id: MessageId, decide: Decide) -> None:
-        """The message is accepted; its id stays in `Context.placements` until that is recorded."""
+        """The message is accepted; its flight says `is_copying` until that is recorded."""
         self._waiting[message_id] = (self._context.clock.awake() + OWN_COMMIT_AFTER_SECONDS, decide)
         if len(self._waiting) == 1:
             self._event.set()
@@ -542,7 +542,7 @@ class Verdicts:
 
     def recorded(self, message_id: MessageId) -> None:
         """The commit that included the verdict is synced."""
-        self._context.placements.discard(message_id)
+        self._context.flights.happens(message_id, flight.end_copy)
 
     async def run(self) -> None:
         """Forever, record the verdicts whose attempt takes too long."""

@@ -28,7 +28,7 @@ from shadowrelay.pipeline.promote import PromoteService
 from shadowrelay.pipeline.relay import RelayService
 from shadowrelay.pipeline.review import ReviewService
 from shadowrelay.pipeline.site_copies import choosable
-from shadowrelay.rules import delivery
+from shadowrelay.rules import delivery, flight
 from shadowrelay.store import promises, reading
 
 DISCARDS_PER_QUESTION = 400  # docs/protocol.md 9: never more in a reply
@@ -198,7 +198,7 @@ class HeartbeatService:
         def decide(event: DiscardEvent, claim: Claim | None) -> Transition:
             transition = claims.heard(claim, speaker, event)
             if not context.call_off_done(event.message_id, transition) and transition.changed:
-                context.attempts.changed(event.message_id)
+                context.flights.happens(event.message_id, flight.change)
             return transition
 
         keep_until = delivery.safety_net_until(context.now(), context.settings.transport)
@@ -208,7 +208,7 @@ class HeartbeatService:
         )
         for event, transition in zip(reply.events, transitions, strict=True):
             if not context.call_off_done(event.message_id, transition) and transition.changed:
-                context.attempts.changed(event.message_id)
+                context.flights.happens(event.message_id, flight.change)
             if transition.outcome == Outcome.REVIEW:
                 self._review.suspect(event.message_id, speaker.server)
             elif transition.outcome == Outcome.FOLLOW:

@@ -1,172 +1,22 @@
-"""Running attempts, and leases on the servers that may hold copies. docs/design.md 6.2, 6.4.
+"""Leases on the servers that may hold copies. docs/design.md 6.2, 6.4.
 
-A claim may end only between two attempts (docs/design.md 6.2 "again", "meet"). Attempts begin on the event loop and claims end in
-the writer's thread; one lock decides which came first. Between that decision and the end of its commit, and in a read that
-began earlier, the message still appears to be ours: no attempt begins until a read begins after the commit. The same holds
-for a fork whose attempt has just ended: an older read still shows it as due.
-
-Leases are kept in memory and do not survive the process. Their arithmetic is in `ownership.rules`.
+They are kept in memory and do not survive the process. Their arithmetic is in `ownership.rules`.
 """
 
 import math
-import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 
 from shadowrelay.model.ids import NO_DATABASE, DatabaseId, MessageId, ServerName
-from shadowrelay.model.message import NO_ORDINALS, Ordinals
+from shadowrelay.model.message import Ordinals
 from shadowrelay.model.ownership import Choice, Claim, Copy
 from shadowrelay.model.queue import StoredMessage
 from shadowrelay.model.settings import Transport, WithoutLease
 from shadowrelay.ownership import rules
+from shadowrelay.pipeline.flights import Flights
 from shadowrelay.ports import Clock
 
 LONGEST_REPLY_SECONDS = rules.REPLY_ALLOWANCE_MAX.total_seconds()  # nobody waits longer for the reply to a final dot
-WHOLE_MESSAGE = ""  # in the place of a next hop: all forks are reserved, because the message is accepted or its claim is changed
-
-Fork = tuple[MessageId, str]
-
-
-class Attempts:
-    """The running attempts, those that ended since the last read, and the claims that end. A caller of `end_claim` must call
-    `settle` when its commit is over.
-
-    A fork that waits for a session of its next hop is `waiting`, which blocks nothing. A change of its message makes the fork
-    stale: it must be read again instead of being started.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._running: dict[MessageId, set[str]] = {}
-        self._waiting: dict[MessageId, set[str]] = {}
-        self._stale: set[Fork] = set()
-        self._called_off: dict[MessageId, Ordinals] = {}  # recipients that other nodes have done, of messages that run here
-        self._changed: set[MessageId] = set()
-        self._changed_in_acceptance: set[MessageId] = set()
-        self._ended_forks: set[Fork] = set()
-        self._ended_claims: set[MessageId] = set()
-        self._settled_claims: set[MessageId] = set()
-
-    def begin(self, message_id: MessageId) -> bool:
-        """Reserve the message: until `end`, nothing else may be attempted on it, and its claim may not end. False if an attempt
-        runs, or if an attempt or the claim may have ended since the message was read."""
-        with self._lock:
-            if message_id in self._running or message_id in self._ended_claims or (message_id, WHOLE_MESSAGE) in self._ended_forks:
-                return False
-            if message_id in self._waiting:
-                self._make_stale(message_id)
-            self._running[message_id] = {WHOLE_MESSAGE}
-            return True
-
-    def wait(self, message_id: MessageId, next_hop: str) -> bool:
-        """This fork, as just read, waits for a session. False if it already waits or runs, or if it or the claim may have ended or
-        changed since it was read. A change during acceptance is ignored, because the accepting task knows the claim."""
-        with self._lock:
-            if message_id in self._changed and WHOLE_MESSAGE not in self._running.get(message_id, ()):
-                return False
-            if message_id in self._ended_claims or (message_id, next_hop) in self._ended_forks:
-                return False
-            if next_hop in self._running.get(message_id, ()) or next_hop in self._waiting.get(message_id, ()):
-                return False
-            self._waiting.setdefault(message_id, set()).add(next_hop)
-            return True
-
-    def start(self, message_id: MessageId, next_hop: str) -> bool:
-        """Start a waiting fork. False if it is stale, or the whole message is reserved: read it again."""
-        with self._lock:
-            if (message_id, next_hop) in self._stale or WHOLE_MESSAGE in self._running.get(message_id, ()):
-                return False
-            self._stop_waiting(message_id, next_hop)
-            self._running.setdefault(message_id, set()).add(next_hop)
-            return True
-
-    def end(self, message_id: MessageId, next_hop: str = WHOLE_MESSAGE) -> None:
-        """The attempt is over and recorded, or was never started. A read that began earlier still shows the fork as due."""
-        with self._lock:
-            if next_hop in self._waiting.get(message_id, ()):
-                self._stop_waiting(message_id, next_hop)
-            self._ended_forks.add((message_id, next_hop))
-            if next_hop == WHOLE_MESSAGE:
-                self._changed_in_acceptance.discard(message_id)
-            running = self._running.get(message_id)
-            if running is not None:
-                running.discard(next_hop)
-                if not running:
-                    del self._running[message_id]
-                    self._called_off.pop(message_id, None)
-
-    def call_off(self, message_id: MessageId, done: Ordinals) -> None:
-        """Another node reports these recipients done: a running attempt on no others must not end its data, and waiting forks
-        become stale. Call it before the commit, because an attempt could end its data right after it."""
-        with self._lock:
-            self._note_changed(message_id)
-            if message_id in self._running:
-                self._called_off[message_id] = self._called_off.get(message_id, NO_ORDINALS) | done
-
-    def is_called_off(self, message_id: MessageId, ordinals: Ordinals) -> bool:
-        """Whether the attempt on these recipients was called off."""
-        done = self._called_off.get(message_id)  # both on the event loop; called for every message
-        return done is not None and ordinals <= done
-
-    def changed(self, message_id: MessageId) -> None:
-        """The claim changed: forks that wait with the old claim, or are being read now, must be read again. Call it after the
-        commit, and additionally before it if the change must take effect sooner."""
-        with self._lock:
-            self._note_changed(message_id)
-
-    def has_changed(self, message_id: MessageId) -> bool:
-        """Whether the claim changed during its acceptance, which is not over: the accepting task no longer knows the claim."""
-        return message_id in self._changed_in_acceptance
-
-    def _note_changed(self, message_id: MessageId) -> None:
-        if message_id in self._waiting:
-            self._make_stale(message_id)
-        self._changed.add(message_id)
-        if WHOLE_MESSAGE in self._running.get(message_id, ()):
-            self._changed_in_acceptance.add(message_id)
-
-    def end_claim(self, message_id: MessageId) -> bool:
-        """Called in the transaction that would end a claim: False if an attempt runs, so that it must not."""
-        with self._lock:
-            if message_id in self._running:
-                return False
-            self._make_stale(message_id)
-            self._ended_claims.add(message_id)
-            self._settled_claims.discard(message_id)
-            return True
-
-    def settle(self, message_ids: Iterable[MessageId]) -> None:
-        """The transaction is over, committed or not: reads that begin now are valid."""
-        with self._lock:
-            self._settled_claims.update(self._ended_claims.intersection(message_ids))
-
-    def reading(self) -> None:
-        """Call right before reading claims for new attempts: the read includes everything settled so far. One reader at a time."""
-        with self._lock:
-            self._changed.clear()
-            self._ended_forks.clear()
-            self._ended_claims -= self._settled_claims
-            self._settled_claims.clear()
-
-    def is_busy(self, message_id: MessageId) -> bool:
-        """Whether the message is being accepted or delivered, or waits for a session."""
-        with self._lock:
-            return message_id in self._running or message_id in self._waiting
-
-    def _make_stale(self, message_id: MessageId) -> None:
-        for next_hop in self._waiting.get(message_id, ()):
-            self._stale.add((message_id, next_hop))
-
-    def _stop_waiting(self, message_id: MessageId, next_hop: str) -> None:
-        waiting = self._waiting.get(message_id)
-        if waiting is not None:
-            waiting.discard(next_hop)
-            self._stale.discard((message_id, next_hop))
-            if not waiting:
-                del self._waiting[message_id]
-
-    def __len__(self) -> int:
-        return len(self._running)
 
 
 class Leases:
@@ -317,16 +167,16 @@ class AttemptLease:
     """Rule *dot* for one attempt: will the lease outlast the reply? Copies listed since the message was loaded count too,
     because it may have waited long for a session."""
 
-    __slots__ = ("_attempts", "_claim", "_known", "_leases", "_message_id", "excused")
+    __slots__ = ("_claim", "_flights", "_known", "_leases", "_message_id", "excused")
 
-    def __init__(self, leases: Leases, attempts: Attempts, stored: StoredMessage, excused: frozenset[ServerName]) -> None:
-        self._leases, self._attempts, self.excused = leases, attempts, excused
+    def __init__(self, leases: Leases, flights: Flights, stored: StoredMessage, excused: frozenset[ServerName]) -> None:
+        self._leases, self._flights, self.excused = leases, flights, excused
         self._message_id, self._claim = stored.envelope.message_id, stored.claim
         self._known = leases.ends(self._message_id)
 
     def may_end_data(self, ordinals: Ordinals) -> bool:
         """Checked right before the final dot of a transaction with these recipients."""
-        if self._attempts.is_called_off(self._message_id, ordinals):
+        if self._flights[self._message_id].is_called_off(ordinals):
             return False
         return self._leases.may_end_data(self._message_id, self._claim, self.excused, self._known)
 

@@ -28,7 +28,7 @@ from shadowrelay.pipeline.generated_messages import Notices
 from shadowrelay.pipeline.review import ReviewService
 from shadowrelay.protocol import tracking
 from shadowrelay.protocol.replay import format_envelope_lines
-from shadowrelay.rules import delivery
+from shadowrelay.rules import delivery, flight
 from shadowrelay.rules.delivery import AttemptOutcome
 from shadowrelay.rules.dsn import promotion_header
 from shadowrelay.store import promises, reading
@@ -156,10 +156,9 @@ class MessageDesk:
             stored = current or stored
 
     async def _reserve(self, message_id: MessageId) -> None:
-        """From now on nothing else is attempted, and its claim does not end, until `Attempts.end`."""
-        attempts = self._context.attempts
+        """From now on nothing else is attempted, and its claim does not end, until `flight.release`."""
         end_at = self._context.clock.awake() + WAIT_SECONDS
-        while not attempts.begin(message_id):
+        while not self._context.flights.happens(message_id, flight.reserve):
             if self._context.clock.awake() >= end_at:
                 raise RequestRefused("an attempt to deliver it is running: suspend it, and remove it when that attempt has ended")
             await asyncio.sleep(LOOK_SECONDS)
@@ -174,7 +173,7 @@ class MessageDesk:
             _refuse_if(CHANGED if self._without_lease(stored) else self._unasked(stored))
             await self._record_removed(stored, with_dsn=with_dsn)
         finally:
-            context.attempts.end(message_id)
+            context.flights.happens(message_id, flight.release)
 
     async def _record_removed(self, stored: StoredMessage, *, with_dsn: bool) -> None:
         context = self._context

@@ -27,7 +27,7 @@ from shadowrelay.pipeline.track import NUMBER_USED_UP, TrackService
 from shadowrelay.protocol import tracking
 from shadowrelay.protocol.fields import SPAN_MAX
 from shadowrelay.protocol.xqdiscard import format_superseded
-from shadowrelay.rules import delivery
+from shadowrelay.rules import delivery, flight
 from shadowrelay.rules.back_pressure import Level
 from shadowrelay.rules.placement import not_accepted
 from shadowrelay.store import promises, reading
@@ -309,13 +309,13 @@ class PeerRequestService:
 
     def _answer(self, message_id: MessageId, claim: Claim | None, asker: PeerDatabase, number: CopyNumber) -> Transition:
         context = self._context
-        if claim is None and context.attempts.is_busy(message_id):  # still being accepted: active
+        if claim is None and context.flights[message_id].is_busy:  # still being accepted: active
             answer = StatusAnswer(StatusState.PRIMARY, CopyNumber(1, 1, context.me.database))
             return Transition(None, None, answer=answer)
         number_server = context.ledger.peers.server_of(number.database)
         transition = claims.answer_question(claim, context.me, asker, number, number_server, in_attempt=False)
         ends = claim is not None and claim.is_primary and transition.after is not None and not transition.after.is_primary
-        if ends and not context.attempts.end_claim(message_id):
+        if ends and not context.flights.happens(message_id, flight.end_claim):
             transition = claims.answer_question(claim, context.me, asker, number, number_server, in_attempt=True)
         self._note_listed(message_id, asker, transition)
         return transition
@@ -328,7 +328,7 @@ class PeerRequestService:
             return
         was, entry = before.copy_on(asker.server), after.copy_on(asker.server)
         if entry is not None and (was is None or was.database != entry.database):
-            self._context.attempts.changed(message_id)
+            self._context.flights.happens(message_id, flight.change)
             self._context.leases.begin_without_lease(message_id, asker.server)
 
 

@@ -19,7 +19,7 @@ from shadowrelay.model.tracking import Acknowledged
 from shadowrelay.ownership import claims, rules
 from shadowrelay.pipeline.context import Context
 from shadowrelay.protocol import tracking
-from shadowrelay.rules import delivery
+from shadowrelay.rules import delivery, flight
 from shadowrelay.store import promises, queues
 
 POISON_QUEUE = "Poison"
@@ -49,7 +49,7 @@ async def set_aside(context: Context, message: StoredMessage, reason: str) -> No
     await context.ledger.commit(
         promises.set_aside, message_id, reason, (lambda _, claim: claims.handing_over(claim)) if hands_over else None
     )
-    context.attempts.changed(message_id)
+    context.flights.happens(message_id, flight.change)
     context.delayed.end(message_id, Acknowledged.SET_ASIDE)
     context.tracking.write(tracking.poison(context.me.server, message, at=context.now(), reason=reason))
 

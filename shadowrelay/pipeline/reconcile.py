@@ -19,6 +19,7 @@ from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import PeerDatabase
 from shadowrelay.pipeline.context import PAGE, Context
 from shadowrelay.pipeline.promote import PromoteService
+from shadowrelay.rules import flight
 from shadowrelay.store import promises, reading
 
 _log = structlog.get_logger()
@@ -121,14 +122,14 @@ class ReconcileService:
         def decide(message_id: MessageId, claim: Claim | None) -> Transition:
             transition = claims.reconciled(claim, context.me, party, questions[message_id], answers[message_id], from_sender=from_sender)
             if not context.call_off_done(message_id, transition) and transition.changed:  # it may have been promoted since
-                context.attempts.changed(message_id)
+                context.flights.happens(message_id, flight.change)
             return transition
 
         async def settle() -> None:
             transitions = await context.ledger.commit(promises.transition, [event.message_id for event in events], decide)
             for event, transition in zip(events, transitions, strict=True):  # before and after the commit: `Context.call_off_done` says why
                 if not context.call_off_done(event.message_id, transition) and transition.changed:
-                    context.attempts.changed(event.message_id)
+                    context.flights.happens(event.message_id, flight.change)
             await context.log_discarded(party.server, rules.discarded(events, transitions))
 
         if events:

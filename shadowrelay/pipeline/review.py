@@ -26,7 +26,7 @@ from shadowrelay.pipeline.context import PAGE, Context
 from shadowrelay.pipeline.copy_repair import CopyRepair
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.protocol import tracking
-from shadowrelay.rules import delivery
+from shadowrelay.rules import delivery, flight
 from shadowrelay.store import promises, reading
 
 GONE = (Outcome.DROPPED, Outcome.EVERYBODY, Outcome.FORGOTTEN)  # the server reports that it holds no copy
@@ -469,7 +469,7 @@ class ReviewService:
             return {}
         wanted = [StatusQuestion(message_id, number(message_id, message.claim)) for message_id, message in messages.items()]
         asked_at = context.clock.awake()
-        placing = context.placements.intersection(messages)
+        placing = context.flights.copying(messages)
         try:
             answers = await link.status(wanted)
         except PeerUnavailable as error:
@@ -583,7 +583,7 @@ class ReviewService:
         shared = context.shared_fate(party.server)
         transition = claims.review(claim, context.me, party, answer, lease_runs, is_expired, shared)
         ends = claim.is_primary and transition.after is not None and not transition.after.is_primary
-        if ends and not context.attempts.end_claim(message_id):
+        if ends and not context.flights.happens(message_id, flight.end_claim):
             return Transition(claim, claim, outcome=Outcome.WAIT)  # an attempt runs: claims end only between attempts
         return transition
 

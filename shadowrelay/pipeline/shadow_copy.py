@@ -22,7 +22,7 @@ from shadowrelay.ownership.rules import PeerDatabase
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.peerbook import Turns
 from shadowrelay.pipeline.site_copies import missing_sites
-from shadowrelay.rules import placement
+from shadowrelay.rules import flight, placement
 from shadowrelay.rules.placement import Refused
 from shadowrelay.store import promises
 
@@ -327,7 +327,7 @@ class Copier:
             promises.transition, [message_id], lambda _, claim: claims.placing(claims.not_sent(claim, unsent), me, party)
         )
         assert transition.after is not None
-        self._context.attempts.changed(message_id)  # attempts that read the old list must not start with it
+        self._context.flights.happens(message_id, flight.change)  # attempts that read the old list must not start with it
         return transition.after
 
     async def _try_in_turn(

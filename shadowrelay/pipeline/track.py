@@ -21,7 +21,7 @@ from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.copy_repair import CopyRepair
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.protocol import tracking
-from shadowrelay.rules import delivery
+from shadowrelay.rules import delivery, flight
 from shadowrelay.store import promises, reading
 
 # 555 is the reply to an unknown parameter. The previous hop then delivers the message without TRACK at once, instead of waiting.
@@ -58,19 +58,20 @@ class TrackService:
         now, started = context.now(), context.clock.awake()
         envelope = delivery.by_this_clock(envelope, now)
         message = NewMessage(envelope, claim, Origin.CLIENT, now, delivery.remember_until(now, transport))
-        if not context.attempts.begin(message_id):  # it is here, and an attempt runs; or an earlier offer of it is still being accepted
+        # Else it is here, and an attempt runs; or an earlier offer of it is still being accepted.
+        if not context.flights.happens(message_id, flight.reserve):
             return None if await self._is_here(message_id) else LOCAL_ERROR
         try:
             stored = await context.ledger.commit(promises.accepted, message, content, decided=True)
         except LedgerUnavailable as error:
-            context.attempts.end(message_id)
+            context.flights.happens(message_id, flight.release)
             if await self._is_here(message_id):
                 return None
             context.counts.refused[Refusal.LEDGER] += 1
             _log.warning("message.refused", message_id=message_id, reason=error.reason)
             return error.reply
         except BaseException:
-            context.attempts.end(message_id)
+            context.flights.happens(message_id, flight.release)
             raise
         context.leases.began(message_id, peer.server, began_awake, is_confirmed=True)
         elapsed = timedelta(seconds=context.clock.awake() - started)

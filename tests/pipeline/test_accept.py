@@ -96,7 +96,7 @@ async def test_in_reject_mode_without_anybody_to_try_nothing_is_stored(tmp_path:
 
         assert reply == NOT_MADE_REDUNDANT
         assert await east.message(east.last) is None
-        assert 0 == len(east.context.attempts)
+        assert 0 == east.context.flights.busy_count()
 
 
 @in_virtual_time
@@ -284,7 +284,7 @@ async def test_a_commit_that_fails_is_refused_with_the_stores_reply_and_the_copy
         assert reply == STORE_UNAVAILABLE
         await until(west.in_role(east.last, Role.RELEASED), 10)
         assert [] == net.sink.arrived
-        assert 0 == len(east.context.attempts)
+        assert 0 == east.context.flights.busy_count()
 
 
 @in_virtual_time

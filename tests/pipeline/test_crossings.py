@@ -16,8 +16,8 @@ from shadowrelay.model.values import replace
 from shadowrelay.ownership import claims
 from shadowrelay.ownership.rules import PeerDatabase
 from shadowrelay.pipeline.copy_repair import RepairOutcome
-from shadowrelay.pipeline.leases import Attempts
 from shadowrelay.ports import HoldAnswer
+from shadowrelay.rules import flight
 from shadowrelay.store import promises, reading
 from tests.kit.clock import until
 from tests.kit.ledger import NOW, a_content, a_message_id, an_envelope
@@ -25,26 +25,6 @@ from tests.kit.nodes import WEST, VirtualNode, in_virtual_time
 from tests.kit.played import DATABASES, PlayedWorld, identity_of, one_node
 
 ONE = MessageId("1")
-
-
-def test_after_an_attempt_only_a_later_read_begins_another() -> None:
-    attempts = Attempts()
-    attempts.begin(ONE)
-    attempts.end(ONE)
-    begun = [attempts.begin(ONE)]
-    attempts.reading()
-    begun.append(attempts.begin(ONE))
-
-    assert [False, True] == begun
-
-
-def test_what_ended_during_a_read_waits_for_the_next() -> None:
-    attempts = Attempts()
-    attempts.begin(ONE)
-    attempts.reading()
-    attempts.end(ONE)
-
-    assert not attempts.begin(ONE)
 
 
 async def _stored(node: VirtualNode, content: Content, *, decided: bool, server: PeerDatabase | None) -> StoredMessage:
@@ -64,7 +44,7 @@ async def test_a_message_is_not_delivered_again_because_an_old_read_says_that_it
         scanning = asyncio.ensure_future(node.services.deliver.run())
         await until(lambda: node.ledger.counts["submission, read"])
 
-        node.context.attempts.begin(message_id)
+        node.context.flights.happens(message_id, flight.reserve)
         node.services.deliver.deliver_accepted(stored, content)
         await node.idle()
         reads_count = node.ledger.counts["submission, read"]
@@ -102,7 +82,7 @@ async def test_an_answer_from_before_a_placement_takes_no_server_off_the_list(tm
 
         node.context.links[WEST].status = status  # type: ignore[method-assign]
         if not is_placed_meanwhile:
-            node.context.placements.add(message_id)
+            node.context.flights.happens(message_id, flight.begin_copy)
         node.services.review.request(message_id)
         await node.services.review.review_wanted()
 

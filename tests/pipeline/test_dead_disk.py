@@ -130,7 +130,7 @@ async def test_copies_on_a_dead_disk_are_replaced_and_what_it_holds_is_not_promo
 
         assert [EAST] == [who for who, _, _ in net.sink.arrived]
         assert [] == reasons(net.nodes[first])
-        await until(lambda: not sum(len(node.context.attempts) for node in net.nodes.values()), SPAN)
+        await until(lambda: not sum(node.context.flights.busy_count() for node in net.nodes.values()), SPAN)
 
 
 @in_virtual_time

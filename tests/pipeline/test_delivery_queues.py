@@ -15,7 +15,7 @@ from shadowrelay.model.ownership import Role
 from shadowrelay.model.queue import QueueKind, QueueStatus
 from shadowrelay.model.replies import Reply, RequestRefused, TransientDeliveryError
 from shadowrelay.model.tracking import EventId, EventSource
-from shadowrelay.rules import dsn
+from shadowrelay.rules import dsn, flight
 from shadowrelay.rules.delivery import ARRIVING_PER_SESSION
 from shadowrelay.store import promises, reading
 from tests.kit.clock import until
@@ -111,7 +111,7 @@ async def test_what_changed_while_it_waited_for_a_place_is_read_again(tmp_path: 
         (arriving,) = queue.arriving
         loads = east.ledger.counts["load_many"]
 
-        east.context.attempts.changed(arriving.stored.envelope.message_id)
+        east.context.flights.happens(arriving.stored.envelope.message_id, flight.change)
         busy.set()
 
         await until(lambda: 3 == len(net.sink.arrived), 5)

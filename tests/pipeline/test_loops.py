@@ -16,7 +16,7 @@ from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, LedgerUnavailable,
 from shadowrelay.model.tracking import EventId
 from shadowrelay.pipeline.context import Tasks
 from shadowrelay.pipeline.copy_repair import RepairOutcome
-from shadowrelay.pipeline.leases import Attempts
+from shadowrelay.rules import flight
 from shadowrelay.store import queues, reading
 from tests.kit.clock import until
 from tests.kit.nodes import BUSY, EAST, HEARTBEAT, OK, SPAN, WEST, in_virtual_time, nodes
@@ -25,110 +25,13 @@ ONE, TWO = MessageId("1"), MessageId("2")
 UNEXPECTED = ValueError("a bug")
 
 
-# attempts
-def test_a_claim_cannot_end_while_an_attempt_runs() -> None:
-    attempts = Attempts()
-    assert attempts.begin(ONE)
-
-    assert not attempts.end_claim(ONE)
-    attempts.end(ONE)
-    assert attempts.end_claim(ONE)
-
-
-def test_no_attempt_begins_on_a_claim_whose_end_is_not_committed_however_often_it_is_read() -> None:
-    attempts = Attempts()
-    attempts.end_claim(ONE)
-
-    attempts.reading()
-    attempts.reading()
-
-    assert not attempts.begin(ONE)
-
-
-def test_no_attempt_begins_on_a_claim_that_was_read_before_its_end_was_committed() -> None:
-    attempts = Attempts()
-    attempts.end_claim(ONE)
-    attempts.reading()
-
-    attempts.settle([ONE])
-
-    assert not attempts.begin(ONE)
-    attempts.reading()
-    assert attempts.begin(ONE)
-
-
-def test_a_fork_that_only_waits_for_a_session_hinders_no_claim_from_ending_and_is_not_started_after_that() -> None:
-    attempts = Attempts()
-    assert attempts.wait(ONE, "a:25")
-
-    assert attempts.end_claim(ONE)
-    assert not attempts.start(ONE, "a:25")
-
-
-def test_a_fork_that_waits_is_not_started_as_it_was_before_its_message_changed() -> None:
-    for change in (Attempts.changed, lambda attempts, one: attempts.call_off(one, frozenset({1})), Attempts.begin):
-        attempts = Attempts()
-        attempts.wait(ONE, "a:25")
-
-        change(attempts, ONE)
-
-        assert not attempts.start(ONE, "a:25")
-
-
-def test_a_fork_is_not_loaded_as_it_was_read_before_its_message_changed() -> None:
-    attempts = Attempts()
-    attempts.reading()
-
-    attempts.changed(ONE)
-
-    waits = [attempts.wait(ONE, "a:25"), attempts.wait(TWO, "a:25")]
-    attempts.reading()
-    assert [False, True, True] == [*waits, attempts.wait(ONE, "a:25")]
-
-
-def test_whoever_accepts_a_message_loads_it_although_its_copy_was_listed_meanwhile() -> None:
-    attempts = Attempts()
-    attempts.begin(ONE)
-
-    attempts.changed(ONE)
-
-    assert attempts.wait(ONE, "a:25")
-
-
-def test_the_forks_of_a_message_run_beside_each_other_but_each_once() -> None:
-    attempts = Attempts()
-    assert attempts.wait(ONE, "a:25")
-    assert attempts.start(ONE, "a:25")
-
-    assert not attempts.wait(ONE, "a:25")
-    assert attempts.wait(ONE, "b:25")
-    assert attempts.start(ONE, "b:25")
-    assert not attempts.begin(ONE)
-    attempts.end(ONE, "a:25")
-    assert not attempts.end_claim(ONE)
-    attempts.end(ONE, "b:25")
-    assert attempts.end_claim(ONE)
-
-
-def test_a_fork_whose_attempt_ended_waits_for_the_next_read() -> None:
-    attempts = Attempts()
-    assert attempts.wait(ONE, "a:25")
-    assert attempts.start(ONE, "a:25")
-    attempts.end(ONE, "a:25")
-
-    waits = [attempts.wait(ONE, "a:25"), attempts.wait(ONE, "b:25")]
-    attempts.reading()
-
-    assert [False, True, True] == [*waits, attempts.wait(ONE, "a:25")]
-
-
 @in_virtual_time
 async def test_a_cancelled_question_still_settles_what_it_may_have_ended(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST) as net:
         context = net.nodes[EAST].context
 
         async def never(*_: object) -> tuple[Transition, ...]:
-            context.attempts.end_claim(ONE)
+            context.flights.happens(ONE, flight.end_claim)
             await asyncio.sleep(1000)
             return ()
 
@@ -139,8 +42,8 @@ async def test_a_cancelled_question_still_settles_what_it_may_have_ended(tmp_pat
         asking.cancel()
         await asyncio.sleep(0.01)
 
-        context.attempts.reading()
-        assert context.attempts.begin(ONE)
+        context.flights.begin_read()
+        assert context.flights.happens(ONE, flight.reserve)
 
 
 # loops
@@ -554,7 +457,11 @@ async def test_finished_messages_leave_nothing_in_memory(tmp_path: Path) -> None
         deliver, review = east.services.deliver, east.services.review
         left = (deliver._queues, deliver._in_review, deliver._fresh, review._wanted, review._later, review._tries, review._suspects)
         assert [0] * len(left) == [len(found) for found in left]
-        assert (0, {}, set()) == (len(east.context.attempts), east.context.leases._copies, east.context.placements)
+        assert (0, {}, set()) == (
+            east.context.flights.busy_count(),
+            east.context.leases._copies,
+            east.context.flights.copying(list(east.context.flights)),
+        )
 
 
 @in_virtual_time
@@ -580,7 +487,11 @@ async def test_refused_messages_leave_nothing_in_memory(tmp_path: Path) -> None:
         await east.accept()
         await asyncio.sleep(5)
 
-        assert (0, {}, set()) == (len(east.context.attempts), east.context.leases._copies, east.context.placements)
+        assert (0, {}, set()) == (
+            east.context.flights.busy_count(),
+            east.context.leases._copies,
+            east.context.flights.copying(list(east.context.flights)),
+        )
 
 
 # what is written down

@@ -13,6 +13,7 @@ from shadowrelay.model.peers import CopyOffer
 from shadowrelay.model.tracking import EventId
 from shadowrelay.model.values import replace
 from shadowrelay.ownership.claims import handing_over
+from shadowrelay.rules import flight
 from shadowrelay.store import promises
 from tests.kit.clock import until
 from tests.kit.ledger import a_content, an_envelope
@@ -281,7 +282,7 @@ async def test_a_copy_of_a_message_that_is_being_accepted_is_kept(tmp_path: Path
         east, west = net.nodes[EAST], net.nodes[WEST]
         await asyncio.sleep(1)
         envelope = an_envelope(arrived_at=east.clock.now())
-        east.context.attempts.begin(envelope.message_id)
+        east.context.flights.happens(envelope.message_id, flight.reserve)
         await _place(east, west, envelope)
 
         await asyncio.sleep(2 * SPAN)
@@ -330,7 +331,7 @@ async def test_a_primary_that_is_restarted_while_it_is_asked_is_asked_again(tmp_
         envelope = an_envelope(arrived_at=east.clock.now())
         await net.kill(EAST)
         east = await net.start(EAST)
-        east.context.attempts.begin(envelope.message_id)
+        east.context.flights.happens(envelope.message_id, flight.reserve)
         await _place(east, west, envelope)
         link = west.context.links[EAST]
         status, was_restarted = link.status, asyncio.Event()

@@ -7,8 +7,11 @@ from pathlib import Path
 
 from shadowrelay.model.ownership import CopyNumber, DiscardStatus, Notification, Role, StatusQuestion, Transition
 from shadowrelay.model.replies import Reply
+from shadowrelay.rules import flight
 from shadowrelay.rules.router import RECIPIENTS_PER_TRANSACTION_MAX
 from shadowrelay.store import promises
+from shadowrelay.store.commit import Promise
+from shadowrelay.store.work import UnitOfWork
 from tests.kit.clock import until
 from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes
 from tests.pipeline.scenes import HeldDot, a_waiting_message, reasons
@@ -125,9 +128,12 @@ async def test_a_forgotten_peer_that_comes_back_and_has_taken_a_message_over_is_
 async def test_a_shadow_server_whose_row_cannot_be_read_does_not_hold_its_primary_up(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST, delivery_without_lease="defer") as net:
         east, west = await a_waiting_message(net), net.nodes[WEST]
-        await west.ledger.real._writer.submit(
-            lambda work: (work.connection.exec_driver_sql("UPDATE message SET envelope = 'x'"), setattr(work, "changes_count", 1))
-        )
+
+        def damaged(work: UnitOfWork) -> None:
+            work.connection.exec_driver_sql("UPDATE message SET envelope = 'x'")
+            work.changes_count = 1
+
+        await west.ledger.real.commit(Promise(damaged))
         await west.message(east.last)
         await asyncio.sleep(1)
         assert Role.SET_ASIDE is await west.role(east.last)
@@ -210,13 +216,15 @@ async def test_an_attempt_that_began_on_what_was_read_during_the_commit_is_calle
         net.sink.answer = lambda address: Reply(451, "4.3.2", "not now")
         await east.accept()
         await asyncio.sleep(1)
-        record, attempts = partial(east.ledger.real.commit, promises.discards), east.context.attempts
+        record, flights = partial(east.ledger.real.commit, promises.discards), east.context.flights
         began: list[bool] = []
 
         async def recorded(*arguments, **named):
             transitions = await record(*arguments, **named)
-            attempts.reading()  # a read that began before the commit, and shows the message as due
-            began.append(attempts.wait(east.last, "corp.example:25") and attempts.start(east.last, "corp.example:25"))
+            flights.begin_read()  # a read that began before the commit, and shows the message as due
+            began.append(
+                flights.happens(east.last, flight.load, "corp.example:25") and flights.happens(east.last, flight.start, "corp.example:25")
+            )
             return transitions
 
         east.ledger.instead["discards"] = recorded
@@ -226,5 +234,5 @@ async def test_an_attempt_that_began_on_what_was_read_during_the_commit_is_calle
         await asyncio.sleep(0.1)
 
         assert [True] == began
-        assert attempts.is_called_off(east.last, frozenset({1}))
-        attempts.end(east.last, "corp.example:25")
+        assert flights[east.last].is_called_off(frozenset({1}))
+        flights.happens(east.last, flight.end, "corp.example:25")

@@ -346,7 +346,7 @@ async def test_offered_again_during_an_attempt_it_is_kept_at_once(tmp_path: Path
 
         edge = await net.start(EDGE, [HUB], boundary="edge", redundancy="previous-hop", routes=route_to(HUB), send=send)
         await until(edge.in_role(relayed, Role.SHADOW), HEARTBEAT)
-        is_running = hub.context.attempts.is_busy(relayed)
+        is_running = hub.context.flights[relayed].is_busy
         taken_by_next_hop.set()
         await until(edge.in_role(relayed, Role.DELIVERED), 5 * HEARTBEAT)
 

@@ -42,9 +42,7 @@ def left_over(machine: Machine) -> list[str]:
     parts = {
         "leases": context.leases._copies,
         "confirmations": context.leases._confirmed,
-        "attempts": context.attempts._running,
-        "forks that wait": context.attempts._waiting,
-        "placements": context.placements,
+        "flights": [message_id for message_id, flight in context.flights.items() if flight.is_busy or flight.is_copying],
     }
     found = [f"{len(part)} {name}: {sorted(part)[:3]}" for name, part in parts.items() if part]
     if context.budget.used:
