@@ -46,7 +46,7 @@ from shadowrelay.protocol.xshadow import (
 from shadowrelay.rules.placement import LARGE_OCTETS
 from shadowrelay.smtp.client import Opened
 from shadowrelay.smtp.client_session import ENHANCED, SERVICE_CLOSING, Pipeline, RawReply, SessionBroken
-from shadowrelay.smtp.deliverer import BLOCK_OCTETS, opened
+from shadowrelay.smtp.outgoing_message import BLOCK_OCTETS, opened
 
 CHUNK_OCTETS = 64 * 1024  # each is answered, so that both sides see progress this often
 COMMAND_NOT_IMPLEMENTED, PARAMETER_NOT_KNOWN, TOO_LARGE = 502, 555, 552  # docs/protocol.md, section 13

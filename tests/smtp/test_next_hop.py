@@ -16,7 +16,8 @@ from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import replace
 from shadowrelay.smtp.client import ConnectOptions, TlsUse, open_session
 from shadowrelay.smtp.data import DotStuffer, stuffed_with_end
-from shadowrelay.smtp.deliverer import DeliveryTransaction, Limits, OutgoingMessage, Unfinished
+from shadowrelay.smtp.delivery_transaction import DeliveryTransaction, Unfinished
+from shadowrelay.smtp.outgoing_message import Limits, OutgoingMessage
 from shadowrelay.smtp.tls import opportunistic_context
 from tests.kit.clock import PATIENCE_SECONDS, until
 from tests.kit.ledger import a_content, a_spooled_content, an_envelope

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from shadowrelay.model.replies import DeliveryError, LeaseTooShort
 from shadowrelay.model.routing import HostPort
 from shadowrelay.smtp.client import ConnectOptions, Opened, open_session
-from shadowrelay.smtp.deliverer import DeliveryTransaction, Limits, OutgoingMessage, Unfinished
+from shadowrelay.smtp.delivery_transaction import DeliveryTransaction, Unfinished
+from shadowrelay.smtp.outgoing_message import Limits, OutgoingMessage
 from tests.kit.ledger import a_content, an_envelope
 from tests.kit.smtp_servers import ScriptedServer, serving
 
