@@ -31,7 +31,6 @@ from shadowrelay.smtp import next_hop_rules as rules
 from shadowrelay.smtp.client import ConnectOptions, Opened, TlsUse, open_session
 from shadowrelay.smtp.client_session import CONNECTION_FAILED, SERVICE_CLOSING, SessionBroken
 from shadowrelay.smtp.delivery_transaction import (
-    CONTENT_UNREADABLE,
     NOT_FOR_THIS_SERVER,
     DeliveryTransaction,
     Unfinished,
@@ -42,7 +41,7 @@ from shadowrelay.smtp.mta_sts import MtaSts
 from shadowrelay.smtp.next_hop_questions import NextHopQuestions
 from shadowrelay.smtp.next_hop_sessions import ADDRESSES_MAX, AddressSessions, NoSession, Opening, Sessions
 from shadowrelay.smtp.next_hops import NextHopHost, NextHops
-from shadowrelay.smtp.outgoing_message import Limits, OutgoingMessage
+from shadowrelay.smtp.outgoing_message import CONTENT_UNREADABLE, NEEDS_BINARYMIME, Limits, OutgoingMessage
 from shadowrelay.smtp.resolver import MAIL_LOOP, NO_USABLE_EXCHANGE, Exchange, MailResolver
 from shadowrelay.smtp.route_sessions import RouteSessions
 from shadowrelay.smtp.whose_mail import name_client
@@ -153,6 +152,7 @@ class SmtpDeliverer:
         concurrency_per_destination: int,
         connection_inactivity_timeout: timedelta,
         sends_8bit: bool = True,
+        sends_chunks: bool = True,
         is_own: Callable[[HostPort], bool] = lambda host: False,
         unused_session_timeout: timedelta = timedelta(seconds=UNUSED_SECONDS),
         limits: Limits = Limits(),  # noqa: B008 - immutable
@@ -174,7 +174,7 @@ class SmtpDeliverer:
         self._sessions = Sessions(unused_seconds, options.connect_seconds, is_by_name=is_by_name, sessions_max=sessions_max)
         self._next_hops = NextHops(resolver, self._sessions, mx_port, shuffle, names, is_own, policies)
         self.questions = NextHopQuestions(self._next_hops, self._sessions, self._open, concurrency_per_destination)
-        self._sends_8bit = sends_8bit
+        self._sends_8bit, self._sends_chunks = sends_8bit, sends_chunks
         self._concurrency = concurrency_per_destination
         self._limits = limits.within(inactivity_seconds)
         self._log = structlog.get_logger().bind()
@@ -220,7 +220,7 @@ class SmtpDeliverer:
         try:
             return course.is_over(target, await self._try(target, course, is_patient=is_patient))
         except PermanentDeliveryError as error:
-            if error.reply not in DECIDED_HERE:
+            if error.reply not in DECIDED_HERE and not error.reply.text.startswith(NEEDS_BINARYMIME.text):
                 raise
             course.unfit = error.reply, error.server
             return False
@@ -325,6 +325,7 @@ class SmtpDeliverer:
             job.reply_seconds,
             job.handling,
             may_send_8bit=job.destination.inside_boundary or self._sends_8bit,
+            may_send_chunks=self._sends_chunks and address.takes_chunks,
         )
         answers_before = session.pipeline.answers_count
         transaction = DeliveryTransaction(session, work)
@@ -361,6 +362,10 @@ class SmtpDeliverer:
         except BaseException:
             address.drop(session)
             raise
+        if transaction.is_bdat_unknown and may_replace:  # something between us has another opinion than the server
+            address.takes_chunks = False
+            address.drop(session)
+            return None
         replies = transaction.replies
         worst = next(iter(replies.values())) if len(replies) == 1 else min(replies.values(), key=lambda reply: reply.code)
         is_kept = self._put_back(address, session, worst)

@@ -1,9 +1,11 @@
-"""One SMTP transaction with a next hop, from MAIL to the reply to the content. RFC 5321 4.1.1, 4.5.3.2; RFC 2920.
+"""One SMTP transaction with a next hop, from MAIL to the reply to the content. RFC 5321 4.1.1, 4.5.3.2; RFC 2920, RFC 3030.
 
 The rules here:
 
-- Use only extensions that the next hop offers. Change the content by dot-stuffing only. Send the final dot only if `may_end_data`
-  returns True. A reply that makes no sense ends the session as a transient failure.
+- Use only extensions that the next hop offers. Change the content by dot-stuffing only, and binary content as `protocol.conversion` does.
+- Send the final dot, or the last chunk, only if `may_end_data` returns True. A reply that makes no sense ends the session as a transient
+  failure.
+- Where CHUNKING is offered the content goes by BDAT, whose octets are counted: no dot is stuffed, and nothing in it can end it.
 - Each step that writes content runs in `with work.handling()`; no step that waits does.
 """
 
@@ -17,10 +19,11 @@ from shadowrelay.model.numbers import decimal
 from shadowrelay.model.replies import LeaseTooShort, PermanentDeliveryError, Reply, TransientDeliveryError
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.protocol.fields import format_mail, format_rcpt
+from shadowrelay.protocol.line_ends import LineEnds
 from shadowrelay.smtp.client import Opened
 from shadowrelay.smtp.client_session import BROKEN_REPLY, SERVICE_CLOSING, RawReply, SessionBroken, failure
-from shadowrelay.smtp.data import DotStuffer, stuffed_with_end
-from shadowrelay.smtp.outgoing_message import BLOCK_OCTETS, NEEDS_NOTHING, Needs, OutgoingMessage, needs_of_file, opened
+from shadowrelay.smtp.data import BARE_LINE_END, DotStuffer, check_line_ends, stuffed_with_end
+from shadowrelay.smtp.outgoing_message import BLOCK_OCTETS, CONTENT_UNREADABLE, Blocks, Form, OutgoingMessage, form_for
 
 RSET = b"RSET\r\n"
 TOO_MANY_RECIPIENTS_552, TLS_DEMANDED, LOGIN_REFUSED = 552, 530, 535  # to RCPT; RFC 3207 4; RFC 4954 6
@@ -30,7 +33,8 @@ TOO_LARGE = Reply(552, "5.3.4", "The message is larger than the next hop takes")
 NEEDS_8BITMIME = Reply(554, "5.6.3", "The content is 8-bit and the next hop does not offer 8BITMIME")  # RFC 6152 3
 NEEDS_SMTPUTF8 = Reply(550, "5.6.7", "The message needs SMTPUTF8 and the next hop does not offer it")  # RFC 6531 3.5
 BAD_ENVELOPE = Reply(554, "5.5.2", "The envelope cannot be written as SMTP commands")
-CONTENT_UNREADABLE = Reply(451, "4.3.0", "The stored content cannot be read")
+UNKNOWN_COMMAND = (500, 502)
+NOTHING_ASKED = RawReply(0, ("",))
 NOT_FOR_THIS_SERVER = (TOO_LARGE, NEEDS_8BITMIME, NEEDS_SMTPUTF8)  # another one may take it
 
 
@@ -52,6 +56,7 @@ class DeliveryTransaction:
     replies: dict[int, Reply] = field(default_factory=dict)
     accepted: list[int] = field(default_factory=list)
     dot_sent: bool = False
+    is_bdat_unknown: bool = False  # the server offers CHUNKING, and knows no BDAT
     _is_clean: bool = False  # the session can start another MAIL
     _lease_timer: asyncio.TimerHandle | None = None
 
@@ -63,13 +68,16 @@ class DeliveryTransaction:
         """
         try:
             self._is_clean = True
-            mail, rcpts = self._commands(await self._needs())
+            form = await form_for(self.work, self.session.extensions, self.session.server)
+            is_chunked = self.work.may_send_chunks and "chunking" in self.session.extensions
+            mail, rcpts = self._commands(form)
             self._is_clean = False
             self.session.messages_count += 1
             announce = self._announce_at_once if "pipelining" in self.session.extensions else self._announce_one_by_one
-            if not await announce(mail, rcpts):
+            if not await announce(mail, rcpts, is_chunked=is_chunked):
                 return
-            answer = await self._content()
+            answer = await (self._chunks(form) if is_chunked else self._content(form))
+            self.is_bdat_unknown = is_chunked and answer.code in UNKNOWN_COMMAND
         except SessionBroken as error:
             raise Unfinished(error, dot_sent=self.dot_sent) from error
         except BaseException:
@@ -80,13 +88,13 @@ class DeliveryTransaction:
         for ordinal in self.accepted:
             self.replies[ordinal] = answer.reply
 
-    async def _announce_at_once(self, mail: bytes, rcpts: Sequence[bytes]) -> bool:
-        """Send MAIL, RCPT and DATA. True: the content may follow. False: no recipient was accepted."""
+    async def _announce_at_once(self, mail: bytes, rcpts: Sequence[bytes], *, is_chunked: bool) -> bool:
+        """Send MAIL, RCPT and DATA (not if `is_chunked`). True: the content may follow. False: no recipient was accepted."""
         pipeline, limits = self.session.pipeline, self.work.limits
-        pipeline.write(b"".join((mail, *rcpts, b"DATA\r\n")), len(rcpts) + 2)
+        pipeline.write(b"".join((mail, *rcpts, b"" if is_chunked else b"DATA\r\n")), len(rcpts) + (1 if is_chunked else 2))
         try:
             answers = await pipeline.answers(len(rcpts) + 1, limits.command)
-            data = await pipeline.answer(limits.data)
+            data = NOTHING_ASKED if is_chunked else await pipeline.answer(limits.data)
         except SessionBroken:
             self._note_early_refusals(pipeline.taken())
             raise
@@ -101,14 +109,14 @@ class DeliveryTransaction:
             else:
                 self._note_recipient(ordinal, answer)
         if self.accepted:
-            return data.code == 354 or await self._may_follow(data)
+            return is_chunked or data.code == 354 or await self._may_follow(data)
         if data.code == 354:  # RFC 2920 3.1: the client must still end the content
             await self._settle(b".\r\n", limits.dot)
         else:
             await self._settle(RSET, limits.command)
         return False
 
-    async def _announce_one_by_one(self, mail: bytes, rcpts: Sequence[bytes]) -> bool:
+    async def _announce_one_by_one(self, mail: bytes, rcpts: Sequence[bytes], *, is_chunked: bool) -> bool:
         pipeline, limits = self.session.pipeline, self.work.limits
         pipeline.write(mail, 1)
         answer = await pipeline.answer(limits.command)
@@ -121,6 +129,8 @@ class DeliveryTransaction:
         if not self.accepted:
             await self._settle(RSET, limits.command)
             return False
+        if is_chunked:
+            return True
         pipeline.write(b"DATA\r\n", 1)
         return await self._may_follow(await pipeline.answer(limits.data))
 
@@ -188,39 +198,24 @@ class DeliveryTransaction:
 
     # what goes out
 
-    async def _needs(self) -> Needs:
-        """By the octets, not by what a client declared. A file is read only if its declaration needs what is not offered."""
-        work, offered = self.work, self.session.extensions
-        envelope, content = work.envelope, work.content
-        if content.data is not None:
-            if content.data.isascii() and work.prefix.isascii():
-                return NEEDS_NOTHING
-            header = content.data[: content.data.find(b"\r\n\r\n")]
-            return Needs(is_8bit=True, has_utf8_header=not (header.isascii() and work.prefix.isascii()))
-        declared = Needs(envelope.body is BodyType.EIGHT_BIT_MIME, envelope.smtputf8)
-        if (declared.is_8bit and "8bitmime" not in offered) or (declared.has_utf8_header and "smtputf8" not in offered):
-            try:
-                return await asyncio.to_thread(needs_of_file, content, work.prefix)
-            except OSError as error:
-                raise TransientDeliveryError(CONTENT_UNREADABLE, self.session.server) from error
-        return declared
-
-    def _commands(self, needs: Needs) -> tuple[bytes, list[bytes]]:
+    def _commands(self, form: Form) -> tuple[bytes, list[bytes]]:
         """Raises PermanentDeliveryError if the next hop does not offer an extension that the message needs."""
         work, offered, server = self.work, self.session.extensions, self.session.server
-        envelope = work.envelope
-        if 0 < (decimal(offered.get("size", "")) or 0) < work.size:  # RFC 1870 3: 0 is no limit
+        envelope, needs = work.envelope, form.needs
+        if 0 < (decimal(offered.get("size", "")) or 0) < form.size:  # RFC 1870 3: 0 is no limit
             raise PermanentDeliveryError(TOO_LARGE, server)
-        if needs.is_8bit and "8bitmime" not in offered and not work.may_send_8bit:
+        if needs.is_8bit and "8bitmime" not in offered and not (work.may_send_8bit or needs.is_binary):
             raise PermanentDeliveryError(NEEDS_8BITMIME, server)
         if envelope.smtputf8 and "smtputf8" not in offered:
             if needs.has_utf8_header or self._has_utf8_address():
                 raise PermanentDeliveryError(NEEDS_SMTPUTF8, server)
             envelope = replace(envelope, smtputf8=False)
-        dsn = "dsn" in offered
-        extra = "BODY=8BITMIME" if needs.is_8bit and "8bitmime" in offered and envelope.body is not BodyType.EIGHT_BIT_MIME else ""
+        if envelope.body is BodyType.BINARY_MIME and not needs.is_binary:
+            envelope = replace(envelope, body=BodyType.EIGHT_BIT_MIME if needs.is_8bit else BodyType.SEVEN_BIT)
+        dsn, has_body = "dsn" in offered, "8bitmime" in offered or needs.is_binary
+        extra = "BODY=8BITMIME" if needs.is_8bit and has_body and envelope.body is BodyType.SEVEN_BIT else ""
         try:
-            mail = format_mail(envelope, work.size if "size" in offered else None, extra=extra, dsn=dsn, body="8bitmime" in offered)
+            mail = format_mail(envelope, form.size if "size" in offered else None, extra=extra, dsn=dsn, body=has_body)
             rcpts = [f"RCPT {format_rcpt(envelope.recipients[ordinal - 1], dsn=dsn)}\r\n".encode() for ordinal in work.ordinals]
             return f"MAIL {mail}\r\n".encode(), rcpts
         except ValueError as error:  # control characters, lone surrogates
@@ -231,23 +226,93 @@ class DeliveryTransaction:
         addresses = [envelope.sender, *(envelope.recipients[ordinal - 1].address for ordinal in self.work.ordinals)]
         return not all(map(str.isascii, addresses))
 
-    async def _content(self) -> RawReply:
+    async def _content(self, form: Form) -> RawReply:
         """Send the content and the dot, and return the reply."""
-        work, pipeline, data = self.work, self.session.pipeline, self.work.content.data
-        end = b"" if data is not None else await self._stream()
+        work, data = self.work, form.data
+        end = b"" if data is not None else await self._stream(form)
         with work.handling():
             if data is not None:
                 end = stuffed_with_end(work.prefix + data if work.prefix else data, self.session.server)
-            if not work.may_end_data():
-                pipeline.abort()
-                raise LeaseTooShort(f"{self.session.server}: final dot not sent")
-            self.dot_sent = True
-            pipeline.write(end, 1)
-        left = work.reply_seconds()
-        answer = (await pipeline.answers(1, work.limits.dot))[0] if left >= work.limits.dot else await self._reply_while_leased(left)
+            self._end(end, 1)
+        return await self._final_reply()
+
+    def _end(self, octets: bytes, replies_count: int) -> None:
+        """Write the end of the content: from here on the server may have the message. Raises: LeaseTooShort."""
+        if not self.work.may_end_data():
+            self.session.pipeline.abort()
+            raise LeaseTooShort(f"{self.session.server}: final dot not sent")
+        self.dot_sent = True
+        self.session.pipeline.write(octets, replies_count)
+
+    async def _final_reply(self) -> RawReply:
+        pipeline, limit, left = self.session.pipeline, self.work.limits.dot, self.work.reply_seconds()
+        answer = (await pipeline.answers(1, limit))[0] if left >= limit else await self._reply_while_leased(left)
         if 300 <= answer.code < 400:
             raise self._out_of_place(answer)
         return answer
+
+    async def _chunks(self, form: Form) -> RawReply:
+        """Send the content by BDAT, and return the reply to it: that to the last chunk, or to the first one that is refused."""
+        work, pipeline = self.work, self.session.pipeline
+        if form.data is not None:
+            with work.handling():
+                data = work.prefix + form.data if work.prefix else form.data
+                if not form.needs.is_binary:
+                    check_line_ends(data, self.session.server)
+                    data = data if data.endswith(b"\r\n") else data + b"\r\n"
+                self._end(b"BDAT %d LAST\r\n" % len(data) + data, 1)
+            return await self._final_reply()
+        sent_count, chunk = 0, work.prefix
+        line_ends = LineEnds()
+        try:
+            with Blocks(work, form) as blocks:
+                while block := await blocks.read():
+                    if len(chunk) >= BLOCK_OCTETS:  # the last chunk is sent by itself, when it is known to be the last one
+                        with work.handling():
+                            pipeline.write(b"BDAT %d\r\n" % len(chunk) + chunk, 1)
+                        sent_count, chunk = sent_count + 1, b""
+                        await pipeline.drain(work.limits.block)
+                        if pipeline.has_refusal():
+                            break
+                    if not form.needs.is_binary:
+                        line_ends.take(block)
+                    chunk += block
+        except OSError as error:
+            raise TransientDeliveryError(CONTENT_UNREADABLE, self.session.server) from error
+        if not line_ends.are_right:
+            raise PermanentDeliveryError(BARE_LINE_END, self.session.server)
+        with work.handling():
+            if not form.needs.is_binary and not chunk.endswith(b"\r\n"):
+                chunk += b"\r\n"
+            data = b"BDAT %d LAST\r\n" % len(chunk) + chunk
+        if sent_count and (refusal := await self._refusal_of_chunks(sent_count)) is not None:
+            return refusal
+        with work.handling():
+            self._end(data, 1)
+        return await self._final_reply()
+
+    async def _refusal_of_chunks(self, count: int) -> RawReply | None:
+        """The first refusal among the replies to so many chunks; the session can be used again. RFC 3030 2: nothing is taken then."""
+        answers = await self.session.pipeline.answers(count, self.work.limits.block)
+        refusal = next((answer for answer in answers if not self._is_positive(answer)), None)
+        if refusal is not None:
+            await self._settle(RSET, self.work.limits.command)
+        return refusal
+
+    async def _stream(self, form: Form) -> bytes:
+        """Send all but the end of the content, which is returned."""
+        pipeline, handling = self.session.pipeline, self.work.handling
+        stuffer = DotStuffer(self.session.server)
+        pipeline.write(stuffer.feed(self.work.prefix), 0)
+        try:
+            with Blocks(self.work, form) as blocks:
+                while block := await blocks.read():
+                    with handling():
+                        pipeline.write(stuffer.feed(block), 0)
+                    await pipeline.drain(self.work.limits.block)
+        except OSError as error:
+            raise TransientDeliveryError(CONTENT_UNREADABLE, self.session.server) from error
+        return stuffer.end()
 
     async def _reply_while_leased(self, left: float) -> RawReply:
         """The reply to the dot: wait up to ten minutes (RFC 5321 4.5.3.2.6), but no longer than the leases last, which peers renew
@@ -264,21 +329,6 @@ class DeliveryTransaction:
             self._lease_timer = asyncio.get_running_loop().call_later(left, self._look_at_leases)
         else:
             self.session.pipeline.give_up()
-
-    async def _stream(self) -> bytes:
-        """Send all but the end of the content, which is returned."""
-        pipeline, handling = self.session.pipeline, self.work.handling
-        stuffer = DotStuffer(self.session.server)
-        pipeline.write(stuffer.feed(self.work.prefix), 0)
-        try:
-            with opened(self.work.content) as file:
-                while block := await asyncio.to_thread(file.read, BLOCK_OCTETS):
-                    with handling():
-                        pipeline.write(stuffer.feed(block), 0)
-                    await pipeline.drain(self.work.limits.block)
-        except OSError as error:
-            raise TransientDeliveryError(CONTENT_UNREADABLE, self.session.server) from error
-        return stuffer.end()
 
 
 def raised(unfinished: Unfinished, server: str) -> TransientDeliveryError:

@@ -127,7 +127,7 @@ class ScriptedServer:
             words = line.upper().split(" ", 2)
             verb = " ".join(words[:2]) if words[:2] in (["XSHADOW", "ENVELOPE"], ["XSHADOW", "COMMIT"]) else words[0]
             if verb == "BDAT":
-                session.blocks.append(await reader.readexactly(int(words[1])))
+                session.blocks.append(await reader.readexactly(int(words[1].split()[0])))
             elif line.upper().startswith("XQDISCARD STATUS BDAT "):
                 session.blocks.append(await reader.readexactly(int(line.rsplit(" ", 1)[1])))
             elif verb == "EHLO":
@@ -137,6 +137,11 @@ class ScriptedServer:
             said = await self._reply(verb, session, self._default(verb), reader)
             if not said or verb == "QUIT":
                 return
+            if verb == "BDAT" and line.upper().endswith(" LAST") and said.startswith("2"):
+                session.content = b"".join(session.blocks)
+                self.messages.append(session.content)
+            if verb in ("MAIL", "RSET") or line.upper().endswith(" LAST"):
+                session.blocks = []
             if verb == "RCPT" and said.startswith("2"):
                 session.recipients.append(session.address)
             if verb == "DATA" and said.startswith("354"):

@@ -103,6 +103,7 @@ NOT_OFFERED = [
     ("utf8 sender", (), {"sender": "ä@a.example", "smtputf8": True}, BODY, NO_UTF8),
     ("utf8 header", ("8BITMIME",), {"smtputf8": True}, b"Subject: \xc3\xa4\r\n\r\nx\r\n", NO_UTF8),
     ("bare LF", (), {}, b"a\n.\r\nMAIL FROM:<x>\r\n", "554 5.6.0 The content has a CR or LF that is not a line end"),
+    ("bare LF in chunks", ("CHUNKING",), {}, b"a\n.\r\nMAIL FROM:<x>\r\n", "554 5.6.0 The content has a CR or LF that is not a line end"),
     ("bare CR", (), {}, b"a\r.\r\n", "554 5.6.0 The content has a CR or LF that is not a line end"),
     ("injection", (), {"sender": "a\r\nDATA"}, BODY, "554 5.5.2 The envelope cannot be written as SMTP commands"),
 ]
