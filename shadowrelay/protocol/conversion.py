@@ -22,6 +22,7 @@ LINE_OCTETS_MAX = 1_000  # RFC 5321 4.5.3.1.6, with CRLF: a longer line may be b
 HEADER_OCTETS_MAX = 256 * 1024  # of one part
 DEPTH_MAX = 30
 PARTS_MAX = 2_000
+DELIMITERS_MAX = 20_000  # lines that begin like one, in one multipart
 BLOCK_OCTETS = 1024 * 1024
 LINE_INPUT, LINE_OUTPUT = 57, 76  # octets in a line of base64, and its characters. RFC 2045 6.8
 ENCODED_AT_ONCE = LINE_INPUT * 4_096
@@ -238,8 +239,11 @@ def _delimiters(boundary: str, content: Octets, start: int, end: int) -> Iterato
     """RFC 2046 5.1.1"""
     begin = b"\r\n--" + boundary.encode("latin-1", "replace")
     at = start
-    search = at - 2  # the CRLF before may end the header, or the delimiter before
+    search, count = at - 2, 0  # the CRLF before may end the header, or the delimiter before
     while (found := content.find(begin, search, end)) >= 0:
+        count += 1
+        if count > DELIMITERS_MAX:
+            raise NotConvertible("it has too many parts")
         rest = content[found + len(begin) : min(found + len(begin) + LINE_OCTETS_MAX, end)]
         line = _REST_OF_DELIMITER.match(rest)
         if line is None or (line.end() == len(rest) and not rest.endswith(b"\n") and found + len(begin) + len(rest) < end):

@@ -279,16 +279,14 @@ class DeliveryTransaction:
                     chunk += block
         except OSError as error:
             raise TransientDeliveryError(CONTENT_UNREADABLE, self.session.server) from error
-        if not line_ends.are_right:
+        if sent_count and (refusal := await self._refusal_of_chunks(sent_count)) is not None:
+            return refusal
+        if not line_ends.are_right:  # known only now: where a chunk was refused, the rest was not read
             raise PermanentDeliveryError(BARE_LINE_END, self.session.server)
         with work.handling():
             if not form.needs.is_binary and not chunk.endswith(b"\r\n"):
                 chunk += b"\r\n"
-            data = b"BDAT %d LAST\r\n" % len(chunk) + chunk
-        if sent_count and (refusal := await self._refusal_of_chunks(sent_count)) is not None:
-            return refusal
-        with work.handling():
-            self._end(data, 1)
+            self._end(b"BDAT %d LAST\r\n" % len(chunk) + chunk, 1)
         return await self._final_reply()
 
     async def _refusal_of_chunks(self, count: int) -> RawReply | None:

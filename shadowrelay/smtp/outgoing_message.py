@@ -135,12 +135,15 @@ class FileOctets:
 
     def __init__(self, file: FileIO, size: int) -> None:
         self._number, self._size = file.fileno(), size
+        self._begin, self._block = 0, b""  # read last by `find`
 
     def __len__(self) -> int:
         return self._size
 
     def __getitem__(self, place: slice, /) -> bytes:
         start, end, _ = place.indices(self._size)
+        if self._begin <= start and end <= self._begin + len(self._block):
+            return self._block[start - self._begin : end - self._begin]
         blocks = []
         while start < end:
             if not (block := os.pread(self._number, end - start, start)):
@@ -152,10 +155,13 @@ class FileOctets:
     def find(self, wanted: bytes, start: int, end: int, /) -> int:
         """See `conversion.Octets`."""
         while start + len(wanted) <= end:
-            block = self[start : min(start + BLOCK_OCTETS, end)]
-            if (found := block.find(wanted)) >= 0:
-                return start + found
-            start += len(block) - len(wanted) + 1
+            if not self._begin <= start <= self._begin + len(self._block) - len(wanted):
+                block = self[start : start + BLOCK_OCTETS]
+                self._begin, self._block = start, block
+            last = min(end - self._begin, len(self._block))
+            if (found := self._block.find(wanted, start - self._begin, last)) >= 0:
+                return self._begin + found
+            start = self._begin + last - len(wanted) + 1
         return -1
 
 

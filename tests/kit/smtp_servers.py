@@ -34,6 +34,7 @@ class Session:
     writer: asyncio.StreamWriter
     lines: list[str] = field(default_factory=list)
     blocks: list[bytes] = field(default_factory=list)  # of BDAT
+    blocks_before: int = 0  # the last MAIL
     recipients: list[str] = field(default_factory=list)
     content: bytes = b""
     client: str = ""
@@ -138,10 +139,10 @@ class ScriptedServer:
             if not said or verb == "QUIT":
                 return
             if verb == "BDAT" and line.upper().endswith(" LAST") and said.startswith("2"):
-                session.content = b"".join(session.blocks)
+                session.content = b"".join(session.blocks[session.blocks_before :])
                 self.messages.append(session.content)
-            if verb in ("MAIL", "RSET") or line.upper().endswith(" LAST"):
-                session.blocks = []
+            if verb == "MAIL":
+                session.blocks_before = len(session.blocks)
             if verb == "RCPT" and said.startswith("2"):
                 session.recipients.append(session.address)
             if verb == "DATA" and said.startswith("354"):

@@ -134,6 +134,19 @@ async def test_binary_content_goes_in_base64_to_who_takes_nothing_else(extension
     assert "BODY" not in mail
 
 
+@pytest.mark.parametrize("size", [0, 5_000, 900_000])
+async def test_a_large_multipart_in_a_file_is_converted_part_by_part(size: int, tmp_path: Path) -> None:
+    parts = [bytes(range(256)) * (size // 256) + b"\n--b\r\n--bb" + b"x" * number for number in range(5)]
+    body = b"".join(b"\r\n--b\r\nContent-Type: image/png\r\n\r\n" + part for part in parts)
+    data = b"MIME-Version: 1.0\r\nContent-Type: multipart/mixed; boundary=b\r\n" + body + b"\r\n--b--\r\n"
+    server = ScriptedServer(extensions=CHUNKING)
+
+    result = await run(server, some_work(spooled=a_spooled_content(tmp_path, data), body=BodyType.BINARY_MIME))
+
+    assert result.error is None
+    assert parts == [part.get_payload(decode=True) for part in email.message_from_bytes(server.messages[0]).get_payload()]
+
+
 @pytest.mark.parametrize("data", [SIGNED, b"X: \r\n\r\n".replace(b"X", b"\xff") + b"\n"])
 async def test_what_has_no_form_in_lines_is_returned_and_never_sent(data: bytes) -> None:
     server = ScriptedServer(extensions=CHUNKING)
@@ -166,7 +179,7 @@ async def test_a_refused_chunk_is_the_reply_and_nothing_of_it_is_taken(
 
     result = await run(server, some_work(spooled=a_spooled_content(tmp_path, data)))
 
-    assert {1: refusal} == result.replies
+    assert {1: refusal} == result.replies, result.error
     assert [] == server.messages
     if chunk < 11:
         assert "RSET" in server.lines
