@@ -382,6 +382,10 @@ class Ledger(Protocol):
         """For each server, how many unfinished primary messages have it on their list."""
         ...
 
+    async def discard_counts(self) -> Mapping[ServerName, int]:
+        """For each server, how many discard notifications it has not fetched yet."""
+        ...
+
     async def lone_messages(self, living: Collection[ServerName]) -> LoneMessages:
         """How many unfinished primary messages lack copies; `living`: the peers that are heard now."""
         ...

@@ -349,6 +349,8 @@ class PeerView:
     takes_copies: Takes = Takes.NO
     domains: tuple[str, ...] = ()  # its labels of failure_domains
     shared_fate: str = ""  # what it shares with this node: machine, or labels of failure_domains
+    machine: str = ""  # as its sessions told, see `model.fate`
+    discards_count: int = 0  # discard notifications that it has not fetched yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,3 +383,5 @@ class NodeView:
     new_mail: NextMessage
     safety_net_complete_since: datetime | None = None  # what was delivered before was dropped to make room; None: nothing was
     untold: Untold | None = None  # for longer than a heartbeat
+    machine: str = ""  # see `model.fate`
+    domains: tuple[str, ...] = ()  # labels of failure_domains

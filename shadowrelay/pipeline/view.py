@@ -311,6 +311,7 @@ class View:
         for group in groups:
             held[group.primary] = held.get(group.primary, 0) + group.count
         held_by = await context.ledger.listed_counts()
+        discards = await context.ledger.discard_counts()
         views = []
         for server, state in context.peers.states.items():
             left, takes = context.leases.server_left(server), context.peers.takes_copies(server)
@@ -337,6 +338,8 @@ class View:
                     takes_copies=takes,
                     shared_fate=context.peers.fates.in_words(server),
                     domains=context.peers.fates.told(server).domains,
+                    machine=context.peers.fates.told(server).machine,
+                    discards_count=discards.get(server, 0),
                 )
             )
         forgotten = {row.server: row.is_forgotten for row in await context.ledger.peers()}
@@ -415,6 +418,8 @@ class View:
             new_mail=self.new_mail(),
             safety_net_complete_since=context.safety_net_complete_since,
             untold=await self.untold(),
+            machine=context.peers.fates.mine.machine,
+            domains=context.peers.fates.mine.domains,
         )
 
     def _state(self) -> str:

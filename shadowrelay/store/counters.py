@@ -93,6 +93,15 @@ def discards(connection: Connection, asker: str, databases: Iterable[str]) -> in
     return sum(int(count or 0) for count in counts)
 
 
+def discards_by_asker(connection: Connection) -> dict[ServerName, int]:
+    """Notifications that each asker has not fetched yet, of all its databases."""
+    found: dict[ServerName, int] = {}
+    for name, _, count, _ in of_kind(connection, DISCARD):
+        asker = ServerName(name.partition(" ")[0])
+        found[asker] = found.get(asker, 0) + count
+    return found
+
+
 def submission(connection: Connection) -> int:
     """Messages in Submission."""
     return max(int(connection.scalar(SELECT_ONE, {"kind": SUBMISSION, "name": ""}) or 0), 0)

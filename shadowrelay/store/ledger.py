@@ -447,6 +447,9 @@ class SqliteLedger:
     async def listed_counts(self) -> Mapping[ServerName, int]:
         return await self._readers.ask(counters.listed)
 
+    async def discard_counts(self) -> Mapping[ServerName, int]:
+        return await self._readers.ask(counters.discards_by_asker)
+
     async def lone_messages(self, living: Collection[ServerName]) -> LoneMessages:
         return await self._readers.ask(partial(lone_messages.lone_messages, living=living))
 
