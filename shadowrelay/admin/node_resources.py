@@ -129,7 +129,8 @@ class UntoldResource(ApiResource):
 
 
 class NodeResource(ApiResource):
-    """Identity, queue database and effective settings of a node."""
+    """Identity, queue database and effective settings of a node. `machine` is the same for all nodes that run on one, empty if it is not
+    known; `is_witness`: it has no clients."""
 
     name: str
     site: str
@@ -149,6 +150,7 @@ class NodeResource(ApiResource):
     untold: UntoldResource | None
     machine: str
     domains: list[str]
+    is_witness: bool
 
 
 class MeterResource(ApiResource):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from shadowrelay.cluster.answers import NodeAnswer
-from shadowrelay.cluster.overview import look, summary
+from shadowrelay.cluster.overview import MACHINE_DIGITS, look, summary
 from shadowrelay.cluster.words import counted, duration
 from shadowrelay.model.readiness import NewMail
 
@@ -104,8 +104,9 @@ def _node(row: Json, found: Json) -> Json:
     return {
         "name": node["name"],
         "site": node["site"],
-        "machine": node.get("machine", ""),
+        "machine": node.get("machine", "")[:MACHINE_DIGITS],
         "domains": list(node.get("domains", ())),
+        "is_witness": bool(node.get("is_witness")),
         "tone": tone,
         "word": node["state"],
         "is_here": True,
@@ -211,9 +212,10 @@ def _empty(name: str, views: Sequence[tuple[str, Json]]) -> Json:
     return {
         "name": name,
         "site": next((peer["site"] for _, peer in views), ""),
-        "machine": next((machine for _, peer in views if (machine := peer.get("machine", ""))), ""),
+        "machine": next((machine for _, peer in views if (machine := peer.get("machine", "")[:MACHINE_DIGITS])), ""),
         "domains": next((list(domains) for _, peer in views if (domains := peer.get("domains"))), []),
         "pressure": None,
+        "is_witness": False,
         "takes_over_in_seconds": None,
         "is_here": False,
         "version": "",
@@ -236,5 +238,5 @@ def _by_site(nodes: Sequence[Json]) -> list[Json]:
         machines: dict[str, list[Json]] = {}
         for node in sorted((one for one in nodes if one["site"] == name), key=lambda one: str(one["name"])):
             machines.setdefault(node["machine"] or node["name"], []).append(node)
-        found.append({"name": name, "machines": [{"name": key[:8], "nodes": its} for key, its in machines.items()]})
+        found.append({"name": name, "machines": [{"name": key, "nodes": its} for key, its in machines.items()]})
     return found

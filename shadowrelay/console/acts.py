@@ -190,12 +190,18 @@ def _resubmitted(client: NodeClient, _on: str, fields: Fields, _by: str) -> str:
     return f"request {made['number']} is {made['state']}"
 
 
+def _number(on: str) -> int:
+    if not (on.isascii() and on.isdigit() and len(on) < 19):
+        raise NodeError(f"{on[:100]!r} is no number of a request", HTTPStatus.BAD_REQUEST)
+    return int(on)
+
+
 def _changed(verb: str) -> Act:
     """Of a request to resubmit."""
     return Act(
         f"{verb.capitalize()} this request",
         f"{{node}} will {verb} resubmit request {{on}}.",
-        lambda client, on, _, by: f"request {client.change_request(int(on), verb)['number']}: {verb}d",
+        lambda client, on, _, by: f"request {client.change_request(_number(on), verb)['number']}: {verb}d",
         undo={"disable": "request-enable", "enable": "request-disable"}.get(verb, ""),
     )
 

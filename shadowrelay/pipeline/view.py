@@ -420,6 +420,7 @@ class View:
             untold=await self.untold(),
             machine=context.peers.fates.mine.machine,
             domains=context.peers.fates.mine.domains,
+            is_witness=context.settings.is_witness,
         )
 
     def _state(self) -> str:
