@@ -285,13 +285,17 @@ def add_acts(application: FastAPI, desk: Desk) -> None:
     """`/act`."""
     router = APIRouter(include_in_schema=False, route_class=page_route(desk))
 
-    async def asked(session: ConsoleSession, nodes: Sequence[str], question: Callable[[NodeClient], Any]) -> list[tuple[str, Any]]:
-        """By each node, or why not."""
+    async def asked(
+        session: ConsoleSession, nodes: Sequence[str], question: Callable[[NodeClient], Any], *, is_look: bool = False
+    ) -> list[tuple[str, Any]]:
+        """By each node, or why not. Raises: NodeError if the only one cannot be looked at."""
         answers: list[tuple[str, Any]] = []
         for node in nodes:
             try:
                 answers.append((node, await desk.ask_in_person(session, node, question)))
             except NodeError as exc:
+                if is_look and len(nodes) == 1 and exc.status != HTTPStatus.BAD_REQUEST:
+                    raise
                 answers.append((node, exc))
         return answers
 
@@ -302,10 +306,8 @@ def add_acts(application: FastAPI, desk: Desk) -> None:
         act, nodes, on = _chosen_act(session, fields, desk)
         counts: list[tuple[str, Any]] = []
         if on or not (act.many or any(name == "on" for name, _, _ in act.inputs)):
-            counts = await asked(session, nodes, lambda client: act.count(client, on))
+            counts = await asked(session, nodes, lambda client: act.count(client, on), is_look=True)
         refused = [exc for _, exc in counts if isinstance(exc, NodeError)]
-        if refused and len(nodes) == 1 and refused[0].status != HTTPStatus.BAD_REQUEST:
-            raise refused[0]
         known = [(node, count) for node, count in counts if isinstance(count, int)]
         problem = "" if on or not act.many else "give a filter"
         problem = next((str(exc) for exc in refused if exc.status == HTTPStatus.BAD_REQUEST), problem)
