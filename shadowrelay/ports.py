@@ -18,7 +18,7 @@ from typing import Protocol
 from shadowrelay.model.ids import DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import Content, ContentPlace, Envelope, Ordinals
 from shadowrelay.model.ownership import Claim, DiscardEvent, StatusAnswer, StatusQuestion, Transition
-from shadowrelay.model.peers import CopyOffer, DiscardReply, Incarnation, PeerIdentity, Seen
+from shadowrelay.model.peers import Alive, CopyOffer, DiscardReply, Incarnation, PeerIdentity, Seen
 from shadowrelay.model.queue import (
     AttemptRecord,
     DatabaseIdentity,
@@ -453,6 +453,10 @@ class Ledger(Protocol):
         """Whether no commit has written the highest position told since."""
         ...
 
+    def was_heard_before(self, database: DatabaseId, other: DatabaseId) -> bool:
+        """Whether this node heard of that database of a peer before it heard of the other one. From memory."""
+        ...
+
     def server_of(self, database: DatabaseId) -> ServerName:
         """The server that owns a database, from memory; NO_SERVER if unknown. Includes this node's own."""
         ...
@@ -546,8 +550,13 @@ class PeerLink(Protocol):
         """Open or check the kept session, as a proof of life."""
         ...
 
-    async def answers(self, incarnation: Incarnation) -> bool:
-        """Whether this very incarnation answers now, in the kept session; False if that session is not open. Never raises."""
+    async def alive(self, incarnation: Incarnation, *, is_dialed: bool) -> Alive:
+        """Whether this very incarnation answers now, in the kept session or at the peer's address. `is_dialed`: another process has just
+        answered there, so it is not tried. Never raises."""
+        ...
+
+    def end_others(self, incarnation: Incarnation) -> None:
+        """End the sessions with all other processes of this peer: another one has its name."""
         ...
 
     async def announce(self) -> None:

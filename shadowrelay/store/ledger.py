@@ -543,6 +543,9 @@ class SqliteLedger:
     def is_told_unsaved(self, server: ServerName) -> bool:
         return server in self._state.peers.told_unsaved
 
+    def was_heard_before(self, database: DatabaseId, other: DatabaseId) -> bool:
+        return self._state.peers.was_heard_before(database, other)
+
     def server_of(self, database: DatabaseId) -> ServerName:
         return self._state.peers.server_of(database)
 
