@@ -200,8 +200,8 @@ class KnownPeers:
     """The peers as remembered: asked for on every session, so never read from the file while running.
 
     Changed with the transaction that changes the file, and taken back with it. Rows are immutable, so the event loop never
-    reads a partial update. Shapes: `servers` has every database ever seen, this node's own included, in the order of first hearing; `former`
-    the highest seen of those that were replaced; `asked_at` in microseconds; `remembered`: of the
+    reads a partial update. Shapes: `servers` has every database ever seen, this node's own included, in the order of first hearing;
+    `former` the highest seen of those that were replaced; `asked_at` in microseconds; `remembered`: of the
     notifications for a server up to this sequence, `forget_unasked` has left only those that do not grow old; `told` the highest position
     that any reply told, where it is above the recorded one; times in microseconds.
     """
