@@ -475,6 +475,7 @@ class Net:
         self.cut: set[frozenset[ServerName]] = set()
         self.hung: set[VirtualNode | None] = set()  # these processes answer nothing, and ask nothing
         self.links: list[FakeLink] = []
+        self.again: dict[ServerName, Callable[[], Awaitable[VirtualNode]]] = {}  # how to start a node as it was
         self.deaf: set[frozenset[ServerName]] = set()  # between these, commands arrive, and replies do not
         self.hold_fault: Callable[[ServerName, ServerName], str] = lambda primary, shadow: ""
         self.link_to: Callable[[VirtualNode, ServerName], PeerLink] = lambda node, server: FakeLink(self, node, server)
