@@ -13,6 +13,7 @@ from shadowrelay.memory import ContentBudget
 from shadowrelay.model.fate import NO_MACHINE, NOT_SHARED, Fate, machine_of
 from shadowrelay.model.ids import DatabaseId, ServerName
 from shadowrelay.model.peers import PeerIdentity
+from shadowrelay.model.queue import InForce
 from shadowrelay.model.replies import LedgerUnavailable
 from shadowrelay.model.setting_texts import own_hosts
 from shadowrelay.model.settings import Peer, Settings, Transport
@@ -72,10 +73,10 @@ class Outside:
 class Services:
     """Everything between the ports. `start` begins the loops; they end with `context.tasks`.
 
-    `effective` gives the configuration in force, for the administration.
+    `in_force` gives the configuration, for the administration.
     """
 
-    def __init__(self, settings: Settings, outside: Outside, effective: Callable[[], dict[str, object]] = dict) -> None:
+    def __init__(self, settings: Settings, outside: Outside, in_force: Callable[[], InForce] = lambda: InForce({})) -> None:
         clock, transport = outside.clock, settings.transport
         links: dict[ServerName, PeerLink] = {}
         heartbeat_seconds = transport.shadow_heartbeat_frequency.total_seconds()
@@ -145,7 +146,7 @@ class Services:
             self.copy_repair,
             self.safety_net,
             context.now(),
-            effective,
+            in_force,
             self._forgotten,
             self.promote.seconds_until_takeover,
         )

@@ -11,6 +11,7 @@ from shadowrelay.model.drain_progress import DrainState, DrainView
 from shadowrelay.model.ids import NO_DATABASE, BoundaryName, MessageId, ServerName, SiteName
 from shadowrelay.model.message import Content
 from shadowrelay.model.queue import (
+    InForce,
     LoneMessages,
     MessagePage,
     NodeView,
@@ -81,7 +82,7 @@ class View:
         copy_repair: CopyRepair,
         safety_net: SafetyNetService,
         started_at: datetime,
-        effective: Callable[[], dict[str, object]],
+        in_force: Callable[[], InForce],
         on_forgotten: Callable[[ServerName], None],
         seconds_until_takeover: Callable[[ShadowGroup], float],
     ) -> None:
@@ -91,7 +92,7 @@ class View:
         self._rolled_back = rolled_back
         self._drain = drain
         self._started_at = started_at
-        self._effective = effective
+        self._in_force = in_force
         self._deliver = deliver
         self._copy_repair = copy_repair
         self._safety_net = safety_net
@@ -411,10 +412,12 @@ class View:
             began=identity.began,
             position=context.ledger.position,
             former_database=identity.former,
-            settings=self._effective(),
+            in_force=self._in_force(),
             new_mail=self.new_mail(),
             safety_net_complete_since=context.safety_net_complete_since,
             untold=await self.untold(),
+            machine=context.peers.fates.mine.machine,
+            is_witness=context.settings.is_witness,
         )
 
     def _state(self) -> str:

@@ -40,6 +40,9 @@ class TwoNodes:
         self.reasons: list[str] = []
         self.new_mail = {EAST: a_mail("copied"), WEST: a_mail("copied")}
         self.untold: dict[str, Row] = {}
+        self.versions = {EAST: "1.0", WEST: "1.0"}
+        self.configuration: Row = {}
+        self.known: dict[str, Row] = {}  # further, of what a node says of itself
 
     def __call__(self, url: str, token: str, *, authority: Path | None = None, name: str = "") -> "TwoNodes.OneOfTwo":
         return self.OneOfTwo(self, url.removeprefix("http://"))
@@ -53,7 +56,9 @@ class TwoNodes:
                 raise api_client.NodeError("cannot be reached")
             settings = {"transport.shadow_resubmit_time_span": "3h", **self.nodes.transport}
             said = {"settings": settings, "new_mail": self.nodes.new_mail[self.name], "untold": self.nodes.untold.get(self.name)}
-            return {"name": self.name, "site": self.name.partition(".")[2], "state": "running"} | said
+            named = {"name": self.name, "site": self.name.partition(".")[2], "state": "running"}
+            named |= {"version": self.nodes.versions[self.name], "configuration": self.nodes.configuration}
+            return named | said | self.nodes.known.get(self.name, {})
 
         def ready(self) -> Row:
             return {"is_ready": True, "is_degraded": False, "reasons": self.nodes.reasons}
@@ -85,6 +90,27 @@ def test_a_healthy_cluster_is_redundant_and_says_who_holds_what_for_whom(nodes: 
     assert [] == document["missing"]
 
 
+def test_the_versions_are_shown_and_where_they_differ_for_each_node(nodes: TwoNodes) -> None:
+    same = run().stdout
+    nodes.versions[WEST] = "1.1"
+    different = run().stdout
+
+    assert ("Version: 1.0" in same.splitlines(), "Version" in same.splitlines()[2]) == (True, False)
+    assert ["1.0", "1.1"] == [line.split()[3] for line in different.splitlines()[3:5]]
+
+
+def test_check_fails_where_a_node_is_missing_or_says_what_is_wrong(nodes: TwoNodes) -> None:
+    healthy = run("--check").exit_code
+    nodes.configuration = {"refusal": "node.toml: no", "refused_at": "2026-01-01T00:00:00Z", "needs_restart": ["peers"]}
+    wrong = run("--check")
+    nodes.configuration = {}
+    nodes.silent = [WEST]
+    missing = [run(*words).exit_code for words in ((), ("--check",))]
+
+    assert (0, 1, [0, 1]) == (healthy, wrong.exit_code, missing)
+    assert "refused at 2026-01-01T00:00:00Z: node.toml: no; changes wait for a restart: peers" in wrong.stdout
+
+
 def test_copies_that_count_on_one_machine_are_said_to_be_lost_with_it(nodes: TwoNodes) -> None:
     nodes.new_mail = dict.fromkeys((EAST, WEST), a_mail("copied") | {"shared_fate": [WEST]})
     nodes.transport["transport.shared_fate_is_redundant"] = True
@@ -101,6 +127,26 @@ def test_where_only_peers_of_the_same_fate_take_copies_that_is_the_reason(nodes:
     nodes.new_mail[EAST] = a_mail("fewer", 0) | {"shared_fate": [WEST]}
 
     assert "NOT REDUNDANT on mx1.east: no peer on another machine, with other failure_domains, takes copies now" in run().stdout
+
+
+def test_nodes_of_one_machine_stand_together_with_what_they_hold_together(nodes: TwoNodes) -> None:
+    nodes.known = {EAST: {"machine": "a1b2c3d4" * 4}, WEST: {"machine": "00000000" * 4}}
+    apart = run().output
+    nodes.known = {name: {"machine": "a1b2c3d4" * 4} for name in (EAST, WEST)}
+    lines = run().output.splitlines()
+    (machine,) = json.loads(run("--json").output)["machines"]
+
+    assert "machine " not in apart
+    assert ("a1b2c3d4", [EAST, WEST], 40, 40) == tuple(machine[key] for key in ("machine", "nodes", "to_deliver_count", "held_count"))
+    first = next(number for number, line in enumerate(lines) if line.startswith("machine a1b2c3d4"))
+    assert ["40", "40"] == [word for word in lines[first].split() if word == "40"]
+    assert [f"  {EAST}", f"  {WEST}"] == [line[: len(EAST) + 2].rstrip() for line in lines[first + 1 : first + 3]]
+
+
+def test_a_witness_is_called_that(nodes: TwoNodes) -> None:
+    nodes.known = {WEST: {"is_witness": True}}
+
+    assert "running, witness" in next(line for line in run().output.splitlines() if line.startswith(WEST))
 
 
 def test_a_node_that_is_gone_is_missing_and_it_is_said_when_its_mail_is_taken_over(nodes: TwoNodes) -> None:
