@@ -18,6 +18,7 @@ from shadowrelay.model.replies import Reply
 from shadowrelay.model.resubmission import Criteria
 from shadowrelay.model.tracking import Acknowledged, EventId
 from shadowrelay.pipeline.relay import relayed_id
+from shadowrelay.store import reading
 from tests.kit.clock import until
 from tests.kit.nodes import BUSY, EAST, HEARTBEAT, NO_SUCH_USER, NORTH, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes
 from tests.pipeline.edges import EDGE, HUB, KEPT_SPAN, OTHER_HUB, route_to
@@ -111,7 +112,8 @@ async def test_what_a_hub_made_of_mail_that_was_taken_back_outlives_its_disk(
         assert 250 == (await edge.accept(RECIPIENT, connector="default")).code
         await until(net.nodes[HUB].in_role(relayed_id(edge.last, HUB, frozenset((1,))), Role.PRIMARY), 10)
         await net.wipe(HUB)
-        await until(lambda: any(net.nodes[OTHER_HUB].log.rows(event) for event in (EventId.RECEIVE, EventId.RESUBMIT)), SPAN + 20 * KEPT_SPAN)
+        taken = net.nodes[OTHER_HUB].log.rows
+        await until(lambda: bool(taken(EventId.RECEIVE) or taken(EventId.RESUBMIT)), SPAN + 20 * KEPT_SPAN)
         net.sink.answer = answers(kind)
         await asyncio.sleep(SPAN)
         await net.again[HUB]()
@@ -307,5 +309,5 @@ async def test_with_redundancy_switched_off_a_dsn_goes_at_once_and_ends_the_wait
         assert 250 == (await east.accept()).code
 
         await until(lambda: SENDER in net.sink.addresses(), 5)
-        assert {} == await east.ledger.real.unreported_of([east.last])
+        assert {} == await east.ledger.real.read(reading.unreported_of, [east.last])
         assert [] == west.log.rows(EventId.HARECEIVE)
