@@ -81,6 +81,7 @@ from shadowrelay.protocol.filters import (
     parse_filter,
 )
 from shadowrelay.rules.back_pressure import Pressure
+from shadowrelay.rules.flight import Flight
 
 LISTED_MAX = 1000  # messages in one response: about 500 KB
 LISTED_DEFAULT = 100
@@ -146,6 +147,10 @@ class AdminView(Protocol):
         ...
 
     async def message(self, message_id: MessageId) -> StoredMessage | None: ...
+
+    def flight(self, message_id: MessageId) -> Flight:
+        """What the node has of the message in memory."""
+        ...
 
     async def awaited(self, message_id: MessageId) -> tuple[MessageId, ...]:
         """See `store.reading.awaited`."""
@@ -393,7 +398,7 @@ def _add_routes(api: APIRouter, view: AdminView, trail: AuditTrail, now: Callabl
         if stored is None:
             raise HTTPException(HTTPStatus.NOT_FOUND, f"this node knows no message {message_id}")
         awaited = await view.awaited(stored.envelope.message_id) if stored.claim.done else ()
-        return message_of(stored, awaited)
+        return message_of(stored, awaited, view.flight(stored.envelope.message_id))
 
     @api.get("/messages/{message_id}/events")
     async def events(message_id: UUID) -> Events:

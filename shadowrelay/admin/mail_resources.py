@@ -12,6 +12,7 @@ from shadowrelay.model.ownership import Choice, Role
 from shadowrelay.model.queue import NEVER, MessagePage, QueueKind, QueueRow, QueueStatus, StoredMessage
 from shadowrelay.model.tracking import TrackingEvent
 from shadowrelay.protocol.filters import Value
+from shadowrelay.rules.flight import NO_FLIGHT, Flight, waits_for
 
 
 def _choice_name(choice: object) -> object:
@@ -169,7 +170,7 @@ class DeliveryResource(ApiResource):
 
 class Message(MessageSummary):
     """Everything that explains why a message is where it is. `told_after`: the generated messages which must have their copies, or be done,
-    before another server hears of the recipients that are done."""
+    before another server hears of the recipients that are done. `waits_for`: what happens to an undelivered message next, in a line."""
 
     number: Number = found_at("claim", "number")
     client_address: str = found_at("envelope", "client_address")
@@ -192,6 +193,7 @@ class Message(MessageSummary):
     resubmitted_from: str = found_at("envelope", "resubmitted_from")
     sha256: str | None = None
     told_after: list[str] = Field(default_factory=list)
+    waits_for: str = ""
 
 
 class Messages(ApiResource):
@@ -302,7 +304,7 @@ def page_of(page: MessagePage) -> Messages:
     return Messages(messages=[summary_of(stored) for stored in page.messages], next_after=page.next_after)
 
 
-def message_of(stored: StoredMessage, awaited: Sequence[MessageId] = ()) -> Message:
+def message_of(stored: StoredMessage, awaited: Sequence[MessageId] = (), flight: Flight = NO_FLIGHT) -> Message:
     """The resource for one message in full; `awaited` by the notifications about it."""
     envelope, claim = stored.envelope, stored.claim
     found = _summed_up(Message.model_validate(stored), stored)
@@ -313,6 +315,7 @@ def message_of(stored: StoredMessage, awaited: Sequence[MessageId] = ()) -> Mess
     found.missing_copies_count = claim.missing_count if claim.role is Role.PRIMARY else 0
     found.sha256 = stored.place.sha256.hex() if stored.place is not None else None
     found.told_after = list(awaited)
+    found.waits_for = waits_for(stored, flight)
     return found
 
 

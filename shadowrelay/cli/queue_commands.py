@@ -570,6 +570,8 @@ def sentences_about(message: dict[str, Any]) -> list[str]:
     if message.get("told_after"):
         waits = " and ".join(message["told_after"])
         found.append(f"No other server hears what is done before {waits}, which was made of it, has its copies or is done.")
+    if message.get("waits_for") and not message.get("suspended_since"):
+        found.append(f"Now: {message['waits_for']}.")
     if message.get("suspended_since"):
         found.append(f"Suspended by {message['suspended_by']}: nothing is attempted until `messages resume`.")
     return found

@@ -46,6 +46,7 @@ from shadowrelay.pipeline.velocity import Velocities
 from shadowrelay.protocol.filters import Expression
 from shadowrelay.rules import back_pressure
 from shadowrelay.rules.back_pressure import Level, Pressure
+from shadowrelay.rules.flight import Flight
 from shadowrelay.rules.placement import apart, may_get_copies, new_mail, rule_of
 from shadowrelay.rules.router import is_smart_host
 from shadowrelay.store import lone_messages, promises, queues, reading, steps
@@ -246,6 +247,10 @@ class View:
         """See `admin.api.AdminView`."""
         return await self._context.ledger.read(reading.load, message_id)
 
+    def flight(self, message_id: MessageId) -> Flight:
+        """See `admin.api.AdminView`."""
+        return self._context.flights[message_id]
+
     async def awaited(self, message_id: MessageId) -> tuple[MessageId, ...]:
         """See `admin.api.AdminView`."""
         return await self._context.ledger.read(reading.awaited, message_id)
@@ -314,6 +319,7 @@ class View:
         for group in groups:
             held[group.primary] = held.get(group.primary, 0) + group.count
         held_by = await context.ledger.read(reading.listed_counts)
+        discards = await context.ledger.read(reading.discard_counts)
         views = []
         for server, state in context.peers.states.items():
             left, takes = context.leases.server_left(server), context.peers.takes_copies(server)
@@ -340,6 +346,8 @@ class View:
                     takes_copies=takes,
                     shared_fate=context.peers.fates.in_words(server),
                     domains=context.peers.fates.told(server).domains,
+                    machine=context.peers.fates.told(server).machine,
+                    discards_count=discards.get(server, 0),
                 )
             )
         forgotten = {row.server: row.is_forgotten for row in context.ledger.peers.listed()}
@@ -419,6 +427,7 @@ class View:
             safety_net_complete_since=context.safety_net_complete_since,
             untold=await self.untold(),
             machine=context.peers.fates.mine.machine,
+            domains=context.peers.fates.mine.domains,
             is_witness=context.settings.is_witness,
         )
 

@@ -38,6 +38,8 @@ from types import MappingProxyType
 from typing import Concatenate, ParamSpec
 
 from shadowrelay.model.message import NO_ORDINALS, Ordinals
+from shadowrelay.model.ownership import Role
+from shadowrelay.model.queue import WAITS_FOR_COPY, StoredMessage
 from shadowrelay.model.replies import IllegalTransition
 from shadowrelay.model.values import dataclass, replace
 
@@ -213,6 +215,24 @@ def begin_copy(flight: Flight) -> Answer:
 def end_copy(flight: Flight) -> Answer:
     """Its outcome is recorded, or nothing came of it."""
     return replace(flight, is_copying=False), True
+
+
+def waits_for(stored: StoredMessage, flight: Flight) -> str:
+    """What an undelivered message of this node waits for, in a line for people; empty for any other."""
+    if stored.claim.role is not Role.PRIMARY:
+        return ""
+    if stored.suspended is not None:
+        return f"it is suspended by {stored.suspended.by}"
+    if flight.text:
+        return flight.text
+    if not stored.retries:
+        return "its turn in Submission comes"
+    first = min(stored.retries, key=lambda retry: retry.attempts_next_at)
+    if first.waits_for == WAITS_FOR_COPY:
+        return "it is not attempted before another server has a copy"
+    if first.waits_for:
+        return f"it is not attempted before {first.waits_for} answers, which may deliver it"
+    return f"{first.next_hop} is tried at {first.attempts_next_at:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _stale(forks: Mapping[str, Stage]) -> Mapping[str, Stage]:

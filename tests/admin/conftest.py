@@ -34,9 +34,11 @@ from shadowrelay.model.readiness import NewMail, NextMessage
 from shadowrelay.model.replies import STORE_UNAVAILABLE, LedgerUnavailable, RequestRefused
 from shadowrelay.model.resubmission import RequestState, ResubmitRequest
 from shadowrelay.model.settings import BackPressure
+from shadowrelay.model.survival import Survival, TakenOver, WhatIf
 from shadowrelay.model.tracking import EventId, EventSource, TrackingEvent
 from shadowrelay.model.values import replace
 from shadowrelay.rules.back_pressure import NO_PRESSURE, Pressure
+from shadowrelay.rules.flight import NO_FLIGHT, Flight
 
 NOW = datetime(2026, 11, 21, 10, 30, tzinfo=UTC)
 TOKEN = "a-token-for-tests-only"
@@ -94,6 +96,7 @@ class FakeNode:
     requests: list[ResubmitRequest] = field(default_factory=list)
     more_queues: tuple[QueueRow, ...] = ()
     waits_for: tuple[MessageId, ...] = ()
+    flights: dict[MessageId, Flight] = field(default_factory=dict)
     untold_ones: Untold | None = None
     row: TrackingEvent = ROW
     knows_events: bool = True
@@ -139,6 +142,9 @@ class FakeNode:
     async def message(self, message_id):
         self._check()
         return next((stored for stored in self.stored if stored.envelope.message_id == message_id), None)
+
+    def flight(self, message_id):
+        return self.flights.get(message_id, NO_FLIGHT)
 
     async def awaited(self, message_id):
         return self.waits_for
@@ -217,6 +223,14 @@ class FakeNode:
                 None, "open", 0, 0,
             ),
         )  # fmt: skip
+
+    async def if_lost(self, servers, ids_max):
+        own = ServerName("mx1") in servers
+        ids = (ENVELOPE.message_id,)[: ids_max * own]
+        survival = Survival(3, 1, 1) if own else None
+        after = None if own else NextMessage(NewMail.FEWER, 0, 1, "new mail is accepted without a copy: mx2: it would be lost")
+        taken = () if own else (TakenOver(MX2, 4, 90.0),)
+        return WhatIf(tuple(sorted(servers)), NOW, survival, {MX2: 2} if own else {}, taken, after, NOW, ids)
 
     async def clients(self, limit):
         minute = Minute(0.0, connections=3, messages=2, recipients=2, refused_recipients=7, octets=900, limited_count=4)

@@ -12,7 +12,9 @@ from shadowrelay.model.queue import Delivery, QueueKind, QueueRow, ReportedFork,
 from shadowrelay.model.settings import BackPressure
 from shadowrelay.model.values import replace
 from shadowrelay.protocol.filters import Comparison, Operator
+from shadowrelay.rules import flight
 from shadowrelay.rules.back_pressure import NO_PRESSURE, Resource, Sample, measured
+from shadowrelay.rules.flight import NO_FLIGHT
 from tests.admin.conftest import DATABASE, ENVELOPE, MX2, NOW, READ_ONLY_TOKEN, STORED, TOKEN, numbered
 
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -116,7 +118,7 @@ async def test_the_node_says_who_it_is(http):
     assert {
         "name": "mx1", "site": "east", "boundary": "example", "version": "1.2.3", "state": "running",
         "started_at": "2026-11-21T09:30:00Z", "uptime_seconds": 3600.0, "database": DATABASE, "incarnation": 4, "began": 1000,
-        "position": 1234, "safety_net_complete_since": None, "untold": None, "machine": "", "is_witness": False,
+        "position": 1234, "safety_net_complete_since": None, "untold": None, "machine": "", "is_witness": False, "domains": [],
         "former_database": "", "settings": {"transport": {"shadow_timeout": "5s"}},
         "configuration": {
             "file": "/etc/shadowrelay/node.toml", "digest": "abcd", "read_at": "2026-11-21T10:30:00Z", "needs_restart": ["peers"],
@@ -127,6 +129,15 @@ async def test_the_node_says_who_it_is(http):
             "sentence": "new mail is accepted without a copy: mx2: no answer", "shared_fate": [],
         },
     } == body  # fmt: skip
+
+
+async def test_a_message_says_in_a_line_what_it_waits_for(http, node):
+    path = f"/api/v1/messages/{ENVELOPE.message_id}"
+    before = (await http.get(path)).json()["waits_for"]
+    node.flights[ENVELOPE.message_id], _ = flight.load(NO_FLIGHT, "store.example:25")
+
+    assert "" != before
+    assert "store.example:25 waits for a session" == (await http.get(path)).json()["waits_for"]
 
 
 async def test_what_a_notification_waits_for_is_told_of_the_message_and_of_the_node(http, node):

@@ -405,6 +405,7 @@ SENTENCES = (
     ({"role": "set-aside", "set_aside_reason": "damaged"}, ["It was set aside and is not delivered: damaged."]),
     ({"told_after": ["0193-ff"]}, ["No other server hears what is done before 0193-ff, which was made of it, has its copies or is done."]),
     ({"suspended_since": LONG_AGO, "suspended_by": "ann"}, ["Suspended by ann: nothing is attempted"]),
+    ({"waits_for": "store.example:25 waits for a session"}, ["Now: store.example:25 waits for a session."]),
 )
 
 
