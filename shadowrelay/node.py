@@ -130,7 +130,7 @@ class Node:
         self._receivers: list[ReceiverServer] = []
         asking = Asking(
             lambda destination, question, seconds: self._deliverer.questions.ask(destination, question, seconds),
-            lambda address: self._services.deliver.destination_of(address),
+            lambda address: self._services.deliver.forks.destination_of(address),
         )
         self._recipients = RecipientSources(loaded.settings, asking)
         self._own_addresses = OwnAddresses(lambda: [address for receiver in self._receivers for address in receiver.addresses])

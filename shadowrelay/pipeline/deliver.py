@@ -26,9 +26,9 @@ import structlog
 from shadowrelay.model.ids import NO_SERVERS, MessageId, ServerName
 from shadowrelay.model.message import Content, Ordinals
 from shadowrelay.model.ownership import Role
-from shadowrelay.model.queue import SUBMISSION, WAITS_FOR_COPY, ForkRetry, NextHopServer, StoredMessage
+from shadowrelay.model.queue import SUBMISSION, WAITS_FOR_COPY, ForkRetry, StoredMessage
 from shadowrelay.model.replies import ContentCorrupt, LeaseTooShort, LedgerUnavailable
-from shadowrelay.model.routing import Destination, Fork
+from shadowrelay.model.routing import Fork
 from shadowrelay.model.tracking import Acknowledged
 from shadowrelay.ownership import rules
 from shadowrelay.pipeline.context import PAGE, Context
@@ -83,7 +83,7 @@ class DeliverService:
         self._note_parked = note_parked
         self._want_copy = want_copy
         self._verdicts = verdicts
-        self._forks = forks
+        self.forks = forks
         self._suspects = Suspects()
         self._event = asyncio.Event()
         self._queues = queues = NextHopQueues(context, self._event.set, self._without_room, self._concurrency_of)
@@ -106,7 +106,7 @@ class DeliverService:
 
     def reload(self) -> None:
         """Apply the routes and retries of the new configuration: each queue checks where its mail goes now."""
-        self._forks.configure(self._context.settings)
+        self.forks.configure(self._context.settings)
         for queue in self._queues:
             queue.concurrency = concurrency = self._concurrency_of(queue.key)
             queue.state = delivery.active(concurrency)
@@ -117,7 +117,7 @@ class DeliverService:
         self._end_wait_for_copies()
 
     def _concurrency_of(self, key: str) -> int:
-        next_hop = self._forks.next_hop_of(key)
+        next_hop = self.forks.next_hop_of(key)
         return (0 if next_hop is None else next_hop.concurrency) or self._context.settings.send.concurrency_per_destination
 
     def wake(self) -> None:
@@ -197,7 +197,7 @@ class DeliverService:
     async def returned(self, server: ServerName) -> None:
         """This peer answers again: probe the queues that lead to it now, and attempt what waits in them. Raises: LedgerUnavailable."""
         for queue in self._queues:
-            if self._forks.leads_to(queue.key, server):
+            if self.forks.leads_to(queue.key, server):
                 await self.retry(queue.key, ALL)
 
     def suspend(self, key: str) -> None:
@@ -223,23 +223,7 @@ class DeliverService:
     def forks_of(self, stored: StoredMessage) -> list[ForkRetry]:
         """Its forks as they would wait in their queues."""
         now = self._context.now()
-        return [self._forks.queued(stored, fork, now) for fork in self._forks.of(stored)]
-
-    def has_other_route(self, stored: StoredMessage, server: ServerName) -> bool:
-        """See `Forks.has_other_route`."""
-        return self._forks.has_other_route(stored, server)
-
-    def servers(self, key: str) -> tuple[NextHopServer, ...]:
-        """See `ports.Deliverer`."""
-        return self._forks.servers(key)
-
-    def destination_of(self, address: str) -> Destination:
-        """See `Forks.destination_of`."""
-        return self._forks.destination_of(address)
-
-    def next_hop_of(self, name: str) -> Destination | None:
-        """See `Forks.next_hop_of`."""
-        return self._forks.next_hop_of(name)
+        return [self.forks.queued(stored, fork, now) for fork in self.forks.of(stored)]
 
     def deliver_accepted(self, stored: StoredMessage, content: Content | None) -> None:
         """Deliver a message that was just accepted, which is reserved, so that its claim cannot end. Without `content`
@@ -252,8 +236,8 @@ class DeliverService:
         if self._is_submission_suspended:  # it stays there
             self._context.flights.happens(message_id, flight.release)
             return
-        forks = self._forks.of(stored)
-        self._forks.log_transfer(stored, forks)
+        forks = self.forks.of(stored)
+        self.forks.log_transfer(stored, forks)
         if all(map(self._queues.has_room, forks)):
             for fork in forks:
                 self._load(stored, fork, None, content)
@@ -262,7 +246,7 @@ class DeliverService:
             self._without_room(stored)
 
     def _without_room(self, stored: StoredMessage) -> None:
-        self._context.tasks.spawn(self._enqueue_accepted(stored, self._forks.of(stored)), "queue")
+        self._context.tasks.spawn(self._enqueue_accepted(stored, self.forks.of(stored)), "queue")
 
     async def _enqueue_accepted(self, stored: StoredMessage, forks: Sequence[Fork]) -> None:
         try:
@@ -369,7 +353,7 @@ class DeliverService:
             if stored.envelope.message_id in queue.loaded or stored.claim.role is not Role.PRIMARY:
                 continue
             async with setting_aside(context, stored):
-                forks = {fork.destination.key: fork for fork in self._forks.of(stored)}
+                forks = {fork.destination.key: fork for fork in self.forks.of(stored)}
                 fork = forks.get(queue.key)
                 if fork is None or len(forks) > len(stored.retries):
                     await self._enqueuer.rerouted(stored, queue.key)
@@ -418,7 +402,7 @@ class DeliverService:
                 continue
             async with setting_aside(context, stored):
                 if delivery.is_expired(stored.envelope.arrived_at, now, context.settings.transport.message_expiration_timeout):
-                    for fork in self._forks.of(stored):
+                    for fork in self.forks.of(stored):
                         self._load(stored, fork, None, None, is_aging=True)
 
     async def _look_at_fresh(self) -> None:
@@ -445,7 +429,7 @@ class DeliverService:
                 self._look_later(message_id)
                 continue
             async with setting_aside(self._context, stored):
-                forks = self._forks.of(stored)
+                forks = self.forks.of(stored)
                 if not self._load_found(stored, forks):
                     to_record.append((stored, forks))
         if to_record:
@@ -460,7 +444,7 @@ class DeliverService:
             return True
         if stored.suspended is not None or self._enqueuer.needs_copy_first(stored) or not all(map(self._queues.has_room, forks)):
             return False
-        self._forks.log_transfer(stored, forks)
+        self.forks.log_transfer(stored, forks)
         for fork in forks:
             self._load(stored, fork, None, None)
         return True
@@ -534,7 +518,7 @@ class DeliverService:
     async def _continue_reviewed(self, stored: StoredMessage, reviewed: Mapping[str, bool], excused: frozenset[ServerName]) -> None:
         """The leases suffice or are waived: continue the forks that requested the review. One whose route changed meanwhile goes back to
         its queue, which gives it to the right one."""
-        forks = self._forks.of(stored)
+        forks = self.forks.of(stored)
         is_returned = not reviewed.keys() <= {fork.destination.key for fork in forks}
         for fork in forks:
             is_aging = reviewed.get(fork.destination.key)
@@ -728,13 +712,13 @@ class DeliverService:
         try:
             if is_aging:
                 last = queue.state.retry.last_reply if queue.state.retry is not None else "" if retry is None else retry.last_reply
-                await self._forks.age(attempt, reply_of(last) if last else NO_REPLY, record)
+                await self.forks.age(attempt, reply_of(last) if last else NO_REPLY, record)
             else:
                 if course is delivery.DueAction.GO:
-                    news = await self._forks.attempt(attempt, record)
+                    news = await self.forks.attempt(attempt, record)
                 else:
                     async with self._suspects.turn():
-                        news = await self._forks.attempt(attempt, record)
+                        news = await self.forks.attempt(attempt, record)
                 if news is not None:
                     self._queues.note_news(queue, stored.envelope.message_id, news, began_at)
         except (LeaseTooShort, ContentCorrupt, LedgerUnavailable) as error:
@@ -755,7 +739,7 @@ class DeliverService:
         page = NOTICES_PAGE + min(self._queues.running_count, delivery.LOADED_MAX)
         for stored in await context.ledger.read(reading.notices_due, now, page):
             async with setting_aside(context, stored):
-                forks = {fork.destination.key: fork for fork in self._forks.of(stored)}
+                forks = {fork.destination.key: fork for fork in self.forks.of(stored)}
                 is_over = delivery.is_expired(stored.envelope.arrived_at, now, context.settings.transport.message_expiration_timeout)
                 for retry in stored.retries:
                     if retry.notice_at is None or retry.notice_at > now or retry.next_hop not in forks:

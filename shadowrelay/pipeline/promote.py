@@ -160,7 +160,7 @@ class PromoteService:
         timeout = context.settings.transport.message_expiration_timeout
         if delivery.is_expired(message.envelope.arrived_at + context.note_clock(), context.now(), timeout):
             return True
-        return self._deliver.has_other_route(message, primary)
+        return self._deliver.forks.has_other_route(message, primary)
 
     def _note_without_route(self, primary: PeerDatabase, count: int) -> None:
         """These messages stay shadow messages. A route may appear (reload, DNS, a returning peer): look again in a heartbeat."""

@@ -1,4 +1,4 @@
-"""Every implementation of the port `Ledger`: the threaded one and the inline one, on real files."""
+"""The ledger in both ways: threaded and inline, on real files."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The port `Ledger`: the forks of a primary message that its shadow servers are told, and those that a shadow server is told."""
+"""The ledger: the forks of a primary message that its shadow servers are told, and those that a shadow server is told."""
 
 from pathlib import Path
 

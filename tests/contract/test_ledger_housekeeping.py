@@ -1,4 +1,4 @@
-"""The port `Ledger`: peers, expiry, and the queues as they are listed."""
+"""The ledger: peers, expiry, and the queues as they are listed."""
 
 import asyncio
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""The port `Ledger`: messages are stored, change their claims, are read, and each commit raises the position."""
+"""The ledger: messages are stored, change their claims, are read, and each commit raises the position."""
 
 import asyncio
 from functools import partial

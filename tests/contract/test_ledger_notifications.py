@@ -1,4 +1,4 @@
-"""The port `Ledger`: notifications to other servers, in their order, acknowledged, kept back and forgotten."""
+"""The ledger: notifications to other servers, in their order, acknowledged, kept back and forgotten."""
 
 import pytest
 

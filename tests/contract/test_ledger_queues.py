@@ -1,4 +1,4 @@
-"""The port `Ledger`: forks in their queues, attempts, waiting messages, notices, messages set aside."""
+"""The ledger: forks in their queues, attempts, waiting messages, notices, messages set aside."""
 
 import asyncio
 

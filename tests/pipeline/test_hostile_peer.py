@@ -320,7 +320,7 @@ async def test_a_message_whose_values_fail_a_scan_is_set_aside_and_the_scan_goes
     odd, plain = message_id("odd"), message_id("plain")
     for wanted in (odd, plain):
         assert 250 == (await offer(node, wanted, a_hello(), {"sender": f"{wanted}@x.example"})).code
-    forks = node.services.deliver._forks
+    forks = node.services.deliver.forks
     of = forks.of
 
     def failing(stored: Any) -> Any:
