@@ -183,13 +183,13 @@ class AcceptService:
             ):
                 self._copier.note_sites(None)
                 return self._refuse(StoredMessage(0, envelope, claim, Origin.CLIENT, None, None), [], content.size)
-            context.flights.happens(message_id, flight.reserve)  # the claim must not end while the message is being accepted
+            # The claim must not end while the message is being accepted.
+            context.flights.happens(message_id, flight.reserve, is_copying=bool(plan))
             if not plan:
                 if wanted and is_enabled:
                     self._copier.note_sites(None)
                 stored = await context.ledger.commit(promises.accepted, message, content, decided=True)
                 return self._acknowledge(stored, content, started, None, late)
-            context.flights.happens(message_id, flight.begin_copy)
             commit = context.ledger.commit(promises.accepted, message, content, decided=False)
             if content.path is not None:  # the file moves into the store: the copy is read from there
                 content = await self._moved(await commit, claim)

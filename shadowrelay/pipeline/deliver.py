@@ -233,7 +233,7 @@ class DeliverService:
             self._look_later(message_id)  # it is in Submission, once its verdict is recorded
             self._context.flights.happens(message_id, flight.release)
             return
-        if self._is_submission_suspended:  # it stays there
+        if SUBMISSION in self._context.ledger.suspended_queues:  # it stays there
             self._context.flights.happens(message_id, flight.release)
             return
         forks = self.forks.of(stored)
@@ -703,7 +703,7 @@ class DeliverService:
             return read
 
         def others() -> set[str]:
-            return {key for key in self._in_hand.get(stored.envelope.message_id, ()) if key != queue.key}
+            return self._in_hand.get(stored.envelope.message_id, {}).keys() - {queue.key}
 
         attempt = ForkAttempt(stored, fork, retry, read_content, lease.may_end_data, lease.reply_seconds, others)
 

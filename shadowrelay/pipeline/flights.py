@@ -9,7 +9,7 @@ from typing import Concatenate, ParamSpec
 
 from shadowrelay.model.ids import MessageId
 from shadowrelay.rules import flight
-from shadowrelay.rules.flight import NO_FLIGHT, Flight
+from shadowrelay.rules.flight import NO_FLIGHT, ClaimEnd, Flight
 
 P = ParamSpec("P")
 
@@ -33,8 +33,14 @@ class Flights(dict[MessageId, Flight]):
         with self._lock:
             before = self.get(message_id, NO_FLIGHT)
             after, may = event(before, *arguments, **named)
-            if after is not before:
-                self._keep(message_id, after)
+            if after is before:
+                return may
+            if after == NO_FLIGHT:
+                self.pop(message_id, None)
+                return may
+            self[message_id] = after
+            if after.ended or after.is_released or after.is_changed or after.claim_end is not ClaimEnd.NO:
+                self._since_read.add(message_id)
             return may
 
     def begin_read(self) -> None:
@@ -42,8 +48,17 @@ class Flights(dict[MessageId, Flight]):
         with self._lock:
             of_read, self._since_read = self._since_read, set()
             for message_id in of_read:
-                after, _ = flight.begin_read(self.get(message_id, NO_FLIGHT))
-                self._keep(message_id, after)
+                before = self.get(message_id, NO_FLIGHT)
+                if not before.forks and not before.is_reserved and not before.is_copying and before.claim_end is ClaimEnd.NO:
+                    self.pop(message_id, None)  # nearly every one: what is delivered leaves no more than what a read clears
+                    continue
+                after, _ = flight.begin_read(before)
+                if after == NO_FLIGHT:
+                    self.pop(message_id, None)
+                    continue
+                self[message_id] = after
+                if after.claim_end is not ClaimEnd.NO:
+                    self._since_read.add(message_id)
 
     def copying(self, message_ids: Iterable[MessageId]) -> set[MessageId]:
         """Those of which a copy is being made, or its outcome is not recorded yet."""
@@ -52,11 +67,3 @@ class Flights(dict[MessageId, Flight]):
     def busy_count(self) -> int:
         """Messages that are being accepted or delivered."""
         return sum(each.is_reserved or bool(each.running_count) for each in tuple(self.values()))
-
-    def _keep(self, message_id: MessageId, after: Flight) -> None:
-        if after == NO_FLIGHT:
-            self.pop(message_id, None)
-            return
-        self[message_id] = after
-        if after.ended or after.is_released or after.is_changed or after.claim_end is not flight.ClaimEnd.NO:
-            self._since_read.add(message_id)

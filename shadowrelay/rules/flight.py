@@ -126,11 +126,12 @@ Answer = tuple[Flight, bool]
 Event = Callable[Concatenate[Flight, P], Answer]
 
 
-def reserve(flight: Flight) -> Answer:
-    """Until `release` nothing else may be attempted on it, and its claim may not end."""
+def reserve(flight: Flight, *, is_copying: bool = False) -> Answer:
+    """Until `release` nothing else may be attempted on it, and its claim may not end. `is_copying`: see `begin_copy`."""
     if flight.is_reserved or flight.running_count or flight.is_released or flight.claim_end is not ClaimEnd.NO:
         return flight, False
-    return replace(flight, is_reserved=True, forks=_stale(flight.forks)), True
+    forks = _stale(flight.forks) if flight.forks else flight.forks
+    return replace(flight, is_reserved=True, forks=forks, is_copying=is_copying or flight.is_copying), True
 
 
 def release(flight: Flight) -> Answer:
@@ -236,6 +237,4 @@ def waits_for(stored: StoredMessage, flight: Flight) -> str:
 
 
 def _stale(forks: Mapping[str, Stage]) -> Mapping[str, Stage]:
-    if not forks:
-        return forks
     return {next_hop: Stage.STALE if stage is Stage.WAITING else stage for next_hop, stage in forks.items()}

@@ -42,6 +42,8 @@ class NotOpen(Exception):
 P = ParamSpec("P")
 T = TypeVar("T")
 Files = Sequence[tuple[Content, Handing]]
+ITSELF = cast("Callable[[Any], MessageId]", str)
+"""`about` of a promise whose first argument is the message's id."""
 
 
 class Promise(Generic[P, T]):

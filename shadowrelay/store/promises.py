@@ -31,7 +31,7 @@ from shadowrelay.ownership.claims import expired, generated_claim
 from shadowrelay.ownership.rules import Outcome, without_server
 from shadowrelay.rules.delivery import LadderStep
 from shadowrelay.store import counters, reading, rows, tables
-from shadowrelay.store.commit import promise
+from shadowrelay.store.commit import ITSELF, promise
 from shadowrelay.store.content import Handing
 from shadowrelay.store.dialect import compiled, constant, through, upsert
 from shadowrelay.store.readers import Reader
@@ -137,7 +137,7 @@ def transition(work: UnitOfWork, message_ids: Sequence[MessageId], decide: Decid
     return tuple(transitions)
 
 
-@promise(about=MessageId)
+@promise(about=ITSELF)
 def verdict(work: UnitOfWork, message_id: MessageId, decide: Decide) -> Transition:
     """`transition` of one message that also records the accept verdict (`is_decided`)."""
     transition = decide(message_id, work.claim(message_id))
@@ -230,7 +230,7 @@ def _undone(retry: ForkRetry, done: Ordinals) -> ForkRetry:
     return replace(retry, ordinals=retry.ordinals - done) if retry.ordinals & done else retry
 
 
-@promise(about=MessageId)
+@promise(about=ITSELF)
 def queued(
     work: UnitOfWork, message_id: MessageId, retries: Sequence[ForkRetry], gone: Sequence[str] = (), decide: Decide | None = None
 ) -> None:
@@ -296,7 +296,7 @@ def hasten(work: UnitOfWork, next_hop: str, step: LadderStep | None, latest_at: 
     return count
 
 
-@promise(about=MessageId)
+@promise(about=ITSELF)
 def suspended(work: UnitOfWork, message_id: MessageId, suspension: Suspension | None, forks: Sequence[ForkRetry] = ()) -> tuple[str, ...]:
     """Suspend a decided primary message: none of its forks is due until it is resumed (`None`), and then all are due now. `forks` are for
     a message in no queue. The next hops of its forks; empty: nothing changed. Raises: RequestRefused for any other message. A claim that
@@ -316,7 +316,7 @@ def suspended(work: UnitOfWork, message_id: MessageId, suspension: Suspension | 
     return tuple(retries)
 
 
-@promise(about=MessageId)
+@promise(about=ITSELF)
 def resubmitted(work: UnitOfWork, message_id: MessageId) -> tuple[str, ...]:
     """Make the forks of a primary message due now, except those that wait for a server, a copy or an administrator. The next hops of its
     forks."""
@@ -446,7 +446,7 @@ def forget_acknowledged(work: UnitOfWork, asker: ServerName, database: DatabaseI
     return transitions
 
 
-@promise(about=MessageId)
+@promise(about=ITSELF)
 def set_aside(work: UnitOfWork, message_id: MessageId, reason: str, decide: Decide | None = None) -> None:
     """`decide` may hand it over in the same commit; the role becomes SET_ASIDE in any case."""
     row = work.row(message_id)
@@ -462,7 +462,7 @@ def set_aside(work: UnitOfWork, message_id: MessageId, reason: str, decide: Deci
     work.tell(message_id, transition)
 
 
-@promise(about=MessageId)
+@promise(about=ITSELF)
 def taken_back(work: UnitOfWork, message_id: MessageId, decide: Decide) -> Transition:
     """A message that was set aside is delivered again, and suspected no more."""
     transition = decide(message_id, work.claim(message_id))

@@ -6,17 +6,19 @@ from functools import cache, partial
 
 import pytest
 
+from shadowrelay.model.ids import MessageId
 from shadowrelay.model.replies import IllegalTransition
+from shadowrelay.pipeline.flights import Flights
 from shadowrelay.rules import flight
 from shadowrelay.rules.flight import NO_FLIGHT, ClaimEnd, Flight, Phase, Stage
 
 NEXT_HOPS = ("a:25", "b:25")
 EVENTS: dict[str, list[Callable[[Flight], flight.Answer]]] = {
     **{
-        name: [getattr(flight, name)]
-        for name in ("reserve", "release", "change", "end_claim", "settle_claim", "begin_read", "begin_copy", "end_copy")
+        name: [getattr(flight, name)] for name in ("release", "change", "end_claim", "settle_claim", "begin_read", "begin_copy", "end_copy")
     },
     **{name: [partial(getattr(flight, name), next_hop=next_hop) for next_hop in NEXT_HOPS] for name in ("load", "start", "end")},
+    "reserve": [flight.reserve, partial(flight.reserve, is_copying=True)],
     "call_off": [partial(flight.call_off, done=frozenset({ordinal})) for ordinal in (1, 2)],
 }
 
@@ -95,6 +97,20 @@ def test_an_attempt_and_the_end_of_a_claim_exclude_each_other_in_every_flight() 
         assert not (each.is_reserved and each.running_count)
         assert each.called_off is None or each.is_reserved or each.running_count
         assert each.claim_end is ClaimEnd.NO or Stage.WAITING not in each.forks.values()
+
+
+def test_a_read_changes_all_flights_as_the_event_says() -> None:
+    every = {key(before): before for played in steps().values() for before, _ in played}
+    flights = Flights()
+    for number, each in enumerate(every.values()):
+        flights.happens(MessageId(str(number)), lambda _, each=each: (each, True))
+
+    flights.begin_read()
+
+    assert [key(flight.begin_read(each)[0]) for each in every.values()] == [
+        key(flights[MessageId(str(number))]) for number in range(len(every))
+    ]
+    assert NO_FLIGHT not in flights.values()
 
 
 def test_an_illegal_event_raises_and_changes_nothing() -> None:
