@@ -212,7 +212,7 @@ class Services:
         """A reload may have changed `shared_fate_is_redundant`."""
         fates = self.context.peers.fates
         if fates.is_redundant is not transport.shared_fate_is_redundant:
-            fates.is_redundant = transport.shared_fate_is_redundant
+            fates.count(is_redundant=transport.shared_fate_is_redundant)
             for server in fates.sharers:
                 self._fate_changed(server)
 

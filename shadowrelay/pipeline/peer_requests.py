@@ -17,6 +17,7 @@ from shadowrelay.model.ownership import Claim, CopyNumber, Role, StatusAnswer, S
 from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
 from shadowrelay.model.queue import NewMessage, Origin
 from shadowrelay.model.replies import LedgerUnavailable, Reply
+from shadowrelay.model.settings import PeersMayRelay
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import claims
 from shadowrelay.ownership.rules import Outcome, PeerDatabase
@@ -167,7 +168,8 @@ class PeerRequestService:
         if self._is_of_ended_process(peer):  # copies of that process were reconciled when the peer restarted: nothing would end this one
             _log.info("copy.refused", peer=peer.server, reason="the network kept it until its server had been started again")
             return PROCESS_ENDED
-        if stranger := not_accepted(offer.envelope, context.settings):
+        settings = context.settings
+        if settings.transport.peers_may_relay is not PeersMayRelay.ALL and (stranger := not_accepted(offer.envelope, settings)):
             _log.warning("copy.refused", peer=peer.server, reason=f"peers_may_relay: no client may send to {stranger} here")
             return NOT_ACCEPTED
         count = len(offer.envelope.recipients)
@@ -181,14 +183,16 @@ class PeerRequestService:
             if self._is_of_ended_process(peer):  # the peer restarted while the content was written
                 return Transition(claim, claim, outcome=Outcome.REFUSED)
             transition = claims.hold(claim, context.me, party, offer.number, count, offer.done)
-            self._note_listed(message_id, party, transition)
+            if claim is not None:
+                self._note_listed(message_id, party, transition)
             return transition
 
         try:
             transition = await context.ledger.commit(promises.hold, message, offer.content, decide)
         except LedgerUnavailable as error:
             return error.reply
-        self._note_listed(message.envelope.message_id, party, transition)  # again, after the commit
+        if transition.before is not None:
+            self._note_listed(message.envelope.message_id, party, transition)  # again, after the commit
         if transition.outcome == Outcome.REFUSED:
             return PROCESS_ENDED if self._is_of_ended_process(peer) else NUMBER_USED_UP
         if transition.outcome == Outcome.SUPERSEDED and transition.answer is not None:

@@ -334,11 +334,6 @@ class LineEnds:
         self.ends_with_cr = block.endswith(b"\r")
         self.has_bare = b"\n" in rest or rest.find(b"\r", 0, len(rest) - self.ends_with_cr) >= 0
 
-    @property
-    def are_right(self) -> bool:
-        """Of all that was taken so far."""
-        return not (self.has_bare or self.ends_with_cr)
-
 
 class DataFilter:
     """Checks the octets of DATA and writes them, without stuffing, to the sink, after our `trace` header. Takes blocks split anywhere.
@@ -408,7 +403,7 @@ class DataFilter:
     @property
     def refusal(self) -> Reply | None:
         """Why the content is refused, once its end was read."""
-        return self._refusal if self._line_ends.are_right else BARE_CR_OR_LF
+        return BARE_CR_OR_LF if self._line_ends.has_bare or self._line_ends.ends_with_cr else self._refusal
 
 
 def has_long_line(text: bytes) -> bool:

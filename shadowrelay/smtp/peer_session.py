@@ -265,7 +265,7 @@ class PeerSession:
         Raises: PeerUnavailable after a refusal: nothing is stored. SessionBroken: `copy.sent` tells whether it may be stored.
         LedgerUnavailable: this node's own message cannot be read now; nothing is stored.
         """
-        if not self.offers(copy):
+        if not copy.in_session:
             raise PeerUnavailable(self._server, f"does not offer {TRACK if copy.is_tracked else HOLD} now", said=PeerSaid.NO_SESSION)
         envelope, content = copy.offer.envelope, copy.offer.content
         extra = f"XSHADOW={format_hold(envelope.message_id, copy.offer.number, is_tracked=copy.is_tracked)}"
