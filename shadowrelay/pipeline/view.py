@@ -314,6 +314,7 @@ class View:
         for group in groups:
             held[group.primary] = held.get(group.primary, 0) + group.count
         held_by = await context.ledger.read(reading.listed_counts)
+        discards = await context.ledger.read(reading.discard_counts)
         views = []
         for server, state in context.peers.states.items():
             left, takes = context.leases.server_left(server), context.peers.takes_copies(server)
@@ -340,6 +341,8 @@ class View:
                     takes_copies=takes,
                     shared_fate=context.peers.fates.in_words(server),
                     domains=context.peers.fates.told(server).domains,
+                    machine=context.peers.fates.told(server).machine,
+                    discards_count=discards.get(server, 0),
                 )
             )
         forgotten = {row.server: row.is_forgotten for row in context.ledger.peers.listed()}
@@ -419,6 +422,7 @@ class View:
             safety_net_complete_since=context.safety_net_complete_since,
             untold=await self.untold(),
             machine=context.peers.fates.mine.machine,
+            domains=context.peers.fates.mine.domains,
             is_witness=context.settings.is_witness,
         )
 
