@@ -15,6 +15,7 @@ from shadowrelay.model.replies import LedgerUnavailable
 from shadowrelay.model.settings import Peer, Settings
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.heartbeat import HeartbeatService
+from shadowrelay.store import reading
 
 _log = structlog.get_logger()
 
@@ -33,7 +34,7 @@ class Membership:
     async def adopt(self, settings: Settings) -> None:
         """The peers of these settings are the peers from now on. Raises: LedgerUnavailable."""
         states, wanted = self._context.peers.states, {peer.name: peer for peer in settings.linked_peers}
-        rows = await self._context.ledger.peers()
+        rows = self._context.ledger.peers.listed()
         for name, peer in wanted.items():
             state = states.get(name)
             if state is None or state.is_gone:
@@ -81,11 +82,11 @@ class Membership:
         if not leaving:
             return
         ledger = self._context.ledger
-        busy = {group.primary for group in await ledger.shadow_groups() if group.count}
-        busy |= {server for server, count in (await ledger.listed_counts()).items() if count}
+        busy = {group.primary for group in await ledger.read(reading.shadow_groups) if group.count}
+        busy |= {server for server, count in (await ledger.read(reading.listed_counts)).items() if count}
         for server in leaving:
             state = self._context.peers.states[server]
-            if server not in busy and not await ledger.has_unacknowledged(server, state.database) and state.is_leaving:
+            if server not in busy and not await ledger.read(reading.has_unacknowledged, server, state.database) and state.is_leaving:
                 self._left(server)
 
     def _left(self, server: ServerName) -> None:

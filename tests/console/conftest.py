@@ -16,6 +16,7 @@ from shadowrelay.console.pages import Desk, add_login, add_pages
 from shadowrelay.console.streams import add_streams
 from shadowrelay.model.counts import Counts
 from shadowrelay.model.ids import ServerName
+from shadowrelay.model.queue import InForce
 from shadowrelay.model.settings import AdminRole, AdminUser, Settings
 from shadowrelay.model.values import replace
 from shadowrelay.tracking.event_tap import EventTap
@@ -40,7 +41,7 @@ class ShownNode(FakeNode):
     """With the settings that `status` reads."""
 
     async def node(self):
-        return replace(await super().node(), settings={"transport.shadow_redundancy_enabled": True})
+        return replace(await super().node(), in_force=InForce({"transport.shadow_redundancy_enabled": True}))
 
 
 @pytest.fixture
