@@ -27,6 +27,7 @@ from shadowrelay.admin.token import read_or_create_token
 from shadowrelay.bounded import BoundedCalls, in_thread
 from shadowrelay.console.acts import add_acts
 from shadowrelay.console.pages import Desk, add_login, add_pages
+from shadowrelay.console.report_tab import add_report
 from shadowrelay.console.streams import add_streams
 from shadowrelay.console.webhooks import Webhooks
 from shadowrelay.machine import LinuxMachine
@@ -176,6 +177,7 @@ class Node:
         add_login(application, desk)
         add_pages(application, desk)
         add_acts(application, desk)
+        add_report(application, desk)
         add_streams(application, desk, TAP, guarded(people, trail))
         self._admin = {key: self._admin_server(key, listen) for key, listen in self._admin_addresses().items()}
         for server in self._admin.values():

@@ -314,6 +314,7 @@ class View:
         for group in groups:
             held[group.primary] = held.get(group.primary, 0) + group.count
         held_by = await context.ledger.read(reading.listed_counts)
+        discards = await context.ledger.read(reading.discard_counts)
         views = []
         for server, state in context.peers.states.items():
             if state.is_gone:
@@ -344,6 +345,8 @@ class View:
                     domains=context.peers.fates.told(server).domains,
                     is_configured=not state.is_leaving,
                     is_leaving=state.is_leaving,
+                    machine=context.peers.fates.told(server).machine,
+                    discards_count=discards.get(server, 0),
                 )
             )
         forgotten = {row.server: row.is_forgotten for row in context.ledger.peers.listed()}
@@ -423,6 +426,7 @@ class View:
             safety_net_complete_since=context.safety_net_complete_since,
             untold=await self.untold(),
             machine=context.peers.fates.mine.machine,
+            domains=context.peers.fates.mine.domains,
             is_witness=context.settings.is_witness,
         )
 

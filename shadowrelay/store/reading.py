@@ -317,6 +317,15 @@ def listed_counts(reader: Reader) -> Mapping[ServerName, int]:
     return {ServerName(name): count for name, _, count, _ in counters.of_kind(reader.connection, counters.LISTED)}
 
 
+def discard_counts(reader: Reader) -> Mapping[ServerName, int]:
+    """For each server, how many discard notifications it has not fetched yet."""
+    found: dict[ServerName, int] = {}
+    for name, _, count, _ in counters.of_kind(reader.connection, counters.DISCARD):
+        asker = ServerName(name.partition(" ")[0])
+        found[asker] = found.get(asker, 0) + count
+    return found
+
+
 def older_claims(reader: Reader, after: int) -> tuple[tuple[MessageId, ...], int]:
     """Messages that this node claims since before its database was renamed, under a number of another database of its own, with internal
     ids above `after`; and up to which id was read: it is `identity.older_until` at the end."""

@@ -283,6 +283,15 @@ async def test_peers_are_counted_by_what_they_may_hold(tmp_path: Path) -> None:
         assert {THERE: 2} == await ledger.read(reading.listed_counts)
 
 
+async def test_each_server_has_the_notifications_counted_that_it_has_not_fetched(tmp_path: Path) -> None:
+    async with a_ledger(tmp_path) as ledger:
+        for copies in COPIES:
+            message = await accept(ledger, copies=copies)
+            await ledger.commit(promises.attempt, an_attempt(message.envelope.message_id), all_done)
+
+        assert {THERE: 2, OTHER: 2} == await ledger.read(reading.discard_counts)
+
+
 async def test_what_is_to_be_taken_over_or_delivered_does_not_hang_on_a_counter(tmp_path: Path) -> None:
     async with a_ledger(tmp_path) as ledger:
         await ledger.commit(promises.hold, a_new_message(Role.SHADOW), a_content(), keep_copy)

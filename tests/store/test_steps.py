@@ -24,6 +24,7 @@ QUESTIONS: dict[str, Ask] = {
     "shadows of a server": lambda ledger, other: ledger.read(reading.shadows_of, other.name, other.database, PAGE, 0),  # type: ignore[arg-type]
     "primaries listed on a server": lambda ledger, other: ledger.read(reading.primaries_listed_on, other.name, PAGE),
     "how many are listed": lambda ledger, other: ledger.read(reading.listed_counts),
+    "how many discards wait": lambda ledger, other: ledger.read(reading.discard_counts),
     "submission": lambda ledger, other: ledger.read(reading.submission, PAGE),
     "due": lambda ledger, other: ledger.read(reading.due, NEXT_HOPS[1], LATER, PAGE),
     "next due": lambda ledger, other: ledger.read(reading.next_due_at, NEXT_HOPS[0], LATER - timedelta(days=2)),
