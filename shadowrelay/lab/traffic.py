@@ -286,7 +286,7 @@ class _NoPeers:
     def refusal(self, identity: PeerIdentity) -> Reply | None:
         return None
 
-    async def second_server(self, identity: PeerIdentity, address: str) -> str:
+    async def second_server(self, identity: PeerIdentity, address: str, began_at: float, *, is_dialed: bool = False) -> str:
         return ""
 
     async def greeted(self, identity: PeerIdentity) -> PeerIdentity:

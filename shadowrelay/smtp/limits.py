@@ -33,6 +33,7 @@ TOO_MANY_RECIPIENTS = Reply(452, "4.5.3", "Too many recipients")  # RFC 5321 4.5
 TIMED_OUT = Reply(421, "4.4.2", "Timeout, closing connection")
 SHUTTING_DOWN = Reply(421, "4.3.2", "Service shutting down, closing connection")
 NOT_ACTIVE = Reply(421, "4.3.2", "Service not active, closing connection")  # this node drains
+OTHER_PROCESS = Reply(421, "4.7.1", "Another process has your name, closing connection")
 COMMAND_TOO_LONG = Reply(500, "5.5.2", "Command line too long")
 LINE_TOO_LONG = Reply(554, "5.6.0", "Line too long")
 MESSAGE_TOO_BIG = Reply(552, "5.3.4", "Message size exceeds the limit")

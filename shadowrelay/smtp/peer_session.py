@@ -179,6 +179,10 @@ class PeerSession:
         assert self._identity is not None
         return self._identity.database
 
+    def is_with_other(self, incarnation: Incarnation) -> bool:
+        """Whether another process of the peer has identified itself in this session."""
+        return self._incarnation not in (NO_INCARNATION, incarnation)
+
     @property
     def is_tls(self) -> bool:
         """The session is encrypted."""
