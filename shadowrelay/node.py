@@ -279,6 +279,7 @@ class Node:
             concurrency_per_destination=settings.send.concurrency_per_destination,
             connection_inactivity_timeout=settings.send.connection_inactivity_timeout,
             sends_8bit=settings.send.eight_bit_without_8bitmime,
+            sends_chunks=settings.send.chunking_enabled,
             is_own=self._own_addresses.__contains__,
             unused_session_timeout=settings.send.unused_session_timeout,
             to_peer=self._delivery_session_to,
