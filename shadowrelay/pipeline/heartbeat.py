@@ -77,6 +77,12 @@ class HeartbeatService:
             self._context.tasks.keep(partial(self._watch, server), f"heartbeat {server}")
         self._context.tasks.keep(self._count_held, "heartbeat holdings")
 
+    def add(self, server: ServerName) -> None:
+        """A peer that came while the node runs, or came again."""
+        self._save_at[server] = self._context.clock.awake() + self._context.heartbeat
+        self._asking[server] = asyncio.Lock()
+        self._context.tasks.keep(partial(self._watch, server), f"heartbeat {server}")
+
     async def _count_held(self) -> None:
         while True:
             try:
@@ -96,7 +102,7 @@ class HeartbeatService:
     async def _watch(self, server: ServerName) -> None:
         state = self._context.peers.states[server]
         failures, said = 0, ""
-        while True:
+        while not state.is_gone:
             try:
                 if self._context.commit_failure is None and await self._is_wanted(server):
                     await self._ask(server)

@@ -38,6 +38,7 @@ HELD = Reply(250, "2.0.0", "Held")
 LOOK_SECONDS = 0.05
 RECORD_AGAIN_SECONDS = 1.0
 NOT_ACCEPTED = Reply(550, "5.1.1", "This server does not deliver to one of these recipients: peers_may_relay")
+NO_PEER_ANY_MORE = Reply(451, "4.7.1", "This server does not hold copies for you: it is not configured as your peer any more")
 NOT_POLLED = Reply(451, "4.7.1", "This server does not hold copies for you: send_xshadow is off here")  # RFC 3463 X.7.1
 PROCESS_ENDED = Reply(451, "4.3.0", "This session is of a process that has ended")
 
@@ -190,6 +191,9 @@ class PeerRequestService:
         if peer.server not in context.peers:  # this node never polls it, so it could neither discard nor correctly promote its copies
             _log.warning("copy.refused", peer=peer.server, reason="this node does not place copies on it, nor ask it")
             return NOT_POLLED
+        if context.peers.is_leaving(peer.server):
+            _log.info("copy.refused", peer=peer.server, reason="it is in the configuration no more")
+            return NO_PEER_ANY_MORE
         party = PeerDatabase(peer.server, peer.database)
         if self._is_of_ended_process(peer):  # copies of that process were reconciled when the peer restarted: nothing would end this one
             _log.info("copy.refused", peer=peer.server, reason="the network kept it until its server had been started again")

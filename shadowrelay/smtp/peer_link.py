@@ -288,6 +288,13 @@ class SmtpPeerLink:
         if count := len(ended) + self._copies.end_those(lambda session: refused(session.opened)):
             _log.warning("peer.certificate_refused", server=self._server, address=str(self._address), sessions=count)
 
+    def move(self, address: HostPort) -> None:
+        """The peer is elsewhere: new sessions go there. Idle ones with the old address end; a copy that is under way may end well."""
+        self._address = address
+        if self._control is not None:
+            self._control.pipeline.quit()
+        self._copies.fall_silent()
+
     def fall_silent(self) -> None:
         """End the kept sessions without a word, because the peer takes every word for a proof of life. New ones need `why_silent`."""
         if self._control is not None:
