@@ -73,6 +73,44 @@ def _write_objectives(output: Path, times: FaultTimes) -> Path:
     return path
 
 
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A figure as clients and the receiving server saw it, and as the report has it (`None`: it has no such figure, or there is none).
+    `why` they may differ."""
+
+    what: str
+    seen: int
+    reported: int | None = None
+    why: str = ""
+
+    @property
+    def is_explained(self) -> bool:
+        return bool(self.why) and self.reported is not None and self.reported != self.seen
+
+
+def compared(result: Account, redundant: int, overall: Mapping[str, Any]) -> list[Compared]:
+    """In the words of both. `overall` is empty if there is no report."""
+
+    def reported(name: str) -> int | None:
+        return overall.get(name)
+
+    again = "a client that got no reply, because its server died, sent its message again: the logs have it under two ids, clients as one"
+    unlogged = "a server that died, or whose log burned, has not logged a delivery; of a message sent again the logs cannot know the client"
+    received = overall["messages_redundant"] - overall["messages_reconstructed"] if overall else None
+    return [
+        Compared("acknowledged (clients got 250)", result.accepted, reported("messages_acknowledged"), again),
+        Compared("redundant when acknowledged", redundant, received),
+        Compared("delivered", result.delivered, reported("messages_done"), again),
+        Compared("lost", len(result.lost), reported("recipients_lost")),
+        Compared("changed in transit", len(result.changed)),
+        Compared("duplicated", len(result.duplicates), reported("recipients_duplicated"), unlogged),
+        Compared(
+            "taken over by another server", result.taken_over, reported("messages_promoted"),
+            "the logs also have those that were delivered before they were taken over, or sent again by their client",
+        ),
+    ]  # fmt: skip
+
+
 def contradictions(overall: Mapping[str, Any], result: Account, sent: Sequence[Sent], redundant: int) -> list[str]:
     """Differences between the report and the records of clients and the receiving server; empty = they agree.
 
