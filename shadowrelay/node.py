@@ -27,6 +27,7 @@ from shadowrelay.admin.token import read_or_create_token
 from shadowrelay.bounded import BoundedCalls, in_thread
 from shadowrelay.console.acts import add_acts
 from shadowrelay.console.pages import Desk, add_login, add_pages
+from shadowrelay.console.report_tab import add_report
 from shadowrelay.console.streams import add_streams
 from shadowrelay.console.webhooks import Webhooks
 from shadowrelay.machine import LinuxMachine
@@ -64,7 +65,8 @@ from shadowrelay.smtp.reception import reception_for
 from shadowrelay.smtp.recipient_sources import RecipientSources
 from shadowrelay.smtp.resolver import DnsResolver
 from shadowrelay.smtp.tls import TlsContexts, opportunistic_context
-from shadowrelay.store.ledger import SqliteLedger
+from shadowrelay.store import promises, queues
+from shadowrelay.store.ledger import Ledger
 from shadowrelay.tracking import operator_log
 from shadowrelay.tracking.event_tap import TAP
 from shadowrelay.tracking.operator_log import LineLogger
@@ -157,7 +159,7 @@ class Node:
         for note in self._ledger.notes:
             _log.warning("database.note", text=note)
         self._build_services()
-        self._context.peers.load(await self._ledger.peers())
+        self._context.peers.load(self._ledger.peers.listed())
         await self._services.pressure.look()  # before the first client
         close_with(self._opened, self._recipients.close)
         self._tasks.keep(self._recipients.run, "recipients")
@@ -172,6 +174,7 @@ class Node:
         add_login(application, desk)
         add_pages(application, desk)
         add_acts(application, desk)
+        add_report(application, desk)
         add_streams(application, desk, TAP, guarded(people, trail))
         admin = [AdminServer(application, listens[0])]
         admin += [AdminServer(application, listen, self._admin_tls, self._peers_in) for listen in listens[1:]]
@@ -207,7 +210,7 @@ class Node:
         said = ""
         while self.is_rolled_back:
             try:
-                await self._ledger.record_renamed()
+                await self._ledger.commit(promises.database_renamed)
                 return
             except LedgerUnavailable as error:
                 if error.reason != said:
@@ -227,7 +230,7 @@ class Node:
                 close_with(tracking, self._shipper.close)
             close_with(tracking, self._tracking.close)
             self.step = f"the queue database, {settings.server.data_directory}"
-            self._ledger = await SqliteLedger.open(
+            self._ledger = await Ledger.open(
                 settings.server.data_directory,
                 server=settings.server.name,
                 now=self._clock.now,
@@ -302,9 +305,9 @@ class Node:
             on_identity=identified,
             on_address=self._note_address_of_peer,
             on_heard=context.peers.heard,
-            on_position=context.ledger.note_told,
+            on_position=context.ledger.peers.note_told,
             on_offer=context.peers.offered,
-            on_forks=context.ledger.note_forks_offered,
+            on_forks=context.ledger.peers.note_forks_offered,
             on_open=services.heartbeat.opened,
             why_silent=context.why_silent,
         )
@@ -610,7 +613,7 @@ class Node:
             if (spare_bytes := self._services.pressure.spare_bytes()) is not None:
                 await self._ledger.keep_reserve(spare_bytes)
             with contextlib.suppress(LedgerUnavailable):
-                self._metrics.observe_queues(await self._ledger.queues(), await self._services.view.untold())
+                self._metrics.observe_queues(await self._ledger.read(queues.queues), await self._services.view.untold())
             await asyncio.sleep(ADMIN_OBSERVES_SECONDS)
 
     def _look_at_descriptors(self, refused_before: int) -> int:

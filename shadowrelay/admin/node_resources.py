@@ -17,7 +17,8 @@ class PeerResource(ApiResource):
     """A peer as the node sees it. Units: `lease_seconds` left; null if none was obtained, 0 if it has ended. `takes_over_in_seconds`: until
     this node takes over what it holds for the peer, if that stays silent; null while it is heard, or nothing is held.
     `takes_copies`: yes, no, or unknown before anything was tried. `is_configured` false: it is no peer any more. `shared_fate`: what it
-    shares with this node, machine or labels."""
+    shares with this node, machine or labels; `machine` is a keyed hash of its. `discards_count`: discard notifications that it has not
+    fetched yet."""
 
     name: str
     site: str
@@ -42,6 +43,8 @@ class PeerResource(ApiResource):
     is_configured: bool
     shared_fate: str
     domains: list[str]
+    machine: str
+    discards_count: int
 
 
 class Peers(ApiResource):
@@ -159,6 +162,7 @@ class NodeResource(ApiResource):
     safety_net_complete_since: datetime | None
     untold: UntoldResource | None
     machine: str
+    domains: list[str]
     is_witness: bool
 
 

@@ -12,17 +12,7 @@ import typer
 
 from shadowrelay.cli.find import filter_of, resolved
 from shadowrelay.cli.nodes import Nodes, asked_nodes, name_missing
-from shadowrelay.cli.output import (
-    AsJson,
-    Config,
-    ExitCode,
-    Node,
-    TokenFile,
-    print_json,
-    print_table,
-    say,
-    stop,
-)
+from shadowrelay.cli.output import AsJson, Config, ExitCode, Node, TokenFile, print_json, print_table, say, stop
 from shadowrelay.cluster.answers import NodeAnswer, missing
 from shadowrelay.cluster.lookup import BEGINNING, MessageId, QueueId
 from shadowrelay.cluster.story import gathered, sentence_of_hops, what

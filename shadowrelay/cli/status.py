@@ -13,16 +13,7 @@ import typer
 from rich.console import Console
 
 from shadowrelay.cli.nodes import Nodes, asked_nodes
-from shadowrelay.cli.output import (
-    AsJson,
-    Config,
-    ExitCode,
-    Node,
-    TokenFile,
-    print_json,
-    print_table,
-    say,
-)
+from shadowrelay.cli.output import AsJson, Config, ExitCode, Node, TokenFile, print_json, print_table, say
 from shadowrelay.cli.what_if import show
 from shadowrelay.cluster.overview import in_words, look, summary
 from shadowrelay.cluster.words import age, duration

@@ -349,6 +349,8 @@ class PeerView:
     takes_copies: Takes = Takes.NO
     domains: tuple[str, ...] = ()  # its labels of failure_domains
     shared_fate: str = ""  # what it shares with this node: machine, or labels of failure_domains
+    machine: str = ""  # as its sessions told, see `model.fate`
+    discards_count: int = 0  # discard notifications that it has not fetched yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,3 +399,4 @@ class NodeView:
     untold: Untold | None = None  # for longer than a heartbeat
     machine: str = ""  # as `model.fate` names it; empty if that is not known
     is_witness: bool = False  # it has no clients
+    domains: tuple[str, ...] = ()  # labels of failure_domains

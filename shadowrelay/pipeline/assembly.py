@@ -43,8 +43,10 @@ from shadowrelay.pipeline.shadow_copy import Copier
 from shadowrelay.pipeline.sweep import SweepService
 from shadowrelay.pipeline.track import TrackService
 from shadowrelay.pipeline.view import View
-from shadowrelay.ports import Clock, Deliverer, Ledger, Machine, PeerLink, TrackingLog
+from shadowrelay.ports import Clock, Deliverer, Machine, PeerLink, TrackingLog
 from shadowrelay.rules.fates import Fates
+from shadowrelay.store import promises
+from shadowrelay.store.ledger import Ledger
 
 AGAIN_SECONDS = 5.0
 
@@ -228,7 +230,10 @@ class Services:
 
     def _remembered(self, identity: PeerIdentity) -> None:
         """The peer is no longer forgotten: record that, also if no new session was opened."""
-        self._spawn(partial(self.context.ledger.record_peer, identity, self.context.now()), f"remember {identity.server}")
+        self._spawn(partial(self._record_heard, identity), f"remember {identity.server}")
+
+    async def _record_heard(self, identity: PeerIdentity) -> None:
+        await self.context.ledger.commit(promises.peer_heard, identity, self.context.now())
 
     def _returned(self, server: ServerName, seconds: float) -> None:
         """Less than a heartbeat is no absence: no copy was given up, and no message can have been taken over, unless this node proceeded
