@@ -51,9 +51,9 @@ class Failed(Exception):
     """A step, and why."""
 
 
-def ran(*words: str, text: str | None = None) -> str:
+def ran(*words: str) -> str:
     """Output of a Docker command. Raises: Failed."""
-    done = docker(*words, text=text)
+    done = docker(*words)
     if done.returncode:
         raise Failed(f"docker {' '.join(words)[:160]}: {done.stdout[-800:]}{done.stderr[-800:]}")
     return done.stdout
@@ -93,7 +93,7 @@ class MixedCluster:
         docker("run", "--rm", "--volume", f"{self.files.parent}:/x", self.images["present"], "bash", "-c", "rm -rf /x/*")
 
     def _run(self, name: str, image: str, *words: str, options: tuple[str, ...] = ()) -> None:
-        docker("rm", "--force", f"{self.mark}-{name}")
+        docker("rm", "--force", f"{self.mark}-{name}", is_quiet=True)
         self.running.add(name)
         place = ("--network", self.mark, "--network-alias", name, "--hostname", name, "--name", f"{self.mark}-{name}")
         ran("run", "--detach", *place, *options, self.images[image], *words)
@@ -132,7 +132,7 @@ class MixedCluster:
 
     def command(self, name: str, *words: str) -> str:
         """What a node's operator types; its output, whatever its exit code."""
-        done = docker("exec", f"{self.mark}-{name}", "shadowrelay", *words, "--config", "/etc/shadowrelay/node.toml")
+        done = docker("exec", f"{self.mark}-{name}", "shadowrelay", *words, "--config", "/etc/shadowrelay/node.toml", is_quiet=True)
         return done.stdout + done.stderr
 
     def takes(self, *names: str) -> list[str]:
@@ -143,7 +143,7 @@ class MixedCluster:
             subject = f"m{self.sent}"
 
             def is_taken(name: str = name, subject: str = subject) -> bool:
-                return docker("exec", f"{self.mark}-{CLIENT}", "python3", "-c", SEND, name, subject).returncode == 0
+                return docker("exec", f"{self.mark}-{CLIENT}", "python3", "-c", SEND, name, subject, is_quiet=True).returncode == 0
 
             until(f"{name} takes mail", is_taken)
             subjects.append(subject)

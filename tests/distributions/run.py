@@ -102,10 +102,10 @@ class Outcome:
         return f"{place}| {'; '.join(self.lines)} | {self.seconds / 60:.0f} min |"
 
 
-def docker(*words: str, seconds: float = HOUR, text: str | None = None) -> subprocess.CompletedProcess[str]:
-    """Its output goes on to this terminal's standard error, too, if it fails."""
-    done = subprocess.run(["nice", "docker", *words], input=text, capture_output=True, text=True, timeout=seconds, check=False)
-    if done.returncode:
+def docker(*words: str, seconds: float = HOUR, is_quiet: bool = False) -> subprocess.CompletedProcess[str]:
+    """Its output goes on to this terminal's standard error, too, if it fails, unless that is expected."""
+    done = subprocess.run(["nice", "docker", *words], capture_output=True, text=True, timeout=seconds, check=False)
+    if done.returncode and not is_quiet:
         print(done.stdout[-12000:], done.stderr[-3000:], file=sys.stderr, flush=True)
     return done
 
