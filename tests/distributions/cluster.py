@@ -138,17 +138,18 @@ class MixedCluster:
 
     def takes(self, *names: str) -> list[str]:
         """A message at each node is answered 250: another node has its copy. Returns the subjects."""
-        subjects = []
-        for name in names or (EAST, WEST):
+        return [self._taken_by(name) for name in names or (EAST, WEST)]
+
+    def _taken_by(self, name: str) -> str:
+        """Each try has its own subject: what became of one without an answer is not known."""
+
+        def is_taken() -> bool:
             self.sent += 1
-            subject = f"m{self.sent}"
+            words = ("exec", f"{self.mark}-{CLIENT}", "python3", "-c", SEND, name, f"m{self.sent}")
+            return docker(*words, is_quiet=True).returncode == 0
 
-            def is_taken(name: str = name, subject: str = subject) -> bool:
-                return docker("exec", f"{self.mark}-{CLIENT}", "python3", "-c", SEND, name, subject, is_quiet=True).returncode == 0
-
-            until(f"{name} takes mail", is_taken)
-            subjects.append(subject)
-        return subjects
+        until(f"{name} takes mail", is_taken)
+        return f"m{self.sent}"
 
     def arrive(self, subjects: list[str]) -> None:
         """Each once. Raises: Failed."""
