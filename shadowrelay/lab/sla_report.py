@@ -74,7 +74,7 @@ def _write_objectives(output: Path, times: FaultTimes) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class SeenAndReported:
     """A figure as clients and the receiving server saw it, and as the report has it (`None`: it has no such figure, or there is none).
     `why` they may differ."""
 
@@ -88,7 +88,7 @@ class Compared:
         return bool(self.why) and self.reported is not None and self.reported != self.seen
 
 
-def compared(result: Account, redundant: int, overall: Mapping[str, Any]) -> list[Compared]:
+def compared(result: Account, redundant: int, overall: Mapping[str, Any]) -> list[SeenAndReported]:
     """In the words of both. `overall` is empty if there is no report."""
 
     def reported(name: str) -> int | None:
@@ -98,13 +98,13 @@ def compared(result: Account, redundant: int, overall: Mapping[str, Any]) -> lis
     unlogged = "a server that died, or whose log burned, has not logged a delivery; of a message sent again the logs cannot know the client"
     received = overall["messages_redundant"] - overall["messages_reconstructed"] if overall else None
     return [
-        Compared("acknowledged (clients got 250)", result.accepted, reported("messages_acknowledged"), again),
-        Compared("redundant when acknowledged", redundant, received),
-        Compared("delivered", result.delivered, reported("messages_done"), again),
-        Compared("lost", len(result.lost), reported("recipients_lost")),
-        Compared("changed in transit", len(result.changed)),
-        Compared("duplicated", len(result.duplicates), reported("recipients_duplicated"), unlogged),
-        Compared(
+        SeenAndReported("acknowledged (clients got 250)", result.accepted, reported("messages_acknowledged"), again),
+        SeenAndReported("redundant when acknowledged", redundant, received),
+        SeenAndReported("delivered", result.delivered, reported("messages_done"), again),
+        SeenAndReported("lost", len(result.lost), reported("recipients_lost")),
+        SeenAndReported("changed in transit", len(result.changed)),
+        SeenAndReported("duplicated", len(result.duplicates), reported("recipients_duplicated"), unlogged),
+        SeenAndReported(
             "taken over by another server", result.taken_over, reported("messages_promoted"),
             "the logs also have those that were delivered before they were taken over, or sent again by their client",
         ),
