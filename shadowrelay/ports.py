@@ -25,6 +25,7 @@ from shadowrelay.model.queue import (
     DeliveredTo,
     ForkRetry,
     HeldCopy,
+    HeldFor,
     LoneMessages,
     MessagePage,
     NewMessage,
@@ -376,6 +377,10 @@ class Ledger(Protocol):
 
     async def survival(self, servers: Sequence[ServerName]) -> Survival:
         """Of the unfinished primary messages, how many none of these servers may have a copy of."""
+        ...
+
+    async def held_for(self, server: ServerName) -> HeldFor:
+        """How much this peer has placed here that is held for it."""
         ...
 
     async def listed_counts(self) -> Mapping[ServerName, int]:

@@ -20,6 +20,7 @@ from shadowrelay.ownership.rules import PeerDatabase
 from shadowrelay.pipeline.accept import AcceptService
 from shadowrelay.pipeline.commit_watch import CommitWatch
 from shadowrelay.pipeline.context import Context, Tasks
+from shadowrelay.pipeline.copy_limits import CopyLimits
 from shadowrelay.pipeline.copy_repair import CopyRepair
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.draining import DrainService
@@ -129,7 +130,12 @@ class Services:
         self.drain = DrainService(context, self.deliver, self.copy_repair, self.review)
         self.sweep = SweepService(context, self.review, self.drain)
         self.rolled_back = RolledBackService(context, self.review)
-        self.peer_requests = PeerRequestService(context, self.rolled_back, TrackService(context, self.deliver, self.copy_repair))
+        self.peer_requests = PeerRequestService(
+            context,
+            self.rolled_back,
+            TrackService(context, self.deliver, self.copy_repair),
+            CopyLimits(context, outside.machine),
+        )
         self.pressure = PressureService(context, outside.machine)
         self.commits = CommitWatch(context)
         self.commits.on_restored.append(self._commits_restored)

@@ -26,6 +26,7 @@ from shadowrelay.model.queue import (
     DeliveredTo,
     ForkRetry,
     HeldCopy,
+    HeldFor,
     LoneMessages,
     MessagePage,
     NewMessage,
@@ -440,6 +441,9 @@ class SqliteLedger:
 
     async def shadow_groups(self) -> tuple[ShadowGroup, ...]:
         return await self._readers.ask(reading.shadow_groups)
+
+    async def held_for(self, server: ServerName) -> HeldFor:
+        return await self._readers.ask(partial(reading.held_for, server=server))
 
     async def survival(self, servers: Sequence[ServerName]) -> Survival:
         return await self._readers.ask(partial(reading.survival, servers=servers))

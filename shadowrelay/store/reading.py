@@ -26,7 +26,7 @@ from shadowrelay.model.ids import NO_DATABASE, DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Envelope, Ordinals
 from shadowrelay.model.ownership import CopyNumber, DiscardEvent, DiscardStatus, Role
 from shadowrelay.model.peers import DiscardReply
-from shadowrelay.model.queue import NEVER, DeliveredTo, HeldCopy, ShadowGroup, StoredMessage, Untold
+from shadowrelay.model.queue import NEVER, DeliveredTo, HeldCopy, HeldFor, ShadowGroup, StoredMessage, Untold
 from shadowrelay.model.replies import LedgerUnavailable
 from shadowrelay.model.survival import Survival
 from shadowrelay.model.values import dataclass, replace
@@ -109,6 +109,11 @@ SELECT_UNSAID = (
 )
 SELECT_GROUP_SERVERS = each_value(tables.SHADOWS, _M.primary_server)
 SELECT_GROUP_DATABASES = each_value(tables.SHADOWS, _M.primary_database, _M.primary_server == bindparam("server"))
+SELECT_HELD_FOR = compiled(  # what it placed here, not what was relayed to it by TRACK
+    select(func.count(), func.sum(_M.size), func.sum(_M.recipients_count)).where(
+        _M.role == constant("shadow"), _M.primary_server == bindparam("server"), _M.is_kept == constant(0)
+    )
+)
 SELECT_ANY_HANDED = (
     through(tables.HANDED, _M.internal_id)
     .where(_M.primary_server == bindparam("server"), _M.primary_database == bindparam("database"))
@@ -290,6 +295,12 @@ def copies_of(connection: Connection, primary: ServerName, database: DatabaseId,
     """A corrupt number is asked about as it stands: the answer finds the row, and sets it aside."""
     many = fetch(connection, page(shadows_of(primary, database), after, limit).with_only_columns(*OF_A_COPY))
     return tuple([HeldCopy(internal_id, MessageId(message_id), CopyNumber(*number)) for internal_id, message_id, *number in many])
+
+
+def held_for(connection: Connection, server: ServerName) -> HeldFor:
+    """What this peer has placed here, in whichever of its databases."""
+    ((count, octets, recipients),) = connection.exec_driver_sql(SELECT_HELD_FOR, (server,)).fetchall()
+    return HeldFor(count, octets or 0, recipients or 0)
 
 
 def shadow_groups(connection: Connection) -> tuple[ShadowGroup, ...]:
