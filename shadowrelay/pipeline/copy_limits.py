@@ -1,9 +1,9 @@
 """How much one peer may have this node hold for it: copies, their octets, and their recipients. docs/protocol.md 16.
 
-A peer that errs, or whoever has its key, can fill neither the disk nor the tables of the others. An honest one is far below the limits: what it
-has delivered is not held any more. So nothing is counted on the way of a copy but what came since the last look at the store; only where
-that could be too much, the store is asked, and only what it says refuses a copy. The refusal is temporary, so the primary server goes
-to another one.
+A peer that errs, or whoever has its key, can fill neither the disk nor the tables of the others. An honest one is far below the limits:
+what it has delivered is not held any more. So nothing is counted on the way of a copy but what came since the last look at the store;
+only where that could be too much, the store is asked, and only what it says refuses a copy. The refusal is temporary, so the primary
+server goes to another one.
 """
 
 import asyncio
