@@ -71,6 +71,7 @@ from shadowrelay.tracking.shipper import make_tracking
 from shadowrelay.trust import chain_of, names_in
 
 RENAME_AGAIN_SECONDS = 1.0
+REJOIN_SECONDS = 1.0
 GRACE_SECONDS = 30.0  # SIGTERM: for sessions and attempts in progress
 OLDER_COPY_GRACE_SECONDS = 5.0  # for attempts from an older copy of the database: the node is closed until they end, and some hang
 TOLD_POLLS = 5  # SIGTERM: for peers to receive notifications, and acknowledge them in their next poll
@@ -183,6 +184,7 @@ class Node:
         if self.is_rolled_back:
             return
         self._start_services()
+        await self._join_shared()
         self._services.view.is_running = self.is_started = True
         _log.info("node.started", server=settings.server.name, database=self._ledger.identity.database, version=__version__)
         if self._is_reload_wanted:
@@ -354,22 +356,48 @@ class Node:
             receiver = ReceiverServer(reception, self._open_listener)
             if self._context.is_draining:
                 receiver.reception.closed_with = NOT_ACTIVE
-            try:
-                await receiver.start()
-            except OSError as error:
-                raise ConfigurationError(
-                    f"receive_connectors {connector.name}: cannot listen on {connector.listen} ({os.strerror(error.errno or 0)}); "
-                    f"choose another address or port, or stop what has it"
-                ) from error
+            if not connector.reuse_port:  # a shared port has other nodes until this one has started
+                await self._listen(receiver)
             self._receivers.append(receiver)
             close_with(self._opened, receiver.close)
-            _log.info("connector.listening", connector=connector.name, address=str(receiver.address))
         self._services.drain.doors = Doors(self._refuse_mail, self._take_mail, self._waited_for_count)
         self._services.commits.on_silent.append(self._fall_silent)
         self._services.commits.on_restored.append(self._speak_again)
 
+    async def _listen(self, receiver: ReceiverServer) -> None:
+        connector = receiver.reception.connector
+        try:
+            await receiver.join()
+        except OSError as error:
+            raise ConfigurationError(
+                f"receive_connectors {connector.name}: cannot listen on {connector.listen} ({os.strerror(error.errno or 0)}); "
+                f"choose another address or port, or stop what has it"
+            ) from error
+        if receiver.is_listening:
+            _log.info("connector.listening", connector=connector.name, address=str(receiver.address))
+
+    async def _join_shared(self) -> None:
+        """Listen on the ports that are shared with other nodes, unless no mail is taken."""
+        for receiver in self._receivers:
+            if not receiver.is_listening and receiver.reception.closed_with is None:
+                await self._listen(receiver)
+
+    async def _rejoin_shared(self) -> None:
+        """As `_join_shared`, until it succeeds."""
+        while not self._context.is_stopping:
+            try:
+                return await self._join_shared()
+            except ConfigurationError as error:
+                _log.error("connector.not_listening", reason=str(error))
+            await asyncio.sleep(REJOIN_SECONDS)
+
+    async def _leave_shared(self) -> None:
+        """Mail is going to be refused: first new clients go to the other nodes."""
+        await asyncio.gather(*(receiver.leave() for receiver in self._receivers))
+
     def _fall_silent(self, failure: CommitFailure) -> None:
         reply = Reply(421, failure.reply.enhanced, f"{failure.reply.text}, closing connection")
+        self._tasks.spawn(self._leave_shared(), "leave shared ports")
         for receiver in self._receivers:
             receiver.fall_silent(reply)
         for link in self._links.values():
@@ -379,8 +407,10 @@ class Node:
         if not self._context.is_stopping:
             for receiver in self._receivers:
                 receiver.reception.closed_with = NOT_ACTIVE if self._context.is_draining else None
+            self._tasks.spawn(self._rejoin_shared(), "join shared ports")
 
     async def _refuse_mail(self, seconds: float) -> None:
+        await self._leave_shared()
         self._context.delayed.release(is_stopping=True)
         await asyncio.gather(*(receiver.refuse_mail(seconds) for receiver in self._receivers))
 
@@ -388,6 +418,7 @@ class Node:
         self._context.delayed.release(is_stopping=False)
         for receiver in self._receivers:
             receiver.take_mail()
+        self._tasks.spawn(self._rejoin_shared(), "join shared ports")
 
     def _waited_for_count(self) -> int:
         return sum(receiver.waited_for_count for receiver in self._receivers)
@@ -658,7 +689,9 @@ class Node:
         """Drain: refuse new mail, let running work finish, keep the rest in the queue, let peers receive their notifications (which
         those of an older copy of the database are not for); then close everything."""
         self._ledger.stopping()
-        self._context.is_draining = self._context.is_stopping = True
+        self._context.is_stopping = True
+        await self._leave_shared()
+        self._context.is_draining = True
         _log.info("node.draining")
         self._context.delayed.release(is_stopping=True)
         await asyncio.gather(*(receiver.drain(GRACE_SECONDS) for receiver in self._receivers))

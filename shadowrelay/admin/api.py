@@ -24,7 +24,40 @@ from shadowrelay.admin import resources
 from shadowrelay.admin.audit import AuditTrail
 from shadowrelay.admin.gate import Gate, problem
 from shadowrelay.admin.guard import AUDIT_PATH, CONTENT_PATH, guarded, person_asking
+from shadowrelay.admin.mail_resources import (
+    Events,
+    Message,
+    Messages,
+    MessageSuspended,
+    QueueRetried,
+    Queues,
+    QueueSuspended,
+    Released,
+    Removed,
+    ResubmittedResource,
+    event_of,
+    message_of,
+    page_of,
+    queue_of,
+    values_of,
+)
 from shadowrelay.admin.metrics import CONTENT_TYPE, PrometheusMetrics
+from shadowrelay.admin.node_resources import (
+    BackPressureResource,
+    Clients,
+    Copies,
+    Drain,
+    Forgotten,
+    NodeResource,
+    Peers,
+    Readiness,
+    WhatIfResource,
+    client_of,
+    drain_of,
+    node_of,
+    peer_of,
+    pressure_of,
+)
 from shadowrelay.admin.people import People
 from shadowrelay.model.client_minute import ClientView
 from shadowrelay.model.drain_progress import DrainView
@@ -252,74 +285,76 @@ def make_application(
 def _add_routes(api: APIRouter, view: AdminView, trail: AuditTrail, now: Callable[[], datetime]) -> None:
 
     @api.get("/node")
-    async def node() -> resources.NodeResource:
+    async def node() -> NodeResource:
         """Identity, version, uptime, queue database, effective settings."""
-        return resources.node_of(await view.node(), now())
+        return node_of(await view.node(), now())
 
     @api.get("/drain")
-    async def drain_status() -> resources.Drain:
+    async def drain_status() -> Drain:
         """Whether this node drains, how far it is, and what it waits for."""
-        return resources.drain_of(await view.drain_view())
+        return drain_of(await view.drain_view())
 
     @api.post("/drain")
-    async def drain() -> resources.Drain:
+    async def drain() -> Drain:
         """Begin to drain: mail is refused when this answers, the rest goes on. Repeated, it changes nothing. 409 while stopping."""
-        return resources.drain_of(await view.drain())
+        return drain_of(await view.drain())
 
     @api.post("/undrain")
-    async def undrain() -> resources.Drain:
+    async def undrain() -> Drain:
         """Take and deliver mail again. 409 if the node does not drain."""
-        return resources.drain_of(await view.undrain())
+        return drain_of(await view.undrain())
 
     @api.get("/queues")
     async def queues(
         filter: Filter = "",
         history: Annotated[bool, Query(description="also how many messages each had in each minute of the last hour")] = False,
-    ) -> resources.Queues:
+    ) -> Queues:
         """All queues with depth and oldest message, or those that satisfy a filter."""
         expression = _parsed(filter, QUEUE_PROPERTIES)
         rows = await view.queues()
         if expression is not None:
             at = now()
-            rows = tuple([row for row in rows if matches(expression, resources.values_of(row, at))])
-        return resources.Queues(queues=[resources.queue_of(row, view.history(row) if history else ()) for row in rows])
+            rows = tuple([row for row in rows if matches(expression, values_of(row, at))])
+        return Queues(queues=[queue_of(row, view.history(row) if history else ()) for row in rows])
 
     @api.post("/queues/retry")
-    async def retry_queue(queue: QueueName) -> resources.QueueRetried:
+    async def retry_queue(queue: QueueName) -> QueueRetried:
         """Try what is in this queue at once. 409 for a queue in which nothing is tried, with the reason."""
         found = await view.retry_queue(queue)
         if found is None:
             raise HTTPException(HTTPStatus.NOT_FOUND, f"this node has no queue {queue}")
-        return resources.QueueRetried(queue=resources.queue_of(found), is_retried=True)
+        return QueueRetried(queue=queue_of(found), is_retried=True)
 
     @api.post("/queues/suspend")
     async def suspend_queue(
         queue: QueueName,
         by: By = ADMINISTRATOR,
         hold: Annotated[bool, Query(description="also if no mail waits for this next hop now")] = False,
-    ) -> resources.QueueSuspended:
+    ) -> QueueSuspended:
         """Attempt nothing from this delivery queue until it is resumed. 409 for another kind of queue, with the reason."""
         found = await view.suspend_queue(queue, by, is_hold=hold)
         if found is None:
             raise HTTPException(HTTPStatus.NOT_FOUND, f"this node has no queue {queue}")
-        return resources.QueueSuspended(queue=resources.queue_of(found), is_suspended=True)
+        return QueueSuspended(queue=queue_of(found), is_suspended=True)
 
     @api.post("/queues/resume")
-    async def resume_queue(queue: QueueName, by: By = ADMINISTRATOR) -> resources.QueueSuspended:
+    async def resume_queue(queue: QueueName, by: By = ADMINISTRATOR) -> QueueSuspended:
         """Deliver from a suspended queue again, at once. 409 if it is not suspended."""
         found = await view.resume_queue(queue, by)
         if found is None:
             raise HTTPException(HTTPStatus.NOT_FOUND, f"this node has no queue {queue}")
-        return resources.QueueSuspended(queue=resources.queue_of(found), is_suspended=False)
+        return QueueSuspended(queue=queue_of(found), is_suspended=False)
 
     @api.post("/queues/redirect")
-    async def redirect(to: Annotated[str, Query(max_length=4096, description="names of peers, with commas between")]) -> resources.Drain:
+    async def redirect(
+        to: Annotated[str, Query(max_length=4096, description="names of peers, with commas between")],
+    ) -> Drain:
         """Refuse mail, hand all active messages over to these peers, then take mail again: `/drain` says how far it is. 409 with the
         reason if it cannot begin."""
         targets = [ServerName(name.strip().lower()) for name in to.split(",") if name.strip()]
         if not targets:
             raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, "to: name at least one peer")
-        return resources.drain_of(await view.redirect(targets))
+        return drain_of(await view.redirect(targets))
 
     @api.get("/messages")
     async def messages(
@@ -331,39 +366,39 @@ def _add_routes(api: APIRouter, view: AdminView, trail: AuditTrail, now: Callabl
         after: After = 0,
         filter: Filter = "",
         newest: Annotated[bool, Query(description="newest first; oldest first otherwise")] = False,
-    ) -> resources.Messages:
+    ) -> Messages:
         """Messages of one queue, or of all but Safety Net, by pages: by internal id, in Safety Net by the time they leave it. With a
         filter a page may have few messages, or none, and not be the last: `next_after` says so."""
         if (expression := _parsed(filter, MESSAGE_PROPERTIES)) is not None:
-            return resources.page_of(await view.filtered_messages(queue, expression, limit, after, newest=newest))
+            return page_of(await view.filtered_messages(queue, expression, limit, after, newest=newest))
         page = await view.messages(queue, limit, after, newest=newest)
-        return resources.page_of(MessagePage(page, page[-1].internal_id if len(page) == limit else None))
+        return page_of(MessagePage(page, page[-1].internal_id if len(page) == limit else None))
 
     @api.get("/search")
     async def search(
         filter: Annotated[str, Query(min_length=1, max_length=LENGTH_MAX, description="such as Recipients -like '*@x.example'")],
         limit: Limit = LISTED_DEFAULT,
         after: After = 0,
-    ) -> resources.Messages:
+    ) -> Messages:
         """Of all messages that this node knows, delivered ones included, those that satisfy the filter, newest first. A page may have few
         messages, or none, and not be the last: `next_after` says so."""
         expression = _parsed(filter, MESSAGE_PROPERTIES)
         assert expression is not None
-        return resources.page_of(await view.searched_messages(expression, limit, after))
+        return page_of(await view.searched_messages(expression, limit, after))
 
     @api.get("/messages/{message_id}")
-    async def message(message_id: UUID) -> resources.Message:
+    async def message(message_id: UUID) -> Message:
         """One message: role, number, copies, retries, last replies, due time, reason."""
         stored = await view.message(MessageId(str(message_id)))
         if stored is None:
             raise HTTPException(HTTPStatus.NOT_FOUND, f"this node knows no message {message_id}")
         awaited = await view.awaited(stored.envelope.message_id) if stored.claim.done else ()
-        return resources.message_of(stored, awaited)
+        return message_of(stored, awaited)
 
     @api.get("/messages/{message_id}/events")
-    async def events(message_id: UUID) -> resources.Events:
+    async def events(message_id: UUID) -> Events:
         """The rows of this node's message tracking log about a message, oldest first; none where it knows nothing of it."""
-        return resources.Events(events=[resources.event_of(row) for row in await view.events(MessageId(str(message_id)))])
+        return Events(events=[event_of(row) for row in await view.events(MessageId(str(message_id)))])
 
     @api.get("/messages/{message_id}" + CONTENT_PATH, response_class=Response, responses={200: {"content": {CONTENT_OF_A_MESSAGE: {}}}})
     async def content(
@@ -384,46 +419,46 @@ def _add_routes(api: APIRouter, view: AdminView, trail: AuditTrail, now: Callabl
         return StreamingResponse(_blocks(prefix, file), headers=headers, media_type=CONTENT_OF_A_MESSAGE)
 
     @api.post("/messages/{message_id}/suspend")
-    async def suspend(message_id: UUID, by: By = ADMINISTRATOR) -> resources.MessageSuspended:
+    async def suspend(message_id: UUID, by: By = ADMINISTRATOR) -> MessageSuspended:
         """Attempt nothing on this message until it is resumed. 409 with the reason if that is not possible."""
         if not await view.suspend(MessageId(str(message_id)), by):
             raise HTTPException(HTTPStatus.NOT_FOUND, f"this node knows no message {message_id}")
-        return resources.MessageSuspended(message_id=str(message_id), is_suspended=True)
+        return MessageSuspended(message_id=str(message_id), is_suspended=True)
 
     @api.post("/messages/{message_id}/resume")
-    async def resume(message_id: UUID, by: By = ADMINISTRATOR) -> resources.MessageSuspended:
+    async def resume(message_id: UUID, by: By = ADMINISTRATOR) -> MessageSuspended:
         """Attempt a suspended message again, at once; release one that was set aside. 409 with the reason if that is not possible."""
         if not await view.resume(MessageId(str(message_id)), by):
             raise HTTPException(HTTPStatus.NOT_FOUND, f"this node knows no message {message_id}")
-        return resources.MessageSuspended(message_id=str(message_id), is_suspended=False)
+        return MessageSuspended(message_id=str(message_id), is_suspended=False)
 
     @api.post("/messages/{message_id}/resubmit")
-    async def resubmit(message_id: UUID, by: By = ADMINISTRATOR) -> resources.ResubmittedResource:
+    async def resubmit(message_id: UUID, by: By = ADMINISTRATOR) -> ResubmittedResource:
         """Route a message anew and attempt it now; release one that was set aside. 409 with the reason if that is not possible."""
         if not await view.resubmit(MessageId(str(message_id)), by):
             raise HTTPException(HTTPStatus.NOT_FOUND, f"this node knows no message {message_id}")
-        return resources.ResubmittedResource(message_id=str(message_id), is_resubmitted=True)
+        return ResubmittedResource(message_id=str(message_id), is_resubmitted=True)
 
     @api.post("/messages/{message_id}/release")
-    async def release(message_id: UUID) -> resources.Released:
+    async def release(message_id: UUID) -> Released:
         """Deliver a message that was set aside. 409 with the reason if that is not possible."""
         if not await view.release(MessageId(str(message_id))):
             raise HTTPException(HTTPStatus.NOT_FOUND, f"this node knows no message {message_id}")
-        return resources.Released(message_id=str(message_id), is_released=True)
+        return Released(message_id=str(message_id), is_released=True)
 
     @api.post("/messages/{message_id}/remove")
     async def remove(
         message_id: UUID, dsn: Annotated[bool, Query(description="tell the sender that it was not delivered")] = True
-    ) -> resources.Removed:
+    ) -> Removed:
         """End a message for all remaining recipients. 409 with the reason if that is not possible."""
         if not await view.remove(MessageId(str(message_id)), with_dsn=dsn):
             raise HTTPException(HTTPStatus.NOT_FOUND, f"this node knows no message {message_id}")
-        return resources.Removed(message_id=str(message_id), is_removed=True, is_sender_told=dsn)
+        return Removed(message_id=str(message_id), is_removed=True, is_sender_told=dsn)
 
     @api.get("/safety-net/requests")
     async def resubmit_requests() -> resources.ResubmitRequests:
         """All requests to resubmit from Safety Net, by number."""
-        return resources.ResubmitRequests(requests=[resources.request_of(found) for found in await view.resubmit_requests()])
+        return resources.ResubmitRequests(requests=[request_of(found) for found in await view.resubmit_requests()])
 
     @api.post("/safety-net/requests")
     async def request_resubmission(
@@ -437,14 +472,14 @@ def _add_routes(api: APIRouter, view: AdminView, trail: AuditTrail, now: Callabl
     ) -> resources.ResubmitRequestResource:
         """Deliver again what was delivered in an interval. 409 with the reason if the request is not possible."""
         criteria = Criteria(_utc(from_at), _utc(to_at), next_hop, sender, recipient, message_id, ServerName(primary_server.lower()))
-        return resources.request_of(await view.request_resubmission(criteria))
+        return request_of(await view.request_resubmission(criteria))
 
     @api.get("/safety-net/requests/{number}")
     async def resubmit_request(number: RequestNumber) -> resources.ResubmitRequestResource:
         """One request."""
         for found in await view.resubmit_requests():
             if found.number == number:
-                return resources.request_of(found)
+                return request_of(found)
         raise _no_request(number)
 
     @api.post("/safety-net/requests/{number}/disable")
@@ -461,7 +496,7 @@ def _add_routes(api: APIRouter, view: AdminView, trail: AuditTrail, now: Callabl
         changed = await view.change_request(number, is_enabled=is_enabled)
         if changed is None:
             raise _no_request(number)
-        return resources.request_of(changed)
+        return request_of(changed)
 
     @api.post("/safety-net/requests/{number}/remove")
     async def remove_request(number: RequestNumber) -> resources.RequestRemoved:
@@ -471,47 +506,47 @@ def _add_routes(api: APIRouter, view: AdminView, trail: AuditTrail, now: Callabl
         return resources.RequestRemoved(number=number, is_removed=True)
 
     @api.get("/redundancy")
-    async def redundancy() -> resources.Copies:
+    async def redundancy() -> Copies:
         """How many of this node's undelivered messages have fewer copies than wanted, and how many no other living server has."""
-        return resources.copies_of(await view.lone_messages())
+        return Copies.model_validate(await view.lone_messages())
 
     @api.get("/clients")
-    async def clients(limit: Limit = LISTED_DEFAULT) -> resources.Clients:
+    async def clients(limit: Limit = LISTED_DEFAULT) -> Clients:
         """Clients with open sessions, and what each did in its minute where limits are configured; those who were refused most first."""
-        return resources.Clients(clients=[resources.client_of(view_of_it) for view_of_it in await view.clients(limit)])
+        return Clients(clients=[client_of(view_of_it) for view_of_it in await view.clients(limit)])
 
     @api.get("/pressure")
-    async def pressure() -> resources.BackPressureResource:
+    async def pressure() -> BackPressureResource:
         """Back pressure: what is refused or delayed, and the use, level and thresholds of every resource."""
-        return resources.pressure_of(*view.pressure())
+        return pressure_of(*view.pressure())
 
     @api.get("/if-lost")
     async def if_lost(
         servers: Annotated[str, Query(min_length=1, max_length=4096, description="names, with commas between")],
         ids: Annotated[int, Query(ge=0, le=10_000, description="how many ids of messages that would be lost")] = 0,
-    ) -> resources.WhatIfResource:
+    ) -> WhatIfResource:
         """What this node knows about the loss of these servers, disks included: from indexes and counters, nothing is asked of others."""
         names = [ServerName(name.strip().lower()) for name in servers.split(",") if name.strip()]
-        return resources.what_if_of(await view.if_lost(names, ids))
+        return WhatIfResource.model_validate(await view.if_lost(names, ids))
 
     @api.get("/peers")
-    async def peers() -> resources.Peers:
+    async def peers() -> Peers:
         """Every peer: last heard, lease, breaker, copies held for it and by it."""
-        return resources.Peers(peers=[resources.peer_of(row, now()) for row in await view.peers()])
+        return Peers(peers=[peer_of(row, now()) for row in await view.peers()])
 
     @api.post("/peers/{name}/forget")
     async def forget(
         name: str, force: Annotated[bool, Query(description="also a peer that answers: what it holds may be delivered again")] = False
-    ) -> resources.Forgotten:
+    ) -> Forgotten:
         """This peer will not come back: stop waiting for it. 409 if it answers, unless `force` is true."""
         if not await view.forget(ServerName(name.lower()), is_forced=force):
             raise HTTPException(HTTPStatus.NOT_FOUND, "this node knows no such peer")
-        return resources.Forgotten(name=name.lower(), is_forgotten=True)
+        return Forgotten(name=name.lower(), is_forgotten=True)
 
     @api.get(AUDIT_PATH)
     async def audit() -> resources.Audit:
         """Who changed what since this node started, newest first: the last 1,000 entries. For auditors, operators and administrators."""
-        return resources.Audit(entries=[resources.audit_entry_of(entry) for entry in reversed(trail.entries)])
+        return resources.Audit(entries=[resources.AuditEntryResource.model_validate(entry) for entry in reversed(trail.entries)])
 
 
 def _parsed(text: str, properties: Mapping[str, Property]) -> Expression | None:
@@ -529,6 +564,9 @@ def _utc(at: datetime) -> datetime:
         return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
     except OverflowError:
         raise HTTPException(HTTPStatus.BAD_REQUEST, f"{at.isoformat()} is not in the calendar") from None
+
+
+request_of = resources.ResubmitRequestResource.model_validate
 
 
 def _no_request(number: int) -> HTTPException:
@@ -551,7 +589,7 @@ def _health(view: AdminView, require_token: Callable[[Request], Any]) -> APIRout
         """The process runs and responds."""
         return {"status": "live"}
 
-    @health.get("/ready", response_model=resources.Readiness, responses={503: {"model": resources.Readiness}})
+    @health.get("/ready", response_model=Readiness, responses={503: {"model": Readiness}})
     async def ready(request: Request) -> Response:
         """Mail is accepted now. 503 while starting, draining, under high back pressure, or while each message would be refused for lack of
         copies. 200 and degraded, with the reasons, while some mail is refused or has no copy, or that is not known: a load balancer keeps
@@ -564,7 +602,7 @@ def _health(view: AdminView, require_token: Callable[[Request], Any]) -> APIRout
                 await require_token(request)
             except HTTPException:
                 return JSONResponse({"is_ready": is_ready}, status)
-        found = resources.Readiness(is_ready=is_ready, is_degraded=bool(reasons), reasons=list(reasons))
+        found = Readiness(is_ready=is_ready, is_degraded=bool(reasons), reasons=list(reasons))
         return JSONResponse(found.model_dump(), status)
 
     return health

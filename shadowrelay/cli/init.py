@@ -19,6 +19,13 @@ NO_TERMINAL = "--node: name at least two nodes, like --node mx1.east.example,eas
 def init(
     directory: Annotated[Path, typer.Argument(help="Where to write the files; made if it is missing.")] = Path("cluster"),
     node: Annotated[list[str] | None, typer.Option("--node", metavar="NAME,SITE[,HOST:PORT]", help="A node; once for each.")] = None,
+    processes: Annotated[
+        int, typer.Option("--processes", metavar="N", min=1, help="Each machine of --node runs so many nodes behind one port.")
+    ] = 1,
+    witness: Annotated[
+        list[str] | None,
+        typer.Option("--witness", metavar="NAME,SITE[,HOST:PORT]", help="A node without clients, for copies; once for each."),
+    ] = None,
     accept: Annotated[
         list[str] | None, typer.Option("--accept", metavar="DOMAIN", help="Accept mail for it from anybody; once for each.")
     ] = None,
@@ -43,8 +50,16 @@ def init(
     and no configuration is overwritten."""
     if is_new_authority and not is_renewal:
         stop("--authority: needs --renew, which gives the nodes certificates of that authority", ExitCode.USAGE)
+    if processes > 1 and not node:
+        stop("--processes: is for the machines that --node names in the same call", ExitCode.USAGE)
     given = Answers(
-        tuple(node or ()), boundary or "", tuple(accept or ()), tuple(relay_from or ()), tuple(next_hop or ()), is_in_containers=is_composed
+        tuple(_running(one, processes) for one in node or ()),
+        tuple(witness or ()),
+        boundary or "",
+        tuple(accept or ()),
+        tuple(relay_from or ()),
+        tuple(next_hop or ()),
+        is_in_containers=is_composed,
     )
     with configuration_errors():
         kept = read_answers(directory)
@@ -57,13 +72,20 @@ def init(
             given = _asked(given)
         answers = changed(kept or Answers(), given, remove or ())
         cluster = planning.planned_by(answers)
+        before = cluster if kept is None else planning.planned_by(kept)
         written = planning.write(
-            cluster, directory, is_renewal=is_renewal, is_new_authority=is_new_authority, answers=answers, removed=remove or ()
+            cluster,
+            directory,
+            is_renewal=is_renewal,
+            is_new_authority=is_new_authority,
+            answers=answers,
+            removed=planning.places_left(before, cluster),
         )
         doubts = {
-            one.name: configuration.warnings(configuration.load(directory / one.name / "node.toml").settings) for one in cluster.nodes
+            one.name: configuration.warnings(configuration.load(directory / one.place / "node.toml").settings) for one in cluster.nodes
         }
-    commands = next_steps(cluster, directory, written, remove or ())
+    names = {one.name for one in cluster.nodes}
+    commands = next_steps(cluster, directory, written, [one for one in before.nodes if one.name not in names])
     if as_json:
         files = {"new": written.new, "kept": written.kept, "differing": written.differing, "removed": written.removed}
         shown = {name: [str(path) for path in paths] for name, paths in files.items()}
@@ -89,6 +111,14 @@ def init(
         say(f"  {command}")
 
 
+def _running(node: str, processes: int) -> str:
+    """The text of a machine that runs so many nodes."""
+    if processes == 1:
+        return node
+    named = node if node.count(",") > 1 else f"{node},{node.partition(',')[0]}:25"
+    return f"{named},{processes}"
+
+
 def _asked(given: Answers) -> Answers:
     """The options, from the terminal; the empty answer ends a list."""
     nodes: list[str] = []
@@ -101,4 +131,4 @@ def _asked(given: Answers) -> Answers:
     networks = typer.prompt("Networks that may send to anywhere, like 10.0.0.0/8 (empty: none)", default="", show_default=False)
     hops = typer.prompt("Server that takes the mail (empty: MX records decide)", default="", show_default=False)
     accepted, relaying, taking = (tuple(text.replace(",", " ").split()) for text in (domains, networks, hops))
-    return Answers(tuple(nodes), given.boundary, accepted, relaying, taking, is_in_containers=given.is_in_containers)
+    return Answers(tuple(nodes), given.witnesses, given.boundary, accepted, relaying, taking, is_in_containers=given.is_in_containers)

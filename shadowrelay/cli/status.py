@@ -91,15 +91,15 @@ def _print(found: Json, as_json: bool) -> None:
         return
     now = datetime.now(UTC)
     say(f"{found['sentence']}.", "")
-    rows = [
-        (
-            *(row[key] for key in ("name", "site", "state", "to_deliver_count")),
-            age(row["oldest_at"], now),
-            row["held_count"],
-            "; ".join([*row["reasons"], *(error for error in row["errors"] if not any(error in reason for reason in row["reasons"]))]),
-        )
-        for row in found["nodes"]
-    ]
+    machines = {one["machine"]: one for one in found["machines"]}
+    rows: list[tuple[object, ...]] = []
+    for row in found["nodes"]:
+        if (together := machines.pop(row["machine"], None)) is not None:
+            oldest = age(together["oldest_at"], now)
+            several = f"machine {row['machine']}", "", f"{len(together['nodes'])} nodes"
+            rows.append((*several, together["to_deliver_count"], oldest, together["held_count"], ""))
+        is_below = any(row["name"] in one["nodes"] for one in found["machines"])
+        rows.append(_row(row, now, is_below=is_below))
     rows += [(one["node"], "", "MISSING", "", "-", "", one["error"]) for one in found["missing"]]
     print_table(("Node", "Site", "State", "#To deliver", "#Oldest", "#Holds", "What is wrong"), rows, "")
     held = [
@@ -115,3 +115,17 @@ def _print(found: Json, as_json: bool) -> None:
     ]
     say("")
     print_table(("Node", "#Copies", "Held for", "#Oldest", "#Heard", "#Takes over"), held, "no node holds copies now")
+
+
+def _row(row: Json, now: datetime, *, is_below: bool) -> tuple[object, ...]:
+    """Of a node; `is_below` its machine."""
+    errors = [error for error in row["errors"] if not any(error in reason for reason in row["reasons"])]
+    return (
+        f"  {row['name']}" if is_below else row["name"],
+        row["site"],
+        f"{row['state']}, witness" if row["is_witness"] else row["state"],
+        row["to_deliver_count"],
+        age(row["oldest_at"], now),
+        row["held_count"],
+        "; ".join([*row["reasons"], *errors]),
+    )

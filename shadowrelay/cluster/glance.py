@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from shadowrelay.cluster.answers import NodeAnswer
-from shadowrelay.cluster.overview import look, summary
+from shadowrelay.cluster.overview import MACHINE_DIGITS, look, summary
 from shadowrelay.cluster.words import counted, duration
 from shadowrelay.model.readiness import NewMail
 
@@ -104,7 +104,7 @@ def _node(row: Json, found: Json) -> Json:
     return {
         "name": node["name"],
         "site": node["site"],
-        "machine": node.get("machine", ""),
+        "machine": node.get("machine", "")[:MACHINE_DIGITS],
         "tone": tone,
         "word": node["state"],
         "is_here": True,

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
+MACHINE_DIGITS = 8  # of its name that are shown: enough to tell the machines of a cluster apart
 WAITING = ("Submission", "Delivery", "HandedOver", "Poison")  # kinds of queues with mail that is not delivered
 OLDER_API: Json = {"outcome": NewMail.UNKNOWN, "takers_count": 0, "copies_wanted": 1}  # of nodes that do not say it yet
 
@@ -25,8 +26,9 @@ def look(client: "NodeClient") -> Json:
 
 
 def summary(answers: Sequence[NodeAnswer]) -> Json:
-    """One document: `is_redundant`, a `sentence` for it, the `nodes`, who `holds` copies for whom, who is `unreached` by whom, and whose
-    part is `missing`. `older`: the nodes for whose silence alone it is not redundant, because their version never says it."""
+    """One document: `is_redundant`, a `sentence` for it, the `nodes` by machine, the `machines` that run several of them, who `holds`
+    copies for whom, who is `unreached` by whom, and whose part is `missing`. `older`: the nodes for whose silence alone it is not
+    redundant, because their version never says it."""
     said = [answer.said for answer in answers if answer.said]
     new_mail = {row["node"]["name"]: row["node"].get("new_mail") or OLDER_API for row in said}
 
@@ -73,11 +75,36 @@ def summary(answers: Sequence[NodeAnswer]) -> Json:
         "is_redundant": is_redundant,
         "sentence": sentence,
         "older": older if is_well else [],
-        "nodes": [_node_of(row) for row in said],
+        "nodes": (nodes := _by_machine([_node_of(row) for row in said])),
+        "machines": _machines(nodes),
         "holds": [_holding(row, peer) for row in said for peer in row["peers"] if peer["held_for_count"] or not peer["is_reachable"]],
         "unreached": unreached,
         "missing": missing(answers),
     }
+
+
+def _by_machine(nodes: Sequence[Json]) -> list[Json]:
+    """Nodes of one machine together, machines in the order of their first nodes. Of older nodes none is known."""
+    order = {(one["machine"] or one["name"]): number for number, one in reversed(list(enumerate(nodes)))}
+    return sorted(nodes, key=lambda one: order[one["machine"] or one["name"]])
+
+
+def _machines(nodes: Sequence[Json]) -> list[Json]:
+    """Those with several nodes, and what these hold together."""
+    found: dict[str, list[Json]] = {}
+    for one in nodes:
+        found.setdefault(one["machine"], []).append(one)
+    return [
+        {
+            "machine": machine,
+            "nodes": [one["name"] for one in its],
+            "to_deliver_count": sum(one["to_deliver_count"] for one in its),
+            "oldest_at": min((one["oldest_at"] for one in its if one["oldest_at"]), default=None),
+            "held_count": sum(one["held_count"] for one in its),
+        }
+        for machine, its in found.items()
+        if machine and len(its) > 1
+    ]
 
 
 def _unreached(said: Sequence[Json]) -> list[Json]:
@@ -141,6 +168,8 @@ def _node_of(row: Json) -> Json:
         "name": row["node"]["name"],
         "site": row["node"]["site"],
         "state": row["node"]["state"],
+        "machine": row["node"].get("machine", "")[:MACHINE_DIGITS],
+        "is_witness": row["node"].get("is_witness", False),
         "to_deliver_count": sum(queue["count"] for queue in waiting),
         "oldest_at": min((queue["oldest_at"] for queue in waiting if queue["oldest_at"]), default=None),
         "held_count": sum(peer["held_for_count"] for peer in row["peers"]),

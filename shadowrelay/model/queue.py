@@ -394,3 +394,5 @@ class NodeView:
     new_mail: NextMessage
     safety_net_complete_since: datetime | None = None  # what was delivered before was dropped to make room; None: nothing was
     untold: Untold | None = None  # for longer than a heartbeat
+    machine: str = ""  # as `model.fate` names it; empty if that is not known
+    is_witness: bool = False  # it has no clients

@@ -313,6 +313,9 @@ class ReceiveConnector(Section):
     """Name in logs and in the tracking log's connector-id."""
     listen: Address
     """Address and port; port 0 takes a free one."""
+    reuse_port: bool = False
+    """Several nodes of this machine listen here; the kernel divides clients among them (SO_REUSEPORT). A node that is to refuse mail leaves
+    the port first. Peers come by another connector."""
     role: ConnectorRole = ConnectorRole.TRANSPORT
     """transport, frontend or edge: decides the defaults of the two timeouts (5m/10m, 5m/10m, 1m/5m). Source: seed-000"""
     relay_from: tuple[CheckedNetwork, ...] = ()
@@ -816,6 +819,12 @@ class Settings(Section):
         """Whether mail is to be copied that came by the receive connector with this name; also of one that is gone, or of none."""
         other = self.special_connectors.get(connector)
         return other is None or other.redundancy.copies
+
+    @property
+    def is_witness(self) -> bool:
+        """It has no connector by which clients' mail comes, and one for peers: it is there for their copies."""
+        connectors = self.receive_connectors
+        return not any(each.takes_mail for each in connectors) and any(each.accept_xshadow for each in connectors)
 
     @property
     def copies_wanted(self) -> int:

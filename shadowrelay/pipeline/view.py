@@ -417,6 +417,8 @@ class View:
             new_mail=self.new_mail(),
             safety_net_complete_since=context.safety_net_complete_since,
             untold=await self.untold(),
+            machine=context.peers.fates.mine.machine,
+            is_witness=context.settings.is_witness,
         )
 
     def _state(self) -> str:

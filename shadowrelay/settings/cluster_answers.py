@@ -18,9 +18,11 @@ TITLE = "# Written by `shadowrelay init`, which reads it at its next call in thi
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Shapes: as texts of the options, `nodes` as "name,site" or "name,site,host:port"."""
+    """Shapes: as texts of the options, `nodes` as "name,site", "name,site,host:port" or "name,site,host:port,processes", `witnesses` as the
+    first two."""
 
     nodes: tuple[str, ...] = ()
+    witnesses: tuple[str, ...] = ()
     boundary: str = "default"
     accepted_domains: tuple[str, ...] = ()
     relay_from: tuple[str, ...] = ()
@@ -68,20 +70,26 @@ def changed(kept: Answers, given: Answers, removed: Sequence[str] = ()) -> Answe
 
     Raises: ConfigurationError for a name that is no node's.
     """
-    nodes = {name_of(one): one for one in kept.nodes}
-    given_first = {name_of(one): one for one in reversed(given.nodes)}
-    twice = tuple(one for index, one in enumerate(given.nodes) if name_of(one) in map(name_of, given.nodes[:index]))  # a mistake to report
-    nodes |= {name: given_first[name] for name in map(name_of, given.nodes)}
-    unknown = [name for name in removed if name_of(name) not in nodes]
+    nodes, twice = _with(kept.nodes, given.nodes)
+    witnesses, witnesses_twice = _with(kept.witnesses, given.witnesses)
+    unknown = [name for name in removed if name_of(name) not in nodes | witnesses]
     if unknown:
-        known = ", ".join(nodes) or "none"
+        known = ", ".join(nodes | witnesses) or "none"
         raise ConfigurationError("\n".join(f"--remove {name}: is not a node of this cluster; its nodes: {known}" for name in unknown))
     gone = {name_of(name) for name in removed}
     return Answers(
         nodes=(*(one for name, one in nodes.items() if name not in gone), *twice),
+        witnesses=(*(one for name, one in witnesses.items() if name not in gone), *witnesses_twice),
         boundary=given.boundary or kept.boundary,
         accepted_domains=given.accepted_domains or kept.accepted_domains,
         relay_from=given.relay_from or kept.relay_from,
         next_hops=given.next_hops or kept.next_hops,
         is_in_containers=given.is_in_containers or kept.is_in_containers,
     )
+
+
+def _with(kept: Sequence[str], given: Sequence[str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Nodes by name, those that are given added or changed; and those whose name was given before, which is a mistake to report."""
+    first = {name_of(one): one for one in reversed(given)}
+    twice = tuple(one for index, one in enumerate(given) if name_of(one) in map(name_of, given[:index]))
+    return {name_of(one): one for one in kept} | {name: first[name] for name in map(name_of, given)}, twice

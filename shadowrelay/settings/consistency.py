@@ -20,6 +20,7 @@ def problems(settings: Settings) -> Iterator[str]:
     yield from _unknown_sources(settings)
     yield from _without_certificate(settings)
     yield from _taken_addresses(settings)
+    yield from _shared_ports(settings)
     yield from _rights_of_spokesmen(settings)
     yield from _filters(settings)
     yield from _circles(settings)
@@ -78,6 +79,15 @@ def _taken_addresses(settings: Settings) -> Iterator[str]:
             if address.port and address.port == taken.port and _is_one_address(address.host, taken.host):
                 yield f"{key}: {address} is taken by {other}, which listens on {taken}; give each its own port"
                 break
+
+
+def _shared_ports(settings: Settings) -> Iterator[str]:
+    for number, connector in enumerate(settings.receive_connectors):
+        key = f"receive_connectors[{number}].reuse_port"
+        if connector.reuse_port and connector.accept_xshadow:
+            yield f"{key}: a peer would reach any of the nodes; set accept_xshadow = false, and give peers a connector of their own"
+        if connector.reuse_port and not connector.listen.port:
+            yield f"{key}: nodes do not share port 0, which takes any free one; name the port"
 
 
 def _rights_of_spokesmen(settings: Settings) -> Iterator[str]:

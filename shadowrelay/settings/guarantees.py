@@ -137,6 +137,11 @@ def _about_failures(settings: Settings) -> Iterator[str]:
 
 
 def _about_senders(settings: Settings) -> Iterator[str]:
+    if settings.is_witness and settings.shadow_candidates:
+        yield (
+            "No client may send mail here. This server is a witness: it keeps copies for its peers, and delivers what it has to take over."
+        )
+        return
     for connector in settings.receive_connectors:
         rights = []
         if connector.relay_from:

@@ -4,7 +4,7 @@ A file that a running node uses is never the target of an older one: what goes t
 goes there under another name, because somebody may have edited the one that is in use.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from shadowrelay.settings.authority_change import AuthorityStep
@@ -23,14 +23,14 @@ AFTER_STEP = {
 }
 
 
-def next_steps(cluster: ClusterPlan, directory: Path, written: Written, removed: Sequence[str] = ()) -> list[str]:
+def next_steps(cluster: ClusterPlan, directory: Path, written: Written, removed: Sequence[PlannedNode] = ()) -> list[str]:
     """Commands, and sentences that begin with where: "on each", "on NAME", "here"."""
-    is_new = [directory / node.name / CONFIGURATION in written.new for node in cluster.nodes]
+    is_new = [directory / node.place / CONFIGURATION in written.new for node in cluster.nodes]
     if all(is_new):
         return _first_steps(cluster, directory, cluster.nodes)
     old = [node for node, new in zip(cluster.nodes, is_new, strict=True) if not new]
     added = [node for node, new in zip(cluster.nodes, is_new, strict=True) if new]
-    steps = [line for name in removed for line in _leaving(cluster, name, old)]
+    steps = [line for node in removed for line in _leaving(cluster, node, old)]
     steps += [line for node in old for line in _replaced(cluster, directory, node, written)]
     steps += _first_steps(cluster, directory, added)[:-1] if added else []
     if not steps:
@@ -45,9 +45,11 @@ def _first_steps(cluster: ClusterPlan, directory: Path, nodes: Sequence[PlannedN
     """Nodes that do not run yet; the last one looks at the cluster."""
     status = _status(cluster, directory, nodes[0])
     if cluster.is_on_one_machine:
-        return [*(f"shadowrelay serve --config {directory / node.name}/{CONFIGURATION} &" for node in nodes), status]
-    each = "on each" if len(nodes) == len(cluster.nodes) else f"on {' and '.join(node.name for node in nodes)}"
-    copies = [f"scp -r {directory / node.name}/. root@{node.address.host}:{PLACE}/" for node in nodes]
+        return [*(f"shadowrelay serve --config {directory / node.place}/{CONFIGURATION} &" for node in nodes), status]
+    machines = {node.machine: node for node in reversed(nodes)}
+    machines = {name: machines[name] for name in dict.fromkeys(node.machine for node in nodes)}
+    each = "on each" if len(nodes) == len(cluster.nodes) else f"on {' and '.join(machines)}"
+    copies = [f"scp -r {directory / name}/. root@{node.address.host}:{PLACE}/" for name, node in machines.items()]
     if cluster.is_in_containers:
         return [
             f"{each}: build or pull the image (docs/operations.md, In a container), then mkdir -p {PLACE}",
@@ -60,10 +62,23 @@ def _first_steps(cluster: ClusterPlan, directory: Path, nodes: Sequence[PlannedN
         f"{each}: install the program (docs/operations.md, Install), then mkdir -p {PLACE}",
         *copies,
         f"{each}: {_owned(cluster)}",
-        f"{each}, unless the Debian package is installed: mv {PLACE}/shadowrelay.service /etc/systemd/system/",
-        f"{each}: systemctl enable --now shadowrelay && shadowrelay doctor --config {PLACE}/{CONFIGURATION}",
+        *_started(machines, nodes, each),
         status,
     ]
+
+
+def _started(machines: Mapping[str, PlannedNode], nodes: Sequence[PlannedNode], each: str) -> Iterator[str]:
+    """Units put in place, and started: said for each machine that has several nodes, and once for all others."""
+    single = [name for name, node in machines.items() if not node.number]
+    if single:
+        those = each if len(single) == len(machines) else f"on {' and '.join(single)}"
+        yield f"{those}, unless the Debian package is installed: mv {PLACE}/shadowrelay.service /etc/systemd/system/"
+        yield f"{those}: systemctl enable --now shadowrelay && shadowrelay doctor --config {PLACE}/{CONFIGURATION}"
+    for name in [name for name, node in machines.items() if node.number]:
+        units = " ".join(_unit(node) for node in nodes if node.machine == name)
+        yield f"on {name}: mv {PLACE}/shadowrelay@.service {PLACE}/shadowrelay.target /etc/systemd/system/ && systemctl daemon-reload"
+        yield f"on {name}: systemctl enable --now shadowrelay.target {units}"
+        yield f"on {name}: shadowrelay doctor --config {PLACE}/1/{CONFIGURATION}, and so on for each number"
 
 
 def _owned(cluster: ClusterPlan) -> str:
@@ -75,32 +90,39 @@ def _owned(cluster: ClusterPlan) -> str:
 
 def _status(cluster: ClusterPlan, directory: Path, node: PlannedNode) -> str:
     if cluster.is_on_one_machine:
-        return f"shadowrelay status --wait 1m --config {directory / node.name}/{CONFIGURATION}"
-    command = f"shadowrelay status --config {PLACE}/{CONFIGURATION}"
+        return f"shadowrelay status --wait 1m --config {directory / node.place}/{CONFIGURATION}"
+    command = f"shadowrelay status --config {_there(node)}/{CONFIGURATION}"
     return f"on one:  {COMPOSE} exec shadowrelay {command}" if cluster.is_in_containers else f"on one:  {command}"
 
 
 def _replaced(cluster: ClusterPlan, directory: Path, node: PlannedNode, written: Written) -> Iterator[str]:
     """The files that this call changed of a node that runs. To write into a file leaves its owner and mode."""
-    place = directory / node.name
-    loaded = [str(path) for path in written.new if path.parent == place and path.name in LOADED]
-    secret = [str(path) for path in written.new if path.parent == place and path.name in READ_AT_START]
-    other = [path for path in written.differing if path.parent == place]
+    place, there = directory / node.place, _there(node)
+    of_machine = directory / node.machine  # the same directory, unless the machine has several nodes
+    own = {place, of_machine} if node.number in (0, 1) else {place}  # what they share is copied once
+    new = [path for path in written.new if path.parent in {place, of_machine}]
+    loaded = [str(path) for path in new if path.name in LOADED]
+    secret = [str(path) for path in new if path.name in READ_AT_START]
+    other = [path for path in written.differing if path.parent in own]
     if (loaded or secret) and not cluster.is_on_one_machine:
-        yield f"scp {' '.join(loaded + secret)} root@{node.address.host}:{PLACE}/"
+        for parent in sorted(own, reverse=True):
+            if files := [path for path in loaded + secret if Path(path).parent == parent]:
+                yield f"scp {' '.join(files)} root@{node.address.host}:{there if parent == place else PLACE}/"
     if secret and not cluster.is_on_one_machine:  # may be new there
         yield f"on {node.name}: {_owned(cluster)}"
     if loaded and not any(path.name == CONFIGURATION for path in other):
         yield _told(cluster, node, directory, is_restarted=False)
     for path in other:
-        new = f"{path.name}.new"
+        new_name = f"{path.name}.new"
+        where = there if path.parent == place else PLACE
         if cluster.is_on_one_machine:
-            yield f"compare {path} with {new} beside it, which may lack what you added by hand; then mv {place / new} {path}"
+            moved = f"mv {path.with_name(new_name)} {path}"
+            yield f"compare {path} with {new_name} beside it, which may lack what you added by hand; then {moved}"
         else:
-            yield f"scp {place / new} root@{node.address.host}:{PLACE}/"
-            taken = f"cat {PLACE}/{new} > {PLACE}/{path.name}"
-            yield f"on {node.name}: compare {PLACE}/{path.name} with {new}, which may lack what you added by hand; then {taken}"
-            yield f"here: mv {place / new} {path}"
+            yield f"scp {path.with_name(new_name)} root@{node.address.host}:{where}/"
+            taken = f"cat {where}/{new_name} > {where}/{path.name}"
+            yield f"on {node.name}: compare {where}/{path.name} with {new_name}, which may lack what you added by hand; then {taken}"
+            yield f"here: mv {path.with_name(new_name)} {path}"
     if other or secret:
         yield _told(cluster, node, directory, is_restarted="peers" in FIXED_TABLES)
 
@@ -109,24 +131,36 @@ def _told(cluster: ClusterPlan, node: PlannedNode, directory: Path, *, is_restar
     """Load files that a running node has been given. Of a restart, one node at a time: the others take mail meanwhile."""
     after = " and wait until `shadowrelay status` says that new mail is redundant, then the next node" if is_restarted else ""
     if cluster.is_on_one_machine:
-        serve = f"shadowrelay serve --config {directory / node.name}/{CONFIGURATION}"
+        serve = f"shadowrelay serve --config {directory / node.place}/{CONFIGURATION}"
         return f"end the process of {node.name} with SIGTERM; {serve} &{after}" if is_restarted else f"SIGHUP to the process of {node.name}"
     if cluster.is_in_containers:
         return f"on {node.name}: {COMPOSE} {'restart' if is_restarted else 'kill --signal HUP'} shadowrelay{after}"
-    return f"on {node.name}: systemctl {'restart' if is_restarted else 'reload'} shadowrelay{after}"
+    return f"on {node.name}: systemctl {'restart' if is_restarted else 'reload'} {_unit(node)}{after}"
 
 
-def _leaving(cluster: ClusterPlan, name: str, left: Sequence[PlannedNode]) -> Iterator[str]:
+def _there(node: PlannedNode) -> str:
+    """Its directory on its server."""
+    return f"{PLACE}/{node.number}" if node.number else PLACE
+
+
+def _unit(node: PlannedNode) -> str:
+    return f"shadowrelay@{node.number}" if node.number else "shadowrelay"
+
+
+def _leaving(cluster: ClusterPlan, node: PlannedNode, left: Sequence[PlannedNode]) -> Iterator[str]:
     """A node that goes for good: it gives its mail away, and the others get the copies back that it held."""
+    name = node.name
     inside = f"{COMPOSE} exec shadowrelay " if cluster.is_in_containers else ""
-    file = f"DIRECTORY/{CONFIGURATION}" if cluster.is_on_one_machine else f"{PLACE}/{CONFIGURATION}"
-    stop = "systemctl disable --now shadowrelay"
+    file = f"DIRECTORY/{CONFIGURATION}" if cluster.is_on_one_machine else f"{_there(node)}/{CONFIGURATION}"
+    stop = f"systemctl disable --now {_unit(node)}"
     if cluster.is_in_containers:
         stop = f"{COMPOSE} stop"
     elif cluster.is_on_one_machine:
         stop = "end its process with SIGTERM"
-    others = " and ".join(node.name for node in left)
+    others = " and ".join(one.name for one in left)
     yield f"on {name}: {inside}shadowrelay drain --config {file}"
     yield f"on {name}, when that has ended with exit code 0: {stop}"
+    number = "N/" if any(one.number for one in left) else ""
+    file = file if cluster.is_on_one_machine else f"{PLACE}/{number}{CONFIGURATION}"
     yield f"on {others}: {inside}shadowrelay peers list --config {file}, until {name} holds nothing of theirs (two heartbeats or more)"
     yield f"on {others}: {inside}shadowrelay peers forget {name} --config {file}"

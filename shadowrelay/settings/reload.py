@@ -21,6 +21,7 @@ FIXED_TRANSPORT = (
     "safety_net_hold_time",
     "message_expiration_timeout",
 )
+FIXED_CONNECTOR = ("listen", "filters", "reuse_port")
 FIXED_SEND = (
     "connection_inactivity_timeout",
     "unused_session_timeout",
@@ -69,7 +70,7 @@ def _kept(running: AnySection, found: AnySection, names: tuple[str, ...]) -> Any
 def _followed(connector: ReceiveConnector, found: Settings) -> ReceiveConnector:
     """The connector of this name in the file, with this one's listen address; one that was removed stays as it is."""
     same = next((other for other in found.receive_connectors if other.name == connector.name), connector)
-    return same.model_copy(update={"listen": connector.listen, "filters": connector.filters})
+    return same.model_copy(update={key: getattr(connector, key) for key in FIXED_CONNECTOR})
 
 
 def _differing_listeners(running: Settings, found: Settings) -> Iterator[str]:
@@ -77,6 +78,6 @@ def _differing_listeners(running: Settings, found: Settings) -> Iterator[str]:
     if before.keys() != {connector.name for connector in found.receive_connectors}:
         yield "receive_connectors"
     for index, connector in enumerate(found.receive_connectors):
-        for key in ("listen", "filters"):
+        for key in FIXED_CONNECTOR:
             if connector.name in before and getattr(before[connector.name], key) != getattr(connector, key):
                 yield f"receive_connectors[{index}].{key}"

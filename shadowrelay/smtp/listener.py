@@ -3,6 +3,11 @@
 The loops' own servers fail when the process runs out of descriptors: uvloop accepts waiting connections and closes them without a
 reply, and closes the listening socket itself if another thread takes the descriptor that it keeps in reserve; asyncio logs a
 traceback. Here those connections wait in the kernel's backlog, and are accepted a little later.
+
+Sockets that share a port (`reuse_port`) have a queue each. If one is closed, the kernel resets the connections in its queue, and those
+whose handshake is not over (unless net.ipv4.tcp_migrate_req is set, since Linux 5.14, by root). So it is left in two steps: a filter
+drops the SYN of whoever comes new, who repeats it after a second, when the socket is gone, and is another node's client then; meanwhile
+handshakes end and all is accepted.
 """
 
 import asyncio
@@ -10,6 +15,8 @@ import contextlib
 import errno
 import socket
 import ssl
+import struct
+from array import array
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -32,6 +39,14 @@ BACKLOG = 1_024  # connections that the kernel queues while the loop is busy
 ACCEPTED_AT_ONCE_MAX = 64  # then open sessions run
 PAUSE_SECONDS = 0.25  # after accept failed for lack of descriptors or kernel memory
 HANDSHAKES_AT_ONCE_MAX = 4 * HANDSHAKES_MAX  # of a connector with implicit TLS: further connections are closed
+LEAVE_SECONDS = 0.9  # less than a second, after which a SYN without an answer is repeated first. RFC 6298 2
+SO_ATTACH_FILTER = 26  # Python has no name for it
+NO_SYN = (  # classic BPF: drop segments with the flag SYN. A filter of a TCP socket sees them from the TCP header on
+    (0x30, 0, 0, 13),  # load the octet with the flags
+    (0x45, 0, 1, 0x02),  # SYN? else jump over the next one
+    (0x06, 0, 0, 0),  # drop it
+    (0x06, 0, 0, 0xFFFFFFFF),  # take all of it
+)
 OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 Factory = Callable[[], asyncio.BaseProtocol]
@@ -52,13 +67,13 @@ class Listener:
         self._connecting: set[asyncio.Task[Any]] = set()
 
     @classmethod
-    async def open(cls, factory: Factory, listen: HostPort, descriptors: Descriptors) -> "Listener":
-        """Listen on every address of the host. Raises: OSError if one cannot be bound."""
+    async def open(cls, factory: Factory, listen: HostPort, descriptors: Descriptors, is_shared: bool = False) -> "Listener":
+        """Listen on every address of the host; `is_shared`: so may others. Raises: OSError if one cannot be bound."""
         listener = cls(factory, descriptors)
         found = await listener._loop.getaddrinfo(listen.host, listen.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
             for family, address in dict.fromkeys((family, address) for family, _, _, _, address in found):
-                bound = socket.create_server(address[:2], family=family, backlog=BACKLOG)
+                bound = socket.create_server(address[:2], family=family, backlog=BACKLOG, reuse_port=is_shared)
                 listener._sockets.append(bound)
                 bound.setblocking(False)
         except BaseException:
@@ -86,24 +101,38 @@ class Listener:
                 self._loop.remove_reader(bound)
                 bound.close()
 
+    async def leave(self) -> None:
+        """Leave a shared port: stop accepting without resetting a connection, as long as others listen there."""
+        try:
+            for bound in self._sockets:
+                _take_no_syn(bound)
+            await asyncio.sleep(LEAVE_SECONDS)
+        finally:
+            for bound in self._sockets:
+                while bound.fileno() >= 0 and self._accept(bound):
+                    pass
+            self.close()
+
     def _listen(self, bound: socket.socket) -> None:
         if bound.fileno() >= 0:
             self._loop.add_reader(bound, self._accept, bound)
 
-    def _accept(self, bound: socket.socket) -> None:
+    def _accept(self, bound: socket.socket) -> bool:
+        """Whether more may wait."""
         for _ in range(ACCEPTED_AT_ONCE_MAX):
             try:
                 connection, _ = bound.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
+                return False
             except OSError as error:
                 if error.errno not in OUT_OF_RESOURCES:
                     raise
                 self._descriptors.refused_count += 1
                 self._loop.remove_reader(bound)
                 self._loop.call_later(PAUSE_SECONDS, self._listen, bound)
-                return
+                return False
             self._take(connection)
+        return True
 
     def _take(self, connection: socket.socket) -> None:
         if self._descriptors.cuts_off_session(connection.fileno()):
@@ -139,13 +168,19 @@ def _peer_of(connection: socket.socket) -> object:
         return None
 
 
+def _take_no_syn(bound: socket.socket) -> None:
+    program = array("B", b"".join(struct.pack("=HBBI", *instruction) for instruction in NO_SYN))
+    with contextlib.suppress(OSError):  # not Linux: then it is closed as it is
+        bound.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("@HP", len(NO_SYN), program.buffer_info()[0]))
+
+
 LOOK_SECONDS = 0.1
 
 
 COMMAND_SECONDS = 5.0  # for a command to finish after its connection was closed
 GONE_SECONDS = 5.0  # for a connection that was cut to be reported as lost, which takes a moment
 
-OpenListener = Callable[[Factory, HostPort, Descriptors], Awaitable[Listener]]
+OpenListener = Callable[[Factory, HostPort, Descriptors, bool], Awaitable[Listener]]
 
 
 class ReceiverServer:
@@ -159,7 +194,8 @@ class ReceiverServer:
 
     async def start(self) -> None:
         """Listen. Raises: OSError if the address cannot be bound."""
-        self._listener = await self._open_listener(self.factory, self.reception.connector.listen, self.reception.descriptors)
+        connector = self.reception.connector
+        self._listener = await self._open_listener(self.factory, connector.listen, self.reception.descriptors, connector.reuse_port)
         self._listener.tls, self._listener.tls_failed = self._tls_first, self._note_failure
 
     def _tls_first(self) -> ssl.SSLContext | None:
@@ -184,6 +220,11 @@ class ReceiverServer:
     def addresses(self) -> list[HostPort]:
         """All bound addresses; empty if it does not listen."""
         return [] if self._listener is None else self._listener.addresses
+
+    @property
+    def is_listening(self) -> bool:
+        """Not while other nodes have the port that it shares with them."""
+        return self._listener is not None
 
     async def clients(self, limit: int) -> list[ClientView]:
         """Clients of this connector, those who were refused most first."""
@@ -216,6 +257,19 @@ class ReceiverServer:
         """New connections are refused from now on. May be called twice."""
         if self._listener is not None:
             self._listener.close()
+
+    async def leave(self) -> None:
+        """Leave a port that other nodes share, before mail is refused: then new clients are theirs. Of any other port this does nothing."""
+        if self.reception.connector.reuse_port and self._listener is not None:
+            listener, self._listener = self._listener, None
+            await listener.leave()
+
+    async def join(self) -> None:
+        """Listen again after `leave`, if mail is still welcome then. Raises: OSError."""
+        if self._listener is None:
+            await self.start()
+            if self.reception.closed_with is not None:
+                await self.leave()
 
     async def drain(self, seconds: float) -> None:
         """Accept no more mail: idle sessions end with 421 now, the others after their transaction, or are closed after `seconds`.

@@ -116,7 +116,7 @@ async def test_the_node_says_who_it_is(http):
     assert {
         "name": "mx1", "site": "east", "boundary": "example", "version": "1.2.3", "state": "running",
         "started_at": "2026-11-21T09:30:00Z", "uptime_seconds": 3600.0, "database": DATABASE, "incarnation": 4, "began": 1000,
-        "position": 1234, "safety_net_complete_since": None, "untold": None,
+        "position": 1234, "safety_net_complete_since": None, "untold": None, "machine": "", "is_witness": False,
         "former_database": "", "settings": {"transport": {"shadow_timeout": "5s"}},
         "new_mail": {
             "outcome": "fewer", "takers_count": 0, "copies_wanted": 1,

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from shadowrelay.admin import resources
+from shadowrelay.admin import mail_resources, node_resources, resources
 
 # A title, the clipboard (OSC 52), colours, C1, DEL, bell, backspace, marks that turn text round, a tag of plane 14, a forged line
 HOSTILE = "\x1b]0;owned\x07\x1b]52;c;b3duZWQ=\x1b\\\x1b[31mred\x9b2J\x90q\x9c\x7f\b"
@@ -21,29 +21,29 @@ RAW = frozenset(HOSTILE) - frozenset(map(chr, range(32, 127))) - {"\r", "\n"}
 WHEN = "2026-11-22T10:00:00Z"
 ID = "0193a6a2-6f1e-7c3a-9c57-0d1f2e3a4b5c"
 PAGES: dict[str, type[BaseModel]] = {
-    "/node": resources.NodeResource,
-    "/drain": resources.Drain,
-    "/undrain": resources.Drain,
-    "/queues/redirect": resources.Drain,
-    "/queues": resources.Queues,
-    "/queues/retry": resources.QueueRetried,
-    "/queues/suspend": resources.QueueSuspended,
-    "/queues/resume": resources.QueueSuspended,
-    "/search": resources.Messages,
-    "/messages": resources.Messages,
-    "/events": resources.Events,
-    "/message": resources.Message,
-    "/suspend": resources.MessageSuspended,
-    "/resume": resources.MessageSuspended,
-    "/release": resources.Released,
-    "/remove": resources.Removed,
-    "/resubmit": resources.ResubmittedResource,
+    "/node": node_resources.NodeResource,
+    "/drain": node_resources.Drain,
+    "/undrain": node_resources.Drain,
+    "/queues/redirect": node_resources.Drain,
+    "/queues": mail_resources.Queues,
+    "/queues/retry": mail_resources.QueueRetried,
+    "/queues/suspend": mail_resources.QueueSuspended,
+    "/queues/resume": mail_resources.QueueSuspended,
+    "/search": mail_resources.Messages,
+    "/messages": mail_resources.Messages,
+    "/events": mail_resources.Events,
+    "/message": mail_resources.Message,
+    "/suspend": mail_resources.MessageSuspended,
+    "/resume": mail_resources.MessageSuspended,
+    "/release": mail_resources.Released,
+    "/remove": mail_resources.Removed,
+    "/resubmit": mail_resources.ResubmittedResource,
     "/safety-net/requests": resources.ResubmitRequests,
     "/safety-net/request": resources.ResubmitRequestResource,
-    "/pressure": resources.BackPressureResource,
-    "/peers": resources.Peers,
-    "/forget": resources.Forgotten,
-    "/ready": resources.Readiness,
+    "/pressure": node_resources.BackPressureResource,
+    "/peers": node_resources.Peers,
+    "/forget": node_resources.Forgotten,
+    "/ready": node_resources.Readiness,
 }
 
 

@@ -234,7 +234,7 @@ class VirtualListener:
         self.close = server.close
 
     @classmethod
-    async def open(cls, factory: Factory, listen: HostPort, descriptors: Descriptors) -> Any:
+    async def open(cls, factory: Factory, listen: HostPort, descriptors: Descriptors, is_shared: bool = False) -> Any:
         return cls(await asyncio.get_running_loop().create_server(factory, listen.host, listen.port), listen)
 
 

@@ -16,7 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from shadowrelay.cli.main import app
 from shadowrelay.lab.cluster import NodeProcess, Place, free_ports
 from shadowrelay.model.routing import HostPort
 from shadowrelay.node import GRACE_SECONDS
@@ -59,6 +61,36 @@ def test_systemd_finds_no_fault_in_the_unit(tmp_path: Path) -> None:
     done = subprocess.run(["systemd-analyze", "verify", "--man=no", str(path)], capture_output=True, text=True, check=False)
 
     assert ("", 0) == (done.stderr, done.returncode)
+
+
+@needs_systemd
+def test_systemd_finds_no_fault_in_the_units_of_a_machine_with_several_nodes(tmp_path: Path) -> None:
+    done = CliRunner().invoke(
+        app,
+        [
+            "init",
+            str(tmp_path),
+            "--node",
+            "a.example,here,192.0.2.1:25,2",
+            "--node",
+            "b.example,there,192.0.2.2",
+            "--relay-from",
+            "10.0.0.0/8",
+        ],
+    )
+    assert 0 == done.exit_code, done.output
+    template = tmp_path / "a.example" / "shadowrelay@.service"
+    text = template.read_text().replace("/opt/shadowrelay/bin/shadowrelay", "/bin/true")
+    (tmp_path / "shadowrelay@1.service").write_text(text)  # systemd 252 does not verify a template by itself
+    (tmp_path / "shadowrelay@2.service").write_text(text)
+    shutil.copy(template.with_name("shadowrelay.target"), tmp_path)
+    found = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(tmp_path / "shadowrelay.target"), str(tmp_path / "shadowrelay@1.service")],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert ("", 0) == (found.stderr, found.returncode)
+    assert {"/etc/shadowrelay/%i/node.toml"} == set(re.findall(r"(?m)^Exec\w+=/opt/.* (\S+)$", template.read_text()))
 
 
 @needs_systemd

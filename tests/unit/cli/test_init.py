@@ -13,6 +13,7 @@ import pytest
 from cryptography import x509
 
 from shadowrelay.settings import configuration
+from shadowrelay.settings.guarantees import promises
 from shadowrelay.settings.warnings import warnings
 from tests.kit.init_runs import EAST, MAIL, SOUTH, WEST, certificate, nodes, run
 from tests.tidy.house import ROOT
@@ -72,6 +73,58 @@ def test_copies_on_one_machine_count_only_where_all_addresses_are_of_one_and_tha
 
     assert {is_set} == set(written)
     assert is_set == ("shared_fate_is_redundant = true is set, because all these addresses are of one machine" in said)
+
+
+def test_several_nodes_of_a_machine_share_its_port_for_clients_and_what_is_common(tmp_path: Path) -> None:
+    said = json.loads(run(tmp_path, *nodes(EAST, WEST), *MAIL, "--processes", "3", "--json").output)
+    place = tmp_path / "mx1.east.example"
+    found = [configuration.load(place / number / "node.toml").settings for number in ("1", "2", "3")]
+
+    assert ["mx1-1.east.example", "mx1-2.east.example", "mx1-3.east.example"] == [one.server.name for one in found]
+    assert {("0.0.0.0:25", True, False)} == {
+        (str(one.receive_connectors[0].listen), one.receive_connectors[0].reuse_port, one.receive_connectors[0].accept_xshadow)
+        for one in found
+    }
+    assert [2555, 2565, 2575] == [one.receive_connectors[1].listen.port for one in found]
+    assert [8026, 8036, 8046] == [one.admin.tls_listen.port for one in found if one.admin.tls_listen is not None]
+    assert 3 == len({one.server.data_directory for one in found}) == len({one.tracking.directory for one in found})
+    assert {(place / "token", place / "peers.pem")} == {(one.admin.token_file, one.tls and one.tls.peer_authority) for one in found}
+    assert 5 == len(found[0].peers) == len({str(peer.address) for peer in found[0].peers}) == len({peer.admin for peer in found[0].peers})
+    assert "https://198.51.100.11:8036" in {peer.admin for peer in found[0].peers}
+    assert not found[0].transport.shared_fate_is_redundant
+    assert [f"scp -r {place}/. root@192.0.2.11:/etc/shadowrelay/"] == [
+        step for step in said["next"] if "scp" in step and "192.0.2.11" in step
+    ]
+    assert ["on mx1.east.example: systemctl enable --now shadowrelay.target shadowrelay@1 shadowrelay@2 shadowrelay@3"] == [
+        step for step in said["next"] if "enable" in step and "east" in step
+    ]
+    assert "Wants=shadowrelay@1.service shadowrelay@2.service shadowrelay@3.service" in (place / "shadowrelay.target").read_text()
+
+
+def test_a_machine_gets_another_node_or_loses_one_but_never_shares_a_port_that_it_had_alone(tmp_path: Path) -> None:
+    run(tmp_path, *nodes(EAST), *MAIL, "--processes", "2")
+    fewer_or_more = [json.loads(run(tmp_path, *nodes(EAST), *MAIL, "--processes", count, "--json").output) for count in ("3", "2")]
+    alone = run(tmp_path, *nodes(EAST, WEST), *MAIL)
+
+    assert [True, False] == [str(tmp_path / "mx1.east.example/3/node.toml") in said["files"]["new"] for said in fewer_or_more]
+    assert [str(tmp_path / "mx1.east.example/3.removed")] == fewer_or_more[1]["files"]["removed"]
+    assert any("on mx1-3.east.example: shadowrelay drain" in step for step in fewer_or_more[1]["next"])
+    assert (2, True) == (alone.exit_code, "mx1.east.example cannot change between one node and several" in alone.stderr)
+
+
+def test_a_witness_has_no_clients_and_the_same_routes(tmp_path: Path) -> None:
+    said = json.loads(run(tmp_path, *nodes(EAST, WEST), *MAIL, "--witness", "w1.south.example,south,203.0.113.5", "--json").output)
+    gateway, witness = (configuration.load(tmp_path / name / "node.toml").settings for name in ("mx1.east.example", "w1.south.example"))
+
+    assert [("peers", "0.0.0.0:2555", True, ())] == [
+        (each.name, str(each.listen), each.accept_xshadow, each.accepted_domains) for each in witness.receive_connectors
+    ]
+    assert gateway.routes == witness.routes
+    assert [False, True] == [any("This server is a witness" in line for line in promises(one)) for one in (gateway, witness)]
+    assert "203.0.113.5:2555" in {str(peer.address) for peer in gateway.peers}
+    assert {"mx1.east.example", "mx1.west.example"} == {peer.name for peer in witness.peers}
+    assert [] == said["warnings"]["w1.south.example"]
+    assert [] == [step for step in json.loads(run(tmp_path, "--json").output)["next"] if not step.startswith("nothing")]  # it is remembered
 
 
 def test_compose_is_not_for_nodes_on_one_machine(tmp_path: Path) -> None:
@@ -162,6 +215,10 @@ def test_nodes_on_one_machine_have_their_own_ports_and_data(tmp_path: Path) -> N
         (nodes(EAST), "name two nodes at least"),
         (nodes(EAST, EAST), "two nodes have the name mx1.east.example"),
         (nodes(EAST, "other.example,west,192.0.2.11"), "two nodes have the address 192.0.2.11:25"),
+        ([*nodes(EAST, WEST), "--processes", "99"], "runs 99 nodes; write a number from 1 to 16"),
+        ([*nodes(EAST, WEST), "--processes", "2", "--compose"], "a container has one node"),
+        (["--accept", "other.example", "--processes", "2"], "--processes: is for the machines that --node names in the same call"),
+        ([*nodes(EAST, WEST), "--witness", "w,south,192.0.2.11:25"], "two nodes have the address 192.0.2.11:25"),
         (nodes(EAST, "mx1.west.example"), '--node mx1.west.example: is not a node; write "name,site"'),
         (nodes(EAST, "mx1.west.example,west,host:port"), "has the port 'port'"),
         (nodes(EAST, "mx1.west.example,west,host:0"), "has the port 0"),

@@ -40,6 +40,7 @@ class TwoNodes:
         self.reasons: list[str] = []
         self.new_mail = {EAST: a_mail("copied"), WEST: a_mail("copied")}
         self.untold: dict[str, Row] = {}
+        self.known: dict[str, Row] = {}  # further, of what a node says of itself
 
     def __call__(self, url: str, token: str, *, authority: Path | None = None, name: str = "") -> "TwoNodes.OneOfTwo":
         return self.OneOfTwo(self, url.removeprefix("http://"))
@@ -53,7 +54,8 @@ class TwoNodes:
                 raise api_client.NodeError("cannot be reached")
             settings = {"transport.shadow_resubmit_time_span": "3h", **self.nodes.transport}
             said = {"settings": settings, "new_mail": self.nodes.new_mail[self.name], "untold": self.nodes.untold.get(self.name)}
-            return {"name": self.name, "site": self.name.partition(".")[2], "state": "running"} | said
+            known = self.nodes.known.get(self.name, {})
+            return {"name": self.name, "site": self.name.partition(".")[2], "state": "running"} | said | known
 
         def ready(self) -> Row:
             return {"is_ready": True, "is_degraded": False, "reasons": self.nodes.reasons}
@@ -101,6 +103,26 @@ def test_where_only_peers_of_the_same_fate_take_copies_that_is_the_reason(nodes:
     nodes.new_mail[EAST] = a_mail("fewer", 0) | {"shared_fate": [WEST]}
 
     assert "NOT REDUNDANT on mx1.east: no peer on another machine, with other failure_domains, takes copies now" in run().stdout
+
+
+def test_nodes_of_one_machine_stand_together_with_what_they_hold_together(nodes: TwoNodes) -> None:
+    nodes.known = {EAST: {"machine": "a1b2c3d4" * 4}, WEST: {"machine": "00000000" * 4}}
+    apart = run().output
+    nodes.known = {name: {"machine": "a1b2c3d4" * 4} for name in (EAST, WEST)}
+    lines = run().output.splitlines()
+    (machine,) = json.loads(run("--json").output)["machines"]
+
+    assert "machine " not in apart
+    assert ("a1b2c3d4", [EAST, WEST], 40, 40) == tuple(machine[key] for key in ("machine", "nodes", "to_deliver_count", "held_count"))
+    first = next(number for number, line in enumerate(lines) if line.startswith("machine a1b2c3d4"))
+    assert ["40", "40"] == [word for word in lines[first].split() if word == "40"]
+    assert [f"  {EAST}", f"  {WEST}"] == [line[: len(EAST) + 2].rstrip() for line in lines[first + 1 : first + 3]]
+
+
+def test_a_witness_is_called_that(nodes: TwoNodes) -> None:
+    nodes.known = {WEST: {"is_witness": True}}
+
+    assert "running, witness" in next(line for line in run().output.splitlines() if line.startswith(WEST))
 
 
 def test_a_node_that_is_gone_is_missing_and_it_is_said_when_its_mail_is_taken_over(nodes: TwoNodes) -> None:
