@@ -324,7 +324,7 @@ class Receiver(Connection):
         command = parse_mail(argument, lenient=is_lenient)
         transaction = MailTransaction(command.address, NO_VALUES, is_lenient)
         if command.parameters:
-            if not self.is_extended:
+            if not (self.is_extended or is_lenient):
                 self.refuse(UNKNOWN_PARAMETER)
                 return
             known = PEER_MAIL_PARAMETERS if self.peer.may_use_xshadow() else MAIL_PARAMETERS
@@ -395,7 +395,7 @@ class Receiver(Connection):
             return
         try:
             command = parse_rcpt(argument, smtputf8=transaction.values.smtputf8, lenient=transaction.is_lenient)
-            if command.parameters and not self.is_extended:
+            if command.parameters and not (self.is_extended or transaction.is_lenient):
                 raise WireError(UNKNOWN_PARAMETER)
             address = command.address if "@" in command.address else self._with_home(transaction, command.address)
             recipient = recipient_of(address, command.parameters) if command.parameters else Recipient(address)

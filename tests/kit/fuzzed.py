@@ -8,15 +8,41 @@ import base64
 import contextlib
 import hashlib
 import json
+import math
 import random
 import re
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from shadowrelay.lab.cluster import NodeProcess
 from shadowrelay.model.routing import HostPort
 from tests.kit.clock import PATIENCE_SECONDS
+from tests.kit.processes import a_node_process
 
+PEER, STRANGER, FRIEND = "127.0.0.1", "127.0.0.2", "127.0.0.3"
+CONNECTOR = f"""
+externally_secured = ["{PEER}/32"]
+relay_from = ["{FRIEND}/32"]
+max_protocol_errors = 25
+redundancy = "both"
+max_acknowledgement_delay = "0s"
+connection_inactivity_timeout = "8s"
+connection_timeout = "20s"
+"""
+TABLES = """
+[[peers]]
+name = "b.example"
+site = "west"
+boundary = "corp"
+address = "127.0.0.1:9"
+
+[transport]
+reject_message_on_shadow_failure = false
+max_copies_per_peer = 1000
+"""
 REPLY = re.compile(rb"[2-5][0-9]{2}[ -][\x20-\x7e]*")
 JUNK = [
     b"", b"\x00", b"\xff\xfe", b"\x80", "ü".encode(), b"\x1b[2J", b"<", b">", b"@", b"=", b" ", b"\t", b"%",
@@ -221,16 +247,33 @@ async def one_session(at: HostPort, source: str, said: Said, chance: random.Rand
 
 
 async def say_anything(
-    at: HostPort, grammar: Callable[[random.Random], Said], source: str, commands: int, seed: int, tally: Tally, *, at_once: int = 8
+    at: HostPort,
+    grammar: Callable[[random.Random], Said],
+    source: str,
+    commands: int,
+    seed: int,
+    tally: Tally,
+    *,
+    at_once: int = 8,
+    rate: float = math.inf,
 ) -> None:
-    """So many commands of all clients of this grammar together, `at_once` sessions at a time."""
-    until = tally.commands_count + commands
+    """So many commands of all clients of this grammar together, `at_once` sessions at a time, at most `rate` commands a second."""
+    before, began = tally.commands_count, time.monotonic()
 
     async def one(number: int) -> None:
         chance = random.Random(seed * 1000 + number)
-        while tally.commands_count < until:
+        while (said := tally.commands_count - before) < commands:
+            await asyncio.sleep(max(0.0, began + said / rate - time.monotonic()))
             await one_session(at, source, grammar(chance), chance, tally)
 
     async with asyncio.TaskGroup() as group:
         for number in range(at_once):
             group.create_task(one(number))
+
+
+def a_fuzzed_node(directory: Path, sink: str) -> NodeProcess:
+    """For these clients; its mail goes to `sink`. The peer needs no TLS."""
+    node = a_node_process(directory / "a.example", connector=CONNECTOR, tables=TABLES)
+    path = node.directory / "node.toml"
+    path.write_text(path.read_text().replace('next_hop = "127.0.0.1:9"', f'next_hop = "{sink}"'))
+    return node

@@ -10,39 +10,11 @@ from shadowrelay.lab.cluster import NodeProcess
 from shadowrelay.lab.traffic import Sink
 from tests.kit.clients import submit
 from tests.kit.clock import until
-from tests.kit.fuzzed import Tally, of_a_peer, of_a_stranger, say_anything
-from tests.kit.processes import a_node_process, figure, operator_events, rss_kilobytes
+from tests.kit.fuzzed import PEER, STRANGER, Tally, a_fuzzed_node, of_a_peer, of_a_stranger, say_anything
+from tests.kit.processes import figure, operator_events, rss_kilobytes
 
 COMMANDS = int(os.environ.get("FUZZED_COMMANDS", "500000"))
-PEER, STRANGER, FRIEND = "127.0.0.1", "127.0.0.2", "127.0.0.3"
-CONNECTOR = f"""
-externally_secured = ["{PEER}/32"]
-relay_from = ["{FRIEND}/32"]
-max_protocol_errors = 25
-redundancy = "both"
-max_acknowledgement_delay = "0s"
-connection_inactivity_timeout = "8s"
-connection_timeout = "20s"
-"""
-TABLES = """
-[[peers]]
-name = "b.example"
-site = "west"
-boundary = "corp"
-address = "127.0.0.1:9"
-
-[transport]
-reject_message_on_shadow_failure = false
-max_copies_per_peer = 1000
-"""
 GROWTH_KILOBYTES_MAX = 48 * 1024
-
-
-def a_fuzzed_node(directory: Path, sink: str) -> NodeProcess:
-    node = a_node_process(directory / "a.example", connector=CONNECTOR, tables=TABLES)
-    path = node.directory / "node.toml"
-    path.write_text(path.read_text().replace('next_hop = "127.0.0.1:9"', f'next_hop = "{sink}"'))
-    return node
 
 
 def open_files(node: NodeProcess) -> int:

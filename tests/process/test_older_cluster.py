@@ -13,9 +13,9 @@ from shadowrelay.lab.traffic import Sink
 from shadowrelay.model.routing import HostPort
 from tests.kit.clients import submit
 from tests.kit.clock import until
+from tests.kit.init_runs import run
 from tests.kit.old_init import write_old_cluster
 from tests.kit.processes import operator_events, typed, wait_until_peers_know_each_other
-from tests.process.test_stolen import shadowrelay
 from tests.tidy.house import ROOT
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
@@ -63,9 +63,9 @@ class Old:
         await until(lambda: len(sink.arrivals) >= self.sent)
 
     def init(self, *words: object) -> str:
-        done = shadowrelay("init", self.top, *words)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        done = run(self.top, *map(str, words))
+        assert 0 == done.exit_code, done.output
+        return done.output
 
     def replace(self, of: NodeProcess, *pairs: tuple[str, str]) -> None:
         path = of.directory / "node.toml"
