@@ -98,7 +98,7 @@ from shadowrelay.smtp.limits import (
     UNKNOWN_COMMAND,
 )
 from shadowrelay.smtp.mail_filters import FilterRefusal, Passage
-from shadowrelay.smtp.own_addresses import leads_to_this_machine
+from shadowrelay.smtp.own_addresses import THIS_PROCESS, XSELF, leads_to_this_machine
 from shadowrelay.smtp.peer_part import PeerPart, PeerTransaction
 
 PEER_MAIL_PARAMETERS = MAIL_PARAMETERS | {KEYWORD}
@@ -186,6 +186,8 @@ class Receiver(Connection):
             lines.append("STARTTLS")
         if (keyword := self.peer.keyword()) is not None:
             lines.append(keyword)
+        if self.state.client_name.rstrip(".").lower() == self.reception.name:
+            lines.append(f"{XSELF.upper()} {THIS_PROCESS}")
         if self._may_speak_for_others():
             lines += [f"XCLIENT {' '.join(XCLIENT)}", f"XFORWARD {' '.join(XFORWARD)}"]
         return lines
