@@ -17,7 +17,8 @@ class PeerResource(ApiResource):
     """A peer as the node sees it. Units: `lease_seconds` left; null if none was obtained, 0 if it has ended. `takes_over_in_seconds`: until
     this node takes over what it holds for the peer, if that stays silent; null while it is heard, or nothing is held.
     `takes_copies`: yes, no, or unknown before anything was tried. `is_configured` false: it is no peer any more. `shared_fate`: what it
-    shares with this node, machine or labels."""
+    shares with this node, machine or labels; `machine` is a keyed hash of its. `discards_count`: discard notifications that it has not
+    fetched yet."""
 
     name: str
     site: str
@@ -42,6 +43,8 @@ class PeerResource(ApiResource):
     is_configured: bool
     shared_fate: str
     domains: list[str]
+    machine: str
+    discards_count: int
 
 
 class Peers(ApiResource):
@@ -125,6 +128,18 @@ class UntoldResource(ApiResource):
     generated: str
 
 
+class ConfigurationResource(ApiResource):
+    """The configuration file that a node runs with. `digest` is the SHA-256 of its octets when it was read; `needs_restart` names changes
+    in it that wait for a restart; `refusal` says why a later state of it was refused."""
+
+    file: str
+    digest: str
+    read_at: datetime | None
+    needs_restart: list[str]
+    refused_at: datetime | None
+    refusal: str
+
+
 class NodeResource(ApiResource):
     """Identity, queue database and effective settings of a node. `machine` is the same for all nodes that run on one, empty if it is not
     known; `is_witness`: it has no clients."""
@@ -141,11 +156,13 @@ class NodeResource(ApiResource):
     began: int
     position: int
     former_database: str
-    settings: dict[str, object]
+    settings: dict[str, object] = found_at("in_force", "settings")
+    configuration: ConfigurationResource = found_at("in_force")
     new_mail: NewMailResource
     safety_net_complete_since: datetime | None
     untold: UntoldResource | None
     machine: str
+    domains: list[str]
     is_witness: bool
 
 

@@ -7,18 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from shadowrelay.cli.nodes import asked_nodes, name_missing
-from shadowrelay.cli.output import (
-    AsJson,
-    Config,
-    ExitCode,
-    Node,
-    TokenFile,
-    print_json,
-    print_table,
-    say,
-    stop,
-    visible,
-)
+from shadowrelay.cli.output import AsJson, Config, ExitCode, Node, TokenFile, print_json, print_table, say, stop, visible
 from shadowrelay.cluster import lookup
 from shadowrelay.cluster.answers import NodeAnswer, missing
 from shadowrelay.cluster.lookup import STATUSES, SearchError, detail, merged, recipients, standing

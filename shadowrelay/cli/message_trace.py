@@ -10,17 +10,7 @@ import typer
 
 from shadowrelay.cli.find import filter_of, resolved
 from shadowrelay.cli.nodes import asked_nodes, name_missing
-from shadowrelay.cli.output import (
-    AsJson,
-    Config,
-    ExitCode,
-    Node,
-    TokenFile,
-    print_json,
-    print_table,
-    say,
-    stop,
-)
+from shadowrelay.cli.output import AsJson, Config, ExitCode, Node, TokenFile, print_json, print_table, say, stop
 from shadowrelay.cluster.answers import missing
 from shadowrelay.cluster.lookup import MessageId
 from shadowrelay.cluster.story import gathered, sentence_of_hops, what

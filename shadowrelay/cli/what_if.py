@@ -7,7 +7,7 @@ import typer
 
 from shadowrelay.cli.nodes import Nodes
 from shadowrelay.cli.output import ExitCode, print_json, print_table, say, stop
-from shadowrelay.cluster.if_lost import IDS_MAX, acquainted, document, look, named
+from shadowrelay.cluster.if_lost import IDS_MAX, acquainted, document, look, named, warnings
 from shadowrelay.cluster.words import duration
 
 Json = dict[str, Any]
@@ -32,13 +32,8 @@ def show(nodes: Nodes, words: str, *, is_listed: bool, as_json: bool) -> None:
 
 def warn(nodes: Nodes, server: str) -> None:
     """On standard error, what it means that this server goes, as far as that is not all well."""
-    answers = [one for one in nodes.try_to_ask(partial(look, lost=[server], ids_max=0)) if one.said]
-    found = document([server], answers)
-    bad = [f"{one['node']}: {one['sentence']}" for one in found["new_mail"] if one["sentence"]]
-    for line in bad:
-        say(f"warning: without {server}, at {line}", is_error=True)
-    if found["lost_count"]:
-        say(f"warning: {found['lost_count']} messages are on {server} only, and would be lost with its disk now", is_error=True)
+    for line in warnings(server, nodes.try_to_ask(partial(look, lost=[server], ids_max=0))):
+        say(f"warning: {line}", is_error=True)
 
 
 def _print(found: Json, *, is_listed: bool) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from shadowrelay.model.values import dataclass
 
@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from shadowrelay.admin.api_client import NodeClient
 
 Json = dict[str, Any]
+Anything = TypeVar("Anything")
 NOT_CONFIGURED = 'add its API to [[peers]], like admin = "https://mx.example:8026"'
 
 
@@ -36,6 +37,26 @@ def asked(clients: Sequence[tuple[str, "NodeClient"]], question: Callable[["Node
 
     with ThreadPoolExecutor(max(len(clients), 1)) as pool:
         return list(pool.map(answer_of, clients))
+
+
+NOT_UNDERSTOOD = (KeyError, ValueError, TypeError, AttributeError, LookupError)
+
+
+def combined(answers: Sequence[NodeAnswer], combine: Callable[[Sequence[NodeAnswer]], Anything]) -> Anything:
+    """What `combine` makes of the answers. A node of another version, or one that went mad, is no reason to show nothing of the others:
+    an answer of which it can make nothing counts as none."""
+    try:
+        return combine(answers)
+    except NOT_UNDERSTOOD:
+        return combine([_understood(answer, combine) for answer in answers])
+
+
+def _understood(answer: NodeAnswer, combine: Callable[[Sequence[NodeAnswer]], object]) -> NodeAnswer:
+    try:
+        combine([answer])
+    except NOT_UNDERSTOOD as exc:
+        return NodeAnswer(answer.name, error=f"its answer cannot be understood ({type(exc).__name__}): another version?")
+    return answer
 
 
 def missing(answers: Sequence[NodeAnswer]) -> list[Json]:

@@ -45,8 +45,8 @@ def glance(answers: Sequence[NodeAnswer]) -> Json:
     """One document.
 
     Shapes: all of `summary`, and: `fewer_count` and `alone_count`, with `is_lower_bound` where a node cannot say it; `lost_held_count`
-    of the latter are held for servers that do not answer; `new_mail` {tone, word, why}; `oldest` {at, node} or None; `sites` of `nodes`,
-    by name.
+    of the latter are held for servers that do not answer; `new_mail` {tone, word, why}; `oldest` {at, node} or None; `sites` of `machines`
+    of nodes, by name.
     """
     said = [answer.said for answer in answers if answer.said]
     found = summary(answers)
@@ -105,6 +105,8 @@ def _node(row: Json, found: Json) -> Json:
         "name": node["name"],
         "site": node["site"],
         "machine": node.get("machine", "")[:MACHINE_DIGITS],
+        "domains": list(node.get("domains", ())),
+        "is_witness": bool(node.get("is_witness")),
         "tone": tone,
         "word": node["state"],
         "is_here": True,
@@ -115,18 +117,25 @@ def _node(row: Json, found: Json) -> Json:
         "to_deliver_count": part["to_deliver_count"],
         "oldest_at": part["oldest_at"],
         "held_count": part["held_count"],
-        "reasons": list(dict.fromkeys([*reasons, *_facts(row)])),
+        "reasons": list(dict.fromkeys([*reasons, *_waits(row)])),
+        "pressure": _pressure(row["pressure"]),
+        "takes_over_in_seconds": None,
         "drain": drain,
         "links": [_link(peer) for peer in row["peers"]],
         "error": "",
     }
 
 
-def _facts(row: Json) -> Iterable[str]:
-    if row["drain"] is not None:
-        yield from row["drain"]["waits_for"]
-    if row["pressure"]["level"] != "normal":
-        yield f"back pressure is {row['pressure']['level']}: {row['pressure']['effect']}"
+def _waits(row: Json) -> Iterable[str]:
+    return row["drain"]["waits_for"] if row["drain"] is not None else ()
+
+
+def _pressure(pressure: Json) -> Json:
+    """Back pressure. Shapes: `why` is empty while nothing presses."""
+    level = pressure["level"]
+    tone = {"normal": GOOD, "medium": CARE}.get(level, BAD)
+    why = "; ".join([pressure["effect"], *pressure["reasons"]]) if level != "normal" else "; ".join(pressure["reasons"])
+    return {"tone": tone, "word": level, "why": why}
 
 
 def _link(peer: Json) -> Json:
@@ -154,6 +163,11 @@ def _link(peer: Json) -> Json:
         "held_for_count": peer["held_for_count"],
         "held_by_count": peer["held_by_count"],
         "takes_over_in_seconds": peer.get("takes_over_in_seconds"),
+        "discards_count": peer.get("discards_count", 0),
+        "database": peer["database"],
+        "shared_fate": peer.get("shared_fate", ""),
+        "is_heard": peer["is_reachable"],
+        "is_forgotten": peer["is_forgotten"],
         "why": peer["conflict"] or peer["refusal"] or peer.get("last_error", "") or peer["differs"],
     }
 
@@ -175,7 +189,7 @@ def _absent(answer: NodeAnswer, said: Sequence[Json]) -> Json:
         reasons.insert(0, f"{by} takes over in {duration(seconds)}" if seconds > 0 else f"{by} takes over now")
     if ages:
         reasons.insert(0, f"heard {duration(min(ages))} ago")
-    return _empty(answer.name, next((peer["site"] for _, peer in views), "")) | {
+    return _empty(answer.name, views) | {
         "tone": CARE if heard else BAD,
         "word": "its API does not answer" if heard else "lost",
         "reasons": reasons,
@@ -191,14 +205,18 @@ def _strangers(said: Sequence[Json], known: set[str]) -> list[str]:
 def _unconfigured(name: str, said: Sequence[Json]) -> Json:
     views = _views_of(name, said)
     reasons = [f"{by} holds {peer['held_for_count']} for it" for by, peer in views if peer["held_for_count"]]
-    return _empty(name, next((peer["site"] for _, peer in views), "")) | {"tone": CARE, "word": "not asked", "reasons": reasons}
+    return _empty(name, views) | {"tone": CARE, "word": "not asked", "reasons": reasons}
 
 
-def _empty(name: str, site: str) -> Json:
+def _empty(name: str, views: Sequence[tuple[str, Json]]) -> Json:
     return {
         "name": name,
-        "site": site,
-        "machine": "",
+        "site": next((peer["site"] for _, peer in views), ""),
+        "machine": next((machine for _, peer in views if (machine := peer.get("machine", "")[:MACHINE_DIGITS])), ""),
+        "domains": next((list(domains) for _, peer in views if (domains := peer.get("domains"))), []),
+        "pressure": None,
+        "is_witness": False,
+        "takes_over_in_seconds": None,
         "is_here": False,
         "version": "",
         "database": "",
@@ -214,5 +232,11 @@ def _empty(name: str, site: str) -> Json:
 
 
 def _by_site(nodes: Sequence[Json]) -> list[Json]:
-    names = sorted({node["site"] for node in nodes})
-    return [{"name": name, "nodes": sorted((n for n in nodes if n["site"] == name), key=lambda n: str(n["name"]))} for name in names]
+    """Shapes: `machines` of a site, each with its `nodes`; nodes whose machine is not known are each by themselves."""
+    found = []
+    for name in sorted({node["site"] for node in nodes}):
+        machines: dict[str, list[Json]] = {}
+        for node in sorted((one for one in nodes if one["site"] == name), key=lambda one: str(one["name"])):
+            machines.setdefault(node["machine"] or node["name"], []).append(node)
+        found.append({"name": name, "machines": [{"name": key, "nodes": its} for key, its in machines.items()]})
+    return found

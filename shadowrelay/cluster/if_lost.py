@@ -33,13 +33,7 @@ def acquainted(client: "NodeClient") -> Json:
 
 def named(words: Sequence[str], answers: Sequence[NodeAnswer]) -> tuple[list[str], list[str]]:
     """The servers that these words name, and the words that name none."""
-    places: dict[str, set[str]] = {}
-    for row in [answer.said for answer in answers if answer.said]:
-        node = row["node"]
-        labels = [str(label) for label in node["settings"].get(LABELS) or ()]
-        places.setdefault(node["name"], set()).update({node["name"], node["site"], *labels})
-        for peer in row["peers"]:
-            places.setdefault(peer["name"], set()).update({peer["name"], peer["site"], *peer.get("domains", ())})
+    places = _places(answers)
     found: set[str] = set()
     unknown = []
     for word in words:
@@ -47,6 +41,23 @@ def named(words: Sequence[str], answers: Sequence[NodeAnswer]) -> tuple[list[str
         found |= servers
         unknown += [] if servers else [word]
     return sorted(found), unknown
+
+
+def known_words(answers: Sequence[NodeAnswer]) -> list[str]:
+    """All words that name a server."""
+    return sorted({word for words in _places(answers).values() for word in words if word})
+
+
+def _places(answers: Sequence[NodeAnswer]) -> dict[str, set[str]]:
+    """By server: its name, its site, its labels."""
+    places: dict[str, set[str]] = {}
+    for row in [answer.said for answer in answers if answer.said]:
+        node = row["node"]
+        labels = [str(label) for label in node["settings"].get(LABELS) or ()]
+        places.setdefault(node["name"], set()).update({node["name"], node["site"], *labels})
+        for peer in row["peers"]:
+            places.setdefault(peer["name"], set()).update({peer["name"], peer["site"], *peer.get("domains", ())})
+    return places
 
 
 def look(client: "NodeClient", lost: Sequence[str], ids_max: int) -> Json:
@@ -89,6 +100,14 @@ def document(lost: Sequence[str], answers: Sequence[NodeAnswer]) -> Json:
         ],
     }
     return found | {"sentence": sentence(found)}
+
+
+def warnings(server: str, answers: Sequence[NodeAnswer]) -> list[str]:
+    """What it means that this server goes, as far as that is not all well. Nodes that did not answer say nothing."""
+    found = document([server], [answer for answer in answers if answer.said])
+    bad = [f"without {server}, at {one['node']}: {one['sentence']}" for one in found["new_mail"] if one["sentence"]]
+    lost = [f"{found['lost_count']} messages are on {server} only, and would be lost with its disk now"] if found["lost_count"] else []
+    return bad + lost
 
 
 def sentence(found: Json) -> str:

@@ -50,6 +50,7 @@ class ClusterNodes:
     def __init__(self, settings: Settings, application: FastAPI, token: str) -> None:
         self._settings, self._application, self._token = settings, application, token
         self.name = str(settings.server.name)
+        self.names = [self.name, *(peer.name for peer in settings.peers if peer.admin)]  # that can be asked
 
     async def ask(self, question: Callable[[NodeClient], Any]) -> list[NodeAnswer]:
         """One answer of each, this node's first, of all at the same time."""

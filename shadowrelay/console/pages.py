@@ -7,19 +7,22 @@ to do. What a page shows of other nodes is asked from them while it is made.
 import io
 from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
 import structlog
 from fastapi import APIRouter, FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse, Response
 from fastapi.routing import APIRoute
 
 from shadowrelay.admin.api_client import NodeError
 from shadowrelay.admin.guard import asks_for_private, client_of, without_private
-from shadowrelay.admin.people import ACT, AUDIT, CONTENT, People, Right, TooManyFailures
-from shadowrelay.cluster.answers import NodeAnswer, missing
+from shadowrelay.admin.people import ACT, AUDIT, CONTENT, FORCE, People, Right, TooManyFailures
+from shadowrelay.cluster.answers import NodeAnswer, combined, missing
+from shadowrelay.cluster.if_lost import acquainted, document, known_words, look, named
 from shadowrelay.cluster.lookup import STATUSES, MessageId, SearchError, filter_of, merged
 from shadowrelay.cluster.story import gathered, sentence_of_hops, what
 from shadowrelay.console.asking import ClusterNodes
@@ -36,7 +39,10 @@ COOKIE = "shadowrelay"
 LOGIN = "/login"
 QUEUES_SHOWN = 200  # of one page
 MESSAGES_SHOWN = 100
+IDS_SHOWN = 50  # of messages that would be lost
+WORDS_MAX = 4096
 TABS = (("/", "Overview"), ("/queues", "Queues"), ("/messages", "Messages"), ("/peers", "Peers"), ("/audit", "Audit"))
+REPORT = "/report"
 LIVE = {"/": "overview_live", "/queues": "queues_live", "/peers": "peers_live"}  # pages with a part that moves, and its template
 
 _log = structlog.get_logger()
@@ -69,9 +75,11 @@ class Desk:
         """For the frame of every page."""
         person = session.person
         tabs = [(path, name) for path, name in TABS if path != "/audit" or person.may(AUDIT)]
+        tabs += [(REPORT, "Report")] if self.settings.admin.report is not None and person.sees_messages else []
         return {
             "title": title, "node": self.nodes.name, "person": person, "csrf": session.csrf, "tabs": tabs, "now": self.now(),
-            "path": request.url.path, "query": request.url.query, "may_act": person.may(ACT), "notes": session.told(), "live": "",
+            "path": request.url.path, "query": request.url.query, "may_act": person.may(ACT), "may_force": person.may(FORCE),
+            "notes": session.told(), "live": "", "node_names": self.nodes.names,
         } | more  # fmt: skip
 
 
@@ -94,6 +102,9 @@ def page_route(desk: Desk) -> type[APIRoute]:
                     return harden(await inner(request))
                 except HTTPException as exc:
                     return error_page(desk, request, session, exc.status_code, str(exc.detail))
+                except RequestValidationError as exc:
+                    wrong = ", ".join(str(error["loc"][-1]) for error in exc.errors())
+                    return error_page(desk, request, session, HTTPStatus.BAD_REQUEST, f"this address is not complete: {wrong}")
                 except NodeError as exc:
                     return error_page(desk, request, session, exc.status or HTTPStatus.SERVICE_UNAVAILABLE, str(exc))
                 except Exception as exc:
@@ -262,6 +273,11 @@ def add_pages(application: FastAPI, desk: Desk) -> None:
         headers = {"Content-Disposition": f'attachment; filename="{message_id.lower()}.eml"'}
         return Response(content, media_type="application/octet-stream", headers=headers)
 
+    @router.get("/if-lost")
+    async def if_lost(request: Request, servers: str = "") -> Response:
+        """What becomes of mail if some servers are lost."""
+        return await shown(request, "If it is lost", "if_lost", await if_lost_values(desk, servers[:WORDS_MAX]))
+
     @router.get("/safety-net")
     async def safety_net(request: Request) -> Response:
         """Requests to deliver again."""
@@ -318,6 +334,21 @@ def _page_of(query: Mapping[str, str]) -> int:
 FIELDS = ("to", "sender", "subject", "since", "id", "status")
 
 
+async def if_lost_values(desk: Desk, text: str) -> Json:
+    """As `status --if-lost`. Shapes: `found` is None where nothing was asked, or a word names nothing; then `problem` says so."""
+    wanted = [word.strip() for word in text.split(",") if word.strip()]
+    acquaintances = await desk.nodes.ask(acquainted)
+    servers, unknown = combined(acquaintances, partial(named, wanted))
+    values: Json = {"words": text, "names": combined(acquaintances, known_words), "missing": missing(acquaintances)}
+    values |= {"found": None, "problem": ""}
+    if unknown:
+        return values | {"problem": f"{', '.join(unknown)}: no server, site or label of failure_domains that a node knows"}
+    if not servers:
+        return values
+    answers = await desk.nodes.ask(partial(look, lost=servers, ids_max=IDS_SHOWN))
+    return values | {"found": combined(answers, partial(document, servers)), "missing": missing(answers)}
+
+
 async def message_values(desk: Desk, session: ConsoleSession, query: Mapping[str, str]) -> Json:
     """What was found; without anything to look for, what waits on all nodes, newest first."""
     given = {name: query.get(name, "").strip() for name in FIELDS}
@@ -344,7 +375,7 @@ async def message_values(desk: Desk, session: ConsoleSession, query: Mapping[str
         problem = next((answer.error for answer in answers if answer.status == HTTPStatus.BAD_REQUEST), "")
         if node and not wanted:
             answers = [answer for answer in answers if answer.name == node]
-    found = merged(answers)
+    found = combined(answers, merged)
     if is_oldest_first:
         found.reverse()
     return {
@@ -419,8 +450,7 @@ async def audit_values(desk: Desk, session: ConsoleSession) -> Json:
     """Of this node, and of all others that know the person's token."""
     entries: list[Json] = []
     without: list[Json] = []
-    names = [desk.nodes.name, *(peer.name for peer in desk.settings.peers if peer.admin)]
-    for name in names:
+    for name in desk.nodes.names:
         try:
             found = await desk.ask_in_person(session, name, lambda client: client.audit())
         except NodeError as exc:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from shadowrelay.cluster.answers import NodeAnswer
+from shadowrelay.cluster.answers import NodeAnswer, combined
 from shadowrelay.cluster.glance import glance, look_closely
 from shadowrelay.cluster.words import duration
 from shadowrelay.console.asking import ClusterNodes
@@ -29,6 +29,7 @@ class ClusterWatch:
         self._at = float("-inf")
         self._answers: list[NodeAnswer] = []
         self._fewer: deque[tuple[float, int]] = deque()
+        self._drains: dict[tuple[str, str], int] = {}
 
     async def answers(self) -> list[NodeAnswer]:
         """Of all nodes to `look_closely`, not older than `FRESH_SECONDS`."""
@@ -40,8 +41,9 @@ class ClusterWatch:
 
     async def state(self) -> Json:
         """`glance`, and `heals`: when all have their copies again, in words."""
-        found = glance(await self.answers())
+        found = combined(await self.answers(), glance)
         self._note(found["fewer_count"])
+        self._note_drains([node for site in found["sites"] for machine in site["machines"] for node in machine["nodes"]])
         return found | {"heals": self._heals(found)}
 
     def _note(self, count: int) -> None:
@@ -49,6 +51,17 @@ class ClusterWatch:
         self._fewer.append((now, count))
         while self._fewer[0][0] < now - SPAN_SECONDS:
             self._fewer.popleft()
+
+    def _note_drains(self, nodes: list[Json]) -> None:
+        """Adds to each drain how much there was at first, as far as somebody looked, and how much is left of that."""
+        before, self._drains = self._drains, {}
+        for node in nodes:
+            if (drain := node["drain"]) is None:
+                continue
+            left = drain["undelivered_count"] + drain["handed_over_count"]
+            key = (str(node["name"]), str(drain["since"]))
+            most = self._drains[key] = max(before.get(key, 0), left + drain["moved_count"])
+            node["drain"] = drain | {"most": most, "done": most - left}
 
     def _heals(self, found: Json) -> str:
         left = found["fewer_count"]

@@ -749,6 +749,8 @@ class Admin(Section):
     read_only_token_file: Path | None = None
     """File with a second token, for monitoring and for the other nodes: it may only read, and not the content of messages. The same on all
     nodes, while token_file is each node's own. Created like the first one."""
+    report: Path | None = None
+    """Directory of a redundancy report (--output of `sla report` or `sla watch`). The console then has it as a page."""
     users: Annotated[tuple[AdminUser, ...], Field(max_length=50)] = ()
     """People with tokens and roles of their own; see [[admin.users]]. The token in token_file is an administrator's."""
 

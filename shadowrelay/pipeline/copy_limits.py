@@ -18,6 +18,7 @@ from shadowrelay.model.replies import LedgerUnavailable, Reply
 from shadowrelay.model.setting_texts import size_of
 from shadowrelay.pipeline.context import Context
 from shadowrelay.ports import Machine
+from shadowrelay.store import reading
 
 TOO_MUCH = Reply(452, "4.3.1", "This server holds too much for you")  # RFC 3463 X.3.1
 SHARE_OF_LOOKS = 20  # of the time at most one part is spent on looking, however much is held
@@ -71,7 +72,7 @@ class CopyLimits:
         if began < estimate.looks_next_at:
             return
         try:
-            estimate.held = await self._context.ledger.held_for(server)
+            estimate.held = await self._context.ledger.read(reading.held_for, server)
         except LedgerUnavailable:
             return
         estimate.is_known = True

@@ -65,6 +65,7 @@ _EXAMPLES: dict[tuple[type[Section], str], str] = {
     (model.Peer, "require_tls"): "true",
     (model.Admin, "tls_listen"): '"0.0.0.0:8026"',
     (model.Admin, "read_only_token_file"): '"token-to-read"',
+    (model.Admin, "report"): '"/var/lib/shadowrelay/report"',
     (model.AdminUser, "name"): '"noc"',
     (model.AdminUser, "role"): '"operator"',
     (model.AdminUser, "token_hash"): '"$argon2id$v=19$m=65536,t=3,p=4$c2FsdHNhbHRzYWx0c2FsdA$aGFzaGhhc2hoYXNoaGFzaGhhc2hoYXNoaGFzaGhhc2g"',
@@ -97,7 +98,7 @@ _TABLES: tuple[tuple[str, type[Section]], ...] = (
 _NESTED = frozenset({(model.Admin, "users")})  # lists of tables of their own
 _OPTIONAL_TABLES = frozenset({model.AdminUser, model.Webhook, model.Filter, model.RecipientSource, model.SiteLink, model.Site, model.Tls})
 _SHOWN_ONLY = (
-    "require_tls", "site", "nameservers", "tls_listen", "read_only_token_file", "peer_revoked",
+    "require_tls", "site", "nameservers", "tls_listen", "read_only_token_file", "peer_revoked", "report",
     "auth", "tls_names", "tls_authority", "tls_certificate", "tls_key",
 )  # fmt: skip
 

@@ -19,6 +19,7 @@ from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, Role
 from shadowrelay.model.queue import (
     FailureKind,
     ForkRetry,
+    InForce,
     LoneMessages,
     MessagePage,
     NodeView,
@@ -33,6 +34,7 @@ from shadowrelay.model.readiness import NewMail, NextMessage
 from shadowrelay.model.replies import STORE_UNAVAILABLE, LedgerUnavailable, RequestRefused
 from shadowrelay.model.resubmission import RequestState, ResubmitRequest
 from shadowrelay.model.settings import BackPressure
+from shadowrelay.model.survival import Survival, TakenOver, WhatIf
 from shadowrelay.model.tracking import EventId, EventSource, TrackingEvent
 from shadowrelay.model.values import replace
 from shadowrelay.rules.back_pressure import NO_PRESSURE, Pressure
@@ -217,6 +219,14 @@ class FakeNode:
             ),
         )  # fmt: skip
 
+    async def if_lost(self, servers, ids_max):
+        own = ServerName("mx1") in servers
+        ids = (ENVELOPE.message_id,)[: ids_max * own]
+        survival = Survival(3, 1, 1) if own else None
+        after = None if own else NextMessage(NewMail.FEWER, 0, 1, "new mail is accepted without a copy: mx2: it would be lost")
+        taken = () if own else (TakenOver(MX2, 4, 90.0),)
+        return WhatIf(tuple(sorted(servers)), NOW, survival, {MX2: 2} if own else {}, taken, after, NOW, ids)
+
     async def clients(self, limit):
         minute = Minute(0.0, connections=3, messages=2, recipients=2, refused_recipients=7, octets=900, limited_count=4)
         rows = [ClientView("in", "192.0.2.7", 1, minute, 41.5), ClientView("in", "2001:db8::/64", 2, None, 0.0)]
@@ -229,7 +239,8 @@ class FakeNode:
     async def node(self):
         return NodeView(
             ServerName("mx1"), SiteName("east"), BoundaryName("example"), "1.2.3", NOW - timedelta(hours=1), "running",
-            DATABASE, 4, 1000, 1234, NO_DATABASE, {"transport": {"shadow_timeout": "5s"}},
+            DATABASE, 4, 1000, 1234, NO_DATABASE,
+            InForce({"transport": {"shadow_timeout": "5s"}}, "/etc/shadowrelay/node.toml", "abcd", NOW, ("peers",)),
             NextMessage(NewMail.FEWER, 0, 1, "new mail is accepted without a copy: mx2: no answer"), untold=self.untold_ones,
         )  # fmt: skip
 

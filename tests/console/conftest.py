@@ -13,9 +13,11 @@ from shadowrelay.admin.metrics import PrometheusMetrics
 from shadowrelay.admin.people import People
 from shadowrelay.console.acts import add_acts
 from shadowrelay.console.pages import Desk, add_login, add_pages
+from shadowrelay.console.report_tab import add_report
 from shadowrelay.console.streams import add_streams
 from shadowrelay.model.counts import Counts
 from shadowrelay.model.ids import ServerName
+from shadowrelay.model.queue import InForce
 from shadowrelay.model.settings import AdminRole, AdminUser, Settings
 from shadowrelay.model.values import replace
 from shadowrelay.tracking.event_tap import EventTap
@@ -40,7 +42,7 @@ class ShownNode(FakeNode):
     """With the settings that `status` reads."""
 
     async def node(self):
-        return replace(await super().node(), settings={"transport.shadow_redundancy_enabled": True})
+        return replace(await super().node(), in_force=InForce({"transport.shadow_redundancy_enabled": True}))
 
 
 @pytest.fixture
@@ -68,16 +70,23 @@ def tap():
 
 
 @pytest.fixture
-def application(node, time, trail, tap):
+def settings():
+    """Of the node."""
+    return SETTINGS
+
+
+@pytest.fixture
+def application(node, time, trail, tap, settings):
     """API and console, with a person of each role."""
     users = tuple(AdminUser.model_validate(user) for user in USERS)
     people = People(TOKEN, READ_ONLY_TOKEN, users)
     metrics = PrometheusMetrics("1.2.3", ServerName("mx1"), Counts(), now=lambda: NOW)
     api = make_application(node, metrics, people, "1.2.3", trail=trail, names=("mx1",), now=lambda: NOW)
-    desk = Desk(SETTINGS, people, api, TOKEN, lambda: time.now)
+    desk = Desk(settings, people, api, TOKEN, lambda: time.now)
     add_login(api, desk)
     add_pages(api, desk)
     add_acts(api, desk)
+    add_report(api, desk)
     add_streams(api, desk, tap, guarded(people, trail))
     return api
 

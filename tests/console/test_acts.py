@@ -5,6 +5,7 @@ import re
 import pytest
 
 from shadowrelay.console.acts import ACTS
+from shadowrelay.model.queue import QueueKind, QueueRow
 from shadowrelay.model.settings import AdminRole
 from tests.admin.conftest import ENVELOPE, MX2, NOW, TOKEN, numbered
 from tests.kit.consoles import TOKENS
@@ -86,6 +87,40 @@ async def test_many_messages_are_chosen_by_a_filter(browser, node):
 
     assert "It concerns 1 message" in re.sub(r"<[^>]+>", "", page.text)  # the node that is made of values finds one
     assert [("suspend by administrator", str(numbered(1).envelope.message_id))] == node.commands
+
+
+async def test_many_queues_are_chosen_by_a_filter(browser, node):
+    node.more_queues = (QueueRow("mx1\\Shadow\\1", QueueKind.SHADOW, str(MX2), 9, NOW),)
+    page, _ = await do(browser, "queues-suspend", "MessageCount -gt 1")
+
+    assert "It concerns 2 queues" in re.sub(r"<[^>]+>", "", page.text)
+    asked = [r"mx1\x.example by administrator", r"mx1\y.example by administrator"]
+    assert [("suspend queue", queue) for queue in asked] == node.commands
+    assert "2 queues suspended" in (await browser.get("/queues")).text
+
+
+async def test_many_are_chosen_on_all_nodes_at_once(browser, node):
+    page = await browser.get("/act", params={"act": "queues-retry", "on": "MessageCount -gt 2", "node": "*"})
+    text = re.sub(r"<[^>]+>", "", page.text)
+
+    assert (200, True) == (page.status_code, "It concerns 1 queue" in text)
+    assert 403 == (await browser.post("/act", data={"act": "queues-retry", "on": "MessageCount -gt 2", "node": "*"})).status_code
+
+
+@pytest.mark.parametrize("act", [name for name, act in ACTS.items() if act.many])
+async def test_without_a_filter_nothing_is_done_to_many(browser, node, act):
+    csrf = csrf_of(await browser.get("/"))
+    page = await browser.get("/act", params={"act": act, "on": "", "node": "*"})
+
+    assert (400, False) == (page.status_code, '<button type="submit" class="danger"' in page.text)
+    assert 400 == (await browser.post("/act", data={"csrf": csrf, "act": act, "on": " ", "node": "mx1"})).status_code
+    assert [] == node.commands
+
+
+async def test_the_confirmation_of_a_drain_warns_of_what_others_say(browser):
+    text = (await browser.get("/act", params={"act": "drain", "node": "mx1"})).text
+
+    assert "1 messages are on mx1 only, and would be lost with its disk now" in text
 
 
 async def test_a_wrong_filter_acts_on_nothing_and_shows_where_it_is_wrong(browser, node):

@@ -14,7 +14,7 @@ from tests.admin.conftest import ENVELOPE, NOW, READ_ONLY_TOKEN, ROW, STORED, TO
 from tests.kit.consoles import TOKENS
 
 MESSAGE = f"/messages/{ENVELOPE.message_id}"
-PAGES = ["/", "/queues", "/messages", MESSAGE, "/peers", "/audit"]
+PAGES = ["/", "/queues", "/messages", MESSAGE, "/peers", "/audit", "/if-lost", "/if-lost?servers=mx1"]
 MARKUP = "<script>alert('x')</script>\"'><img src=x onerror=y>"
 
 
@@ -209,6 +209,21 @@ async def test_queues_come_fullest_first_and_by_pages(browser, node):
 
     assert ["q299", "q298"] == names[:2]
     assert ("page=1" in first, "page=0" in second, ">q1<" in second) == (True, True, True)
+
+
+async def test_what_becomes_of_mail_if_servers_are_lost_is_a_page(browser):
+    own, peer, nobody = [(await browser.get("/if-lost", params={"servers": name})).text for name in ("mx1", "mx2.west.example", "x")]
+
+    assert "If mx1 is lost with its disk: 1 acknowledged messages are lost, and of 1 it is not certain" in own
+    assert f'href="/messages/{ENVELOPE.message_id}"' in own
+    assert "new mail is accepted without a copy: mx2: it would be lost" in peer
+    assert "x: no server, site or label" in nobody
+
+
+async def test_an_address_that_is_not_complete_is_a_page(browser):
+    response = await browser.get(f"{MESSAGE}/export")
+
+    assert (400, True) == (response.status_code, "this address is not complete: node" in response.text)
 
 
 async def test_a_message_that_nobody_knows_is_a_page_that_says_what_to_do(browser, node):

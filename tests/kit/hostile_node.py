@@ -43,25 +43,28 @@ PAGES: dict[str, type[BaseModel]] = {
     "/pressure": node_resources.BackPressureResource,
     "/peers": node_resources.Peers,
     "/forget": node_resources.Forgotten,
+    "/redundancy": node_resources.Copies,
+    "/if-lost": node_resources.WhatIfResource,
+    "/audit": resources.Audit,
     "/ready": node_resources.Readiness,
 }
 
 
-def filled(kind: Any, name: str = "") -> Any:
+def filled(kind: Any, name: str = "", text: str = HOSTILE) -> Any:
     """A value of that annotation whose texts are hostile, except times and ids, without which no command gets to its output."""
     if isinstance(kind, type) and issubclass(kind, BaseModel):
-        return {key: filled(field.annotation, key) for key, field in kind.model_fields.items()}
+        return {key: filled(field.annotation, key, text) for key, field in kind.model_fields.items()}
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (list, tuple):
-        return [filled(arguments[0], name)]
+        return [filled(arguments[0], name, text)]
     if origin is dict:
-        return {HOSTILE: filled(arguments[1], name)}
+        return {text: filled(arguments[1], name, text)}
     if origin in (typing.Union, types.UnionType):
-        return filled(arguments[0], name)
+        return filled(arguments[0], name, text)
     if origin is typing.Literal:
-        return HOSTILE
+        return text
     if origin is typing.Annotated:
-        return filled(arguments[0], name)
+        return filled(arguments[0], name, text)
     if kind is bool:
         return False
     if kind in (int, float):
@@ -70,7 +73,7 @@ def filled(kind: Any, name: str = "") -> Any:
         return WHEN
     if name == "next_after":
         return None
-    return ID if name == "message_id" else HOSTILE
+    return ID if name == "message_id" else text
 
 
 def page_of(path: str) -> type[BaseModel]:
@@ -87,20 +90,21 @@ class HostileHandler(BaseHTTPRequestHandler):
     """Answers each request hostilely: with `status` 200 a resource, else a problem; with 0 something that is no JSON."""
 
     status = 200
+    text = HOSTILE
 
     def do_GET(self) -> None:
         """Any request."""
         if self.path.split("?")[0].endswith("/content"):
-            self._send(200, "message/rfc822", f"Subject: {HOSTILE}\r\n\r\n{HOSTILE}\r\n".encode())
+            self._send(200, "message/rfc822", f"Subject: {self.text}\r\n\r\n{self.text}\r\n".encode())
         elif self.status == 200:
-            document = filled(page_of(self.path))
+            document = filled(page_of(self.path), text=self.text)
             if "next_after" in document:
                 document["next_after"] = None
             self._send(200, "application/json", json.dumps(document).encode())
         elif self.status == 0:
-            self._send(500, "text/plain", HOSTILE.encode())
+            self._send(500, "text/plain", self.text.encode())
         else:
-            self._send(self.status, "application/problem+json", json.dumps({"detail": HOSTILE}).encode())
+            self._send(self.status, "application/problem+json", json.dumps({"detail": self.text}).encode())
 
     do_POST = do_GET
 
@@ -116,9 +120,9 @@ class HostileHandler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def hostile_node(status: int = 200) -> Iterator[str]:
+def hostile_node(status: int = 200, text: str = HOSTILE) -> Iterator[str]:
     """Its URL."""
-    handler = type("Handler", (HostileHandler,), {"status": status})
+    handler = type("Handler", (HostileHandler,), {"status": status, "text": text})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = Thread(target=server.serve_forever, args=(0.05,))
         thread.start()

@@ -62,6 +62,14 @@ def test_every_rule_says_how_urgent_it_is_what_is_wrong_and_where_to_read_on() -
     assert set() == anchors - {words[-1] for words in flat.values()}, "a page without an alert"
 
 
+def test_every_rule_of_a_node_leads_to_the_page_of_the_console_that_shows_it() -> None:
+    found = {name: re.findall(r"console_url: (.*)", rule) for name, rule in rules().items() if "$labels.instance" in rule}
+    pages = {f'"https://{{{{ $labels.instance }}}}{path}"' for path in ("/", "/queues", "/peers")}
+
+    assert len(found) > 30
+    assert {} == {name: urls for name, urls in found.items() if len(urls) != 1 or urls[0] not in pages}
+
+
 def test_every_rule_is_tested_for_silence_and_for_firing() -> None:
     cases = [case for path in RULE_TESTS for case in path.read_text(encoding="utf-8").split(CASE)[1:]]
     tested = {case.split()[0]: ("exp_alerts: []" in case, "exp_labels" in case) for case in cases}

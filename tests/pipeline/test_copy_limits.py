@@ -14,6 +14,7 @@ from shadowrelay.model.ownership import Role
 from shadowrelay.model.replies import Reply
 from shadowrelay.pipeline.copy_limits import CopyLimits
 from shadowrelay.ports import Disk
+from shadowrelay.store import reading
 from tests.kit.clock import until
 from tests.kit.nodes import BUSY, EAST, HEARTBEAT, NORTH, OK, WEST, Net, VirtualNode, in_virtual_time, message_id, nodes
 from tests.pipeline.scenes import holders
@@ -53,7 +54,7 @@ async def test_a_peer_for_which_too_much_is_held_places_its_copies_on_another(li
             assert [250] * 8 == await codes(east, 8, content, "a@corp.example", "b@corp.example")
             await asyncio.sleep(2 * HEARTBEAT)
 
-        assert 5 == (await west.ledger.held_for(EAST)).count
+        assert 5 == (await west.ledger.read(reading.held_for, EAST)).count
         assert refused(west, EAST) >= 1
         (name,) = limit
         assert f"{name} = " in await last_error(west, EAST)
@@ -72,7 +73,7 @@ async def test_a_peer_for_which_too_much_is_held_places_its_copies_on_another(li
 
 
 async def _nothing_is_held(node: VirtualNode) -> bool:
-    return 0 == (await node.ledger.held_for(EAST)).count
+    return 0 == (await node.ledger.read(reading.held_for, EAST)).count
 
 
 @in_virtual_time
@@ -98,7 +99,7 @@ async def test_what_waits_from_before_a_restart_counts_and_what_ends_counts_no_m
         await codes(net.nodes[EAST], 3)
         await asyncio.sleep(3 * HEARTBEAT)
 
-        assert 4 == (await west.ledger.held_for(EAST)).count
+        assert 4 == (await west.ledger.read(reading.held_for, EAST)).count
         assert refused(west, EAST) >= 1
 
 
