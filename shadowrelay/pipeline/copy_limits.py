@@ -72,7 +72,7 @@ class CopyLimits:
         if began < estimate.looks_next_at:
             return
         try:
-            estimate.held = await self._context.ledger.read(reading.held_for, server)
+            estimate.held = await self._context.ledger.read(reading.placed_by, server)
         except LedgerUnavailable:
             return
         estimate.is_known = True

@@ -97,7 +97,7 @@ SELECT_UNTOLD = select(_D.sequence).where(_IS_FOR, _NO_FORKS).limit(1)
 SELECT_UNSAID = (
     select(_W.id).where(_W.asker == bindparam("asker"), _W.asker_database.in_([bindparam("database"), constant(NO_DATABASE)])).limit(1)
 )
-SELECT_HELD_FOR = compiled(  # what it placed here, not what was relayed to it by TRACK
+SELECT_PLACED_BY = compiled(  # what it placed here, not what was relayed to it by TRACK
     select(func.count(), func.sum(_M.size), func.sum(_M.recipients_count)).where(
         _M.role == constant("shadow"), _M.primary_server == bindparam("server"), _M.is_kept == constant(0)
     )
@@ -352,9 +352,9 @@ def copies_of(reader: Reader, primary: ServerName, database: DatabaseId, limit: 
     return tuple([HeldCopy(internal_id, MessageId(message_id), CopyNumber(*number)) for internal_id, message_id, *number in many])
 
 
-def held_for(reader: Reader, server: ServerName) -> HeldFor:
+def placed_by(reader: Reader, server: ServerName) -> HeldFor:
     """What this peer has placed here, in whichever of its databases."""
-    ((count, octets, recipients),) = reader.connection.exec_driver_sql(SELECT_HELD_FOR, (server,)).fetchall()
+    ((count, octets, recipients),) = reader.connection.exec_driver_sql(SELECT_PLACED_BY, (server,)).fetchall()
     return HeldFor(count, octets or 0, recipients or 0)
 
 

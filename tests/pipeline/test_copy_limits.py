@@ -54,7 +54,7 @@ async def test_a_peer_for_which_too_much_is_held_places_its_copies_on_another(li
             assert [250] * 8 == await codes(east, 8, content, "a@corp.example", "b@corp.example")
             await asyncio.sleep(2 * HEARTBEAT)
 
-        assert 5 == (await west.ledger.read(reading.held_for, EAST)).count
+        assert 5 == (await west.ledger.read(reading.placed_by, EAST)).count
         assert refused(west, EAST) >= 1
         (name,) = limit
         assert f"{name} = " in await last_error(west, EAST)
@@ -73,7 +73,7 @@ async def test_a_peer_for_which_too_much_is_held_places_its_copies_on_another(li
 
 
 async def _nothing_is_held(node: VirtualNode) -> bool:
-    return 0 == (await node.ledger.read(reading.held_for, EAST)).count
+    return 0 == (await node.ledger.read(reading.placed_by, EAST)).count
 
 
 @in_virtual_time
@@ -99,7 +99,7 @@ async def test_what_waits_from_before_a_restart_counts_and_what_ends_counts_no_m
         await codes(net.nodes[EAST], 3)
         await asyncio.sleep(3 * HEARTBEAT)
 
-        assert 4 == (await west.ledger.read(reading.held_for, EAST)).count
+        assert 4 == (await west.ledger.read(reading.placed_by, EAST)).count
         assert refused(west, EAST) >= 1
 
 
