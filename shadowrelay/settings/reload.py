@@ -28,6 +28,7 @@ FIXED_SEND = (
     "peer_connection_inactivity_timeout",
     "concurrency_per_destination",
     "max_outbound_connections",
+    "chunking_enabled",
     "eight_bit_without_8bitmime",
     "mta_sts",
 )
