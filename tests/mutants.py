@@ -119,15 +119,15 @@ MUTANTS = (
     Mutant(
         "reject refused",
         "pipeline/accept.py",
-        "if (reject and result.redundant_count(message_id) < wanted) or is_lost:",
+        "if (reject and len(result.stored) - len(uncounted) < wanted) or is_lost:",
         "if is_lost:",
         ("tests/pipeline/test_accept.py::test_in_reject_mode_a_failed_copy_is_refused_after_the_unwinding_and_never_delivered",),
     ),
     Mutant(
         "not reject accepts",
         "pipeline/accept.py",
-        "if (reject and result.redundant_count(message_id) < wanted) or is_lost:",
-        "if result.redundant_count(message_id) < wanted:",
+        "if (reject and len(result.stored) - len(uncounted) < wanted) or is_lost:",
+        "if len(result.stored) - len(uncounted) < wanted:",
         (
             "tests/pipeline/test_accept.py::test_without_any_peer_it_is_accepted_alone_and_delivered",
             "tests/pipeline/test_accept.py::test_accepted_without_a_copy_it_is_made_redundant_as_soon_as_a_peer_is_there",
