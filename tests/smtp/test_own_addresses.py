@@ -161,7 +161,11 @@ async def test_a_server_with_our_name_behind_a_domain_is_this_node() -> None:
     assert isinstance(routed, DeliveryReport)  # a filter of this machine may have its name
 
 
-@pytest.mark.parametrize(("word", "is_here"), [(f"XSELF {THIS_PROCESS}", True), (f"XSELF {THIS_PROCESS[:-1]}", False), ("XSELF", False)])
+@pytest.mark.parametrize(
+    ("word", "is_here"),
+    [(f"XSELF {THIS_PROCESS}", True), (f"XSELF {THIS_PROCESS[:-1]}", False), ("XSELF", False)],
+    ids=["ours", "another", "bare"],
+)
 async def test_a_route_through_a_load_balancer_that_leads_here_is_deferred(word: str, is_here: bool) -> None:
     server = ScriptedServer({"EHLO": f"250-me.example greets you\r\n250-{word}\r\n250 PIPELINING"})
     async with serving(server), a_node_at(HostPort("192.0.2.1", 25), ZONE, server.port) as deliverer:
