@@ -140,12 +140,12 @@ async def test_a_better_exchange_of_another_name_keeps_its_place_though_it_is_sl
     monkeypatch.setattr(deliverer_module, "HEAD_START_SECONDS", 0.02)
     first, second = ScriptedServer(), ScriptedServer()
 
-    class Slow(HostNames):
+    class SlowToConnect(HostNames):
         async def dial(self, host: HostPort, *source: object) -> socket.socket:
             await asyncio.sleep(0.2)
             return await dial(host)
 
-    async with serving(first, second), a_deliverer(names=Slow(Lookups())) as deliverer:
+    async with serving(first, second), a_deliverer(names=SlowToConnect(Lookups())) as deliverer:
         await deliver(deliverer, route(at(first), at(second)))
 
     assert (1, 0) == (len(first.messages), len(second.messages))
