@@ -37,7 +37,7 @@ SLOW_SECONDS, SESSIONS = 0.4, 2  # the primary delivers five messages a second
 BEFORE_COUNT, BEFORE_RATE = 150, 20.0
 COPIED_COUNT = 140  # acknowledged when the cut begins, with a copy each
 AMID_COUNT, AMID_RATE = 50, 3.0
-SETTLE_SECONDS_MAX = 120.0
+SETTLE_SECONDS_MAX = 240.0
 TRANSPORT: Table = {
     "shadow_resubmit_time_span": f"{SPAN:g}s",
     "shadow_heartbeat_frequency": f"{HEARTBEAT:g}s",
@@ -79,7 +79,6 @@ def test_where_no_namespaces_can_be_made_the_reason_is_known(
 
 
 @pytest.mark.heavy
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("policy", ["defer", "deliver"])
 async def test_a_cut_of_two_spans_repeats_what_the_policy_says(tmp_path: Path, hub: Hub, policy: str) -> None:
     places = [Place(name, name.split(".")[1], one.host, one.inside) for name, one in hub.machines.items()]

@@ -8,7 +8,7 @@ import pytest
 
 from tests.kit.pasting import blocks, pasted
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow]
 
 
 def test_two_nodes_work_as_it_is_written(tmp_path: Path) -> None:
