@@ -38,7 +38,7 @@ from shadowrelay.lab.cluster import Cluster, NodeProcess, Place, free_ports
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.ownership import Choice
 from shadowrelay.model.routing import HostPort
-from shadowrelay.store import SqliteLedger, counters, tables
+from shadowrelay.store import Ledger, counters, tables
 from shadowrelay.store.opening import DATABASE_NAME
 
 CONTENT = b"Subject: report\r\n\r\n" + b"0123456789abcde\r\n" * 240  # about 4 KiB
@@ -76,7 +76,7 @@ class Queue:
 
 async def new_queue(name: str, directory: Path) -> Queue:
     """An empty queue with an id of its own."""
-    ledger = await SqliteLedger.open(directory, server=ServerName(name), now=lambda: datetime.now(UTC))
+    ledger = await Ledger.open(directory, server=ServerName(name), now=lambda: datetime.now(UTC))
     await ledger.close()
     return Queue(ServerName(name), directory, ledger.identity.database)
 

@@ -26,7 +26,7 @@ from shadowrelay.model.ownership import Claim, CopyNumber, Role, Transition
 from shadowrelay.model.queue import AttemptRecord, NewMessage, Origin
 from shadowrelay.model.values import replace
 from shadowrelay.protocol.filters import MESSAGE_PROPERTIES, parse_filter
-from shadowrelay.store import SqliteLedger
+from shadowrelay.store import Ledger, promises, queues
 
 LIMIT = 100
 HOLD = timedelta(days=2)
@@ -43,17 +43,17 @@ QUESTIONS = (
 WORDS = ("Invoice", "for", "your", "order", "Re:", "meeting", "status", "report", "weekly", "newsletter")
 
 
-async def one_delivered(ledger: SqliteLedger, now: datetime) -> None:
+async def one_delivered(ledger: Ledger, now: datetime) -> None:
     """A row of the kind that is copied."""
     message_id = MessageId(str(uuid.uuid4()))
     envelope = Envelope(message_id, "ann@x.example", (Recipient("bob@corp.example"),), now, connector="inbound", subject="one")
     claim = Claim(Role.PRIMARY, CopyNumber(1, 1, ledger.identity.database), 1)
     data = b"Subject: one\r\n\r\n"
     new = NewMessage(envelope, claim, Origin.CLIENT, now, now + 2 * HOLD)
-    await ledger.record_accepted(new, Content(len(data), hashlib.sha256(data).digest(), data), decided=True)
+    await ledger.commit(promises.accepted, new, Content(len(data), hashlib.sha256(data).digest(), data), decided=True)
     done = frozenset({1})
     attempt = AttemptRecord(message_id, "store:25", done, None, (), (), now + HOLD, now + 2 * HOLD, sent=done, is_inside=True)
-    await ledger.record_attempt(attempt, lambda *_: Transition(claim, replace(claim, role=Role.DELIVERED, done=done)))
+    await ledger.commit(promises.attempt, attempt, lambda *_: Transition(claim, replace(claim, role=Role.DELIVERED, done=done)))
 
 
 def rows_like(row: dict[str, Any], count: int) -> Iterator[tuple[Any, ...]]:
@@ -89,12 +89,12 @@ def fill(path: Path, count: int) -> None:
     connection.close()
 
 
-async def asked(ledger: SqliteLedger, text: str) -> tuple[int, float, float]:
+async def asked(ledger: Ledger, text: str) -> tuple[int, float, float]:
     """How many were found; seconds, and seconds of processor time."""
     began, computed = time.perf_counter(), time.process_time()
     found, after = 0, 0
     while found < LIMIT:
-        page = await ledger.searched(parse_filter(text, MESSAGE_PROPERTIES), HOLD, LIMIT - found, after)
+        page = await ledger.read(queues.searched, parse_filter(text, MESSAGE_PROPERTIES), HOLD, LIMIT - found, after)
         found += len(page.messages)
         if page.next_after is None:
             break
@@ -107,11 +107,11 @@ async def measure(directory: Path, count: int) -> None:
     now = datetime.now(UTC)
     path = directory / "queue.db"
     if not path.exists():
-        ledger = await SqliteLedger.open(directory, server=ServerName("mx1"), now=lambda: now)
+        ledger = await Ledger.open(directory, server=ServerName("mx1"), now=lambda: now)
         await one_delivered(ledger, now)
         await ledger.close()
         fill(path, count)
-    ledger = await SqliteLedger.open(directory, server=ServerName("mx1"), now=lambda: now)
+    ledger = await Ledger.open(directory, server=ServerName("mx1"), now=lambda: now)
     print(f"{count} messages, {path.stat().st_size / 1e6:.0f} MB")
     for text in QUESTIONS:
         await asked(ledger, text)

@@ -6,8 +6,9 @@ RUN apt-get update \
     && apt-get clean && rm -rf /var/lib/apt/lists/* \
     && install -d -o prometheus -g prometheus /var/lib/prometheus
 COPY lab/prometheus.yml /etc/prometheus/prometheus.yml
+COPY configs/prometheus/alerts.yml /etc/prometheus/shadowrelay.yml
 # readable for its user, whatever the umask of the checkout
-RUN chmod a+r /etc/prometheus/prometheus.yml
+RUN chmod a+r /etc/prometheus/prometheus.yml /etc/prometheus/shadowrelay.yml
 USER prometheus
 EXPOSE 9090
 ENTRYPOINT ["prometheus", "--config.file=/etc/prometheus/prometheus.yml", "--storage.tsdb.path=/var/lib/prometheus"]

@@ -10,14 +10,21 @@ series=$($python -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 following=$($python -c 'import sys; print("%d.%d" % (sys.version_info[0], sys.version_info[1] + 1))')
 architecture=$(dpkg --print-architecture)
 
-.venv/bin/hatchling build --target wheel --directory dist
-wheel=$PWD/dist/shadowrelay-$version-py3-none-any.whl
-sbom=$PWD/dist/shadowrelay-$version.cdx.json
-.venv/bin/python packaging/sbom.py requirements/base.txt "$version" >"$sbom"
+# Whoever builds it maintains it: DEBFULLNAME and DEBEMAIL, as Debian's tools have them, else the user of Git, else of this machine.
+name=${DEBFULLNAME:-$(git config user.name 2>/dev/null || true)}
+address=${DEBEMAIL:-$(git config user.email 2>/dev/null || true)}
+maintainer="${name:-$(id -un)} <${address:-$(id -un)@$(hostname -f 2>/dev/null || hostname)}>"
 
-root=$(mktemp -d)
-trap 'rm -rf "$root"' EXIT
-chmod 0755 "$root"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+chmod 0755 "$work"
+made=$work/made # in the end it is moved to dist: nobody finds half a package there
+root=$work/root
+mkdir -p "$made" "$root" dist
+.venv/bin/hatchling build --target wheel --directory "$made"
+wheel=$made/shadowrelay-$version-py3-none-any.whl
+sbom=$made/shadowrelay-$version.cdx.json
+.venv/bin/python packaging/sbom.py requirements/base.txt "$version" >"$sbom"
 place=$root/opt/shadowrelay
 mkdir -p "$root/opt"
 $python -m venv --without-pip "$place"
@@ -32,19 +39,25 @@ chmod 0755 "$place/bin/shadowrelay"
 printf '%s\n' 'home = /usr/bin' 'include-system-site-packages = false' "version = $series" >"$place/pyvenv.cfg"
 $python -m compileall -q -s "$root" -p / "$place/lib" # with the names that the files will have
 
-mkdir -p "$root/usr/bin" "$root/lib/systemd/system" "$root/usr/share/doc/shadowrelay" "$root/DEBIAN"
+documents=$root/usr/share/doc/shadowrelay
+share=$root/usr/share/shadowrelay # what a report needs besides: docs/operations.md "Reports where there is no checkout"
+mkdir -p "$root/usr/bin" "$root/lib/systemd/system" "$documents/examples" "$share" "$root/DEBIAN"
 ln -s /opt/shadowrelay/bin/shadowrelay "$root/usr/bin/shadowrelay"
 cp shadowrelay/settings/shadowrelay.service "$root/lib/systemd/system/"
-cp LICENSE "$root/usr/share/doc/shadowrelay/copyright"
-cp CHANGELOG.md README.md "$root/usr/share/doc/shadowrelay/"
-cp "$sbom" "$root/usr/share/doc/shadowrelay/sbom.cdx.json"
+cp LICENSE "$documents/copyright"
+cp CHANGELOG.md README.md "$documents/"
+cp "$sbom" "$documents/sbom.cdx.json"
+cp -r docs "$documents/"
+cp -r configs/prometheus configs/grafana configs/systemd configs/mtas configs/example.toml "$documents/examples/"
+cp "$wheel" requirements/spark.txt requirements/build.txt "$share/"
+PYTHONPATH=. .venv/bin/python packaging/texts.py "$root"
 chmod -R u=rwX,go=rX "$root"
 install -m 0755 packaging/postinst packaging/prerm packaging/postrm "$root/DEBIAN/"
 cat >"$root/DEBIAN/control" <<END
 Package: shadowrelay
 Version: $version
 Architecture: $architecture
-Maintainer: shadowrelay developers <shadowrelay@localhost>
+Maintainer: $maintainer
 Section: mail
 Priority: optional
 Depends: python3 (>= $series~), python3 (<< $following~), passwd
@@ -53,5 +66,9 @@ Description: SMTP relay with shadow redundancy
  Says 250 to a message only when a second server holds a synced copy of it.
  If a server is lost, the one that holds the copy delivers the mail.
 END
-dpkg-deb --root-owner-group --build "$root" "dist/shadowrelay_${version}_$architecture.deb" >/dev/null
-printf '%s\n' "$wheel" "$sbom" "$PWD/dist/shadowrelay_${version}_$architecture.deb"
+dpkg-deb --root-owner-group --build "$root" "$made/shadowrelay_${version}_$architecture.deb" >/dev/null
+for file in "$made"/*; do
+    cp "$file" "dist/.${file##*/}.new" # another file system than that of $work: only a rename within one is whole
+    mv "dist/.${file##*/}.new" "dist/${file##*/}"
+    printf '%s\n' "$PWD/dist/${file##*/}"
+done

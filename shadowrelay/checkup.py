@@ -82,7 +82,7 @@ async def examine(loaded: LoadedSettings) -> list[Finding]:
         *(_peer(settings, contexts, peer, hosts) for peer in settings.peers),
         *(_next_hop(settings, host, protection, hosts) for host, protection in _next_hops(settings)),
         *(_filter(each) for each in settings.filters),
-        asyncio.to_thread(_running_node, settings),
+        asyncio.to_thread(_running_node, settings, loaded.path),
         *(asyncio.to_thread(_clock, settings, peer) for peer in settings.peers if peer.admin),
     ]
     try:
@@ -108,6 +108,12 @@ def wrong_names(settings: Settings) -> list[str]:
             await lookups.close()
 
     return [f"{found.subject}: {found.text}; {found.remedy}" for found in asyncio.run(look_up()) if found is not None]
+
+
+def running_node(path: Path) -> list[Finding]:
+    """What the node runs with whose configuration file has mistakes. Raises: ConfigurationError if they hide how to ask it."""
+    settings, _ = configuration.address_and_rights(path)
+    return _running_node(settings, path)
 
 
 # ---- this machine
@@ -388,7 +394,7 @@ def judged_rate(subject: str, first: Look, second: Look) -> Finding:
 # ---- the node, if it runs
 
 
-def _running_node(settings: Settings) -> list[Finding]:
+def _running_node(settings: Settings, path: Path) -> list[Finding]:
     subject = f"node at {settings.admin.listen}"
     try:
         token = read_token(settings.admin.token_file)
@@ -403,15 +409,31 @@ def _running_node(settings: Settings) -> list[Finding]:
         if error.status:
             return [Finding(Severity.ERROR, subject, str(error), "another program or another node may listen there")]
         return [Finding(Severity.WARNING, subject, "it does not run", "start it: shadowrelay serve, or systemctl start shadowrelay")]
+    found = _taken(path, node)
     level = Severity.ERROR if not readiness["is_ready"] else Severity.WARNING if readiness["reasons"] else Severity.OK
     text = "; ".join(readiness["reasons"]) or "it runs and accepts mail"
-    fates = _fates(settings, [peer for peer in peers if peer.get("shared_fate")], node)
+    found += _fates(settings, [peer for peer in peers if peer.get("shared_fate")], node)
     if loss["lost_count"]:
         lost = f"{loss['lost_count']} of its acknowledged messages would be lost with {' and '.join(together)} now"
-        fates.append(
+        found.append(
             Finding(Severity.WARNING, subject, lost, "see `status --if-lost`; they are copied when a peer of another fate takes them")
         )
-    return [Finding(level, subject, text), *fates, *(finding for peer in peers for finding in _known_of(peer))]
+    return [Finding(level, subject, text), *found, *(finding for peer in peers for finding in _known_of(peer))]
+
+
+def _taken(path: Path, node: Json) -> list[Finding]:
+    """Whether the running node has taken its configuration file as it is now."""
+    known = node.get("configuration") or {}  # missing in the API of older nodes
+    found = []
+    if known.get("digest") and known["digest"] != configuration.digest_of(path):
+        text = f"the running node has read an earlier state of {path.name}, at {known['read_at'][:19]}Z"
+        remedy = "SIGHUP (systemctl reload shadowrelay), then doctor again; `check` says whether the file is valid"
+        if known.get("refusal"):
+            text += f", and refused a later one at {known['refused_at'][:19]}Z: {known['refusal'].splitlines()[0]}"
+        found.append(Finding(Severity.WARNING, "configuration", text, remedy))
+    if waiting := known.get("needs_restart"):
+        found.append(Finding(Severity.WARNING, "configuration", f"changes wait for a restart: {', '.join(waiting)}", "restart the node"))
+    return found
 
 
 def _fates(settings: Settings, sharing: Sequence[Json], node: Json) -> list[Finding]:

@@ -9,7 +9,7 @@ import resource
 import signal
 import ssl
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 
@@ -36,6 +36,7 @@ from shadowrelay.model.client_minute import ClientView, Counted
 from shadowrelay.model.commit_failure import CommitFailure
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.peers import PeerIdentity
+from shadowrelay.model.queue import InForce
 from shadowrelay.model.readiness import NewMail
 from shadowrelay.model.replies import ConfigurationError, LedgerUnavailable, Reply
 from shadowrelay.model.routing import HostPort
@@ -64,7 +65,8 @@ from shadowrelay.smtp.reception import reception_for
 from shadowrelay.smtp.recipient_sources import RecipientSources
 from shadowrelay.smtp.resolver import DnsResolver
 from shadowrelay.smtp.tls import TlsContexts, opportunistic_context
-from shadowrelay.store.ledger import SqliteLedger
+from shadowrelay.store import promises, queues
+from shadowrelay.store.ledger import Ledger
 from shadowrelay.tracking import operator_log
 from shadowrelay.tracking.event_tap import TAP
 from shadowrelay.tracking.operator_log import LineLogger
@@ -110,6 +112,7 @@ class Node:
         self.loaded = loaded
         self._settings = loaded.settings
         self._clock = SystemClock() if clock is None else clock
+        self._in_force = self._read_now()
         self._open_listener = open_listener
         self._machine: Machine = LinuxMachine() if machine is None else machine
         self._log_lines = log_lines
@@ -156,7 +159,7 @@ class Node:
         for note in self._ledger.notes:
             _log.warning("database.note", text=note)
         self._build_services()
-        self._context.peers.load(await self._ledger.peers())
+        self._context.peers.load(self._ledger.peers.listed())
         await self._services.pressure.look()  # before the first client
         close_with(self._opened, self._recipients.close)
         self._tasks.keep(self._recipients.run, "recipients")
@@ -207,7 +210,7 @@ class Node:
         said = ""
         while self.is_rolled_back:
             try:
-                await self._ledger.record_renamed()
+                await self._ledger.commit(promises.database_renamed)
                 return
             except LedgerUnavailable as error:
                 if error.reason != said:
@@ -227,7 +230,7 @@ class Node:
                 close_with(tracking, self._shipper.close)
             close_with(tracking, self._tracking.close)
             self.step = f"the queue database, {settings.server.data_directory}"
-            self._ledger = await SqliteLedger.open(
+            self._ledger = await Ledger.open(
                 settings.server.data_directory,
                 server=settings.server.name,
                 now=self._clock.now,
@@ -255,7 +258,7 @@ class Node:
             budget=self._budget,
             machine=self._machine,
         )
-        self._services = Services(settings, outside, self._effective)
+        self._services = Services(settings, outside, lambda: self._in_force)
         self._context = self._services.context
         self._context.route_digests = route_digests(settings)
         self._metrics = PrometheusMetrics(__version__, settings.server.name, self._context.counts, now=self._clock.now)
@@ -302,9 +305,9 @@ class Node:
             on_identity=identified,
             on_address=self._note_address_of_peer,
             on_heard=context.peers.heard,
-            on_position=context.ledger.note_told,
+            on_position=context.ledger.peers.note_told,
             on_offer=context.peers.offered,
-            on_forks=context.ledger.note_forks_offered,
+            on_forks=context.ledger.peers.note_forks_offered,
             on_open=services.heartbeat.opened,
             why_silent=context.why_silent,
         )
@@ -610,7 +613,7 @@ class Node:
             if (spare_bytes := self._services.pressure.spare_bytes()) is not None:
                 await self._ledger.keep_reserve(spare_bytes)
             with contextlib.suppress(LedgerUnavailable):
-                self._metrics.observe_queues(await self._ledger.queues(), await self._services.view.untold())
+                self._metrics.observe_queues(await self._ledger.read(queues.queues), await self._services.view.untold())
             await asyncio.sleep(ADMIN_OBSERVES_SECONDS)
 
     def _look_at_descriptors(self, refused_before: int) -> int:
@@ -650,8 +653,10 @@ class Node:
         file = admin.read_only_token_file
         return read_or_create_token(admin.token_file), "" if file is None else read_or_create_token(file, "admin.read_only_token_file")
 
-    def _effective(self) -> dict[str, object]:
-        return dict(configuration.effective(self.loaded))
+    def _read_now(self, needs_restart: Sequence[str] = ()) -> InForce:
+        loaded = self.loaded
+        settings = dict(configuration.effective(loaded))
+        return InForce(settings, str(loaded.path.absolute()), loaded.digest, self._clock.now(), tuple(needs_restart))
 
     def reload(self) -> None:
         """SIGHUP: apply the settings that can change while running, and read the files named in [tls] again; log the others
@@ -662,10 +667,12 @@ class Node:
         try:
             loaded, self._tls, self._context.route_digests = self._reading.call(self._read_again, RELOAD_SECONDS)
         except (ConfigurationError, TimeoutError) as error:
+            self._in_force = replace(self._in_force, refused_at=self._clock.now(), refusal=str(error))
             _log.error("configuration.refused", error=str(error))
             return
         settings, needs_restart = adopted(self._settings, loaded.settings)
-        self.loaded = replace(loaded, settings=settings)  # the API shows the settings in force
+        self.loaded = replace(loaded, settings=settings)
+        self._in_force = self._read_now(needs_restart)  # what the API shows
         self._settings = self._context.settings = settings
         self._context.leases.configure(settings.transport)
         self._context.peers.compare(settings, self._context.route_digests)

@@ -132,27 +132,27 @@ class AdminView(Protocol):
         ...
 
     async def messages(self, queue: str, limit: int, after: int = 0, *, newest: bool = False) -> tuple[StoredMessage, ...]:
-        """See `Ledger.messages`."""
+        """See `store.queues.messages`."""
         ...
 
     async def filtered_messages(
         self, queue: str, expression: Expression, limit: int, after: int = 0, *, newest: bool = False
     ) -> MessagePage:
-        """See `Ledger.filtered`."""
+        """See `store.queues.filtered`."""
         ...
 
     async def searched_messages(self, expression: Expression, limit: int, after: int = 0) -> MessagePage:
-        """See `Ledger.searched`."""
+        """See `store.queues.searched`."""
         ...
 
     async def message(self, message_id: MessageId) -> StoredMessage | None: ...
 
     async def awaited(self, message_id: MessageId) -> tuple[MessageId, ...]:
-        """See `Ledger.awaited`."""
+        """See `store.reading.awaited`."""
         ...
 
     async def untold(self) -> Untold | None:
-        """See `Ledger.untold`; only if the oldest waits for longer than a heartbeat."""
+        """See `store.reading.untold`; only if the oldest waits for longer than a heartbeat."""
         ...
 
     async def events(self, message_id: MessageId) -> Sequence[TrackingEvent]:

@@ -128,6 +128,18 @@ class UntoldResource(ApiResource):
     generated: str
 
 
+class ConfigurationResource(ApiResource):
+    """The configuration file that a node runs with. `digest` is the SHA-256 of its octets when it was read; `needs_restart` names changes
+    in it that wait for a restart; `refusal` says why a later state of it was refused."""
+
+    file: str
+    digest: str
+    read_at: datetime | None
+    needs_restart: list[str]
+    refused_at: datetime | None
+    refusal: str
+
+
 class NodeResource(ApiResource):
     """Identity, queue database and effective settings of a node. `machine` is the same for all nodes that run on one, empty if it is not
     known; `is_witness`: it has no clients."""
@@ -144,7 +156,8 @@ class NodeResource(ApiResource):
     began: int
     position: int
     former_database: str
-    settings: dict[str, object]
+    settings: dict[str, object] = found_at("in_force", "settings")
+    configuration: ConfigurationResource = found_at("in_force")
     new_mail: NewMailResource
     safety_net_complete_since: datetime | None
     untold: UntoldResource | None

@@ -1,6 +1,7 @@
 """`shadowrelay doctor`: prints what `shadowrelay.checkup` finds. docs/operations.md "Doctor"."""
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +15,7 @@ from shadowrelay.cli.output import (
     say,
 )
 from shadowrelay.cluster.words import counted
+from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.settings import configuration
 
 
@@ -23,10 +25,17 @@ def doctor(
 ) -> None:
     """Try what a node relies on, and name remedies. Directories, certificate, name servers, peers, next hops; exit code 1 if something is
     wrong."""
-    from shadowrelay.checkup import Severity, examine  # imports SMTP, DNS and HTTP
+    from shadowrelay.checkup import Severity, examine, running_node  # imports SMTP, DNS and HTTP
 
     with configuration_errors():
-        findings = asyncio.run(examine(configuration.load(config_file)))
+        try:
+            loaded = configuration.load(config_file)
+        except ConfigurationError as mistakes:
+            if config_file.is_file():
+                with suppress(ConfigurationError):
+                    say(*(f"shadowrelay: {one.subject}: {one.text}" for one in running_node(config_file)), is_error=True)
+            raise mistakes
+        findings = asyncio.run(examine(loaded))
     errors_count = sum(finding.level is Severity.ERROR for finding in findings)
     warnings_count = sum(finding.level is Severity.WARNING for finding in findings)
     if as_json:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 0.5
 PATIENCE_SECONDS = 120.0  # without progress. Source: dsc
+START_SECONDS = 30.0  # of a node, until its API answers
 STUCK_SECONDS = 15.0  # without progress while all remaining obstacles need an operator
 MOVING = ("step", "sessions_count", "attempts_count", "undelivered_count", "handed_over_count", "waits_for")
 
@@ -59,16 +60,39 @@ def drain(
         raise typer.Exit(ExitCode.FAILED)
 
 
-def undrain(node: Node = None, token_file: TokenFile = None, config: Config = None, as_json: AsJson = False) -> None:
-    """Let a drained or draining node take and deliver mail again."""
+def undrain(
+    node: Node = None,
+    token_file: TokenFile = None,
+    config: Config = None,
+    as_json: AsJson = False,
+    wait: Annotated[float, typer.Option("--wait", min=0.0, help="Wait so long for a node that does not answer yet.")] = START_SECONDS,
+) -> None:
+    """Let a drained or draining node take and deliver mail again. A node that has just been started is waited for."""
     with asked_node(node, token_file, config) as client:
-        status = client.undrain()
+        status = _undrained(client, wait)
     if as_json:
         print_json(status)
         return
     say("the node takes and delivers mail again")
     if count := status["handed_over_count"]:
         say(f"{_messages(count)} handed over before: the server that has them delivers them")
+
+
+def _undrained(client: "NodeClient", wait: float) -> Json:
+    """Raises: NodeError, also when the node has not answered for so long."""
+    from shadowrelay.admin.api_client import NodeError
+
+    until, is_said = time.monotonic() + wait, False
+    while True:
+        try:
+            return client.undrain()
+        except NodeError as exc:
+            if exc.status or time.monotonic() >= until:
+                raise
+            if not is_said:
+                say(f"{exc}: waiting for {wait:g} s", is_error=True)
+            is_said = True
+        time.sleep(LOOK_SECONDS)
 
 
 def redirect(

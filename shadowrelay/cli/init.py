@@ -1,6 +1,7 @@
 """`shadowrelay init`: writes the files of a new cluster, from options or answers. docs/operations.md "Two nodes in ten minutes"."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -8,6 +9,8 @@ import typer
 
 from shadowrelay.cli.output import AsJson, ExitCode, configuration_errors, print_json, say, stop
 from shadowrelay.model.replies import ConfigurationError
+from shadowrelay.model.routing import HostPort
+from shadowrelay.model.setting_texts import parse_domain, parse_host_port, parse_name, parse_network, parse_next_hops
 from shadowrelay.settings import cluster_files as planning
 from shadowrelay.settings import configuration
 from shadowrelay.settings.cluster_answers import FILE, Answers, changed, read_answers
@@ -120,15 +123,70 @@ def _running(node: str, processes: int) -> str:
 
 
 def _asked(given: Answers) -> Answers:
-    """The options, from the terminal; the empty answer ends a list."""
+    """The options that are missing, from the terminal; the empty answer ends a list. A wrong answer is asked for again at once."""
     nodes: list[str] = []
-    while name := typer.prompt(
-        f"Name of node {len(nodes) + 1}, as in DNS" + (" (empty: no more)" if len(nodes) > 1 else ""), default="", show_default=False
+    names: list[str] = []
+    addresses: list[HostPort] = []
+
+    def is_new_name(text: str) -> None:
+        if parse_name(text) in names:
+            raise ValueError("is the name of a node above; give each its own")
+
+    def is_new_address(text: str) -> None:
+        address = parse_host_port(text, port_default=25)
+        if not address.port:
+            raise ValueError("has the port 0; the other nodes must know the port")
+        if address in addresses:
+            raise ValueError("is the address of a node above; give each its own")
+
+    def is_elsewhere(text: str) -> None:
+        if any(hop in addresses for hop in parse_next_hops(text)):
+            raise ValueError("is one of the nodes, so that mail would go round in a circle; name the mail store")
+
+    def ask(question: str, check: Callable[[str], object], default: str = "", needed: str = "", is_list: bool = False) -> str:
+        def checked(text: str) -> str:
+            for one in _list(text) if is_list else (text.strip(),) * bool(text.strip()):
+                try:
+                    check(one)
+                except ValueError as exc:
+                    raise typer.BadParameter(f"{one} {exc}") from exc
+            if needed and not text.strip():
+                raise typer.BadParameter(needed)
+            return text.strip()
+
+        answer: str = typer.prompt(question, default=default, show_default=bool(default), value_proc=checked)
+        return answer
+
+    while name := ask(
+        f"Name of node {len(nodes) + 1}, as in DNS" + (" (empty: no more)" if len(nodes) > 1 else ""),
+        is_new_name,
+        needed="" if len(nodes) > 1 else "name two nodes at least: a node alone has nobody who could hold a copy",
     ):
-        site = typer.prompt("  its site", default="default")
-        nodes.append(f"{name},{site},{typer.prompt('  its address and port', default=f'{name}:25')}")
-    domains = typer.prompt("Domains to accept mail for, from anybody (empty: none)", default="", show_default=False)
-    networks = typer.prompt("Networks that may send to anywhere, like 10.0.0.0/8 (empty: none)", default="", show_default=False)
-    hops = typer.prompt("Server that takes the mail (empty: MX records decide)", default="", show_default=False)
-    accepted, relaying, taking = (tuple(text.replace(",", " ").split()) for text in (domains, networks, hops))
+        site = ask("  its site", lambda text: None, "default")
+        address = ask("  its address and port", is_new_address, f"{name}:25")
+        nodes.append(f"{name},{site},{address}")
+        names.append(parse_name(name))
+        addresses.append(parse_host_port(address, port_default=25))
+    accepted, relaying, taking = given.accepted_domains, given.relay_from, given.next_hops
+    if not accepted:
+        accepted = _list(ask("Domains to accept mail for, from anybody (empty: none)", parse_domain, is_list=True))
+    if not relaying:
+        needed = "" if accepted else "name domains above (start again), or networks here: else nobody may send mail"
+        relaying = _list(
+            ask("Networks that may send to anywhere, like 10.0.0.0/8 (empty: none)", parse_network, needed=needed, is_list=True)
+        )
+    if not taking:
+        needed = "name the server that takes the mail: the MX records of these domains name these nodes" if accepted else ""
+        taking = _list(
+            ask(
+                "Server that takes the mail" + ("" if accepted else " (empty: MX records decide)"),
+                is_elsewhere,
+                needed=needed,
+                is_list=True,
+            )
+        )
     return Answers(tuple(nodes), given.witnesses, given.boundary, accepted, relaying, taking, is_in_containers=given.is_in_containers)
+
+
+def _list(text: str) -> tuple[str, ...]:
+    return tuple(text.replace(",", " ").split())

@@ -152,14 +152,22 @@ def up(
     """
     with _opened(directory) as opened:
         _print_status(opened, opened.up(profile or (), is_build_wanted=is_build_wanted), as_json)
+        if not as_json:
+            say(*opened.addresses())
 
 
 @lab.command("down")
-def down(directory: Directory = HERE) -> None:
-    """Remove the lab: containers, networks, volumes. The last report stays."""
+def down(
+    with_images: Annotated[bool, typer.Option("--images", help="Also remove its images.")] = False,
+    directory: Directory = HERE,
+) -> None:
+    """Remove the lab: containers, networks, volumes. The last report and the images stay."""
     with _opened(directory) as opened:
-        opened.down()
+        left = opened.down(with_images=with_images)
     say("the lab is removed")
+    if left:
+        sizes = ", ".join(f"{name.partition(':')[0]} {size}" for name, size in left.items())
+        say(f"its images stay, for the next `lab up` ({sizes}, layers in common counted twice); `lab down --images` removes them")
 
 
 @lab.command("status")

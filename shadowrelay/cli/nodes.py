@@ -10,11 +10,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shadowrelay.cli.output import NODE_VARIABLE, URL_DEFAULT, ExitCode, configuration_errors, node_client, say, stop
+from shadowrelay.cli.output import NODE_VARIABLE, URL_DEFAULT, ExitCode, configuration_errors, node_client, say, settings_of_node, stop
 from shadowrelay.cluster.answers import NOT_CONFIGURED, NodeAnswer, asked
 from shadowrelay.model.settings import Peer
 from shadowrelay.model.values import dataclass
-from shadowrelay.settings.configuration import load
 
 if TYPE_CHECKING:
     from shadowrelay.admin.api_client import NodeClient
@@ -22,10 +21,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """Clients of nodes, by the names of the configuration until the nodes report their own; `unasked`: peers without a URL."""
+    """Clients of nodes, by the names of the configuration until the nodes report their own; `unasked`: peers without a URL; `own`: whose
+    configuration it is."""
 
     clients: tuple[tuple[str, "NodeClient"], ...]
     unasked: tuple[str, ...] = ()
+    own: str = ""
 
     def ask(self, question: Callable[["NodeClient"], Any]) -> list[NodeAnswer]:
         """As `try_to_ask`, but if none of them answers it, the command ends."""
@@ -56,7 +57,7 @@ def asked_nodes(node: str | None, token_file: Path | None, config: Path | None) 
         given = node or (os.environ.get(NODE_VARIABLE, "") if config is None else "")
         named = [(url.strip(), url.strip()) for url in given.split(",") if url.strip()]
         if config is not None:
-            settings = load(config).settings
+            settings = settings_of_node(config)
             token_file = token_file or settings.admin.token_file
             if not named:
                 named = [(settings.server.name, f"http://{settings.admin.listen}")]
@@ -71,7 +72,7 @@ def asked_nodes(node: str | None, token_file: Path | None, config: Path | None) 
                 clients += [(peer.name, stack.enter_context(client_of_peer(settings, peer, lambda: token))) for peer in peers if settings]
         except NodeError as exc:
             stop(str(exc), ExitCode.USAGE)
-        yield Nodes(tuple(clients), unasked)
+        yield Nodes(tuple(clients), unasked, settings.server.name if settings else "")
 
 
 def name_missing(answers: Sequence[NodeAnswer]) -> None:

@@ -22,7 +22,7 @@ from rich.text import Text
 
 from shadowrelay.model.printable import escaped
 from shadowrelay.model.replies import ConfigurationError
-from shadowrelay.settings.configuration import load
+from shadowrelay.settings.configuration import address_and_rights
 
 FOLDED_MIN = 30  # characters of a last column; a narrower one is hard to read
 
@@ -174,6 +174,15 @@ def node_client(url: str, token: str, settings: "Settings | None" = None) -> "No
     return NodeClient(url, token, authority=settings.tls.peer_authority, name=name, tls=settings.tls)
 
 
+def settings_of_node(config: Path) -> "Settings":
+    """Address and rights of the node with this configuration, also where there are mistakes elsewhere in it. Raises: ConfigurationError."""
+    settings, mistakes = address_and_rights(config)
+    if mistakes:
+        asked = "the node is asked as the rest of it says, and may run with an earlier state of it"
+        say(*(f"shadowrelay: {line}" for line in mistakes.splitlines()), f"shadowrelay: {config} is not valid; {asked}", is_error=True)
+    return settings
+
+
 @contextmanager
 def asked_node(node: str | None, token_file: Path | None, config: Path | None) -> Iterator["NodeClient"]:
     """A client of that node; errors end the command with the matching exit code."""
@@ -183,7 +192,7 @@ def asked_node(node: str | None, token_file: Path | None, config: Path | None) -
     settings = None
     with configuration_errors():
         if config is not None:
-            settings = load(config).settings
+            settings = settings_of_node(config)
             admin = settings.admin
             node, token_file = node or f"http://{admin.listen}", token_file or admin.token_file
         url = checked_url(node or os.environ.get(NODE_VARIABLE) or URL_DEFAULT)

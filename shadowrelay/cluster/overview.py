@@ -163,11 +163,13 @@ def in_words(one: Json) -> str:
 
 def _node_of(row: Json) -> Json:
     waiting = [queue for queue in row["queues"] if queue["kind"] in WAITING]
-    errors = [f"{peer['name']}: {error}" for peer in row["peers"] if (error := _error_of(peer))]
+    errors = [*_of_configuration(row["node"]), *(f"{peer['name']}: {error}" for peer in row["peers"] if (error := _error_of(peer)))]
     return {
         "name": row["node"]["name"],
         "site": row["node"]["site"],
         "state": row["node"]["state"],
+        "version": row["node"]["version"],
+        "configuration": row["node"].get("configuration") or {},  # missing in the API of older nodes
         "machine": row["node"].get("machine", "")[:MACHINE_DIGITS],
         "is_witness": row["node"].get("is_witness", False),
         "to_deliver_count": sum(queue["count"] for queue in waiting),
@@ -176,6 +178,14 @@ def _node_of(row: Json) -> Json:
         "reasons": row["ready"]["reasons"],
         "errors": errors,
     }
+
+
+def _of_configuration(node: Json) -> list[str]:
+    """What it refused of its configuration file, and what of it waits."""
+    known = node.get("configuration") or {}
+    refusal, waiting = known.get("refusal"), known.get("needs_restart")
+    refused = [f"its configuration was refused at {known['refused_at'][:19]}Z: {refusal.splitlines()[0]}"] if refusal else []
+    return refused + ([f"changes wait for a restart: {', '.join(waiting)}"] if waiting else [])
 
 
 def _error_of(peer: Json) -> str:

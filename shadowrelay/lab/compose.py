@@ -6,6 +6,7 @@ in nodes, networks and disks.
 """
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -71,12 +72,27 @@ class Lab(Disturbances):
             until_listening(self.engine, (SENDER, *RECEIVERS))
         return self.status()
 
-    def down(self) -> None:
-        """Remove containers, networks and volumes. The last report stays."""
+    def down(self, *, with_images: bool = False) -> dict[str, str]:
+        """Remove containers, networks and volumes. The last report stays, and so do the images, unless `with_images`: those that are left,
+        with their sizes."""
         self.engine.check()
         with self.state.turn.taken("down"):
             self._remove()
             self.state.clear()
+            if with_images:
+                self.engine.remove_images()
+            return self.engine.images()
+
+    def addresses(self) -> list[str]:
+        """Where this machine reaches what runs, one a line."""
+        found = []
+        containers = self.engine.containers()
+        for node in NODES:
+            if f"network-{node}" in containers and (host := self.engine.addresses(f"network-{node}").get("outside")):
+                found.append(f"{node}: SMTP {host}:2525, API and console http://{host}:8025")
+        if "prometheus" in containers:
+            found.append(f"Prometheus: http://127.0.0.1:{os.environ.get('LAB_PROMETHEUS_PORT', '9090')}")
+        return [*found, f"token of the APIs: {self.state.token}"]
 
     @contextlib.contextmanager
     def playing(self, name: str) -> Iterator[None]:
@@ -174,8 +190,10 @@ class Lab(Disturbances):
         return self.state.is_made and any(node in self.engine.containers() for node in NODES)
 
     def _build(self, services: Sequence[str]) -> None:
-        if services:
+        if services and len(self.engine.images()) < len(services):
             self._tell("building the images (minutes the first time)")
+        elif services:
+            self._tell("comparing the images with the source, and building what is older")
         for service in services:
             self.engine.compose("build", service)
 

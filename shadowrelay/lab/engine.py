@@ -8,6 +8,7 @@ A node is queried on its admin address, inside its container, without starting a
 
 import contextlib
 import functools
+import hashlib
 import json
 import os
 import re
@@ -35,6 +36,7 @@ TAKEN = (
 )
 NOT_UP = "the lab is not up: start it with `shadowrelay lab up`"
 LOST_COUNT = "has active endpoints"  # Docker's reason for not removing a network
+TAG, IMAGES = "LAB_TAG", "shadowrelay-*"
 LABEL = "com.docker.compose"
 LABELS = (f"{LABEL}.service", f"{LABEL}.oneoff", f"{LABEL}.project", f"{LABEL}.project.working_dir")
 # Both generations of Compose use the same builder, so that they share its cache: the variables of 1.29 and of 2.
@@ -87,9 +89,27 @@ class Engine:
     def compose(self, *arguments: str, profiles: Sequence[str] = PROFILES, project: str = "", seconds: float = BUILD_SECONDS_MAX) -> bytes:
         """Run a Compose command. Returns its standard output."""
         flags = ["--project-name", project or self.project(), *(text for profile in profiles for text in ("--profile", profile))]
-        wanted = {**BUILDER, **os.environ, **self._settings()}
+        wanted = {**BUILDER, TAG: self.tag, **os.environ, **self._settings()}
         environment = {name: text for name, text in wanted.items() if text is not None}
         return self._run([*self._compose, *flags, *arguments], seconds, environment=environment)
+
+    @property
+    def tag(self) -> str:
+        """Of our images: two checkouts must not run each other's."""
+        return os.environ.get(TAG) or f"lab-{hashlib.sha256(str(self.directory).encode()).hexdigest()[:8]}"
+
+    def images(self) -> dict[str, str]:
+        """Our images by name, with their size in words, which includes what they share with others."""
+        lines = self.docker(
+            "images", "--filter", f"reference={IMAGES}:{self.tag}", "--format", "{{.Repository}}:{{.Tag}}|{{.Size}}"
+        ).decode()
+        return dict(line.split("|", 1) for line in lines.splitlines())
+
+    def remove_images(self) -> list[str]:
+        """Their names. What other images share stays."""
+        if names := list(self.images()):
+            self.docker("rmi", *names)
+        return names
 
     def project(self) -> str:
         """The Compose project name: that of our containers, else as Compose derives it. Raises LabError if it is taken."""

@@ -109,7 +109,7 @@ class State:
         self.watched = directory / "watched"
         self.turn = Turn(directory / "lock")
         self.mail_turn = Turn(directory / "mail.lock")
-        self._token = directory / "token"
+        self.token = directory / "token"
         self._tls = directory / "tls"
         self._nodes = directory / "nodes"
         self._settings = directory / "settings.json"
@@ -121,7 +121,7 @@ class State:
     @property
     def is_made(self) -> bool:
         """Whether the files that containers mount exist and were created by us: Docker creates empty directories for missing ones."""
-        files = [self._token, *(self._tls / machine.short / "node.pem" for machine in MACHINES), *map(self._copy, self._originals())]
+        files = [self.token, *(self._tls / machine.short / "node.pem" for machine in MACHINES), *map(self._copy, self._originals())]
         return all(path.is_file() for path in files)
 
     def configuration(self, node: str) -> Path:
@@ -148,8 +148,8 @@ class State:
             _make(self._nodes)
             for path in self._originals():
                 write_file(self._copy(path), path.read_bytes(), 0o644)
-            self._token.write_text(secrets.token_urlsafe(32) + "\n", encoding="ascii")
-            self._token.chmod(0o644)  # it gives access to nothing that is published
+            self.token.write_text(secrets.token_urlsafe(32) + "\n", encoding="ascii")
+            self.token.chmod(0o644)  # it gives access to nothing that is published
             self._settings.write_text(json.dumps({name: os.environ.get(name) for name in REMEMBERED}), encoding="utf-8")
 
     def clear(self) -> None:

@@ -3,6 +3,7 @@
 A node has at most one `Claim` to a message, and reports it to other nodes as a `StatusAnswer`. `shadowrelay.ownership` decides.
 """
 
+from collections.abc import Callable
 from enum import IntEnum, StrEnum
 
 from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, DatabaseId, MessageId, ServerName
@@ -212,3 +213,7 @@ class Transition:
     def changed(self) -> bool:
         """Whether there is anything to commit."""
         return self.before != self.after or bool(self.tell)
+
+
+Decide = Callable[[MessageId, Claim | None], Transition]
+"""A pure decision of `shadowrelay.ownership`, run inside the transaction on the claim as stored there."""

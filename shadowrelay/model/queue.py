@@ -365,8 +365,22 @@ class Untold:
 
 
 @dataclass(frozen=True, slots=True)
+class InForce:
+    """The configuration that a node runs with. `settings` holds the effective values, with durations and sizes in configuration syntax;
+    `digest` is that of `file` when the node read it, `refusal` why it refused a later one."""
+
+    settings: Mapping[str, object]
+    file: str = ""
+    digest: str = ""
+    read_at: datetime | None = None
+    needs_restart: tuple[str, ...] = ()  # changes in the file that the node has seen and does not follow
+    refused_at: datetime | None = None
+    refusal: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class NodeView:
-    """This node as it is now. `settings` holds the effective values, with durations and sizes in configuration syntax."""
+    """This node as it is now."""
 
     name: ServerName
     site: SiteName
@@ -379,7 +393,7 @@ class NodeView:
     began: int
     position: int
     former_database: DatabaseId  # its id before it was found to be an older copy
-    settings: Mapping[str, object]
+    in_force: InForce
     new_mail: NextMessage
     safety_net_complete_since: datetime | None = None  # what was delivered before was dropped to make room; None: nothing was
     untold: Untold | None = None  # for longer than a heartbeat

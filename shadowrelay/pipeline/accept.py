@@ -52,6 +52,7 @@ from shadowrelay.protocol import tracking
 from shadowrelay.rules import delivery
 from shadowrelay.rules.back_pressure import Pressure
 from shadowrelay.rules.placement import apart
+from shadowrelay.store import promises
 
 _log = structlog.get_logger()
 
@@ -149,7 +150,7 @@ class AcceptService:
         context = self._context
         copies = context.settings.transport.shadow_copies
         try:
-            await context.ledger.transition([message_id], lambda _, claim: claims.copies_now_wanted(claim, copies))
+            await context.ledger.commit(promises.transition, [message_id], lambda _, claim: claims.copies_now_wanted(claim, copies))
         except LedgerUnavailable:
             context.delayed.end(message_id, Acknowledged.BEST_EFFORT)
         else:
@@ -187,10 +188,10 @@ class AcceptService:
             if not plan:
                 if wanted and is_enabled:
                     self._copier.note_sites(None)
-                stored = await context.ledger.record_accepted(message, content, decided=True)
+                stored = await context.ledger.commit(promises.accepted, message, content, decided=True)
                 return self._acknowledge(stored, content, started, None, late)
             context.placements.add(message_id)
-            commit = context.ledger.record_accepted(message, content, decided=False)
+            commit = context.ledger.commit(promises.accepted, message, content, decided=False)
             if content.path is not None:  # the file moves into the store: the copy is read from there
                 content = await self._moved(await commit, claim)
             try:
@@ -316,7 +317,7 @@ class AcceptService:
 
         while True:  # send 451 only after this commit: otherwise the message could still be delivered
             try:
-                await self._context.ledger.record_verdict(message_id, unwinding)
+                await self._context.ledger.commit(promises.verdict, message_id, unwinding)
                 return
             except LedgerUnavailable as error:
                 _log.warning("unwinding.waits", message_id=message_id, reason=error.reason)
@@ -325,7 +326,7 @@ class AcceptService:
     async def _until_committed(self, message_id: MessageId, tell: tuple[Notification, ...]) -> None:
         while True:
             try:
-                await self._context.ledger.transition([message_id], lambda _, claim: Transition(claim, claim, tell))
+                await self._context.ledger.commit(promises.transition, [message_id], lambda _, claim: Transition(claim, claim, tell))
                 return
             except LedgerUnavailable:
                 await asyncio.sleep(RETRY_SECONDS)

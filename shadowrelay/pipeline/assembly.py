@@ -13,6 +13,7 @@ from shadowrelay.memory import ContentBudget
 from shadowrelay.model.fate import NO_MACHINE, NOT_SHARED, Fate, machine_of
 from shadowrelay.model.ids import DatabaseId, ServerName
 from shadowrelay.model.peers import PeerIdentity
+from shadowrelay.model.queue import InForce
 from shadowrelay.model.replies import LedgerUnavailable
 from shadowrelay.model.setting_texts import own_hosts
 from shadowrelay.model.settings import Peer, Settings, Transport
@@ -42,8 +43,10 @@ from shadowrelay.pipeline.shadow_copy import Copier
 from shadowrelay.pipeline.sweep import SweepService
 from shadowrelay.pipeline.track import TrackService
 from shadowrelay.pipeline.view import View
-from shadowrelay.ports import Clock, Deliverer, Ledger, Machine, PeerLink, TrackingLog
+from shadowrelay.ports import Clock, Deliverer, Machine, PeerLink, TrackingLog
 from shadowrelay.rules.fates import Fates
+from shadowrelay.store import promises
+from shadowrelay.store.ledger import Ledger
 
 AGAIN_SECONDS = 5.0
 
@@ -72,10 +75,10 @@ class Outside:
 class Services:
     """Everything between the ports. `start` begins the loops; they end with `context.tasks`.
 
-    `effective` gives the configuration in force, for the administration.
+    `in_force` gives the configuration, for the administration.
     """
 
-    def __init__(self, settings: Settings, outside: Outside, effective: Callable[[], dict[str, object]] = dict) -> None:
+    def __init__(self, settings: Settings, outside: Outside, in_force: Callable[[], InForce] = lambda: InForce({})) -> None:
         clock, transport = outside.clock, settings.transport
         links: dict[ServerName, PeerLink] = {}
         heartbeat_seconds = transport.shadow_heartbeat_frequency.total_seconds()
@@ -145,7 +148,7 @@ class Services:
             self.copy_repair,
             self.safety_net,
             context.now(),
-            effective,
+            in_force,
             self._forgotten,
             self.promote.seconds_until_takeover,
         )
@@ -227,7 +230,10 @@ class Services:
 
     def _remembered(self, identity: PeerIdentity) -> None:
         """The peer is no longer forgotten: record that, also if no new session was opened."""
-        self._spawn(partial(self.context.ledger.record_peer, identity, self.context.now()), f"remember {identity.server}")
+        self._spawn(partial(self._record_heard, identity), f"remember {identity.server}")
+
+    async def _record_heard(self, identity: PeerIdentity) -> None:
+        await self.context.ledger.commit(promises.peer_heard, identity, self.context.now())
 
     def _returned(self, server: ServerName, seconds: float) -> None:
         """Less than a heartbeat is no absence: no copy was given up, and no message can have been taken over, unless this node proceeded

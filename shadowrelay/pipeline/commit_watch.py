@@ -14,6 +14,7 @@ import structlog
 from shadowrelay.model.commit_failure import CommitFailure, cannot_commit
 from shadowrelay.model.replies import STORE_UNAVAILABLE, LedgerUnavailable
 from shadowrelay.pipeline.context import Context
+from shadowrelay.store import promises
 
 LOOKS_PER_HEARTBEAT = 4
 LOOK_SECONDS_MAX = 5.0
@@ -78,7 +79,7 @@ class CommitWatch:
     async def _commit(self) -> None:
         self._error = LedgerUnavailable(STORE_UNAVAILABLE, HANGS)
         try:
-            await self._context.ledger.prove_commit()
+            await self._context.ledger.commit(promises.nothing)
         except LedgerUnavailable as error:
             self._error = error
         finally:

@@ -20,7 +20,7 @@ from shadowrelay.model.counts import Counts
 from shadowrelay.model.fate import NOT_SHARED, Shared
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, Content, ContentPlace, Envelope
-from shadowrelay.model.ownership import Claim, DiscardEvent, DiscardStatus, Role, Transition
+from shadowrelay.model.ownership import Claim, Decide, DiscardEvent, DiscardStatus, Role, Transition
 from shadowrelay.model.replies import LedgerUnavailable
 from shadowrelay.model.settings import Settings
 from shadowrelay.model.tracking import Acknowledged
@@ -30,11 +30,13 @@ from shadowrelay.pipeline.delayed import Delayed
 from shadowrelay.pipeline.leases import Attempts, Leases
 from shadowrelay.pipeline.peerbook import PeerBook
 from shadowrelay.pipeline.site_copies import SiteCopies
-from shadowrelay.ports import Clock, Decide, Ledger, PeerLink, TrackingLog
+from shadowrelay.ports import Clock, PeerLink, TrackingLog
 from shadowrelay.protocol import tracking
 from shadowrelay.rules import delivery
 from shadowrelay.rules.back_pressure import NO_PRESSURE, Pressure
 from shadowrelay.rules.repeats import Repeats
+from shadowrelay.store import promises, reading
+from shadowrelay.store.ledger import Ledger
 
 TICK_SECONDS = 0.5
 STALL_SECONDS_MAX = 2.0  # a longer gap between two ticks means that this process was stopped, not busy
@@ -240,8 +242,8 @@ class Context:
         return True
 
     async def end_claims(self, message_ids: Sequence[MessageId], decide: Decide) -> tuple[Transition, ...]:
-        """`Ledger.transition` with a `decide` that acts on another node's report and may call `attempts.end_claim`. Raises: as
-        `Ledger.transition` does."""
+        """`promises.transition` with a `decide` that acts on another node's report and may call `attempts.end_claim`. Raises: as
+        `promises.transition` does."""
 
         def deciding(message_id: MessageId, claim: Claim | None) -> Transition:
             transition = decide(message_id, claim)
@@ -249,7 +251,7 @@ class Context:
             return transition
 
         try:
-            transitions = await self.ledger.transition(message_ids, deciding)
+            transitions = await self.ledger.commit(promises.transition, message_ids, deciding)
         except asyncio.CancelledError:
             self.tasks.spawn(self._settle_later(tuple(message_ids)), "claims")  # it may still be committed
             raise
@@ -273,7 +275,7 @@ class Context:
 
     async def _settle_later(self, message_ids: Sequence[MessageId]) -> None:
         with contextlib.suppress(LedgerUnavailable):
-            await self.ledger.transition((), lambda _, claim: Transition(claim, claim))  # transactions keep their order
+            await self.ledger.commit(promises.transition, (), lambda _, claim: Transition(claim, claim))  # transactions keep their order
         self.attempts.settle(message_ids)
 
     async def log_discarded(
@@ -285,7 +287,7 @@ class Context:
             return
         envelopes = dict(known or {})
         if missing := [event.message_id for event in events if event.message_id not in envelopes]:
-            envelopes |= await self.ledger.envelopes(missing)
+            envelopes |= await self.ledger.read(reading.envelopes, missing)
         now = self.now()
         for event in events:
             internal_id, envelope = envelopes.get(event.message_id, (0, None))

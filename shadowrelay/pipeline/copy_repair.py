@@ -28,6 +28,7 @@ from shadowrelay.pipeline.poison import set_aside_corrupt
 from shadowrelay.pipeline.shadow_copy import Copier, CopyResult
 from shadowrelay.protocol import tracking
 from shadowrelay.rules import placement
+from shadowrelay.store import promises, reading
 
 AT_ONCE = 20  # copies in progress; the servers that receive them have clients of their own
 LARGE_AT_ONCE = 4
@@ -176,7 +177,7 @@ class CopyRepair:
         while self._is_behind and len(self._waiting) < WAITING_MAX and (room := self._room()) > 0:
             self._is_behind = False  # unless `wake` is called during the read
             after = self._after
-            page = await self._context.ledger.unplaced(room, after=after)
+            page = await self._context.ledger.read(reading.unplaced, room, after=after)
             if page and self._after == after:
                 self._after, self._is_behind = page[-1].internal_id, True
             for message in page:
@@ -194,7 +195,7 @@ class CopyRepair:
         if not due:
             return
         try:
-            found = {message.envelope.message_id: message for message in await self._context.ledger.load_many(due)}
+            found = {message.envelope.message_id: message for message in await self._context.ledger.read(reading.load_many, due)}
         except BaseException:
             for message_id in due:
                 heapq.heappush(self._due, (self._waiting[message_id].due_at, message_id))
@@ -312,14 +313,14 @@ class CopyRepair:
             self._unreadable[message_id] = error.reason
             raise
         started = context.clock.awake()
-        said = message.claim.done and message.claim.done - await context.ledger.unreported(message_id)
+        said = message.claim.done and message.claim.done - await context.ledger.read(reading.unreported, message_id)
         result = await self._copier.copy(
             message.envelope, content, message.claim, plan, listed_count=0, is_client_waiting=False, copies=copies, said=said
         )
         if result.superseded_by is not None:
             await self._superseded(message_id, result)
             return RepairOutcome.AGAIN
-        (transition,) = await context.ledger.transition([message_id], result.outcome)
+        (transition,) = await context.ledger.commit(promises.transition, [message_id], result.outcome)
         self._forget_leases_of_ended(message_id, transition)
         elapsed = timedelta(seconds=context.clock.awake() - started)
         after = transition.after

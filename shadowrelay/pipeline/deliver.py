@@ -39,6 +39,7 @@ from shadowrelay.pipeline.poison import Suspects, set_aside_corrupt, set_aside_p
 from shadowrelay.protocol import tracking
 from shadowrelay.rules import delivery
 from shadowrelay.rules.delivery import NO_REPLY, reply_of
+from shadowrelay.store import promises, reading
 
 NOTICES_PAGE = 200
 TICK_SECONDS = 1.0  # how often the wall clock is checked and failed steps are repeated
@@ -142,7 +143,7 @@ class DeliverService:
         self._context.tasks.spawn(self._due_now(message_id), "repeated")
 
     async def _due_now(self, message_id: MessageId) -> None:
-        for key in await self._context.ledger.record_resubmitted(message_id):
+        for key in await self._context.ledger.commit(promises.resubmitted, message_id):
             self._queues.note_due(key, self._context.now())
 
     def wake_server(self, server: ServerName, limit: int = ALL) -> None:
@@ -190,7 +191,7 @@ class DeliverService:
         queue.state = delivery.probed_now(queue.state, now)
         self._queues.note_due(key, now)
         for step in delivery.ladder_steps(context.settings.send):
-            while count > 0 and (hastened := await context.ledger.hasten(key, step, now, min(count, PAGE))):
+            while count > 0 and (hastened := await context.ledger.commit(promises.hasten, key, step, now, min(count, PAGE))):
                 count -= hastened
                 self._queues.note_due(key, now)
 
@@ -313,7 +314,7 @@ class DeliverService:
 
     async def _open(self) -> None:
         """Note the queues that the ledger has."""
-        for key, due_at in (await self._context.ledger.delivery_queues()).items():
+        for key, due_at in (await self._context.ledger.read(reading.delivery_queues)).items():
             self._queues.note_due(key, due_at)
         self._end_wait_for_copies()
 
@@ -363,7 +364,7 @@ class DeliverService:
         context = self._context
         wanted, noted_count = room + len(queue.loaded), queue.noted_count
         context.attempts.reading()
-        found = await context.ledger.due(queue.key, now, wanted)
+        found = await context.ledger.read(reading.due, queue.key, now, wanted)
         is_all_loaded, is_rerouted = len(found) < wanted, False
         for stored in found:
             if stored.envelope.message_id in queue.loaded or stored.claim.role is not Role.PRIMARY:
@@ -379,7 +380,7 @@ class DeliverService:
                 elif self._load(stored, fork, None, None):
                     room -= 1
         if is_all_loaded:
-            next_due_at = await context.ledger.next_due_at(queue.key, now)
+            next_due_at = await context.ledger.read(reading.next_due_at, queue.key, now)
             if queue.noted_count == noted_count:
                 queue.due_at = None
                 self._queues.note_due(queue.key, next_due_at)
@@ -391,7 +392,7 @@ class DeliverService:
 
     @property
     def _is_submission_suspended(self) -> bool:
-        return SUBMISSION in self._context.ledger.suspended_queues()
+        return SUBMISSION in self._context.ledger.suspended_queues
 
     async def _categorize(self) -> None:
         """Move the messages in Submission to the queues of their forks. While it is suspended, only end those that have expired."""
@@ -425,7 +426,7 @@ class DeliverService:
         fresh, self._fresh = self._fresh, {}
         self._context.attempts.reading()
         try:
-            found = await self._context.ledger.load_many(list(fresh))
+            found = await self._context.ledger.read(reading.load_many, list(fresh))
         except LedgerUnavailable:
             self._fresh = fresh | self._fresh
             raise
@@ -475,14 +476,14 @@ class DeliverService:
 
     async def _read_submission(self, after: int) -> tuple[StoredMessage, ...]:
         self._context.attempts.reading()
-        return await self._context.ledger.submission(PAGE, after)
+        return await self._context.ledger.read(reading.submission, PAGE, after)
 
     async def _wake_some(self, server: ServerName) -> None:
         """Wake a page of the messages that wait for this server; the rest follow in the next turn."""
         limit = self._woken.pop(server)  # before the await: a request that arrives meanwhile may be for messages parked meanwhile
         page = min(limit, PAGE)
         try:
-            counts = await self._context.ledger.wake_waiting(server, page)
+            counts = await self._context.ledger.commit(promises.wake, server, page)
         except LedgerUnavailable:
             self.wake_server(server, limit)
             raise
@@ -501,7 +502,7 @@ class DeliverService:
             return
         self._context.attempts.reading()
         try:
-            found = await self._context.ledger.load_many([*cleared, *blocked])
+            found = await self._context.ledger.read(reading.load_many, [*cleared, *blocked])
         except LedgerUnavailable:
             self._cleared, self._blocked = cleared | self._cleared, blocked | self._blocked
             raise
@@ -753,7 +754,7 @@ class DeliverService:
         grace = context.settings.send.queue_glitch_retry_interval
         context.attempts.reading()
         page = NOTICES_PAGE + min(self._queues.running_count, delivery.LOADED_MAX)
-        for stored in await context.ledger.notices_due(now, page):
+        for stored in await context.ledger.read(reading.notices_due, now, page):
             async with setting_aside(context, stored):
                 forks = {fork.destination.key: fork for fork in self._forks.of(stored)}
                 is_over = delivery.is_expired(stored.envelope.arrived_at, now, context.settings.transport.message_expiration_timeout)

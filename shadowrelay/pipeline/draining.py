@@ -29,6 +29,7 @@ from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.copy_repair import CopyRepair
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.review import ReviewService
+from shadowrelay.store import promises, queues, reading
 
 GRACE_SECONDS = 30.0  # for sessions, then for attempts; after that the next step begins, and longer ones are waited for meanwhile
 PAGE = 400
@@ -117,7 +118,7 @@ class DrainService:
             if self._context.ledger.draining_since is not None:
                 self._wake.set()
                 return
-            await self._context.ledger.record_draining(self._context.now())
+            await self._context.ledger.commit(promises.draining, self._context.now())
             if self._context.redirect_to:
                 await self._cancel()
                 self._over()
@@ -138,7 +139,7 @@ class DrainService:
                     raise RequestRefused(f"{server} is not a peer of this node that may hold copies")
             if not [server for server in targets if await self._reaches(server)]:
                 raise RequestRefused("no target answers, or those that do drain")
-            await context.ledger.record_draining(None)  # a commit, so that peers can distinguish this state from the earlier one
+            await context.ledger.commit(promises.draining, None)  # a commit, so that peers can distinguish this state from the earlier one
             context.redirect_to = frozenset(targets)
             self._redirected_to, self._moved_count, self._left_count, self._stuck_since = targets, 0, 0, None
             _log.warning("redirect.began", to=list(targets))
@@ -148,7 +149,7 @@ class DrainService:
         async with self._changing:
             if not self.is_wanted:
                 return False
-            await self._context.ledger.record_draining(None)
+            await self._context.ledger.commit(promises.draining, None)
             await self._cancel()
             if self._context.redirect_to:
                 self._over()
@@ -234,18 +235,18 @@ class DrainService:
         found: Obstacles = Counter()
         if sessions_count := self.doors.waited_for():
             found[Obstacle.SESSION, NO_SERVER] = sessions_count
-        rows = await context.ledger.queues()
+        rows = await context.ledger.read(queues.queues)
         if _count(rows, *UNDELIVERED):
             self._enter(DrainStep.HANDING_OVER)
             await self._hand_over(found)
-            rows = await context.ledger.queues()
+            rows = await context.ledger.read(queues.queues)
         undelivered_count = _count(rows, *UNDELIVERED)
         just_accepted_count = 0 if found or context.redirect_to else undelivered_count
         if attempts_count := max(len(context.attempts), just_accepted_count):
             found[Obstacle.ATTEMPT, NO_SERVER] = max(attempts_count, found[Obstacle.ATTEMPT, NO_SERVER])
         await self._find_handed_over(_count(rows, QueueKind.HANDED_OVER), found)
         for server, state in context.peers.states.items():
-            if not context.redirect_to and await context.ledger.has_unacknowledged(server, state.database):
+            if not context.redirect_to and await context.ledger.read(reading.has_unacknowledged, server, state.database):
                 found[Obstacle.UNTOLD if context.peers.is_reachable(server) else Obstacle.UNTOLD_AWAY, server] = 1
         self._waiting = tuple([Waiting(obstacle, server, count) for (obstacle, server), count in sorted(found.items())])
         if context.redirect_to:
@@ -266,7 +267,7 @@ class DrainService:
         if self._waiting and clock.awake() - self._stuck_since < REDIRECT_STUCK_SECONDS:
             return
         async with self._changing:  # a drain or undrain that holds it now cancels this task
-            await self._context.ledger.record_draining(None)
+            await self._context.ledger.commit(promises.draining, None)
             self._over()
             self._take_mail()
 
@@ -281,7 +282,7 @@ class DrainService:
     async def _hand_over(self, found: Obstacles) -> None:
         reached: dict[ServerName, bool] = {}
         after = 0
-        while page := await self._context.ledger.undelivered(PAGE, after):
+        while page := await self._context.ledger.read(queues.undelivered, PAGE, after):
             after = page[-1].internal_id
             await self._hand_over_page(page, reached, found)
 
@@ -291,7 +292,9 @@ class DrainService:
         elsewhere: dict[MessageId, ServerName] = {}
         again: dict[ServerName, list[MessageId]] = defaultdict(list)
         uncopied: list[MessageId] = []  # of connectors whose mail is not copied
-        unreported = await context.ledger.unreported_of([message.envelope.message_id for message in page if message.claim.done])
+        unreported = await context.ledger.read(
+            reading.unreported_of, [message.envelope.message_id for message in page if message.claim.done]
+        )
         for message in page:
             message_id, claim = message.envelope.message_id, message.claim
             if context.redirect_to and self._is_suspended(message):
@@ -316,13 +319,13 @@ class DrainService:
                     elsewhere[message_id] = server
         if uncopied:
             copies = context.settings.transport.shadow_copies
-            await context.ledger.transition(uncopied, lambda _, claim: claims.copies_now_wanted(claim, copies))
+            await context.ledger.commit(promises.transition, uncopied, lambda _, claim: claims.copies_now_wanted(claim, copies))
             self._copy_repair.wake(0)
         for server, message_ids in again.items():  # with the highest number it can take them over
             await self._review.choose_again(server, message_ids)
         if elsewhere:
-            await context.ledger.transition(
-                list(elsewhere), lambda message_id, claim: claims.no_longer_chosen(claim, elsewhere[message_id])
+            await context.ledger.commit(
+                promises.transition, list(elsewhere), lambda message_id, claim: claims.no_longer_chosen(claim, elsewhere[message_id])
             )
             self._copy_repair.wake(0)
         if wanted:
@@ -413,7 +416,7 @@ class DrainService:
 
     def _is_suspended(self, message: StoredMessage) -> bool:
         """Whether an administrator suspended the message, or one of its queues: then it is not active, and stays."""
-        suspended = self._context.ledger.suspended_queues()
+        suspended = self._context.ledger.suspended_queues
         queues = [retry.next_hop for retry in message.retries] or [SUBMISSION]
         return message.suspended is not None or any(queue in suspended for queue in queues)
 
@@ -434,7 +437,7 @@ class DrainService:
 
     async def _find_handed_over(self, count: int, found: Obstacles) -> None:
         """Find the servers that have not taken over yet. The first page is enough; the following pages wait for the same servers."""
-        page = await self._context.ledger.messages(HANDED_OVER_QUEUE, PAGE) if count else ()
+        page = await self._context.ledger.read(queues.messages, HANDED_OVER_QUEUE, PAGE) if count else ()
         servers = Counter([_handed_to(message) for message in page])
         for server, share in servers.items():
             if self._context.redirect_to and server not in self._context.redirect_to:
@@ -447,7 +450,7 @@ class DrainService:
         """Ask the servers to which messages were handed over, also after the drain: `promoted` may have been lost with a disk, or `yours`
         may have been deleted because the server was away for too long; then the review says it again. Raises: LedgerUnavailable."""
         after = 0
-        while page := await self._context.ledger.messages(HANDED_OVER_QUEUE, PAGE, after):
+        while page := await self._context.ledger.read(queues.messages, HANDED_OVER_QUEUE, PAGE, after):
             after = page[-1].internal_id
             for message in page:
                 server = _handed_to(message)
@@ -457,9 +460,9 @@ class DrainService:
     async def view(self) -> DrainView:
         """See `admin.api.AdminView`."""
         context = self._context
-        rows = await context.ledger.queues()
+        rows = await context.ledger.read(queues.queues)
         held: Counter[str] = Counter()
-        for group in await context.ledger.shadow_groups():
+        for group in await context.ledger.read(reading.shadow_groups):
             held[group.primary] += group.count
         return DrainView(
             state=self.state,

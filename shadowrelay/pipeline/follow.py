@@ -22,6 +22,7 @@ from shadowrelay.model.replies import LedgerUnavailable, PeerUnavailable
 from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import Outcome, PeerDatabase
 from shadowrelay.pipeline.context import Context
+from shadowrelay.store import reading
 
 WANTED_MAX = 10_000  # the others are found by the next reconciliation
 PAGE = 400  # docs/protocol.md 14: questions in one XQDISCARD STATUS BDAT
@@ -69,7 +70,7 @@ class FollowService:
         held: dict[PeerDatabase, list[StoredMessage]] = defaultdict(list)
         moved: dict[ServerName, list[StoredMessage]] = defaultdict(list)
         promoted: dict[ServerName, list[StoredMessage]] = defaultdict(list)
-        for message in await self._context.ledger.load_many(list(wanted)):
+        for message in await self._context.ledger.read(reading.load_many, list(wanted)):
             if message.claim.role is not Role.SHADOW:
                 continue
             if promoted_by := wanted[message.envelope.message_id]:

@@ -25,7 +25,7 @@ import structlog
 from shadowrelay.model.counts import AttemptResult
 from shadowrelay.model.ids import NO_MESSAGE, NO_SERVER, MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Content, Ordinals
-from shadowrelay.model.ownership import Claim, Transition
+from shadowrelay.model.ownership import Claim, Decide, Transition
 from shadowrelay.model.queue import AttemptRecord, FailureKind, ForkRetry, GeneratedMessage, NextHopServer, StoredMessage
 from shadowrelay.model.replies import (
     LOCAL_ERROR,
@@ -46,13 +46,14 @@ from shadowrelay.pipeline.generated_messages import Journaling, Notices, Record
 from shadowrelay.pipeline.joint_failures import Failures, JointFailures
 from shadowrelay.pipeline.poison import set_aside
 from shadowrelay.pipeline.relay import Relayed, RelayService
-from shadowrelay.ports import Decide, Deliverer, DeliveryJob
+from shadowrelay.ports import Deliverer, DeliveryJob
 from shadowrelay.protocol import tracking
 from shadowrelay.rules import delivery, journal, repeats, strangers
 from shadowrelay.rules.delivery import AttemptOutcome
 from shadowrelay.rules.dsn import promotion_header
 from shadowrelay.rules.router import RECIPIENTS_PER_TRANSACTION_MAX, Router, routes_of
 from shadowrelay.rules.site_links import sites_of
+from shadowrelay.store import promises, reading
 
 NO_KEYS: Mapping[int, bytes] = MappingProxyType({})
 SAME_IN_PROGRESS = Reply(450, "4.3.0", "The same message is being delivered: waits for the outcome")
@@ -230,7 +231,7 @@ class Forks:
         if not held:
             return
         wanted = {ordinal: keys[ordinal] for ordinal in ordinals}
-        first = repeats.first_of(stored, wanted, await context.ledger.load_many(list(held)))
+        first = repeats.first_of(stored, wanted, await context.ledger.read(reading.load_many, list(held)))
         if first is not None:
             context.repeats.wait(stored, first.envelope.message_id, now)
             until = stored.envelope.arrived_at + repeats.AWAITED_MAX
@@ -242,7 +243,7 @@ class Forks:
         """End the recipients to whom the same message was delivered within the window. docs/design.md 6.5."""
         context, stored, fork = self._context, attempt.stored, attempt.fork
         now = context.now()
-        found = await context.ledger.delivered_before(set(keys.values()), now - window, now + window)
+        found = await context.ledger.read(reading.delivered_before, set(keys.values()), now - window, now + window)
         firsts: dict[MessageId, set[int]] = defaultdict(set)
         for ordinal, key in keys.items():
             if key in found and found[key].message_id != stored.envelope.message_id:
@@ -560,7 +561,7 @@ class Verdicts:
     async def _record(self, message_id: MessageId, decide: Decide) -> None:
         while True:  # without its verdict the message would not be due again before the next start
             try:
-                await self._context.ledger.record_verdict(message_id, decide)
+                await self._context.ledger.commit(promises.verdict, message_id, decide)
                 self.recorded(message_id)
                 return
             except LedgerUnavailable as error:
@@ -622,7 +623,7 @@ class Outcomes:
             context.delayed.caused(message_id, [generated.message.envelope.message_id for generated in record.generated])
         while True:
             try:
-                transition = await context.ledger.record_attempt(record, joined)
+                transition = await context.ledger.commit(promises.attempt, record, joined)
                 break
             except LedgerUnavailable as error:
                 if not self.is_blocked:

@@ -34,6 +34,7 @@ from shadowrelay.protocol.fields import domain_of
 from shadowrelay.rules import delivery, dsn, journal, strangers
 from shadowrelay.rules.delivery import NO_REPLY, AttemptOutcome, reply_of
 from shadowrelay.rules.dsn import RETURNED_OCTETS_MAX, Action, DsnKind, RecipientReport
+from shadowrelay.store import reading
 
 ACTIONS = {DsnKind.FAILURE: Action.FAILED, DsnKind.DELAY: Action.DELAYED, DsnKind.SUCCESS: Action.RELAYED}
 RELAYED = Reply(250, "2.0.0", "Relayed to a server that makes no further reports")
@@ -210,7 +211,7 @@ class Journaling:
         is_waiting = False
         while True:
             try:
-                present = await self._context.ledger.load(message_id)
+                present = await self._context.ledger.read(reading.load, message_id)
                 if present is not None and present.claim.done:
                     return ()
                 content = await read_content()

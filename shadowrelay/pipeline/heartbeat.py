@@ -29,6 +29,7 @@ from shadowrelay.pipeline.relay import RelayService
 from shadowrelay.pipeline.review import ReviewService
 from shadowrelay.pipeline.site_copies import choosable
 from shadowrelay.rules import delivery
+from shadowrelay.store import promises, reading
 
 DISCARDS_PER_QUESTION = 400  # docs/protocol.md 9: never more in a reply
 
@@ -80,7 +81,7 @@ class HeartbeatService:
         while True:
             try:
                 held: dict[ServerName, int] = {}
-                groups = await self._context.ledger.shadow_groups()
+                groups = await self._context.ledger.read(reading.shadow_groups)
                 for group in groups:
                     held[group.primary] = held.get(group.primary, 0) + group.count
                 kept = frozenset(group.primary for group in groups if group.kept_count)
@@ -120,7 +121,7 @@ class HeartbeatService:
     async def _is_wanted(self, server: ServerName) -> bool:
         """Whether to poll: always with redundancy enabled; otherwise only while messages are left from before."""
         context = self._context
-        return context.is_enabled or bool(self._held.get(server)) or bool(await context.ledger.primaries_listed_on(server, 1))
+        return context.is_enabled or bool(self._held.get(server)) or bool(await context.ledger.read(reading.primaries_listed_on, server, 1))
 
     def _takes_copies(self, server: ServerName) -> bool:
         """Whether the next copy may go to this peer, so that a session is held ready for it."""
@@ -150,10 +151,10 @@ class HeartbeatService:
         """Once a heartbeat, write the position that the peer told, if no other commit does: a restart of this node must not forget it."""
         context = self._context
         identity, now = context.links[server].identity, context.clock.awake()
-        if not context.ledger.is_told_unsaved(server) or now < self._save_at[server] or identity is None:
+        if server not in context.ledger.peers.told_unsaved or now < self._save_at[server] or identity is None:
             return
         self._save_at[server] = now + context.heartbeat
-        await context.ledger.record_peer(identity, context.now())
+        await context.ledger.commit(promises.peer_heard, identity, context.now())
 
     async def _ask(self, server: ServerName) -> None:
         link = self._context.links[server]
@@ -167,7 +168,7 @@ class HeartbeatService:
         key = (server, identity.database, identity.incarnation)
         while True:
             if key not in self._acknowledged:
-                self._acknowledged[key] = await context.ledger.acknowledged(*key)
+                self._acknowledged[key] = await context.ledger.read(reading.acknowledged, *key)
             spoke_at = context.clock.awake()
             reply = await link.discards(DISCARDS_PER_QUESTION, self._acknowledged[key])
             if link.identity is None or link.identity.database != identity.database:
@@ -202,8 +203,8 @@ class HeartbeatService:
 
         keep_until = delivery.safety_net_until(context.now(), context.settings.transport)
         envelopes, keys = await self._reached(reply.events)
-        transitions = await context.ledger.record_discards(
-            speaker.server, speaker.database, incarnation, reply.events, decide, keep_until, keys
+        transitions = await context.ledger.commit(
+            promises.discards, speaker.server, speaker.database, incarnation, reply.events, decide, keep_until, keys
         )
         for event, transition in zip(reply.events, transitions, strict=True):
             if not context.call_off_done(event.message_id, transition) and transition.changed:
@@ -233,7 +234,7 @@ class HeartbeatService:
         reached = [event.message_id for event in events if event.is_reached]
         if not reached or not context.settings.transport.duplicate_detection_window:
             return {}, {}
-        envelopes = await context.ledger.envelopes(reached)
+        envelopes = await context.ledger.read(reading.envelopes, reached)
         keys = {}
         for message_id, (_, envelope) in envelopes.items():
             keys[message_id] = delivery.duplicate_keys(envelope, frozenset(range(1, len(envelope.recipients) + 1)))

@@ -11,6 +11,7 @@ from shadowrelay.model.queue import ShadowGroup, StoredMessage
 from shadowrelay.model.readiness import NextMessage
 from shadowrelay.model.survival import TakenOver, WhatIf
 from shadowrelay.pipeline.context import Context
+from shadowrelay.store import reading
 
 PAGE = 400
 EXAMINED_MAX = 20_000  # messages read for a list of ids
@@ -32,14 +33,14 @@ class WhatIfService:
     async def ask(self, lost: Collection[ServerName], ids_max: int) -> WhatIf:
         """What becomes of mail if these servers are lost at this moment, disks included. `ids_max`: how many ids to name."""
         context = self._context
-        now, me, listed = context.now(), context.me.server, await context.ledger.listed_counts()
+        now, me, listed = context.now(), context.me.server, await context.ledger.read(reading.listed_counts)
         survivors = tuple(sorted({*listed, *context.peers.states} - {*lost, me}))
         if me in lost:
-            survival = await context.ledger.survival(survivors)
+            survival = await context.ledger.read(reading.survival, survivors)
             ids, are_all = await self._ids(frozenset(survivors), frozenset(lost), ids_max) if ids_max else ((), True)
             held_by = {server: listed[server] for server in survivors if listed.get(server)}
             return WhatIf(tuple(sorted(lost)), now, survival, held_by, (), None, None, ids, are_all)
-        groups = [group for group in await context.ledger.shadow_groups() if group.primary in lost]
+        groups = [group for group in await context.ledger.read(reading.shadow_groups) if group.primary in lost]
         taken_over = tuple([TakenOver(group.primary, group.count, self._seconds_until_takeover(group)) for group in groups])
         return WhatIf(tuple(sorted(lost)), now, None, {}, taken_over, self._new_mail(lost), self._resubmittable_since(now))
 
@@ -57,7 +58,9 @@ class WhatIfService:
         examined = 0
         for server in (NO_SERVER, *sorted(lost - {self._context.me.server})):
             after = 0
-            while page := await (ledger.primaries_listed_on(server, PAGE, after) if server else ledger.unplaced(PAGE, after)):
+            while page := await (
+                ledger.read(reading.primaries_listed_on, server, PAGE, after) if server else ledger.read(reading.unplaced, PAGE, after)
+            ):
                 after, examined = page[-1].internal_id, examined + len(page)
                 found |= dict.fromkeys([message.envelope.message_id for message in page if _is_lost(message, survivors)])
                 if len(found) > ids_max or examined >= EXAMINED_MAX:

@@ -31,6 +31,7 @@ from shadowrelay.protocol.replay import format_envelope_lines
 from shadowrelay.rules import delivery
 from shadowrelay.rules.delivery import AttemptOutcome
 from shadowrelay.rules.dsn import promotion_header
+from shadowrelay.store import promises, reading
 
 REMOVED = Reply(554, "5.3.0", "Removed from the queue by an administrator")  # RFC 3463 X.3.0
 CHANGED = "it changed at this moment: look at it again"
@@ -59,7 +60,7 @@ class MessageDesk:
 
     async def suspend(self, message_id: MessageId, by: str) -> bool:
         """Start no attempt on it any more. It keeps its copy, and expires as usual."""
-        stored = await self._context.ledger.load(message_id)
+        stored = await self._context.ledger.read(reading.load, message_id)
         if stored is None:
             return False
         _refuse_if(delivery.reason_against_suspension(stored))
@@ -69,7 +70,7 @@ class MessageDesk:
 
     async def resume(self, message_id: MessageId, by: str) -> bool:
         """Attempt all its forks now. A message that was set aside is released."""
-        stored = await self._context.ledger.load(message_id)
+        stored = await self._context.ledger.read(reading.load, message_id)
         if stored is None:
             return False
         if stored.claim.role is Role.SET_ASIDE:
@@ -82,7 +83,7 @@ class MessageDesk:
         context = self._context
         message_id = stored.envelope.message_id
         forks = [] if stored.retries or suspension is None else self._deliver.forks_of(stored)
-        next_hops = await context.ledger.record_suspended(message_id, suspension, forks)
+        next_hops = await context.ledger.commit(promises.suspended, message_id, suspension, forks)
         self._deliver.changed(message_id, next_hops)
         if not next_hops:
             return  # it was already
@@ -94,7 +95,7 @@ class MessageDesk:
     async def release(self, message_id: MessageId) -> bool:
         """Put a message that was set aside back into delivery, no longer as a suspect."""
         context = self._context
-        stored = await context.ledger.load(message_id)
+        stored = await context.ledger.read(reading.load, message_id)
         if stored is None:
             return False
         _refuse_if(delivery.reason_against_release(stored))
@@ -104,7 +105,7 @@ class MessageDesk:
     async def _record_released(self, stored: StoredMessage) -> None:
         context = self._context
         message_id = stored.envelope.message_id
-        transition = await context.ledger.record_taken_back(message_id, lambda _, claim: claims.taken_back(claim))
+        transition = await context.ledger.commit(promises.taken_back, message_id, lambda _, claim: claims.taken_back(claim))
         _refuse_if("" if transition.changed else CHANGED)
         _log.warning("message.released", message_id=message_id, was=stored.set_aside_reason)
         reason = f"released by an administrator; it was set aside because {stored.set_aside_reason}"
@@ -115,7 +116,7 @@ class MessageDesk:
         """End it for all remaining recipients: FAIL, a DSN to the sender if `with_dsn`, and notifications to the servers that may
         hold a copy, in one commit."""
         context = self._context
-        stored = await context.ledger.load(message_id)
+        stored = await context.ledger.read(reading.load, message_id)
         if stored is None:
             return False
         _refuse_if(delivery.reason_against_removal(stored))
@@ -151,7 +152,7 @@ class MessageDesk:
             if self._context.clock.awake() >= end_at:
                 raise RequestRefused(f"{', '.join(sorted(missing))} may hold a copy and deliver it, and does not answer: try again later")
             await asyncio.sleep(LOOK_SECONDS)
-            current = await self._context.ledger.load(message_id)
+            current = await self._context.ledger.read(reading.load, message_id)
             stored = current or stored
 
     async def _reserve(self, message_id: MessageId) -> None:
@@ -167,7 +168,7 @@ class MessageDesk:
         """An attempt that ended a moment ago is recorded by now."""
         context = self._context
         try:
-            stored = await context.ledger.load(message_id)
+            stored = await context.ledger.read(reading.load, message_id)
             _refuse_if(CHANGED if stored is None or stored.claim.role is not Role.PRIMARY or not stored.is_decided else "")
             assert stored is not None
             _refuse_if(CHANGED if self._without_lease(stored) else self._unasked(stored))
@@ -179,7 +180,9 @@ class MessageDesk:
         context = self._context
         message_id = stored.envelope.message_id
         if not stored.claim.is_primary:  # an unreadable copy: its primary has the message
-            (transition,) = await context.ledger.transition([message_id], lambda _, claim: claims.unreadable_removed(claim))
+            (transition,) = await context.ledger.commit(
+                promises.transition, [message_id], lambda _, claim: claims.unreadable_removed(claim)
+            )
             _refuse_if("" if transition.changed else CHANGED)
             _log.warning("message.removed", message_id=message_id, recipients=0, dsn=False)
             return
@@ -204,7 +207,7 @@ class MessageDesk:
             for notice in notices:
                 context.leases.inherit(notice.message.envelope.message_id, message_id)
         context.delayed.caused(message_id, [notice.message.envelope.message_id for notice in notices])
-        await context.ledger.record_attempt(record, decide)
+        await context.ledger.commit(promises.attempt, record, decide)
         context.leases.forget(message_id)
         context.delayed.end(message_id, Acknowledged.REMOVED)
         _log.warning("message.removed", message_id=message_id, recipients=len(left), dsn=bool(notices))
@@ -220,7 +223,7 @@ class MessageDesk:
     async def resubmit(self, message_id: MessageId, by: str) -> bool:
         """Route it anew and attempt it at once; forks that wait for a server or a copy go on waiting. A message that was set aside
         is released."""
-        stored = await self._context.ledger.load(message_id)
+        stored = await self._context.ledger.read(reading.load, message_id)
         if stored is None:
             return False
         if stored.claim.role is Role.SET_ASIDE:
@@ -231,7 +234,7 @@ class MessageDesk:
         return True
 
     async def _record_resubmitted(self, message_id: MessageId, by: str) -> None:
-        next_hops = await self._context.ledger.record_resubmitted(message_id)
+        next_hops = await self._context.ledger.commit(promises.resubmitted, message_id)
         self._deliver.changed(message_id, next_hops)
         self._deliver.wake()
         _log.warning("message.resubmitted", message_id=message_id, by=by)
@@ -240,7 +243,7 @@ class MessageDesk:
         """What would be delivered: header lines before the content, and the content; `with_envelope`: before these the envelope.
         None: there is no such message."""
         context = self._context
-        stored = await context.ledger.load(message_id)
+        stored = await context.ledger.read(reading.load, message_id)
         if stored is None:
             return None
         if stored.place is None:

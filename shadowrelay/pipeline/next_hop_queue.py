@@ -30,6 +30,7 @@ from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.forks import Forks, NextHopNews, Verdicts
 from shadowrelay.rules import delivery
 from shadowrelay.rules.delivery import QueueState
+from shadowrelay.store import promises
 
 PAGE = 400  # messages per step, of Submission or of a wake-up
 PARKED_MAX = timedelta(minutes=30)  # a message that waits for a server is checked again, in case the event was missed
@@ -133,7 +134,7 @@ class NextHopQueues:
         self._busy_count = 0  # queues with something loaded
         self._ready: dict[str, None] = {}  # queues that need a turn now, in order
         self._times: list[tuple[datetime, str]] = []  # heap: when a queue needs one
-        self._suspended = set(context.ledger.suspended_queues())
+        self._suspended = set(context.ledger.suspended_queues)
         self._chance = random.Random()
         self.running_count = 0  # attempts: loaded, and not in review
 
@@ -300,7 +301,7 @@ class NextHopQueues:
             count = 0
             waits = [(step, step.wait) for step in delivery.ladder_steps(send)]
             for step, wait in (*waits, (None, min(PARKED_MAX, self._context.settings.transport.shadow_resubmit_time_span))):
-                while page := await self._context.ledger.hasten(queue.key, step, now + wait, PAGE):
+                while page := await self._context.ledger.commit(promises.hasten, queue.key, step, now + wait, PAGE):
                     count += page
                     self.note_due(queue.key, now + wait)
             if count:
@@ -366,7 +367,7 @@ class Enqueuer:
         decide, has_verdict = self._verdicts.joined(message_id, unchanged)
         try:
             retries = [self._forks.queued(stored, fork, now) for fork in forks]
-            await self._context.ledger.record_queued(message_id, retries, (), decide if has_verdict else None)
+            await self._context.ledger.commit(promises.queued, message_id, retries, (), decide if has_verdict else None)
         except LedgerUnavailable as error:
             _log.warning("delivery.unqueued", message_id=message_id, reason=error.reason)
             if has_verdict:
@@ -386,7 +387,7 @@ class Enqueuer:
         if self.needs_copy_first(stored):
             self._want_copy(stored.envelope.message_id)
             retries = [replace(retry, waits_for=WAITS_FOR_COPY, attempts_next_at=until) for retry in retries]
-        await self._context.ledger.record_queued(stored.envelope.message_id, retries)
+        await self._context.ledger.commit(promises.queued, stored.envelope.message_id, retries)
         self._forks.log_transfer(stored, forks)
         for retry in retries:
             self._queues.note_due(retry.next_hop, retry.attempts_next_at)
@@ -398,8 +399,8 @@ class Enqueuer:
         present = {retry.next_hop for retry in stored.retries}
         fresh = [fork for fork in forks if fork.destination.key not in present]
         gone = () if any(fork.destination.key == key for fork in forks) else (key,)
-        await self._context.ledger.record_queued(
-            stored.envelope.message_id, [self._forks.queued(stored, fork, now) for fork in fresh], gone
+        await self._context.ledger.commit(
+            promises.queued, stored.envelope.message_id, [self._forks.queued(stored, fork, now) for fork in fresh], gone
         )
         self._forks.log_transfer(stored, fresh)
         for fork in (*fresh, *forks):
@@ -419,7 +420,7 @@ class Enqueuer:
         ]
         if server != WAITS_FOR_COPY:  # without a lease this node may not declare it late or expired
             waiting = [replace(retry, notice_at=max(retry.notice_at or until, until)) for retry in waiting]
-        await self._context.ledger.record_queued(stored.envelope.message_id, waiting)
+        await self._context.ledger.commit(promises.queued, stored.envelope.message_id, waiting)
         for retry in waiting:
             self._queues.note_due(retry.next_hop, until)
 
@@ -429,7 +430,9 @@ class Enqueuer:
         keys = [retry.next_hop for retry in stored.retries]
         if not keys:
             forks = self._forks.of(stored)
-            await self._context.ledger.record_queued(stored.envelope.message_id, [self._forks.queued(stored, fork, now) for fork in forks])
+            await self._context.ledger.commit(
+                promises.queued, stored.envelope.message_id, [self._forks.queued(stored, fork, now) for fork in forks]
+            )
             keys = [fork.destination.key for fork in forks]
         for key in keys:
             self._queues.note_due(key, now)
@@ -447,7 +450,9 @@ class Enqueuer:
             later = now + context.settings.send.queue_glitch_retry_interval
             others = [] if stored.retries else [self._forks.queued(stored, other, now) for other in self._forks.of(stored) if other != fork]
             try:
-                await context.ledger.record_queued(stored.envelope.message_id, [replace(waiting, attempts_next_at=later), *others])
+                await context.ledger.commit(
+                    promises.queued, stored.envelope.message_id, [replace(waiting, attempts_next_at=later), *others]
+                )
                 break
             except LedgerUnavailable:
                 if context.is_draining:

@@ -30,6 +30,7 @@ from shadowrelay.protocol.xqdiscard import format_superseded
 from shadowrelay.rules import delivery
 from shadowrelay.rules.back_pressure import Level
 from shadowrelay.rules.placement import not_accepted
+from shadowrelay.store import promises, reading
 
 HELD = Reply(250, "2.0.0", "Held")
 LOOK_SECONDS = 0.05
@@ -59,7 +60,7 @@ class PeerRequestService:
         identity = context.ledger.identity
         server = context.settings.server
         seen_of = database or context.peers.party(listener).database
-        seen = context.ledger.seen(listener, seen_of) if seen_of else None
+        seen = context.ledger.peers.seen(listener, seen_of) if seen_of else None
         return PeerIdentity(
             server.name, server.boundary, identity.database, identity.incarnation, identity.began, context.ledger.position,
             context.settings.transport.shadow_resubmit_time_span, seen, seen_of if seen is not None else NO_DATABASE,
@@ -103,7 +104,7 @@ class PeerRequestService:
         server, latest = identity.server, (identity, context.now())
         self._unrecorded[server] = latest
         try:
-            await context.ledger.record_peer(*latest)
+            await context.ledger.commit(promises.peer_heard, *latest)
         except LedgerUnavailable as error:
             _log.warning("peer.unrecorded", server=server, reason=error.reason)
             if server not in self._recording:
@@ -130,7 +131,7 @@ class PeerRequestService:
                 if (latest := self._unrecorded.get(server)) is None:
                     return
                 with contextlib.suppress(LedgerUnavailable):
-                    await self._context.ledger.record_peer(*latest)
+                    await self._context.ledger.commit(promises.peer_heard, *latest)
                     self._recorded(server, latest)
         finally:
             self._recording.discard(server)
@@ -184,7 +185,7 @@ class PeerRequestService:
             return transition
 
         try:
-            transition = await context.ledger.record_hold(message, offer.content, decide)
+            transition = await context.ledger.commit(promises.hold, message, offer.content, decide)
         except LedgerUnavailable as error:
             return error.reply
         self._note_listed(message.envelope.message_id, party, transition)  # again, after the commit
@@ -200,7 +201,7 @@ class PeerRequestService:
         return HELD
 
     async def _superseded(self, message_id: MessageId, transition: Transition, answer: StatusAnswer) -> Reply:
-        for unreported in (await self._context.ledger.unreported_of([message_id])).values():
+        for unreported in (await self._context.ledger.read(reading.unreported_of, [message_id])).values():
             answer = _without_unreported(answer, unreported, transition.after)
         return Reply(554, "5.5.0", format_superseded(answer))
 
@@ -220,7 +221,7 @@ class PeerRequestService:
             return transition
 
         try:
-            (transition,) = await context.ledger.transition((message_id,), decide)
+            (transition,) = await context.ledger.commit(promises.transition, (message_id,), decide)
         except LedgerUnavailable as error:
             return error.reply
         self._note_listed(message_id, party, transition)  # again, after the commit
@@ -237,7 +238,9 @@ class PeerRequestService:
         party = PeerDatabase(peer.server, peer.database)
         sent = self._sent.get(party, 0)
         if acknowledged is not None and (acknowledged := min(acknowledged, sent)) > self._acknowledged.get(party, 0):
-            await context.ledger.forget_acknowledged(peer.server, peer.database, acknowledged, partial(self._apply_acknowledged, party))
+            await context.ledger.commit(
+                promises.forget_acknowledged, peer.server, peer.database, acknowledged, partial(self._apply_acknowledged, party)
+            )
             self._acknowledged[party] = max(acknowledged, self._acknowledged.get(party, 0))  # no later notification has a lower sequence
         reply = await context.ledger.discards_for(peer.server, peer.database, maximum)
         if reply.events:
@@ -262,7 +265,7 @@ class PeerRequestService:
         waiting = set()
         for server, state in context.peers.states.items():
             answers = state.unreachable_since is None and state.heard_awake is not None
-            if answers and await context.ledger.has_unacknowledged(server, state.database):
+            if answers and await context.ledger.read(reading.has_unacknowledged, server, state.database):
                 waiting.add(server)
         return frozenset(waiting)
 
@@ -301,7 +304,7 @@ class PeerRequestService:
                 )
         reported = {message_id: transition.answer or StatusAnswer(StatusState.UNKNOWN) for message_id, transition in answers.items()}
         done = [message_id for message_id, answer in reported.items() if answer.done]
-        for message_id, unreported in (await context.ledger.unreported_of(done) if done else {}).items():
+        for message_id, unreported in (await context.ledger.read(reading.unreported_of, done) if done else {}).items():
             reported[message_id] = _without_unreported(reported[message_id], unreported, answers[message_id].after)
         return tuple(reported[question.message_id] for question in questions)
 
@@ -310,7 +313,7 @@ class PeerRequestService:
         if claim is None and context.attempts.is_busy(message_id):  # still being accepted: active
             answer = StatusAnswer(StatusState.PRIMARY, CopyNumber(1, 1, context.me.database))
             return Transition(None, None, answer=answer)
-        number_server = context.ledger.server_of(number.database)
+        number_server = context.ledger.peers.server_of(number.database)
         transition = claims.answer_question(claim, context.me, asker, number, number_server, in_attempt=False)
         ends = claim is not None and claim.is_primary and transition.after is not None and not transition.after.is_primary
         if ends and not context.attempts.end_claim(message_id):

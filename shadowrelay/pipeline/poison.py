@@ -20,6 +20,7 @@ from shadowrelay.ownership import claims, rules
 from shadowrelay.pipeline.context import Context
 from shadowrelay.protocol import tracking
 from shadowrelay.rules import delivery
+from shadowrelay.store import promises, queues
 
 POISON_QUEUE = "Poison"
 PAGE = 200
@@ -45,7 +46,9 @@ async def set_aside(context: Context, message: StoredMessage, reason: str) -> No
     message_id = message.envelope.message_id
     _log.error("message.set_aside", message_id=message_id, reason=reason)
     hands_over = _hands_over(message, reason)
-    await context.ledger.record_set_aside(message_id, reason, (lambda _, claim: claims.handing_over(claim)) if hands_over else None)
+    await context.ledger.commit(
+        promises.set_aside, message_id, reason, (lambda _, claim: claims.handing_over(claim)) if hands_over else None
+    )
     context.attempts.changed(message_id)
     context.delayed.end(message_id, Acknowledged.SET_ASIDE)
     context.tracking.write(tracking.poison(context.me.server, message, at=context.now(), reason=reason))
@@ -79,7 +82,7 @@ class SetAside:
         context = self._context
         after, count, handed_count = 0, 0, 0
         oldest: datetime | None = None
-        while page := await context.ledger.messages(POISON_QUEUE, PAGE, after):
+        while page := await context.ledger.read(queues.messages, POISON_QUEUE, PAGE, after):
             after = page[-1].internal_id
             count += len(page)
             arrived = min(message.envelope.arrived_at for message in page)
@@ -91,7 +94,7 @@ class SetAside:
                         self._suspect(message.envelope.message_id, copy.server)
             ids = [message.envelope.message_id for message in wanted if _can_be_handed_over(message.claim)]
             if ids:
-                await context.ledger.transition(ids, _still_set_aside)
+                await context.ledger.commit(promises.transition, ids, _still_set_aside)
                 _log.warning("messages.handed_over", count=len(ids))
                 handed_count += len(ids)
         if oldest is not None and context.clock.awake() >= self._reminds_at:

@@ -16,6 +16,7 @@ from shadowrelay.pipeline.context import Context
 from shadowrelay.ports import Disk, Machine
 from shadowrelay.rules import back_pressure
 from shadowrelay.rules.back_pressure import Level, Meter, Pressure, Resource, Sample
+from shadowrelay.store import reading
 
 _log = structlog.get_logger()
 
@@ -105,7 +106,7 @@ class PressureService:
 
     async def _count(self) -> int | None:
         try:
-            return await self._context.ledger.submission_count()
+            return await self._context.ledger.read(reading.submission_count)
         except LedgerUnavailable:
             return None
 

@@ -16,7 +16,17 @@ from datetime import timedelta
 import structlog
 
 from shadowrelay.model.ids import NO_DATABASE, MessageId, ServerName
-from shadowrelay.model.ownership import Claim, DiscardEvent, DiscardStatus, Role, StatusAnswer, StatusQuestion, StatusState, Transition
+from shadowrelay.model.ownership import (
+    Claim,
+    Decide,
+    DiscardEvent,
+    DiscardStatus,
+    Role,
+    StatusAnswer,
+    StatusQuestion,
+    StatusState,
+    Transition,
+)
 from shadowrelay.model.peers import Incarnation
 from shadowrelay.model.queue import ShadowGroup, StoredMessage
 from shadowrelay.model.replies import ContentCorrupt, LedgerUnavailable, PeerUnavailable
@@ -29,9 +39,9 @@ from shadowrelay.pipeline.copy_repair import CopyRepair
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.poison import set_aside_corrupt
 from shadowrelay.pipeline.review import ReviewService
-from shadowrelay.ports import Decide
 from shadowrelay.protocol import tracking
 from shadowrelay.rules import delivery
+from shadowrelay.store import promises, reading
 
 
 @dataclass(slots=True)
@@ -86,7 +96,7 @@ class PromoteService:
             pause = min(transport.shadow_heartbeat_frequency, max(transport.discard_poll_interval, timedelta(milliseconds=100)))
             self._event.clear()
             try:
-                for group in await self._context.ledger.shadow_groups():
+                for group in await self._context.ledger.read(reading.shadow_groups):
                     for kept in (False, True):
                         reason = self.reason(group, kept=kept)
                         if reason is not None and (group.kept_count if kept else group.count > group.kept_count):
@@ -219,7 +229,9 @@ class PromoteService:
 
         after = left_count = 0
         while is_handover or self.reason(group, kept=kept) is reason:  # a long queue takes many rounds: the primary may return meanwhile
-            page = await context.ledger.shadows_of(group.primary, group.database, PAGE, after, handed_only=is_handover, kept=kept)
+            page = await context.ledger.read(
+                reading.shadows_of, group.primary, group.database, PAGE, after, handed_only=is_handover, kept=kept
+            )
             if not page:
                 break
             after = page[-1].internal_id
@@ -234,7 +246,9 @@ class PromoteService:
     async def _any_may_be_taken_back(self, group: ShadowGroup, *, is_handover: bool) -> bool:
         """Whether any message of this group that was relayed by TRACK can go another way. Otherwise no node needs to be asked."""
         after = 0
-        while page := await self._context.ledger.shadows_of(group.primary, group.database, PAGE, after, handed_only=is_handover, kept=True):
+        while page := await self._context.ledger.read(
+            reading.shadows_of, group.primary, group.database, PAGE, after, handed_only=is_handover, kept=True
+        ):
             if any(map(self._may_take_back, page)):
                 return True
             after = page[-1].internal_id
@@ -299,7 +313,7 @@ class PromoteService:
         self, by_id: Mapping[MessageId, StoredMessage], ids: Sequence[MessageId], decide: Decide, on_promoted: OnPromoted
     ) -> set[MessageId]:
         """Commit the decisions of `decide`, and report at once the messages that are ours, and those known to be delivered."""
-        transitions = await self._context.ledger.transition(ids, decide)
+        transitions = await self._context.ledger.commit(promises.transition, ids, decide)
         ours = _ours(ids, transitions)
         after = {message_id: transition.after for message_id, transition in zip(ids, transitions, strict=True)}
         # With the claim as it is now: recipients may have been reported done since the page was read.

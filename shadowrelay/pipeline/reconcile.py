@@ -19,6 +19,7 @@ from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import PeerDatabase
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.promote import PAGE, PromoteService
+from shadowrelay.store import promises, reading
 
 _log = structlog.get_logger()
 
@@ -61,7 +62,7 @@ class ReconcileService:
         while context.peers.whole_incarnation(server) == present:
             try:
                 # An empty transaction: copies that are being stored are committed before it.
-                await context.ledger.transition((), lambda _, claim: Transition(claim, claim))
+                await context.ledger.commit(promises.transition, (), lambda _, claim: Transition(claim, claim))
                 await self._ask_all(PeerDatabase(server, present.database))
                 self._reconciled[server] = present
                 return
@@ -76,7 +77,7 @@ class ReconcileService:
         while True:
             await asyncio.sleep(context.settings.transport.shadow_resubmit_time_span.total_seconds())
             try:
-                for group in await context.ledger.shadow_groups():
+                for group in await context.ledger.read(reading.shadow_groups):
                     party = PeerDatabase(group.primary, group.database)
                     sender = self._reconciled.get(group.primary)
                     if sender is not None and self._is_present(party, sender) and group.primary not in self._running:
@@ -94,7 +95,7 @@ class ReconcileService:
         clock = self._context.clock
         after = 0
         began = clock.awake()
-        while page := await self._context.ledger.copies_of(party.server, party.database, PAGE, after):
+        while page := await self._context.ledger.read(reading.copies_of, party.server, party.database, PAGE, after):
             await self._ask(party, page, sender)
             after = page[-1].internal_id
             await asyncio.sleep(min(clock.awake() - began, PAUSE_SECONDS_MAX))
@@ -124,7 +125,7 @@ class ReconcileService:
             return transition
 
         async def settle() -> None:
-            transitions = await context.ledger.transition([event.message_id for event in events], decide)
+            transitions = await context.ledger.commit(promises.transition, [event.message_id for event in events], decide)
             for event, transition in zip(events, transitions, strict=True):  # before and after the commit: `Context.call_off_done` says why
                 if not context.call_off_done(event.message_id, transition) and transition.changed:
                     context.attempts.changed(event.message_id)

@@ -39,6 +39,7 @@ from shadowrelay.ports import DeliveryJob, DeliveryReport
 from shadowrelay.protocol import tracking
 from shadowrelay.rules import delivery, dsn
 from shadowrelay.rules.placement import LARGE_OCTETS
+from shadowrelay.store import reading
 
 FIRST_RANK = (1, 1)  # of a relayed message: its first primary server has one copy, on the previous hop
 RELAY_SECONDS = 600.0  # for one message, whatever its size. RFC 5321 4.5.3.2.6
@@ -151,7 +152,7 @@ class RelayService:
         if job.ordinals & delivery.told_of_delay(stored, context.heard_at(stored.promoted_from), context.settings.send):
             envelope = replace(envelope, recipients=tuple(map(dsn.without_delay, envelope.recipients)))
         message_id, count = envelope.message_id, len(envelope.recipients)
-        if self._may_have_been_offered(stored) and await context.ledger.load(message_id) is not None:
+        if self._may_have_been_offered(stored) and await context.ledger.read(reading.load, message_id) is not None:
             # The next hop took it earlier and placed a copy here, or this node even took it over. A second offer would be a second message.
             known = Reply(250, "2.0.0", f"Here as {message_id}")
             return Relayed(server, DeliveryReport(name, dict.fromkeys(sorted(job.ordinals), known)), None, None)

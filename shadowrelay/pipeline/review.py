@@ -27,6 +27,7 @@ from shadowrelay.pipeline.copy_repair import CopyRepair
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.protocol import tracking
 from shadowrelay.rules import delivery
+from shadowrelay.store import promises, reading
 
 NO_SERVERS: frozenset[ServerName] = frozenset()
 GONE = (Outcome.DROPPED, Outcome.EVERYBODY, Outcome.FORGOTTEN)  # the server reports that it holds no copy
@@ -149,7 +150,7 @@ class ReviewService:
     async def _request_pages(self, server: ServerName) -> bool:
         """Page by page, with a pause after each for as long as it took: half of the time is left for mail. False if it does not answer."""
         clock, after, began = self._context.clock, 0, self._context.clock.awake()
-        while page := await self._context.ledger.primaries_listed_on(server, PAGE, after):
+        while page := await self._context.ledger.read(reading.primaries_listed_on, server, PAGE, after):
             after = page[-1].internal_id
             for message in page:
                 self._suspects[message.envelope.message_id].add(server)
@@ -165,25 +166,25 @@ class ReviewService:
     async def count_as_lost(self, server: ServerName) -> None:
         """The server was unreachable for two heartbeats: place its copies on another server too."""
         after = 0
-        while page := await self._context.ledger.primaries_listed_on(server, PAGE, after):
+        while page := await self._context.ledger.read(reading.primaries_listed_on, server, PAGE, after):
             after = page[-1].internal_id
             ids = [message.envelope.message_id for message in page if message.claim.is_chosen(server)]
-            await self._context.ledger.transition(ids, lambda _, claim: claims.no_longer_chosen(claim, server))
+            await self._context.ledger.commit(promises.transition, ids, lambda _, claim: claims.no_longer_chosen(claim, server))
         self._copy_repair.wake(0)
 
     async def fate_is_shared(self, server: ServerName) -> None:
         """The server may be lost together with this one, or with another that holds copies: place what it holds on another one too."""
         after, shared = 0, self._context.shared_fate(server)
-        while page := await self._context.ledger.primaries_listed_on(server, PAGE, after):
+        while page := await self._context.ledger.read(reading.primaries_listed_on, server, PAGE, after):
             after = page[-1].internal_id
             ids = [message.envelope.message_id for message in page if message.claim.is_chosen(server)]
-            await self._context.ledger.transition(ids, lambda _, claim: claims.fate_shared(claim, server, shared))
+            await self._context.ledger.commit(promises.transition, ids, lambda _, claim: claims.fate_shared(claim, server, shared))
         self._copy_repair.wake(0)
 
     async def run(self) -> None:
         """Review requested messages in pages. If another node must act first, repeat later: soon at first, then less often."""
         try:
-            self._waited_for |= set(await self._context.ledger.waited_for()) & self._context.peers.states.keys()
+            self._waited_for |= set(await self._context.ledger.read(reading.waited_for)) & self._context.peers.states.keys()
         except LedgerUnavailable as error:
             _log.warning("review.waits", reason=error.reason)  # waiting messages are checked again in time
         while True:
@@ -243,7 +244,7 @@ class ReviewService:
         context = self._context
         by_server: dict[ServerName, list[MessageId]] = defaultdict(list)
         older: list[MessageId] = []
-        messages = {message.envelope.message_id: message for message in await context.ledger.load_many(batch)}
+        messages = {message.envelope.message_id: message for message in await context.ledger.read(reading.load_many, batch)}
         for message_id in batch:
             message = messages.get(message_id)
             if message is None or not message.claim.is_primary:
@@ -274,7 +275,7 @@ class ReviewService:
                 for other in self._suspects.get(message_id, set()) - asked[message_id]:
                     asked[message_id].add(other)
                     by_server[other].append(message_id)
-        for message in await context.ledger.load_many(list(messages)):
+        for message in await context.ledger.read(reading.load_many, list(messages)):
             if message.claim.is_primary:
                 self._conclude(message, unreachable, is_settled=message.envelope.message_id not in unsettled)
             else:
@@ -400,7 +401,9 @@ class ReviewService:
         """Give the copies on this server the next numbers. The numbers were just committed for this server alone: a placement in progress
         at the same time has different ones."""
         me = self._context.me
-        raised = await self._context.ledger.transition(message_ids, lambda _, claim: claims.choosing_again(claim, me, server))
+        raised = await self._context.ledger.commit(
+            promises.transition, message_ids, lambda _, claim: claims.choosing_again(claim, me, server)
+        )
         numbers = {
             message_id: transition.after.number
             for message_id, transition in zip(message_ids, raised, strict=True)
@@ -411,13 +414,13 @@ class ReviewService:
     async def _ask_everybody(self, server: ServerName, gone: Mapping[MessageId, Claim]) -> None:
         """The copies on `server` are gone and its lease had ended: ask whether any other node has taken these over."""
         others = [other for other in self._context.peers.states if other != server]
-        loaded = await self._context.ledger.load_many(sorted(gone))
+        loaded = await self._context.ledger.read(reading.load_many, sorted(gone))
         expired = {message.envelope.message_id for message in loaded if self._is_expired(message)}
         for asked, patience in ((gone.keys() - expired, None), (gone.keys() & expired, self._span)):
             unclaimed, unanswered, unheard = await self._unclaimed(asked, others, patience)
             decide = partial(nobody_claims_more, gone, server, unheard)
             if not unanswered and unclaimed:
-                await self._context.ledger.transition(sorted(unclaimed), decide)
+                await self._context.ledger.commit(promises.transition, sorted(unclaimed), decide)
 
     async def _claim_again(self, message_ids: Sequence[MessageId]) -> set[ServerName]:
         """Rule *rolled back*: messages of an older copy of this database. Ask all nodes, and claim again the messages that none claims.
@@ -426,7 +429,9 @@ class ReviewService:
         me = self._context.me
         unclaimed, unanswered, unheard = await self._unclaimed(message_ids, self._context.peers.states, self._span)
         if not unanswered:
-            await self._context.ledger.transition(sorted(unclaimed), lambda _, claim: claims.claimed_again(claim, me, unheard))
+            await self._context.ledger.commit(
+                promises.transition, sorted(unclaimed), lambda _, claim: claims.claimed_again(claim, me, unheard)
+            )
         return unanswered
 
     async def _unclaimed(
@@ -460,7 +465,7 @@ class ReviewService:
         link = context.links.get(server)
         if link is None or self._failed_recently(server) or context.peers.is_forgotten(server):
             return None
-        messages = {message.envelope.message_id: message for message in await context.ledger.load_many(message_ids)}
+        messages = {message.envelope.message_id: message for message in await context.ledger.read(reading.load_many, message_ids)}
         messages = {message_id: message for message_id, message in messages.items() if message.claim.is_primary}
         if not messages:
             return {}

@@ -20,6 +20,7 @@ from shadowrelay.model.replies import LedgerUnavailable, PeerUnavailable, Reply
 from shadowrelay.ownership import rules
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.review import ReviewService
+from shadowrelay.store import promises, reading
 
 STARTS_AGAIN = Reply(451, "4.3.0", "The queue database of this server is an older copy; it starts again under a new id")
 OLDER_COPY = "the queue database of this node is an older copy"
@@ -29,7 +30,7 @@ _log = structlog.get_logger()
 
 
 class RolledBackService:
-    """`found` is set when the database turns out to be an older copy: the node must end, call `Ledger.record_renamed`, and start again."""
+    """`found` is set when the database turns out to be an older copy: the node must end, commit `database_renamed`, and start again."""
 
     def __init__(self, context: Context, review: ReviewService) -> None:
         self._context = context
@@ -103,7 +104,7 @@ class RolledBackService:
         while True:
             try:
                 if await self._ask_all(identity.older_until):
-                    await ledger.record_older_claims_over()
+                    await ledger.commit(promises.older_claims_over)
                     break
             except LedgerUnavailable as error:
                 _log.warning("database.asking_waits", reason=error.reason)
@@ -116,12 +117,12 @@ class RolledBackService:
         ledger, review = self._context.ledger, self._review
         is_complete, after = True, 0
         while after < until:
-            ids, read_until = await ledger.older_claims(after)
+            ids, read_until = await ledger.read(reading.older_claims, after)
             for message_id in ids:
                 review.request(message_id)
             while review.is_pending(ids):  # noqa: ASYNC110 - the end of a review has no event
                 await asyncio.sleep(LOOK_SECONDS)
-            if ids and (await ledger.older_claims(after))[0]:  # they wait for something
+            if ids and (await ledger.read(reading.older_claims, after))[0]:  # they wait for something
                 is_complete = False
             after = read_until
             self.asked_until = max(self.asked_until, after)

@@ -26,6 +26,7 @@ from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.protocol import tracking
 from shadowrelay.rules import delivery, dsn, safety_net_rules
 from shadowrelay.rules.safety_net_rules import Selection
+from shadowrelay.store import reading, resubmit_requests
 
 PAGE = 50  # messages looked at in a step
 UNFINISHED_MAX = 100  # resubmitted messages of one request that are not delivered yet: so many of them may be ahead of new mail in a queue
@@ -59,7 +60,7 @@ class SafetyNetService:
             raise RequestRefused(refusal)
         if (server := criteria.primary_server) and not await self._is_peer(server):
             raise RequestRefused(f"this node knows no other node {server}")
-        made = await self._context.ledger.record_request(criteria)
+        made = await self._context.ledger.commit(resubmit_requests.add, criteria)
         if made is None:
             raise RequestRefused("there are too many requests: remove some that are done")
         _log.info("resubmission.requested", request=made.number, **_named(criteria))
@@ -67,16 +68,16 @@ class SafetyNetService:
         return made
 
     async def _is_peer(self, server: ServerName) -> bool:
-        return server in self._context.peers or any(server == row.server for row in await self._context.ledger.peers())
+        return server in self._context.peers or any(server == row.server for row in self._context.ledger.peers.listed())
 
     async def requests(self) -> tuple[ResubmitRequest, ...]:
         """All of them, by number."""
-        return await self._context.ledger.resubmit_requests()
+        return await self._context.ledger.read(resubmit_requests.requests)
 
     async def change(self, number: int, *, is_enabled: bool) -> ResubmitRequest | None:
         """See `admin.api.AdminView.change_request`."""
         state = RequestState.PENDING if is_enabled else RequestState.DISABLED
-        changed = await self._context.ledger.change_request(number, state)
+        changed = await self._context.ledger.commit(resubmit_requests.change_state, number, state)
         if changed is None:
             present = await self._find(number)
             if present is None:
@@ -88,7 +89,7 @@ class SafetyNetService:
 
     async def remove(self, number: int) -> bool:
         """See `admin.api.AdminView.remove_request`."""
-        if not await self._context.ledger.remove_request(number):
+        if not await self._context.ledger.commit(resubmit_requests.remove, number):
             present = await self._find(number)
             if present is None:
                 return False
@@ -121,7 +122,7 @@ class SafetyNetService:
     async def _turn(self) -> float | None:
         """Work on the active requests once. Returns the seconds until the next turn; None: wait until a request is made."""
         context = self._context
-        active = [request for request in await context.ledger.resubmit_requests() if request.state.is_active][:AT_ONCE]
+        active = [request for request in await context.ledger.read(resubmit_requests.requests) if request.state.is_active][:AT_ONCE]
         if not active:
             return None
         if context.is_draining:
@@ -140,10 +141,10 @@ class SafetyNetService:
     async def _update_unfinished(self, request: ResubmitRequest) -> int:
         """Record which of its messages are redundant or finished by now. Returns how many are unfinished."""
         context = self._context
-        waiting = await context.ledger.unfinished_resubmitted(request.number)
+        waiting = await context.ledger.read(resubmit_requests.unfinished, request.number)
         if not waiting:
             return 0
-        found = await context.ledger.load_many([each.message_id for each in waiting])
+        found = await context.ledger.read(reading.load_many, [each.message_id for each in waiting])
         open_ones = {stored.envelope.message_id: stored for stored in found if stored.claim.role is Role.PRIMARY}
         finished = [each.message_id for each in waiting if each.message_id not in open_ones]
         redundant = [
@@ -152,14 +153,14 @@ class SafetyNetService:
             if each.message_id in open_ones and not each.is_redundant and self._is_redundant(open_ones[each.message_id])
         ]
         if finished or redundant:
-            await context.ledger.record_settled(request.number, redundant, finished)
+            await context.ledger.commit(resubmit_requests.settled, request.number, redundant, finished)
         return len(waiting) - len(finished)
 
     def _is_redundant(self, stored: StoredMessage) -> bool:
         return not stored.claim.missing_count or not self._context.is_enabled
 
     async def _finish(self, request: ResubmitRequest) -> None:
-        done = await self._context.ledger.change_request(request.number, RequestState.DONE)
+        done = await self._context.ledger.commit(resubmit_requests.change_state, request.number, RequestState.DONE)
         if done is not None:
             counts = {"resubmitted": done.resubmitted_count, "outside": done.outside_count, "missing": done.missing_count}
             _log.info("resubmission.done", request=done.number, examined=done.examined_count, **counts)
@@ -173,7 +174,9 @@ class SafetyNetService:
         context = self._context
         is_for_other = bool(request.criteria.primary_server)
         select = safety_net_rules.shadow_selection if is_for_other else safety_net_rules.selection
-        page = await context.ledger.delivered((request.examined_at, request.examined_id), PAGE, by_others=is_for_other)
+        page = await context.ledger.read(
+            resubmit_requests.delivered, (request.examined_at, request.examined_id), PAGE, by_others=is_for_other
+        )
         step = Progress(request.examined_at, request.examined_id)
         for stored in page:
             if room <= 0:
@@ -202,7 +205,9 @@ class SafetyNetService:
                 step = Progress(step.examined_at, step.examined_id)
                 room -= 1
         is_page_done = not page or (step.examined_at, step.examined_id) == (page[-1].delivered_at, page[-1].internal_id)
-        await context.ledger.record_progress(request.number, replace(step, is_examined=is_page_done and len(page) < PAGE))
+        await context.ledger.commit(
+            resubmit_requests.progressed, request.number, replace(step, is_examined=is_page_done and len(page) < PAGE)
+        )
         return is_page_done and room > 0
 
     async def _resubmit(self, request: ResubmitRequest, step: Progress, original: StoredMessage, selection: Selection) -> str:
@@ -231,7 +236,7 @@ class SafetyNetService:
         header = dsn.resubmission_header(me.server, message_id, original_id, number, now)
         content = await context.ledger.wrapped(content, header)
         message = NewMessage(envelope, claim, Origin.SAFETY_NET, now, delivery.remember_until(now, context.settings.transport))
-        made = await context.ledger.record_progress(number, step, message, content)
+        made = await context.ledger.commit(resubmit_requests.progressed, number, step, message, content)
         if made is None:
             return  # the request was disabled meanwhile, or the message is here already, perhaps as another node's copy
         context.tracking.write(tracking.resubmit_from_safety_net(me.server, made, at=now, request=number))

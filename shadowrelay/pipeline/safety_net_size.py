@@ -13,6 +13,7 @@ from shadowrelay.model.setting_texts import size_of
 from shadowrelay.pipeline.context import Context
 from shadowrelay.ports import Disk, Machine
 from shadowrelay.rules import back_pressure, safety_net_rules
+from shadowrelay.store import shedding, steps
 
 LOOK_SECONDS = 5.0
 
@@ -42,13 +43,13 @@ class SafetyNetSize:
         disk = self._disk()
         size_max = None if disk is None and limit.endswith("%") else size_of(limit, 0 if disk is None else disk.size)
         if disk is not None or size_max is not None:
-            used = await ledger.safety_net_octets()
+            used = await ledger.read(shedding.safety_net_octets)
             octets = safety_net_rules.excess(used, size_max, *self._free(disk))
             if octets:
-                count, dropped = await ledger.shed_safety_net(octets)
+                count, dropped = await steps.shed_safety_net(ledger, octets)
                 if count:
                     _log.warning("shedding.done", messages=count, octets=dropped, left=used - dropped, limit=limit)
-        since = await ledger.safety_net_complete_since()
+        since = await ledger.read(shedding.complete_since)
         held_since = context.now() - context.settings.transport.safety_net_hold_time
         context.safety_net_complete_since = since if since is not None and since > held_since else None
 

@@ -24,6 +24,7 @@ from shadowrelay.pipeline.peerbook import Turns
 from shadowrelay.pipeline.site_copies import missing_sites
 from shadowrelay.rules import placement
 from shadowrelay.rules.placement import Refused
+from shadowrelay.store import promises
 
 CONTENT_TOO_LARGE = 552
 
@@ -322,8 +323,8 @@ class Copier:
 
     async def _list(self, message_id: MessageId, party: PeerDatabase, unsent: tuple[ServerName, ...]) -> Claim:
         me = self._context.me
-        (transition,) = await self._context.ledger.transition(
-            [message_id], lambda _, claim: claims.placing(claims.not_sent(claim, unsent), me, party)
+        (transition,) = await self._context.ledger.commit(
+            promises.transition, [message_id], lambda _, claim: claims.placing(claims.not_sent(claim, unsent), me, party)
         )
         assert transition.after is not None
         self._context.attempts.changed(message_id)  # attempts that read the old list must not start with it

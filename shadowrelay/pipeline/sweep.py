@@ -11,6 +11,7 @@ from shadowrelay.pipeline.draining import DrainService
 from shadowrelay.pipeline.poison import SetAside
 from shadowrelay.pipeline.review import ReviewService
 from shadowrelay.protocol import tracking
+from shadowrelay.store import steps
 
 STEP = 200  # rows per transaction: acceptance waits for at most one
 LOOK_SECONDS = 60.0  # how late a changed duplicate_cleanup_interval may be noticed
@@ -55,7 +56,7 @@ class SweepService:
                 continue
             cleaned_at = clock.awake()
             try:
-                await self._context.ledger.forget_delivered(transport.duplicate_detection_window)
+                await steps.forget_delivered(self._context.ledger, transport.duplicate_detection_window)
             except LedgerUnavailable as error:
                 _log.warning("sweep.waits", reason=error.reason)
 
@@ -79,7 +80,7 @@ class SweepService:
         context = self._context
         now = context.now() - context.note_clock()
         while True:
-            expired = await context.ledger.expire(now, STEP)
+            expired = await steps.expire(context.ledger, now, STEP)
             for message in expired:
                 _log.warning("shadow.expired", message_id=message.envelope.message_id, primary=message.claim.primary)
                 context.tracking.write(tracking.expire(context.me.server, message, at=context.now()))
@@ -89,6 +90,6 @@ class SweepService:
     async def _forget_unasked(self) -> None:
         context = self._context
         unasked_since = context.now() - context.note_clock() - context.settings.transport.shadow_message_auto_discard_interval
-        forgotten = await context.ledger.forget_unasked(unasked_since)
+        forgotten = await steps.forget_unasked(context.ledger, unasked_since)
         if forgotten:
             _log.warning("notifications.unasked", count=forgotten)

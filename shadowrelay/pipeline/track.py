@@ -22,6 +22,7 @@ from shadowrelay.pipeline.copy_repair import CopyRepair
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.protocol import tracking
 from shadowrelay.rules import delivery
+from shadowrelay.store import promises, reading
 
 # 555 is the reply to an unknown parameter. The previous hop then delivers the message without TRACK at once, instead of waiting.
 NOT_LINKED = Reply(555, "5.5.4", "This server takes no XSHADOW=TRACK from you: send_xshadow is off here")
@@ -60,7 +61,7 @@ class TrackService:
         if not context.attempts.begin(message_id):  # it is here, and an attempt runs; or an earlier offer of it is still being accepted
             return None if await self._is_here(message_id) else LOCAL_ERROR
         try:
-            stored = await context.ledger.record_accepted(message, content, decided=True)
+            stored = await context.ledger.commit(promises.accepted, message, content, decided=True)
         except LedgerUnavailable as error:
             context.attempts.end(message_id)
             if await self._is_here(message_id):
@@ -89,4 +90,4 @@ class TrackService:
         return queued_as(message_id)
 
     async def _is_here(self, message_id: MessageId) -> bool:
-        return await self._context.ledger.load(message_id) is not None
+        return await self._context.ledger.read(reading.load, message_id) is not None

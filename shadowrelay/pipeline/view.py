@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 
 import structlog
 
@@ -11,6 +12,7 @@ from shadowrelay.model.drain_progress import DrainState, DrainView
 from shadowrelay.model.ids import NO_DATABASE, BoundaryName, MessageId, ServerName, SiteName
 from shadowrelay.model.message import Content
 from shadowrelay.model.queue import (
+    InForce,
     LoneMessages,
     MessagePage,
     NodeView,
@@ -46,6 +48,7 @@ from shadowrelay.rules import back_pressure
 from shadowrelay.rules.back_pressure import Level, Pressure
 from shadowrelay.rules.placement import apart, may_get_copies, new_mail, rule_of
 from shadowrelay.rules.router import is_smart_host
+from shadowrelay.store import lone_messages, promises, queues, reading, steps
 
 NOT_CONFIGURED = "it is no peer in the configuration"
 _NOTHING_TRIED = {
@@ -81,7 +84,7 @@ class View:
         copy_repair: CopyRepair,
         safety_net: SafetyNetService,
         started_at: datetime,
-        effective: Callable[[], dict[str, object]],
+        in_force: Callable[[], InForce],
         on_forgotten: Callable[[ServerName], None],
         seconds_until_takeover: Callable[[ShadowGroup], float],
     ) -> None:
@@ -91,7 +94,7 @@ class View:
         self._rolled_back = rolled_back
         self._drain = drain
         self._started_at = started_at
-        self._effective = effective
+        self._in_force = in_force
         self._deliver = deliver
         self._copy_repair = copy_repair
         self._safety_net = safety_net
@@ -104,7 +107,7 @@ class View:
 
     async def run(self) -> None:
         """Measure how fast the queues drain, forever."""
-        await self._velocities.run(self._context.ledger.depths)
+        await self._velocities.run(partial(self._context.ledger.read, queues.depths))
 
     async def clients(self, limit: int) -> Sequence[ClientView]:
         """See `admin.api.AdminView`."""
@@ -114,7 +117,7 @@ class View:
         """See `admin.api.AdminView`. A queue in Retry shows the result of its probes, which its messages do not have."""
         loaded = self._deliver.queues()
         velocity = self._velocities.of
-        takeovers = self._takeovers(await self._context.ledger.shadow_groups())
+        takeovers = self._takeovers(await self._context.ledger.read(reading.shadow_groups))
         return tuple(
             [
                 replace(
@@ -122,7 +125,7 @@ class View:
                     velocity=velocity(row.kind, _depth_name(row), row.count),
                     servers=self._deliver.servers(row.next_hop) if row.kind is QueueKind.DELIVERY else (),
                 )
-                for row in await self._context.ledger.queues()
+                for row in await self._context.ledger.read(queues.queues)
             ]
         )
 
@@ -195,7 +198,7 @@ class View:
         return found
 
     async def _record_queue_suspended(self, next_hop: str, suspension: Suspension | None, by: str) -> None:
-        if not await self._context.ledger.record_queue_suspended(next_hop, suspension):
+        if not await self._context.ledger.commit(promises.queue_suspended, next_hop, suspension):
             return
         if suspension is None:
             self._deliver.resume(next_hop)
@@ -225,37 +228,37 @@ class View:
 
     async def messages(self, queue: str, limit: int, after: int = 0, *, newest: bool = False) -> tuple[StoredMessage, ...]:
         """See `admin.api.AdminView`."""
-        return await self._context.ledger.messages(queue, limit, after, newest=newest)
+        return await self._context.ledger.read(queues.messages, queue, limit, after, newest=newest)
 
     async def filtered_messages(
         self, queue: str, expression: Expression, limit: int, after: int = 0, *, newest: bool = False
     ) -> MessagePage:
         """See `admin.api.AdminView`."""
         expiry = self._context.settings.transport.message_expiration_timeout
-        return await self._context.ledger.filtered(queue, expression, expiry, limit, after, newest=newest)
+        return await self._context.ledger.read(queues.filtered, queue, expression, expiry, limit, after, newest=newest)
 
     async def searched_messages(self, expression: Expression, limit: int, after: int = 0) -> MessagePage:
         """See `admin.api.AdminView`."""
         expiry = self._context.settings.transport.message_expiration_timeout
-        return await self._context.ledger.searched(expression, expiry, limit, after)
+        return await self._context.ledger.read(queues.searched, expression, expiry, limit, after)
 
     async def message(self, message_id: MessageId) -> StoredMessage | None:
         """See `admin.api.AdminView`."""
-        return await self._context.ledger.load(message_id)
+        return await self._context.ledger.read(reading.load, message_id)
 
     async def awaited(self, message_id: MessageId) -> tuple[MessageId, ...]:
         """See `admin.api.AdminView`."""
-        return await self._context.ledger.awaited(message_id)
+        return await self._context.ledger.read(reading.awaited, message_id)
 
     async def untold(self) -> Untold | None:
         """See `admin.api.AdminView`. For a moment, each message with a DSN is one."""
-        found = await self._context.ledger.untold()
+        found = await self._context.ledger.read(reading.untold)
         is_old = found is not None and self._context.now() - found.since > timedelta(seconds=self._context.heartbeat)
         return found if is_old else None
 
     async def events(self, message_id: MessageId) -> Sequence[TrackingEvent]:
         """See `admin.api.AdminView`."""
-        stored = await self._context.ledger.load(message_id)
+        stored = await self._context.ledger.read(reading.load, message_id)
         try:
             return await self._context.tracking.about(message_id, None if stored is None else stored.envelope.arrived_at)
         except OSError as error:
@@ -305,13 +308,13 @@ class View:
         """Configured peers of this boundary, in the file's order; then servers that are peers no more, but for which messages are
         held, or which may hold some of this node."""
         context = self._context
-        groups = await context.ledger.shadow_groups()
+        groups = await context.ledger.read(reading.shadow_groups)
         takeovers = self._takeovers(groups)
         held: dict[ServerName, int] = {}
         for group in groups:
             held[group.primary] = held.get(group.primary, 0) + group.count
-        held_by = await context.ledger.listed_counts()
-        discards = await context.ledger.discard_counts()
+        held_by = await context.ledger.read(reading.listed_counts)
+        discards = await context.ledger.read(reading.discard_counts)
         views = []
         for server, state in context.peers.states.items():
             left, takes = context.leases.server_left(server), context.peers.takes_copies(server)
@@ -342,7 +345,7 @@ class View:
                     discards_count=discards.get(server, 0),
                 )
             )
-        forgotten = {row.server: row.is_forgotten for row in await context.ledger.peers()}
+        forgotten = {row.server: row.is_forgotten for row in context.ledger.peers.listed()}
         for server in sorted({*held, *held_by} - context.peers.states.keys()):
             views.append(
                 PeerView(
@@ -378,8 +381,8 @@ class View:
                 f"{server} was heard {silence:.1f} s ago: only a peer whose queue is destroyed for good may be forgotten. "
                 f"Stop it first, or take it out of the configuration; --force forgets it all the same"
             )
-        is_known = server in context.peers or server in {row.server for row in await context.ledger.peers()}
-        if not is_known and not await context.ledger.primaries_listed_on(server, 1):
+        is_known = server in context.peers or server in {row.server for row in context.ledger.peers.listed()}
+        if not is_known and not await context.ledger.read(reading.primaries_listed_on, server, 1):
             return False  # nor was it removed from the configuration with copies on it
         await context.tasks.whole(self._record_forgotten(server), "forget")
         return True
@@ -389,9 +392,9 @@ class View:
         context = self._context
         context.peers.forget(server)
         try:
-            await context.ledger.record_forgotten(server)
+            await steps.forget_peer(context.ledger, server)
         except LedgerUnavailable:
-            recorded = {row.server for row in await context.ledger.peers() if row.is_forgotten}
+            recorded = {row.server for row in context.ledger.peers.listed() if row.is_forgotten}
             context.peers.forget(server, server in recorded)
             raise
         _log.warning("peer.forgotten", server=server)
@@ -414,7 +417,7 @@ class View:
             began=identity.began,
             position=context.ledger.position,
             former_database=identity.former,
-            settings=self._effective(),
+            in_force=self._in_force(),
             new_mail=self.new_mail(),
             safety_net_complete_since=context.safety_net_complete_since,
             untold=await self.untold(),
@@ -456,7 +459,9 @@ class View:
 
     async def lone_messages(self) -> LoneMessages:
         """See `admin.api.AdminView`."""
-        return await self._context.ledger.lone_messages([server for server in self._context.peers.states if self._is_heard(server)])
+        return await self._context.ledger.read(
+            lone_messages.lone_messages, [server for server in self._context.peers.states if self._is_heard(server)]
+        )
 
     def pressure(self) -> tuple[Pressure, BackPressure]:
         """See `admin.api.AdminView`."""
@@ -580,7 +585,7 @@ def _time_left(seconds: float | None) -> timedelta | None:
 
 
 def _depth_name(row: QueueRow) -> str:
-    """As `Ledger.depths` names it."""
+    """As `queues.depths` names it."""
     return f"{row.primary} {row.next_hop}" if row.is_of_forks else row.next_hop
 
 

@@ -9,6 +9,7 @@ it names a table or a list of tables; others belong to other programs.
 """
 
 import difflib
+import hashlib
 import json
 import os
 import re
@@ -40,15 +41,16 @@ from shadowrelay.rules import site_links
 from shadowrelay.settings import certificates, consistency, route_rules
 from shadowrelay.settings.example import example
 from shadowrelay.settings.line_numbers import Key, Lines
-from shadowrelay.settings.remainder import LISTS_OF_TABLES, Remainder, remainder
+from shadowrelay.settings.remainder import LISTS_OF_TABLES, PLACEHOLDER, Remainder, remainder
 from shadowrelay.settings.warnings import warnings
 
-__all__ = ["LoadedSettings", "ValueSource", "effective", "example", "load", "warnings"]
+__all__ = ["LoadedSettings", "ValueSource", "address_and_rights", "digest_of", "effective", "example", "load", "warnings"]
 
 AnySection = TypeVar("AnySection", bound=Section)
 Further = Callable[[Settings], Iterable[str]]
 
 PREFIX = "SHADOWRELAY_"  # of environment variables
+ASKED = ("server", "admin", "tls")  # tables with the address and the rights of a node
 FILE_BYTES_MAX = 1024 * 1024  # a configuration is a few kB; more is the wrong file
 _KEY = re.compile(r"[a-z_]+(\.[a-z_]+|\[\d+\])*")
 
@@ -72,6 +74,15 @@ class LoadedSettings:
     path: Path
     settings: Settings
     origins: Mapping[str, ValueSource]
+    digest: str = ""  # SHA-256 of the file
+
+
+class Mistakes(ConfigurationError):
+    """Of a configuration file. `left`: what the rest of it says, if that can be told."""
+
+    def __init__(self, text: str, left: Remainder | None) -> None:
+        super().__init__(text)
+        self.left = left
 
 
 def load(path: Path | str, environ: Mapping[str, str] | None = None, further: Further = _nothing) -> LoadedSettings:
@@ -98,12 +109,56 @@ def load(path: Path | str, environ: Mapping[str, str] | None = None, further: Fu
             if left.is_of_operator(key := _key_of(problem), problem):
                 problems.append(f"{locations.of(key)}: {problem}")
     if left is None or problems:
-        raise ConfigurationError("\n".join(problems))
+        raise Mistakes("\n".join(problems), None if left is None else Remainder(settings, left.taken_out))
     origins = {
         format_key(key): ValueSource.ENVIRONMENT if environment.variable_of(key) else ValueSource.FILE if is_set else ValueSource.DEFAULT
         for key, _, is_set in _leaves(left.settings)
     }
-    return LoadedSettings(path, settings, origins)
+    return LoadedSettings(path, settings, origins, file.digest)
+
+
+def digest_of(path: Path) -> str:
+    """Of a file as it is now, as `LoadedSettings` has it; "" if it cannot be read."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+def address_and_rights(path: Path) -> tuple[Settings, str]:
+    """What a command needs in order to ask the node of this file, which may run with an earlier state of it: mistakes elsewhere do not
+    matter.
+
+    Shapes: also the mistakes, "" if there are none. A peer with one is left out. Raises: ConfigurationError if the mistakes are in the way.
+    """
+    try:
+        return load(path).settings, ""
+    except Mistakes as exc:
+        mistakes: ConfigurationError = exc
+        left = exc.left
+    except ConfigurationError as exc:
+        if not isinstance(exc.__cause__, tomllib.TOMLDecodeError):
+            raise
+        mistakes = exc
+        try:
+            left = _legible(path)
+        except tomllib.TOMLDecodeError:
+            raise mistakes from None
+    if left is None or any(key[0] in ASKED or key == ("peers",) for key in left.taken_out):
+        raise mistakes
+    peers = tuple(peer for peer in left.settings.peers if peer.name != PLACEHOLDER)
+    return left.settings.model_copy(update={"peers": peers}), str(mistakes)
+
+
+def _legible(path: Path) -> Remainder | None:
+    """Of a file that is not TOML."""
+    file = LegibleFile(LayeredSettings, path.absolute())
+    values = LayeredSettings.values_of(Environment(os.environ, file.init_kwargs), file)
+    try:
+        left: Remainder | None = Remainder(Settings.model_validate(values), frozenset())
+    except ValidationError as exc:
+        left = remainder(values, exc.errors())
+    return left and Remainder(_with_absolute_paths(left.settings, path.absolute().parent), left.taken_out)
 
 
 def _problems_together(settings: Settings, further: Further, *, are_sites_whole: bool) -> Iterator[str]:
@@ -141,10 +196,34 @@ class File(TomlConfigSettingsSource):
     """The file, which must exist: the library ignores a missing one. `text` is what is in it."""
 
     text: str
+    digest: str
 
     def _read_files(self, files: Any, deep_merge: bool = False) -> dict[str, Any]:
-        self.text = files.read_bytes().decode().replace("\r\n", "\n")
-        return tomllib.loads(self.text)
+        octets = files.read_bytes()
+        self.digest = hashlib.sha256(octets).hexdigest()
+        self.text = octets.decode().replace("\r\n", "\n")
+        return self.parsed(self.text)
+
+    def parsed(self, text: str) -> dict[str, Any]:
+        """Raises: tomllib.TOMLDecodeError."""
+        return tomllib.loads(text)
+
+
+class LegibleFile(File):
+    """Its tables that are TOML; those in which a node's address and rights stand must be."""
+
+    def parsed(self, text: str) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for piece in re.split(r"(?m)^(?=[ \t]*\[)", text):
+            try:
+                found = tomllib.loads(piece)
+            except tomllib.TOMLDecodeError:
+                if re.match(rf"\s*\[\s*({'|'.join(ASKED)})\b", piece):
+                    raise
+                continue
+            for name, value in found.items():
+                values[name] = [*values.get(name, []), *value] if isinstance(value, list) else value
+        return values
 
 
 class Environment(EnvSettingsSource):

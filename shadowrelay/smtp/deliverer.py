@@ -92,7 +92,7 @@ class OutgoingMessage:
     may_end_data: Callable[[], bool]
     limits: Limits = Limits()
     reply_seconds: Callable[[], float] = lambda: inf
-    handling: Callable[[], AbstractContextManager[None]] = nullcontext  # see `ports.Ledger.handling`
+    handling: Callable[[], AbstractContextManager[None]] = nullcontext  # see `store.ledger.Ledger.handling`
     may_send_8bit: bool = False  # also to a server that does not offer 8BITMIME
 
     @property

@@ -1,8 +1,9 @@
 """Group commit: promises that wait at the same moment share one transaction and one sync. docs/architecture.md "On disk".
 
-A promise is one call of the ledger. Each succeeds or fails by itself. First all of a batch run together, without savepoints, which nearly
-always succeeds. If SQLite refuses something, all is rolled back and each runs again under a savepoint of its own. If that transaction fails
-too (a full disk also ends the savepoints), each runs in a transaction of its own.
+A `Promise` is a function that changes the database inside a transaction, with what the writer must know of it beforehand; `promises.py` has
+them. A `Call` is one call of it, which waits for its commit. Each succeeds or fails by itself. First all of a batch run together, without
+savepoints, which nearly always succeeds. If SQLite refuses something, all is rolled back and each runs again under a savepoint of its own.
+If that transaction fails too (a full disk also ends the savepoints), each runs in a transaction of its own.
 
 `Committer.prepare` uses the processor and `finish` waits for the disk; neither knows about threads or the event loop.
 `ThreadedWriter` prepares on the event loop and finishes on a thread of its own. `InlineWriter` does both at the call, for a
@@ -13,17 +14,21 @@ import asyncio
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol, cast
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from sqlalchemy import Connection, RootTransaction, exc
 
 from shadowrelay.model.ids import MessageId
+from shadowrelay.model.message import Content, ContentPlace
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, LOCAL_ERROR, STORE_UNAVAILABLE, LedgerUnavailable
 from shadowrelay.model.values import dataclass
 from shadowrelay.store import errors
+from shadowrelay.store.content import NO_PLACES, Handing
 from shadowrelay.store.work import UnitOfWork, flush, write_database_row
 from shadowrelay.store.writing import WriterConnection, WriterState
 
@@ -34,16 +39,67 @@ class NotOpen(Exception):
     """The database is not open. Opening may take long, so it is not done on the event loop."""
 
 
-@dataclass(slots=True)
-class Promise:
-    """One call of the ledger. `wants`: the messages whose rows it reads. Afterwards either `result` or `error` is set."""
+P = ParamSpec("P")
+T = TypeVar("T")
+Files = Sequence[tuple[Content, Handing]]
 
-    run: Callable[[UnitOfWork], Any]
+
+class Promise(Generic[P, T]):
+    """What the ledger can promise: `run` changes the database inside a transaction, whose commit is the promise.
+
+    `about`: makes of the first argument the id of the message whose row it reads; `wants`: of all arguments the ids, if several: one
+    question reads the rows of a whole batch. `handing`: what becomes of the file of the content that is among the arguments by
+    position, and was stored before; `files`: of all arguments such contents, where they are elsewhere. `is_kept`: whether the result says
+    that they are stored. `is_heavy`: it may take long or wait: not on the event loop's thread.
+    """
+
+    __slots__ = ("about", "files", "handing", "is_heavy", "is_kept", "name", "run", "wants")
+
+    def __init__(
+        self,
+        run: Callable[Concatenate[UnitOfWork, P], T],
+        *,
+        about: Callable[[Any], MessageId] | None = None,
+        wants: Callable[..., Sequence[MessageId]] | None = None,
+        handing: Handing | None = None,
+        files: Callable[..., Files] | None = None,
+        is_kept: Callable[[Any], bool] | None = None,
+        is_heavy: bool = False,
+    ) -> None:
+        self.run, self.about, self.wants, self.is_heavy = run, about, wants, is_heavy
+        self.handing, self.files, self.is_kept = handing, files, is_kept
+        self.name = run.__name__
+
+    def __call__(self, work: UnitOfWork, /, *arguments: P.args, **named: P.kwargs) -> T:
+        """As a part of another promise."""
+        return self.run(work, *arguments, **named)
+
+
+def promise(
+    *,
+    about: Callable[[Any], MessageId] | None = None,
+    wants: Callable[..., Sequence[MessageId]] | None = None,
+    handing: Handing | None = None,
+    files: Callable[..., Files] | None = None,
+    is_kept: Callable[[Any], bool] | None = None,
+    is_heavy: bool = False,
+) -> Callable[[Callable[Concatenate[UnitOfWork, P], T]], Promise[P, T]]:
+    """Makes a `Promise` of a function."""
+    return partial(Promise, about=about, wants=wants, handing=handing, files=files, is_kept=is_kept, is_heavy=is_heavy)
+
+
+@dataclass(slots=True)
+class Call:
+    """One call of a promise. `places`: where its files are stored. Afterwards either `result` or `error` is set."""
+
+    promise: Promise[..., Any]
+    arguments: tuple[Any, ...] = ()
+    named: Mapping[str, Any] = MappingProxyType({})
     wants: Sequence[MessageId] = ()
+    places: Mapping[Path, ContentPlace] = NO_PLACES
     result: Any = None
     error: BaseException | None = None
     waiter: Any = None
-    is_heavy: bool = False  # may take long or wait: not on the event loop's thread
 
 
 @dataclass(slots=True)
@@ -61,51 +117,51 @@ class Committer:
         self.connection = connection
         self.state = state
 
-    def commit(self, promises: Sequence[Promise]) -> None:
+    def commit(self, calls: Sequence[Call]) -> None:
         """Never raises: each promise has its result or its error afterwards. Waits for locks and for the disk."""
         try:
             self.connection.wait_for_locks(True)
-            prepared = self.prepare(promises)
+            prepared = self.prepare(calls)
         except Exception as error:
-            self._run_separately(promises, error)
+            self._run_separately(calls, error)
         else:
             if prepared is not None:
-                self.finish(promises, prepared)
+                self.finish(calls, prepared)
 
-    def try_prepare(self, promises: Sequence[Promise]) -> Prepared | None:
+    def try_prepare(self, calls: Sequence[Call]) -> Prepared | None:
         """`prepare` without waiting for locks. Raises: any error; the caller then calls `commit_after`, which starts over."""
         if not self.connection.is_open:
             raise NotOpen
         self.connection.wait_for_locks(False)
-        return self.prepare(promises)
+        return self.prepare(calls)
 
-    def commit_after(self, failure: BaseException, promises: Sequence[Promise]) -> None:
+    def commit_after(self, failure: BaseException, calls: Sequence[Call]) -> None:
         """`commit` after a `try_prepare` that raised. Never raises."""
         if isinstance(failure, NotOpen) or errors.sqlite_code(failure) == sqlite3.SQLITE_BUSY:
             self._after_failure(failure)
-            self.commit(promises)
+            self.commit(calls)
         else:
-            self._run_separately(promises, failure)
+            self._run_separately(calls, failure)
 
-    def finish(self, promises: Sequence[Promise], prepared: Prepared) -> None:
+    def finish(self, calls: Sequence[Call], prepared: Prepared) -> None:
         """Bring a prepared transaction to the disk. Never raises, like `commit`."""
         try:
             self._to_disk(prepared)
         except Exception as error:
-            self._run_separately(promises, error)
+            self._run_separately(calls, error)
 
-    def _run_separately(self, promises: Sequence[Promise], error: BaseException) -> None:
+    def _run_separately(self, calls: Sequence[Call], error: BaseException) -> None:
         """The promises failed together: run each by itself."""
         failure = self._after_failure(error)
-        if len(promises) == 1:
-            promises[0].error = failure
+        if len(calls) == 1:
+            calls[0].error = failure
             return
         try:
-            self._under_savepoints(promises)
+            self._under_savepoints(calls)
             return
         except Exception as error:
             self._after_failure(error)
-        self._one_by_one(promises)
+        self._one_by_one(calls)
 
     def _after_failure(self, error: BaseException) -> BaseException:
         self.state.contents.forget_waiting()
@@ -115,7 +171,7 @@ class Committer:
         self.connection.end_transaction()
         return errors.unavailable(error) if errors.is_of_the_store(error) else error
 
-    def prepare(self, promises: Sequence[Promise]) -> Prepared | None:
+    def prepare(self, calls: Sequence[Call]) -> Prepared | None:
         """Run the promises and write all their changes except the content. None if nothing has to reach the disk.
 
         Raises: any error. Everything is rolled back then; the caller has to check the connection by `end_transaction`.
@@ -123,10 +179,10 @@ class Committer:
         transaction = self.connection.get().begin()
         work = UnitOfWork(self.connection, self.state)
         try:
-            if wanted := [message_id for promise in promises for message_id in promise.wants]:
+            if wanted := [message_id for call in calls for message_id in call.wants]:
                 work.preload(wanted)
-            for promise in promises:
-                self._run(promise, work)
+            for call in calls:
+                self._run(call, work)
             if work.changes_count:
                 flush(work)
                 write_database_row(work, self.state.position + 1)
@@ -163,24 +219,25 @@ class Committer:
             transaction.rollback()
 
     @staticmethod
-    def _run(promise: Promise, work: UnitOfWork) -> None:
+    def _run(call: Call, work: UnitOfWork) -> None:
         changes_count = work.changes_count
         try:
-            promise.result, promise.error = promise.run(work), None
+            work.places = call.places
+            call.result, call.error = call.promise.run(work, *call.arguments, **call.named), None
         except Exception as error:
             if errors.is_of_the_store(error) or work.changes_count != changes_count:
                 raise  # its changes may be incomplete
-            promise.error = error
+            call.error = error
 
-    def _under_savepoints(self, promises: Sequence[Promise]) -> None:
+    def _under_savepoints(self, calls: Sequence[Call]) -> None:
         connection = self.connection.get()
         works: list[UnitOfWork] = []
         last: UnitOfWork | None = None
         with connection.begin() as transaction:
             try:
-                for promise in promises:
+                for call in calls:
                     last = UnitOfWork(self.connection, self.state)
-                    if self._run_alone(promise, last, connection):
+                    if self._run_alone(call, last, connection):
                         works.append(last)
                 if last is None or not works:
                     transaction.rollback()
@@ -192,38 +249,39 @@ class Committer:
                 raise
         self._committed(works)
 
-    def _run_alone(self, promise: Promise, work: UnitOfWork, connection: Connection) -> bool:
+    def _run_alone(self, call: Call, work: UnitOfWork, connection: Connection) -> bool:
         savepoint = connection.begin_nested()
         try:
-            work.preload(promise.wants)
-            promise.result, promise.error = promise.run(work), None
+            work.preload(call.wants)
+            work.places = call.places
+            call.result, call.error = call.promise.run(work, *call.arguments, **call.named), None
             flush(work)
             self.state.contents.sync()
             savepoint.commit()
         except Exception as error:
-            promise.error = errors.unavailable(error) if errors.is_of_the_store(error) else error
+            call.error = errors.unavailable(error) if errors.is_of_the_store(error) else error
             self.state.contents.forget_waiting()
             self._rolled_back([work])
             savepoint.rollback()
             return False
         return True
 
-    def _one_by_one(self, promises: Sequence[Promise]) -> None:
+    def _one_by_one(self, calls: Sequence[Call]) -> None:
         failures_count, failure = 0, None
-        for promise in promises:
+        for call in calls:
             if failures_count >= FAILURES_IN_A_ROW_MAX:
                 reply, reason = LOCAL_ERROR, f"not tried: {failure}"
                 if isinstance(failure, LedgerUnavailable):
                     reply, reason = failure.reply, failure.reason
-                promise.error = LedgerUnavailable(reply, reason)  # an instance for each: an exception object is raised once
+                call.error = LedgerUnavailable(reply, reason)  # an instance for each: an exception object is raised once
                 continue
             try:
-                prepared = self.prepare((promise,))
+                prepared = self.prepare((call,))
                 if prepared is not None:
                     self._to_disk(prepared)
                 failures_count, failure = 0, None
             except Exception as error:
-                failure = promise.error = self._after_failure(error)
+                failure = call.error = self._after_failure(error)
                 failures_count += 1
 
     def _rolled_back(self, works: Sequence[UnitOfWork]) -> None:
@@ -258,15 +316,14 @@ BATCH_MAX = 64  # promises in one transaction: a few milliseconds of the event l
 LIGHT_ROWS_MAX = 400  # an XQDISCARD at its largest; a promise that wants more rows is heavy
 WAITING_MAX = 50_000  # promises; sessions are bounded long before
 
-Run = Callable[[UnitOfWork], Any]
+
+_NOTHING: Promise[[], None] = Promise(lambda _: None)
 
 
 class Writer(Protocol):
-    """Takes promises in the order of the calls."""
+    """Takes calls in their order."""
 
-    def submit(self, run: Run, wants: Sequence[MessageId] = (), *, is_heavy: bool = False) -> "asyncio.Future[Any]":
-        """`is_heavy`: may take long, so not on the event loop's thread."""
-        ...
+    def submit(self, call: Call) -> "asyncio.Future[Any]": ...
 
     @property
     def waiting_count(self) -> int:
@@ -290,10 +347,10 @@ class ThreadedWriter:
         self._closing = closing
         self._loop = asyncio.get_running_loop()
         self._committer: Committer | None = None
-        self._waiting: list[Promise] = []
-        self._calls: list[tuple[Promise, Callable[[], None]]] = []
+        self._waiting: list[Call] = []
+        self._calls: list[tuple[Call, Callable[[], None]]] = []
         self._is_busy = False  # the thread has the connection, or `_begin` will be called
-        self._jobs: queue.SimpleQueue[tuple[Sequence[Promise], Callable[[], None]] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[tuple[Sequence[Call], Callable[[], None]] | None] = queue.SimpleQueue()
         self._is_closed = False
         self.after_commit: Callable[[], None] | None = None  # on the loop
         self._ended: asyncio.Future[None] = self._loop.create_future()
@@ -307,13 +364,14 @@ class ThreadedWriter:
         self._committer = await asyncio.shield(self._opened)
         return self._committer
 
-    def submit(self, run: Run, wants: Sequence[MessageId] = (), *, is_heavy: bool = False) -> "asyncio.Future[Any]":
+    def submit(self, call: Call) -> "asyncio.Future[Any]":
         future: asyncio.Future[Any] = self._loop.create_future()
         if self._is_closed or len(self._waiting) >= WAITING_MAX:
             reply, reason = (STORE_UNAVAILABLE, "closed") if self._is_closed else (INSUFFICIENT_RESOURCES, "too many promises wait")
             future.set_exception(LedgerUnavailable(reply, reason))
             return future
-        self._waiting.append(Promise(run, wants, waiter=future, is_heavy=is_heavy or len(wants) > LIGHT_ROWS_MAX))
+        call.waiter = future
+        self._waiting.append(call)
         if not self._is_busy:
             self._is_busy = True
             self._loop.call_soon(self._begin)  # together with other promises of this iteration of the loop
@@ -325,17 +383,17 @@ class ThreadedWriter:
 
     def between(self, call: Callable[[Committer], Any]) -> "asyncio.Future[Any]":
         """Run `call` on the writer's thread, between two transactions and before the waiting promises."""
-        promise = Promise(lambda _: None, waiter=self._loop.create_future())
+        between = Call(_NOTHING, waiter=self._loop.create_future())
 
         def run() -> None:
             assert self._committer is not None
-            promise.result = call(self._committer)
+            between.result = call(self._committer)
 
-        self._calls.append((promise, run))
+        self._calls.append((between, run))
         if not self._is_busy and not self._is_closed:
             self._is_busy = True
             self._loop.call_soon(self._begin)
-        return cast("asyncio.Future[Any]", promise.waiter)
+        return cast("asyncio.Future[Any]", between.waiter)
 
     async def close(self) -> None:
         """Promises that were submitted before are still done."""
@@ -349,8 +407,8 @@ class ThreadedWriter:
     def _begin(self) -> None:
         """On the loop: the next transaction, if anything waits."""
         if self._calls:
-            promise, run = self._calls.pop(0)
-            self._jobs.put(((promise,), run))
+            between, run = self._calls.pop(0)
+            self._jobs.put(((between,), run))
             return
         if not self._waiting:
             self._is_busy = False
@@ -360,7 +418,7 @@ class ThreadedWriter:
         batch, self._waiting = self._waiting[:BATCH_MAX], self._waiting[BATCH_MAX:]
         committer = self._committer
         assert committer is not None
-        if [promise for promise in batch if promise.is_heavy]:
+        if [call for call in batch if call.promise.is_heavy or len(call.wants) > LIGHT_ROWS_MAX]:
             self._jobs.put((batch, partial(committer.commit, batch)))
             return
         try:
@@ -375,7 +433,7 @@ class ThreadedWriter:
         else:
             self._jobs.put((batch, partial(committer.finish, batch, prepared)))
 
-    def _finished(self, batch: Sequence[Promise]) -> None:
+    def _finished(self, batch: Sequence[Call]) -> None:
         """On the loop. Waiters continue first, so that their next promises are in the next transaction."""
         settle(batch)
         if len(batch) < COMMIT_SIBLINGS or self._is_closed:
@@ -400,8 +458,8 @@ class ThreadedWriter:
                 run()
             except BaseException as error:
                 # A bug must not end the thread that all promises depend on.
-                for promise in batch:
-                    promise.error = LedgerUnavailable(LOCAL_ERROR, repr(error))
+                for call in batch:
+                    call.error = LedgerUnavailable(LOCAL_ERROR, repr(error))
             self._call(self._finished, batch)
         self._closing(committer)
         self._call(_resolve, self._ended, None)
@@ -421,14 +479,14 @@ class InlineWriter:
         self._closing = closing
         self._is_closed = False
 
-    def submit(self, run: Run, wants: Sequence[MessageId] = (), *, is_heavy: bool = False) -> "asyncio.Future[Any]":
+    def submit(self, call: Call) -> "asyncio.Future[Any]":
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self._is_closed:
             future.set_exception(LedgerUnavailable(STORE_UNAVAILABLE, "closed"))
             return future
-        promise = Promise(run, wants, waiter=future)
-        self._committer.commit((promise,))
-        settle((promise,))
+        call.waiter = future
+        self._committer.commit((call,))
+        settle((call,))
         return future
 
     async def close(self) -> None:
@@ -442,18 +500,18 @@ class InlineWriter:
         self._committer.connection.close()
 
 
-def settle(promises: Sequence[Promise]) -> None:
+def settle(calls: Sequence[Call]) -> None:
     """On the loop: pass results and errors to the waiters that are not cancelled."""
-    for promise in promises:
-        future = promise.waiter
+    for call in calls:
+        future = call.waiter
         if future.done():
             continue
-        if isinstance(promise.error, StopIteration):
+        if isinstance(call.error, StopIteration):
             future.set_exception(RuntimeError("decide raised StopIteration"))  # a future cannot hold StopIteration
-        elif promise.error is not None:
-            future.set_exception(promise.error)
+        elif call.error is not None:
+            future.set_exception(call.error)
         else:
-            future.set_result(promise.result)
+            future.set_result(call.result)
 
 
 def _resolve(future: "asyncio.Future[Any]", result: Any) -> None:

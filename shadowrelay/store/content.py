@@ -33,15 +33,17 @@ import io
 import os
 import shutil
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime, timedelta
+from enum import Enum, auto
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from threading import Lock
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from shadowrelay.model.ids import MessageId
@@ -356,7 +358,15 @@ def sync_directory(directory: Path) -> None:
 
 Answer = TypeVar("Answer")
 FILE_THREADS_COUNT = 2
-Places = list[ContentPlace | None]
+NO_PLACES: Mapping[Path, ContentPlace] = MappingProxyType({})
+
+
+class Handing(Enum):
+    """What becomes of a file that comes with a promise, once that is over."""
+
+    GIVEN = auto()  # it goes if it was stored, and else is still the caller's
+    TAKEN = auto()  # it goes in any case
+    LENT = auto()  # it has an owner already, and gets a second name
 
 
 class LargeContents:
@@ -369,55 +379,51 @@ class LargeContents:
         self._number = incarnation << 32
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    async def promise(
+    async def stored_before(
         self,
-        contents: Sequence[Content],
-        run: Callable[[Places], Awaitable[Any]],
-        is_kept: Callable[[Any], bool],
-        stays: Content | None = None,
-    ) -> Any:
-        """First the files, then what `run` promises with their places. In a task: cancelling the waiter stops nothing. `stays`: one of
-        them whose file has an owner already, and gets a second name.
+        files: Sequence[tuple[Content, Handing]],
+        promised: Callable[[Mapping[Path, ContentPlace]], Awaitable[Answer]],
+        is_kept: Callable[[Answer], bool] | None,
+    ) -> Answer:
+        """First the files, then what is promised, with their places. In a task: cancelling the waiter stops nothing.
 
-        Raises: LedgerUnavailable; what `run` raises. The file is then still the caller's.
+        Raises: LedgerUnavailable; what `promised` raises. Nothing was stored then.
         """
         if self._is_inline:
-            return await self._keep(contents, run, is_kept, stays)
-        task = asyncio.create_task(self._keep(contents, run, is_kept, stays))
+            return await self._store(files, promised, is_kept)
+        task = asyncio.create_task(self._store(files, promised, is_kept))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return await asyncio.shield(task)
 
-    async def _keep(
+    async def _store(
         self,
-        contents: Sequence[Content],
-        run: Callable[[Places], Awaitable[Any]],
-        is_kept: Callable[[Any], bool],
-        stays: Content | None,
-    ) -> Any:
-        places: Places = []
-        was_kept = False
+        files: Sequence[tuple[Content, Handing]],
+        promised: Callable[[Mapping[Path, ContentPlace]], Awaitable[Answer]],
+        is_kept: Callable[[Answer], bool] | None,
+    ) -> Answer:
+        places: dict[Path, ContentPlace] = {}
+        was_kept = was_cancelled = False
         try:
-            for content in contents:
-                place = None
-                if content.path is not None:
-                    self._number += 1
-                    place = await self.on_file_thread(partial(self._contents.keep_large, content, self._number))
-                places.append(place)
-            result = await run(places)
-            was_kept = is_kept(result)
+            for content, _ in files:
+                assert content.path is not None
+                self._number += 1
+                places[content.path] = await self.on_file_thread(partial(self._contents.keep_large, content, self._number))
+            result = await promised(places)
+            was_kept = is_kept is None or is_kept(result)
         except OSError as error:
             raise errors.unavailable(error) from error
+        except asyncio.CancelledError:
+            was_cancelled = True
+            raise
         finally:
-            for place, content in zip(places, contents, strict=False):
-                if place is None or content.path is None:
-                    continue
+            for content, handing in files:
+                assert content.path is not None
                 with contextlib.suppress(OSError):  # else an orphan, for the next opening
-                    if was_kept:
-                        if content is not stays:
-                            content.path.unlink(missing_ok=True)
-                    else:
-                        self._contents.unlink_large(place.offset)
+                    if not was_kept and content.path in places:
+                        self._contents.unlink_large(places[content.path].offset)
+                    if (was_kept and handing is Handing.GIVEN) or (handing is Handing.TAKEN and not was_cancelled):
+                        content.path.unlink(missing_ok=True)
         return result
 
     async def on_file_thread(self, call: Callable[[], Answer]) -> Answer:
@@ -512,7 +518,7 @@ class WorkingFile:
         self.handling: Callable[[MessageId], Handling] = partial(Handling, self)
         self.slots: dict[MessageId, int] = {}
         self.free = list(range(SLOTS_COUNT_MAX, 0, -1))
-        self.survived: set[MessageId] = set()
+        self.survived: set[MessageId] = set()  # handled, and not forgotten by `promises.attempt` yet
 
     def open(self) -> Deaths:
         """The marks that the last process left. They stay until `begin`."""
@@ -538,13 +544,6 @@ class WorkingFile:
 
     def _header(self, state: bytes) -> bytes:
         return self._boot.ljust(SLOT_BYTES - len(state), b"\0") + state
-
-    def has_survived(self, message_id: MessageId) -> bool:
-        """Whether its content was handled since this was last asked."""
-        if message_id not in self.survived:
-            return False
-        self.survived.discard(message_id)
-        return True
 
     def write(self, slot: int, data: bytes) -> None:
         """Raises nothing: the mark is a help, not a promise."""

@@ -7,12 +7,11 @@ A message in Safety Net counts under the minute of its `keep_until`, until that 
 sum begins at a later minute. The key stays until the last of its rows is deleted.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Integer, Select, Text, bindparam, cast, func, select, union_all
 
-from shadowrelay.model.ids import ServerName
 from shadowrelay.model.ownership import Role
 from shadowrelay.store import tables
 from shadowrelay.store.dialect import compiled, constant
@@ -91,22 +90,3 @@ def discards(connection: Connection, asker: str, databases: Iterable[str]) -> in
     """Notifications for this asker, in any of these databases."""
     counts = (connection.scalar(SELECT_ONE, {"kind": DISCARD, "name": f"{asker} {database}"}) for database in databases)
     return sum(int(count or 0) for count in counts)
-
-
-def discards_by_asker(connection: Connection) -> dict[ServerName, int]:
-    """Notifications that each asker has not fetched yet, of all its databases."""
-    found: dict[ServerName, int] = {}
-    for name, _, count, _ in of_kind(connection, DISCARD):
-        asker = ServerName(name.partition(" ")[0])
-        found[asker] = found.get(asker, 0) + count
-    return found
-
-
-def submission(connection: Connection) -> int:
-    """Messages in Submission."""
-    return max(int(connection.scalar(SELECT_ONE, {"kind": SUBMISSION, "name": ""}) or 0), 0)
-
-
-def listed(connection: Connection) -> Mapping[ServerName, int]:
-    """Unfinished primary messages by the server that may hold a copy."""
-    return {ServerName(name): count for name, _, count, _ in of_kind(connection, LISTED)}

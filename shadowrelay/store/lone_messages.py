@@ -6,12 +6,14 @@ Only indexes are read: what is not placed, and what is listed on servers that do
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import Connection, Select, exists, func, or_, select
+from sqlalchemy import Select, exists, func, or_, select
 
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.queue import LoneMessages
-from shadowrelay.store import counters, tables
+from shadowrelay.store import tables
 from shadowrelay.store.dialect import CrossJoin, constant, through
+from shadowrelay.store.readers import Reader
+from shadowrelay.store.reading import listed_counts
 
 COUNTED_MAX = 100_000  # a tenth of a second
 
@@ -36,13 +38,13 @@ def listed_alone(lost: ServerName, others: Collection[ServerName]) -> Select[Any
     return found.where(_M.role == "primary", _M.is_placed == 1, ~_is_on(others))
 
 
-def lone_messages(connection: Connection, living: Collection[ServerName]) -> LoneMessages:
-    """`living`: peers that are heard now."""
+def lone_messages(reader: Reader, living: Collection[ServerName]) -> LoneMessages:
+    """How many unfinished primary messages lack copies; `living`: the peers that are heard now."""
 
     def count(statement: Select[Any]) -> int:
-        return int(connection.scalar(select(func.count()).select_from(statement.limit(COUNTED_MAX).subquery())) or 0)
+        return int(reader.connection.scalar(select(func.count()).select_from(statement.limit(COUNTED_MAX).subquery())) or 0)
 
-    lost = sorted(counters.listed(connection).keys() - set(living))
+    lost = sorted(listed_counts(reader).keys() - set(living))
     alone = count(unplaced_alone(living))
     for number, server in enumerate(lost):  # what is on several of them counts at the first
         alone += count(listed_alone(server, [*living, *lost[:number]]))

@@ -10,7 +10,6 @@ import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -21,7 +20,7 @@ from shadowrelay.model.peers import Seen
 from shadowrelay.model.queue import Beginning, DatabaseIdentity, PeerRow, Suspension
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, UNUSABLE, ConfigurationError, LedgerUnavailable
 from shadowrelay.store import content, counters, errors, promises, rows, tables, versions
-from shadowrelay.store.commit import Committer, Promise
+from shadowrelay.store.commit import Call, Committer
 from shadowrelay.store.content import ContentStore, WorkingFile
 from shadowrelay.store.dialect import condition_of, through
 from shadowrelay.store.writing import KnownPeers, MayBeDelivered, WriterConnection, WriterState
@@ -234,6 +233,8 @@ def _open_incarnation(opening: StoreFiles, connection: Connection) -> WriterStat
         shadow_keep_microseconds=opening.shadow_keep_time // timedelta(microseconds=1),
         draining_since=draining_since,
         may_be_delivered=_may_be_delivered(connection, opening.now()),
+        server=opening.server,
+        survived=opening.working.survived,
     )
     for number, primary in connection.execute(select(tables.SHADOW_QUEUE)).fetchall():
         state.shadow_queues[ServerName(primary)] = number
@@ -303,10 +304,10 @@ def _count_deaths(opening: StoreFiles, committer: Committer) -> None:
     ids = deaths.message_ids
     for start in range(0, 0 if deaths.excuse else len(ids), DEATHS_PER_STEP):
         part: tuple[MessageId, ...] = ids[start : start + DEATHS_PER_STEP]
-        promise = Promise(partial(promises.died, message_ids=part), part)
-        committer.commit((promise,))
-        if promise.error is not None:
-            raise promise.error
+        call = Call(promises.died, (part,), wants=part)
+        committer.commit((call,))
+        if call.error is not None:
+            raise call.error
     if ids:
         count = f"{len(ids)} message{'' if len(ids) == 1 else 's'}"
         note = f"not suspected, because {deaths.excuse}" if deaths.excuse else "suspected, and counted as a death of each"

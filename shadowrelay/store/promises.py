@@ -1,6 +1,7 @@
-"""The transactions of the ledger, as functions on a `UnitOfWork`: messages, peers, and the removal of expired rows. docs/design.md 3, 9.
+"""What the ledger promises, as functions on a `UnitOfWork`: messages, peers, and the removal of expired rows. docs/design.md 3, 9.
 
-A *promise* is one write call of the ledger; `commit.py` runs several in one transaction. They run inside the transaction, on the event
+`ledger.commit(promises.verdict, message_id, decide)` returns after the commit that contains it is synced, and raises `LedgerUnavailable`
+(nothing was stored) or what the function raised. `commit.py` runs several in one transaction. They run inside the transaction, on the event
 loop's thread or, if that takes long or failed there, on the writer's. Each decides everything first and changes the `UnitOfWork`
 afterwards, so that a `decide` that raises leaves nothing behind. The memory of `KnownPeers` changes after the commit.
 
@@ -12,23 +13,28 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
+from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, TypeVar
+from uuid import uuid4
 
 from sqlalchemy import ColumnElement, Select, and_, bindparam, delete, func, select, tuple_, update
 
 from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, DatabaseId, MessageId, ServerName, SiteName
 from shadowrelay.model.message import Content, ContentPlace, Ordinals
-from shadowrelay.model.ownership import Claim, DiscardEvent, DiscardStatus, Notification, Role, Transition
+from shadowrelay.model.ownership import Claim, Decide, DiscardEvent, DiscardStatus, Notification, Role, Transition
 from shadowrelay.model.peers import PeerIdentity, Seen
 from shadowrelay.model.queue import SUSPENDED, AttemptRecord, ForkRetry, GeneratedMessage, NewMessage, PeerRow, StoredMessage, Suspension
 from shadowrelay.model.replies import LOCAL_ERROR, LedgerUnavailable, RequestRefused
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.ownership.claims import expired, generated_claim
 from shadowrelay.ownership.rules import Outcome, without_server
-from shadowrelay.ports import Decide
 from shadowrelay.rules.delivery import LadderStep
 from shadowrelay.store import counters, reading, rows, tables
+from shadowrelay.store.commit import promise
+from shadowrelay.store.content import Handing
 from shadowrelay.store.dialect import compiled, constant, through, upsert
+from shadowrelay.store.readers import Reader
 from shadowrelay.store.rows import LARGE, NEEDS_CONTENT, Row
 from shadowrelay.store.work import UnitOfWork, write_retries
 
@@ -63,15 +69,20 @@ SELECT_REACHED = compiled(select(_D.message_id, _D.status, _D.asker_database).wh
 DELETE_REACHED = compiled(delete(tables.DISCARD).where(_REACHED))
 UPSERT_SUSPENDED = upsert(tables.SUSPENDED_QUEUE, lambda new: {"suspended_at": new.suspended_at, "suspended_by": new.suspended_by})
 SUSPENDED_QUEUES_MAX = 10_000
-Placed = tuple[Content, ContentPlace | None]
-"""A content and, where it is a file, its place already."""
+NO_KEYS: Mapping[MessageId, Mapping[int, bytes]] = MappingProxyType({})
 
 
-def accepted(work: UnitOfWork, message: NewMessage, placed: Placed, decided: bool) -> StoredMessage:
+def _of_messages(message_ids: Sequence[MessageId], *_: object, **__: object) -> Sequence[MessageId]:
+    return message_ids
+
+
+@promise(handing=Handing.GIVEN)
+def accepted(work: UnitOfWork, message: NewMessage, content: Content, *, decided: bool) -> StoredMessage:
+    """A new primary message; `message.claim.copies` names the first server. `decided` False: the verdict follows. A file of `content` is
+    handed over by the call. The commit goes on while the caller does something else."""
     if work.rows.get(message.envelope.message_id) is not None:
         raise LedgerUnavailable(LOCAL_ERROR, f"{message.envelope.message_id} is there already")
-    content, place = placed
-    row = work.insert(message, work.store_content(content, place), is_decided=decided)
+    row = work.insert(message, work.store_content(content), is_decided=decided)
     if row.place is not None and content.data is not None:
         work.after_commit.append(partial(work.state.contents.recent.put, row.place, content.data))
     return StoredMessage(
@@ -80,8 +91,17 @@ def accepted(work: UnitOfWork, message: NewMessage, placed: Placed, decided: boo
     )  # fmt: skip
 
 
-def hold(work: UnitOfWork, message: NewMessage, placed: Placed, decide: Decide) -> Transition:
-    """Store the copy if `decide` makes a shadow claim of it (`is_kept`)."""
+def stores_copy(transition: Transition) -> bool:
+    """Whether `hold` stores the content that came with it."""
+    after = transition.after
+    return after is not None and after.role is Role.SHADOW and after != transition.before
+
+
+@promise(about=attrgetter("envelope.message_id"), handing=Handing.GIVEN, is_kept=stores_copy)
+def hold(work: UnitOfWork, message: NewMessage, content: Content, decide: Decide) -> Transition:
+    """A shadow copy. `decide` receives the current claim. If `after` is a shadow claim other than `before`, the message is inserted or
+    replaced, with this envelope and content. Else a change is applied to the message that is here, and the content is dropped; `answer` is
+    set if the copy is superseded."""
     message_id = message.envelope.message_id
     row = work.row(message_id)
     before = None if row is None else row.claim
@@ -91,35 +111,35 @@ def hold(work: UnitOfWork, message: NewMessage, placed: Placed, decide: Decide) 
             work.delete(row)  # a copy placed anew brings its envelope and content with it
         assert transition.after is not None
         fresh = NewMessage(message.envelope, transition.after, message.origin, None, message.keep_until)
-        work.insert(fresh, work.store_content(*placed), is_decided=True)
+        work.insert(fresh, work.store_content(content), is_decided=True)
     elif transition.changed:
         work.apply(message_id, transition)
     work.tell(message_id, transition)
     return transition
 
 
-def stores_copy(transition: Transition) -> bool:
-    """Whether `record_hold` stores the content that came with it."""
-    after = transition.after
-    return after is not None and after.role is Role.SHADOW and after != transition.before
-
-
-def transition_of(work: UnitOfWork, message_ids: Sequence[MessageId], decide: Decide) -> tuple[Transition, ...]:
+@promise(wants=_of_messages)
+def transition(work: UnitOfWork, message_ids: Sequence[MessageId], decide: Decide) -> tuple[Transition, ...]:
+    """Read, decide and write each claim. `tell` becomes discard notifications. Copies, done, number, role, asked, handed are stored from
+    `after`. `after is None` deletes the row. A claim that turns PRIMARY (promotion) becomes due now; one that turns DELIVERED or RELEASED
+    loses its retries."""
     work.preload(message_ids)
     claims: dict[MessageId, Claim | None] = {}
     transitions = []
     for message_id in message_ids:
-        transition = decide(message_id, claims[message_id] if message_id in claims else work.claim(message_id))
-        claims[message_id] = transition.after
-        transitions.append(transition)
-    for message_id, transition in zip(message_ids, transitions, strict=True):
-        if transition.changed:
-            work.apply(message_id, transition)
-            work.tell(message_id, transition)
+        done = decide(message_id, claims[message_id] if message_id in claims else work.claim(message_id))
+        claims[message_id] = done.after
+        transitions.append(done)
+    for message_id, done in zip(message_ids, transitions, strict=True):
+        if done.changed:
+            work.apply(message_id, done)
+            work.tell(message_id, done)
     return tuple(transitions)
 
 
+@promise(about=MessageId)
 def verdict(work: UnitOfWork, message_id: MessageId, decide: Decide) -> Transition:
+    """`transition` of one message that also records the accept verdict (`is_decided`)."""
     transition = decide(message_id, work.claim(message_id))
     row = work.apply(message_id, transition)
     if row is not None and not row.is_decided:
@@ -129,12 +149,20 @@ def verdict(work: UnitOfWork, message_id: MessageId, decide: Decide) -> Transiti
     return transition
 
 
-def attempt(
-    work: UnitOfWork, record: AttemptRecord, places: Sequence[ContentPlace | None], decide: Decide, has_survived: bool = False
-) -> Transition:
-    """`has_survived`: this process handled the content and did not die, so another message caused the earlier deaths, and they are
-    forgotten. `places`: where the contents of the generated messages are, in order. If `record.kept_content` is set, the last place is that
-    of the kept shadow."""
+def _with_attempt(record: AttemptRecord, *_: object, **__: object) -> Sequence[tuple[Content, Handing]]:
+    if not record.generated and record.kept_content is None:
+        return ()
+    files = [(generated.content, Handing.GIVEN) for generated in record.generated if generated.content.path is not None]
+    if record.kept_content is not None and record.kept_content.path is not None:
+        files.append((record.kept_content, Handing.LENT))
+    return files
+
+
+@promise(about=attrgetter("message_id"), files=_with_attempt)
+def attempt(work: UnitOfWork, record: AttemptRecord, decide: Decide) -> Transition:
+    """Outcomes, generated messages and their notifications. Notifications of ordinals whose DSN is in `generated` wait until that message
+    has a chosen copy, is done, or is removed. If this process handled the content and did not die, another message caused the earlier
+    deaths, and they are forgotten."""
     message_id = record.message_id
     row = work.row(message_id)
     claim = None if row is None else row.claim
@@ -145,16 +173,21 @@ def attempt(
             work.delivered.append((key, work.now_microseconds, message_id))
     blocking: list[Row] = []
     if record.generated:
-        blocking = [_generated(work, generated, place, claim) for generated, place in zip(record.generated, places, strict=False)]
+        blocking = [_generated(work, generated, claim) for generated in record.generated]
     for kept in record.kept:
-        _keep_shadow(work, kept, places[-1] if record.kept_content is not None else None if row is None else row.place)
+        if record.kept_content is not None:
+            place = None if record.kept_content.path is None else work.places.get(record.kept_content.path)
+        else:
+            place = None if row is None else row.place
+        _keep_shadow(work, kept, place)
     keep_until, remember_until = rows.encode_instant(record.keep_until), rows.encode_instant(record.remember_until)
     keeps_content = row is None or bool(record.kept) or rows.may_be_resubmitted(row.deliveries, record)
     changed = work.apply(message_id, transition, keep_until=keep_until, remember_until=remember_until, keeps_content=keeps_content)
     if changed is not None and changed.claim.role is Role.PRIMARY:
         _requeue(work, changed, record)
-        if has_survived:
+        if message_id in work.state.survived:
             changed.deaths_count = 0
+            work.after_commit.append(partial(work.state.survived.discard, message_id))
         changed.is_decided = True  # nothing is attempted before the verdict, which may come in this very commit
         work.changed(changed)
     if record.sent and changed is not None:
@@ -197,8 +230,12 @@ def _undone(retry: ForkRetry, done: Ordinals) -> ForkRetry:
     return replace(retry, ordinals=retry.ordinals - done) if retry.ordinals & done else retry
 
 
-def queued(work: UnitOfWork, message_id: MessageId, retries: Sequence[ForkRetry], gone: Sequence[str], decide: Decide | None) -> None:
-    """Put these forks into their queues, and take the message out of the queues `gone`. `decide` is a verdict that was not recorded yet.
+@promise(about=MessageId)
+def queued(
+    work: UnitOfWork, message_id: MessageId, retries: Sequence[ForkRetry], gone: Sequence[str] = (), decide: Decide | None = None
+) -> None:
+    """Put these forks into their queues, and take the message out of the queues `gone`. The given and the queued forks together must cover
+    all undone recipients. `decide` is a verdict that was not recorded yet.
 
     The caller read the message some time ago. A fork that was queued or attempted since then keeps its failures; if it is due, it gets the
     due time of the given one.
@@ -229,6 +266,7 @@ def _waiting(present: ForkRetry, given: ForkRetry, now: datetime) -> ForkRetry:
     )
 
 
+@promise(is_heavy=True)
 def wake(work: UnitOfWork, server: ServerName, limit: int) -> dict[str, int]:
     """Forks that wait for this server are due now: how many, by next hop; at most `limit`."""
     write_retries(work)
@@ -241,6 +279,7 @@ def wake(work: UnitOfWork, server: ServerName, limit: int) -> dict[str, int]:
     return counts
 
 
+@promise(is_heavy=True)
 def hasten(work: UnitOfWork, next_hop: str, step: LadderStep | None, latest_at: datetime, limit: int) -> int:
     """Forks in this queue and at this step of the ladder that are due after `latest_at` become due then, at most `limit`. Without a step:
     those that wait for a server or a copy. Returns how many."""
@@ -257,9 +296,11 @@ def hasten(work: UnitOfWork, next_hop: str, step: LadderStep | None, latest_at: 
     return count
 
 
-def suspended(work: UnitOfWork, message_id: MessageId, suspension: Suspension | None, forks: Sequence[ForkRetry]) -> tuple[str, ...]:
-    """Suspend a primary message, or resume it: then its forks are due now. `forks` are those of a message in no queue. The next hops
-    whose queues have it. Raises: RequestRefused."""
+@promise(about=MessageId)
+def suspended(work: UnitOfWork, message_id: MessageId, suspension: Suspension | None, forks: Sequence[ForkRetry] = ()) -> tuple[str, ...]:
+    """Suspend a decided primary message: none of its forks is due until it is resumed (`None`), and then all are due now. `forks` are for
+    a message in no queue. The next hops of its forks; empty: nothing changed. Raises: RequestRefused for any other message. A claim that
+    ends, and a message set aside, are suspended no more."""
     row = work.row(message_id)
     if row is None or row.claim.role is not Role.PRIMARY or not row.is_decided:
         raise RequestRefused("it changed at this moment: look at it again")
@@ -275,8 +316,10 @@ def suspended(work: UnitOfWork, message_id: MessageId, suspension: Suspension | 
     return tuple(retries)
 
 
+@promise(about=MessageId)
 def resubmitted(work: UnitOfWork, message_id: MessageId) -> tuple[str, ...]:
-    """Forks that wait only for their time are due now."""
+    """Make the forks of a primary message due now, except those that wait for a server, a copy or an administrator. The next hops of its
+    forks."""
     row = work.row(message_id)
     if row is None or row.claim.role is not Role.PRIMARY:
         return ()
@@ -290,8 +333,10 @@ def resubmitted(work: UnitOfWork, message_id: MessageId) -> tuple[str, ...]:
     return tuple(due)
 
 
+@promise()
 def queue_suspended(work: UnitOfWork, next_hop: str, suspension: Suspension | None) -> bool:
-    """Suspend a delivery queue, or resume it. False: it was already. Raises: RequestRefused."""
+    """Remember that an administrator suspended this delivery queue, or resumed it (`None`). False: it was already. Raises: RequestRefused
+    if too many are."""
     known = work.state.suspended_queues
     before = known.get(next_hop)
     if (before is None) is (suspension is None):
@@ -309,16 +354,16 @@ def queue_suspended(work: UnitOfWork, next_hop: str, suspension: Suspension | No
     return True
 
 
-def _generated(work: UnitOfWork, generated: GeneratedMessage, place: ContentPlace | None, original: Claim | None) -> Row:
+def _generated(work: UnitOfWork, generated: GeneratedMessage, original: Claim | None) -> Row:
     """The same DSN or report has the same id on whichever server makes it, so it may be here already, and then is not made again."""
     message = generated.message
     row = work.row(message.envelope.message_id)
     if row is None:
         if original is not None:
             message = replace(message, claim=generated_claim(original, message.claim))
-        return work.insert(message, work.store_content(generated.content, place), is_decided=True)
-    if place is not None:
-        work.large_gone.append(place.offset)
+        return work.insert(message, work.store_content(generated.content), is_decided=True)
+    if generated.content.path is not None:
+        work.large_gone.append(work.places[generated.content.path].offset)
     return row
 
 
@@ -332,6 +377,13 @@ def _keep_shadow(work: UnitOfWork, message: NewMessage, place: ContentPlace | No
         work.large_gone.append(place.offset)
 
 
+def _of_events(
+    primary: ServerName, database: DatabaseId, incarnation: int, events: Sequence[DiscardEvent], *_: object, **__: object
+) -> Sequence[MessageId]:
+    return [event.message_id for event in events]
+
+
+@promise(wants=_of_events)
 def discards(
     work: UnitOfWork,
     primary: ServerName,
@@ -340,8 +392,10 @@ def discards(
     events: Sequence[DiscardEvent],
     decide: Callable[[DiscardEvent, Claim | None], Transition],
     keep_until: datetime,
-    keys: Mapping[MessageId, Mapping[int, bytes]],
+    keys: Mapping[MessageId, Mapping[int, bytes]] = NO_KEYS,
 ) -> tuple[Transition, ...]:
+    """Events that this node fetched by XQDISCARD, and its acknowledgement up to the last sequence. `keys`: of the recipients of messages
+    that are recorded as delivered if an event says that they were reached (`reading.delivered_before`)."""
     work.preload([event.message_id for event in events])
     claims: dict[MessageId, Claim | None] = {}
     transitions = []
@@ -375,12 +429,15 @@ def _reached(work: UnitOfWork, event: DiscardEvent, keys: Mapping[int, bytes], t
             work.delivered.append((key, work.now_microseconds, event.message_id))
 
 
+@promise()
 def forget_acknowledged(work: UnitOfWork, asker: ServerName, database: DatabaseId, sequence: int, decide: Decide) -> tuple[Transition, ...]:
+    """Delete the notifications up to `sequence` for this asker. Run `decide` on the claim of each message whose `released` is deleted, and
+    return these transitions."""
     reached = work.select(SELECT_REACHED, (asker, database, sequence))
     ids = list(dict.fromkeys([MessageId(message_id) for message_id, status, _ in reached if status == DiscardStatus.RELEASED]))
     work.preload(ids)
     known = [message_id for message_id in ids if work.row(message_id) is not None]
-    transitions = transition_of(work, known, decide)
+    transitions = transition(work, known, decide)
     if reached:
         work.changes_count += 1
         work.execute_many(DELETE_REACHED, [(asker, database, sequence)])
@@ -389,8 +446,9 @@ def forget_acknowledged(work: UnitOfWork, asker: ServerName, database: DatabaseI
     return transitions
 
 
+@promise(about=MessageId)
 def set_aside(work: UnitOfWork, message_id: MessageId, reason: str, decide: Decide | None = None) -> None:
-    """`decide` may hand it over in the same commit."""
+    """`decide` may hand it over in the same commit; the role becomes SET_ASIDE in any case."""
     row = work.row(message_id)
     if row is None or row.claim.role not in NEEDS_CONTENT:
         return
@@ -404,6 +462,7 @@ def set_aside(work: UnitOfWork, message_id: MessageId, reason: str, decide: Deci
     work.tell(message_id, transition)
 
 
+@promise(about=MessageId)
 def taken_back(work: UnitOfWork, message_id: MessageId, decide: Decide) -> Transition:
     """A message that was set aside is delivered again, and suspected no more."""
     transition = decide(message_id, work.claim(message_id))
@@ -414,11 +473,13 @@ def taken_back(work: UnitOfWork, message_id: MessageId, decide: Decide) -> Trans
     return transition
 
 
+@promise()
 def nothing(work: UnitOfWork) -> None:
     """A commit that only raises the position: it proves that the disk takes commits."""
     work.changes_count += 1
 
 
+@promise()
 def draining(work: UnitOfWork, since: datetime | None) -> None:
     """`drain`, and with None `undrain`."""
     at = None if since is None else rows.encode_instant(since)
@@ -431,6 +492,7 @@ def draining(work: UnitOfWork, since: datetime | None) -> None:
     work.after_commit.append(keep)
 
 
+@promise()
 def died(work: UnitOfWork, message_ids: Sequence[MessageId]) -> None:
     """The process died while it handled the content of these."""
     work.preload(message_ids)
@@ -450,6 +512,7 @@ AT_ONCE_MAX = 1_000  # rows in one transaction
 UNADDRESS_WAITING = update(tables.WAITING).values(asker=NO_SERVER, asker_database=NO_DATABASE)
 
 
+@promise()
 def peer_heard(work: UnitOfWork, identity: PeerIdentity, heard_at: datetime) -> None:
     known = work.state.peers
     row = known.after(identity, rows.encode_instant(heard_at))
@@ -462,7 +525,7 @@ def peer_heard(work: UnitOfWork, identity: PeerIdentity, heard_at: datetime) -> 
         work.execute_many(UPSERT_PEER_DATABASE, [(row.database, row.server, 0, 0, 0)])
         _forget_former(work, row.database)
         # No server needs the notifications for its old database any more. If there are many, housekeeping deletes them in steps
-        # (`forget_unasked`); they are not sent meanwhile.
+        # (`steps.forget_unasked`); they are not sent meanwhile.
         present = (row.database, NO_DATABASE)
         if _discards_count(work, row.server) <= AT_ONCE_MAX:
             work.delete_discards(and_(_D.asker == row.server, _D.asker_database.not_in(present)))
@@ -507,9 +570,11 @@ def _forget_former(work: UnitOfWork, database: DatabaseId) -> None:
     work.after_rollback.append(lambda: _put_back(former, database, before))
 
 
-def database_renamed(work: UnitOfWork, database: DatabaseId) -> None:
-    """This database is an older copy: it gets this id, and its claims are to be asked about. A process commits nothing after it."""
-    state = work.state
+@promise()
+def database_renamed(work: UnitOfWork) -> None:
+    """This database is an older copy that was put back: it gets a new id with the next opening, and its claims are to be asked about. A
+    process commits nothing after it."""
+    state, database = work.state, DatabaseId(str(uuid4()))
     work.changes_count += 1
     work.connection.execute(
         update(tables.DATABASE).values(database=database, former=state.identity.database, older_until=state.internal_id)
@@ -517,8 +582,9 @@ def database_renamed(work: UnitOfWork, database: DatabaseId) -> None:
     work.execute_many(UPSERT_PEER_DATABASE, [(database, state.peers.server_of(state.identity.database), 0, 0, 0)])
 
 
+@promise()
 def older_claims_over(work: UnitOfWork) -> None:
-    """All claims of the older copy have been asked about."""
+    """All claims of the older copy have been asked about: `identity.older_until` is 0 from the next opening on."""
     work.changes_count += 1
     work.connection.execute(update(tables.DATABASE).values(older_until=0))
 
@@ -559,6 +625,7 @@ def listed_on(server: ServerName, after: int) -> Select[Any]:
     return reading.listed_on(server, after, AT_ONCE_MAX).with_only_columns(tables.MESSAGE.c.message_id, tables.MESSAGE.c.internal_id)
 
 
+@promise(is_heavy=True)
 def peer_forgotten(work: UnitOfWork, server: ServerName, after: int) -> int | None:
     """One step: off every list behind the message `after`, with its notifications; its databases stay known, so that it is
     recognised when it comes back. Behind which message the next step begins; None after the last."""
@@ -605,7 +672,8 @@ def old_deliveries(condition: ColumnElement[bool]) -> Select[Any]:
     return select(_T.key).where(condition).order_by(_T.delivered_at).limit(DELIVERED_PER_STEP)
 
 
-def forget_delivered(work: UnitOfWork, window: timedelta) -> int:
+@promise(is_heavy=True)
+def deliveries_forgotten(work: UnitOfWork, window: timedelta) -> int:
     """One step: deliveries longer ago than the window, and those recorded while the wall clock was ahead by more than that. How many."""
     work.state.may_be_delivered.turn_over(work.now, window)
     earliest, latest = rows.encode_instant(work.now - window), rows.encode_instant(work.now + window)
@@ -653,7 +721,8 @@ SELECT_END_UNHEARD = compiled(through(tables.ENDS_UNHEARD, _D.sequence).where(_D
 LOOK_AGAIN_MICROSECONDS = 24 * 3600 * 1_000_000
 
 
-def expire(work: UnitOfWork, now: datetime, limit: int) -> ExpiryStep:
+@promise(is_heavy=True)
+def expired_removed(work: UnitOfWork, now: datetime, limit: int) -> ExpiryStep:
     """One step of at most `limit` rows. What ended here, but not on its former primary server as far as that has heard, is remembered
     until it has: away for long, that server would return mail as undelivered that was delivered here."""
     at = rows.encode_instant(now)
@@ -661,7 +730,7 @@ def expire(work: UnitOfWork, now: datetime, limit: int) -> ExpiryStep:
     work.preload(ids)
     due = [row for message_id in ids if (row := work.row(message_id)) is not None and (row.expires_at or at + 1) <= at]
     shadows = [row for row in due if row.claim.role is Role.SHADOW]
-    gone = reading.load_many(work.connection, [row.message_id for row in shadows], work.state.contents).messages
+    gone = reading.load_many(Reader(work.connection, work.state), [row.message_id for row in shadows])
     for row in due:
         if row.place is not None and row.place.segment == LARGE and row.claim.role is Role.DELIVERED:
             work.large_gone.append(row.place.offset)
@@ -694,7 +763,8 @@ def _free_segments(work: UnitOfWork, at: int) -> None:
             work.segments_gone.append(segment)
 
 
-def forget_unasked(work: UnitOfWork, older_than: datetime) -> tuple[int, bool]:
+@promise(is_heavy=True)
+def unasked_forgotten(work: UnitOfWork, older_than: datetime) -> tuple[int, bool]:
     """One step: the oldest notifications of askers that have not asked since that instant, without those that the asker must hear however
     late it returns (`REMEMBERED`); and those for a database that its server has replaced. How many, and whether there may be more.
 

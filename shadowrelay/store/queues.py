@@ -9,19 +9,20 @@ reversed, newest first. A search reads every row, newest first: a million of the
 """
 
 import json
-from collections.abc import Iterable, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Index, ScalarSelect, Select, false, func, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Index, ScalarSelect, Select, and_, false, func, select, tuple_
 
 from shadowrelay.model.ids import NO_SERVER, DatabaseId, ServerName
-from shadowrelay.model.queue import SUBMISSION, QueueKind, QueueRow, Suspension
-from shadowrelay.store import counters, rows, tables
-from shadowrelay.store.content import ContentStore
+from shadowrelay.model.queue import SUBMISSION, MessagePage, QueueKind, QueueRow, StoredMessage
+from shadowrelay.protocol.filters import Expression
+from shadowrelay.store import counters, filter_sql, rows, tables
 from shadowrelay.store.dialect import CrossJoin, by_way_of, constant, through
-from shadowrelay.store.reading import NEVER_DUE, FoundMessages, fetch, found, in_order, page, shadows_of
+from shadowrelay.store.readers import Reader
+from shadowrelay.store.reading import NEVER_DUE, fetch, found, held_for, in_order, page, readable
 from shadowrelay.store.rows import shadow_queue
 
 SHADOW = "Shadow\\"
@@ -127,7 +128,7 @@ def shadow_fork_page(queue: str, after: int, limit: int, *, newest: bool = False
 
 def without_forks(primary: ServerName, database: DatabaseId) -> Select[Any]:
     """Shadow messages whose primary server has reported no forks."""
-    return shadows_of(primary, database).where(_M.forks_count == constant(0))
+    return held_for(primary, database).where(_M.forks_count == constant(0))
 
 
 def queued_page(after: int, limit: int, *, newest: bool = False) -> Select[Any]:
@@ -143,10 +144,8 @@ def by_internal_id(internal_ids: Sequence[int]) -> Select[Any]:
     return select(tables.MESSAGE).select_from(CrossJoin(wanted, tables.MESSAGE, _M.internal_id == wanted.c.value))
 
 
-def queues(
-    connection: Connection, server: ServerName, now: datetime, numbers: dict[ServerName, int], suspended: dict[str, Suspension]
-) -> tuple[QueueRow, ...]:
-    """Submission, Safety Net and Poison always; the others while something is in them; suspended ones also empty."""
+def queues(reader: Reader) -> tuple[QueueRow, ...]:
+    """All queues. Submission, Safety Net and Poison always; the others while something is in them; suspended ones also empty."""
 
     def row(name: str, kind: QueueKind, next_hop: str, held: tuple[int, int], firsts: Iterable[int | None], **more: Any) -> QueueRow:
         count, octets = held
@@ -157,7 +156,8 @@ def queues(
     def firsts(*statements: Select[Any]) -> list[int | None]:
         return [connection.scalar(statement) for statement in statements]
 
-    at = rows.encode_instant(now)
+    connection, server, at = reader.connection, reader.state.server, rows.encode_instant(reader.state.now())
+    numbers, suspended = dict(reader.state.shadow_queues), dict(reader.state.suspended_queues)
     held = _total(connection, counters.SUBMISSION)
     first = firsts(oldest(DECIDED), oldest(UNDECIDED))
     listed = [row(SUBMISSION, QueueKind.SUBMISSION, SUBMISSION, held, first, suspended=suspended.get(SUBMISSION))]
@@ -183,8 +183,10 @@ def queues(
     return tuple(listed)
 
 
-def depths(connection: Connection) -> dict[tuple[QueueKind, str], int]:
-    """By kind and next hop, a shadow queue by primary server and next hop, from the counters alone."""
+def depths(reader: Reader) -> Mapping[tuple[QueueKind, str], int]:
+    """Of Submission, delivery and shadow queues that are not empty, by kind and next hop, a shadow queue by its primary server, and behind
+    a space its next hop, if that is known. From the counters alone."""
+    connection = reader.connection
     found = {(QueueKind.SUBMISSION, SUBMISSION): _total(connection, counters.SUBMISSION)[0]}
     found |= {(QueueKind.DELIVERY, name): count for name, _, count, _ in counters.of_kind(connection, counters.DELIVERY)}
     for primary, databases in _shadows(connection, forked=False).items():
@@ -210,26 +212,16 @@ def _shadows(connection: Connection, *, forked: bool) -> dict[ServerName, dict[D
     return servers
 
 
-def messages(
-    connection: Connection,
-    queue: str,
-    limit: int,
-    after: int,
-    now: datetime,
-    numbers: dict[ServerName, int],
-    contents: ContentStore,
-    *,
-    newest: bool = False,
-) -> FoundMessages:
-    """Of the queue with that identity; the server before the first backslash is not looked at, and may be missing. Empty: of all
-    queues but Safety Net, where nothing waits. `UNDELIVERED` and `SHADOWS`: the two halves of that."""
-    return _merged(connection, _pages(connection, queue, limit, after, now, numbers, newest=newest), limit, contents, newest=newest)
+def messages(reader: Reader, queue: str, limit: int, after: int = 0, *, newest: bool = False) -> tuple[StoredMessage, ...]:
+    """A page of the queue with that identity; the server before the first backslash is not looked at, and may be missing. Empty: of all
+    queues but Safety Net, where nothing waits. `UNDELIVERED` and `SHADOWS`: the two halves of that. Messages after the one with internal id
+    `after`, by internal id; in Safety Net by expiry time. `newest`: the other way round, from the newest where `after` is 0."""
+    return _merged(reader, _pages(reader, queue, limit, after, newest=newest), limit, newest=newest)
 
 
-def _pages(
-    connection: Connection, queue: str, limit: int, after: int, now: datetime, numbers: dict[ServerName, int], *, newest: bool = False
-) -> list[Select[Any]]:
+def _pages(reader: Reader, queue: str, limit: int, after: int, *, newest: bool = False) -> list[Select[Any]]:
     """What finds the messages of a page; of Safety Net in its order, of the others by internal id."""
+    connection = reader.connection
 
     def page(statement: Select[Any], after: int, limit: int) -> Select[Any]:
         return in_order(statement, _M.internal_id, after, limit, newest=newest)
@@ -238,7 +230,7 @@ def _pages(
     name = queue if is_short else queue.partition("\\")[2] or queue
     if name in (SAFETY_NET_PRIMARY, SAFETY_NET_SHADOW):
         side = 1 if name == SAFETY_NET_SHADOW else 0
-        return [safety_net_page(connection, side, rows.encode_instant(now), after, limit, newest=newest)]
+        return [safety_net_page(connection, side, rows.encode_instant(reader.state.now()), after, limit, newest=newest)]
     if name in OF_MESSAGES:
         return [page(statement, after, limit) for statement in OF_MESSAGES[name]]
     if name in ("", UNDELIVERED):
@@ -248,11 +240,13 @@ def _pages(
             return undelivered
     if name in ("", SHADOWS):
         shadows = _shadows(connection, forked=True)
-        every_shadow = [page(shadows_of(primary, database), after, limit) for primary in shadows for database in shadows[primary]]
+        every_shadow = [page(held_for(primary, database), after, limit) for primary in shadows for database in shadows[primary]]
         return every_shadow if name else [*undelivered, *every_shadow]
     if name.startswith(SHADOW):
         wanted, _, next_hop = name.removeprefix(SHADOW).partition("\\")
-        primary = next((server for server, number in numbers.items() if wanted in (str(number), server)), NO_SERVER)
+        primary = next(
+            (server for server, number in dict(reader.state.shadow_queues).items() if wanted in (str(number), server)), NO_SERVER
+        )
         if next_hop:
             return [shadow_fork_page(f"{primary} {next_hop}", after, limit, newest=newest)]
         return [page(without_forks(primary, database), after, limit) for database in _shadows(connection, forked=True).get(primary, ())]
@@ -263,25 +257,18 @@ EXAMINED_MAX = 5_000  # rows for one page of a filtered listing: a tenth of a se
 
 
 def filtered(
-    connection: Connection,
-    queue: str,
-    condition: ColumnElement[bool],
-    limit: int,
-    after: int,
-    now: datetime,
-    numbers: dict[ServerName, int],
-    contents: ContentStore,
-    *,
-    newest: bool = False,
-) -> tuple[FoundMessages, int | None]:
-    """The messages of a page that satisfy the condition, and after which one the next page begins, `None` after the last. The page ends
-    after `limit` messages, or where `EXAMINED_MAX` were looked at, so that it may have few messages, or none."""
-    pages = _pages(connection, queue, EXAMINED_MAX, after, now, numbers, newest=newest)
-    ids = _internal_ids(connection, pages, newest=newest)[:EXAMINED_MAX]
-    page_found = found(connection, by_internal_id(ids).where(condition).limit(limit), contents)
-    if len(page_found.messages) == limit:
-        return page_found, page_found.messages[-1].internal_id
-    return page_found, ids[-1] if len(ids) == EXAMINED_MAX else None
+    reader: Reader, queue: str, expression: Expression, expiry: timedelta, limit: int, after: int = 0, *, newest: bool = False
+) -> MessagePage:
+    """The messages of a page that satisfy the filter, and after which one the next page begins, `None` after the last. The page ends after
+    `limit` messages, or where `EXAMINED_MAX` were looked at, so that it may have few messages, or none. `expiry`:
+    message_expiration_timeout."""
+    condition = filter_sql.condition(expression, reader.state.now(), expiry, reader.state.server)
+    pages = _pages(reader, queue, EXAMINED_MAX, after, newest=newest)
+    ids = _internal_ids(reader.connection, pages, newest=newest)[:EXAMINED_MAX]
+    page_found = found(reader, by_internal_id(ids).where(condition).limit(limit))
+    if len(page_found) == limit:
+        return MessagePage(page_found, page_found[-1].internal_id)
+    return MessagePage(page_found, ids[-1] if len(ids) == EXAMINED_MAX else None)
 
 
 SEARCHED_STEP = 10_000  # internal ids that one statement looks at: 10 ms
@@ -300,27 +287,28 @@ def by_message_id(prefix: str, wanted: ColumnElement[bool], after: int) -> Selec
     return begins_so.where(_M.internal_id < after) if after else begins_so
 
 
-def searched(
-    connection: Connection, wanted: ColumnElement[bool], prefix: str, limit: int, after: int, contents: ContentStore
-) -> tuple[FoundMessages, int | None]:
-    """Of all that this database has a row of, Safety Net and what is kept for answers included: the newest that are wanted, before internal
-    id `after` (0: from the newest), and after which one the next page begins, `None` after the last. `prefix`: of their ids, or empty. A
-    page may have few messages, or none: it ends after so many steps."""
-    if prefix:
+def searched(reader: Reader, expression: Expression, expiry: timedelta, limit: int, after: int = 0) -> MessagePage:
+    """Of all that this database has a row of, Safety Net and what is kept for answers included: the newest that satisfy the filter, before
+    internal id `after` (0: from the newest), and after which one the next page begins, `None` after the last. A page may have few messages,
+    or none: it ends after so many steps."""
+    connection = reader.connection
+    condition = filter_sql.condition(expression, reader.state.now(), expiry, reader.state.server)
+    wanted = and_(filter_sql.needed(expression), condition)
+    if prefix := filter_sql.id_prefix(expression):
         ids = sorted((internal_id for (internal_id,) in fetch(connection, by_message_id(prefix, wanted, after))), reverse=True)
-        return found(connection, by_internal_id(ids[:limit]), contents), ids[limit - 1] if len(ids) > limit else None
+        return MessagePage(found(reader, by_internal_id(ids[:limit])), ids[limit - 1] if len(ids) > limit else None)
     ids = []
     before = after
     for _ in range(SEARCHED_STEPS):
         newest = select(func.max(_M.internal_id))
         most = connection.scalar(newest.where(_M.internal_id < before) if before else newest)
         if most is None:
-            return found(connection, by_internal_id(ids), contents), None
+            return MessagePage(found(reader, by_internal_id(ids)), None)
         before = max(most - SEARCHED_STEP, 0) + 1
         ids += [internal_id for (internal_id,) in fetch(connection, step_of_search(wanted, before, most, limit - len(ids)))]
         if len(ids) == limit:
-            return found(connection, by_internal_id(ids), contents), ids[-1]
-    return found(connection, by_internal_id(ids), contents), before
+            return MessagePage(found(reader, by_internal_id(ids)), ids[-1])
+    return MessagePage(found(reader, by_internal_id(ids)), before)
 
 
 def _internal_ids(connection: Connection, pages: Sequence[Select[Any]], *, newest: bool = False) -> list[int]:
@@ -329,15 +317,18 @@ def _internal_ids(connection: Connection, pages: Sequence[Select[Any]], *, newes
     return ids if len(pages) == 1 else sorted(ids, reverse=newest)
 
 
-def undelivered(connection: Connection, limit: int, after: int, contents: ContentStore) -> FoundMessages:
-    """Primary messages, in Submission or in a delivery queue."""
-    return _merged(connection, [page(DECIDED, after, limit), queued_page(after, limit)], limit, contents)
+def undelivered(reader: Reader, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
+    """Decided primary messages that are in Submission or in a delivery queue: neither done, nor set aside, nor handed over.
+    internal_id > after, ascending; an empty page is the end."""
+    while True:
+        page_found = _merged(reader, [page(DECIDED, after, limit), queued_page(after, limit)], limit)
+        if (wanted := readable(page_found)) or len(page_found) < limit:
+            return wanted
+        after = page_found[-1].internal_id
 
 
-def _merged(
-    connection: Connection, statements: Sequence[Select[Any]], limit: int, contents: ContentStore, *, newest: bool = False
-) -> FoundMessages:
+def _merged(reader: Reader, statements: Sequence[Select[Any]], limit: int, *, newest: bool = False) -> tuple[StoredMessage, ...]:
     """The first of what all of them find, by internal id. Where they are several, first the ids, then the rows of one page."""
     if len(statements) == 1:
-        return found(connection, statements[0], contents)
-    return found(connection, by_internal_id(_internal_ids(connection, statements, newest=newest)[:limit]), contents)
+        return found(reader, statements[0])
+    return found(reader, by_internal_id(_internal_ids(reader.connection, statements, newest=newest)[:limit]))

@@ -1,40 +1,30 @@
-"""The ledger's queries, as functions of a read-only `Connection`, and these connections. They never delay the writer. docs/design.md 9.
+"""The questions to the ledger, as functions of a `Reader`: `ledger.read(reading.load, message_id)`. docs/design.md 9.
 
 Queries for each message or poll are compiled to text at import; the others are expressions. A page of messages is read in the order of an
 index, from the end of the previous page, so that each page costs the same.
-
-SQLite resets the write-ahead log only when all of it was written back and no connection reads from it. Reads that overlap without end
-would let it grow, so at `LOG_BYTES_MAX` the readers wait until it is reset.
 """
 
-import asyncio
 import json
-import sqlite3
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
 from functools import lru_cache
-from pathlib import Path
-from typing import Any, TypeVar
-from urllib.parse import quote
+from typing import Any
 
-import aiosqlite
-from sqlalchemy import URL, ColumnElement, Connection, Select, and_, bindparam, create_engine, exc, exists, func, or_, select
-from sqlalchemy.ext.asyncio import create_async_engine
-from sqlalchemy.pool import StaticPool
+from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, exists, func, or_, select
 
 from shadowrelay.model.ids import NO_DATABASE, DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Envelope, Ordinals
 from shadowrelay.model.ownership import CopyNumber, DiscardEvent, DiscardStatus, Role
 from shadowrelay.model.peers import DiscardReply
 from shadowrelay.model.queue import NEVER, DeliveredTo, HeldCopy, ShadowGroup, StoredMessage, Untold
-from shadowrelay.model.replies import LedgerUnavailable
 from shadowrelay.model.survival import Survival
-from shadowrelay.model.values import dataclass, replace
-from shadowrelay.store import counters, errors, rows, tables
-from shadowrelay.store.content import ContentStore
-from shadowrelay.store.dialect import CrossJoin, by_way_of, compiled, constant, each_value, through, use_queue_compiler
-from shadowrelay.store.writing import BUSY_TIMEOUT_MILLISECONDS
+from shadowrelay.model.values import replace
+from shadowrelay.store import counters, rows, tables
+from shadowrelay.store.dialect import CrossJoin, by_way_of, compiled, constant, each_value, through
+from shadowrelay.store.readers import Reader
 
+OLDER_CLAIMS_READ = 10_000  # rows in one step
 KEYS_PER_LOOK_UP = 500  # parameters of one statement
 STATUSES = {status.value: status for status in DiscardStatus} | {tables.REACHED: DiscardStatus.DELIVERED}
 REACHED_MICROSECONDS_MAX = 300 * 1_000_000  # the asker's window for repeated messages begins when it hears of a delivery: not much later
@@ -153,24 +143,17 @@ def listed_on(server: ServerName, after: int, limit: int) -> Select[Any]:
 
 
 @lru_cache(maxsize=PAGES_KEPT)
-def shadows_of(primary: ServerName, database: DatabaseId, *, handed_only: bool = False, kept: bool | None = None) -> Select[Any]:
+def held_for(primary: ServerName, database: DatabaseId, *, handed_only: bool = False, kept: bool | None = None) -> Select[Any]:
     """Shadow messages of a primary server's database. `kept`: only those that were relayed to it by TRACK, or only the others."""
     index = tables.HANDED if handed_only else tables.KEPT if kept else tables.SHADOWS
     found = through(index, tables.MESSAGE).where(_M.primary_server == primary, _M.primary_database == database)
     return found if kept is None or (kept and index is tables.KEPT) else found.where(_M.is_kept == int(kept))
 
 
-@dataclass(frozen=True, slots=True)
-class FoundMessages:
-    """`corrupt` are the ones that were to be left out: id and reason."""
-
-    messages: tuple[StoredMessage, ...]
-    corrupt: tuple[tuple[MessageId, str], ...] = ()
-
-
-def decode_messages(connection: Connection, many: Iterable[Sequence[Any]], contents: ContentStore) -> FoundMessages:
+def decode_messages(reader: Reader, many: Iterable[Sequence[Any]]) -> tuple[StoredMessage, ...]:
     """A row that cannot be read becomes a message that is set aside, with an envelope that has only its recipients' number."""
-    decoded, corrupt, retried, forked = [], [], [], []
+    connection, contents = reader.connection, reader.contents
+    decoded, retried, forked = [], [], []
     for columns in many:
         text = columns[rows.ENVELOPE_INDEX]
         row = rows.decode_row((*columns[: rows.ENVELOPE_INDEX], *columns[rows.ENVELOPE_INDEX + 1 :]))
@@ -186,7 +169,7 @@ def decode_messages(connection: Connection, many: Iterable[Sequence[Any]], conte
             row.due_at = None
             envelope = rows.empty_envelope(row.message_id, row.claim.recipients_count, rows.decode_instant(row.arrived_at))
         if row.claim.role is Role.SET_ASIDE and not was_set_aside:
-            corrupt.append((row.message_id, row.set_aside_reason))
+            reader.corrupt.append((row.message_id, row.set_aside_reason))
         if not contents.has(row.place):
             row.place = None
         if row.retries_count:
@@ -199,14 +182,8 @@ def decode_messages(connection: Connection, many: Iterable[Sequence[Any]], conte
         retries = rows.decode_retries(fetch(connection, (SELECT_RETRIES, (json.dumps(retried),))))
     if forked:
         forks = rows.decode_forks(fetch(connection, (SELECT_SHADOW_FORKS, (json.dumps(forked),))))
-    return FoundMessages(
-        tuple(
-            [
-                rows.stored_message(row, envelope, retries.get(row.internal_id, ()), forks.get(row.internal_id, ()))
-                for row, envelope in decoded
-            ]
-        ),
-        tuple(corrupt),
+    return tuple(
+        [rows.stored_message(row, envelope, retries.get(row.internal_id, ()), forks.get(row.internal_id, ())) for row, envelope in decoded]
     )
 
 
@@ -217,22 +194,30 @@ def fetch(connection: Connection, statement: Statement) -> Sequence[Sequence[Any
     return connection.execute(statement).fetchall()
 
 
-def found(connection: Connection, statement: Statement, contents: ContentStore) -> FoundMessages:
-    return decode_messages(connection, fetch(connection, statement), contents)
+def found(reader: Reader, statement: Statement) -> tuple[StoredMessage, ...]:
+    return decode_messages(reader, fetch(reader.connection, statement))
 
 
-def load_many(connection: Connection, message_ids: Collection[MessageId], contents: ContentStore) -> FoundMessages:
+def readable(messages: tuple[StoredMessage, ...]) -> tuple[StoredMessage, ...]:
+    """Without the corrupt ones."""
+    return tuple([message for message in messages if message.claim.role is Role.PRIMARY])
+
+
+def load(reader: Reader, message_id: MessageId) -> StoredMessage | None:
+    return next(iter(found(reader, (SELECT_MANY, (json.dumps([message_id]),)))), None)
+
+
+def load_many(reader: Reader, message_ids: Collection[MessageId]) -> tuple[StoredMessage, ...]:
     """Unknown ones are left out."""
-    if not message_ids:
-        return FoundMessages(())
-    return found(connection, (SELECT_MANY, (json.dumps(list(message_ids)),)), contents)
+    return found(reader, (SELECT_MANY, (json.dumps(list(message_ids)),))) if message_ids else ()
 
 
-def envelopes(connection: Connection, message_ids: Collection[MessageId]) -> dict[MessageId, tuple[int, Envelope]]:
-    """Internal ids and envelopes; unknown messages are left out. An envelope that cannot be read has only its recipients' number."""
+def envelopes(reader: Reader, message_ids: Collection[MessageId]) -> Mapping[MessageId, tuple[int, Envelope]]:
+    """Internal ids and envelopes, of finished messages too; unknown ones are left out. An envelope that cannot be read has only its
+    recipients' number."""
     found = {}
     for internal_id, message_id, recipients_count, arrived_at, text in fetch(
-        connection, (SELECT_ENVELOPES, (json.dumps(list(message_ids)),))
+        reader.connection, (SELECT_ENVELOPES, (json.dumps(list(message_ids)),))
     ):
         try:
             envelope = rows.decode_envelope(message_id, text)
@@ -243,90 +228,160 @@ def envelopes(connection: Connection, message_ids: Collection[MessageId]) -> dic
     return found
 
 
+def submission(reader: Reader, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
+    """Decided primary messages in no delivery queue, internal_id > after, ascending, including those whose first delivery is still
+    running. A corrupt row is returned as a message that is set aside, so that a page with fewer than `limit` is the last."""
+    return found(reader, (SELECT_SUBMISSION, (after, limit)))
+
+
+def due(reader: Reader, next_hop: str, now: datetime, limit: int) -> tuple[StoredMessage, ...]:
+    """Messages with a due fork in this queue, oldest due time first. Corrupt rows as in `submission`."""
+    return found(reader, (SELECT_DUE, (next_hop, rows.encode_instant(now), limit)))
+
+
+def notices_due(reader: Reader, now: datetime, limit: int) -> tuple[StoredMessage, ...]:
+    """Messages with a fork whose `notice_at` is due, oldest first."""
+    return readable(found(reader, (SELECT_NOTICES, (rows.encode_instant(now), limit))))
+
+
+def unplaced(reader: Reader, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
+    """Decided primary messages, not done, with fewer copies than wanted; internal_id > after, ascending; an empty page is the end."""
+    while True:
+        page_found = found(reader, (SELECT_UNPLACED, (after, limit)))
+        wanted = tuple([message for message in readable(page_found) if not message.claim.is_done])
+        if wanted or len(page_found) < limit:
+            return wanted
+        after = page_found[-1].internal_id
+
+
+def primaries_listed_on(reader: Reader, server: ServerName, limit: int, after: int = 0) -> tuple[StoredMessage, ...]:
+    """Unfinished primary messages with `server` on their list, internal_id > after, ascending."""
+    return found(reader, listed_on(server, after, limit))
+
+
+def shadows_of(
+    reader: Reader,
+    primary: ServerName,
+    database: DatabaseId,
+    limit: int,
+    after: int = 0,
+    *,
+    handed_only: bool = False,
+    kept: bool | None = None,
+) -> tuple[StoredMessage, ...]:
+    """Shadow messages held for this database of a primary server. `kept`: only those that were relayed to it by TRACK, or only the
+    others."""
+    return found(reader, page(held_for(primary, database, handed_only=handed_only, kept=kept), after, limit))
+
+
 def delivered(keys: Sequence[bytes], earliest: int, latest: int) -> Select[Any]:
     """Recorded deliveries after `earliest`, up to `latest`."""
     at = _T.delivered_at
     return select(_T.key, _T.message_id, at).where(_T.key.in_(keys), at > earliest, at <= latest)
 
 
-def delivered_before(connection: Connection, keys: Collection[bytes], earliest: int, latest: int) -> dict[bytes, DeliveredTo]:
-    """The same by key, for any number of keys."""
-    wanted, found = list(keys), {}
+def delivered_before(reader: Reader, keys: Collection[bytes], earliest: datetime, latest: datetime) -> Mapping[bytes, DeliveredTo]:
+    """Deliveries recorded with these keys, of any number, after `earliest`, up to `latest`."""
+    wanted, found, at_first, at_last = list(keys), {}, rows.encode_instant(earliest), rows.encode_instant(latest)
     for start in range(0, len(wanted), KEYS_PER_LOOK_UP):
-        for key, message_id, at in fetch(connection, delivered(wanted[start : start + KEYS_PER_LOOK_UP], earliest, latest)):
+        statement = delivered(wanted[start : start + KEYS_PER_LOOK_UP], at_first, at_last)
+        for key, message_id, at in fetch(reader.connection, statement):
             found[key] = DeliveredTo(MessageId(message_id), rows.decode_instant(at))
     return found
 
 
-def next_due(connection: Connection, next_hop: str, after: int) -> int | None:
-    value = connection.exec_driver_sql(SELECT_NEXT_DUE, (next_hop, after)).scalar()
-    return value if isinstance(value, int) and value < NEVER_DUE else None
+def next_due_at(reader: Reader, next_hop: str, after: datetime) -> datetime | None:
+    """The earliest due time after `after` in this queue."""
+    value = reader.connection.exec_driver_sql(SELECT_NEXT_DUE, (next_hop, rows.encode_instant(after))).scalar()
+    return rows.decode_instant(value) if isinstance(value, int) and value < NEVER_DUE else None
 
 
-def delivery_queues(connection: Connection) -> dict[str, int]:
+def delivery_queues(reader: Reader) -> Mapping[str, datetime]:
     """The next hops of all that waits, and when the first of each is due. For the start."""
-    return {str(next_hop): int(due_at) for next_hop, due_at in connection.execute(SELECT_QUEUES).fetchall() if due_at < NEVER_DUE}
+    found = reader.connection.execute(SELECT_QUEUES).fetchall()
+    return {str(next_hop): rows.decode_instant(int(due_at)) for next_hop, due_at in found if due_at < NEVER_DUE}
 
 
-def waited_for(connection: Connection) -> tuple[ServerName, ...]:
+def waited_for(reader: Reader) -> tuple[ServerName, ...]:
     """The servers that forks wait for."""
-    return tuple(map(ServerName, connection.scalars(SELECT_WAITED_FOR).all()))
+    return tuple(map(ServerName, reader.connection.scalars(SELECT_WAITED_FOR).all()))
 
 
-def older_claims(connection: Connection, database: DatabaseId, after: int, until: int, limit: int) -> tuple[tuple[MessageId, ...], int]:
-    """Of the next `limit` rows up to the internal id `until`: the messages that this node claims under a number of another database of its
-    own; and up to which internal id that is."""
+def submission_count(reader: Reader) -> int:
+    """Messages in the queue Submission."""
+    return max(int(reader.connection.scalar(counters.SELECT_ONE, {"kind": counters.SUBMISSION, "name": ""}) or 0), 0)
+
+
+def listed_counts(reader: Reader) -> Mapping[ServerName, int]:
+    """For each server, how many unfinished primary messages have it on their list."""
+    return {ServerName(name): count for name, _, count, _ in counters.of_kind(reader.connection, counters.LISTED)}
+
+
+def discard_counts(reader: Reader) -> Mapping[ServerName, int]:
+    """For each server, how many discard notifications it has not fetched yet."""
+    found: dict[ServerName, int] = {}
+    for name, _, count, _ in counters.of_kind(reader.connection, counters.DISCARD):
+        asker = ServerName(name.partition(" ")[0])
+        found[asker] = found.get(asker, 0) + count
+    return found
+
+
+def older_claims(reader: Reader, after: int) -> tuple[tuple[MessageId, ...], int]:
+    """Messages that this node claims since before its database was renamed, under a number of another database of its own, with internal
+    ids above `after`; and up to which id was read: it is `identity.older_until` at the end."""
+    identity = reader.state.identity
     is_claimed = or_(
         _M.role.in_([Role.PRIMARY.value, Role.HANDED_OVER.value]), and_(_M.role == Role.SET_ASIDE.value, _M.primary_server == "")
     )
-    is_older = and_(is_claimed, _M.number_database != database).label("is_older")
-    rows_of_page = select(_M.internal_id, _M.message_id, is_older).where(_M.internal_id > after, _M.internal_id <= until)
-    many = connection.execute(rows_of_page.order_by(_M.internal_id).limit(limit)).fetchall()
+    is_older = and_(is_claimed, _M.number_database != identity.database).label("is_older")
+    rows_of_page = select(_M.internal_id, _M.message_id, is_older).where(_M.internal_id > after, _M.internal_id <= identity.older_until)
+    many = reader.connection.execute(rows_of_page.order_by(_M.internal_id).limit(OLDER_CLAIMS_READ)).fetchall()
     found = tuple([MessageId(message_id) for _, message_id, wanted in many if wanted])
-    return found, int(many[-1][0]) if len(many) == limit else until
+    return found, int(many[-1][0]) if len(many) == OLDER_CLAIMS_READ else identity.older_until
 
 
-def copies_of(connection: Connection, primary: ServerName, database: DatabaseId, after: int, limit: int) -> tuple[HeldCopy, ...]:
-    """A corrupt number is asked about as it stands: the answer finds the row, and sets it aside."""
-    many = fetch(connection, page(shadows_of(primary, database), after, limit).with_only_columns(*OF_A_COPY))
+def copies_of(reader: Reader, primary: ServerName, database: DatabaseId, limit: int, after: int = 0) -> tuple[HeldCopy, ...]:
+    """As `shadows_of`, with only the fields that STATUS questions need. A corrupt number is asked about as it stands: the answer finds the
+    row, and sets it aside."""
+    many = fetch(reader.connection, page(held_for(primary, database), after, limit).with_only_columns(*OF_A_COPY))
     return tuple([HeldCopy(internal_id, MessageId(message_id), CopyNumber(*number)) for internal_id, message_id, *number in many])
 
 
-def shadow_groups(connection: Connection) -> tuple[ShadowGroup, ...]:
+def shadow_groups(reader: Reader) -> tuple[ShadowGroup, ...]:
     """The groups come from the index, one look-up for each, because takeovers depend on them; their sizes come from the counters."""
-    counts = {(name, number): count for name, number, count, _ in counters.of_kind(connection, counters.SHADOW)}
+    counts = {(name, number): count for name, number, count, _ in counters.of_kind(reader.connection, counters.SHADOW)}
     found: list[ShadowGroup] = []
-    for server in connection.scalars(SELECT_GROUP_SERVERS).all():
-        for database in connection.scalars(SELECT_GROUP_DATABASES, {"server": server}).all():
+    for server in reader.connection.scalars(SELECT_GROUP_SERVERS).all():
+        for database in reader.connection.scalars(SELECT_GROUP_DATABASES, {"server": server}).all():
             of_group, name = {"server": server, "database": database}, f"{server} {database}"
             numbers = [counts.get((name, number), 0) for number in range(8)]
             handed = kept = handed_kept = 0
-            if connection.scalar(SELECT_ANY_HANDED, of_group) is not None:
+            if reader.connection.scalar(SELECT_ANY_HANDED, of_group) is not None:
                 handed, handed_kept = max(sum(numbers[1::2]), 1), sum(numbers[5::2])
-            if connection.scalar(SELECT_ANY_KEPT, of_group) is not None:
+            if reader.connection.scalar(SELECT_ANY_KEPT, of_group) is not None:
                 kept = max(sum(numbers[4:]), 1)
             count = max(sum(numbers[::2]) + handed, kept, 1)
             found.append(ShadowGroup(ServerName(server), DatabaseId(database), count, handed, kept, handed_kept))
     return tuple(found)
 
 
-def survival(connection: Connection, servers: Sequence[ServerName]) -> Survival:
-    """Counters say how many there are, and the index by server which of them are listed there."""
-    counted = [counters.of_kind(connection, kind) for kind in (counters.SUBMISSION, counters.POISON, counters.HANDED_OVER)]
-    count = sum(messages for found in counted for _, _, messages, _ in found) + int(connection.scalar(SELECT_WITH_RETRIES) or 0)
+def survival(reader: Reader, servers: Sequence[ServerName]) -> Survival:
+    """Of the unfinished primary messages, how many none of these servers may have a copy of. Counters say how many there are, and the
+    index by server which of them are listed there."""
+    counted = [counters.of_kind(reader.connection, kind) for kind in (counters.SUBMISSION, counters.POISON, counters.HANDED_OVER)]
+    count = sum(messages for found in counted for _, _, messages, _ in found) + int(reader.connection.scalar(SELECT_WITH_RETRIES) or 0)
     named = {"wanted": json.dumps(list(servers))}
-    kept = int(connection.scalar(SELECT_LISTED_ON_ANY, named) or 0)
-    uncertain = int(connection.scalar(SELECT_UNPLACED_ON_ANY, named) or 0)
+    kept = int(reader.connection.scalar(SELECT_LISTED_ON_ANY, named) or 0)
+    uncertain = int(reader.connection.scalar(SELECT_UNPLACED_ON_ANY, named) or 0)
     return Survival(count, max(count - kept, 0), uncertain)
 
 
-def discards_for(
-    connection: Connection, asker: ServerName, database: DatabaseId, maximum: int, now: int, *, with_forks: bool
-) -> DiscardReply:
-    many = fetch(connection, (SELECT_DISCARDS if with_forks else SELECT_DISCARDS_BUT_FORKS, (asker, database, maximum)))
+def discards_for(reader: Reader, asker: ServerName, database: DatabaseId, maximum: int, now: int, *, with_forks: bool) -> DiscardReply:
+    """The first notifications, ascending, without those that wait for a generated message's copy; see `Ledger.discards_for`."""
+    many = fetch(reader.connection, (SELECT_DISCARDS if with_forks else SELECT_DISCARDS_BUT_FORKS, (asker, database, maximum)))
     remaining = 0
     if len(many) == maximum:
-        remaining = max(0, counters.discards(connection, asker, {database, NO_DATABASE}) - len(many))
+        remaining = max(0, counters.discards(reader.connection, asker, {database, NO_DATABASE}) - len(many))
     events = []
     for sequence, message_id, status, ordinals, created_at, next_hop in many:
         try:
@@ -338,140 +393,52 @@ def discards_for(
     return DiscardReply(tuple(events), remaining)
 
 
-def has_unacknowledged(connection: Connection, asker: ServerName, database: DatabaseId) -> bool:
-    """Includes notifications that wait for the copy of a DSN."""
+def has_unacknowledged(reader: Reader, asker: ServerName, database: DatabaseId) -> bool:
+    """Whether this asker, in this database, has unacknowledged notifications, besides forks, those included that wait for the copy of a
+    DSN. Does not count as a poll."""
     of_asker = {"asker": asker, "database": database}
-    return any(connection.scalar(question, of_asker) is not None for question in (SELECT_UNTOLD, SELECT_UNSAID))
+    return any(reader.connection.scalar(question, of_asker) is not None for question in (SELECT_UNTOLD, SELECT_UNSAID))
 
 
-def unreported(connection: Connection, message_id: MessageId) -> Ordinals:
-    """A corrupt row is skipped: the notification will report its recipients later."""
+def unreported(reader: Reader, message_id: MessageId) -> Ordinals:
+    """Recipients that are done but must not be reported to any peer yet, because their DSNs are on this disk only. A corrupt row is
+    skipped: the notification will report its recipients later."""
     found = NO_ORDINALS
-    for ordinals in connection.scalars(select(_W.ordinals).where(_W.message_id == message_id, _SAYS_DELIVERED)):
+    for ordinals in reader.connection.scalars(select(_W.ordinals).where(_W.message_id == message_id, _SAYS_DELIVERED)):
         with suppress(ValueError):
             found |= rows.decode_ordinals(ordinals)
     return found
 
 
-def unreported_of(connection: Connection, message_ids: Collection[MessageId]) -> dict[MessageId, Ordinals]:
+def unreported_of(reader: Reader, message_ids: Collection[MessageId]) -> Mapping[MessageId, Ordinals]:
+    """The same for many messages; only those that have any. Empty ordinals mean all recipients that are done."""
     found: dict[MessageId, Ordinals] = {}
     statement = select(_W.message_id, _W.ordinals).where(_W.message_id.in_(message_ids), _SAYS_DELIVERED)
-    for message_id, ordinals in connection.execute(statement).fetchall():
+    for message_id, ordinals in reader.connection.execute(statement).fetchall():
         with suppress(ValueError):
             decoded, before = rows.decode_ordinals(ordinals), found.get(message_id)
             found[message_id] = NO_ORDINALS if not decoded or before == NO_ORDINALS else decoded | (before or NO_ORDINALS)
     return found
 
 
-def awaited(connection: Connection, message_id: MessageId) -> tuple[MessageId, ...]:
-    """What notifications about this message wait for."""
-    found = connection.execute(select(_W.side, _W.more_sides).where(_W.message_id == message_id).order_by(_W.id)).fetchall()
+def awaited(reader: Reader, message_id: MessageId) -> tuple[MessageId, ...]:
+    """The generated messages for whose copies, or end, the notifications about this message wait."""
+    found = reader.connection.execute(select(_W.side, _W.more_sides).where(_W.message_id == message_id).order_by(_W.id)).fetchall()
     return tuple(dict.fromkeys(MessageId(side) for first, more in found for side in (first, *more.split())))
 
 
-def untold(connection: Connection) -> Untold | None:
-    oldest = connection.execute(select(_W.message_id, _W.side, _W.created_at).order_by(_W.id).limit(1)).first()
+def untold(reader: Reader) -> Untold | None:
+    """The messages about which notifications wait so; None: there are none."""
+    oldest = reader.connection.execute(select(_W.message_id, _W.side, _W.created_at).order_by(_W.id).limit(1)).first()
     if oldest is None:
         return None
     message_id, generated, since = oldest
-    count = connection.scalar(select(func.count(_W.message_id.distinct())))
+    count = reader.connection.scalar(select(func.count(_W.message_id.distinct())))
     return Untold(count or 0, rows.decode_instant(since), MessageId(message_id), MessageId(generated))
 
 
-def acknowledged(connection: Connection, primary: ServerName, database: DatabaseId, incarnation: int) -> int:
+def acknowledged(reader: Reader, primary: ServerName, database: DatabaseId, incarnation: int) -> int:
+    """The highest sequence committed from that primary in that database and incarnation; 0 for none."""
     known = tables.ACKNOWLEDGED.c
     key = (known.primary_server == primary, known.database == database, known.incarnation == incarnation)
-    return int(connection.scalar(select(known.sequence).where(*key)) or 0)
-
-
-Answer = TypeVar("Answer")
-LOG_BYTES_MAX = 64_000_000  # two and a half times what it has where no reads overlap
-READERS_HELD_BACK_SECONDS = 2.0  # at most; a page takes milliseconds
-READERS_COUNT = 4
-
-
-async def _opened(*arguments: Any, **named: Any) -> aiosqlite.Connection:
-    """As SQLAlchemy opens one, but whole also if the question is cancelled meanwhile: aiosqlite would forget to close what it gets then."""
-    connection = aiosqlite.connect(*arguments, **named)
-    connection._thread.daemon = True
-    opening = asyncio.ensure_future(connection)
-    try:
-        return await asyncio.shield(opening)
-    except asyncio.CancelledError:
-        opening.add_done_callback(lambda done: None if done.cancelled() or done.exception() else connection.stop())
-        raise
-
-
-class AsyncReaders:
-    """A few read-only connections through aiosqlite, each with a thread of its own until `close`."""
-
-    def __init__(self, path: Path) -> None:
-        self._engine = create_async_engine(
-            _read_only("sqlite+aiosqlite", path),
-            pool_size=READERS_COUNT,
-            max_overflow=0,
-            pool_timeout=30,
-            pool_reset_on_return=None,
-            connect_args={"timeout": BUSY_TIMEOUT_MILLISECONDS / 1000, "async_creator_fn": _opened},
-        )
-        use_queue_compiler(self._engine.sync_engine)
-        self._running_count = 0
-        self._none_runs = asyncio.Event()
-        self._may_begin = asyncio.Event()
-        self._may_begin.set()
-
-    async def ask(self, question: Callable[[Connection], Answer]) -> Answer:
-        """Raises: LedgerUnavailable."""
-        while not self._may_begin.is_set():
-            await self._may_begin.wait()
-        self._running_count += 1
-        try:
-            async with self._engine.connect() as connection:
-                return await connection.run_sync(question)
-        except (exc.SQLAlchemyError, sqlite3.Error, OSError) as error:
-            raise errors.unavailable(error) from error
-        finally:
-            self._running_count -= 1
-            if not self._running_count:
-                self._none_runs.set()
-
-    @asynccontextmanager
-    async def held_back(self) -> AsyncIterator[None]:
-        """No question is begun meanwhile; those that run have ended, or had time to."""
-        self._may_begin.clear()
-        try:
-            if self._running_count:
-                self._none_runs.clear()
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._none_runs.wait(), READERS_HELD_BACK_SECONDS)
-            yield
-        finally:
-            self._may_begin.set()
-
-    async def close(self) -> None:
-        await self._engine.dispose()
-
-
-class InlineReaders:
-    """The same without threads, for a deterministic simulation."""
-
-    def __init__(self, path: Path) -> None:
-        self._engine = create_engine(_read_only("sqlite+pysqlite", path), poolclass=StaticPool, connect_args={"check_same_thread": False})
-        use_queue_compiler(self._engine)
-
-    async def ask(self, question: Callable[[Connection], Answer]) -> Answer:
-        """Raises: LedgerUnavailable."""
-        try:
-            with self._engine.connect() as connection:
-                return question(connection)
-        except LedgerUnavailable:
-            raise
-        except (exc.SQLAlchemyError, sqlite3.Error, OSError) as error:
-            raise errors.unavailable(error) from error
-
-    async def close(self) -> None:
-        self._engine.dispose()
-
-
-def _read_only(driver: str, path: Path) -> URL:
-    return URL.create(driver, database=f"file:{quote(str(path.absolute()))}", query={"mode": "ro", "uri": "true"})
+    return int(reader.connection.scalar(select(known.sequence).where(*key)) or 0)

@@ -6,17 +6,22 @@ nothing twice and forgets nothing. There are at most `REQUESTS_MAX` requests, an
 
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import datetime
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, Select, delete, func, insert, select, tuple_, update
+from sqlalchemy import Select, delete, func, insert, select, tuple_, update
 
 from shadowrelay.model.ids import MessageId
+from shadowrelay.model.message import Content
 from shadowrelay.model.queue import NewMessage, StoredMessage
 from shadowrelay.model.resubmission import Criteria, Progress, RequestState, ResubmitRequest, Resubmitted
 from shadowrelay.store import rows, tables
+from shadowrelay.store.commit import promise
+from shadowrelay.store.content import Handing
 from shadowrelay.store.dialect import through
-from shadowrelay.store.promises import Placed
+from shadowrelay.store.readers import Reader
+from shadowrelay.store.reading import found
 from shadowrelay.store.rows import stored_message
 from shadowrelay.store.work import UnitOfWork
 
@@ -34,27 +39,35 @@ BEFORE = {  # which state may become this one at an administrator's request, or 
 
 
 # reading
-def requests(connection: Connection) -> tuple[ResubmitRequest, ...]:
-    """Without those that make no sense: a corrupt row must not stop the others."""
-    found = []
-    for row in connection.execute(select(tables.RESUBMIT_REQUEST).order_by(_Q.number)).fetchall():
+def requests(reader: Reader) -> tuple[ResubmitRequest, ...]:
+    """All of them, by number, without those that make no sense: a corrupt row must not stop the others."""
+    decoded = []
+    for row in reader.connection.execute(select(tables.RESUBMIT_REQUEST).order_by(_Q.number)).fetchall():
         with suppress(ValueError, TypeError, OverflowError):
-            found.append(_decoded(row))
-    return tuple(found)
+            decoded.append(_decoded(row))
+    return tuple(decoded)
 
 
-def unfinished(connection: Connection, number: int) -> tuple[Resubmitted, ...]:
-    found = connection.execute(select(_U.message_id, _U.is_redundant).where(_U.number == number)).fetchall()
-    return tuple([Resubmitted(MessageId(message_id), bool(is_redundant)) for message_id, is_redundant in found])
+def unfinished(reader: Reader, number: int) -> tuple[Resubmitted, ...]:
+    """The messages of this request that were not `finished` yet."""
+    many = reader.connection.execute(select(_U.message_id, _U.is_redundant).where(_U.number == number)).fetchall()
+    return tuple([Resubmitted(MessageId(message_id), bool(is_redundant)) for message_id, is_redundant in many])
 
 
-def delivered(side: int, after_at: int, after_id: int, limit: int) -> Select[Any]:
+def delivered(reader: Reader, after: tuple[datetime, int], limit: int, *, by_others: bool = False) -> tuple[StoredMessage, ...]:
+    """Messages whose last delivery by this node as their primary server is behind `after` (with the internal id), in this order.
+    `by_others`: those that this node discarded as their shadow server. Corrupt rows as in `reading.submission`."""
+    at, internal_id = after
+    return found(reader, delivered_page(int(by_others), rows.encode_instant(at), internal_id, limit))
+
+
+def delivered_page(side: int, after_at: int, after_id: int, limit: int) -> Select[Any]:
     """Side 0: what this node delivered, in the order of the last delivery of each message. 1: what was delivered while this node was its
     shadow server, in the order of the discards."""
-    found = through(tables.DELIVERED, tables.MESSAGE).where(_M.is_shadow_side == side)
-    found = found.where(_M.delivered_at <= INSTANT_MAX)  # not what a damaged row has there
-    found = found.where(tuple_(_M.delivered_at, _M.internal_id) > (after_at, after_id))
-    return found.order_by(_M.delivered_at, _M.internal_id).limit(limit)
+    page = through(tables.DELIVERED, tables.MESSAGE).where(_M.is_shadow_side == side)
+    page = page.where(_M.delivered_at <= INSTANT_MAX)  # not what a damaged row has there
+    page = page.where(tuple_(_M.delivered_at, _M.internal_id) > (after_at, after_id))
+    return page.order_by(_M.delivered_at, _M.internal_id).limit(limit)
 
 
 def _decoded(row: Sequence[Any]) -> ResubmitRequest:
@@ -73,8 +86,9 @@ def _decoded(row: Sequence[Any]) -> ResubmitRequest:
 
 
 # promises
+@promise()
 def add(work: UnitOfWork, criteria: Criteria) -> ResubmitRequest | None:
-    """None: there are too many."""
+    """A new request, PENDING. None: there are too many."""
     if (work.connection.scalar(select(func.count()).select_from(tables.RESUBMIT_REQUEST)) or 0) >= REQUESTS_MAX:
         return None
     work.changes_count += 1
@@ -93,8 +107,10 @@ def add(work: UnitOfWork, criteria: Criteria) -> ResubmitRequest | None:
     return _decoded(work.connection.execute(insert(tables.RESUBMIT_REQUEST).values(values).returning(tables.RESUBMIT_REQUEST)).one())
 
 
+@promise()
 def change_state(work: UnitOfWork, number: int, state: RequestState) -> ResubmitRequest | None:
-    """None: its present state does not allow that. A request is done when no message of it lacks a copy."""
+    """DISABLED for an active request, PENDING for a disabled one, DONE for one that was examined and all of whose messages are redundant.
+    None: there is no such request, or its present state does not allow that."""
     before = _of(work, number)
     if before is None or before.state not in BEFORE[state]:
         return None
@@ -107,8 +123,9 @@ def change_state(work: UnitOfWork, number: int, state: RequestState) -> Resubmit
     return _of(work, number)
 
 
+@promise()
 def remove(work: UnitOfWork, number: int) -> bool:
-    """Unless it is active. What it resubmitted stays."""
+    """False: there is no such request, or it is active. What it resubmitted stays."""
     before = _of(work, number)
     if before is None or before.state.is_active:
         return False
@@ -118,20 +135,22 @@ def remove(work: UnitOfWork, number: int) -> bool:
     return True
 
 
+@promise(handing=Handing.TAKEN, is_kept=lambda made: made is not None)
 def progressed(
-    work: UnitOfWork, number: int, progress: Progress, message: NewMessage | None, placed: Placed | None
+    work: UnitOfWork, number: int, progress: Progress, message: NewMessage | None = None, content: Content | None = None
 ) -> StoredMessage | None:
-    """The message as it was stored; None also where the request is not active any more, or has come further."""
+    """A step of an active request, and the message that it resubmits; returns that message as it was stored. None if it was there already;
+    nothing is changed if the request is not active, or has come further. A file of `content` is handed over by the call."""
     before = _of(work, number)
     at = rows.encode_instant(progress.examined_at)
     if before is None or not before.state.is_active or (at, progress.examined_id) < _place(before) or before.is_examined:
         return None
     made = None
-    if message is not None and placed is not None and work.row(message.envelope.message_id) is None:
-        row = work.insert(message, work.store_content(*placed), is_decided=True)
+    if message is not None and content is not None and work.row(message.envelope.message_id) is None:
+        row = work.insert(message, work.store_content(content), is_decided=True)
         made = stored_message(row, message.envelope, ())
-        if row.place is not None and placed[0].data is not None:
-            work.after_commit.append(partial(work.state.contents.recent.put, row.place, placed[0].data))
+        if row.place is not None and content.data is not None:
+            work.after_commit.append(partial(work.state.contents.recent.put, row.place, content.data))
         values = {"number": number, "message_id": message.envelope.message_id, "is_redundant": 0}
         work.connection.execute(insert(tables.RESUBMITTED).values(values))
     _change(
@@ -150,8 +169,9 @@ def progressed(
     return made
 
 
+@promise()
 def settled(work: UnitOfWork, number: int, redundant: Sequence[MessageId], finished: Sequence[MessageId]) -> None:
-    """Some are redundant now; others are finished, and not waited for any longer."""
+    """Some are redundant now; others are finished, which counts as redundant, and not waited for any longer."""
     work.changes_count += 1
     mine = (_U.number == number, _U.is_redundant == 0, _U.message_id.in_([*redundant, *finished]))
     counted = work.connection.execute(update(tables.RESUBMITTED).where(*mine).values(is_redundant=1)).rowcount

@@ -5,14 +5,18 @@ Rows stay as long as they would have, without content, so that duplicates and la
 in a row of `counter`: everything that was delivered later can still be resubmitted.
 """
 
-from sqlalchemy import Connection, bindparam, select
+from datetime import datetime
+
+from sqlalchemy import bindparam, select
 
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.values import dataclass
-from shadowrelay.store import counters, tables
+from shadowrelay.store import counters, rows, tables
+from shadowrelay.store.commit import promise
 from shadowrelay.store.dialect import compiled, constant
 from shadowrelay.store.promises import pinned
+from shadowrelay.store.readers import Reader
 from shadowrelay.store.rows import LARGE
 from shadowrelay.store.work import UnitOfWork
 
@@ -57,6 +61,7 @@ class ShedStep:
     is_last: bool
 
 
+@promise(is_heavy=True)
 def shed(work: UnitOfWork) -> ShedStep:
     """Drop up to `STEP` messages of what is oldest."""
     at = work.now_microseconds
@@ -97,12 +102,13 @@ def _dropped(work: UnitOfWork, ids: list[MessageId], at: int) -> ShedStep:
     return ShedStep(len(ids), octets, is_last=False)
 
 
-def complete_since(connection: Connection) -> int:
-    """The latest delivery of what was dropped; 0: nothing was. Units: microseconds."""
-    found = connection.execute(select(_C.octets).where(_C.kind == SHED)).scalar()
-    return found or 0
+def complete_since(reader: Reader) -> datetime | None:
+    """The latest delivery among what was dropped: what was delivered later can be resubmitted."""
+    found = reader.connection.execute(select(_C.octets).where(_C.kind == SHED)).scalar()
+    return rows.decode_instant(found) if found else None
 
 
-def octets(connection: Connection, now: int) -> int:
-    """Of all that is in Safety Net; `now` in microseconds."""
-    return sum(counters.safety_net(connection, side, now)[1] for side in (0, 1))
+def safety_net_octets(reader: Reader) -> int:
+    """What is in Safety Net, by the sizes of the messages."""
+    now = rows.encode_instant(reader.state.now())
+    return sum(counters.safety_net(reader.connection, side, now)[1] for side in (0, 1))

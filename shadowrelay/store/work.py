@@ -26,6 +26,7 @@ from shadowrelay.model.queue import NEVER, SUSPENDED, WAITS_FOR_COPY, ForkRetry,
 from shadowrelay.model.replies import LOCAL_ERROR, IllegalTransition, LedgerUnavailable
 from shadowrelay.model.values import replace
 from shadowrelay.store import counters, rows, tables
+from shadowrelay.store.content import NO_PLACES
 from shadowrelay.store.dialect import CrossJoin, compiled, constant, upsert
 from shadowrelay.store.rows import LARGE, NEEDS_CONTENT, Row, decode_retry
 from shadowrelay.store.writing import WriterConnection, WriterState
@@ -121,6 +122,7 @@ class UnitOfWork:
         self.now = state.now()
         self.now_microseconds = rows.encode_instant(self.now)
         self.changes_count = 0
+        self.places = NO_PLACES  # of the files that came with the present promise
         self.rows: dict[MessageId, Row | None] = {}
         self.new: dict[MessageId, str] = {}  # their envelopes
         self.dirty: dict[MessageId, None] = {}
@@ -177,9 +179,9 @@ class UnitOfWork:
         return None if row is None else row.claim
 
     # messages
-    def store_content(self, content: Content, place: ContentPlace | None) -> ContentPlace:
-        """Returns where the content is stored. A large content was stored before as a file, at `place`."""
-        return self.state.contents.append(content, self.now) if place is None else place
+    def store_content(self, content: Content) -> ContentPlace:
+        """Returns where the content is stored. A large content was stored before, as a file."""
+        return self.state.contents.append(content, self.now) if content.path is None else self.places[content.path]
 
     def insert(self, message: NewMessage, place: ContentPlace, *, is_decided: bool) -> Row:
         """Add a row. Raises: LedgerUnavailable if the id exists already. If its row was not loaded, the INSERT fails."""
@@ -348,7 +350,7 @@ class UnitOfWork:
                 for key, retry in retries.items()
             }
         self.changes_count += 1
-        is_told = bool(retries and self.state.tells_forks_to)
+        is_told = bool(retries and self.state.peers.offer_forks)
         if is_told:
             before = self.retries_of(row)
             is_told = any(key not in before or not retry.ordinals <= before[key].ordinals for key, retry in retries.items())
@@ -642,7 +644,7 @@ def _tell_forks(work: UnitOfWork) -> None:
             continue
         retries = work.retries_of(row)
         for copy in row.claim.copies:
-            if copy.server not in work.state.tells_forks_to or copy.choice.awaits_acknowledgement:
+            if copy.server not in work.state.peers.offer_forks or copy.choice.awaits_acknowledgement:
                 continue
             for next_hop, retry in retries.items():
                 work.state.sequence += 1

@@ -203,7 +203,7 @@ class KnownPeers:
     reads a partial update. Shapes: `servers` has every database ever seen, this node's own included; `former` the highest seen of those
     that were replaced; `asked_at` in microseconds; `remembered`: of the
     notifications for a server up to this sequence, `forget_unasked` has left only those that do not grow old; `told` the highest position
-    that any reply told, where it is above the recorded one; times in microseconds.
+    that any reply told, where it is above the recorded one; `offer_forks`: in this process; times in microseconds.
     """
 
     rows: dict[ServerName, PeerRow] = field(default_factory=dict)
@@ -215,8 +215,14 @@ class KnownPeers:
     told: dict[DatabaseId, Seen] = field(default_factory=dict)
     told_unsaved: set[ServerName] = field(default_factory=set)
     told_saved_at: int = 0
+    offer_forks: set[ServerName] = field(default_factory=set)
+
+    def listed(self) -> tuple[PeerRow, ...]:
+        """By name."""
+        return tuple(row for _, row in sorted(self.rows.items()))
 
     def seen(self, server: ServerName, database: DatabaseId) -> Seen | None:
+        """The highest position seen of this database of the peer, in any session."""
         row, told = self.rows.get(server), self.told.get(database)
         if row is not None and row.database and database == row.database:
             recorded: Seen | None = Seen(row.incarnation, row.began, row.position)
@@ -225,7 +231,8 @@ class KnownPeers:
         return told if recorded is not None and told is not None and _is_later(told, recorded) else recorded
 
     def note_told(self, server: ServerName, at: Incarnation, position: int) -> None:
-        """A reply of this incarnation told its position. The highest is kept: replies in several sessions cross."""
+        """A reply of this incarnation told its position. The highest is kept: replies in several sessions cross. It is written with a
+        commit that happens anyway, at most once a second."""
         before = self.told.get(at.database)
         if before is not None and before.incarnation == at.number and before.began == at.began:  # by nearly every reply
             is_later = position > before.position
@@ -235,6 +242,13 @@ class KnownPeers:
         if is_later:
             self.told[at.database] = Seen(at.number, at.began, position)
             self.told_unsaved.add(server)
+
+    def note_forks_offered(self, server: ServerName, is_offered: bool) -> None:
+        """Whether forks of messages are reported to this server in this process, including reports that are queued already."""
+        if is_offered:
+            self.offer_forks.add(server)
+        else:
+            self.offer_forks.discard(server)
 
     def rows_as_told(self, now: int) -> list[PeerRow]:
         """The rows whose position is to be written with the present commit: once a second, as nearly every reply tells a higher one."""
@@ -257,6 +271,7 @@ class KnownPeers:
                 self.told_unsaved.discard(row.server)
 
     def server_of(self, database: DatabaseId) -> ServerName:
+        """The server that owns a database; NO_SERVER if unknown. Includes this node's own."""
         return self.servers.get(database, NO_SERVER)
 
     def after(self, identity: PeerIdentity, heard_at: int) -> PeerRow:
@@ -331,10 +346,11 @@ class WriterState:
     safety_net_hold_microseconds: int
     shadow_keep_microseconds: int
     may_be_delivered: MayBeDelivered
+    server: ServerName
+    survived: set[MessageId]  # whose content this process handled since their last attempt was recorded
     rows: LatestRows = field(default_factory=LatestRows)
     shadow_queues: dict[ServerName, int] = field(default_factory=dict)  # N of Server\Shadow\N
     draining_since: int | None = None
     suspended_queues: dict[str, Suspension] = field(default_factory=dict)  # by next hop
-    tells_forks_to: set[ServerName] = field(default_factory=set)  # servers that offer FORKS
     corrupt_rows_count: int = 0
     log_bytes: int = 0  # of the write-ahead log, after the last commit

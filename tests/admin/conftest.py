@@ -19,6 +19,7 @@ from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, Role
 from shadowrelay.model.queue import (
     FailureKind,
     ForkRetry,
+    InForce,
     LoneMessages,
     MessagePage,
     NodeView,
@@ -238,7 +239,8 @@ class FakeNode:
     async def node(self):
         return NodeView(
             ServerName("mx1"), SiteName("east"), BoundaryName("example"), "1.2.3", NOW - timedelta(hours=1), "running",
-            DATABASE, 4, 1000, 1234, NO_DATABASE, {"transport": {"shadow_timeout": "5s"}},
+            DATABASE, 4, 1000, 1234, NO_DATABASE,
+            InForce({"transport": {"shadow_timeout": "5s"}}, "/etc/shadowrelay/node.toml", "abcd", NOW, ("peers",)),
             NextMessage(NewMail.FEWER, 0, 1, "new mail is accepted without a copy: mx2: no answer"), untold=self.untold_ones,
         )  # fmt: skip
 

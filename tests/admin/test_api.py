@@ -118,6 +118,10 @@ async def test_the_node_says_who_it_is(http):
         "started_at": "2026-11-21T09:30:00Z", "uptime_seconds": 3600.0, "database": DATABASE, "incarnation": 4, "began": 1000,
         "position": 1234, "safety_net_complete_since": None, "untold": None, "machine": "", "is_witness": False, "domains": [],
         "former_database": "", "settings": {"transport": {"shadow_timeout": "5s"}},
+        "configuration": {
+            "file": "/etc/shadowrelay/node.toml", "digest": "abcd", "read_at": "2026-11-21T10:30:00Z", "needs_restart": ["peers"],
+            "refused_at": None, "refusal": "",
+        },
         "new_mail": {
             "outcome": "fewer", "takers_count": 0, "copies_wanted": 1,
             "sentence": "new mail is accepted without a copy: mx2: no answer", "shared_fate": [],

@@ -17,6 +17,7 @@ from shadowrelay.console.report_tab import add_report
 from shadowrelay.console.streams import add_streams
 from shadowrelay.model.counts import Counts
 from shadowrelay.model.ids import ServerName
+from shadowrelay.model.queue import InForce
 from shadowrelay.model.settings import AdminRole, AdminUser, Settings
 from shadowrelay.model.values import replace
 from shadowrelay.tracking.event_tap import EventTap
@@ -41,7 +42,7 @@ class ShownNode(FakeNode):
     """With the settings that `status` reads."""
 
     async def node(self):
-        return replace(await super().node(), settings={"transport.shadow_redundancy_enabled": True})
+        return replace(await super().node(), in_force=InForce({"transport.shadow_redundancy_enabled": True}))
 
 
 @pytest.fixture

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from shadowrelay.ports import Ledger
-from shadowrelay.store.ledger import Inline
+from shadowrelay.store.ledger import Inline, Ledger
 from tests.kit.clock import Hands
 from tests.kit.ledger import NOW, a_ledger
 

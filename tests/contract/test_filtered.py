@@ -13,9 +13,8 @@ from shadowrelay.model.message import Recipient
 from shadowrelay.model.ownership import Role, Transition
 from shadowrelay.model.queue import StoredMessage, Suspension
 from shadowrelay.model.values import replace
-from shadowrelay.ports import Ledger
 from shadowrelay.protocol.filters import MESSAGE_PROPERTIES, Kind, Value, matches, parse_filter
-from shadowrelay.store import SqliteLedger, queues
+from shadowrelay.store import Ledger, promises, queues
 from shadowrelay.store.ledger import Inline
 from tests.kit.ledger import HERE, NOW, THERE, a_content, a_ledger, a_new_message, a_retry, all_done, an_attempt
 
@@ -25,7 +24,7 @@ WORDS = ("", "hello", "Hello 100%", "under_score", "back\\\\slash".replace("\\\\
 
 
 @pytest.fixture
-async def ledger(tmp_path: Path) -> AsyncIterator[SqliteLedger]:
+async def ledger(tmp_path: Path) -> AsyncIterator[Ledger]:
     async with a_ledger(tmp_path, lambda: NOW, inline=Inline()) as opened:
         yield opened
 
@@ -33,14 +32,14 @@ async def ledger(tmp_path: Path) -> AsyncIterator[SqliteLedger]:
 async def accept(ledger: Ledger, size: int = 25, **envelope: Any) -> StoredMessage:
     message = a_new_message(recipients_count=len(envelope.get("recipients", "x")))
     message = replace(message, envelope=replace(message.envelope, **envelope))
-    return await ledger.record_accepted(message, a_content(b"x" * size), decided=True)
+    return await ledger.commit(promises.accepted, message, a_content(b"x" * size), decided=True)
 
 
 async def find(ledger: Ledger, text: str, queue: str = "") -> list[int]:
     found: list[int] = []
     after: int | None = 0
     while after is not None:
-        page = await ledger.filtered(queue, parse_filter(text, MESSAGE_PROPERTIES), EXPIRY, 3, after)
+        page = await ledger.read(queues.filtered, queue, parse_filter(text, MESSAGE_PROPERTIES), EXPIRY, 3, after)
         found += [stored.internal_id for stored in page.messages]
         after = page.next_after
     return found
@@ -50,13 +49,13 @@ async def search(ledger: Ledger, text: str, limit: int = 3) -> list[int]:
     found: list[int] = []
     after: int | None = 0
     while after is not None:
-        page = await ledger.searched(parse_filter(text, MESSAGE_PROPERTIES), EXPIRY, limit, after)
+        page = await ledger.read(queues.searched, parse_filter(text, MESSAGE_PROPERTIES), EXPIRY, limit, after)
         found += [stored.internal_id for stored in page.messages]
         after = page.next_after
     return found
 
 
-async def test_each_property_is_found_by_its_value(ledger: SqliteLedger) -> None:
+async def test_each_property_is_found_by_its_value(ledger: Ledger) -> None:
     other = await accept(ledger, 2_000, sender="b@other.example", subject="other", internet_message_id="<2@x>", connector="outbound")
     one = await accept(
         ledger,
@@ -66,7 +65,8 @@ async def test_each_property_is_found_by_its_value(ledger: SqliteLedger) -> None
         recipients=(Recipient("first@y.example"), Recipient("second@z.example", notify="NEVER")),
         arrived_at=NOW - timedelta(hours=3),
     )
-    await ledger.record_queued(
+    await ledger.commit(
+        promises.queued,
         one.envelope.message_id,
         [a_retry(HOP, frozenset({1, 2}), failures_count=4, last_reply="451 4.3.0 Greylisted", attempts_next_at=NOW)],
     )
@@ -100,13 +100,13 @@ async def test_each_property_is_found_by_its_value(ledger: SqliteLedger) -> None
     assert [one.internal_id] == await find(ledger, "Recipients -notlike '*corp*'"), "no recipient is like it"
 
 
-async def test_other_queues_are_filtered_too(ledger: SqliteLedger) -> None:
+async def test_other_queues_are_filtered_too(ledger: Ledger) -> None:
     held = a_new_message(Role.SHADOW)
-    await ledger.record_hold(held, a_content(), lambda _, claim: Transition(claim, held.claim))
+    await ledger.commit(promises.hold, held, a_content(), lambda _, claim: Transition(claim, held.claim))
     done, aside, suspended = [await accept(ledger) for _ in range(3)]
-    await ledger.record_attempt(an_attempt(done.envelope.message_id), all_done)
-    await ledger.record_set_aside(aside.envelope.message_id, "died 3 times")
-    await ledger.record_suspended(suspended.envelope.message_id, Suspension(NOW, "ann"), [a_retry(HOP)])
+    await ledger.commit(promises.attempt, an_attempt(done.envelope.message_id), all_done)
+    await ledger.commit(promises.set_aside, aside.envelope.message_id, "died 3 times")
+    await ledger.commit(promises.suspended, suspended.envelope.message_id, Suspension(NOW, "ann"), [a_retry(HOP)])
 
     by_status = [await find(ledger, f"Status -eq {status}") for status in ("Suspended", "Ready")]
 
@@ -118,27 +118,25 @@ async def test_other_queues_are_filtered_too(ledger: SqliteLedger) -> None:
     assert [] == await find(ledger, "Size -gt 1", "nowhere.example")
 
 
-async def test_a_page_looks_at_a_bounded_number_and_says_where_the_next_one_begins(
-    ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_page_looks_at_a_bounded_number_and_says_where_the_next_one_begins(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queues, "EXAMINED_MAX", 4)
     ids = [(await accept(ledger, subject="odd" if number % 6 == 5 else "even")).internal_id for number in range(20)]
     expression = parse_filter("Subject -eq odd", MESSAGE_PROPERTIES)
 
-    first = await ledger.filtered("", expression, EXPIRY, 100)
+    first = await ledger.read(queues.filtered, "", expression, EXPIRY, 100)
 
     assert ((), ids[3]) == (first.messages, first.next_after)
     assert [ids[5], ids[11], ids[17]] == await find(ledger, "Subject -eq odd")
-    whole = await ledger.filtered("", parse_filter("Subject -eq even", MESSAGE_PROPERTIES), EXPIRY, 2)
+    whole = await ledger.read(queues.filtered, "", parse_filter("Subject -eq even", MESSAGE_PROPERTIES), EXPIRY, 2)
     assert (2, ids[1]) == (len(whole.messages), whole.next_after)
 
 
-async def test_a_search_finds_everything_there_is_newest_first(ledger: SqliteLedger) -> None:
+async def test_a_search_finds_everything_there_is_newest_first(ledger: Ledger) -> None:
     held = a_new_message(Role.SHADOW)
-    await ledger.record_hold(held, a_content(), lambda _, claim: Transition(claim, held.claim))
+    await ledger.commit(promises.hold, held, a_content(), lambda _, claim: Transition(claim, held.claim))
     done, aside = [await accept(ledger) for _ in range(2)]
-    await ledger.record_attempt(an_attempt(done.envelope.message_id), all_done)
-    await ledger.record_set_aside(aside.envelope.message_id, "died 3 times")
+    await ledger.commit(promises.attempt, an_attempt(done.envelope.message_id), all_done)
+    await ledger.commit(promises.set_aside, aside.envelope.message_id, "died 3 times")
 
     assert [aside.internal_id, done.internal_id, 1] == await search(ledger, "Size -gt 1")
     assert [[1], [done.internal_id], [aside.internal_id]] == [
@@ -146,7 +144,7 @@ async def test_a_search_finds_everything_there_is_newest_first(ledger: SqliteLed
     ]
 
 
-async def test_a_search_by_the_beginning_of_an_id_finds_those_that_begin_so(ledger: SqliteLedger) -> None:
+async def test_a_search_by_the_beginning_of_an_id_finds_those_that_begin_so(ledger: Ledger) -> None:
     ids = [(await accept(ledger, message_id=f"0193a6a{last}-6f1e-7c3a-9c57-0d1f2e3a4b5c")).internal_id for last in "0123456789abf"]
     await accept(ledger, message_id="1193a6a0-6f1e-7c3a-9c57-0d1f2e3a4b5c", subject="0193a6a0")
 
@@ -157,9 +155,7 @@ async def test_a_search_by_the_beginning_of_an_id_finds_those_that_begin_so(ledg
     assert [ids[-1]] == await search(ledger, "NetworkMessageId -like '*a6af-*'")
 
 
-async def test_a_page_of_a_search_looks_at_a_bounded_number_and_steps_over_gaps(
-    ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_page_of_a_search_looks_at_a_bounded_number_and_steps_over_gaps(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queues, "SEARCHED_STEP", 4)
     monkeypatch.setattr(queues, "SEARCHED_STEPS", 2)
     ids = [(await accept(ledger, subject="odd" if number % 6 == 5 else "even")).internal_id for number in range(20)]
@@ -167,7 +163,7 @@ async def test_a_page_of_a_search_looks_at_a_bounded_number_and_steps_over_gaps(
     with connection.begin():
         connection.exec_driver_sql("UPDATE message SET internal_id = internal_id + 1000 WHERE internal_id > ?", (ids[9],))
 
-    first = await ledger.searched(parse_filter("Subject -eq none", MESSAGE_PROPERTIES), EXPIRY, 100)
+    first = await ledger.read(queues.searched, parse_filter("Subject -eq none", MESSAGE_PROPERTIES), EXPIRY, 100)
 
     assert ((), 1000 + ids[12]) == (first.messages, first.next_after), "two steps of four"
     assert [1000 + ids[17], 1000 + ids[11], ids[5]] == await search(ledger, "Subject -eq odd")
@@ -175,23 +171,23 @@ async def test_a_page_of_a_search_looks_at_a_bounded_number_and_steps_over_gaps(
 
 
 @pytest.mark.parametrize("words", ['say "hi"', "back\\slash", "gr\u00fc\u00dfe", "\U0001f600", "tab\there", "100%", "under_score"])
-async def test_a_search_finds_text_however_the_envelope_writes_it(ledger: SqliteLedger, words: str) -> None:
+async def test_a_search_finds_text_however_the_envelope_writes_it(ledger: Ledger, words: str) -> None:
     one = await accept(ledger, subject=f"before {words} after")
     await accept(ledger, subject="before  after")
 
     assert [[one.internal_id]] * 2 == [await search(ledger, f"Subject -like '{pattern}'") for pattern in (f"*{words}*", f"before {words}*")]
 
 
-async def test_a_listing_goes_the_other_way_round_where_that_is_wanted(ledger: SqliteLedger) -> None:
+async def test_a_listing_goes_the_other_way_round_where_that_is_wanted(ledger: Ledger) -> None:
     held = a_new_message(Role.SHADOW)
-    await ledger.record_hold(held, a_content(), lambda _, claim: Transition(claim, held.claim))
+    await ledger.commit(promises.hold, held, a_content(), lambda _, claim: Transition(claim, held.claim))
     ids = [(await accept(ledger)).internal_id for _ in range(5)]
-    for internal_id, stored in zip(ids, await ledger.messages("Submission", 9), strict=True):
+    for internal_id, stored in zip(ids, await ledger.read(queues.messages, "Submission", 9), strict=True):
         if internal_id in ids[:2]:
-            await ledger.record_queued(stored.envelope.message_id, [a_retry(HOP)])
+            await ledger.commit(promises.queued, stored.envelope.message_id, [a_retry(HOP)])
     gone = [await accept(ledger) for _ in range(3)]
     for stored in gone:
-        await ledger.record_attempt(an_attempt(stored.envelope.message_id), all_done)
+        await ledger.commit(promises.attempt, an_attempt(stored.envelope.message_id), all_done)
 
     for queue, expected in (
         ("", [*ids[::-1], 1]),
@@ -202,16 +198,16 @@ async def test_a_listing_goes_the_other_way_round_where_that_is_wanted(ledger: S
         (f"Shadow\\{THERE}", [1]),
         ("SafetyNet\\Primary", [stored.internal_id for stored in gone][::-1]),
     ):
-        found, page = [], await ledger.messages(queue, 2, newest=True)
+        found, page = [], await ledger.read(queues.messages, queue, 2, newest=True)
         while page:
             found += [stored.internal_id for stored in page]
-            page = await ledger.messages(queue, 2, found[-1], newest=True)
+            page = await ledger.read(queues.messages, queue, 2, found[-1], newest=True)
         assert expected == found, queue
-        everything = await ledger.filtered(queue, parse_filter("Size -ge 0", MESSAGE_PROPERTIES), EXPIRY, 100, newest=True)
+        everything = await ledger.read(queues.filtered, queue, parse_filter("Size -ge 0", MESSAGE_PROPERTIES), EXPIRY, 100, newest=True)
         assert expected == [stored.internal_id for stored in everything.messages], queue
 
 
-async def test_an_envelope_that_cannot_be_read_has_no_values_and_spoils_no_page(ledger: SqliteLedger) -> None:
+async def test_an_envelope_that_cannot_be_read_has_no_values_and_spoils_no_page(ledger: Ledger) -> None:
     broken, whole = await accept(ledger, subject="a"), await accept(ledger, subject="b")
     connection = ledger._committer.connection.get()
     with connection.begin():
@@ -285,7 +281,7 @@ FILTERS = st.recursive(
 @given(FILTERS)
 @example("LastError -like '*'")
 @settings(max_examples=75, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-async def test_sql_finds_what_the_rules_say(filled: tuple[SqliteLedger, list[StoredMessage]], text: str) -> None:
+async def test_sql_finds_what_the_rules_say(filled: tuple[Ledger, list[StoredMessage]], text: str) -> None:
     ledger, messages = filled
 
     expected = [stored.internal_id for stored in messages if matches(parse_filter(text, MESSAGE_PROPERTIES), values_of(stored))]
@@ -295,7 +291,7 @@ async def test_sql_finds_what_the_rules_say(filled: tuple[SqliteLedger, list[Sto
 
 
 @pytest.fixture
-async def filled(ledger: SqliteLedger) -> tuple[SqliteLedger, list[StoredMessage]]:
+async def filled(ledger: Ledger) -> tuple[Ledger, list[StoredMessage]]:
     """Messages that differ in everything."""
     for number in range(14):
         word = WORDS[number % len(WORDS)]
@@ -304,5 +300,5 @@ async def filled(ledger: SqliteLedger) -> tuple[SqliteLedger, list[StoredMessage
         stored = await accept(ledger, (1, 25, 1_000)[number % 3], arrived_at=at, **texts)
         if number % 3:
             retry = a_retry(HOP, failures_count=number % 3 - 1, last_reply=WORDS[number % 4], attempts_next_at=NOW)
-            await ledger.record_queued(stored.envelope.message_id, [retry])
-    return ledger, list(await ledger.messages("", 99))
+            await ledger.commit(promises.queued, stored.envelope.message_id, [retry])
+    return ledger, list(await ledger.read(queues.messages, "", 99))

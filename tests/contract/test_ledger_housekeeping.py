@@ -13,8 +13,8 @@ from shadowrelay.model.replies import ContentCorrupt
 from shadowrelay.model.values import replace
 from shadowrelay.ownership.claims import handing_over, nobody_left_to_ask
 from shadowrelay.ownership.rules import PeerDatabase
-from shadowrelay.ports import Ledger
-from shadowrelay.store import promises
+from shadowrelay.store import promises, queues, reading, steps
+from shadowrelay.store.ledger import Ledger
 from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.ledger import (
     DAY,
@@ -38,29 +38,29 @@ from tests.kit.ledger import (
 
 # peers
 async def test_a_peer_is_remembered_with_the_highest_position_seen(ledger: Ledger) -> None:
-    assert ledger.seen(THERE, THEIR_DATABASE) is None
-    await ledger.record_peer(an_identity(position=10), NOW)
-    await ledger.record_peer(an_identity(position=7), NOW + SECOND)
+    assert ledger.peers.seen(THERE, THEIR_DATABASE) is None
+    await ledger.commit(promises.peer_heard, an_identity(position=10), NOW)
+    await ledger.commit(promises.peer_heard, an_identity(position=7), NOW + SECOND)
 
-    (row,) = await ledger.peers()
-    assert Seen(1, 1, 10) == ledger.seen(THERE, THEIR_DATABASE)
+    (row,) = ledger.peers.listed()
+    assert Seen(1, 1, 10) == ledger.peers.seen(THERE, THEIR_DATABASE)
     assert (THERE, THEIR_DATABASE, NOW + SECOND, False) == (row.server, row.database, row.heard_at, row.is_forgotten)
 
 
 async def test_the_highest_position_that_any_reply_told_counts(ledger: Ledger) -> None:
-    await ledger.record_peer(an_identity(position=10), NOW)
+    await ledger.commit(promises.peer_heard, an_identity(position=10), NOW)
     present = an_identity().whole_incarnation
 
-    ledger.note_told(THERE, present, 30)
-    ledger.note_told(THERE, present, 20)  # of another session, whose reply is read later
-    ledger.note_told(THERE, Incarnation(THEIR_DATABASE, 1, 999), 40)  # begun elsewhere
-    assert Seen(1, 1, 30) == ledger.seen(THERE, THEIR_DATABASE)
+    ledger.peers.note_told(THERE, present, 30)
+    ledger.peers.note_told(THERE, present, 20)  # of another session, whose reply is read later
+    ledger.peers.note_told(THERE, Incarnation(THEIR_DATABASE, 1, 999), 40)  # begun elsewhere
+    assert Seen(1, 1, 30) == ledger.peers.seen(THERE, THEIR_DATABASE)
 
-    await ledger.record_peer(an_identity(position=15), NOW)  # a new session's hello crossed with that reply
-    assert Seen(1, 1, 30) == ledger.seen(THERE, THEIR_DATABASE)
+    await ledger.commit(promises.peer_heard, an_identity(position=15), NOW)  # a new session's hello crossed with that reply
+    assert Seen(1, 1, 30) == ledger.peers.seen(THERE, THEIR_DATABASE)
 
-    await ledger.record_peer(an_identity(database=NEW_DATABASE), NOW)
-    assert Seen(1, 1, 30) == ledger.seen(THERE, THEIR_DATABASE), "also of its former database"
+    await ledger.commit(promises.peer_heard, an_identity(database=NEW_DATABASE), NOW)
+    assert Seen(1, 1, 30) == ledger.peers.seen(THERE, THEIR_DATABASE), "also of its former database"
 
 
 @pytest.mark.parametrize(
@@ -73,54 +73,59 @@ async def test_the_highest_position_that_any_reply_told_counts(ledger: Ledger) -
 )
 async def test_an_older_copy_of_a_peers_database_does_not_replace_what_was_seen(ledger: Ledger, older: PeerIdentity) -> None:
     """Otherwise the peer would never learn that it runs on an older copy."""
-    await ledger.record_peer(an_identity(incarnation=5, began=40, position=50), NOW)
-    await ledger.record_peer(older, NOW + SECOND)
-    assert Seen(5, 40, 50) == ledger.seen(THERE, THEIR_DATABASE)
+    await ledger.commit(promises.peer_heard, an_identity(incarnation=5, began=40, position=50), NOW)
+    await ledger.commit(promises.peer_heard, older, NOW + SECOND)
+    assert Seen(5, 40, 50) == ledger.peers.seen(THERE, THEIR_DATABASE)
 
-    await ledger.record_peer(an_identity(database=NEW_DATABASE), NOW)
-    await ledger.record_peer(older, NOW + SECOND)
-    assert Seen(5, 40, 50) == ledger.seen(THERE, THEIR_DATABASE), "also if the peer had another database meanwhile"
+    await ledger.commit(promises.peer_heard, an_identity(database=NEW_DATABASE), NOW)
+    await ledger.commit(promises.peer_heard, older, NOW + SECOND)
+    assert Seen(5, 40, 50) == ledger.peers.seen(THERE, THEIR_DATABASE), "also if the peer had another database meanwhile"
 
 
 async def test_every_database_of_a_server_is_recognised_this_nodes_own_too(ledger: Ledger) -> None:
-    await ledger.record_peer(an_identity(), NOW)
-    await ledger.record_peer(an_identity(database=NEW_DATABASE, position=2), NOW)
+    await ledger.commit(promises.peer_heard, an_identity(), NOW)
+    await ledger.commit(promises.peer_heard, an_identity(database=NEW_DATABASE, position=2), NOW)
 
-    assert ledger.seen(THERE, NO_DATABASE) is None
-    assert Seen(1, 1, 2) == ledger.seen(THERE, NEW_DATABASE)
-    assert Seen(1, 1, 10) == ledger.seen(THERE, THEIR_DATABASE), "of a former database, too: it may be put back"
-    assert [THERE, THERE, HERE] == [ledger.server_of(each) for each in (THEIR_DATABASE, NEW_DATABASE, ledger.identity.database)]
-    assert NO_SERVER == ledger.server_of(DatabaseId("unknown"))
+    assert ledger.peers.seen(THERE, NO_DATABASE) is None
+    assert Seen(1, 1, 2) == ledger.peers.seen(THERE, NEW_DATABASE)
+    assert Seen(1, 1, 10) == ledger.peers.seen(THERE, THEIR_DATABASE), "of a former database, too: it may be put back"
+    assert [THERE, THERE, HERE] == [ledger.peers.server_of(each) for each in (THEIR_DATABASE, NEW_DATABASE, ledger.identity.database)]
+    assert NO_SERVER == ledger.peers.server_of(DatabaseId("unknown"))
 
 
 async def test_a_forgotten_peer_is_off_every_list_until_it_is_heard_again(ledger: Ledger) -> None:
-    await ledger.record_peer(an_identity(), NOW)
+    await ledger.commit(promises.peer_heard, an_identity(), NOW)
     stored, done = await accept(ledger), await accept(ledger)
-    await ledger.record_attempt(an_attempt(done.envelope.message_id), all_done)
+    await ledger.commit(promises.attempt, an_attempt(done.envelope.message_id), all_done)
 
-    await ledger.record_forgotten(THERE)
+    await steps.forget_peer(ledger, THERE)
 
-    assert () == await ledger.primaries_listed_on(THERE, 9)
-    assert () == (await ledger.load(stored.envelope.message_id)).claim.copies  # type: ignore[union-attr]
+    assert () == await ledger.read(reading.primaries_listed_on, THERE, 9)
+    assert () == (await ledger.read(reading.load, stored.envelope.message_id)).claim.copies  # type: ignore[union-attr]
     assert () == (await ledger.discards_for(THERE, THEIR_DATABASE, 9)).events
-    assert (await ledger.peers())[0].is_forgotten
-    await ledger.record_peer(an_identity(), NOW)
-    assert not (await ledger.peers())[0].is_forgotten
+    assert (ledger.peers.listed())[0].is_forgotten
+    await ledger.commit(promises.peer_heard, an_identity(), NOW)
+    assert not (ledger.peers.listed())[0].is_forgotten
 
 
 @pytest.mark.parametrize("event", ["new database", "forgotten"])
 async def test_a_peer_lost_while_a_delivery_with_a_dsn_is_recorded_is_told_nothing_of_it(ledger: Ledger, event: str) -> None:
-    await ledger.record_peer(an_identity(), NOW)
+    await ledger.commit(promises.peer_heard, an_identity(), NOW)
     stored, generated = await accept(ledger), a_generated_message()
     attempt = an_attempt(stored.envelope.message_id, generated=(generated,))
 
     await asyncio.sleep(0.01)  # until the writer is idle
 
-    losing = ledger.record_forgotten(THERE) if event == "forgotten" else ledger.record_peer(an_identity(database=NEW_DATABASE), NOW)
-    lost = asyncio.ensure_future(losing)  # begins with the next await: after the attempt, in its commit
-    await ledger.record_attempt(attempt, all_done)
+    async def lose() -> None:
+        if event == "forgotten":
+            await steps.forget_peer(ledger, THERE)
+        else:
+            await ledger.commit(promises.peer_heard, an_identity(database=NEW_DATABASE), NOW)
+
+    lost = asyncio.ensure_future(lose())  # begins with the next await: after the attempt, in its commit
+    await ledger.commit(promises.attempt, attempt, all_done)
     await lost
-    await ledger.record_attempt(an_attempt(generated.message.envelope.message_id), all_done)
+    await ledger.commit(promises.attempt, an_attempt(generated.message.envelope.message_id), all_done)
 
     events = (await ledger.discards_for(THERE, THEIR_DATABASE, 9)).events
     assert stored.envelope.message_id not in [each.message_id for each in events]
@@ -128,26 +133,26 @@ async def test_a_peer_lost_while_a_delivery_with_a_dsn_is_recorded_is_told_nothi
 
 async def test_a_message_handed_over_to_a_peer_that_is_forgotten_is_claimed_again(ledger: Ledger) -> None:
     stored = await accept(ledger, role=Role.PRIMARY, copies=(Copy(THERE, THEIR_DATABASE, Choice.CHOSEN),))
-    await ledger.transition([stored.envelope.message_id], lambda _, before: handing_over(before))
-    assert () == await ledger.submission(9)
+    await ledger.commit(promises.transition, [stored.envelope.message_id], lambda _, before: handing_over(before))
+    assert () == await ledger.read(reading.submission, 9)
 
-    await ledger.record_forgotten(THERE)
+    await steps.forget_peer(ledger, THERE)
 
-    assert [Role.PRIMARY] == [found.claim.role for found in await ledger.submission(9)]
+    assert [Role.PRIMARY] == [found.claim.role for found in await ledger.read(reading.submission, 9)]
 
 
 # housekeeping
 async def test_expired_shadow_messages_are_given_back_and_released(ledger: Ledger) -> None:
     stored = await hold(ledger)
 
-    assert () == await ledger.expire(NOW + 4 * DAY - SECOND, 9)
-    assert (stored,) == await ledger.expire(NOW + 4 * DAY, 9)
+    assert () == await steps.expire(ledger, NOW + 4 * DAY - SECOND, 9)
+    assert (stored,) == await steps.expire(ledger, NOW + 4 * DAY, 9)
     assert Role.RELEASED is await role_of(ledger, stored)
     assert [DiscardStatus.RELEASED] == [event.status for event in (await ledger.discards_for(THERE, THEIR_DATABASE, 9)).events]
 
 
 async def role_of(ledger: Ledger, stored: StoredMessage) -> Role | None:
-    (transition,) = await ledger.transition([stored.envelope.message_id], lambda _, claim: Transition(claim, claim))
+    (transition,) = await ledger.commit(promises.transition, [stored.envelope.message_id], lambda _, claim: Transition(claim, claim))
     return None if transition.after is None else transition.after.role
 
 
@@ -161,17 +166,17 @@ async def test_an_end_is_remembered_until_the_former_primary_server_has_heard_of
     stored = await hold(ledger)
     message_id = stored.envelope.message_id
     if is_delivered:
-        await ledger.transition([message_id], promote)
-        await ledger.record_attempt(an_attempt(message_id), all_done)
+        await ledger.commit(promises.transition, [message_id], promote)
+        await ledger.commit(promises.attempt, an_attempt(message_id), all_done)
     role = Role.DELIVERED if is_delivered else Role.RELEASED
     for days in (4, 40, 400):
-        await ledger.expire(NOW + days * DAY, 9)
-        await ledger.forget_unasked(NOW + days * DAY)
+        await steps.expire(ledger, NOW + days * DAY, 9)
+        await steps.forget_unasked(ledger, NOW + days * DAY)
         assert role is await role_of(ledger, stored)
 
     last = (await ledger.discards_for(THERE, THEIR_DATABASE, 9)).events[-1]
-    await ledger.forget_acknowledged(THERE, THEIR_DATABASE, last.sequence, lambda _, claim: Transition(claim, claim))
-    await ledger.expire(NOW + 402 * DAY, 9)
+    await ledger.commit(promises.forget_acknowledged, THERE, THEIR_DATABASE, last.sequence, lambda _, claim: Transition(claim, claim))
+    await steps.expire(ledger, NOW + 402 * DAY, 9)
 
     assert await role_of(ledger, stored) is None
 
@@ -181,71 +186,71 @@ async def test_what_must_be_heard_does_not_keep_what_grows_old(ledger: Ledger, m
     """However many whole steps of it come first."""
     monkeypatch.setattr(promises, "DISCARDS_PER_STEP", 2)
     for _ in range(count):
-        await ledger.transition([(await hold(ledger)).envelope.message_id], promote)
+        await ledger.commit(promises.transition, [(await hold(ledger)).envelope.message_id], promote)
     delivered = await accept(ledger, copies=(Copy(THERE, THEIR_DATABASE, Choice.CHOSEN),))
-    await ledger.record_attempt(an_attempt(delivered.envelope.message_id), all_done)
+    await ledger.commit(promises.attempt, an_attempt(delivered.envelope.message_id), all_done)
 
     async with asyncio.timeout(PATIENCE_SECONDS):
-        assert (1, 0) == (await ledger.forget_unasked(NOW + 9 * DAY), await ledger.forget_unasked(NOW + 9 * DAY))
+        assert (1, 0) == (await steps.forget_unasked(ledger, NOW + 9 * DAY), await steps.forget_unasked(ledger, NOW + 9 * DAY))
 
     assert [DiscardStatus.PROMOTED] * count == [event.status for event in (await ledger.discards_for(THERE, THEIR_DATABASE, 9)).events]
 
 
 async def test_a_delivered_message_stays_known_until_its_time_and_no_longer(ledger: Ledger) -> None:
     stored = await accept(ledger)
-    await ledger.record_attempt(an_attempt(stored.envelope.message_id), all_done)
+    await ledger.commit(promises.attempt, an_attempt(stored.envelope.message_id), all_done)
 
-    assert () == await ledger.expire(NOW + 4 * DAY - SECOND, 9)
-    assert await ledger.load(stored.envelope.message_id) is not None
-    assert () == await ledger.expire(NOW + 4 * DAY, 9)
-    assert await ledger.load(stored.envelope.message_id) is None
+    assert () == await steps.expire(ledger, NOW + 4 * DAY - SECOND, 9)
+    assert await ledger.read(reading.load, stored.envelope.message_id) is not None
+    assert () == await steps.expire(ledger, NOW + 4 * DAY, 9)
+    assert await ledger.read(reading.load, stored.envelope.message_id) is None
 
 
 async def test_a_delivered_message_is_remembered_as_long_as_the_attempt_says(ledger: Ledger) -> None:
     stored = await accept(ledger)
-    await ledger.record_attempt(an_attempt(stored.envelope.message_id, remember_until=NOW + 9 * DAY), all_done)
+    await ledger.commit(promises.attempt, an_attempt(stored.envelope.message_id, remember_until=NOW + 9 * DAY), all_done)
 
-    await ledger.expire(NOW + 9 * DAY - SECOND, 9)
-    assert await ledger.load(stored.envelope.message_id) is not None
-    await ledger.expire(NOW + 9 * DAY, 9)
-    assert await ledger.load(stored.envelope.message_id) is None
+    await steps.expire(ledger, NOW + 9 * DAY - SECOND, 9)
+    assert await ledger.read(reading.load, stored.envelope.message_id) is not None
+    await steps.expire(ledger, NOW + 9 * DAY, 9)
+    assert await ledger.read(reading.load, stored.envelope.message_id) is None
 
 
 async def test_an_unfinished_message_does_not_expire(ledger: Ledger) -> None:
     stored = await accept(ledger)
 
-    await ledger.expire(NOW + 1000 * DAY, 9)
+    await steps.expire(ledger, NOW + 1000 * DAY, 9)
 
-    assert stored == await ledger.load(stored.envelope.message_id)
+    assert stored == await ledger.read(reading.load, stored.envelope.message_id)
 
 
 async def test_expire_is_not_held_up_by_what_it_need_not_give_back(ledger: Ledger) -> None:
     done = [await accept(ledger) for _ in range(5)]
     for message in done:
-        await ledger.record_attempt(an_attempt(message.envelope.message_id), all_done)
+        await ledger.commit(promises.attempt, an_attempt(message.envelope.message_id), all_done)
     stored = await hold(ledger)
 
-    assert (stored,) == await ledger.expire(NOW + 5 * DAY, 2)
-    assert () == await ledger.load_many([message.envelope.message_id for message in done])
+    assert (stored,) == await steps.expire(ledger, NOW + 5 * DAY, 2)
+    assert () == await ledger.read(reading.load_many, [message.envelope.message_id for message in done])
 
 
 async def test_expire_takes_at_most_its_limit(ledger: Ledger) -> None:
     for _ in range(5):
         await hold(ledger)
 
-    assert [2, 2, 1] == [len(await ledger.expire(NOW + 5 * DAY, 2)) for _ in range(3)]
+    assert [2, 2, 1] == [len(await steps.expire(ledger, NOW + 5 * DAY, 2)) for _ in range(3)]
 
 
 async def test_the_queues_are_listed_with_depth_and_oldest_age(ledger: Ledger) -> None:
     await accept(ledger)
     await queue(ledger, at=NOW + timedelta(minutes=1))
     done = await accept(ledger)
-    await ledger.record_attempt(an_attempt(done.envelope.message_id), all_done)
+    await ledger.commit(promises.attempt, an_attempt(done.envelope.message_id), all_done)
     held = [await hold(ledger) for _ in range(2)]
     event = DiscardEvent(1, held[0].envelope.message_id, DiscardStatus.DELIVERED)
-    await ledger.record_discards(THERE, THEIR_DATABASE, 1, [event], discarded, NOW + 2 * DAY)
+    await ledger.commit(promises.discards, THERE, THEIR_DATABASE, 1, [event], discarded, NOW + 2 * DAY)
 
-    found = {row.identity.partition("\\")[2]: row for row in await ledger.queues()}
+    found = {row.identity.partition("\\")[2]: row for row in await ledger.read(queues.queues)}
 
     counts = {name: row.count for name, row in found.items()}
     names = {"Submission": 1, "store.corp.example:25": 1, "Shadow\\1": 1, "SafetyNet\\Primary": 1, "SafetyNet\\Shadow": 1, "Poison": 0}
@@ -261,20 +266,22 @@ async def test_every_listed_queue_gives_its_messages(ledger: Ledger) -> None:
     await queue(ledger)
     await hold(ledger)
     aside = await accept(ledger)
-    await ledger.record_set_aside(aside.envelope.message_id, "no")
+    await ledger.commit(promises.set_aside, aside.envelope.message_id, "no")
     done = await accept(ledger)
-    await ledger.record_attempt(an_attempt(done.envelope.message_id), all_done)
+    await ledger.commit(promises.attempt, an_attempt(done.envelope.message_id), all_done)
 
-    for row in await ledger.queues():
-        assert row.count == len(await ledger.messages(row.identity, 9)), row.identity
-        assert () == await ledger.messages(row.identity, 9, after=1000)
-    unfinished = [row for row in await ledger.queues() if row.kind not in (QueueKind.SAFETY_NET_PRIMARY, QueueKind.SAFETY_NET_SHADOW)]
-    assert sum(row.count for row in unfinished) == len(await ledger.messages("", 99))
+    for row in await ledger.read(queues.queues):
+        assert row.count == len(await ledger.read(queues.messages, row.identity, 9)), row.identity
+        assert () == await ledger.read(queues.messages, row.identity, 9, after=1000)
+    unfinished = [
+        row for row in await ledger.read(queues.queues) if row.kind not in (QueueKind.SAFETY_NET_PRIMARY, QueueKind.SAFETY_NET_SHADOW)
+    ]
+    assert sum(row.count for row in unfinished) == len(await ledger.read(queues.messages, "", 99))
 
 
 async def test_messages_of_an_unknown_queue_are_none(ledger: Ledger) -> None:
-    assert () == await ledger.messages("Server\\nowhere:25", 9)
-    assert () == await ledger.messages("Server\\Shadow\\7", 9) == await ledger.messages("Shadow\\7", 9)
+    assert () == await ledger.read(queues.messages, "Server\\nowhere:25", 9)
+    assert () == await ledger.read(queues.messages, "Server\\Shadow\\7", 9) == await ledger.read(queues.messages, "Shadow\\7", 9)
 
 
 async def test_content_that_is_gone_is_corrupt(ledger: Ledger) -> None:

@@ -11,7 +11,8 @@ from shadowrelay.model.ownership import Choice, Copy, CopyNumber, Role, Transiti
 from shadowrelay.model.queue import HeldCopy, LoneMessages, Origin, ShadowGroup
 from shadowrelay.model.replies import LedgerUnavailable
 from shadowrelay.model.values import replace
-from shadowrelay.ports import Ledger
+from shadowrelay.store import lone_messages, promises, reading
+from shadowrelay.store.ledger import Ledger
 from tests.kit.clock import Hands
 from tests.kit.ledger import (
     DAY,
@@ -50,17 +51,17 @@ from tests.kit.ledger import (
 async def test_an_accepted_message_is_loaded_as_it_was_stored(ledger: Ledger) -> None:
     message = replace(a_new_message(recipients_count=3), envelope=an_envelope(3, ret="HDRS", envid="x", smtputf8=True))
 
-    stored = await ledger.record_accepted(message, a_content(), decided=True)
+    stored = await ledger.commit(promises.accepted, message, a_content(), decided=True)
 
     assert message.envelope == stored.envelope
     assert message.claim == stored.claim
     assert (Origin.CLIENT, NOW, True) == (stored.origin, stored.due_at, stored.is_decided)
-    assert stored == await ledger.load(message.envelope.message_id)
+    assert stored == await ledger.read(reading.load, message.envelope.message_id)
 
 
 async def test_an_unknown_message_is_none(ledger: Ledger) -> None:
-    assert await ledger.load(a_message_id()) is None
-    assert await ledger.load_many([a_message_id()]) == ()
+    assert await ledger.read(reading.load, a_message_id()) is None
+    assert await ledger.read(reading.load_many, [a_message_id()]) == ()
 
 
 async def test_a_second_message_with_the_same_id_is_refused_with_451(ledger: Ledger) -> None:
@@ -68,12 +69,12 @@ async def test_a_second_message_with_the_same_id_is_refused_with_451(ledger: Led
 
     with pytest.raises(LedgerUnavailable, match=r"451 4\.3\.0"):
         await accept(ledger, message_id=stored.envelope.message_id)
-    assert stored == await ledger.load(stored.envelope.message_id)
+    assert stored == await ledger.read(reading.load, stored.envelope.message_id)
 
 
 async def test_content_comes_back_byte_for_byte(ledger: Ledger) -> None:
     content = a_content(bytes(range(256)) * 40)
-    stored = await ledger.record_accepted(a_new_message(), content, decided=True)
+    stored = await ledger.commit(promises.accepted, a_new_message(), content, decided=True)
     assert stored.place is not None
 
     assert content == await ledger.read_content(stored.place)
@@ -82,7 +83,7 @@ async def test_content_comes_back_byte_for_byte(ledger: Ledger) -> None:
 async def test_a_large_content_comes_back_as_a_file_and_the_spooled_one_is_gone(ledger: Ledger, tmp_path: Path) -> None:
     data = b"large" * 300_000
     content = a_spooled_content(tmp_path, data)
-    stored = await ledger.record_accepted(a_new_message(), content, decided=True)
+    stored = await ledger.commit(promises.accepted, a_new_message(), content, decided=True)
     assert stored.place is not None
 
     found = await ledger.read_content(stored.place)
@@ -98,7 +99,7 @@ async def test_a_large_content_whose_message_was_refused_is_left_to_the_caller(l
     content = a_spooled_content(tmp_path, b"large" * 300_000)
 
     with pytest.raises(LedgerUnavailable):
-        await ledger.record_accepted(a_new_message(message_id=stored.envelope.message_id), content, decided=True)
+        await ledger.commit(promises.accepted, a_new_message(message_id=stored.envelope.message_id), content, decided=True)
     assert content.path is not None
     assert content.path.exists()
     assert [] == list((tmp_path / "content" / "large").iterdir())
@@ -107,9 +108,9 @@ async def test_a_large_content_whose_message_was_refused_is_left_to_the_caller(l
 async def test_a_copy_is_held_with_its_envelope_and_content(ledger: Ledger) -> None:
     message = a_new_message(Role.SHADOW)
 
-    transition = await ledger.record_hold(message, a_content(b"copy\r\n"), keep_copy)
+    transition = await ledger.commit(promises.hold, message, a_content(b"copy\r\n"), keep_copy)
 
-    stored = await ledger.load(message.envelope.message_id)
+    stored = await ledger.read(reading.load, message.envelope.message_id)
     assert stored is not None
     assert stored.place is not None
     assert transition.before is None
@@ -122,9 +123,11 @@ async def test_a_copy_placed_anew_replaces_claim_envelope_and_content(ledger: Le
     anew = replace(a_new_message(Role.SHADOW), envelope=replace(first.envelope, subject="anew"))
     number = CopyNumber(1, 2, THEIR_DATABASE)
 
-    await ledger.record_hold(anew, a_content(b"anew\r\n"), lambda _, before: Transition(before, replace(first.claim, number=number)))
+    await ledger.commit(
+        promises.hold, anew, a_content(b"anew\r\n"), lambda _, before: Transition(before, replace(first.claim, number=number))
+    )
 
-    stored = await ledger.load(first.envelope.message_id)
+    stored = await ledger.read(reading.load, first.envelope.message_id)
     assert stored is not None
     assert stored.place is not None
     assert ("anew", number) == (stored.envelope.subject, stored.claim.number)
@@ -134,10 +137,12 @@ async def test_a_copy_placed_anew_replaces_claim_envelope_and_content(ledger: Le
 async def test_a_superseded_copy_changes_nothing(ledger: Ledger) -> None:
     first = await accept(ledger)
 
-    transition = await ledger.record_hold(a_new_message(Role.SHADOW, message_id=first.envelope.message_id), a_content(b"other"), nothing)
+    transition = await ledger.commit(
+        promises.hold, a_new_message(Role.SHADOW, message_id=first.envelope.message_id), a_content(b"other"), nothing
+    )
 
     assert not transition.changed
-    assert first == await ledger.load(first.envelope.message_id)
+    assert first == await ledger.read(reading.load, first.envelope.message_id)
 
 
 # ownership
@@ -151,10 +156,10 @@ async def test_a_transition_writes_what_after_says(ledger: Ledger) -> None:
         copies=(Copy(THERE, NO_DATABASE), Copy(OTHER, NEW_DATABASE, Choice.HANDED_OVER)),
     )
 
-    (transition,) = await ledger.transition([stored.envelope.message_id], lambda _, before: Transition(before, after))
+    (transition,) = await ledger.commit(promises.transition, [stored.envelope.message_id], lambda _, before: Transition(before, after))
 
     assert stored.claim == transition.before
-    assert after == (await ledger.load(stored.envelope.message_id)).claim  # type: ignore[union-attr]
+    assert after == (await ledger.read(reading.load, stored.envelope.message_id)).claim  # type: ignore[union-attr]
 
 
 async def test_a_transition_of_several_sees_the_effect_of_its_own_earlier_steps(ledger: Ledger) -> None:
@@ -162,9 +167,9 @@ async def test_a_transition_of_several_sees_the_effect_of_its_own_earlier_steps(
     message_id = stored.envelope.message_id
     steps = iter((some_done(1), some_done(2)))
 
-    await ledger.transition([message_id, message_id], lambda message_id, before: next(steps)(message_id, before))
+    await ledger.commit(promises.transition, [message_id, message_id], lambda message_id, before: next(steps)(message_id, before))
 
-    assert frozenset({1, 2}) == (await ledger.load(message_id)).claim.done  # type: ignore[union-attr]
+    assert frozenset({1, 2}) == (await ledger.read(reading.load, message_id)).claim.done  # type: ignore[union-attr]
 
 
 async def test_what_decide_raises_reaches_the_caller_and_nothing_happened(ledger: Ledger) -> None:
@@ -172,37 +177,37 @@ async def test_what_decide_raises_reaches_the_caller_and_nothing_happened(ledger
     position = ledger.position
 
     with pytest.raises(Refused):
-        await ledger.transition([stored.envelope.message_id], refuse)
-    assert stored == await ledger.load(stored.envelope.message_id)
+        await ledger.commit(promises.transition, [stored.envelope.message_id], refuse)
+    assert stored == await ledger.read(reading.load, stored.envelope.message_id)
     assert position == ledger.position
 
 
 async def test_after_none_deletes_the_message(ledger: Ledger) -> None:
     stored = await accept(ledger)
 
-    await ledger.transition([stored.envelope.message_id], remove)
+    await ledger.commit(promises.transition, [stored.envelope.message_id], remove)
 
-    assert await ledger.load(stored.envelope.message_id) is None
-    assert () == await ledger.primaries_listed_on(THERE, 10)
+    assert await ledger.read(reading.load, stored.envelope.message_id) is None
+    assert () == await ledger.read(reading.primaries_listed_on, THERE, 10)
 
 
 async def test_a_promoted_message_is_in_submission_and_says_where_it_came_from(ledger: Ledger, wall: Hands) -> None:
     stored = await hold(ledger)
     wall.at = NOW + SECOND
 
-    await ledger.transition([stored.envelope.message_id], promote)
+    await ledger.commit(promises.transition, [stored.envelope.message_id], promote)
 
-    (found,) = await ledger.submission(10)
+    (found,) = await ledger.read(reading.submission, 10)
     assert (True, THERE, NOW + SECOND, Origin.SHADOW) == (found.is_promoted, found.promoted_from, found.due_at, found.origin)
 
 
 async def test_a_verdict_makes_the_message_decided_and_puts_it_in_submission(ledger: Ledger) -> None:
     stored = await accept(ledger, decided=False)
-    assert () == await ledger.submission(10)
+    assert () == await ledger.read(reading.submission, 10)
 
-    await ledger.record_verdict(stored.envelope.message_id, choose)
+    await ledger.commit(promises.verdict, stored.envelope.message_id, choose)
 
-    (found,) = await ledger.submission(10)
+    (found,) = await ledger.read(reading.submission, 10)
     assert found.is_decided
     assert Choice.CHOSEN is found.claim.copies[0].choice
 
@@ -210,9 +215,9 @@ async def test_a_verdict_makes_the_message_decided_and_puts_it_in_submission(led
 async def test_a_released_message_loses_its_content_and_stays_known(ledger: Ledger) -> None:
     stored = await accept(ledger)
 
-    await ledger.transition([stored.envelope.message_id], release)
+    await ledger.commit(promises.transition, [stored.envelope.message_id], release)
 
-    found = await ledger.load(stored.envelope.message_id)
+    found = await ledger.read(reading.load, stored.envelope.message_id)
     assert found is not None
     assert (Role.RELEASED, None, None) == (found.claim.role, found.place, found.due_at)
 
@@ -220,30 +225,32 @@ async def test_a_released_message_loses_its_content_and_stays_known(ledger: Ledg
 async def test_a_message_never_seen_may_become_known_as_delivered(ledger: Ledger) -> None:
     message_id = a_message_id()
 
-    await ledger.transition([message_id], lambda _, before: Transition(before, a_claim(Role.DELIVERED, done=frozenset({1}))))
+    await ledger.commit(
+        promises.transition, [message_id], lambda _, before: Transition(before, a_claim(Role.DELIVERED, done=frozenset({1})))
+    )
 
-    assert Role.DELIVERED is (await ledger.load(message_id)).claim.role  # type: ignore[union-attr]
+    assert Role.DELIVERED is (await ledger.read(reading.load, message_id)).claim.role  # type: ignore[union-attr]
 
 
 async def test_a_primary_that_yields_is_a_shadow_message_that_is_in_no_queue(ledger: Ledger) -> None:
     stored, queued = await accept(ledger), await queue(ledger)
 
-    await ledger.transition([stored.envelope.message_id, queued.envelope.message_id], yield_to(OTHER, NEW_DATABASE))
+    await ledger.commit(promises.transition, [stored.envelope.message_id, queued.envelope.message_id], yield_to(OTHER, NEW_DATABASE))
 
-    assert () == await ledger.submission(10) + await ledger.due(HOP, NOW + DAY, 10)
-    assert () == await ledger.primaries_listed_on(THERE, 10)
-    assert (ShadowGroup(OTHER, NEW_DATABASE, 2, 0),) == await ledger.shadow_groups()
+    assert () == await ledger.read(reading.submission, 10) + await ledger.read(reading.due, HOP, NOW + DAY, 10)
+    assert () == await ledger.read(reading.primaries_listed_on, THERE, 10)
+    assert (ShadowGroup(OTHER, NEW_DATABASE, 2, 0),) == await ledger.read(reading.shadow_groups)
 
 
 # reading
 async def test_unplaced_gives_decided_primaries_without_a_chosen_copy(ledger: Ledger) -> None:
     chosen, first, _undecided, second, third = [await accept(ledger, decided=number != 2) for number in range(5)]
-    await ledger.transition([chosen.envelope.message_id], choose)
+    await ledger.commit(promises.transition, [chosen.envelope.message_id], choose)
 
     pages = [
-        await ledger.unplaced(2),
-        await ledger.unplaced(2, after=second.internal_id),
-        await ledger.unplaced(2, after=third.internal_id),
+        await ledger.read(reading.unplaced, 2),
+        await ledger.read(reading.unplaced, 2, after=second.internal_id),
+        await ledger.read(reading.unplaced, 2, after=third.internal_id),
     ]
 
     assert [(first, second), (third,), ()] == pages
@@ -253,8 +260,8 @@ async def test_primaries_listed_on_a_server_come_in_pages(ledger: Ledger) -> Non
     stored = [await accept(ledger) for _ in range(3)]
     await accept(ledger, copies=(Copy(OTHER, NEW_DATABASE),))
 
-    first = await ledger.primaries_listed_on(THERE, 2)
-    rest = await ledger.primaries_listed_on(THERE, 2, after=first[-1].internal_id)
+    first = await ledger.read(reading.primaries_listed_on, THERE, 2)
+    rest = await ledger.read(reading.primaries_listed_on, THERE, 2, after=first[-1].internal_id)
 
     assert [message.internal_id for message in stored] == [message.internal_id for message in first + rest]
 
@@ -262,18 +269,20 @@ async def test_primaries_listed_on_a_server_come_in_pages(ledger: Ledger) -> Non
 async def test_shadows_are_counted_and_paged_by_primary_and_database(ledger: Ledger) -> None:
     stored = [await hold(ledger) for _ in range(3)]
     handed = stored[1].envelope.message_id
-    await ledger.transition([handed], lambda _, before: Transition(before, replace(before, handed=True)))  # type: ignore[type-var]
+    await ledger.commit(promises.transition, [handed], lambda _, before: Transition(before, replace(before, handed=True)))  # type: ignore[type-var]
 
-    page = await ledger.shadows_of(THERE, THEIR_DATABASE, 2)
+    page = await ledger.read(reading.shadows_of, THERE, THEIR_DATABASE, 2)
 
-    assert (ShadowGroup(THERE, THEIR_DATABASE, 3, 1),) == await ledger.shadow_groups()
+    assert (ShadowGroup(THERE, THEIR_DATABASE, 3, 1),) == await ledger.read(reading.shadow_groups)
     assert [stored[0], replace(stored[1], claim=page[1].claim)] == list(page)
-    assert 1 == len(await ledger.shadows_of(THERE, THEIR_DATABASE, 9, after=page[-1].internal_id))
-    assert [handed] == [found.envelope.message_id for found in await ledger.shadows_of(THERE, THEIR_DATABASE, 9, handed_only=True)]
-    assert () == await ledger.shadows_of(THERE, NEW_DATABASE, 9)
-    assert () == await ledger.copies_of(THERE, NEW_DATABASE, 9)
+    assert 1 == len(await ledger.read(reading.shadows_of, THERE, THEIR_DATABASE, 9, after=page[-1].internal_id))
+    assert [handed] == [
+        found.envelope.message_id for found in await ledger.read(reading.shadows_of, THERE, THEIR_DATABASE, 9, handed_only=True)
+    ]
+    assert () == await ledger.read(reading.shadows_of, THERE, NEW_DATABASE, 9)
+    assert () == await ledger.read(reading.copies_of, THERE, NEW_DATABASE, 9)
     held = tuple(HeldCopy(found.internal_id, found.envelope.message_id, found.claim.number) for found in page)
-    assert held == await ledger.copies_of(THERE, THEIR_DATABASE, 2)
+    assert held == await ledger.read(reading.copies_of, THERE, THEIR_DATABASE, 2)
 
 
 async def test_shadows_that_are_handed_over_are_counted_by_their_kind(ledger: Ledger) -> None:
@@ -282,9 +291,11 @@ async def test_shadows_that_are_handed_over_are_counted_by_their_kind(ledger: Le
     for is_handed, is_kept in kinds:
         stored = await hold(ledger)
         changed = partial(replace, handed=is_handed, is_kept=is_kept)
-        await ledger.transition([stored.envelope.message_id], lambda _, before, changed=changed: Transition(before, changed(before)))
+        await ledger.commit(
+            promises.transition, [stored.envelope.message_id], lambda _, before, changed=changed: Transition(before, changed(before))
+        )
 
-    (group,) = await ledger.shadow_groups()
+    (group,) = await ledger.read(reading.shadow_groups)
 
     assert {(False, False): 3, (True, False): 2, (False, True): 2, (True, True): 1} == {
         (handed, kept): group.count_of(kept=kept, handed=handed) for handed in (False, True) for kept in (False, True)
@@ -296,7 +307,7 @@ async def test_every_commit_raises_the_position(ledger: Ledger) -> None:
     first = ledger.position
     stored = await accept(ledger)
     second = ledger.position
-    await ledger.record_verdict(stored.envelope.message_id, choose)
+    await ledger.commit(promises.verdict, stored.envelope.message_id, choose)
 
     assert first < second < ledger.position
 
@@ -306,15 +317,15 @@ async def test_promises_made_at_once_are_applied_in_the_order_of_the_calls(ledge
     message_id = message.envelope.message_id
 
     _, _, attempt, transitions = await asyncio.gather(
-        ledger.record_accepted(message, a_content(), decided=False),
-        ledger.record_verdict(message_id, choose),
-        ledger.record_attempt(an_attempt(message_id), some_done(1)),
-        ledger.transition([message_id], some_done(2)),
+        ledger.commit(promises.accepted, message, a_content(), decided=False),
+        ledger.commit(promises.verdict, message_id, choose),
+        ledger.commit(promises.attempt, an_attempt(message_id), some_done(1)),
+        ledger.commit(promises.transition, [message_id], some_done(2)),
     )
 
     assert frozenset({1}) == attempt.after.done  # type: ignore[union-attr]
     assert frozenset({1, 2}) == transitions[0].after.done  # type: ignore[union-attr]
-    found = await ledger.load(message_id)
+    found = await ledger.read(reading.load, message_id)
     assert found is not None
     assert (frozenset({1, 2}), True, Choice.CHOSEN) == (found.claim.done, found.is_decided, found.claim.copies[0].choice)
     assert ServerName(THERE) == found.claim.copies[0].server
@@ -324,13 +335,13 @@ async def test_forks_that_were_recorded_before_a_wake_stay_when_others_are_recor
     first, second = await accept(ledger), await accept(ledger)
 
     await asyncio.gather(
-        ledger.record_queued(first.envelope.message_id, (a_retry("a:25"),)),
-        ledger.wake_waiting(THERE, 9),
-        ledger.record_queued(second.envelope.message_id, (a_retry("b:25"),)),
+        ledger.commit(promises.queued, first.envelope.message_id, (a_retry("a:25"),)),
+        ledger.commit(promises.wake, THERE, 9),
+        ledger.commit(promises.queued, second.envelope.message_id, (a_retry("b:25"),)),
     )
 
     for message_id, next_hop in ((first.envelope.message_id, "a:25"), (second.envelope.message_id, "b:25")):
-        assert [message_id] == [message.envelope.message_id for message in await ledger.due(next_hop, NOW + DAY, 9)]
+        assert [message_id] == [message.envelope.message_id for message in await ledger.read(reading.due, next_hop, NOW + DAY, 9)]
 
 
 async def test_messages_are_counted_that_lack_copies_or_have_none_on_a_living_server(ledger: Ledger) -> None:
@@ -344,6 +355,6 @@ async def test_messages_are_counted_that_lack_copies_or_have_none_on_a_living_se
     def counts(found: LoneMessages) -> tuple[int, int]:
         return found.fewer_count, found.alone_count
 
-    assert (1, 1) == counts(await ledger.lone_messages([THERE, OTHER]))
-    assert (1, 3) == counts(await ledger.lone_messages([OTHER]))
-    assert (1, 4) == counts(await ledger.lone_messages([]))
+    assert (1, 1) == counts(await ledger.read(lone_messages.lone_messages, [THERE, OTHER]))
+    assert (1, 3) == counts(await ledger.read(lone_messages.lone_messages, [OTHER]))
+    assert (1, 4) == counts(await ledger.read(lone_messages.lone_messages, []))

@@ -7,7 +7,8 @@ from shadowrelay.model.ownership import Choice, Claim, Copy, DiscardEvent, Disca
 from shadowrelay.model.values import replace
 from shadowrelay.ownership.claims import released_acknowledged
 from shadowrelay.ownership.rules import PeerDatabase
-from shadowrelay.ports import Ledger
+from shadowrelay.store import promises, reading, steps
+from shadowrelay.store.ledger import Ledger
 from tests.kit.clock import Hands
 from tests.kit.ledger import (
     DAY,
@@ -35,11 +36,11 @@ from tests.kit.ledger import (
 async def test_discards_come_in_order_and_stay_until_acknowledged(ledger: Ledger) -> None:
     ids = [(await accept(ledger)).envelope.message_id for _ in range(3)]
     for message_id in ids:
-        await ledger.record_attempt(an_attempt(message_id), all_done)
+        await ledger.commit(promises.attempt, an_attempt(message_id), all_done)
 
     first = await ledger.discards_for(THERE, THEIR_DATABASE, 2)
     again = await ledger.discards_for(THERE, THEIR_DATABASE, 2)
-    await ledger.forget_acknowledged(THERE, THEIR_DATABASE, first.events[-1].sequence, nothing)
+    await ledger.commit(promises.forget_acknowledged, THERE, THEIR_DATABASE, first.events[-1].sequence, nothing)
     rest = await ledger.discards_for(THERE, THEIR_DATABASE, 2)
 
     assert first == again
@@ -49,32 +50,32 @@ async def test_discards_come_in_order_and_stay_until_acknowledged(ledger: Ledger
 
 
 async def test_what_is_untold_is_what_its_asker_has_not_acknowledged(ledger: Ledger) -> None:
-    before = await ledger.has_unacknowledged(THERE, THEIR_DATABASE)
+    before = await ledger.read(reading.has_unacknowledged, THERE, THEIR_DATABASE)
     stored = await accept(ledger)
-    await ledger.record_attempt(an_attempt(stored.envelope.message_id), all_done)
+    await ledger.commit(promises.attempt, an_attempt(stored.envelope.message_id), all_done)
 
-    assert (False, True) == (before, await ledger.has_unacknowledged(THERE, THEIR_DATABASE))
-    assert not await ledger.has_unacknowledged(THERE, NEW_DATABASE)
-    assert not await ledger.has_unacknowledged(OTHER, THEIR_DATABASE)
+    assert (False, True) == (before, await ledger.read(reading.has_unacknowledged, THERE, THEIR_DATABASE))
+    assert not await ledger.read(reading.has_unacknowledged, THERE, NEW_DATABASE)
+    assert not await ledger.read(reading.has_unacknowledged, OTHER, THEIR_DATABASE)
     reply = await ledger.discards_for(THERE, THEIR_DATABASE, 9)
-    assert await ledger.has_unacknowledged(THERE, THEIR_DATABASE)
-    await ledger.forget_acknowledged(THERE, THEIR_DATABASE, reply.events[-1].sequence, nothing)
-    assert not await ledger.has_unacknowledged(THERE, THEIR_DATABASE)
+    assert await ledger.read(reading.has_unacknowledged, THERE, THEIR_DATABASE)
+    await ledger.commit(promises.forget_acknowledged, THERE, THEIR_DATABASE, reply.events[-1].sequence, nothing)
+    assert not await ledger.read(reading.has_unacknowledged, THERE, THEIR_DATABASE)
 
 
 async def test_what_waits_for_the_copy_of_a_dsn_is_untold_too(ledger: Ledger) -> None:
     """A node that stopped before would have its original delivered again."""
     stored = await accept(ledger)
-    await ledger.record_attempt(an_attempt(stored.envelope.message_id, generated=(a_generated_message(),)), all_done)
+    await ledger.commit(promises.attempt, an_attempt(stored.envelope.message_id, generated=(a_generated_message(),)), all_done)
 
     assert () == (await ledger.discards_for(THERE, THEIR_DATABASE, 9)).events
-    assert await ledger.has_unacknowledged(THERE, THEIR_DATABASE)
-    assert not await ledger.has_unacknowledged(OTHER, THEIR_DATABASE)
+    assert await ledger.read(reading.has_unacknowledged, THERE, THEIR_DATABASE)
+    assert not await ledger.read(reading.has_unacknowledged, OTHER, THEIR_DATABASE)
 
 
 async def test_discards_are_for_one_asker_in_one_database(ledger: Ledger) -> None:
     stored = await accept(ledger)
-    await ledger.record_attempt(an_attempt(stored.envelope.message_id), all_done)
+    await ledger.commit(promises.attempt, an_attempt(stored.envelope.message_id), all_done)
 
     assert () == (await ledger.discards_for(OTHER, THEIR_DATABASE, 9)).events
     assert () == (await ledger.discards_for(THERE, NEW_DATABASE, 9)).events
@@ -83,10 +84,10 @@ async def test_discards_are_for_one_asker_in_one_database(ledger: Ledger) -> Non
 
 async def test_a_notification_for_a_server_whose_database_was_unknown_reaches_any_database_of_it(ledger: Ledger) -> None:
     stored = await accept(ledger, copies=(Copy(THERE, NO_DATABASE),))
-    await ledger.record_attempt(an_attempt(stored.envelope.message_id), all_done)
+    await ledger.commit(promises.attempt, an_attempt(stored.envelope.message_id), all_done)
 
     reply = await ledger.discards_for(THERE, NEW_DATABASE, 9)
-    await ledger.forget_acknowledged(THERE, NEW_DATABASE, reply.events[0].sequence, nothing)
+    await ledger.commit(promises.forget_acknowledged, THERE, NEW_DATABASE, reply.events[0].sequence, nothing)
 
     assert () == (await ledger.discards_for(THERE, NEW_DATABASE, 9)).events
 
@@ -98,7 +99,7 @@ async def dismiss(ledger: Ledger):
     """A message whose copy on THERE was released; and up to where THERE has heard."""
     stored = await accept(ledger, copies=DISMISSED)
     tell = (Notification(THERE, THEIR_DATABASE, DiscardStatus.RELEASED),)
-    await ledger.transition([stored.envelope.message_id], lambda _, before: Transition(before, before, tell))
+    await ledger.commit(promises.transition, [stored.envelope.message_id], lambda _, before: Transition(before, before, tell))
     reply = await ledger.discards_for(THERE, THEIR_DATABASE, 9)
     return stored.envelope.message_id, reply.events[0].sequence
 
@@ -109,36 +110,36 @@ async def test_a_released_that_was_heard_is_decided_on_and_forgotten(ledger: Led
     def decide(_, before):
         return released_acknowledged(before, PeerDatabase(THERE, THEIR_DATABASE), lease_runs=True)
 
-    (transition,) = await ledger.forget_acknowledged(THERE, THEIR_DATABASE, sequence, decide)
+    (transition,) = await ledger.commit(promises.forget_acknowledged, THERE, THEIR_DATABASE, sequence, decide)
 
     assert DISMISSED == transition.before.copies
-    assert DISMISSED[1:] == (await ledger.load(message_id)).claim.copies  # type: ignore[union-attr]
-    assert () == await ledger.primaries_listed_on(THERE, 9)
+    assert DISMISSED[1:] == (await ledger.read(reading.load, message_id)).claim.copies  # type: ignore[union-attr]
+    assert () == await ledger.read(reading.primaries_listed_on, THERE, 9)
     assert () == (await ledger.discards_for(THERE, THEIR_DATABASE, 9)).events
 
 
 async def test_a_released_heard_without_a_lease_leaves_the_server_on_the_list(ledger: Ledger) -> None:
     message_id, sequence = await dismiss(ledger)
 
-    await ledger.forget_acknowledged(THERE, THEIR_DATABASE, sequence, released_heard)
+    await ledger.commit(promises.forget_acknowledged, THERE, THEIR_DATABASE, sequence, released_heard)
 
-    found = await ledger.load(message_id)
+    found = await ledger.read(reading.load, message_id)
     assert found is not None
     assert Copy(THERE, THEIR_DATABASE) == found.claim.copy_on(THERE)
 
 
 async def test_a_released_heard_for_a_message_that_is_gone_is_forgotten(ledger: Ledger) -> None:
     message_id, sequence = await dismiss(ledger)
-    await ledger.transition([message_id], remove)
+    await ledger.commit(promises.transition, [message_id], remove)
 
-    assert () == await ledger.forget_acknowledged(THERE, THEIR_DATABASE, sequence, released_heard)
+    assert () == await ledger.commit(promises.forget_acknowledged, THERE, THEIR_DATABASE, sequence, released_heard)
     assert () == (await ledger.discards_for(THERE, THEIR_DATABASE, 9)).events
 
 
 async def test_only_a_chosen_copy_places_a_message(ledger: Ledger) -> None:
     stored = await accept(ledger, copies=DISMISSED[:1])
 
-    assert (stored,) == await ledger.unplaced(9)
+    assert (stored,) == await ledger.read(reading.unplaced, 9)
 
 
 async def test_what_a_primary_told_is_recorded_with_the_sequence_that_was_reached(ledger: Ledger) -> None:
@@ -148,12 +149,12 @@ async def test_what_a_primary_told_is_recorded_with_the_sequence_that_was_reache
         DiscardEvent(8, a_message_id(), DiscardStatus.DELIVERED),
     ]
 
-    first, second = await ledger.record_discards(THERE, THEIR_DATABASE, 3, events, discarded, NOW + 2 * DAY)
+    first, second = await ledger.commit(promises.discards, THERE, THEIR_DATABASE, 3, events, discarded, NOW + 2 * DAY)
 
     assert (Role.DELIVERED, None) == (first.after.role, second.after)  # type: ignore[union-attr]
-    assert 8 == await ledger.acknowledged(THERE, THEIR_DATABASE, 3)
-    assert 0 == await ledger.acknowledged(THERE, THEIR_DATABASE, 4)
-    found = await ledger.load(stored.envelope.message_id)
+    assert 8 == await ledger.read(reading.acknowledged, THERE, THEIR_DATABASE, 3)
+    assert 0 == await ledger.read(reading.acknowledged, THERE, THEIR_DATABASE, 4)
+    found = await ledger.read(reading.load, stored.envelope.message_id)
     assert found is not None
     assert found.place is not None
 
@@ -161,21 +162,21 @@ async def test_what_a_primary_told_is_recorded_with_the_sequence_that_was_reache
 async def test_a_repeated_discard_reply_does_not_lower_the_sequence(ledger: Ledger) -> None:
     for sequence in (8, 5):
         event = DiscardEvent(sequence, a_message_id(), DiscardStatus.DELIVERED)
-        await ledger.record_discards(THERE, THEIR_DATABASE, 3, [event], discarded, NOW)
+        await ledger.commit(promises.discards, THERE, THEIR_DATABASE, 3, [event], discarded, NOW)
 
-    assert 8 == await ledger.acknowledged(THERE, THEIR_DATABASE, 3)
+    assert 8 == await ledger.read(reading.acknowledged, THERE, THEIR_DATABASE, 3)
 
 
 async def test_a_notification_waits_until_its_dsn_has_a_chosen_copy_and_then_comes_last(ledger: Ledger) -> None:
     waiting, later = await accept(ledger), await accept(ledger)
     generated = a_generated_message()
     dsn_id = generated.message.envelope.message_id
-    await ledger.record_attempt(an_attempt(waiting.envelope.message_id, generated=(generated,)), all_done)
-    await ledger.record_attempt(an_attempt(later.envelope.message_id), all_done)
+    await ledger.commit(promises.attempt, an_attempt(waiting.envelope.message_id, generated=(generated,)), all_done)
+    await ledger.commit(promises.attempt, an_attempt(later.envelope.message_id), all_done)
 
     before = await ledger.discards_for(THERE, THEIR_DATABASE, 9)
     copies = (Copy(OTHER, NEW_DATABASE, Choice.CHOSEN),)
-    await ledger.transition([dsn_id], lambda _, claim: Transition(claim, replace(claim, copies=copies)))  # type: ignore[type-var]
+    await ledger.commit(promises.transition, [dsn_id], lambda _, claim: Transition(claim, replace(claim, copies=copies)))  # type: ignore[type-var]
     after = await ledger.discards_for(THERE, THEIR_DATABASE, 9)
 
     assert [later.envelope.message_id] == [event.message_id for event in before.events]
@@ -185,18 +186,20 @@ async def test_a_notification_waits_until_its_dsn_has_a_chosen_copy_and_then_com
 async def test_what_failed_while_nobody_had_a_copy_is_not_said_before_its_dsn_is_placed(ledger: Ledger) -> None:
     stored = await accept(ledger, recipients_count=3, copies=())
     message_id, generated = stored.envelope.message_id, a_generated_message()
-    await ledger.record_attempt(an_attempt(message_id, generated=(generated,)), some_done(1))
+    await ledger.commit(promises.attempt, an_attempt(message_id, generated=(generated,)), some_done(1))
 
-    before = await ledger.unreported(message_id)
-    assert {message_id: frozenset({1})} == await ledger.unreported_of([message_id, generated.message.envelope.message_id])
+    before = await ledger.read(reading.unreported, message_id)
+    assert {message_id: frozenset({1})} == await ledger.read(reading.unreported_of, [message_id, generated.message.envelope.message_id])
     copies = (Copy(THERE, THEIR_DATABASE, Choice.CHOSEN),)
-    await ledger.transition([message_id], lambda _, claim: Transition(claim, replace(claim, copies=copies)))  # type: ignore[type-var]
-    await ledger.record_attempt(an_attempt(message_id, frozenset({2})), some_done(2))
+    await ledger.commit(promises.transition, [message_id], lambda _, claim: Transition(claim, replace(claim, copies=copies)))  # type: ignore[type-var]
+    await ledger.commit(promises.attempt, an_attempt(message_id, frozenset({2})), some_done(2))
     while_waiting = await ledger.discards_for(THERE, THEIR_DATABASE, 9)
-    await ledger.transition([generated.message.envelope.message_id], lambda _, claim: Transition(claim, replace(claim, copies=copies)))  # type: ignore[type-var]
+    await ledger.commit(
+        promises.transition, [generated.message.envelope.message_id], lambda _, claim: Transition(claim, replace(claim, copies=copies))
+    )  # type: ignore[type-var]
 
-    assert (frozenset({1}), (), frozenset()) == (before, while_waiting.events, await ledger.unreported(message_id))
-    assert {} == await ledger.unreported_of([message_id])
+    assert (frozenset({1}), (), frozenset()) == (before, while_waiting.events, await ledger.read(reading.unreported, message_id))
+    assert {} == await ledger.read(reading.unreported_of, [message_id])
     assert [frozenset({2})] == [event.ordinals for event in (await ledger.discards_for(THERE, THEIR_DATABASE, 9)).events]
     assert () == (await ledger.discards_for(NO_SERVER, NO_DATABASE, 9)).events
 
@@ -214,31 +217,33 @@ async def test_a_message_that_is_done_while_nobody_had_a_copy_is_not_said_before
         assert claim is not None
         return Transition(claim, replace(claim, role=role, done=frozenset({1}), primary=THERE, database=THEIR_DATABASE), tell)
 
-    await ledger.record_attempt(an_attempt(message_id, generated=(generated,)), done)
-    before = await ledger.unreported_of([message_id])
-    await ledger.record_attempt(an_attempt(generated.message.envelope.message_id), all_done)
+    await ledger.commit(promises.attempt, an_attempt(message_id, generated=(generated,)), done)
+    before = await ledger.read(reading.unreported_of, [message_id])
+    await ledger.commit(promises.attempt, an_attempt(generated.message.envelope.message_id), all_done)
 
-    assert ({message_id: frozenset({1})}, {}) == (before, await ledger.unreported_of([message_id]))
+    assert ({message_id: frozenset({1})}, {}) == (before, await ledger.read(reading.unreported_of, [message_id]))
     released = (await ledger.discards_for(OTHER, NEW_DATABASE, 9)).events
     assert [notification.status for notification in tell] == [event.status for event in released]
 
 
 @pytest.mark.parametrize("event", ["new database", "forgotten"])
 async def test_what_waits_for_its_dsn_waits_on_when_its_asker_is_lost(ledger: Ledger, event: str) -> None:
-    await ledger.record_peer(an_identity(), NOW)
+    await ledger.commit(promises.peer_heard, an_identity(), NOW)
     stored = await accept(ledger, recipients_count=2)
     message_id, generated = stored.envelope.message_id, a_generated_message()
-    await ledger.record_attempt(an_attempt(message_id, generated=(generated,)), some_done(1))
+    await ledger.commit(promises.attempt, an_attempt(message_id, generated=(generated,)), some_done(1))
 
     if event == "forgotten":
-        await ledger.record_forgotten(THERE)
+        await steps.forget_peer(ledger, THERE)
     else:
-        await ledger.record_peer(an_identity(database=NEW_DATABASE), NOW)
+        await ledger.commit(promises.peer_heard, an_identity(database=NEW_DATABASE), NOW)
 
-    assert frozenset({1}) == await ledger.unreported(message_id)
+    assert frozenset({1}) == await ledger.read(reading.unreported, message_id)
     copies = (Copy(OTHER, NEW_DATABASE, Choice.CHOSEN),)
-    await ledger.transition([generated.message.envelope.message_id], lambda _, claim: Transition(claim, replace(claim, copies=copies)))  # type: ignore[type-var]
-    assert frozenset() == await ledger.unreported(message_id)
+    await ledger.commit(
+        promises.transition, [generated.message.envelope.message_id], lambda _, claim: Transition(claim, replace(claim, copies=copies))
+    )  # type: ignore[type-var]
+    assert frozenset() == await ledger.read(reading.unreported, message_id)
     assert () == (await ledger.discards_for(THERE, NEW_DATABASE, 9)).events
 
 
@@ -247,12 +252,12 @@ async def test_a_notification_waits_no_longer_when_its_dsn_is_over(ledger: Ledge
     stored = await accept(ledger)
     generated = a_generated_message()
     dsn_id = generated.message.envelope.message_id
-    await ledger.record_attempt(an_attempt(stored.envelope.message_id, generated=(generated,)), all_done)
+    await ledger.commit(promises.attempt, an_attempt(stored.envelope.message_id, generated=(generated,)), all_done)
 
     if end == "delivered":
-        await ledger.record_attempt(an_attempt(dsn_id), all_done)
+        await ledger.commit(promises.attempt, an_attempt(dsn_id), all_done)
     else:
-        await ledger.transition([dsn_id], remove)
+        await ledger.commit(promises.transition, [dsn_id], remove)
 
     events = (await ledger.discards_for(THERE, THEIR_DATABASE, 9)).events
     assert stored.envelope.message_id in [event.message_id for event in events]
@@ -262,11 +267,11 @@ async def test_a_dsn_is_listed_where_its_original_may_be_and_has_its_ownership(l
     stored = await accept(ledger)
     generated = a_generated_message()
     claim = replace(stored.claim, number=replace(stored.claim.number, ownership=3))
-    await ledger.transition([stored.envelope.message_id], lambda _, before: Transition(before, claim))
+    await ledger.commit(promises.transition, [stored.envelope.message_id], lambda _, before: Transition(before, claim))
 
-    await ledger.record_attempt(an_attempt(stored.envelope.message_id, generated=(generated,)), all_done)
+    await ledger.commit(promises.attempt, an_attempt(stored.envelope.message_id, generated=(generated,)), all_done)
 
-    made = await ledger.load(generated.message.envelope.message_id)
+    made = await ledger.read(reading.load, generated.message.envelope.message_id)
     assert made is not None
     assert (Role.PRIMARY, 3) == (made.claim.role, made.claim.number.ownership)
     assert [(copy.server, copy.database, Choice.LISTED) for copy in stored.claim.copies] == [
@@ -277,11 +282,11 @@ async def test_a_dsn_is_listed_where_its_original_may_be_and_has_its_ownership(l
 async def test_a_notification_waits_for_all_its_dsns(ledger: Ledger) -> None:
     stored = await accept(ledger)
     notices = (a_generated_message(), a_generated_message())
-    await ledger.record_attempt(an_attempt(stored.envelope.message_id, generated=notices), all_done)
+    await ledger.commit(promises.attempt, an_attempt(stored.envelope.message_id, generated=notices), all_done)
 
     counts = []
     for notice in notices:
-        await ledger.transition([notice.message.envelope.message_id], choose)
+        await ledger.commit(promises.transition, [notice.message.envelope.message_id], choose)
         counts.append(len((await ledger.discards_for(THERE, THEIR_DATABASE, 9)).events))
 
     assert [0, 1] == counts
@@ -292,31 +297,31 @@ async def test_a_dsn_that_is_there_already_is_not_made_again(ledger: Ledger) -> 
     stored = await accept(ledger)
     generated = a_generated_message(dsn.envelope.message_id)
 
-    await ledger.record_attempt(an_attempt(stored.envelope.message_id, generated=(generated,)), all_done)
+    await ledger.commit(promises.attempt, an_attempt(stored.envelope.message_id, generated=(generated,)), all_done)
 
-    assert dsn == await ledger.load(dsn.envelope.message_id)
+    assert dsn == await ledger.read(reading.load, dsn.envelope.message_id)
     assert 1 == len((await ledger.discards_for(THERE, THEIR_DATABASE, 9)).events)
 
 
 async def test_notifications_for_the_old_database_of_a_peer_are_void_once_it_shows_a_new_one(ledger: Ledger) -> None:
-    await ledger.record_peer(an_identity(), NOW)
+    await ledger.commit(promises.peer_heard, an_identity(), NOW)
     stored = await accept(ledger)
-    await ledger.record_attempt(an_attempt(stored.envelope.message_id), all_done)
+    await ledger.commit(promises.attempt, an_attempt(stored.envelope.message_id), all_done)
 
-    await ledger.record_peer(an_identity(database=NEW_DATABASE), NOW)
+    await ledger.commit(promises.peer_heard, an_identity(database=NEW_DATABASE), NOW)
 
     assert () == (await ledger.discards_for(THERE, THEIR_DATABASE, 9)).events
 
 
 async def test_notifications_for_a_database_that_could_not_be_recorded_yet_are_kept(ledger: Ledger) -> None:
     """The disk was full when the peer showed its new database (simulation seed 21414)."""
-    await ledger.record_peer(an_identity(), NOW)
+    await ledger.commit(promises.peer_heard, an_identity(), NOW)
     stored = await accept(ledger, copies=(Copy(THERE, NEW_DATABASE),))
-    await ledger.record_attempt(an_attempt(stored.envelope.message_id), all_done)
+    await ledger.commit(promises.attempt, an_attempt(stored.envelope.message_id), all_done)
 
-    assert 0 == await ledger.forget_unasked(NOW - DAY)
+    assert 0 == await steps.forget_unasked(ledger, NOW - DAY)
     assert 1 == len((await ledger.discards_for(THERE, NEW_DATABASE, 9)).events)
-    await ledger.record_peer(an_identity(database=NEW_DATABASE), NOW)
+    await ledger.commit(promises.peer_heard, an_identity(database=NEW_DATABASE), NOW)
     assert 1 == len((await ledger.discards_for(THERE, NEW_DATABASE, 9)).events)
 
 
@@ -324,23 +329,23 @@ async def test_what_is_too_much_to_remove_at_once_is_removed_later_also_for_a_da
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shadowrelay.store.promises.AT_ONCE_MAX", 0)
-    await ledger.record_peer(an_identity(), NOW)
+    await ledger.commit(promises.peer_heard, an_identity(), NOW)
     stored = await accept(ledger, copies=(Copy(THERE, DatabaseId("33333333-3333-4333-8333-333333333333")),))
-    await ledger.record_attempt(an_attempt(stored.envelope.message_id), all_done)
+    await ledger.commit(promises.attempt, an_attempt(stored.envelope.message_id), all_done)
 
-    await ledger.record_peer(an_identity(database=NEW_DATABASE), NOW)
+    await ledger.commit(promises.peer_heard, an_identity(database=NEW_DATABASE), NOW)
 
-    assert 1 == await ledger.forget_unasked(NOW - DAY)
+    assert 1 == await steps.forget_unasked(ledger, NOW - DAY)
 
 
 async def test_old_notifications_are_forgotten_only_for_an_asker_that_has_not_asked(ledger: Ledger, wall: Hands) -> None:
     copies = (Copy(THERE, THEIR_DATABASE), Copy(OTHER, NEW_DATABASE))
     stored = await accept(ledger, copies=copies)
-    await ledger.record_attempt(an_attempt(stored.envelope.message_id), all_done)
+    await ledger.commit(promises.attempt, an_attempt(stored.envelope.message_id), all_done)
     wall.at = NOW + 2 * DAY
     await ledger.discards_for(THERE, THEIR_DATABASE, 9)
 
-    count = await ledger.forget_unasked(NOW + DAY)
+    count = await steps.forget_unasked(ledger, NOW + DAY)
 
     assert 1 == count
     assert 1 == len((await ledger.discards_for(THERE, THEIR_DATABASE, 9)).events)

@@ -18,8 +18,7 @@ from shadowrelay.model.queue import AttemptRecord, FailureKind, ForkRetry, Gener
 from shadowrelay.model.values import replace
 from shadowrelay.ownership.claims import released_acknowledged
 from shadowrelay.ownership.rules import Outcome, PeerDatabase
-from shadowrelay.ports import Ledger
-from shadowrelay.store import SqliteLedger, counters
+from shadowrelay.store import Ledger, counters, promises, reading
 from shadowrelay.store.content import RecentContents
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
@@ -38,16 +37,16 @@ Counts = dict[counters.Key, tuple[int, int]]
 
 
 @asynccontextmanager
-async def a_ledger(directory: Path, now: Callable[[], datetime] = lambda: NOW, **options: Any) -> AsyncIterator[SqliteLedger]:
+async def a_ledger(directory: Path, now: Callable[[], datetime] = lambda: NOW, **options: Any) -> AsyncIterator[Ledger]:
     """Open, and closed at the end."""
-    ledger = await SqliteLedger.open(directory, server=HERE, now=now, **options)
+    ledger = await Ledger.open(directory, server=HERE, now=now, **options)
     try:
         yield ledger
     finally:
         await ledger.close()
 
 
-async def counts_in(ledger: SqliteLedger) -> tuple[Counts, Counts]:
+async def counts_in(ledger: Ledger) -> tuple[Counts, Counts]:
     """The counters of its queues as they are kept, and as its tables say."""
 
     def counted(connection: Connection, statement: str) -> Counts:
@@ -58,7 +57,7 @@ async def counts_in(ledger: SqliteLedger) -> tuple[Counts, Counts]:
     return await ledger._readers.ask(lambda connection: (counted(connection, kept), counted(connection, counters.RECOUNT)))
 
 
-def forget_recent(ledger: SqliteLedger) -> None:
+def forget_recent(ledger: Ledger) -> None:
     """The contents that it has in memory: it reads them from its disk."""
     ledger._contents.recent = RecentContents()
 
@@ -144,26 +143,26 @@ def an_identity(
 # promises
 async def accept(ledger: Ledger, data: bytes = HELLO, *, decided: bool = True, **changes: Any) -> StoredMessage:
     """A client's message, unless `changes` say otherwise."""
-    return await ledger.record_accepted(a_new_message(**changes), a_content(data), decided=decided)
+    return await ledger.commit(promises.accepted, a_new_message(**changes), a_content(data), decided=decided)
 
 
 async def hold(ledger: Ledger, recipients_count: int = 1) -> StoredMessage:
     """A shadow message of THERE."""
     message = a_new_message(Role.SHADOW, recipients_count)
-    await ledger.record_hold(message, a_content(), keep_copy)
+    await ledger.commit(promises.hold, message, a_content(), keep_copy)
     return await known(ledger, message.envelope.message_id)
 
 
 async def queue(ledger: Ledger, next_hop: str = HOP, at: datetime = NOW, **changes: Any) -> StoredMessage:
     """A message in one delivery queue."""
     message_id = (await accept(ledger)).envelope.message_id
-    await ledger.record_queued(message_id, (a_retry(next_hop, attempts_next_at=at, **changes),))
+    await ledger.commit(promises.queued, message_id, (a_retry(next_hop, attempts_next_at=at, **changes),))
     return await known(ledger, message_id)
 
 
 async def known(ledger: Ledger, message_id: MessageId) -> StoredMessage:
     """As it is stored now."""
-    found = await ledger.load(message_id)
+    found = await ledger.read(reading.load, message_id)
     assert found is not None
     return found
 

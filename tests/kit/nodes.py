@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,8 @@ from shadowrelay.pipeline.context import Tasks
 from shadowrelay.ports import DeliveryJob, DeliveryReport, HoldAnswer, PeerLink
 from shadowrelay.protocol.xqdiscard import parse_superseded
 from shadowrelay.protocol.xshadow import format_hello, parse_hello
-from shadowrelay.store import SqliteLedger
+from shadowrelay.store import Ledger, promises, reading
+from shadowrelay.store.commit import Promise
 from tests.kit.clock import until
 from tests.kit.fake_machine import FakeMachine
 from tests.kit.ledger import a_content, forget_recent
@@ -104,10 +106,7 @@ class Recorder:
         return [event for event in self.events if event.event is event_id]
 
 
-WRITES = {name for name in vars(SqliteLedger) if name.startswith(("record_", "forget_"))} | {
-    "expire", "hasten", "prove_commit", "transition", "wake_waiting",
-}  # fmt: skip
-PROMISES = {"record_accepted", "record_verdict", "transition", "record_attempt", "record_queued"}
+PROMISES = {"accepted", "verdict", "transition", "attempt", "queued"}
 Step = Callable[[], Awaitable[None]]
 
 
@@ -116,15 +115,17 @@ async def no_step() -> None:
 
 
 class LedgerTap:
-    """A ledger some of whose promises fail, or wait: `fail("record_verdict", 3)` makes the next three raise LedgerUnavailable,
-    and `gates["due"]` is waited for before each `due`, `gates["due, read"]` after it; `step` before and after each of PROMISES."""
+    """A ledger some of whose promises fail, or wait: `fail("verdict", 3)` makes the next three raise LedgerUnavailable, and `gates["due"]`
+    is waited for before each `due`, `gates["due, read"]` after it; `step` before and after each of PROMISES. `instead["hold"]` is called
+    for it. All by the names of promises, questions and methods."""
 
-    def __init__(self, ledger: SqliteLedger, step: Step = no_step) -> None:
+    def __init__(self, ledger: Ledger, step: Step = no_step) -> None:
         self.real, self._step = ledger, step
         self._failures: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()  # calls
         self.errors: dict[str, Exception] = {}
         self.gates: dict[str, asyncio.Event] = {}
+        self.instead: dict[str, Callable[..., Awaitable[Any]]] = {}
         self.disk_hangs: asyncio.Event | None = None  # all writes wait for it
         self.disk_fails = False  # all writes fail
 
@@ -132,18 +133,29 @@ class LedgerTap:
         self._failures[name] = times
         self.errors[name] = error or LedgerUnavailable(STORE_UNAVAILABLE, f"{name} fails in this test")
 
+    def commit(self, promise: Promise[..., Any], *arguments: Any, **named: Any) -> Any:
+        call = self.instead.get(promise.name, partial(self.real.commit, promise))
+        if self.disk_fails or self.disk_hangs is not None:
+            self.counts[promise.name] += 1
+            return asyncio.ensure_future(self._on_a_bad_disk(partial(call, *arguments, **named)))
+        tapped = self._tapped(promise.name, call)(*arguments, **named)
+        # an acceptance begins with the call, and is waited for later
+        return asyncio.ensure_future(tapped) if promise.name == "accepted" else tapped
+
+    def read(self, question: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        name = question.__name__
+        return self._tapped(name, self.instead.get(name, partial(self.real.read, question)))(*arguments, **named)
+
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.real, name)
-        if not callable(found):
-            return found
+        return self._tapped(name, self.instead.get(name, found)) if callable(found) else found
+
+    def _tapped(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         self.counts[name] += 1
-        if name in WRITES and (self.disk_fails or self.disk_hangs is not None):
-            return self._on_a_bad_disk(found)
         is_stepped = self._step is not no_step and name in PROMISES
         if name not in self._failures and name not in self.gates and f"{name}, read" not in self.gates and not is_stepped:
-            return found
+            return call
 
-        @functools.wraps(found)
         async def tapped(*arguments: Any, **named: Any) -> Any:
             if is_stepped:
                 await self._step()
@@ -152,7 +164,7 @@ class LedgerTap:
             if self._failures[name] > 0:
                 self._failures[name] -= 1
                 raise self.errors[name]
-            result = await found(*arguments, **named)
+            result = await call(*arguments, **named)
             if (gate := self.gates.get(f"{name}, read")) is not None:
                 self.counts[f"{name}, read"] += 1
                 await gate.wait()
@@ -160,19 +172,14 @@ class LedgerTap:
                 await self._step()
             return result
 
-        if name == "record_accepted":  # begins with the call, and is waited for later
-            return lambda *arguments, **named: asyncio.ensure_future(tapped(*arguments, **named))
         return tapped
 
-    def _on_a_bad_disk(self, write: Callable[..., Any]) -> Callable[..., Any]:
-        async def wait_or_fail(*arguments: Any, **named: Any) -> Any:
-            if self.disk_fails:
-                raise LedgerUnavailable(STORE_UNAVAILABLE, "the disk is read-only in this test")
-            assert self.disk_hangs is not None
-            await self.disk_hangs.wait()
-            return await write(*arguments, **named)
-
-        return lambda *arguments, **named: asyncio.ensure_future(wait_or_fail(*arguments, **named))
+    async def _on_a_bad_disk(self, write: Callable[[], Awaitable[Any]]) -> Any:
+        if self.disk_fails:
+            raise LedgerUnavailable(STORE_UNAVAILABLE, "the disk is read-only in this test")
+        assert self.disk_hangs is not None
+        await self.disk_hangs.wait()
+        return await write()
 
     def heal_disk(self) -> None:
         """Writes are done again, also those that waited."""
@@ -308,7 +315,7 @@ class FakeLink:
         self._other, self._answered = other, None
         await node.services.peer_requests.greeted(self._identity)
         node.context.peers.offered(self._server, other.services.peer_requests.offers_hold())
-        node.ledger.real.note_forks_offered(self._server, self._server not in self._net.without_forks)
+        node.ledger.real.peers.note_forks_offered(self._server, self._server not in self._net.without_forks)
         await node.services.heartbeat.opened(self)
         return other
 
@@ -331,7 +338,7 @@ class FakeLink:
             raise PeerUnavailable(self._server, "no reply")
         assert self._identity is not None
         node.context.peers.heard(self._server, self._identity.database)
-        node.ledger.note_told(self._server, self._identity.whole_incarnation, position)
+        node.ledger.peers.note_told(self._server, self._identity.whole_incarnation, position)
         return answer
 
     async def _control(self, ask: Callable[["VirtualNode", PeerIdentity], Awaitable[Any]]) -> Any:
@@ -583,7 +590,7 @@ class VirtualNode:
     async def open(self, *, introduced: bool = False) -> None:
         """`introduced`: it greets its peers first, as a `Node` does, and starts again if its database is an older copy."""
         settings = self.settings
-        ledger = await SqliteLedger.open(
+        ledger = await Ledger.open(
             settings.server.data_directory,
             server=self.name,
             now=self.clock.now,
@@ -604,13 +611,13 @@ class VirtualNode:
         )
         self.services = Services(settings, outside)
         self.context = self.services.context
-        self.context.peers.load(await ledger.peers())
+        self.context.peers.load(ledger.peers.listed())
         await self.services.pressure.look()
         if introduced:
             await self.services.rolled_back.introduce()
             if self.services.rolled_back.found.is_set():
                 await self.tasks.close()
-                await ledger.record_renamed()
+                await ledger.commit(promises.database_renamed)
                 await ledger.close()
                 self.tasks = Tasks()
                 await self.open()
@@ -635,7 +642,7 @@ class VirtualNode:
         return await self.services.accept.accept(envelope, a_content(data))
 
     async def message(self, wanted: MessageId) -> StoredMessage | None:
-        return await self.ledger.real.load(wanted)
+        return await self.ledger.real.read(reading.load, wanted)
 
     async def claim(self, wanted: MessageId) -> Claim | None:
         stored = await self.message(wanted)

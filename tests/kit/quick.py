@@ -12,10 +12,10 @@ from typing import Any
 from sqlalchemy import Connection, Select, exc
 from sqlalchemy.engine import Compiled
 
-from shadowrelay.store import counters, dialect, errors, opening, promises, queues, reading, writing
+from shadowrelay.store import counters, dialect, errors, opening, promises, queues, readers, reading, writing
 from shadowrelay.store.commit import Committer, InlineWriter
 from shadowrelay.store.ledger import Inline
-from shadowrelay.store.reading import InlineReaders
+from shadowrelay.store.readers import InlineReaders
 from shadowrelay.store.writing import WriterConnection
 
 Text = tuple[str, tuple[str, ...], Compiled]
@@ -45,7 +45,7 @@ def share_texts() -> None:
         _use_queue_compiler(engine)
         engine.update_execution_options(compiled_cache=_shared)
 
-    writing.use_queue_compiler = reading.use_queue_compiler = use_both
+    writing.use_queue_compiler = readers.use_queue_compiler = use_both
 
 
 class Rows(list[Any]):

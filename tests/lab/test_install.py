@@ -59,7 +59,7 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for newer in (False, True):
         source = place / f"source-{newer}"
         source.mkdir()
-        for name in ("shadowrelay", "packaging", "requirements", "configs"):
+        for name in ("shadowrelay", "packaging", "requirements", "configs", "docs"):
             shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
         for name in ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md"):
             shutil.copy(ROOT / name, source)
@@ -118,6 +118,10 @@ def machine(request: pytest.FixtureRequest, dist: Path) -> Iterator[Container]:
 
 
 def test_it_is_installed_used_upgraded_and_removed(machine: Container) -> None:
+    if machine.is_package:
+        machine("ls /usr/share/doc/shadowrelay/docs/operations.md /usr/share/doc/shadowrelay/examples/prometheus/alerts.yml")
+        machine("ls /usr/share/man/man8/shadowrelay.8.gz /usr/share/bash-completion/completions/shadowrelay /usr/share/shadowrelay/*.whl")
+        assert "localhost" not in machine("dpkg-query --show --showformat '${Maintainer}' shadowrelay")
     machine.as_node(INIT)
     machine.as_node(f"shadowrelay check --config {EAST}")
     machine.serve(EAST)
@@ -145,7 +149,11 @@ def test_it_is_installed_used_upgraded_and_removed(machine: Container) -> None:
     # without the program the mail is still there
     machine.as_node(f"kill $(cat {WEST}.pid)")
     if machine.is_package:
+        machine("echo evidence > /var/log/shadowrelay/MSGTRK1.LOG; echo key > /etc/shadowrelay/node.key")
         said = machine("apt-get purge --yes shadowrelay")
+        assert "/etc/shadowrelay is deleted: configuration, tokens and the keys of this node (node.key )" in said
+        assert "/var/log/shadowrelay is kept: its tracking log tells what became of each message" in said
+        machine("test -s /var/log/shadowrelay/MSGTRK1.LOG")
         assert "/var/lib/shadowrelay is kept, because it may hold mail" in said
         assert "gone" == machine("ls /opt/shadowrelay /usr/bin/shadowrelay /etc/shadowrelay >/dev/null 2>&1 || echo gone").strip()
     else:

@@ -31,6 +31,7 @@ class FakeEngine:
         self.told: list[tuple[str, ...]] = []
         self.interrupts = ""
         self.keeps: list[str] = []
+        self.there = {"shadowrelay-relay:lab-1": "290MB", "shadowrelay-mta:lab-1": "310MB"}
 
     def check(self) -> None: ...
 
@@ -59,6 +60,13 @@ class FakeEngine:
             }
         return b""
 
+    def images(self) -> dict[str, str]:
+        return self.there
+
+    def remove_images(self) -> list[str]:
+        self.there = {}
+        return []
+
     def remove(self) -> list[str]:
         self._tell("remove")
         self.is_up.clear()
@@ -75,7 +83,7 @@ class FakeEngine:
 
     def addresses(self, service: str) -> dict[str, str]:
         (index,) = [index for index, one in enumerate(MACHINES) if one.network == service]
-        return {MACHINES[index].site: f"10.0.1.{index}", "link": f"10.0.3.{index}"}
+        return {MACHINES[index].site: f"10.0.1.{index}", "link": f"10.0.3.{index}", "outside": f"10.0.9.{index}"}
 
     def execute(self, service: str, *command: str, data: bytes | None = None, seconds: float = 0.0) -> bytes:
         self._tell("execute", service, *command)
@@ -384,3 +392,26 @@ def test_nodes_that_run_are_told_to_read_their_changed_configuration_and_it_is_p
     assert {"\n[transport]\n"} == {lab.state.configuration(one.short).read_text() for one in MACHINES}
     hups = [command for command in engine.told if "HUP" in command]
     assert [("kill", "--signal", "HUP", node) for node in ("mx1.east", "mx1.west", "mx2.west")] * 2 == hups
+
+
+def test_what_stays_of_a_lab_is_said_and_goes_where_that_is_wanted(lab: Lab) -> None:
+    kept, left = lab.down(), lab.down(with_images=True)
+
+    assert ({"shadowrelay-relay:lab-1": "290MB", "shadowrelay-mta:lab-1": "310MB"}, {}) == (kept, left)
+
+
+def test_images_that_are_there_are_compared_and_only_missing_ones_built(lab: Lab, engine: FakeEngine, said: list[str]) -> None:
+    lab.down()
+    lab.up()
+    lab.down(with_images=True)
+    lab.up()
+
+    assert ["comparing the images with the source, and building what is older", "building the images (minutes the first time)"] == [
+        one for one in said if "images" in one
+    ]
+
+
+def test_the_addresses_of_a_lab_are_those_of_its_containers(lab: Lab) -> None:
+    lab.up()
+
+    assert f"{MACHINES[1].short}: SMTP 10.0.9.1:2525, API and console http://10.0.9.1:8025" in lab.addresses()

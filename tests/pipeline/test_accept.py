@@ -132,7 +132,7 @@ async def test_the_451_does_not_leave_before_the_unwinding_is_committed(tmp_path
     async with nodes(tmp_path, EAST, WEST, reject_message_on_shadow_failure=True) as net:
         east = net.nodes[EAST]
         net.hold_fault = lambda primary, shadow: "slow"
-        east.ledger.fail("record_verdict", 5)
+        east.ledger.fail("verdict", 5)
 
         waiting = asyncio.ensure_future(east.accept())
         await asyncio.sleep(6)
@@ -277,7 +277,7 @@ async def test_a_client_that_vanished_before_a_failed_copy_leaves_what_the_mode_
 async def test_a_commit_that_fails_is_refused_with_the_stores_reply_and_the_copy_released(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST) as net:
         east, west = net.nodes[EAST], net.nodes[WEST]
-        east.ledger.fail("record_accepted", 1)
+        east.ledger.fail("accepted", 1)
 
         reply = await east.accept()
 
@@ -291,7 +291,7 @@ async def test_a_commit_that_fails_is_refused_with_the_stores_reply_and_the_copy
 async def test_a_verdict_that_could_not_be_recorded_is_recorded_later_so_that_the_message_is_due_again(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST) as net:
         east = net.nodes[EAST]
-        east.ledger.fail("record_verdict", 3)
+        east.ledger.fail("verdict", 3)
         net.sink.answer = lambda address: BUSY
 
         assert 250 == (await east.accept()).code
@@ -416,7 +416,7 @@ async def test_a_promise_that_ends_before_it_began_leaves_no_session_waiting(tmp
 async def test_trouble_with_the_trouble_is_told_to_the_session(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST) as net:
         east = net.nodes[EAST]
-        east.ledger.fail("record_accepted", 1)
+        east.ledger.fail("accepted", 1)
         east.context.counts.refused.clear()  # to count the refusal fails
 
         with pytest.raises(KeyError):

@@ -11,6 +11,7 @@ import pytest
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.ownership import Claim, Role
 from shadowrelay.model.replies import Reply
+from shadowrelay.store import reading
 from tests.kit.clock import until
 from tests.kit.ledger import a_content, an_envelope
 from tests.kit.nodes import VirtualNode, in_virtual_time
@@ -23,15 +24,15 @@ SCENARIOS: dict[str, tuple[list[str], dict[str, int]]] = {
     "the first gets nothing that it could keep and the second stores": (["lose", "store"], {}),
     "all refuse": (["refuse"] * 9, {}),
     "all answers are lost": (["break"] * 9, {}),
-    "the commit fails": (["store"], {"record_accepted": 1}),
-    "the commit fails and the answer is lost": (["break"] * 9, {"record_accepted": 1}),
-    "the commit fails and the first refuses": (["refuse", "store"], {"record_accepted": 1}),
-    "the commit fails and so do the first releases": (["store"], {"record_accepted": 1, "transition": 2}),
+    "the commit fails": (["store"], {"accepted": 1}),
+    "the commit fails and the answer is lost": (["break"] * 9, {"accepted": 1}),
+    "the commit fails and the first refuses": (["refuse", "store"], {"accepted": 1}),
+    "the commit fails and so do the first releases": (["store"], {"accepted": 1, "transition": 2}),
     "the second cannot be listed": (["refuse", "store"], {"transition": 1}),
     "the second cannot be listed after a lost answer": (["break", "store"], {"transition": 1}),
-    "the verdict fails at first": (["store"], {"record_verdict": 2}),
-    "the unwinding fails at first": (["break"] * 9, {"record_verdict": 2}),
-    "the outcome of the delivery cannot be recorded at first": (["store"], {"record_attempt": 1}),
+    "the verdict fails at first": (["store"], {"verdict": 2}),
+    "the unwinding fails at first": (["break"] * 9, {"verdict": 2}),
+    "the outcome of the delivery cannot be recorded at first": (["store"], {"attempt": 1}),
 }
 
 
@@ -56,10 +57,10 @@ async def test_a_client_that_leaves_at_any_await_changes_nothing_of_the_promise(
             await asyncio.wait((client,))
             await node.idle()
 
-            stored = await node.ledger.load(message_id)
+            stored = await node.ledger.read(reading.load, message_id)
             told = {server: (await told_to(node, server)).get(message_id) for server in world.holders(message_id)}
             if stored is None:
-                assert failures.get("record_accepted"), f"step {target}: the message is gone"
+                assert failures.get("accepted"), f"step {target}: the message is gone"
                 assert {} == node.context.leases.ends(message_id)
                 assert [] == world.sink.message_ids
                 assert {"released"} >= set(told.values()), f"step {target}"
@@ -94,7 +95,7 @@ async def test_a_process_that_dies_at_any_await_keeps_its_word_when_it_is_back(t
             for waiter in (over, died, client):
                 waiter.cancel()
             await asyncio.gather(over, died, client, return_exceptions=True)
-        await _come_back(tmp_path, world, reject, message_id, reply, may_be_forgotten=bool(failures.get("record_accepted")))
+        await _come_back(tmp_path, world, reject, message_id, reply, may_be_forgotten=bool(failures.get("accepted")))
         if not steps.was_struck:
             break
     assert target >= 4
@@ -112,7 +113,7 @@ async def _come_back(
     is_accepted, is_refused = reply is not None and reply.code == 250, reply is not None and reply.code != 250
     world.script[:] = []
     async with one_node(directory, world, reject_message_on_shadow_failure=reject) as node:
-        stored = await node.ledger.load(message_id)
+        stored = await node.ledger.read(reading.load, message_id)
         holders = world.holders(message_id)
         assert holders or not (is_accepted and reject), "acknowledged in reject mode, and nobody holds a copy"
         if stored is None:  # a shadow server hears `unknown` from a later incarnation, and promotes: nothing is lost

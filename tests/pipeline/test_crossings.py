@@ -18,6 +18,7 @@ from shadowrelay.ownership.rules import PeerDatabase
 from shadowrelay.pipeline.copy_repair import RepairOutcome
 from shadowrelay.pipeline.leases import Attempts
 from shadowrelay.ports import HoldAnswer
+from shadowrelay.store import promises, reading
 from tests.kit.clock import until
 from tests.kit.ledger import NOW, a_content, a_message_id, an_envelope
 from tests.kit.nodes import WEST, VirtualNode, in_virtual_time
@@ -49,7 +50,7 @@ def test_what_ended_during_a_read_waits_for_the_next() -> None:
 async def _stored(node: VirtualNode, content: Content, *, decided: bool, server: PeerDatabase | None) -> StoredMessage:
     claim = claims.first_claim(node.context.me, 1, () if server is None else (server,))
     message = NewMessage(an_envelope(message_id=a_message_id()), claim, Origin.CLIENT, NOW, NOW)
-    return await node.ledger.record_accepted(message, content, decided=decided)
+    return await node.ledger.commit(promises.accepted, message, content, decided=decided)
 
 
 @in_virtual_time
@@ -88,10 +89,10 @@ async def test_an_answer_from_before_a_placement_takes_no_server_off_the_list(tm
 
         async def place() -> None:
             """As `Copier` does: the list first, then the copy is sent and stored."""
-            (transition,) = await ledger.transition([message_id], lambda _, claim: claims.placing(claim, me, there))
+            (transition,) = await ledger.commit(promises.transition, [message_id], lambda _, claim: claims.placing(claim, me, there))
             assert transition.after is not None
             number = transition.after.number
-            await ledger.transition([message_id], lambda _, claim: claims.placed(claim, number, there))
+            await ledger.commit(promises.transition, [message_id], lambda _, claim: claims.placed(claim, number, there))
 
         async def status(questions: Sequence[StatusQuestion]) -> tuple[StatusAnswer, ...]:
             """Answered before the copy came, heard afterwards."""
@@ -105,7 +106,7 @@ async def test_an_answer_from_before_a_placement_takes_no_server_off_the_list(tm
         node.services.review.request(message_id)
         await node.services.review.review_wanted()
 
-        after = await ledger.load(message_id)
+        after = await ledger.read(reading.load, message_id)
         assert after is not None
         entry = after.claim.copy_on(WEST)
         assert entry is not None
@@ -135,7 +136,7 @@ async def test_a_server_that_holds_nothing_goes_off_the_list_when_nothing_is_on_
         node.services.review.request(stored.envelope.message_id)
         await node.services.review.review_wanted()
 
-        after = await node.ledger.load(stored.envelope.message_id)
+        after = await node.ledger.read(reading.load, stored.envelope.message_id)
         assert after is not None
         assert () == after.claim.copies
 
@@ -153,6 +154,6 @@ async def test_a_server_that_supersedes_a_copy_stays_on_the_list_because_it_may_
             link.hold = hold  # type: ignore[method-assign]
         outcome = await node.services.copy_repair.place(stored)
 
-        after = await node.ledger.load(stored.envelope.message_id)
+        after = await node.ledger.read(reading.load, stored.envelope.message_id)
         assert after is not None
         assert (RepairOutcome.AGAIN, [Choice.LISTED]) == (outcome, [copy.choice for copy in after.claim.copies])

@@ -15,6 +15,7 @@ from shadowrelay.model.replies import Reply, RequestRefused
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.tracking import EventId, EventSource
 from shadowrelay.ownership.claims import no_longer_chosen
+from shadowrelay.store import promises, queues
 from tests.kit.clock import until
 from tests.kit.nodes import BASE, BUSY, EAST, HEARTBEAT, NO_SUCH_USER, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes
 
@@ -27,7 +28,7 @@ def refusing(address: str, reply: Reply):
 
 async def dsn_of(node):
     """The one DSN that this node has."""
-    found = [message for message in await node.ledger.real.messages("sink.example:25", 10) if message.origin is Origin.DSN]
+    found = [message for message in await node.ledger.real.read(queues.messages, "sink.example:25", 10) if message.origin is Origin.DSN]
     assert 1 == len(found)
     return found[0]
 
@@ -460,7 +461,7 @@ async def test_a_peer_that_answers_cannot_be_forgotten(tmp_path: Path) -> None:
         with pytest.raises(RequestRefused, match=r"was heard .* s ago"):
             await east.services.view.forget(WEST)
 
-        assert [] == [row for row in await east.ledger.peers() if row.is_forgotten]
+        assert [] == [row for row in east.ledger.peers.listed() if row.is_forgotten]
 
 
 async def _with_a_chosen_server(net: Net, node: VirtualNode) -> Copy:
@@ -512,7 +513,7 @@ async def test_a_returned_server_is_told_released_when_another_was_chosen(tmp_pa
 async def test_while_outcomes_cannot_be_recorded_nothing_else_is_delivered_and_nothing_twice(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST) as net:
         east = net.nodes[EAST]
-        east.ledger.fail("record_attempt", 10)
+        east.ledger.fail("attempt", 10)
 
         await east.accept("first@corp.example")
         await asyncio.sleep(1)
@@ -528,7 +529,7 @@ async def test_while_outcomes_cannot_be_recorded_nothing_else_is_delivered_and_n
 async def test_an_outcome_that_can_never_be_recorded_is_set_aside_and_not_delivered_again(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST) as net:
         east = net.nodes[EAST]
-        east.ledger.fail("record_attempt", 1000, ValueError("a bug"))
+        east.ledger.fail("attempt", 1000, ValueError("a bug"))
 
         await east.accept("first@corp.example")
         await until(east.in_role(east.last, Role.SET_ASIDE), 10)
@@ -588,7 +589,7 @@ async def test_corrupt_content_without_a_chosen_copy_is_handed_over_when_the_hol
         await east.accept()
         await asyncio.sleep(1)
         net.isolate(WEST)
-        await east.ledger.transition([east.last], lambda _, claim: no_longer_chosen(claim, WEST))
+        await east.ledger.commit(promises.transition, [east.last], lambda _, claim: no_longer_chosen(claim, WEST))
         east.corrupt()
         await until(east.in_role(east.last, Role.SET_ASIDE), 40)
         net.sink.answer = lambda address: OK

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from datetime import timedelta
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from shadowrelay.model.replies import Reply, RequestRefused, TransientDeliveryEr
 from shadowrelay.model.tracking import EventId, EventSource
 from shadowrelay.rules import dsn
 from shadowrelay.rules.delivery import ARRIVING_PER_SESSION
+from shadowrelay.store import promises, reading
 from tests.kit.clock import until
 from tests.kit.nodes import BUSY, EAST, HEARTBEAT, NO_SUCH_USER, OK, SPAN, WEST, Net, in_virtual_time, nodes
 
@@ -59,7 +61,7 @@ async def test_no_more_than_twice_the_concurrency_of_a_next_hop_is_loaded(tmp_pa
 
         reads = east.ledger.counts["read_content"]
         assert 3 == net.sink.attempts_count
-        assert 50 - 6 <= len(await east.ledger.real.due("sick.example:25", east.clock.now(), 99)) <= 50
+        assert 50 - 6 <= len(await east.ledger.real.read(reading.due, "sick.example:25", east.clock.now(), 99)) <= 50
         slow.set()
         await until(lambda: 50 == len(net.sink.arrived), 60)
         assert reads <= 6
@@ -95,7 +97,7 @@ async def test_a_burst_waits_a_moment_for_places_before_it_goes_into_the_ledgers
         busy.set()
 
         await until(lambda: 20 == len(net.sink.arrived), 5)
-        assert are_queued is (east.ledger.counts["record_queued"] > 0)
+        assert are_queued is (east.ledger.counts["queued"] > 0)
         assert {f"u{number}@healthy.example" for number in range(20)} == set(net.sink.addresses())
 
 
@@ -125,7 +127,7 @@ async def test_more_than_a_burst_goes_into_the_ledgers_queue_at_once(tmp_path: P
         await asyncio.gather(*(east.accept(f"u{number}@sick.example") for number in range(20)))
         await asyncio.sleep(0.1)
 
-        assert 20 - 2 - ARRIVING_PER_SESSION == east.ledger.counts["record_queued"]
+        assert 20 - 2 - ARRIVING_PER_SESSION == east.ledger.counts["queued"]
 
 
 @in_virtual_time
@@ -136,7 +138,7 @@ async def test_a_free_session_is_taken_while_others_are_read_from_the_ledger(tmp
         net.sink.hang = lambda address: stuck if address.startswith("stuck") else None
         await asyncio.gather(*(east.accept(f"stuck{number}@sick.example") for number in range(10)))
         await asyncio.sleep(1)  # some of them wait in the ledger
-        queued_count = east.ledger.counts["record_queued"]
+        queued_count = east.ledger.counts["queued"]
         read = east.ledger.gates["due"] = asyncio.Event()
         stuck.set()
         await until(lambda: 6 == len(net.sink.arrived), 5)
@@ -144,7 +146,7 @@ async def test_a_free_session_is_taken_while_others_are_read_from_the_ledger(tmp
         await east.accept("free@sick.example")
 
         await until(lambda: "free@sick.example" in net.sink.addresses(), 5)
-        assert queued_count == east.ledger.counts["record_queued"] > 0
+        assert queued_count == east.ledger.counts["queued"] > 0
         read.set()
         await until(lambda: 11 == len(net.sink.arrived), 5)
 
@@ -327,7 +329,7 @@ async def test_mail_for_a_sick_next_hop_is_not_read_again_and_again_while_a_lost
 
         await asyncio.sleep(2 * SPAN)
 
-        assert east.ledger.counts["record_queued"] <= 60 * 5
+        assert east.ledger.counts["queued"] <= 60 * 5
         assert east.ledger.counts["due"] <= 1000  # a loop without a pause makes as many in a second
         net.sink.answer = lambda address: OK
         await until(lambda: 60 == len(net.sink.arrived), 900)  # each has a ladder of its own
@@ -377,13 +379,13 @@ async def test_what_is_refused_again_is_tried_once_for_each_time_an_administrato
         for number in range(500):
             await east.accept(f"u{number}@sick.example")
         await asyncio.sleep(20)
-        hasten = east.ledger.real.hasten
+        hasten = partial(east.ledger.real.commit, promises.hasten)
 
         async def slowly(*arguments: Any) -> int:  # what is hastened is refused before the next page
             await asyncio.sleep(1)
             return await hasten(*arguments)
 
-        east.ledger.real.hasten = slowly
+        east.ledger.instead["hasten"] = slowly
         attempts = net.sink.attempts_count
 
         await east.services.view.retry_queue("sick.example:25")
@@ -668,4 +670,4 @@ async def test_a_drain_lets_go_of_what_only_waits_for_a_session(tmp_path: Path) 
 
         assert await draining
         assert 1 == len(net.sink.arrived)
-        assert 4 == len(await east.ledger.real.due("sick.example:25", east.clock.now(), 9))
+        assert 4 == len(await east.ledger.real.read(reading.due, "sick.example:25", east.clock.now(), 9))

@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from shadowrelay.model.ids import ServerName
 from shadowrelay.model.ownership import Choice, Role
 from shadowrelay.model.replies import Reply, RequestRefused
 from shadowrelay.model.tracking import EventId
+from shadowrelay.store import promises, reading, steps
 from tests.kit.nodes import BUSY, EAST, NORTH, OK, WEST, Net, VirtualNode, in_virtual_time, until
 from tests.pipeline.drains import ALL, SPAN, accept_deferred, copies_stored, is_in, nodes, until_delivered_once, view_of, waits
 
@@ -188,7 +190,7 @@ HANDED: list[asyncio.Event] = []
 
 def watch_hand_overs(node: VirtualNode) -> None:
     """For `_at_commit`: the event is set right after the transaction, before anything else runs."""
-    real = node.ledger.real.transition
+    real = partial(node.ledger.real.commit, promises.transition)
     event = asyncio.Event()
     HANDED[:] = [event]
 
@@ -198,7 +200,7 @@ def watch_hand_overs(node: VirtualNode) -> None:
             event.set()
         return done
 
-    node.ledger.real.transition = transition  # type: ignore[method-assign]
+    node.ledger.instead["transition"] = transition
 
 
 @pytest.mark.parametrize("moment", [_at_begin, _at_commit, _at_takeover, _at_end])
@@ -428,8 +430,10 @@ async def test_yours_that_was_deleted_unheard_is_said_again(tmp_path: Path) -> N
         await net.nodes[EAST].services.drain.begin()
         await _at_commit(net)
         await net.kill(WEST)
-        await net.nodes[EAST].ledger.real.forget_unasked(net.nodes[EAST].clock.now() + timedelta(days=9))
-        assert not await net.nodes[EAST].ledger.real.has_unacknowledged(WEST, net.nodes[EAST].context.peers.party(WEST).database)
+        await steps.forget_unasked(net.nodes[EAST].ledger.real, net.nodes[EAST].clock.now() + timedelta(days=9))
+        assert not await net.nodes[EAST].ledger.real.read(
+            reading.has_unacknowledged, WEST, net.nodes[EAST].context.peers.party(WEST).database
+        )
         await asyncio.sleep(2 * SPAN)
 
         await net.start(WEST)

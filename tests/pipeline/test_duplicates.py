@@ -14,6 +14,7 @@ from shadowrelay.model.replies import Reply, TransientDeliveryError
 from shadowrelay.model.tracking import EventId
 from shadowrelay.ownership import claims
 from shadowrelay.rules.repeats import AWAITED_MAX
+from shadowrelay.store import queues
 from tests.kit.nodes import BUSY, EAST, NORTH, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes, until
 
 DATE = "Sun, 1 Mar 2026 12:00:00 +0000"
@@ -141,7 +142,7 @@ async def test_the_sender_hears_of_the_delivery_once(tmp_path: Path) -> None:
         await send(east, "u@a.example")
         await asyncio.sleep(5)
 
-        assert [] == [message for message in await east.ledger.real.messages("", 9) if message.origin is Origin.DSN]
+        assert [] == [message for message in await east.ledger.real.read(queues.messages, "", 9) if message.origin is Origin.DSN]
         assert [] == east.log.rows(EventId.DSN)
 
 
@@ -604,7 +605,7 @@ async def test_after_a_crash_the_deliveries_are_still_known(tmp_path: Path) -> N
 async def test_an_outcome_that_is_not_recorded_is_no_delivery(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, **SETTINGS) as net:
         east = net.nodes[EAST]
-        east.ledger.fail("record_attempt", 10_000)
+        east.ledger.fail("attempt", 10_000)
         await east.accept("u@a.example", **HEADERS)
         await until(lambda: bool(net.sink.arrived))
         await net.kill(EAST)

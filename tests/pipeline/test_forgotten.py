@@ -18,7 +18,7 @@ async def is_shown(node: VirtualNode) -> bool:
 
 
 async def is_recorded(node: VirtualNode) -> bool:
-    return WEST in [row.server for row in await node.ledger.peers() if row.is_forgotten]
+    return WEST in [row.server for row in node.ledger.peers.listed() if row.is_forgotten]
 
 
 async def without_west(net: Net) -> VirtualNode:
@@ -143,10 +143,10 @@ async def test_what_cannot_be_recorded_is_not_done(tmp_path: Path, monkeypatch: 
         east = net.nodes[EAST]
         await until(lambda: not east.context.peers.is_reachable(WEST), 2 * HEARTBEAT)
 
-        async def full(server):
+        async def full(server, after):
             raise LedgerUnavailable(INSUFFICIENT_RESOURCES, "disk full")
 
-        monkeypatch.setattr(east.ledger, "record_forgotten", full)
+        east.ledger.instead["peer_forgotten"] = full
         with pytest.raises(LedgerUnavailable):
             await east.services.view.forget(WEST)
 

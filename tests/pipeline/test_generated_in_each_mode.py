@@ -16,6 +16,7 @@ from shadowrelay.model.replies import Reply
 from shadowrelay.model.resubmission import Criteria
 from shadowrelay.model.tracking import Acknowledged, EventId
 from shadowrelay.pipeline.relay import relayed_id
+from shadowrelay.store import reading
 from tests.kit.clock import until
 from tests.kit.nodes import BUSY, EAST, HEARTBEAT, NO_SUCH_USER, NORTH, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes
 from tests.pipeline.edges import EDGE, HUB, KEPT_SPAN, OTHER_HUB, route_to
@@ -235,5 +236,5 @@ async def test_with_redundancy_switched_off_a_dsn_goes_at_once_and_ends_the_wait
         assert 250 == (await east.accept()).code
 
         await until(lambda: SENDER in net.sink.addresses(), 5)
-        assert {} == await east.ledger.real.unreported_of([east.last])
+        assert {} == await east.ledger.real.read(reading.unreported_of, [east.last])
         assert [] == west.log.rows(EventId.HARECEIVE)

@@ -26,6 +26,7 @@ from shadowrelay.ports import HoldAnswer
 from shadowrelay.protocol.fields import COUNTER_MAX, format_instant, mail_values_of, parse_mail, parse_rcpt, recipient_of
 from shadowrelay.protocol.xshadow import parse_commit, parse_envelope, parse_hello, parse_hold
 from shadowrelay.rules import delivery
+from shadowrelay.store import reading
 from tests.kit.clock import until
 from tests.kit.ledger import a_content
 from tests.kit.nodes import BASE, BUSY, EAST, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, message_id
@@ -179,7 +180,9 @@ async def a_node_with_a_hostile_peer(net: Net) -> tuple[VirtualNode, Hostile]:
 async def nothing_waits(node: VirtualNode) -> bool:
     """No message is in Submission, held, or in a queue."""
     return (
-        not await node.ledger.real.submission(1) and not await node.ledger.real.shadow_groups() and not await node.ledger.delivery_queues()
+        not await node.ledger.real.read(reading.submission, 1)
+        and not await node.ledger.real.read(reading.shadow_groups)
+        and not await node.ledger.read(reading.delivery_queues)
     )
 
 

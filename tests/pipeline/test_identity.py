@@ -105,11 +105,11 @@ async def test_a_new_database_that_could_not_be_recorded_is_recorded_when_that_i
         west = net.nodes[WEST]
         await asyncio.sleep(5)
         await net.wipe(EAST)
-        west.ledger.fail("record_peer", 3)
+        west.ledger.fail("peer_heard", 3)
         east = await net.start(EAST)
 
         async def is_recorded() -> bool:
-            return [east.ledger.identity.database] == [row.database for row in await west.ledger.real.peers()]
+            return [east.ledger.identity.database] == [row.database for row in west.ledger.real.peers.listed()]
 
         await until(is_recorded, 10)
 

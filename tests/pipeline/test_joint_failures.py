@@ -124,7 +124,7 @@ async def test_who_ends_it_fails_to_commit_and_the_others_do_it_themselves(tmp_p
     async with nodes(tmp_path, EAST, routes=HOPS) as net:
         east = net.nodes[EAST]
         refused(net, *ALL)
-        east.ledger.fail("record_attempt", 3)
+        east.ledger.fail("attempt", 3)
         await east.accept(*ALL)
         await until(east.in_role(east.last, Role.DELIVERED), 60)
         await asyncio.sleep(10)

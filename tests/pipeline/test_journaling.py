@@ -6,6 +6,7 @@ import hashlib
 import itertools
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,10 @@ from shadowrelay.model.replies import Reply
 from shadowrelay.model.resubmission import Criteria
 from shadowrelay.model.tracking import EventId, EventSource
 from shadowrelay.rules.journal import report_id
+from shadowrelay.store import promises, queues
+from shadowrelay.store.commit import Promise
 from tests.kit.clock import until
-from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, PROMISES, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes
+from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes
 
 JOURNAL, BOARD, SENDER = "journal@archive.example", "board@archive.example", "a@x.example"
 NO_USER, BUSY = Reply(550, "5.1.1", "no such user"), Reply(451, "4.7.1", "busy")
@@ -45,7 +48,7 @@ def journaled(node: VirtualNode) -> list[Any]:
 
 async def is_over(net: Net) -> bool:
     """No node that runs has anything left to do."""
-    return not sum([sum((await node.ledger.real.depths()).values()) for node in net.nodes.values()])
+    return not sum([sum((await node.ledger.real.read(queues.depths)).values()) for node in net.nodes.values()])
 
 
 @in_virtual_time
@@ -146,7 +149,7 @@ async def test_a_large_message_is_attached_whole_and_leaves_no_file_behind(tmp_p
     async with nodes(tmp_path, EAST, WEST, routes=BY_ROUTE) as net:
         east = net.nodes[EAST]
         data = b"Subject: x\r\n\r\n" + b"x" * size + b"\r\n"
-        east.ledger.fail("record_attempt", 2)
+        east.ledger.fail("attempt", 2)
         await east.accept("u@corp.example", "w@board.example", data=data)
         await until(lambda: is_over(net))
 
@@ -344,6 +347,9 @@ async def test_whoever_took_a_message_over_asks_everybody_before_a_report_that_t
         assert [third] == [server for server, address, _ in net.sink.arrived if address == JOURNAL]
 
 
+WATCHED = (promises.accepted, promises.verdict, promises.transition, promises.attempt, promises.queued, promises.forget_acknowledged)
+
+
 class Struck:
     """Kills a node right after its `at`-th commit: nothing follows in it. `after` says what the commit was."""
 
@@ -351,23 +357,23 @@ class Struck:
         self.reached = asyncio.Event()
         self.after = ""
         self._left = at
-        for name in PROMISES | {"forget_acknowledged"}:
-            self._watch(node, name)
+        for promise in WATCHED:
+            self._watch(node, promise)
 
-    def _watch(self, node: VirtualNode, name: str) -> None:
-        real = getattr(node.ledger.real, name)
+    def _watch(self, node: VirtualNode, promise: Promise[..., Any]) -> None:
+        real = partial(node.ledger.real.commit, promise)
 
         async def watched(*arguments: Any, **named: Any) -> Any:
             done = await real(*arguments, **named)
             self._left -= 1
             if self._left <= 0:
                 if not self.reached.is_set():
-                    self.after = name
+                    self.after = promise.name
                 self.reached.set()
                 await asyncio.Event().wait()
             return done
 
-        setattr(node.ledger.real, name, watched)
+        node.ledger.instead[promise.name] = watched
 
 
 @pytest.mark.parametrize("fate", ["starts again", "starts again after the takeover", "is wiped"])
@@ -409,4 +415,4 @@ async def test_a_primary_that_dies_after_any_commit_leaves_one_to_be_delivered(t
                 assert 1 == count, where
         if is_last:
             break
-    assert {"record_accepted", "record_attempt"} <= seen
+    assert {"accepted", "attempt"} <= seen

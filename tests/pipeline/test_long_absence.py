@@ -10,6 +10,7 @@ import pytest
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.tracking import EventId
+from shadowrelay.store import steps
 from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, SPAN, WEST, Net, in_virtual_time, nodes, until
 from tests.pipeline.scenes import a_waiting_message, holders
 
@@ -51,8 +52,8 @@ async def test_what_only_the_server_with_the_copy_could_end_and_has_forgotten_en
         west = net.nodes[WEST]
         await until(west.in_role(east.last, Role.DELIVERED), 3 * SPAN)
         await asyncio.sleep(LONG)
-        await west.ledger.real.record_forgotten(EAST)  # as an earlier version forgets it
-        await west.ledger.real.expire(west.clock.now() + timedelta(days=9), 9)
+        await steps.forget_peer(west.ledger.real, EAST)  # as an earlier version forgets it
+        await steps.expire(west.ledger.real, west.clock.now() + timedelta(days=9), 9)
         assert await west.role(east.last) is None
 
         again = await net.start(EAST)

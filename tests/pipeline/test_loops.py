@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from shadowrelay.model.tracking import EventId
 from shadowrelay.pipeline.context import Tasks
 from shadowrelay.pipeline.copy_repair import RepairOutcome
 from shadowrelay.pipeline.leases import Attempts
+from shadowrelay.store import queues, reading
 from tests.kit.clock import until
 from tests.kit.nodes import BUSY, EAST, HEARTBEAT, OK, SPAN, WEST, in_virtual_time, nodes
 
@@ -130,10 +132,10 @@ async def test_a_cancelled_question_still_settles_what_it_may_have_ended(tmp_pat
             await asyncio.sleep(1000)
             return ()
 
-        transition, context.ledger.transition = context.ledger.transition, never
+        context.ledger.instead["transition"] = never
         asking = asyncio.ensure_future(context.end_claims([ONE], lambda _, claim: Transition(claim, claim)))
         await asyncio.sleep(0.01)
-        context.ledger.transition = transition
+        del context.ledger.instead["transition"]
         asking.cancel()
         await asyncio.sleep(0.01)
 
@@ -198,14 +200,14 @@ async def test_what_work_that_is_done_to_its_end_fails_with_is_its_callers() -> 
 async def test_discards_that_are_committed_are_told_in_the_log_although_the_node_ends(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST) as net:
         east, west = net.nodes[EAST], net.nodes[WEST]
-        envelopes, is_telling = west.context.ledger.envelopes, asyncio.Event()
+        envelopes, is_telling = partial(west.ledger.real.read, reading.envelopes), asyncio.Event()
 
         async def slow(ids: Sequence[MessageId]) -> Mapping[MessageId, tuple[int, Envelope]]:
             is_telling.set()
             await asyncio.sleep(1)
             return await envelopes(ids)
 
-        west.context.ledger.envelopes = slow
+        west.ledger.instead["envelopes"] = slow
         await east.accept()
         await is_telling.wait()
         assert [] == west.log.rows(EventId.HADISCARD)
@@ -262,7 +264,7 @@ async def test_every_loop_survives_an_unexpected_error(tmp_path: Path) -> None:
         await east.accept()
         for node in (east, west):
             reads = ("due", "unplaced", "shadow_groups", "load_many", "envelopes", "primaries_listed_on", "messages")
-            for name in (*reads, "record_discards", "expire"):
+            for name in (*reads, "discards", "expired_removed"):
                 node.ledger.fail(name, 3, UNEXPECTED)
         await asyncio.sleep(4 * HEARTBEAT)
         net.sink.answer = lambda address: OK
@@ -294,7 +296,7 @@ async def test_a_ledger_that_takes_nothing_for_a_while_loses_nothing(tmp_path: P
         net.sink.answer = lambda address: OK
         full = LedgerUnavailable(INSUFFICIENT_RESOURCES, "disk full")
         for node in (east, west):
-            for name in ("record_attempt", "record_discards", "record_verdict", "transition", "forget_acknowledged", "record_hold"):
+            for name in ("attempt", "discards", "verdict", "transition", "forget_acknowledged", "hold"):
                 node.ledger.fail(name, 20, full)
 
         await until(east.in_role(east.last, Role.DELIVERED), 200)
@@ -307,7 +309,7 @@ async def test_a_shadow_server_with_a_full_disk_refuses_the_copy_and_the_message
     async with nodes(tmp_path, EAST, WEST) as net:
         east, west = net.nodes[EAST], net.nodes[WEST]
         net.sink.answer = lambda address: BUSY
-        west.ledger.fail("record_hold", 6, LedgerUnavailable(INSUFFICIENT_RESOURCES, "disk full"))
+        west.ledger.fail("hold", 6, LedgerUnavailable(INSUFFICIENT_RESOURCES, "disk full"))
 
         assert 250 == (await east.accept()).code
 
@@ -437,11 +439,17 @@ async def test_how_long_safety_net_keeps_what_was_delivered_or_discarded_is_a_se
         east, west = net.nodes[EAST], net.nodes[WEST]
         await east.accept()
         await until(west.in_role(east.last, Role.DELIVERED))
-        in_both = [len(await node.ledger.real.messages(f"SafetyNet\\{kind}", 10)) for node, kind in ((east, "Primary"), (west, "Shadow"))]
+        in_both = [
+            len(await node.ledger.real.read(queues.messages, f"SafetyNet\\{kind}", 10))
+            for node, kind in ((east, "Primary"), (west, "Shadow"))
+        ]
 
         await asyncio.sleep(10 + 2 * HEARTBEAT)
 
-        left = [len(await node.ledger.real.messages(f"SafetyNet\\{kind}", 10)) for node, kind in ((east, "Primary"), (west, "Shadow"))]
+        left = [
+            len(await node.ledger.real.read(queues.messages, f"SafetyNet\\{kind}", 10))
+            for node, kind in ((east, "Primary"), (west, "Shadow"))
+        ]
         assert ([1, 1], [int(is_kept)] * 2) == (in_both, left)
 
 
@@ -457,7 +465,7 @@ async def test_safety_net_is_emptied_as_fast_as_it_fills(tmp_path: Path) -> None
 
         await asyncio.sleep(15 + 2 * HEARTBEAT)
 
-        assert () == await east.ledger.real.messages("SafetyNet\\Primary", 10)
+        assert () == await east.ledger.real.read(queues.messages, "SafetyNet\\Primary", 10)
         assert await east.message(east.last) is None
 
 
@@ -656,7 +664,7 @@ async def test_the_last_discard_is_acknowledged_in_the_next_poll_although_nothin
 async def test_waiting_until_all_is_told_ends_with_its_time_and_waits_for_nobody_who_is_away(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST) as net:
         east, west = net.nodes[EAST], net.nodes[WEST]
-        west.ledger.fail("record_discards", 10**6)
+        west.ledger.fail("discards", 10**6)
         await east.accept()
         await until(east.in_role(east.last, Role.DELIVERED), 5)
 

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.replies import PeerUnavailable
 from shadowrelay.ports import PeerLink
+from shadowrelay.store import promises
 from tests.kit.clock import until
 from tests.kit.nodes import BUSY, EAST, HEARTBEAT, NORTH, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes
 from tests.pipeline.scenes import FOUR, a_waiting_message, holders, only_one
@@ -122,14 +124,14 @@ async def test_a_server_that_is_tried_again_stays_on_the_list_whatever_the_other
         east = net.nodes[EAST]
         for name, seconds in ((WEST, 0.010), (NORTH, 0.030)):
             east.context.links[name].hold = refused_once(east.context.links[name], seconds)
-        transition = east.ledger.transition
+        transition = partial(east.ledger.real.commit, promises.transition)
 
         async def slow(*arguments: Any, **named: Any) -> Any:
             transitions = await transition(*arguments, **named)
             await asyncio.sleep(0.05)
             return transitions
 
-        east.ledger.transition = slow
+        east.ledger.instead["transition"] = slow
 
         assert 250 == (await east.accept()).code
         await asyncio.sleep(0.1)

@@ -12,6 +12,7 @@ from shadowrelay.model.settings import PeersMayRelay, Settings
 from shadowrelay.model.tracking import EventId
 from shadowrelay.ownership.claims import handing_over
 from shadowrelay.rules.placement import not_accepted
+from shadowrelay.store import promises
 from tests.kit.clock import until
 from tests.kit.nodes import EAST, HEARTBEAT, WEST, in_virtual_time, message_id, nodes
 from tests.pipeline.scenes import a_waiting_message
@@ -50,7 +51,7 @@ async def test_what_a_server_hands_over_that_does_not_drain_is_counted(tmp_path:
         east, west = await a_waiting_message(net), net.nodes[WEST]
         assert {EAST: 0} == west.context.counts.handed_by_running
 
-        await east.ledger.transition([east.last], lambda _, claim: handing_over(claim))
+        await east.ledger.commit(promises.transition, [east.last], lambda _, claim: handing_over(claim))
 
         await until(west.in_role(east.last, Role.PRIMARY), HEARTBEAT)
         assert {EAST: 1} == west.context.counts.handed_by_running

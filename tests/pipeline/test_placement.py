@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from shadowrelay.model.replies import (
     TransientDeliveryError,
 )
 from shadowrelay.pipeline.deliver import DeliverService
+from shadowrelay.store import reading
 from tests.kit.clock import until
 from tests.kit.ledger import a_spooled_content, an_envelope
 from tests.kit.nodes import BUSY, EAST, HEARTBEAT, NORTH, SPAN, WEST, VirtualNode, in_virtual_time, nodes
@@ -34,13 +36,13 @@ def sites_of(node: VirtualNode, server: str) -> list[str]:
 def count_reads(node: VirtualNode) -> list[str]:
     """What placement reads of the ledger from now on."""
     reads: list[str] = []
-    unplaced = node.ledger.real.unplaced
+    unplaced = partial(node.ledger.real.read, reading.unplaced)
 
     async def counted(limit, after=0):
         reads.append("unplaced")
         return await unplaced(limit, after=after)
 
-    node.ledger.unplaced = counted
+    node.ledger.instead["unplaced"] = counted
     return reads
 
 
@@ -122,7 +124,7 @@ async def test_a_peer_that_has_room_again_gets_everything_that_waits(tmp_path: P
         del west.services.peer_requests.hold
 
         async def all_held() -> bool:
-            groups = await west.ledger.real.shadow_groups()
+            groups = await west.ledger.real.read(reading.shadow_groups)
             return 30 == sum(group.count for group in groups)
 
         await until(all_held, 40)
@@ -289,7 +291,7 @@ async def test_a_queue_without_copies_is_read_once_from_end_to_end(tmp_path: Pat
         del west.services.peer_requests.offers_hold
 
         async def all_held() -> bool:
-            return 250 == sum(group.count for group in await west.ledger.real.shadow_groups())
+            return 250 == sum(group.count for group in await west.ledger.real.read(reading.shadow_groups))
 
         await until(all_held, 60)
         assert 12 >= len(reads)

@@ -16,7 +16,7 @@ from shadowrelay.model.replies import LedgerUnavailable, RequestRefused, Transie
 from shadowrelay.model.tracking import EventId, EventSource
 from shadowrelay.ownership.claims import no_longer_chosen
 from shadowrelay.pipeline.poison import SetAside
-from shadowrelay.store import SqliteLedger
+from shadowrelay.store import Ledger, promises, reading
 from shadowrelay.store.ledger import Inline
 from tests.kit.clock import until
 from tests.kit.nodes import BASE, BUSY, EAST, OK, SPAN, WEST, Net, VirtualClock, in_virtual_time, nodes
@@ -75,7 +75,7 @@ async def test_what_waits_for_the_network_when_the_process_dies_is_never_suspect
             await net.kill(EAST)
             await net.start(EAST)
 
-        found = await net.nodes[EAST].ledger.real.load_many(ids)
+        found = await net.nodes[EAST].ledger.real.read(reading.load_many, ids)
         assert {(Role.PRIMARY, 0)} == {(message.claim.role, message.deaths_count) for message in found}
 
 
@@ -95,7 +95,7 @@ async def suspects(net: Net, count: int) -> list[MessageId]:
             await net.kill(EAST)
             await net.start(EAST)
             ledger = net.nodes[EAST].ledger.real
-    found = await net.nodes[EAST].ledger.real.load_many(ids)
+    found = await net.nodes[EAST].ledger.real.read(reading.load_many, ids)
     assert {2} == {message.deaths_count for message in found}
     return ids
 
@@ -193,8 +193,8 @@ async def test_poison_without_a_chosen_copy_is_handed_over_when_the_holder_is_ba
     async with nodes(tmp_path, EAST, WEST) as net:
         poison = await make_poison(net, EAST)
         net.isolate(WEST)
-        ledger = await SqliteLedger.open(tmp_path / EAST, server=EAST, now=lambda: BASE, inline=Inline())
-        await ledger.transition([poison], lambda _, claim: no_longer_chosen(claim, WEST))
+        ledger = await Ledger.open(tmp_path / EAST, server=EAST, now=lambda: BASE, inline=Inline())
+        await ledger.commit(promises.transition, [poison], lambda _, claim: no_longer_chosen(claim, WEST))
         ledger.abandon()
         await net.start(EAST)
         await until(net.nodes[EAST].in_role(poison, Role.SET_ASIDE), 20)
@@ -214,7 +214,7 @@ async def an_aside(net: Net, *recipients: str, sender: str = "a@x.example") -> M
     last = east.last
     await until(lambda: any("done@" in address for address in net.sink.addresses()))
     await asyncio.sleep(1)
-    east.ledger.fail("record_attempt", 1, ValueError("a bug"))
+    east.ledger.fail("attempt", 1, ValueError("a bug"))
     await until(east.in_role(last, Role.SET_ASIDE))
     net.sink.answer = lambda address: OK
     return last
@@ -276,7 +276,7 @@ async def test_a_removal_that_cannot_be_committed_changes_nothing(tmp_path: Path
     async with nodes(tmp_path, EAST) as net:
         message_id = await an_aside(net)
         east = net.nodes[EAST]
-        east.ledger.fail("record_attempt", 1)
+        east.ledger.fail("attempt", 1)
 
         with pytest.raises(LedgerUnavailable):
             await east.services.view.remove(message_id, with_dsn=True)

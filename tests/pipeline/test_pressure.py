@@ -13,6 +13,7 @@ from shadowrelay.model.ownership import Role
 from shadowrelay.model.settings import BackPressure
 from shadowrelay.ports import Disk, MemoryUse
 from shadowrelay.rules.back_pressure import Level, Resource
+from shadowrelay.store import reading
 from tests.kit.fake_machine import GB
 from tests.kit.nodes import BUSY, EAST, NO_SUCH_USER, NORTH, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes, until
 
@@ -148,7 +149,7 @@ async def _is_held(net: Net, message_id: Any) -> bool:
 
 
 async def _holders(net: Net, east: VirtualNode) -> set[Any]:
-    return {name for name in (WEST, NORTH) if await net.nodes[name].ledger.real.shadow_groups()}
+    return {name for name in (WEST, NORTH) if await net.nodes[name].ledger.real.read(reading.shadow_groups)}
 
 
 # every resource

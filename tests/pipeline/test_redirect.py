@@ -11,6 +11,7 @@ from shadowrelay.model.ownership import Role
 from shadowrelay.model.queue import Suspension
 from shadowrelay.model.replies import RequestRefused
 from shadowrelay.model.tracking import EventId
+from shadowrelay.store import promises
 from tests.kit.nodes import EAST, NORTH, OK, WEST, Net, in_virtual_time, until
 from tests.pipeline.drains import ALL, SPAN, accept_deferred, copies_stored, is_in, nodes, until_delivered_once, view_of, waits
 
@@ -83,7 +84,7 @@ async def test_what_is_suspended_stays(tmp_path: Path) -> None:
     async with nodes(tmp_path, *ALL) as net:
         ids = await accept_deferred(net, EAST, 3)
         east = net.nodes[EAST]
-        await east.ledger.record_suspended(ids[0], Suspension(east.context.now(), "somebody"))
+        await east.ledger.commit(promises.suspended, ids[0], Suspension(east.context.now(), "somebody"))
 
         await redirected(net, WEST)
 

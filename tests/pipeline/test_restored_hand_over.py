@@ -12,6 +12,7 @@ import pytest
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.ownership import Choice, Claim, Role, StatusAnswer, StatusQuestion, Transition
 from shadowrelay.ownership import claims, rules
+from shadowrelay.store import promises
 from tests.kit.nodes import BUSY, EAST, HEARTBEAT, NORTH, OK, SPAN, WEST, FakeLink, Net, VirtualNode, in_virtual_time, nodes, until
 from tests.pipeline.scenes import a_waiting_message, put_back_running
 
@@ -110,7 +111,7 @@ async def heard_yours(
     gate = holder.ledger.gates["shadow_groups"] = asyncio.Event()
     await asyncio.sleep(HEARTBEAT)
     net.back_up(chosen.server)
-    await east.ledger.transition([message_id], lambda _, claim: hand_over(claim))
+    await east.ledger.commit(promises.transition, [message_id], lambda _, claim: hand_over(claim))
 
     async def has_heard() -> bool:
         return (await claim_of(holder, message_id)).handed

@@ -13,6 +13,7 @@ from shadowrelay.model.peers import PeerIdentity
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.tracking import EventId, ResubmitReason
 from shadowrelay.ownership import rules
+from shadowrelay.store import reading
 from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, SOUTH, SPAN, WEST, FakeLink, Net, VirtualNode, in_virtual_time, nodes, until
 from tests.pipeline.scenes import put_back_running
 
@@ -294,7 +295,7 @@ async def test_the_older_copy_waits_also_for_a_node_that_was_unheard_before(tmp_
         east = await net.start(EAST)
         await net.start(WEST)
         await asyncio.sleep(2 * HEARTBEAT)
-        claim = (await east.ledger.load(message_id)).claim
+        claim = (await east.ledger.read(reading.load, message_id)).claim
         assert claim.copy_on(NORTH).choice is Choice.UNHEARD
 
         with structlog.testing.capture_logs() as lines:
@@ -482,7 +483,7 @@ async def test_what_replies_told_outlives_a_restart_of_the_peer(tmp_path: Path) 
         await net.kill(EAST)
         await net.kill(WEST)
         west = await net.start(WEST)
-        seen = west.ledger.seen(EAST, former)
+        seen = west.ledger.peers.seen(EAST, former)
 
         assert seen is not None
         assert told <= seen.position

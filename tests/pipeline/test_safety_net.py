@@ -3,6 +3,7 @@
 import asyncio
 import re
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from shadowrelay.model.resubmission import Criteria, RequestState
 from shadowrelay.model.tracking import EventId, EventSource
 from shadowrelay.pipeline import safety_net
 from shadowrelay.rules.back_pressure import Pressure
+from shadowrelay.store import queues, resubmit_requests
 from tests.kit.clock import until
 from tests.kit.nodes import EAST, HEARTBEAT, NORTH, SPAN, WEST, VirtualNode, in_virtual_time, nodes
 from tests.pipeline.scenes import in_state, request_of, resubmit
@@ -193,7 +195,7 @@ async def test_a_request_is_done_only_when_its_messages_have_copies(tmp_path: Pa
         net.heal()
         await until(in_state(east, number, RequestState.DONE))
         assert 1 == (await request_of(east, number)).redundant_count
-        held = [message.envelope.resubmitted_from for message in await net.nodes[WEST].ledger.real.messages("Shadow\\1", 9)]
+        held = [message.envelope.resubmitted_from for message in await net.nodes[WEST].ledger.real.read(queues.messages, "Shadow\\1", 9)]
         assert 1 == len([original for original in held if original])
 
 
@@ -339,7 +341,7 @@ def test_a_crash_between_steps_resubmits_nothing_twice_and_forgets_nothing(
             net.sink.answer = lambda address: Reply(451, "4.2.0", "later")
             request = await resubmit(east)
             reached = asyncio.Event()
-            real = east.ledger.real.record_progress
+            real = partial(east.ledger.real.commit, resubmit_requests.progressed)
             steps = 0
 
             async def counted(*arguments: Any) -> Any:
@@ -351,7 +353,7 @@ def test_a_crash_between_steps_resubmits_nothing_twice_and_forgets_nothing(
                     await asyncio.Event().wait()  # committed, and nothing that follows happens
                 return result
 
-            monkeypatch.setattr(east.ledger.real, "record_progress", counted)
+            east.ledger.instead["progressed"] = counted
             await reached.wait()
             await net.kill(EAST)
             east = await net.start(EAST)
@@ -387,7 +389,7 @@ async def test_a_ledger_that_fails_for_a_while_puts_a_request_off(tmp_path: Path
         east = net.nodes[EAST]
         for number in range(3):
             await delivered(east, f"user{number}@corp.example")
-        for name, times in (("record_progress", 2), ("wrapped", 1), ("delivered", 1), ("record_settled", 1), ("change_request", 1)):
+        for name, times in (("progressed", 2), ("wrapped", 1), ("delivered", 1), ("settled", 1), ("change_state", 1)):
             east.ledger.fail(name, times)
         request = await resubmit(east)
         await until(in_state(east, request, RequestState.DONE))

@@ -15,8 +15,8 @@ from shadowrelay.model.settings import BackPressure
 from shadowrelay.pipeline.safety_net_size import SafetyNetSize
 from shadowrelay.ports import Disk
 from shadowrelay.rules.safety_net_rules import excess
-from shadowrelay.store import content
-from shadowrelay.store.ledger import SqliteLedger
+from shadowrelay.store import content, promises, queues, shedding
+from shadowrelay.store.ledger import Ledger
 from tests.kit.clock import Hands
 from tests.kit.ledger import NOW, a_ledger, accept, all_done, an_attempt
 
@@ -38,7 +38,7 @@ class OneDisk:
 class SizeDesk:
     """A ledger, and what looks at the size of its Safety Net."""
 
-    ledger: SqliteLedger
+    ledger: Ledger
     hands: Hands
     machine: OneDisk = field(default_factory=OneDisk)
     limit: str = "0"
@@ -61,24 +61,24 @@ async def a_desk(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
         for number in range(10):
             stored = await accept(ledger, b"%d" % number * 10_000)
             hands.at += timedelta(minutes=1)
-            await ledger.record_attempt(an_attempt(stored.envelope.message_id, keep_until=hands.at + timedelta(days=2)), all_done)
+            await ledger.commit(promises.attempt, an_attempt(stored.envelope.message_id, keep_until=hands.at + timedelta(days=2)), all_done)
         yield SizeDesk(ledger, hands)
 
 
 async def test_above_its_size_the_oldest_is_dropped_and_the_status_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with a_desk(tmp_path, monkeypatch) as desk:
-        before = await desk.ledger.safety_net_octets()
+        before = await desk.ledger.read(shedding.safety_net_octets)
         assert await desk.look() is None  # no limit
         desk.limit = "50kB"
         since = await desk.look()
-        after = await desk.ledger.safety_net_octets()
+        after = await desk.ledger.read(shedding.safety_net_octets)
         again = await desk.look()
 
         assert (100_000, 50_000) == (before, after)
         assert since == again
         assert since is not None
         assert NOW + timedelta(minutes=5) == since
-        assert 1 == len(await desk.ledger.undelivered(10))
+        assert 1 == len(await desk.ledger.read(queues.undelivered, 10))
 
 
 async def test_a_disk_that_gets_full_takes_the_room_of_safety_net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,9 +88,9 @@ async def test_a_disk_that_gets_full_takes_the_room_of_safety_net(tmp_path: Path
         since = await desk.look()
 
         assert since is not None
-        assert await desk.ledger.safety_net_octets() <= 20_000  # what is being written stays
+        assert await desk.ledger.read(shedding.safety_net_octets) <= 20_000  # what is being written stays
         assert len(list((tmp_path / "content").glob("*.segment"))) <= files - 8
-        assert 1 == len(await desk.ledger.undelivered(10))
+        assert 1 == len(await desk.ledger.read(queues.undelivered, 10))
 
 
 async def test_since_when_resubmission_is_complete_is_known_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +98,7 @@ async def test_since_when_resubmission_is_complete_is_known_after_a_restart(tmp_
         desk.limit = "50kB"
         since, now = await desk.look(), desk.hands
     async with a_ledger(tmp_path, now=now) as ledger:
-        assert since == await ledger.safety_net_complete_since()
+        assert since == await ledger.read(shedding.complete_since)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from shadowrelay.model.queue import QueueKind, QueueRow, QueueStatus
 from shadowrelay.model.replies import PeerUnavailable, Reply, TransientDeliveryError
 from shadowrelay.model.tracking import EventId
 from shadowrelay.protocol.filters import MESSAGE_PROPERTIES, parse_filter
+from shadowrelay.store import reading
 from tests.kit.clock import until
 from tests.kit.nodes import BUSY, EAST, NORTH, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes
 
@@ -36,7 +37,7 @@ async def test_what_waits_for_a_next_hop_at_the_primary_server_is_in_a_shadow_qu
         await east.accept("a@healthy.example", "b@sick.example", "c@ill.example")
         await asyncio.sleep(5)
 
-        held = await west.ledger.load(east.last)
+        held = await west.ledger.read(reading.load, east.last)
         queues = await shadow_queues(west)
         condition = parse_filter(f"Queue -eq '{WEST}\\Shadow\\{EAST}\\sick.example:25'", MESSAGE_PROPERTIES)
         page = await west.services.view.filtered_messages("", condition, 9)

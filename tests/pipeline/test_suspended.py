@@ -262,9 +262,9 @@ async def test_only_what_this_node_delivers_can_be_suspended_and_the_refusal_say
 async def test_an_administrator_who_does_not_wait_for_the_answer_has_suspended_it_nevertheless(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST, routes=HOPS) as net:
         east = net.nodes[EAST]
-        gate = east.ledger.gates["record_queue_suspended, read"] = asyncio.Event()
+        gate = east.ledger.gates["queue_suspended, read"] = asyncio.Event()
         request = asyncio.create_task(east.services.view.suspend_queue("sick.example:25", "ann", is_hold=True))
-        await until(lambda: 1 == east.ledger.counts["record_queue_suspended, read"])
+        await until(lambda: 1 == east.ledger.counts["queue_suspended, read"])
         request.cancel()
         await asyncio.sleep(0.1)
         gate.set()
@@ -280,7 +280,7 @@ async def test_an_administrator_who_does_not_wait_for_the_answer_has_suspended_i
 async def test_a_suspension_that_cannot_be_recorded_does_not_hold_anything(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST, routes=HOPS) as net:
         east = net.nodes[EAST]
-        east.ledger.fail("record_queue_suspended", 1, LedgerUnavailable(STORE_UNAVAILABLE, "planted"))
+        east.ledger.fail("queue_suspended", 1, LedgerUnavailable(STORE_UNAVAILABLE, "planted"))
         with pytest.raises(LedgerUnavailable):
             await east.services.view.suspend_queue("sick.example:25", "ann", is_hold=True)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from shadowrelay.model.peers import CopyOffer
 from shadowrelay.model.tracking import EventId
 from shadowrelay.model.values import replace
 from shadowrelay.ownership.claims import handing_over
+from shadowrelay.store import promises
 from tests.kit.clock import until
 from tests.kit.ledger import a_content, an_envelope
 from tests.kit.nodes import BUSY, EAST, HEARTBEAT, NORTH, OK, SPAN, WEST, VirtualNode, in_virtual_time, nodes
@@ -132,7 +134,7 @@ async def test_a_handed_over_message_is_taken_over_at_once_and_the_speaker_becom
         assert 250 == (await east.accept()).code  # its copy is at WEST, too, and is not handed over
         east.last = of_it
 
-        await east.ledger.transition([east.last], lambda _, claim: handing_over(claim))
+        await east.ledger.commit(promises.transition, [east.last], lambda _, claim: handing_over(claim))
 
         await until(west.in_role(east.last, Role.PRIMARY), HEARTBEAT)
         assert ["Handover"] == reasons(west)
@@ -355,7 +357,7 @@ async def test_a_copy_that_was_still_being_written_when_its_primary_was_started_
         await asyncio.sleep(1)
         before = east.services.peer_requests.own_identity(WEST)
         envelope = an_envelope(arrived_at=west.clock.now())
-        record_hold = west.ledger.real.record_hold
+        record_hold = partial(west.ledger.real.commit, promises.hold)
 
         async def late(*arguments):
             await net.kill(EAST)
@@ -363,7 +365,7 @@ async def test_a_copy_that_was_still_being_written_when_its_primary_was_started_
             await asyncio.sleep(2 * HEARTBEAT)
             return await record_hold(*arguments)
 
-        west.ledger.real.record_hold = late
+        west.ledger.instead["hold"] = late
 
         reply = await west.services.peer_requests.hold(
             before, CopyOffer(CopyNumber(1, 1, before.database), envelope, NO_ORDINALS, a_content())
@@ -411,7 +413,7 @@ async def test_what_was_answered_in_a_round_that_was_broken_off_counts_no_more(t
         def heard_long_ago(_, claim):
             return Transition(claim, replace(claim, asked=frozenset({third.name})))
 
-        await holder.ledger.real.transition([east.last], heard_long_ago)
+        await holder.ledger.real.commit(promises.transition, [east.last], heard_long_ago)
         asked: list[tuple[str, Role | None]] = []
         for server, link in holder.context.links.items():
             link.status = noting(link.status, server, holder, east.last, asked)

@@ -2,11 +2,13 @@
 reads pages, and what it knew when it began may be true no more (simulation seed 719)."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 from shadowrelay.model.ownership import CopyNumber, DiscardStatus, Notification, Role, StatusQuestion, Transition
 from shadowrelay.model.replies import Reply
 from shadowrelay.rules.router import RECIPIENTS_PER_TRANSACTION_MAX
+from shadowrelay.store import promises
 from tests.kit.clock import until
 from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes
 from tests.pipeline.scenes import HeldDot, a_waiting_message, reasons
@@ -146,7 +148,7 @@ async def test_an_attempt_is_called_off_before_the_word_that_all_is_delivered_is
         dot = HeldDot(net)
         await east.accept()
         await until(lambda: dot.waiting_count)
-        record = east.ledger.real.record_discards
+        record = partial(east.ledger.real.commit, promises.discards)
 
         async def recorded(*arguments, **named):
             transitions = await record(*arguments, **named)
@@ -154,9 +156,9 @@ async def test_an_attempt_is_called_off_before_the_word_that_all_is_delivered_is
             await asyncio.sleep(0.1)  # before whoever waits for the commit goes on
             return transitions
 
-        east.ledger.real.record_discards = recorded
+        east.ledger.instead["discards"] = recorded
         tell = (Notification(EAST, east.ledger.identity.database, DiscardStatus.DELIVERED),)
-        await west.ledger.real.transition([east.last], lambda _, claim: Transition(claim, claim, tell))
+        await west.ledger.real.commit(promises.transition, [east.last], lambda _, claim: Transition(claim, claim, tell))
         await until(dot.may_end.is_set, 2 * HEARTBEAT)
         await asyncio.sleep(1)
 
@@ -173,7 +175,7 @@ async def test_an_attempt_on_recipients_that_another_node_has_done_is_called_off
         await east.accept("a@one.example", "b@two.example")
         await until(lambda: 2 == dot.waiting_count)
         tell = (Notification(EAST, east.ledger.identity.database, DiscardStatus.DELIVERED, frozenset({2})),)
-        await west.ledger.real.transition([east.last], lambda _, claim: Transition(claim, claim, tell))
+        await west.ledger.real.commit(promises.transition, [east.last], lambda _, claim: Transition(claim, claim, tell))
 
         await until(east.has_done(east.last, 2), 2 * HEARTBEAT)
         dot.may_end.set()
@@ -192,7 +194,7 @@ async def test_one_transaction_of_a_large_fork_is_called_off_and_the_next_goes_o
         await until(lambda: dot.waiting_count)
         done = frozenset(range(1, first + 1))
         tell = (Notification(EAST, east.ledger.identity.database, DiscardStatus.DELIVERED, done),)
-        await west.ledger.real.transition([east.last], lambda _, claim: Transition(claim, claim, tell))
+        await west.ledger.real.commit(promises.transition, [east.last], lambda _, claim: Transition(claim, claim, tell))
 
         await until(east.has_done(east.last, *done), 2 * HEARTBEAT)
         dot.may_end.set()
@@ -208,7 +210,7 @@ async def test_an_attempt_that_began_on_what_was_read_during_the_commit_is_calle
         net.sink.answer = lambda address: Reply(451, "4.3.2", "not now")
         await east.accept()
         await asyncio.sleep(1)
-        record, attempts = east.ledger.real.record_discards, east.context.attempts
+        record, attempts = partial(east.ledger.real.commit, promises.discards), east.context.attempts
         began: list[bool] = []
 
         async def recorded(*arguments, **named):
@@ -217,9 +219,9 @@ async def test_an_attempt_that_began_on_what_was_read_during_the_commit_is_calle
             began.append(attempts.wait(east.last, "corp.example:25") and attempts.start(east.last, "corp.example:25"))
             return transitions
 
-        east.ledger.real.record_discards = recorded
+        east.ledger.instead["discards"] = recorded
         tell = (Notification(EAST, east.ledger.identity.database, DiscardStatus.DELIVERED),)
-        await west.ledger.real.transition([east.last], lambda _, claim: Transition(claim, claim, tell))
+        await west.ledger.real.commit(promises.transition, [east.last], lambda _, claim: Transition(claim, claim, tell))
         await until(lambda: bool(began), 2 * HEARTBEAT)
         await asyncio.sleep(0.1)
 

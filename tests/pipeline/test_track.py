@@ -15,6 +15,7 @@ from shadowrelay.model.resubmission import RequestState
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.tracking import EventId
 from shadowrelay.pipeline.relay import relayed_id
+from shadowrelay.store import steps
 from tests.kit.clock import until
 from tests.kit.ledger import content_in
 from tests.kit.nodes import (
@@ -118,7 +119,7 @@ async def test_a_peer_that_refuses_for_now_is_passed_over_in_the_same_attempt(tm
     async with an_edge(tmp_path, HUB, OTHER_HUB) as net:
         net.sink.answer = lambda address: BUSY
         edge = net.nodes[EDGE]
-        net.nodes[HUB].ledger.fail("record_accepted", 1_000_000)
+        net.nodes[HUB].ledger.fail("accepted", 1_000_000)
         assert 250 == (await edge.accept()).code
 
         await until(edge.in_role(relayed_id(edge.last, OTHER_HUB, frozenset((1,))), Role.SHADOW), 5)
@@ -263,7 +264,7 @@ async def test_a_large_content_stays_with_the_shadow_when_the_message_that_was_r
         relayed = relayed_id(edge.last, HUB, frozenset((1,)))
         await until(edge.in_role(relayed, Role.SHADOW), 5)
         await asyncio.sleep(KEPT_SPAN - HEARTBEAT)  # Safety Net has let the first message go
-        await edge.ledger.expire(edge.clock.now(), 100)
+        await steps.expire(edge.ledger, edge.clock.now(), 100)
         first = await edge.message(edge.last)
         await net.wipe(HUB)
         net.sink.answer = lambda address: OK
@@ -361,7 +362,7 @@ async def test_a_copy_that_was_placed_before_the_250_is_discarded_when_the_next_
         edge = await net.start(EDGE, [SOUTH, HUB], redundancy="both", routes=route_to(HUB), peer={SOUTH: in_edge}, **in_edge)
         await asyncio.sleep(1)
         net.sink.answer = lambda address: BUSY
-        edge.ledger.gates["record_attempt"] = gate = asyncio.Event()
+        edge.ledger.gates["attempt"] = gate = asyncio.Event()
         assert 250 == (await edge.accept(connector="default")).code
         copied = await partner.role(edge.last)
         gate.set()

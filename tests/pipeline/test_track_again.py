@@ -137,7 +137,7 @@ async def an_edge_that_died_before_its_record(directory: Path, count: int = 1, *
     async with an_edge(directory, HUB, **changes) as net:
         edge, hub = net.nodes[EDGE], net.nodes[HUB]
         net.sink.answer = lambda address: OK if count > 1 and address.startswith("user1@") else BUSY
-        edge.ledger.gates["record_attempt"] = asyncio.Event()
+        edge.ledger.gates["attempt"] = asyncio.Event()
         assert 250 == (await edge.accept(*(f"user{number}@corp.example" for number in range(1, count + 1)))).code
         original = edge.last
         relayed = relayed_id(edge.last, HUB, frozenset(range(1, count + 1)))
@@ -204,7 +204,7 @@ async def test_a_shadow_that_was_logged_and_not_committed_ends_in_the_log_when_a
     async with an_edge(tmp_path, HUB, OTHER_HUB) as net:
         net.sink.answer = lambda address: BUSY
         edge = net.nodes[EDGE]
-        edge.ledger.gates["record_attempt"] = asyncio.Event()
+        edge.ledger.gates["attempt"] = asyncio.Event()
         assert 250 == (await edge.accept()).code
         original, relayed = edge.last, relayed_id(edge.last, HUB, frozenset((1,)))
         await until(net.nodes[HUB].in_role(relayed, Role.PRIMARY), 5)
@@ -301,7 +301,7 @@ async def test_offered_again_to_a_hub_that_has_yielded_it_is_known_to_the_server
         edge = await net.start(EDGE, [HUB, OTHER_HUB], **of_edge)
         await asyncio.sleep(1)
         net.sink.answer = lambda address: BUSY
-        edge.ledger.gates["record_attempt"] = asyncio.Event()
+        edge.ledger.gates["attempt"] = asyncio.Event()
         assert 250 == (await edge.accept()).code
         relayed = relayed_id(edge.last, HUB, frozenset((1,)))
         await until(hub.in_role(relayed, Role.PRIMARY), 5)
@@ -338,7 +338,7 @@ async def test_offered_again_during_an_attempt_it_is_kept_at_once(tmp_path: Path
     async with an_edge(tmp_path, HUB) as net:
         edge, hub, taken_by_next_hop = net.nodes[EDGE], net.nodes[HUB], asyncio.Event()
         net.sink.hang = lambda address: taken_by_next_hop
-        edge.ledger.gates["record_attempt"] = asyncio.Event()
+        edge.ledger.gates["attempt"] = asyncio.Event()
         assert 250 == (await edge.accept()).code
         relayed = relayed_id(edge.last, HUB, frozenset((1,)))
         await until(lambda: net.sink.attempts_count == 1, 5)
@@ -381,7 +381,7 @@ async def test_offered_again_to_a_hub_that_was_released_it_is_done(tmp_path: Pat
         await asyncio.sleep(1)
         net.sink.answer = lambda address: BUSY
         net.cut.add(frozenset((HUB, SOUTH)))  # the copy is placed on the other hub
-        edge.ledger.gates["record_attempt"] = asyncio.Event()
+        edge.ledger.gates["attempt"] = asyncio.Event()
         assert 250 == (await edge.accept()).code
         original = edge.last
         relayed = relayed_id(original, HUB, frozenset((1,)))
@@ -416,7 +416,7 @@ async def test_offered_again_to_a_hub_that_was_released_it_is_done(tmp_path: Pat
 async def test_a_next_hop_that_delivers_before_the_relay_is_recorded_is_heard(tmp_path: Path) -> None:
     async with an_edge(tmp_path, HUB) as net:
         edge = net.nodes[EDGE]
-        edge.ledger.gates["record_attempt"] = gate = asyncio.Event()
+        edge.ledger.gates["attempt"] = gate = asyncio.Event()
         assert 250 == (await edge.accept()).code
         relayed = relayed_id(edge.last, HUB, frozenset((1,)))
 

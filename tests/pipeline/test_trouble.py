@@ -13,6 +13,7 @@ from shadowrelay.model.ownership import CopyNumber, DiscardEvent, DiscardStatus,
 from shadowrelay.model.peers import DiscardReply
 from shadowrelay.model.replies import STORE_UNAVAILABLE, LedgerUnavailable, PeerUnavailable, Reply, TransientDeliveryError
 from shadowrelay.rules import delivery
+from shadowrelay.store import reading
 from tests.kit.clock import until
 from tests.kit.nodes import (
     BUSY,
@@ -62,7 +63,7 @@ async def cannot_be_read(east: VirtualNode, ids: Sequence[MessageId]) -> list[in
             raise LedgerUnavailable(STORE_UNAVAILABLE, "EIO")
         return await read_content(place)
 
-    east.ledger.real.read_content = read
+    east.ledger.instead["read_content"] = read
     return tries
 
 
@@ -87,7 +88,7 @@ async def test_a_probe_whose_content_cannot_be_read_has_reached_the_next_hop_all
     async with nodes(tmp_path, EAST, routes=HOPS) as net:
         east = net.nodes[EAST]
         await queued(net, 50)
-        (first,) = await east.ledger.real.due("sick.example:25", east.clock.now(), 1)
+        (first,) = await east.ledger.real.read(reading.due, "sick.example:25", east.clock.now(), 1)
         await cannot_be_read(east, [first.envelope.message_id])
 
         net.sink.answer = lambda address: OK
@@ -118,7 +119,7 @@ async def test_what_is_set_aside_is_not_attempted_by_who_had_it_in_memory(tmp_pa
         east = net.nodes[EAST]
         tries = iter([UNREADABLE])
         net.sink.answer = lambda address: next(tries, OK) if "healthy" in address else OK
-        east.ledger.fail("record_attempt", 1, ValueError("a bug"))
+        east.ledger.fail("attempt", 1, ValueError("a bug"))
 
         await east.accept("a@sick.example", "b@healthy.example")
         await asyncio.sleep(60)
@@ -130,8 +131,8 @@ async def test_what_is_set_aside_is_not_attempted_by_who_had_it_in_memory(tmp_pa
 async def test_an_outcome_that_can_never_be_recorded_is_not_forgotten_because_setting_aside_fails_too(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, routes=HOPS) as net:
         east = net.nodes[EAST]
-        east.ledger.fail("record_attempt", 1, ValueError("a bug"))
-        east.ledger.fail("record_set_aside", 3)
+        east.ledger.fail("attempt", 1, ValueError("a bug"))
+        east.ledger.fail("set_aside", 3)
 
         await east.accept("a@sick.example")
         await asyncio.sleep(60)

@@ -14,7 +14,9 @@ from shadowrelay.smtp.deliverer import SmtpDeliverer
 from shadowrelay.smtp.host_names import Lookups
 from shadowrelay.smtp.listener import ReceiverServer
 from shadowrelay.smtp.peer_link import SmtpPeerLink
-from shadowrelay.store.ledger import SqliteLedger
+from shadowrelay.store import promises
+from shadowrelay.store.ledger import Ledger
+from shadowrelay.store.work import UnitOfWork
 from shadowrelay.tracking.shipper import Shipper
 from shadowrelay.tracking.writer import FileTrackingLog
 from tests.process.conftest import a_node
@@ -28,7 +30,7 @@ CLOSES = {
     Lookups: "close",
     FileTrackingLog: "close",
     Shipper: "close",
-    SqliteLedger: "close",
+    Ledger: "close",
 }
 NAMES = [part.__name__ for part in CLOSES]  # in the order of closing
 
@@ -98,7 +100,7 @@ async def test_a_queue_that_cannot_be_opened_leaves_no_tracking_log_open(
     async def unavailable(*_: object, **__: object) -> None:
         raise LedgerUnavailable(STORE_UNAVAILABLE, "no room")
 
-    monkeypatch.setattr(SqliteLedger, "open", unavailable)
+    monkeypatch.setattr(Ledger, "open", unavailable)
     node = a_node(tmp_path)
 
     with pytest.raises(LedgerUnavailable):
@@ -113,18 +115,18 @@ async def test_a_node_on_an_older_copy_ends_when_its_new_id_is_recorded_or_when_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_stopped: bool
 ) -> None:
     """Peers know an older copy by its opening: one more under the old id would look like the present database."""
-    recorded = SqliteLedger.record_renamed
+    recorded = promises.database_renamed.run
     tries: list[str] = []
 
-    async def recorded_late(self: SqliteLedger) -> None:
-        tries.append(self.identity.database)
+    def recorded_late(work: UnitOfWork) -> None:
+        tries.append(work.state.identity.database)
         if is_stopped and len(tries) == 2:
             node.stopping()
         if is_stopped or len(tries) < 3:
             raise LedgerUnavailable(STORE_UNAVAILABLE, "disk full")
-        await recorded(self)
+        recorded(work)
 
-    monkeypatch.setattr(SqliteLedger, "record_renamed", recorded_late)
+    monkeypatch.setattr(promises.database_renamed, "run", recorded_late)
     monkeypatch.setattr("shadowrelay.node.RENAME_AGAIN_SECONDS", 0.01)
     node = a_node(tmp_path)
     await node.start()

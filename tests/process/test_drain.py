@@ -16,7 +16,7 @@ from shadowrelay.model.replies import Reply
 from shadowrelay.pipeline.context import SystemClock
 from shadowrelay.smtp.limits import NOT_ACTIVE
 from shadowrelay.smtp.listener import ReceiverServer
-from shadowrelay.store import SqliteLedger
+from shadowrelay.store import Ledger, promises
 from tests.kit.clock import until
 from tests.kit.processes import api_of, held_by, said, wait_until_peers_know_each_other
 from tests.process.conftest import a_node
@@ -45,8 +45,8 @@ async def test_a_drained_node_that_starts_takes_no_mail_from_the_first_connectio
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "data").mkdir()
-    ledger = await SqliteLedger.open(tmp_path / "data", server=ServerName("mx1.east.example"), now=SystemClock.now)
-    await ledger.record_draining(SystemClock.now())
+    ledger = await Ledger.open(tmp_path / "data", server=ServerName("mx1.east.example"), now=SystemClock.now)
+    await ledger.commit(promises.draining, SystemClock.now())
     await ledger.close()
     answers: list[object] = []
     listen = ReceiverServer.start

@@ -20,6 +20,7 @@ from shadowrelay.model.replies import Reply
 from shadowrelay.model.routing import HostPort
 from shadowrelay.ownership import claims
 from shadowrelay.pipeline.poison import set_aside_poison
+from shadowrelay.store import promises
 from shadowrelay.store.versions import VERSION
 from tests.kit import nodes as kit
 from tests.kit.clock import until
@@ -93,7 +94,9 @@ async def fill(net: Net) -> None:
     await east.services.view.suspend(ids["suspended@corp.example"], "ann")
     (queue,) = [row.identity for row in await east.services.view.queues() if "localhost" in row.next_hop]
     await east.services.view.suspend_queue(queue, "ann")
-    (handed,) = await east.ledger.real.transition([ids["handed@corp.example"]], lambda _, claim: claims.handed_over_by_drain(claim))
+    (handed,) = await east.ledger.real.commit(
+        promises.transition, [ids["handed@corp.example"]], lambda _, claim: claims.handed_over_by_drain(claim)
+    )
     assert handed.outcome == "handed"
 
 

@@ -12,7 +12,7 @@ from shadowrelay.node import Node
 from shadowrelay.settings import configuration
 from tests.kit.clients import talking_to
 from tests.kit.clock import until
-from tests.kit.processes import api_of, operator_events
+from tests.kit.processes import api_of, operator_events, typed
 
 pytestmark = pytest.mark.slow
 
@@ -39,10 +39,18 @@ async def test_sighup_takes_what_it_can_and_names_the_rest(tmp_path: Path) -> No
         wrong = await reloaded(node)
 
         with api_of(node) as api:
-            settings = api.node()["settings"]
+            known = api.node()
+        settings, taken = known["settings"], known["configuration"]
+        file.write_text(before.replace("[transport]", "[transport]\nshadow_tiemout = 3"))
+        said, warned = await typed(node, "status", code=None)
+        _, examined = await typed(node, "doctor", code=2)
         async with talking_to(node.address) as client:
             extensions = await client.ask("EHLO again")
 
+    assert [True, True, True] == ["refused" in said, "earlier state of" in said, "unknown key; did you mean shadow_timeout?" in warned]
+    assert "the running node has read an earlier state of node.toml" in examined
+    assert (str(file), ["transport.safety_net_hold_time"]) == (taken["file"], taken["needs_restart"])
+    assert "not valid TOML" in taken["refusal"]
     named = ["transport.safety_net_hold_time"]
     assert [named, named, None] == [line.get("needs_restart") for line in (first, again, wrong)]
     assert "configuration.refused" == wrong["event"]

@@ -32,6 +32,7 @@ from shadowrelay.model.ids import ServerName
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.settings import Settings
 from shadowrelay.model.tracking import EventId
+from shadowrelay.store import queues
 from shadowrelay.store.rows import Row
 from tests.kit.memory_disk import place_in_memory
 from tests.kit.nodes import BASE, BUSY, EAST, HEARTBEAT, NO_SUCH_USER, NORTH, OK, SOUTH, WEST, Net, Recorder
@@ -297,7 +298,7 @@ class ChainWorld:
     async def _left(self) -> list[str]:
         found = []
         for name, node in self.net.nodes.items():
-            for message in await node.ledger.real.messages("", 20):
+            for message in await node.ledger.real.read(queues.messages, "", 20):
                 found.append(f"{name} still has {message.envelope.message_id}, {message.claim.role}")
         return found
 

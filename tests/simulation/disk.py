@@ -12,7 +12,7 @@ from typing import Any
 
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.replies import STORE_UNAVAILABLE, LedgerUnavailable
-from shadowrelay.store.commit import Committer, InlineWriter, Prepared, Promise, settle
+from shadowrelay.store.commit import Call, Committer, InlineWriter, Prepared, settle
 from shadowrelay.store.rows import Row
 from shadowrelay.store.work import UnitOfWork
 from tests.kit.quick import Quick, QuickReaders, quicken
@@ -63,15 +63,16 @@ class LaggingWriter(InlineWriter):
     def __init__(self, committer: Committer, closing: Callable[[Committer], None], disk: SlowDisk) -> None:
         super().__init__(committer, closing)
         self._disk = disk
-        self._waiting: list[Promise] = []
+        self._waiting: list[Call] = []
         self._is_busy = False
 
-    def submit(self, run: Callable[[UnitOfWork], Any], wants: Sequence[MessageId] = (), **_: Any) -> "asyncio.Future[Any]":
+    def submit(self, call: Call) -> "asyncio.Future[Any]":
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self._is_closed:
             future.set_exception(LedgerUnavailable(STORE_UNAVAILABLE, "closed"))
             return future
-        self._waiting.append(Promise(run, wants, waiter=future))
+        call.waiter = future
+        self._waiting.append(call)
         self._begin()
         return future
 
@@ -85,8 +86,8 @@ class LaggingWriter(InlineWriter):
             return
         batch, self._waiting = self._waiting, []
         if why := self._disk.refuses:
-            for promise in batch:
-                promise.error = LedgerUnavailable(STORE_UNAVAILABLE, why)
+            for call in batch:
+                call.error = LedgerUnavailable(STORE_UNAVAILABLE, why)
             self._later(self._committed, batch)
             return
         try:
@@ -100,7 +101,7 @@ class LaggingWriter(InlineWriter):
         else:
             self._later(self._finish, batch, prepared)
 
-    def _finish(self, batch: list[Promise], prepared: Prepared) -> None:
+    def _finish(self, batch: list[Call], prepared: Prepared) -> None:
         """It reaches the disk now; decided was before."""
         if not self._is_closed:
             self._committer.finish(batch, prepared)
@@ -115,7 +116,7 @@ class LaggingWriter(InlineWriter):
         else:
             step(*arguments)
 
-    def _committed(self, batch: list[Promise]) -> None:
+    def _committed(self, batch: list[Call]) -> None:
         if not self._is_closed:
             settle(batch)
             self._is_busy = False

@@ -24,8 +24,8 @@ from shadowrelay.pipeline.context import SystemClock
 from shadowrelay.ports import DeliveryJob
 from shadowrelay.settings.configuration import LoadedSettings
 from shadowrelay.smtp.deliverer import SmtpDeliverer
-from shadowrelay.store import tables
-from shadowrelay.store.ledger import SqliteLedger
+from shadowrelay.store import promises, tables
+from shadowrelay.store.ledger import Ledger
 from shadowrelay.store.rows import KEPT, NEEDS_CONTENT, Row, decode_row
 from tests.kit.fake_machine import FakeMachine
 from tests.kit.receiving import VirtualListener
@@ -125,7 +125,7 @@ class SimulatedNode(Node):
     async def start(self) -> None:
         settings, machine = self._settings, self._simulated
         store = Lagging(machine.disk, lambda rows: self._observer.committed(machine, rows))
-        self._ledger = await SqliteLedger.open(
+        self._ledger = await Ledger.open(
             settings.server.data_directory,
             server=settings.server.name,
             now=self._clock.now,
@@ -138,7 +138,7 @@ class SimulatedNode(Node):
         self._watch_ledger()
         self._tracking = MemoryTrackingLog(self._simulated, self._process, self._observer)  # type: ignore[assignment]
         self._build_services()
-        self._context.peers.load(await self._ledger.peers())
+        self._context.peers.load(self._ledger.peers.listed())
         await self._start_receiver()
         await self._services.rolled_back.introduce()
         if self.is_rolled_back:
@@ -175,28 +175,19 @@ class SimulatedNode(Node):
 
     def _watch_ledger(self) -> None:
         ledger, observer, machine = self._ledger, self._observer, self._simulated
-        accepted, hold, attempt = ledger.record_accepted, ledger.record_hold, ledger.record_attempt
+        commit = ledger.commit
 
-        async def accepting(message: NewMessage, content: Any, decided: bool) -> Any:
-            observer.known(message)
-            return await accepted(message, content, decided=decided)
+        def watched(promise: Any, *arguments: Any, **named: Any) -> Any:
+            if promise is promises.attempt:
+                record: AttemptRecord = arguments[0]
+                for generated in record.generated:
+                    observer.known(generated.message)
+                observer.attempted(machine, record)
+            elif promise in (promises.accepted, promises.hold):
+                observer.known(arguments[0])
+            return commit(promise, *arguments, **named)
 
-        def record_accepted(message: NewMessage, content: Any, *, decided: bool) -> "asyncio.Future[Any]":
-            return asyncio.ensure_future(accepting(message, content, decided))
-
-        async def record_hold(message: NewMessage, content: Any, decide: Any) -> Any:
-            observer.known(message)
-            return await hold(message, content, decide)
-
-        async def record_attempt(record: AttemptRecord, decide: Any) -> Any:
-            for generated in record.generated:
-                observer.known(generated.message)
-            observer.attempted(machine, record)
-            return await attempt(record, decide)
-
-        ledger.record_accepted = record_accepted  # type: ignore[method-assign]
-        ledger.record_hold = record_hold  # type: ignore[method-assign]
-        ledger.record_attempt = record_attempt  # type: ignore[method-assign]
+        ledger.commit = watched  # type: ignore[method-assign]
 
 
 class Machines:
@@ -291,7 +282,7 @@ class Machines:
             self._power.settle(machine.settings.server.data_directory)
 
 
-def _is_readable(ledger: SqliteLedger, place: ContentPlace) -> bool:
+def _is_readable(ledger: Ledger, place: ContentPlace) -> bool:
     try:
         ledger._contents.read(place)
     except ContentCorrupt:

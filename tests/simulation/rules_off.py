@@ -25,7 +25,7 @@ from shadowrelay.protocol import tracking
 from shadowrelay.rules import delivery, dsn, repeats
 from shadowrelay.smtp import deliverer
 from shadowrelay.store import content, promises, writing
-from shadowrelay.store.commit import Prepared, Promise, settle
+from shadowrelay.store.commit import Call, Prepared, settle
 from shadowrelay.store.work import UnitOfWork
 from tests.ownership.ring import RULES as OWNERSHIP
 from tests.simulation.disk import LaggingWriter
@@ -79,7 +79,7 @@ def _without_generated(tell: Callable[..., None]) -> Callable[..., None]:
 
 
 def _says_first(finish: Callable[..., None]) -> Callable[..., None]:
-    def said(self: LaggingWriter, batch: list[Promise], prepared: Prepared) -> None:
+    def said(self: LaggingWriter, batch: list[Call], prepared: Prepared) -> None:
         settle(batch)
         self._later(finish, self, batch, prepared)
 

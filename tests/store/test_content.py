@@ -13,7 +13,8 @@ from shadowrelay.model.ownership import DiscardEvent, DiscardStatus, Role
 from shadowrelay.model.queue import QueueKind, StoredMessage
 from shadowrelay.model.replies import ContentCorrupt, LedgerUnavailable
 from shadowrelay.model.values import replace
-from shadowrelay.store import content
+from shadowrelay.store import content, promises, queues, reading, shedding, steps
+from shadowrelay.store.commit import Promise
 from shadowrelay.store.content import ContentStore, RecentContents
 from shadowrelay.store.ledger import Inline
 from tests.kit.clock import Hands
@@ -142,7 +143,7 @@ async def test_no_descriptor_left_is_not_corrupt(tmp_path: Path) -> None:
 
 async def test_damaged_large_content_is_never_given_out(tmp_path: Path) -> None:
     async with a_ledger(tmp_path) as ledger:
-        stored = await ledger.record_accepted(a_new_message(), a_spooled_content(tmp_path, b"x" * 2_000_000), decided=True)
+        stored = await ledger.commit(promises.accepted, a_new_message(), a_spooled_content(tmp_path, b"x" * 2_000_000), decided=True)
         (path,) = (tmp_path / "content" / "large").iterdir()
         path.chmod(0o600)
         path.write_bytes(b"x" * 1_999_999 + b"y")
@@ -153,7 +154,7 @@ async def test_damaged_large_content_is_never_given_out(tmp_path: Path) -> None:
 
 async def test_a_small_content_that_came_as_a_file_is_read_into_memory(tmp_path: Path) -> None:
     async with a_ledger(tmp_path) as ledger:
-        stored = await ledger.record_accepted(a_new_message(), a_spooled_content(tmp_path, b"small"), decided=True)
+        stored = await ledger.commit(promises.accepted, a_new_message(), a_spooled_content(tmp_path, b"small"), decided=True)
         assert stored.place is not None
         assert stored.place.size <= CONTENT_IN_MEMORY_BYTES_MAX
 
@@ -165,16 +166,16 @@ async def test_a_segment_goes_when_safety_net_needs_nothing_in_it_any_more(tmp_p
     async with a_ledger(tmp_path, wall) as ledger:
         first, second = await accept(ledger), await accept(ledger)
         for message in (first, second):
-            await ledger.record_attempt(an_attempt(message.envelope.message_id, keep_until=NOW + 2 * DAY), all_done)
+            await ledger.commit(promises.attempt, an_attempt(message.envelope.message_id, keep_until=NOW + 2 * DAY), all_done)
         wall.at += HOUR
         await accept(ledger)  # another segment is the one being written
 
-        await ledger.expire(NOW + 2 * DAY - HOUR, 9)
+        await steps.expire(ledger, NOW + 2 * DAY - HOUR, 9)
         assert [1, 2] == segments(tmp_path)
-        await ledger.expire(NOW + 2 * DAY, 9)
+        await steps.expire(ledger, NOW + 2 * DAY, 9)
         assert [2] == segments(tmp_path)
 
-        found = await ledger.load(first.envelope.message_id)
+        found = await ledger.read(reading.load, first.envelope.message_id)
         assert found is not None
         assert (Role.DELIVERED, None) == (found.claim.role, found.place)
 
@@ -183,11 +184,11 @@ async def test_one_unfinished_message_keeps_its_segment(tmp_path: Path) -> None:
     wall = Hands(NOW)
     async with a_ledger(tmp_path, wall) as ledger:
         unfinished, done = await accept(ledger, b"unfinished\r\n"), await accept(ledger)
-        await ledger.record_attempt(an_attempt(done.envelope.message_id), all_done)
+        await ledger.commit(promises.attempt, an_attempt(done.envelope.message_id), all_done)
         wall.at += HOUR
         await accept(ledger)
 
-        await ledger.expire(NOW + 100 * DAY, 9)
+        await steps.expire(ledger, NOW + 100 * DAY, 9)
 
         assert [1, 2] == segments(tmp_path)
         forget_recent(ledger)
@@ -197,8 +198,8 @@ async def test_one_unfinished_message_keeps_its_segment(tmp_path: Path) -> None:
 async def test_the_segment_being_written_stays_though_nothing_in_it_is_needed(tmp_path: Path) -> None:
     async with a_ledger(tmp_path) as ledger:
         stored = await accept(ledger)
-        await ledger.transition([stored.envelope.message_id], remove)
-        await ledger.expire(NOW + DAY, 9)
+        await ledger.commit(promises.transition, [stored.envelope.message_id], remove)
+        await steps.expire(ledger, NOW + DAY, 9)
         assert [1] == segments(tmp_path)
 
         later = await accept(ledger, b"later\r\n")
@@ -218,48 +219,48 @@ async def test_counts_that_are_too_low_do_not_lose_content(tmp_path: Path) -> No
         stored = await accept(ledger)
         wall.at += HOUR
         await accept(ledger)
-        await ledger._writer.submit(forget_pins)
+        await ledger.commit(Promise(forget_pins))
 
-        await ledger.expire(NOW + 100 * DAY, 9)
+        await steps.expire(ledger, NOW + 100 * DAY, 9)
 
         assert [1, 2] == segments(tmp_path)
-        assert (await ledger.load(stored.envelope.message_id)).place is not None  # type: ignore[union-attr]
+        assert (await ledger.read(reading.load, stored.envelope.message_id)).place is not None  # type: ignore[union-attr]
 
 
 async def test_discarded_shadow_messages_stay_in_safety_net_and_then_go_with_their_segment(tmp_path: Path) -> None:
     wall = Hands(NOW)
     async with a_ledger(tmp_path, wall) as ledger:
         message = a_new_message(Role.SHADOW)
-        await ledger.record_hold(message, a_content(), keep_copy)
+        await ledger.commit(promises.hold, message, a_content(), keep_copy)
         event = DiscardEvent(1, message.envelope.message_id, DiscardStatus.DELIVERED)
-        await ledger.record_discards(THERE, THEIR_DATABASE, 1, [event], discarded, NOW + 2 * DAY)
+        await ledger.commit(promises.discards, THERE, THEIR_DATABASE, 1, [event], discarded, NOW + 2 * DAY)
         wall.at += HOUR
         await accept(ledger)
 
-        found = await ledger.load(message.envelope.message_id)
+        found = await ledger.read(reading.load, message.envelope.message_id)
         assert found is not None
         assert found.place is not None
-        await ledger.expire(NOW + 2 * DAY, 9)
+        await steps.expire(ledger, NOW + 2 * DAY, 9)
         assert [2] == segments(tmp_path)
 
 
 @pytest.mark.parametrize("end", ["released", "removed", "delivered and past its time"])
 async def test_a_large_content_goes_by_itself(tmp_path: Path, end: str) -> None:
     async with a_ledger(tmp_path) as ledger:
-        stored = await ledger.record_accepted(a_new_message(), a_spooled_content(tmp_path, b"x" * 2_000_000), decided=True)
+        stored = await ledger.commit(promises.accepted, a_new_message(), a_spooled_content(tmp_path, b"x" * 2_000_000), decided=True)
         message_id = stored.envelope.message_id
         assert 1 == large_files(tmp_path)
 
         if end == "released":
-            await ledger.transition([message_id], release)
+            await ledger.commit(promises.transition, [message_id], release)
         elif end == "removed":
-            await ledger.transition([message_id], remove)
+            await ledger.commit(promises.transition, [message_id], remove)
         else:
-            await ledger.record_attempt(an_attempt(message_id, keep_until=NOW + 2 * DAY), all_done)
-            await ledger.expire(NOW + 2 * DAY - HOUR, 9)
+            await ledger.commit(promises.attempt, an_attempt(message_id, keep_until=NOW + 2 * DAY), all_done)
+            await steps.expire(ledger, NOW + 2 * DAY - HOUR, 9)
             assert 1 == large_files(tmp_path)
-            await ledger.expire(NOW + 2 * DAY, 9)
-            assert Role.DELIVERED is (await ledger.load(message_id)).claim.role  # type: ignore[union-attr]
+            await steps.expire(ledger, NOW + 2 * DAY, 9)
+            assert Role.DELIVERED is (await ledger.read(reading.load, message_id)).claim.role  # type: ignore[union-attr]
 
         assert 0 == large_files(tmp_path)
 
@@ -269,7 +270,7 @@ async def test_a_superseded_large_copy_leaves_no_file_in_the_store(tmp_path: Pat
         stored = await accept(ledger)
         copy = replace(a_new_message(Role.SHADOW), envelope=stored.envelope)
 
-        await ledger.record_hold(copy, a_spooled_content(tmp_path, b"x" * 2_000_000), release)
+        await ledger.commit(promises.hold, copy, a_spooled_content(tmp_path, b"x" * 2_000_000), release)
 
         assert 0 == large_files(tmp_path)
 
@@ -360,7 +361,7 @@ async def test_content_that_left_the_boundary_is_not_kept_and_only_its_row_is(tm
         async def end(stored: StoredMessage, ordinal: int, done: Ordinals, *, is_inside: bool, is_sent: bool = True) -> None:
             sent = frozenset({ordinal}) if is_sent else NO_ORDINALS
             decide = all_done if len(done) == 2 else some_done(ordinal)
-            await ledger.record_attempt(an_attempt(stored.envelope.message_id, done=done, sent=sent, is_inside=is_inside), decide)
+            await ledger.commit(promises.attempt, an_attempt(stored.envelope.message_id, done=done, sent=sent, is_inside=is_inside), decide)
 
         first, everyone = frozenset({1}), frozenset({1, 2})
         for stored, sides in ((one, (False, False)), (both, (True, False)), (inside, (True, True))):
@@ -368,8 +369,8 @@ async def test_content_that_left_the_boundary_is_not_kept_and_only_its_row_is(tm
             await end(stored, 2, everyone, is_inside=sides[1])
         await end(failed, 1, everyone, is_inside=False, is_sent=False)
 
-        found = [await ledger.load(stored.envelope.message_id) for stored in (one, both, inside, failed)]
+        found = [await ledger.read(reading.load, stored.envelope.message_id) for stored in (one, both, inside, failed)]
         assert {Role.DELIVERED} == {stored.claim.role for stored in found if stored is not None}
         assert [False, True, True, True] == [stored is not None and stored.place is not None for stored in found]
-        assert 300 == await ledger.safety_net_octets()
-        assert 4 == sum(row.count for row in await ledger.queues() if row.kind is QueueKind.SAFETY_NET_PRIMARY)
+        assert 300 == await ledger.read(shedding.safety_net_octets)
+        assert 4 == sum(row.count for row in await ledger.read(queues.queues) if row.kind is QueueKind.SAFETY_NET_PRIMARY)

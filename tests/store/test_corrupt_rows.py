@@ -7,7 +7,7 @@ import pytest
 
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.ownership import Claim, Role, Transition
-from shadowrelay.store import SqliteLedger
+from shadowrelay.store import Ledger, promises, queues, reading
 from tests.kit.ledger import THERE, a_ledger, accept, all_done, an_attempt, choose, nothing
 
 DAMAGES = {
@@ -31,10 +31,10 @@ async def a_damaged_and_a_healthy_message(directory: Path, damage: str) -> tuple
     return ids[0], ids[1]
 
 
-async def poison(ledger: SqliteLedger) -> list[MessageId]:
+async def poison(ledger: Ledger) -> list[MessageId]:
     """Asks twice: what a reader has found is set aside by the writer, for which nobody waits."""
-    await ledger.transition([MessageId("unknown")], nothing)
-    return [message.envelope.message_id for message in await ledger.messages("Server\\Poison", 9)]
+    await ledger.commit(promises.transition, [MessageId("unknown")], nothing)
+    return [message.envelope.message_id for message in await ledger.read(queues.messages, "Server\\Poison", 9)]
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
@@ -42,9 +42,9 @@ async def test_a_damaged_message_is_not_due_and_is_listed_as_poison(tmp_path: Pa
     damaged, healthy = await a_damaged_and_a_healthy_message(tmp_path, damage)
 
     async with a_ledger(tmp_path) as ledger:
-        found = await ledger.submission(9)
+        found = await ledger.read(reading.submission, 9)
         listed = await poison(ledger)
-        (aside,) = await ledger.load_many([damaged])
+        (aside,) = await ledger.read(reading.load_many, [damaged])
 
         assert [healthy] == [message.envelope.message_id for message in found if message.claim.role is Role.PRIMARY]
         assert [damaged] == listed
@@ -58,9 +58,9 @@ async def test_no_listing_stumbles_over_a_damaged_message(tmp_path: Path, damage
     damaged, healthy = await a_damaged_and_a_healthy_message(tmp_path, damage)
 
     async with a_ledger(tmp_path) as ledger:
-        assert {damaged, healthy} == {message.envelope.message_id for message in await ledger.primaries_listed_on(THERE, 9)}
-        assert [healthy] == [message.envelope.message_id for message in await ledger.unplaced(9)]
-        assert await ledger.queues()
+        assert {damaged, healthy} == {message.envelope.message_id for message in await ledger.read(reading.primaries_listed_on, THERE, 9)}
+        assert [healthy] == [message.envelope.message_id for message in await ledger.read(reading.unplaced, 9)]
+        assert await ledger.read(queues.queues)
 
 
 @pytest.mark.parametrize("digest", ["'no bytes'", "1000000000000"])
@@ -69,7 +69,7 @@ async def test_a_digest_of_another_type_is_a_message_without_content(tmp_path: P
     damaged, healthy = await a_damaged_and_a_healthy_message(tmp_path, f"sha256 = {digest}")
 
     async with a_ledger(tmp_path) as ledger:
-        found = {message.envelope.message_id: message.place for message in await ledger.messages("", 9)}
+        found = {message.envelope.message_id: message.place for message in await ledger.read(queues.messages, "", 9)}
 
     assert found.pop(damaged) is None
     assert found.pop(healthy) is not None
@@ -84,7 +84,7 @@ async def test_a_decision_on_a_damaged_message_sees_a_claim_set_aside_that_can_s
         return Transition(before, before)
 
     async with a_ledger(tmp_path) as ledger:
-        await ledger.transition([damaged, healthy], look)
+        await ledger.commit(promises.transition, [damaged, healthy], look)
         listed = await poison(ledger)
 
         claim = seen[damaged]
@@ -98,7 +98,7 @@ async def test_others_in_the_same_commit_are_not_held_up_by_a_damaged_message(tm
     damaged, healthy = await a_damaged_and_a_healthy_message(tmp_path, "copies = 'x'")
 
     async with a_ledger(tmp_path) as ledger:
-        await ledger.transition([damaged, healthy], lambda message_id, before: choose(message_id, before))
-        await ledger.record_attempt(an_attempt(healthy), all_done)
+        await ledger.commit(promises.transition, [damaged, healthy], lambda message_id, before: choose(message_id, before))
+        await ledger.commit(promises.attempt, an_attempt(healthy), all_done)
 
-        assert Role.DELIVERED is (await ledger.load(healthy)).claim.role  # type: ignore[union-attr]
+        assert Role.DELIVERED is (await ledger.read(reading.load, healthy)).claim.role  # type: ignore[union-attr]

@@ -9,29 +9,30 @@ from pathlib import Path
 import pytest
 
 from shadowrelay.model.ownership import Role
+from shadowrelay.store import reading
 from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.ledger import THEIR_DATABASE, THERE, a_ledger
 
 SCRIPT = """
 import asyncio, sys
 from pathlib import Path
-from shadowrelay.store import SqliteLedger
+from shadowrelay.store import Ledger, promises
 from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.ledger import HERE, NOW, a_content, a_new_message, all_done, an_attempt, choose
 
 async def one(ledger, number):
     message = a_new_message()
     message_id = message.envelope.message_id
-    await ledger.record_accepted(message, a_content(message_id.encode() * 100), decided=False)
+    await ledger.commit(promises.accepted, message, a_content(message_id.encode() * 100), decided=False)
     print("accepted", message_id, flush=True)
-    await ledger.record_verdict(message_id, choose)
+    await ledger.commit(promises.verdict, message_id, choose)
     with ledger.handling(message_id):
         pass
-    await ledger.record_attempt(an_attempt(message_id), all_done)
+    await ledger.commit(promises.attempt, an_attempt(message_id), all_done)
     print("delivered", message_id, flush=True)
 
 async def main():
-    ledger = await SqliteLedger.open(Path(sys.argv[1]), server=HERE, now=lambda: NOW)
+    ledger = await Ledger.open(Path(sys.argv[1]), server=HERE, now=lambda: NOW)
     for batch in range(10_000):
         await asyncio.gather(*(one(ledger, number) for number in range(20)))
 
@@ -58,7 +59,7 @@ async def test_what_was_reported_before_a_kill_is_there_after_it(tmp_path: Path,
     delivered = {message_id for event, message_id in reported if event == "delivered"}
 
     async with a_ledger(tmp_path) as ledger:
-        found = await ledger.load_many(accepted)
+        found = await ledger.read(reading.load_many, accepted)
         contents = [await ledger.read_content(message.place) for message in found if message.place]
         events = await ledger.discards_for(THERE, THEIR_DATABASE, 10_000)
 
@@ -75,14 +76,14 @@ def test_the_process_ends_after_close(tmp_path: Path) -> None:
     script = """
 import asyncio, sys
 from pathlib import Path
-from shadowrelay.store import SqliteLedger
+from shadowrelay.store import Ledger, reading
 from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.ledger import HERE, NOW, accept
 
 async def main():
-    ledger = await SqliteLedger.open(Path(sys.argv[1]), server=HERE, now=lambda: NOW)
+    ledger = await Ledger.open(Path(sys.argv[1]), server=HERE, now=lambda: NOW)
     stored = await accept(ledger)
-    await ledger.load(stored.envelope.message_id)
+    await ledger.read(reading.load, stored.envelope.message_id)
     await ledger.close()
 
 asyncio.run(main())

@@ -12,8 +12,8 @@ from shadowrelay.model.ownership import DiscardStatus
 from shadowrelay.model.queue import DeliveredTo
 from shadowrelay.model.replies import LedgerUnavailable
 from shadowrelay.ownership import claims
-from shadowrelay.store import opening, promises
-from shadowrelay.store.ledger import Inline, SqliteLedger
+from shadowrelay.store import opening, promises, reading, steps
+from shadowrelay.store.ledger import Inline, Ledger
 from shadowrelay.store.writing import BEFORE_ALL, MayBeDelivered
 from tests.kit.clock import Hands
 from tests.kit.ledger import NOW, SECOND, THEIR_DATABASE, THERE, a_ledger, accept, all_done, an_attempt
@@ -25,15 +25,15 @@ def keys(*numbers: int) -> tuple[bytes, ...]:
     return tuple(hashlib.blake2b(b"%d" % number, digest_size=16).digest() for number in numbers)
 
 
-async def deliver(ledger: SqliteLedger, *numbers: int) -> str:
+async def deliver(ledger: Ledger, *numbers: int) -> str:
     """A message of which these keys are delivered; its id."""
     stored = await accept(ledger)
     message_id = stored.envelope.message_id
-    await ledger.record_attempt(an_attempt(message_id, delivered=keys(*numbers)), all_done)
+    await ledger.commit(promises.attempt, an_attempt(message_id, delivered=keys(*numbers)), all_done)
     return message_id
 
 
-async def rows_of(ledger: SqliteLedger) -> int:
+async def rows_of(ledger: Ledger) -> int:
     count: int = await ledger._readers.ask(lambda connection: connection.exec_driver_sql("SELECT count(*) FROM delivered_to").scalar_one())
     return count
 
@@ -47,7 +47,9 @@ async def test_a_delivery_is_recorded_with_its_outcome(tmp_path: Path, inline: b
     async with a_ledger(tmp_path, inline=Inline() if inline else None) as ledger:
         message_id = await deliver(ledger, 1, 2)
 
-        assert {key: DeliveredTo(message_id, NOW) for key in keys(1, 2)} == await ledger.delivered_before(keys(1, 2, 3), NOW - HOUR, NOW)
+        assert {key: DeliveredTo(message_id, NOW) for key in keys(1, 2)} == await ledger.read(
+            reading.delivered_before, keys(1, 2, 3), NOW - HOUR, NOW
+        )
         assert ledger.may_be_delivered(keys(3, 1), NOW - HOUR)
         assert not ledger.may_be_delivered(keys(3, 4), NOW - HOUR)
 
@@ -60,9 +62,9 @@ async def test_an_outcome_that_is_not_committed_leaves_no_delivery(tmp_path: Pat
             raise LedgerUnavailable(opening.INSUFFICIENT_RESOURCES, "planted")
 
         with pytest.raises(LedgerUnavailable):
-            await ledger.record_attempt(an_attempt(stored.envelope.message_id, delivered=keys(1)), refuse)  # type: ignore[arg-type]
+            await ledger.commit(promises.attempt, an_attempt(stored.envelope.message_id, delivered=keys(1)), refuse)  # type: ignore[arg-type]
 
-        assert {} == await ledger.delivered_before(keys(1), NOW - HOUR, NOW)
+        assert {} == await ledger.read(reading.delivered_before, keys(1), NOW - HOUR, NOW)
 
 
 async def test_the_latest_delivery_with_a_key_counts(tmp_path: Path) -> None:
@@ -72,15 +74,15 @@ async def test_the_latest_delivery_with_a_key_counts(tmp_path: Path) -> None:
         wall.at += HOUR
         second = await deliver(ledger, 1)
 
-        assert {keys(1)[0]: DeliveredTo(second, wall.at)} == await ledger.delivered_before(keys(1), NOW, wall.at)
-        assert {} == await ledger.delivered_before(keys(1), wall.at, wall.at + HOUR), "the window excludes its beginning"
+        assert {keys(1)[0]: DeliveredTo(second, wall.at)} == await ledger.read(reading.delivered_before, keys(1), NOW, wall.at)
+        assert {} == await ledger.read(reading.delivered_before, keys(1), wall.at, wall.at + HOUR), "the window excludes its beginning"
 
 
 async def test_any_number_of_keys_is_looked_up(tmp_path: Path) -> None:
     async with a_ledger(tmp_path) as ledger:
         await deliver(ledger, *range(1_203))
 
-        assert 1_203 == len(await ledger.delivered_before(keys(*range(1_300)), NOW - HOUR, NOW))
+        assert 1_203 == len(await ledger.read(reading.delivered_before, keys(*range(1_300)), NOW - HOUR, NOW))
 
 
 async def test_old_deliveries_are_removed_in_bounded_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,11 +95,11 @@ async def test_old_deliveries_are_removed_in_bounded_steps(tmp_path: Path, monke
         wall.at += timedelta(minutes=30)
         position = ledger.position
 
-        assert 25 == await ledger.forget_delivered(HOUR)
+        assert 25 == await steps.forget_delivered(ledger, HOUR)
 
         assert position + 3 == ledger.position
         assert 7 == await rows_of(ledger)
-        assert 0 == await ledger.forget_delivered(HOUR)
+        assert 0 == await steps.forget_delivered(ledger, HOUR)
         assert position + 3 == ledger.position, "nothing to remove is no commit"
 
 
@@ -105,7 +107,7 @@ async def test_with_a_window_of_zero_everything_is_removed(tmp_path: Path) -> No
     async with a_ledger(tmp_path) as ledger:
         await deliver(ledger, 1, 2)
 
-        assert 2 == await ledger.forget_delivered(timedelta(0))
+        assert 2 == await steps.forget_delivered(ledger, timedelta(0))
 
 
 async def test_what_a_fast_clock_recorded_is_removed_when_it_is_set_back(tmp_path: Path) -> None:
@@ -117,7 +119,7 @@ async def test_what_a_fast_clock_recorded_is_removed_when_it_is_set_back(tmp_pat
         await deliver(ledger, 2)
         wall.at = NOW
 
-        assert 1 == await ledger.forget_delivered(HOUR)
+        assert 1 == await steps.forget_delivered(ledger, HOUR)
         assert 1 == await rows_of(ledger)
 
 
@@ -201,10 +203,10 @@ def test_nearly_no_other_key_is_taken_for_a_delivered_one() -> None:
 
 async def test_lookups_and_recordings_at_the_same_time_see_each_other(tmp_path: Path) -> None:
     async with a_ledger(tmp_path) as ledger:
-        await asyncio.gather(*(deliver(ledger, number) for number in range(50)), ledger.forget_delivered(HOUR))
+        await asyncio.gather(*(deliver(ledger, number) for number in range(50)), steps.forget_delivered(ledger, HOUR))
 
         assert all(ledger.may_be_delivered(keys(number), NOW - HOUR) for number in range(50))
-        assert 50 == len(await ledger.delivered_before(keys(*range(60)), NOW - HOUR, NOW))
+        assert 50 == len(await ledger.read(reading.delivered_before, keys(*range(60)), NOW - HOUR, NOW))
 
 
 @pytest.mark.parametrize(("minutes", "expected"), [(4, True), (6, False)])
@@ -214,7 +216,7 @@ async def test_of_a_delivery_long_ago_nobody_is_told_that_it_was_one(tmp_path: P
     async with a_ledger(tmp_path, now=wall) as ledger:
         stored = await accept(ledger)
         record = an_attempt(stored.envelope.message_id, delivered=keys(1))
-        await ledger.record_attempt(record, lambda _, claim: claims.recorded(claim, frozenset({1}), frozenset({1})))
+        await ledger.commit(promises.attempt, record, lambda _, claim: claims.recorded(claim, frozenset({1}), frozenset({1})))
         wall.at += timedelta(minutes=minutes)
 
         (event,) = (await ledger.discards_for(THERE, THEIR_DATABASE, 9)).events

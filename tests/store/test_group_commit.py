@@ -9,8 +9,8 @@ import pytest
 from shadowrelay.model.ownership import Claim, Role, Transition
 from shadowrelay.model.replies import LedgerUnavailable
 from shadowrelay.model.values import replace
-from shadowrelay.store import commit
-from shadowrelay.store.commit import BATCH_MAX, COMMIT_SIBLINGS, LIGHT_ROWS_MAX, WAITING_MAX
+from shadowrelay.store import commit, promises, reading
+from shadowrelay.store.commit import BATCH_MAX, COMMIT_SIBLINGS, LIGHT_ROWS_MAX, WAITING_MAX, Promise
 from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.ledger import (
     THERE,
@@ -66,9 +66,10 @@ async def test_promises_that_come_one_by_one_do_not_wait(tmp_path: Path, monkeyp
 
 async def test_only_what_may_take_long_runs_beside_the_event_loop(tmp_path: Path) -> None:
     async with a_ledger(tmp_path) as ledger:
-        light = await ledger._writer.submit(lambda work: threading.current_thread())
-        heavy = await ledger._writer.submit(lambda work: threading.current_thread(), is_heavy=True)
-        many = await ledger._writer.submit(lambda work: threading.current_thread(), [a_message_id() for _ in range(LIGHT_ROWS_MAX + 1)])
+        too_many = [a_message_id() for _ in range(LIGHT_ROWS_MAX + 1)]
+        light = await ledger.commit(Promise(lambda work: threading.current_thread()))
+        heavy = await ledger.commit(Promise(lambda work: threading.current_thread(), is_heavy=True))
+        many = await ledger.commit(Promise(lambda work: threading.current_thread(), wants=lambda: too_many))
 
     assert threading.current_thread() is light
     assert [ledger._writer._thread] * 2 == [heavy, many]  # type: ignore[union-attr]
@@ -115,16 +116,16 @@ async def test_a_decide_that_raises_fails_only_its_own_promise(tmp_path: Path) -
         before = ledger.position
         with held_up(ledger):
             tasks = await promised(
-                ledger.record_attempt(an_attempt(ids[0]), all_done),
-                ledger.record_attempt(an_attempt(ids[1]), refuse),
-                ledger.record_attempt(an_attempt(ids[2]), all_done),
+                ledger.commit(promises.attempt, an_attempt(ids[0]), all_done),
+                ledger.commit(promises.attempt, an_attempt(ids[1]), refuse),
+                ledger.commit(promises.attempt, an_attempt(ids[2]), all_done),
             )
 
         first, second, third = await asyncio.gather(*tasks, return_exceptions=True)
 
         assert isinstance(second, Refused)
         assert [Role.DELIVERED] * 2 == [transition.after.role for transition in (first, third)]  # type: ignore[union-attr]
-        roles = [(await ledger.load(message_id)).claim.role for message_id in ids]  # type: ignore[union-attr]
+        roles = [(await ledger.read(reading.load, message_id)).claim.role for message_id in ids]  # type: ignore[union-attr]
         assert [Role.DELIVERED, Role.PRIMARY, Role.DELIVERED] == roles
         assert before + 1 == ledger.position
 
@@ -136,9 +137,9 @@ async def test_a_statement_that_sqlite_refuses_fails_only_its_own_promise(tmp_pa
         fresh = [a_new_message() for _ in range(2)]
         with held_up(ledger):
             tasks = await promised(
-                ledger.record_accepted(fresh[0], a_content(), decided=True),
-                ledger.record_accepted(a_new_message(message_id=there.envelope.message_id), a_content(b"other"), decided=True),
-                ledger.record_accepted(fresh[1], a_content(b"last\r\n"), decided=True),
+                ledger.commit(promises.accepted, fresh[0], a_content(), decided=True),
+                ledger.commit(promises.accepted, a_new_message(message_id=there.envelope.message_id), a_content(b"other"), decided=True),
+                ledger.commit(promises.accepted, fresh[1], a_content(b"last\r\n"), decided=True),
             )
 
         first, second, third = await asyncio.gather(*tasks, return_exceptions=True)
@@ -146,9 +147,9 @@ async def test_a_statement_that_sqlite_refuses_fails_only_its_own_promise(tmp_pa
         assert isinstance(second, LedgerUnavailable)
         assert 451 == second.reply.code
         forget_recent(ledger)  # so that the offsets count
-        assert [first, third] == [await ledger.load(message.envelope.message_id) for message in fresh]
+        assert [first, third] == [await ledger.read(reading.load, message.envelope.message_id) for message in fresh]
         assert b"last\r\n" == (await ledger.read_content(third.place)).data  # type: ignore[union-attr, arg-type]
-        assert there == await ledger.load(there.envelope.message_id)
+        assert there == await ledger.read(reading.load, there.envelope.message_id)
 
 
 async def test_a_promise_that_leaves_half_of_itself_behind_is_undone_alone(tmp_path: Path) -> None:
@@ -157,31 +158,31 @@ async def test_a_promise_that_leaves_half_of_itself_behind_is_undone_alone(tmp_p
         half, whole = a_new_message(), a_new_message()
 
         def run(work) -> None:  # type: ignore[no-untyped-def]
-            work.insert(half, work.store_content(a_content(), None), is_decided=True)
+            work.insert(half, work.store_content(a_content()), is_decided=True)
             raise ZeroDivisionError
 
         with held_up(ledger):
-            broken = ledger._writer.submit(run)
-            tasks = await promised(ledger.record_accepted(whole, a_content(), decided=True))
+            broken = ledger.commit(Promise(run))
+            tasks = await promised(ledger.commit(promises.accepted, whole, a_content(), decided=True))
 
         stored = await tasks[0]
         with pytest.raises(ZeroDivisionError):
             await broken
-        assert stored == await ledger.load(whole.envelope.message_id)
-        assert await ledger.load(half.envelope.message_id) is None
+        assert stored == await ledger.read(reading.load, whole.envelope.message_id)
+        assert await ledger.read(reading.load, half.envelope.message_id) is None
 
 
 async def test_cancelling_the_waiter_does_not_take_the_promise_back(tmp_path: Path) -> None:
     async with a_ledger(tmp_path) as ledger:
         message = a_new_message()
         with held_up(ledger):
-            (task,) = await promised(ledger.record_accepted(message, a_content(), decided=True))
+            (task,) = await promised(ledger.commit(promises.accepted, message, a_content(), decided=True))
             task.cancel()
 
-        await ledger.transition([message.envelope.message_id], nothing)
+        await ledger.commit(promises.transition, [message.envelope.message_id], nothing)
 
         assert task.cancelled()
-        assert await ledger.load(message.envelope.message_id) is not None
+        assert await ledger.read(reading.load, message.envelope.message_id) is not None
 
 
 async def test_a_promise_on_a_rolled_back_row_sees_the_row_as_it_is(tmp_path: Path) -> None:
@@ -201,8 +202,8 @@ async def test_a_promise_on_a_rolled_back_row_sees_the_row_as_it_is(tmp_path: Pa
             return Transition(before, before)
 
         with pytest.raises(ZeroDivisionError):
-            await ledger._writer.submit(change_then_break)
-        await ledger.transition([message_id], look)
+            await ledger.commit(Promise(change_then_break))
+        await ledger.commit(promises.transition, [message_id], look)
 
         assert [stored.claim] == seen
 
@@ -219,14 +220,18 @@ async def test_a_server_that_goes_off_a_list_and_comes_back_in_one_commit_is_lis
             return Transition(before, stored.claim)
 
         with held_up(ledger):
-            tasks = await promised(ledger.transition(ids, without), ledger.transition(ids, again))
+            tasks = await promised(ledger.commit(promises.transition, ids, without), ledger.commit(promises.transition, ids, again))
         await asyncio.gather(*tasks)
-        assert (stored,) == await ledger.primaries_listed_on(THERE, 9)
+        assert (stored,) == await ledger.read(reading.primaries_listed_on, THERE, 9)
 
         with held_up(ledger):
-            tasks = await promised(ledger.transition(ids, without), ledger.transition(ids, again), ledger.transition(ids, without))
+            tasks = await promised(
+                ledger.commit(promises.transition, ids, without),
+                ledger.commit(promises.transition, ids, again),
+                ledger.commit(promises.transition, ids, without),
+            )
         await asyncio.gather(*tasks)
-        assert () == await ledger.primaries_listed_on(THERE, 9)
+        assert () == await ledger.read(reading.primaries_listed_on, THERE, 9)
 
 
 async def test_a_promise_that_changes_nothing_does_not_raise_the_position(tmp_path: Path) -> None:
@@ -234,7 +239,7 @@ async def test_a_promise_that_changes_nothing_does_not_raise_the_position(tmp_pa
         stored = await accept(ledger)
         before = ledger.position
 
-        await ledger.transition([stored.envelope.message_id], nothing)
+        await ledger.commit(promises.transition, [stored.envelope.message_id], nothing)
 
         assert before == ledger.position
 
@@ -266,19 +271,19 @@ async def test_a_closed_ledger_refuses_and_may_be_closed_again(tmp_path: Path) -
 async def test_what_was_promised_before_close_is_kept(tmp_path: Path) -> None:
     messages = [a_new_message() for _ in range(5)]
     async with a_ledger(tmp_path) as ledger:
-        tasks = await promised(*(ledger.record_accepted(message, a_content(), decided=True) for message in messages))
+        tasks = await promised(*(ledger.commit(promises.accepted, message, a_content(), decided=True) for message in messages))
 
     assert all(task.done() for task in tasks)
     async with a_ledger(tmp_path) as ledger:
-        assert 5 == len(await ledger.load_many([message.envelope.message_id for message in messages]))
+        assert 5 == len(await ledger.read(reading.load_many, [message.envelope.message_id for message in messages]))
 
 
 async def test_no_thread_is_left_after_close(tmp_path: Path) -> None:
     before = set(threading.enumerate())  # those of earlier tests may end meanwhile
     async with a_ledger(tmp_path) as ledger:
         stored = await accept(ledger)
-        await asyncio.gather(*(ledger.load(stored.envelope.message_id) for _ in range(8)))
-        await ledger.record_verdict(stored.envelope.message_id, choose)
+        await asyncio.gather(*(ledger.read(reading.load, stored.envelope.message_id) for _ in range(8)))
+        await ledger.commit(promises.verdict, stored.envelope.message_id, choose)
 
     assert set() == set(threading.enumerate()) - before
 
@@ -287,10 +292,10 @@ async def test_a_cancelled_reader_leaves_the_others_working(tmp_path: Path) -> N
     async with a_ledger(tmp_path) as ledger:
         stored = await accept(ledger)
         for turns in range(12):
-            task = asyncio.ensure_future(ledger.load(stored.envelope.message_id))
+            task = asyncio.ensure_future(ledger.read(reading.load, stored.envelope.message_id))
             for _ in range(turns):
                 await asyncio.sleep(0)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-        assert stored == await ledger.load(stored.envelope.message_id)
+        assert stored == await ledger.read(reading.load, stored.envelope.message_id)

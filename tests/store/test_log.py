@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection
 
-from shadowrelay.store import SqliteLedger, reading, writing
+from shadowrelay.store import Ledger, queues, readers, writing
 from shadowrelay.store import ledger as ledger_module
 from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.ledger import a_ledger, accept
@@ -22,14 +22,14 @@ LONG = (
 
 @pytest.fixture(autouse=True)
 def _small_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "LOG_BYTES_MAX", LOG_BYTES_MAX)
+    monkeypatch.setattr(readers, "LOG_BYTES_MAX", LOG_BYTES_MAX)
     pragmas = tuple(
         ("wal_autocheckpoint", "50", 50) if name == "wal_autocheckpoint" else rest for rest in writing.PRAGMAS for name in rest[:1]
     )
     monkeypatch.setattr(writing, "PRAGMAS", pragmas)
 
 
-async def fill(ledger: SqliteLedger, count: int) -> None:
+async def fill(ledger: Ledger, count: int) -> None:
     for _ in range(count):
         await asyncio.gather(*(accept(ledger) for _ in range(10)))
 
@@ -38,7 +38,7 @@ def read_long(connection: Connection) -> None:
     connection.exec_driver_sql(LONG).fetchall()
 
 
-async def overlapping(ledger: SqliteLedger, work: Callable[[], object], offset: float) -> None:
+async def overlapping(ledger: Ledger, work: Callable[[], object], offset: float) -> None:
     await asyncio.sleep(offset)
     while not work():
         await ledger._readers.ask(read_long)
@@ -55,7 +55,7 @@ async def test_reads_that_overlap_do_not_let_the_log_grow(tmp_path: Path) -> Non
         await asyncio.gather(*readers)
 
         assert LOG_BYTES_MAX / 4 < largest < 8 * LOG_BYTES_MAX  # 28 MB where nobody holds the readers back
-        assert 3000 == sum(row.count for row in await ledger.queues())
+        assert 3000 == sum(row.count for row in await ledger.read(queues.queues))
 
 
 async def test_a_reader_of_another_process_holds_up_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +66,7 @@ async def test_a_reader_of_another_process_holds_up_nothing(tmp_path: Path, monk
             shell.execute("SELECT count(*) FROM message").fetchall()
             await fill(ledger, 60)
             grown = ledger.log_bytes
-            assert 600 == sum(row.count for row in await ledger.queues())
+            assert 600 == sum(row.count for row in await ledger.read(queues.queues))
             shell.execute("COMMIT")
         await fill(ledger, 1)
 

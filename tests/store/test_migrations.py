@@ -21,7 +21,7 @@ from shadowrelay.model.ids import MessageId
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.queue import FailureKind
 from shadowrelay.model.replies import ConfigurationError, LedgerUnavailable
-from shadowrelay.store import versions
+from shadowrelay.store import queues, reading, versions
 from shadowrelay.store.opening import DATABASE_NAME
 from shadowrelay.store.tables import METADATA
 from tests.kit.clock import PATIENCE_SECONDS
@@ -109,12 +109,12 @@ async def test_an_older_version_keeps_its_mail_in_every_state(tmp_path: Path, ve
     found_version, _ = versions_of(tmp_path)
 
     async with a_ledger(tmp_path) as ledger:
-        roles = {message.envelope.message_id: message.claim.role for message in await ledger.messages("", 99)}
-        queued = await ledger.load(IN_TWO_QUEUES)
-        due = await ledger.submission(99)
+        roles = {message.envelope.message_id: message.claim.role for message in await ledger.read(queues.messages, "", 99)}
+        queued = await ledger.read(reading.load, IN_TWO_QUEUES)
+        due = await ledger.read(reading.submission, 99)
         discards = await ledger.discards_for(THERE, THEIR_DATABASE, 99)
-        without_verdict = await ledger.load(WITHOUT_VERDICT)
-        large = await ledger.load(LARGE)
+        without_verdict = await ledger.read(reading.load, WITHOUT_VERDICT)
+        large = await ledger.read(reading.load, LARGE)
         assert large is not None
         assert large.place is not None
         content = await ledger.read_content(large.place)
@@ -125,8 +125,12 @@ async def test_an_older_version_keeps_its_mail_in_every_state(tmp_path: Path, ve
             **dict.fromkeys((SHADOW, HANDED, YIELDED), Role.SHADOW),
             SET_ASIDE: Role.SET_ASIDE,
         } == roles
-        assert {DELIVERED, WITH_DSN} == {message.envelope.message_id for message in await ledger.messages("mx1\\SafetyNet\\Primary", 99)}
-        assert [SHADOW_DONE] == [message.envelope.message_id for message in await ledger.messages("mx1\\SafetyNet\\Shadow", 99)]
+        assert {DELIVERED, WITH_DSN} == {
+            message.envelope.message_id for message in await ledger.read(queues.messages, "mx1\\SafetyNet\\Primary", 99)
+        }
+        assert [SHADOW_DONE] == [
+            message.envelope.message_id for message in await ledger.read(queues.messages, "mx1\\SafetyNet\\Shadow", 99)
+        ]
         assert queued is not None
         looked_at = NOW + timedelta(minutes=1)  # when it was due, and then by its own time
         assert (
@@ -138,7 +142,7 @@ async def test_an_older_version_keeps_its_mail_in_every_state(tmp_path: Path, ve
         assert without_verdict.is_decided
         assert [1, 2, 3] == [event.sequence for event in discards.events]
         assert 300_000 * 5 == content.size
-        assert THERE == ledger.server_of(THEIR_DATABASE)
+        assert THERE == ledger.peers.server_of(THEIR_DATABASE)
         assert (f"queue.db migrated from schema version {found_version} to {VERSION}",) == ledger.notes[:1]
 
 
@@ -146,7 +150,7 @@ async def test_the_counters_of_a_migrated_database_are_what_its_tables_say(tmp_p
     make_version(tmp_path)
 
     async with a_ledger(tmp_path) as ledger:
-        counts = {row.identity.partition("\\")[2]: row.count for row in await ledger.queues()}
+        counts = {row.identity.partition("\\")[2]: row.count for row in await ledger.read(queues.queues)}
         found, expected = await counts_in(ledger)
 
     assert expected == found
@@ -204,7 +208,7 @@ async def test_a_migrated_database_goes_on(tmp_path: Path) -> None:
     async with a_ledger(tmp_path) as ledger:
         stored = await accept(ledger, due_at=NOW + timedelta(minutes=1))
     async with a_ledger(tmp_path) as ledger:
-        assert stored == await ledger.load(stored.envelope.message_id)
+        assert stored == await ledger.read(reading.load, stored.envelope.message_id)
         assert 3 == ledger.identity.incarnation
 
 
@@ -222,7 +226,7 @@ async def test_a_database_from_before_alembic_gets_its_revision_and_goes_on(tmp_
     assert (VERSION, []) == versions_of(tmp_path)
 
     async with a_ledger(tmp_path) as ledger:
-        assert stored == await ledger.load(stored.envelope.message_id)
+        assert stored == await ledger.read(reading.load, stored.envelope.message_id)
         assert () == ledger.notes
     assert STAMP == versions_of(tmp_path)
 
@@ -232,7 +236,7 @@ async def test_an_older_database_migrates_forward_and_says_so(tmp_path: Path, ne
     next_revision.write_text(NEXT)
 
     async with a_ledger(tmp_path) as ledger:
-        assert 13 == len(await ledger.messages("", 99))
+        assert 13 == len(await ledger.read(queues.messages, "", 99))
         assert f"queue.db migrated from schema version 1 to {NEXT_VERSION}" == ledger.notes[0]
 
     assert (NEXT_VERSION, [f"{NEXT_VERSION:04}"]) == versions_of(tmp_path), (
@@ -253,7 +257,7 @@ async def test_a_migration_that_fails_changes_nothing(tmp_path: Path, next_revis
     assert before == schema_of(tmp_path / DATABASE_NAME)
     next_revision.write_text(NEXT)
     async with a_ledger(tmp_path) as ledger:
-        assert 13 == len(await ledger.messages("", 99))
+        assert 13 == len(await ledger.read(queues.messages, "", 99))
 
 
 @pytest.mark.slow
@@ -264,10 +268,10 @@ async def test_a_process_that_dies_while_it_migrates_leaves_the_old_version(tmp_
 import asyncio, os, signal
 from pathlib import Path
 from alembic import op
-from shadowrelay.store import SqliteLedger
+from shadowrelay.store import Ledger
 from tests.kit.ledger import HERE, NOW
 op.create_table = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
-asyncio.run(SqliteLedger.open(Path({str(tmp_path)!r}), server=HERE, now=lambda: NOW))
+asyncio.run(Ledger.open(Path({str(tmp_path)!r}), server=HERE, now=lambda: NOW))
 """
     finished = subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False, timeout=PATIENCE_SECONDS)
 
@@ -275,7 +279,7 @@ asyncio.run(SqliteLedger.open(Path({str(tmp_path)!r}), server=HERE, now=lambda: 
     assert (1, []) == versions_of(tmp_path)
     assert before == schema_of(tmp_path / DATABASE_NAME)
     async with a_ledger(tmp_path) as ledger:
-        assert 13 == len(await ledger.messages("", 99))
+        assert 13 == len(await ledger.read(queues.messages, "", 99))
         assert (f"queue.db migrated from schema version 1 to {VERSION}",) == ledger.notes[:1]
 
 
@@ -315,11 +319,11 @@ def test_alembic_is_imported_only_where_there_is_something_to_migrate(tmp_path: 
     script = f"""
 import asyncio, sys
 from pathlib import Path
-from shadowrelay.store import SqliteLedger
+from shadowrelay.store import Ledger
 from tests.kit.ledger import HERE, NOW
 async def main():
     for _ in range(2):
-        await (await SqliteLedger.open(Path({str(tmp_path)!r}), server=HERE, now=lambda: NOW)).close()
+        await (await Ledger.open(Path({str(tmp_path)!r}), server=HERE, now=lambda: NOW)).close()
 asyncio.run(main())
 sys.exit("alembic" in sys.modules)
 """

@@ -10,7 +10,8 @@ import pytest
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.replies import ConfigurationError, LedgerUnavailable
-from shadowrelay.store import writing
+from shadowrelay.store import promises, queues, reading, writing
+from shadowrelay.store.commit import Promise
 from shadowrelay.store.content import read_boot_id
 from shadowrelay.store.ledger import Inline
 from tests.kit.clock import PATIENCE_SECONDS, Hands
@@ -54,17 +55,20 @@ async def test_two_new_databases_have_different_ids(tmp_path: Path) -> None:
 async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
     message, copy = a_new_message(), a_new_message(Role.SHADOW)
     async with a_ledger(tmp_path) as ledger:
-        stored = await ledger.record_accepted(message, a_content(b"kept\r\n"), decided=True)
-        await ledger.record_hold(copy, a_content(), keep_copy)
-        held = await ledger.load(copy.envelope.message_id)
-        await ledger.record_peer(an_identity(), NOW)
-        peers, queues = await ledger.peers(), await ledger.queues()
+        stored = await ledger.commit(promises.accepted, message, a_content(b"kept\r\n"), decided=True)
+        await ledger.commit(promises.hold, copy, a_content(), keep_copy)
+        held = await ledger.read(reading.load, copy.envelope.message_id)
+        await ledger.commit(promises.peer_heard, an_identity(), NOW)
+        peers, listed = ledger.peers.listed(), await ledger.read(queues.queues)
     async with a_ledger(tmp_path) as ledger:
-        assert (stored, held) == (await ledger.load(message.envelope.message_id), await ledger.load(copy.envelope.message_id))
+        assert (stored, held) == (
+            await ledger.read(reading.load, message.envelope.message_id),
+            await ledger.read(reading.load, copy.envelope.message_id),
+        )
         assert stored.place is not None
         assert b"kept\r\n" == (await ledger.read_content(stored.place)).data
-        assert (peers, queues) == (await ledger.peers(), await ledger.queues())
-        assert THERE == ledger.server_of(an_identity().database)
+        assert (peers, listed) == (ledger.peers.listed(), await ledger.read(queues.queues))
+        assert THERE == ledger.peers.server_of(an_identity().database)
 
 
 async def test_ids_and_sequences_are_not_given_twice(tmp_path: Path) -> None:
@@ -73,10 +77,10 @@ async def test_ids_and_sequences_are_not_given_twice(tmp_path: Path) -> None:
         async with a_ledger(tmp_path) as ledger:
             stored = await accept(ledger)
             ids.append(stored.internal_id)
-            await ledger.record_attempt(an_attempt(stored.envelope.message_id), all_done)
+            await ledger.commit(promises.attempt, an_attempt(stored.envelope.message_id), all_done)
             reply = await ledger.discards_for(THERE, an_identity().database, 9)
             sequences.append(reply.events[0].sequence)
-            await ledger.forget_acknowledged(THERE, an_identity().database, sequences[-1], nothing)
+            await ledger.commit(promises.forget_acknowledged, THERE, an_identity().database, sequences[-1], nothing)
 
     assert sequences[0] < sequences[1]
     assert ids[0] < ids[1]
@@ -84,10 +88,10 @@ async def test_ids_and_sequences_are_not_given_twice(tmp_path: Path) -> None:
 
 async def test_a_message_without_verdict_counts_as_accepted_after_a_restart(tmp_path: Path) -> None:
     async with a_ledger(tmp_path) as ledger:
-        await ledger.record_accepted(a_new_message(due_at=None), a_content(), decided=False)
-        assert () == await ledger.submission(9)
+        await ledger.commit(promises.accepted, a_new_message(due_at=None), a_content(), decided=False)
+        assert () == await ledger.read(reading.submission, 9)
     async with a_ledger(tmp_path) as ledger:
-        (found,) = await ledger.submission(9)
+        (found,) = await ledger.read(reading.submission, 9)
         assert found.is_decided
 
 
@@ -98,7 +102,7 @@ async def test_the_pragmas_of_the_writer_are_what_they_should_be(tmp_path: Path)
             names = ("journal_mode", "synchronous", "busy_timeout", "mmap_size")
             return {name: work.connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in names}
 
-        found = await ledger._writer.submit(look, is_heavy=True)
+        found = await ledger.commit(Promise(look, is_heavy=True))
 
     assert {"journal_mode": "wal", "synchronous": 2, "busy_timeout": 5000, "mmap_size": 0} == found
 
@@ -153,7 +157,7 @@ async def test_a_file_that_is_no_database_is_put_aside_and_a_new_one_begins(tmp_
         assert first != ledger.identity.database
         assert (True, True, 1) == (ledger.is_new, ledger.was_damaged, ledger.identity.incarnation)
         assert "moved to queue.db.corrupt-20260301T120000Z" in ledger.notes[0]
-        assert await ledger.load(stored.envelope.message_id) is None
+        assert await ledger.read(reading.load, stored.envelope.message_id) is None
     aside = {path.name for path in tmp_path.glob("*.corrupt-*")}
     assert {"queue.db.corrupt-20260301T120000Z", "content.corrupt-20260301T120000Z"} == aside
 
@@ -177,10 +181,10 @@ import asyncio, os, signal, sys
 from pathlib import Path
 from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.ledger import HERE, NOW
-from shadowrelay.store import SqliteLedger
+from shadowrelay.store import Ledger
 
 async def main():
-    ledger = await SqliteLedger.open(Path({str(directory)!r}), server=HERE, now=lambda: NOW)
+    ledger = await Ledger.open(Path({str(directory)!r}), server=HERE, now=lambda: NOW)
     {before}
     with ledger.handling({message_id!r}):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -194,7 +198,7 @@ asyncio.run(main())
 async def deaths_of(directory: Path, *message_ids: MessageId) -> tuple[list[int], tuple[str, ...]]:
     """Of each message, at one more opening; and the notes of that."""
     async with a_ledger(directory) as ledger:
-        return [message.deaths_count for message in await ledger.load_many(message_ids)], ledger.notes
+        return [message.deaths_count for message in await ledger.read(reading.load_many, message_ids)], ledger.notes
 
 
 async def two_messages(directory: Path) -> tuple[MessageId, MessageId]:
@@ -260,12 +264,12 @@ async def test_only_an_attempt_that_handled_the_content_clears_a_suspect(tmp_pat
         ledger.handling(one).__enter__()
         ledger.abandon()
     async with a_ledger(tmp_path, inline=Inline()) as ledger:
-        await ledger.record_attempt(an_attempt(one, frozenset()), nothing)  # the next hop could not be reached
-        counts += [message.deaths_count for message in await ledger.load_many([one])]
+        await ledger.commit(promises.attempt, an_attempt(one, frozenset()), nothing)  # the next hop could not be reached
+        counts += [message.deaths_count for message in await ledger.read(reading.load_many, [one])]
         with pytest.raises(ValueError, match="a bug"), ledger.handling(one):
             raise ValueError("a bug")
-        await ledger.record_attempt(an_attempt(one, frozenset()), nothing)
-        counts += [message.deaths_count for message in await ledger.load_many([one])]
+        await ledger.commit(promises.attempt, an_attempt(one, frozenset()), nothing)
+        counts += [message.deaths_count for message in await ledger.read(reading.load_many, [one])]
         ledger.abandon()
     assert [1, 0] == counts
     assert [0] == (await deaths_of(tmp_path, one))[0]
@@ -284,7 +288,7 @@ async def test_handling_a_message_that_is_not_there_harms_nothing(tmp_path: Path
 async def test_content_that_no_message_refers_to_is_removed_at_opening(tmp_path: Path) -> None:
     async with a_ledger(tmp_path) as ledger:
         stored = await accept(ledger)
-        large = await ledger.record_accepted(a_new_message(), a_spooled_content(tmp_path, b"x" * 2_000_000), decided=True)
+        large = await ledger.commit(promises.accepted, a_new_message(), a_spooled_content(tmp_path, b"x" * 2_000_000), decided=True)
     (tmp_path / "content" / "900.segment").write_bytes(b"orphan")
     (tmp_path / "content" / "large" / "900").write_bytes(b"orphan")
     (tmp_path / "spool" / "half").write_bytes(b"half a message")
@@ -301,10 +305,10 @@ async def test_abandoned_in_the_middle_everything_committed_is_there(tmp_path: P
     wall = Hands(NOW)
     async with a_ledger(tmp_path, wall, inline=Inline()) as ledger:
         stored = await accept(ledger)
-        await ledger.record_verdict(stored.envelope.message_id, choose)
+        await ledger.commit(promises.verdict, stored.envelope.message_id, choose)
         ledger.abandon()
     async with a_ledger(tmp_path, wall, inline=Inline()) as ledger:
-        (found,) = await ledger.submission(9)
+        (found,) = await ledger.read(reading.submission, 9)
         assert stored.envelope == found.envelope
 
 

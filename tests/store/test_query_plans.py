@@ -15,7 +15,7 @@ from tests.kit.ledger import a_ledger
 
 Statement = str | ClauseElement
 SERVER, OTHER, DATABASE = ServerName("s"), ServerName("o"), DatabaseId("d")
-SHADOWS = reading.shadows_of(SERVER, DATABASE)
+SHADOWS = reading.held_for(SERVER, DATABASE)
 WITHOUT_FORKS = queues.without_forks(SERVER, DATABASE)
 EVERY_PROPERTY = " -and ".join(f"{name} -ne $null" for name in MESSAGE_PROPERTIES)
 FILTERED = queues.by_internal_id([]).where(
@@ -52,7 +52,7 @@ PLANS: dict[str, tuple[Statement, str]] = {
         reading.page(SHADOWS, 0, 1).with_only_columns(*reading.OF_A_COPY),
         "message_shadow (role=? AND primary_server=? AND primary_database=? AND internal_id>?)",
     ),
-    "handed": (reading.page(reading.shadows_of(SERVER, DATABASE, handed_only=True), 0, 1), "message_handed"),
+    "handed": (reading.page(reading.held_for(SERVER, DATABASE, handed_only=True), 0, 1), "message_handed"),
     "first server with a group": (reading.SELECT_GROUP_SERVERS, "COVERING INDEX message_shadow (role=?)"),
     "next server with a group": (reading.SELECT_GROUP_SERVERS, "COVERING INDEX message_shadow (role=? AND primary_server>?)"),
     "first group of a server": (reading.SELECT_GROUP_DATABASES, "COVERING INDEX message_shadow (role=? AND primary_server=?)"),
@@ -150,7 +150,7 @@ PLANS: dict[str, tuple[Statement, str]] = {
     ),
     "forks of a filtered page": (FILTERED, "SEARCH retry USING PRIMARY KEY (message=?)"),
     "delivered": (
-        resubmit_requests.delivered(0, 0, 0, 1),
+        resubmit_requests.delivered_page(0, 0, 0, 1),
         "USING INDEX message_delivered (is_shadow_side=? AND delivered_at>? AND delivered_at<?)",
     ),
     "page of poison": (reading.page(queues.SET_ASIDE, 0, 1), "message_set_aside (role=? AND rowid>?)"),

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from shadowrelay.model.replies import LedgerUnavailable
-from shadowrelay.store import content, opening, writing
+from shadowrelay.store import content, opening, promises, writing
 from tests.kit.ledger import a_ledger, accept, all_done, an_attempt
 
 
@@ -42,7 +42,7 @@ async def test_a_start_without_room_takes_the_reserve_and_says_so(tmp_path: Path
         patched.setattr(content, "free_bytes", lambda _: 0)
         async with a_ledger(tmp_path) as ledger:
             notes = ledger.notes
-            await ledger.record_attempt(an_attempt(stored.envelope.message_id), all_done)
+            await ledger.commit(promises.attempt, an_attempt(stored.envelope.message_id), all_done)
             await ledger.keep_reserve(0)
             taken = size_of(tmp_path)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks.backlog import Queue, fill, new_queue
-from shadowrelay.store import SqliteLedger
+from shadowrelay.store import Ledger, queues, reading
 
 PAGE = 5
 FEW, MANY = 40, 4_000
@@ -17,28 +17,28 @@ LONGER = 1.5  # a deeper tree
 OWN_NAME, OTHER_NAME = "a.east.example", "b.west.example"
 NEXT_HOPS = ("192.0.2.1:25", "192.0.2.2:25")
 
-Ask = Callable[[SqliteLedger, Queue], Awaitable[object]]
+Ask = Callable[[Ledger, Queue], Awaitable[object]]
 LATER = datetime.now(UTC) + timedelta(days=1)
 QUESTIONS: dict[str, Ask] = {
-    "shadow groups": lambda ledger, other: ledger.shadow_groups(),
-    "shadows of a server": lambda ledger, other: ledger.shadows_of(other.name, other.database, PAGE, 0),  # type: ignore[arg-type]
-    "primaries listed on a server": lambda ledger, other: ledger.primaries_listed_on(other.name, PAGE),
-    "how many are listed": lambda ledger, other: ledger.listed_counts(),
-    "how many discards wait": lambda ledger, other: ledger.discard_counts(),
-    "submission": lambda ledger, other: ledger.submission(PAGE),
-    "due": lambda ledger, other: ledger.due(NEXT_HOPS[1], LATER, PAGE),
-    "next due": lambda ledger, other: ledger.next_due_at(NEXT_HOPS[0], LATER - timedelta(days=2)),
-    "delivery queues": lambda ledger, other: ledger.delivery_queues(),
-    "delivered before": lambda ledger, other: ledger.delivered_before([bytes(16)], LATER - timedelta(days=2), LATER),
-    "notices": lambda ledger, other: ledger.notices_due(LATER, PAGE),
-    "who is waited for": lambda ledger, other: ledger.waited_for(),
-    "unplaced": lambda ledger, other: ledger.unplaced(PAGE),
+    "shadow groups": lambda ledger, other: ledger.read(reading.shadow_groups),
+    "shadows of a server": lambda ledger, other: ledger.read(reading.shadows_of, other.name, other.database, PAGE, 0),  # type: ignore[arg-type]
+    "primaries listed on a server": lambda ledger, other: ledger.read(reading.primaries_listed_on, other.name, PAGE),
+    "how many are listed": lambda ledger, other: ledger.read(reading.listed_counts),
+    "how many discards wait": lambda ledger, other: ledger.read(reading.discard_counts),
+    "submission": lambda ledger, other: ledger.read(reading.submission, PAGE),
+    "due": lambda ledger, other: ledger.read(reading.due, NEXT_HOPS[1], LATER, PAGE),
+    "next due": lambda ledger, other: ledger.read(reading.next_due_at, NEXT_HOPS[0], LATER - timedelta(days=2)),
+    "delivery queues": lambda ledger, other: ledger.read(reading.delivery_queues),
+    "delivered before": lambda ledger, other: ledger.read(reading.delivered_before, [bytes(16)], LATER - timedelta(days=2), LATER),
+    "notices": lambda ledger, other: ledger.read(reading.notices_due, LATER, PAGE),
+    "who is waited for": lambda ledger, other: ledger.read(reading.waited_for),
+    "unplaced": lambda ledger, other: ledger.read(reading.unplaced, PAGE),
     "discards": lambda ledger, other: ledger.discards_for(other.name, other.database, PAGE),  # type: ignore[arg-type]
-    "untold": lambda ledger, other: ledger.has_unacknowledged(other.name, other.database),  # type: ignore[arg-type]
-    "queues": lambda ledger, other: ledger.queues(),
-    "page of a delivery queue": lambda ledger, other: ledger.messages(f"{OWN_NAME}\\{NEXT_HOPS[0]}", PAGE),
-    "page of a shadow queue": lambda ledger, other: ledger.messages(f"{OWN_NAME}\\Shadow\\1", PAGE),
-    "page of all": lambda ledger, other: ledger.messages("", PAGE),
+    "untold": lambda ledger, other: ledger.read(reading.has_unacknowledged, other.name, other.database),  # type: ignore[arg-type]
+    "queues": lambda ledger, other: ledger.read(queues.queues),
+    "page of a delivery queue": lambda ledger, other: ledger.read(queues.messages, f"{OWN_NAME}\\{NEXT_HOPS[0]}", PAGE),
+    "page of a shadow queue": lambda ledger, other: ledger.read(queues.messages, f"{OWN_NAME}\\Shadow\\1", PAGE),
+    "page of all": lambda ledger, other: ledger.read(queues.messages, "", PAGE),
 }
 
 
@@ -64,7 +64,7 @@ def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], 
         steps = {}
         with monkeypatch.context() as patch:
             patch.setattr(sqlite3, "connect", counting)
-            ledger = await SqliteLedger.open(one.directory, server=one.name, now=lambda: datetime.now(UTC))
+            ledger = await Ledger.open(one.directory, server=one.name, now=lambda: datetime.now(UTC))
             try:
                 for name, question in QUESTIONS.items():
                     await question(ledger, other)  # opens its connection

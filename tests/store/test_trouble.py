@@ -6,6 +6,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ import pytest
 from shadowrelay.model.ids import NO_SERVER
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, STORE_UNAVAILABLE, LedgerUnavailable
-from shadowrelay.store import SqliteLedger, content, writing
+from shadowrelay.store import Ledger, content, promises, reading, writing
+from shadowrelay.store.commit import Promise
 from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.ledger import (
     NOW,
@@ -33,14 +35,14 @@ from tests.kit.ledger import (
 from tests.store.writers import held_up, promised
 
 
-async def limit_pages(ledger: SqliteLedger, more: int | None) -> None:
+async def limit_pages(ledger: Ledger, more: int | None) -> None:
     """As if the disk under queue.db were full after some more pages."""
 
     def run(work) -> None:  # type: ignore[no-untyped-def]
         count = work.connection.exec_driver_sql("PRAGMA page_count").scalar() if more is not None else 0
         work.connection.exec_driver_sql(f"PRAGMA max_page_count = {1_000_000_000 if more is None else count + more}")
 
-    await ledger._writer.submit(run)
+    await ledger.commit(Promise(run))
 
 
 async def test_a_full_database_is_452_and_recovers(tmp_path: Path) -> None:
@@ -50,14 +52,14 @@ async def test_a_full_database_is_452_and_recovers(tmp_path: Path) -> None:
         message = a_new_message(recipients_count=2000)
 
         with pytest.raises(LedgerUnavailable) as caught:
-            await ledger.record_accepted(message, a_content(), decided=True)
+            await ledger.commit(promises.accepted, message, a_content(), decided=True)
         assert INSUFFICIENT_RESOURCES == caught.value.reply
-        assert await ledger.load(message.envelope.message_id) is None
+        assert await ledger.read(reading.load, message.envelope.message_id) is None
 
         await limit_pages(ledger, None)
-        stored = await ledger.record_accepted(message, a_content(), decided=True)
-        assert stored == await ledger.load(message.envelope.message_id)
-        assert first == await ledger.load(first.envelope.message_id)
+        stored = await ledger.commit(promises.accepted, message, a_content(), decided=True)
+        assert stored == await ledger.read(reading.load, message.envelope.message_id)
+        assert first == await ledger.read(reading.load, first.envelope.message_id)
 
 
 async def test_a_full_database_fails_only_those_that_need_room(tmp_path: Path) -> None:
@@ -66,9 +68,9 @@ async def test_a_full_database_fails_only_those_that_need_room(tmp_path: Path) -
         await limit_pages(ledger, 1)
         with held_up(ledger):
             tasks = await promised(
-                ledger.record_attempt(an_attempt(stored[0].envelope.message_id), all_done),
+                ledger.commit(promises.attempt, an_attempt(stored[0].envelope.message_id), all_done),
                 accept(ledger, recipients_count=2000),
-                ledger.record_attempt(an_attempt(stored[1].envelope.message_id), all_done),
+                ledger.commit(promises.attempt, an_attempt(stored[1].envelope.message_id), all_done),
             )
 
         first, second, third = await asyncio.gather(*tasks, return_exceptions=True)
@@ -90,7 +92,7 @@ async def test_no_room_for_content_is_452_and_recovers_with_a_new_segment(tmp_pa
             with pytest.raises(LedgerUnavailable, match="No space left") as caught:
                 await accept(ledger)
             # what needs no room goes on
-            await ledger.record_verdict(first.envelope.message_id, choose)
+            await ledger.commit(promises.verdict, first.envelope.message_id, choose)
         assert INSUFFICIENT_RESOURCES == caught.value.reply
 
         second = await accept(ledger, b"second\r\n")
@@ -113,11 +115,11 @@ async def test_no_room_for_a_large_content_is_452_and_leaves_the_file_to_the_cal
         with monkeypatch.context() as patched:
             patched.setattr(content, "sync_directory", full)
             with pytest.raises(LedgerUnavailable, match="452"):
-                await ledger.record_accepted(a_new_message(), large, decided=True)
+                await ledger.commit(promises.accepted, a_new_message(), large, decided=True)
 
         assert large.path is not None
         assert large.path.exists()
-        await ledger.record_accepted(a_new_message(), large, decided=True)
+        await ledger.commit(promises.accepted, a_new_message(), large, decided=True)
 
 
 async def test_a_locked_database_is_451_and_recovers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,13 +136,13 @@ async def test_a_locked_database_is_451_and_recovers(tmp_path: Path, monkeypatch
         other.execute("ROLLBACK")
         other.close()
         stored = await accept(ledger)
-        assert stored == await ledger.load(stored.envelope.message_id)
+        assert stored == await ledger.read(reading.load, stored.envelope.message_id)
 
 
 async def test_a_read_only_database_is_451_and_recovers(tmp_path: Path) -> None:
     """By `query_only`, because tests may run as root, whom file modes do not stop."""
     async with a_ledger(tmp_path) as ledger:
-        await ledger._writer.submit(lambda work: work.connection.exec_driver_sql("PRAGMA query_only = ON") and None)
+        await ledger.commit(Promise(lambda work: work.connection.exec_driver_sql("PRAGMA query_only = ON") and None))
 
         with pytest.raises(LedgerUnavailable, match="readonly") as caught:
             await accept(ledger)
@@ -148,7 +150,7 @@ async def test_a_read_only_database_is_451_and_recovers(tmp_path: Path) -> None:
 
         # the writer has opened a new connection, on which the pragma is not set
         stored = await accept(ledger)
-        assert stored == await ledger.load(stored.envelope.message_id)
+        assert stored == await ledger.read(reading.load, stored.envelope.message_id)
 
 
 @pytest.mark.parametrize("code", [sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY], ids=["fsync", "full", "busy"])
@@ -164,17 +166,20 @@ async def test_a_commit_that_fails_is_rolled_back_and_the_writer_goes_on(
             error.sqlite_errorcode = code
             raise error
 
-        for promise in (ledger.record_verdict(first.envelope.message_id, choose), ledger.record_peer(an_identity(), NOW)):
+        for promised in (
+            partial(ledger.commit, promises.verdict, first.envelope.message_id, choose),
+            partial(ledger.commit, promises.peer_heard, an_identity(), NOW),
+        ):
             with monkeypatch.context() as patched:
                 patched.setattr(ledger._committer.connection.get().dialect, "do_commit", fail)
                 with pytest.raises(LedgerUnavailable, match="no commit"):
-                    await promise
+                    await promised()
 
         assert before == ledger.position
-        assert first == await ledger.load(first.envelope.message_id)
-        assert ledger.seen(THERE, THEIR_DATABASE) is None
-        assert NO_SERVER == ledger.server_of(THEIR_DATABASE)
-        await ledger.record_verdict(first.envelope.message_id, choose)
+        assert first == await ledger.read(reading.load, first.envelope.message_id)
+        assert ledger.peers.seen(THERE, THEIR_DATABASE) is None
+        assert NO_SERVER == ledger.peers.server_of(THEIR_DATABASE)
+        await ledger.commit(promises.verdict, first.envelope.message_id, choose)
         assert before + 1 == ledger.position
 
 
@@ -185,26 +190,26 @@ async def test_a_real_limit_on_files_is_452_and_what_was_accepted_stays(tmp_path
 import asyncio, resource, signal
 from pathlib import Path
 from shadowrelay.model.replies import LedgerUnavailable
-from shadowrelay.store import SqliteLedger
+from shadowrelay.store import Ledger, promises
 from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.ledger import HERE, NOW, a_content, a_new_message
 
 async def main():
-    ledger = await SqliteLedger.open(Path({str(tmp_path)!r}), server=HERE, now=lambda: NOW)
+    ledger = await Ledger.open(Path({str(tmp_path)!r}), server=HERE, now=lambda: NOW)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
     replies = []
     for number in range(40):
         message = a_new_message()
         try:
-            await ledger.record_accepted(message, a_content(b"x" * 30_000), decided=True)
+            await ledger.commit(promises.accepted, message, a_content(b"x" * 30_000), decided=True)
             print(message.envelope.message_id)
             replies.append(250)
         except LedgerUnavailable as error:
             replies.append(error.reply.code)
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     message = a_new_message()
-    await ledger.record_accepted(message, a_content(), decided=True)
+    await ledger.commit(promises.accepted, message, a_content(), decided=True)
     print(message.envelope.message_id)
     print(*replies)
     await ledger.close()
@@ -217,7 +222,7 @@ asyncio.run(main())
     refused = set(replies.split()) - {"250"}
 
     async with a_ledger(tmp_path) as ledger:
-        found = await ledger.load_many(ids)
+        found = await ledger.read(reading.load_many, ids)
         for message in found:
             assert message.place is not None
             await ledger.read_content(message.place)
@@ -229,7 +234,7 @@ asyncio.run(main())
 
 async def test_promises_that_wait_for_their_commit_are_counted(tmp_path: Path) -> None:
     async with a_ledger(tmp_path) as ledger:
-        promised = [ledger.record_accepted(a_new_message(), a_content(), decided=True) for _ in range(200)]
+        promised = [ledger.commit(promises.accepted, a_new_message(), a_content(), decided=True) for _ in range(200)]
         waiting_count = ledger.waiting_count
         await asyncio.gather(*promised)
 

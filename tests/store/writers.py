@@ -5,19 +5,20 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from shadowrelay.store import SqliteLedger
+from shadowrelay.store import Ledger
+from shadowrelay.store.commit import Promise
 from tests.kit.clock import PATIENCE_SECONDS
 
 
 @contextmanager
-def held_up(ledger: SqliteLedger) -> Iterator[None]:
+def held_up(ledger: Ledger) -> Iterator[None]:
     """The writer is busy with a promise until the block ends, so that what is promised in it waits together."""
     may_go_on = threading.Event()
 
     def wait(work: object) -> None:
         may_go_on.wait(PATIENCE_SECONDS)
 
-    future = ledger._writer.submit(wait, is_heavy=True)
+    future = ledger.commit(Promise(wait, is_heavy=True))
     try:
         yield
     finally:

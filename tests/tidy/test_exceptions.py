@@ -9,8 +9,8 @@ import pytest
 from tests.tidy.house import SOURCES, relative, tree_of
 
 ONCE_ONLY = {
-    "shadowrelay/store/opening.py:promise.error",  # a promise made, kept and dropped in the same function
-    "shadowrelay/store/commit.py:promise.error",  # each promise has an error of its own, and one waiter
+    "shadowrelay/store/opening.py:call.error",  # a call made, kept and dropped in the same function
+    "shadowrelay/store/commit.py:call.error",  # each call has an error of its own, and one waiter
 }
 
 

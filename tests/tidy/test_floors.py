@@ -1,15 +1,17 @@
-"""The house has floors: model, protocol, the rules, ports, then the siblings, then node, lab and cli. Imports go down only."""
+"""The house has floors: model, protocol, the rules, store and ports, then the siblings, then node, lab and cli. Imports go down only."""
 
+import ast
+import re
 import sys
 import tomllib
 from pathlib import Path
 
-from tests.tidy.house import PACKAGE, ROOT, SOURCES, imports_of, relative
+from tests.tidy.house import PACKAGE, ROOT, SOURCES, imports_of, relative, tree_of
 
 FLOORS = {
     "model": 0, "signals": 0, "bounded": 0, "trust": 1, "credentials": 1, "protocol": 1,
     "ownership": 2, "rules": 2, "ports": 3, "memory": 3, "machine": 4,
-    "store": 4, "smtp": 4, "tracking": 4, "pipeline": 4, "admin": 4, "settings": 4,
+    "store": 3, "smtp": 4, "tracking": 4, "pipeline": 4, "admin": 4, "settings": 4,
     "cluster": 5, "console": 6,
     "node": 7, "checkup": 7, "lab": 8, "cli": 9, "__main__": 10,
 }  # fmt: skip
@@ -92,6 +94,34 @@ def test_what_decides_does_not_touch_the_world() -> None:
     }
 
     assert {} == touched
+
+
+STORE_DOORS = {"ledger", "promises", "reading", "queues", "resubmit_requests", "lone_messages", "shedding", "steps", "errors"}
+SQL = re.compile(r"\b(SELECT\b.+\bFROM|INSERT\s+INTO|DELETE\s+FROM|UPDATE\b.+\bSET|PRAGMA\s+\w)\b", re.DOTALL)
+
+
+def beyond_the_doors(path: Path) -> set[str]:
+    """What a module has of the store besides promises and questions, and its own SQL."""
+    inner = {name for name in imports_of(path) if name.startswith(f"{PACKAGE}.store.")}
+    sql = {
+        node.value
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and SQL.search(node.value) is not None
+    }
+    return {name for name in inner if name.split(".")[2] not in STORE_DOORS | {"Ledger"}} | sql
+
+
+def test_sql_stays_in_the_store_and_others_use_its_promises_and_questions() -> None:
+    outside = [path for path in SOURCES if own_package(path) not in ("store", REPORT)]
+
+    assert {} == {relative(path): found for path in outside if (found := beyond_the_doors(path))}
+
+
+def test_the_check_sees_sql_elsewhere(tmp_path: Path) -> None:
+    module = tmp_path / "loop.py"
+    module.write_text("from shadowrelay.store import rows, promises\nTEXT = 'SELECT 1\\nFROM message'\n", encoding="utf-8")
+
+    assert {"shadowrelay.store.rows", "SELECT 1\nFROM message"} == beyond_the_doors(module)
 
 
 def test_a_library_is_used_only_where_it_belongs() -> None:

@@ -12,7 +12,7 @@ import trustme
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.settings import Settings, Transport
-from shadowrelay.settings.configuration import LoadedSettings, ValueSource, effective, example, load, warnings
+from shadowrelay.settings.configuration import LoadedSettings, ValueSource, address_and_rights, effective, example, load, warnings
 
 SERVER = '[server]\nname = "mx1.east.example"\nsite = "east"\n'
 CONNECTOR = (
@@ -618,3 +618,38 @@ def test_recipients_may_name_one_source_or_several_and_files_are_relative_to_the
         one.recipient_sources[0].case_sensitive,
         one.recipient_sources[0].unavailable,
     )
+
+
+@pytest.mark.parametrize(
+    ("mistake", "names"),
+    [
+        ("", ["b.example", "c.example"]),
+        ('[transport]\nshadow_timout = "5s"\n', ["b.example", "c.example"]),
+        ('[transport]\nshadow_timeout = "5s\n', ["b.example", "c.example"]),
+        ('[[peers]]\nname = "d.example"\nsite = "east"\naddress = "d"\n', ["b.example", "c.example", "d.example"]),
+        ('[[peers]]\nname = "d.example\n', ["b.example", "c.example"]),
+        ("[[peers]]\nnam = 3\n", ["b.example", "c.example"]),
+    ],
+)
+def test_a_command_finds_its_node_in_spite_of_mistakes_elsewhere(tmp_path: Path, mistake: str, names: list[str]) -> None:
+    peers = "".join(f'[[peers]]\nname = "{name}"\nsite = "east"\naddress = "{name}:25"\n' for name in ("b.example", "c.example"))
+    path = tmp_path / "node.toml"
+    path.write_text(f'[server]\nname = "a.example"\nsite = "east"\n[admin]\nlisten = "127.0.0.1:7777"\n{CONNECTOR}{peers}{mistake}')
+
+    settings, said = address_and_rights(path)
+
+    assert ("a.example", "127.0.0.1:7777", tmp_path / "token") == (
+        settings.server.name,
+        str(settings.admin.listen),
+        settings.admin.token_file,
+    )
+    assert (names, bool(mistake)) == ([peer.name for peer in settings.peers], bool(said))
+
+
+@pytest.mark.parametrize("mistake", ['[admin]\nlisten = "127.0.0.1"\n', '[admin]\nlisten = "127.0.0.1:7777\n', "[admin]\nlistn = 1\n"])
+def test_where_the_mistake_is_in_its_address_no_node_is_asked(tmp_path: Path, mistake: str) -> None:
+    path = tmp_path / "node.toml"
+    path.write_text(f'[server]\nname = "a.example"\nsite = "east"\n{CONNECTOR}{mistake}')
+
+    with pytest.raises(ConfigurationError):
+        address_and_rights(path)

@@ -28,6 +28,20 @@ def test_a_node_that_becomes_inactive_may_be_stopped(monkeypatch: pytest.MonkeyP
     ] == result.stdout.splitlines()
 
 
+def test_a_node_that_has_just_been_started_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    starting, refusing = (
+        NodeError("cannot be reached (connection refused)"),
+        NodeError("this node does not drain", 409),
+    )
+    result = run(monkeypatch, PlayedDrain(starting, starting, ACTIVE), "undrain")
+    gone = run(monkeypatch, PlayedDrain(starting), "undrain", "--wait", "0")
+    refused = run(monkeypatch, PlayedDrain(refusing, ACTIVE), "undrain")
+
+    assert (0, ["the node takes and delivers mail again"]) == (result.exit_code, result.stdout.splitlines())
+    assert ["cannot be reached (connection refused): waiting for 30 s"] == result.stderr.splitlines()
+    assert (4, 1) == (gone.exit_code, refused.exit_code)
+
+
 def test_json_is_the_last_status_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     result = run(monkeypatch, PlayedDrain(SESSIONS, INACTIVE), "drain", "--json")
 

@@ -258,7 +258,12 @@ def test_a_damaged_authority_is_not_replaced(tmp_path: Path) -> None:
 
 
 def test_it_asks_at_a_terminal_and_says_what_to_name_elsewhere(tmp_path: Path) -> None:
-    answers = ("a.example", "east", "192.0.2.11", "b.example", "west", "", "", "corp.example", "10.0.0.0/8", "store.example")
+    wrong = {"a b": "a", "a.example": "is the name of a node above", "192.0.2.11:x": "has the port 'x'", "corp/example": "corp/example ",
+        "10.0.0.1/8": "not a network", "192.0.2.11": "would go round in a circle"}  # fmt: skip
+    answers = (
+        *("", "a b", "a.example", "east", "192.0.2.11:x", "192.0.2.11", "", "a.example", "b.example", "west", "192.0.2.11", "", ""),
+        *("corp/example", "corp.example", "10.0.0.1/8", "10.0.0.0/8", "", "192.0.2.11", "store.example"),
+    )
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "shadowrelay", "init", str(tmp_path / "cluster")]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -267,11 +272,14 @@ def test_it_asks_at_a_terminal_and_says_what_to_name_elsewhere(tmp_path: Path) -
     output, _ = asked.communicate(timeout=60)
     os.close(ours)
     os.close(theirs)
+    said = output.decode()
+    assert 0 == asked.returncode, said
     found = configuration.load(tmp_path / "cluster" / "a.example" / "node.toml").settings
     command[-1] += "-elsewhere"
     elsewhere = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment, check=False)
 
-    assert 0 == asked.returncode, output
+    assert 10 == said.count("Error: "), said
+    assert [] == [(given, remedy) for given, remedy in wrong.items() if remedy not in said], said
     assert ("b.example:2555", "192.0.2.11:2555") == (
         str(found.peers[0].address),
         str(configuration.load(tmp_path / "cluster" / "b.example" / "node.toml").settings.peers[0].address),

@@ -40,6 +40,8 @@ class TwoNodes:
         self.reasons: list[str] = []
         self.new_mail = {EAST: a_mail("copied"), WEST: a_mail("copied")}
         self.untold: dict[str, Row] = {}
+        self.versions = {EAST: "1.0", WEST: "1.0"}
+        self.configuration: Row = {}
         self.known: dict[str, Row] = {}  # further, of what a node says of itself
 
     def __call__(self, url: str, token: str, *, authority: Path | None = None, name: str = "") -> "TwoNodes.OneOfTwo":
@@ -54,8 +56,9 @@ class TwoNodes:
                 raise api_client.NodeError("cannot be reached")
             settings = {"transport.shadow_resubmit_time_span": "3h", **self.nodes.transport}
             said = {"settings": settings, "new_mail": self.nodes.new_mail[self.name], "untold": self.nodes.untold.get(self.name)}
-            known = self.nodes.known.get(self.name, {})
-            return {"name": self.name, "site": self.name.partition(".")[2], "state": "running"} | said | known
+            named = {"name": self.name, "site": self.name.partition(".")[2], "state": "running"}
+            named |= {"version": self.nodes.versions[self.name], "configuration": self.nodes.configuration}
+            return named | said | self.nodes.known.get(self.name, {})
 
         def ready(self) -> Row:
             return {"is_ready": True, "is_degraded": False, "reasons": self.nodes.reasons}
@@ -85,6 +88,27 @@ def test_a_healthy_cluster_is_redundant_and_says_who_holds_what_for_whom(nodes: 
         (one["node"], one["primary"], one["count"], one["takes_over_in_seconds"]) for one in document["holds"]
     ]
     assert [] == document["missing"]
+
+
+def test_the_versions_are_shown_and_where_they_differ_for_each_node(nodes: TwoNodes) -> None:
+    same = run().stdout
+    nodes.versions[WEST] = "1.1"
+    different = run().stdout
+
+    assert ("Version: 1.0" in same.splitlines(), "Version" in same.splitlines()[2]) == (True, False)
+    assert ["1.0", "1.1"] == [line.split()[3] for line in different.splitlines()[3:5]]
+
+
+def test_check_fails_where_a_node_is_missing_or_says_what_is_wrong(nodes: TwoNodes) -> None:
+    healthy = run("--check").exit_code
+    nodes.configuration = {"refusal": "node.toml: no", "refused_at": "2026-01-01T00:00:00Z", "needs_restart": ["peers"]}
+    wrong = run("--check")
+    nodes.configuration = {}
+    nodes.silent = [WEST]
+    missing = [run(*words).exit_code for words in ((), ("--check",))]
+
+    assert (0, 1, [0, 1]) == (healthy, wrong.exit_code, missing)
+    assert "refused at 2026-01-01T00:00:00Z: node.toml: no; changes wait for a restart: peers" in wrong.stdout
 
 
 def test_copies_that_count_on_one_machine_are_said_to_be_lost_with_it(nodes: TwoNodes) -> None:
