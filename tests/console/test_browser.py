@@ -12,7 +12,7 @@ from tests.kit.consoles import watched_browser
 
 needs_chromium = pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium: apt-get install chromium")
 PAGES = ["/", "/queues", "/messages", f"/messages/{ENVELOPE.message_id}", "/peers", "/audit", "/safety-net", "/act?act=drain&node=mx1",
-         "/act?act=queues-suspend&node=*&on=MessageCount -gt 0", "/if-lost?servers=mx1", "/report", "/messages/x"]  # fmt: skip
+         "/act?act=queues-suspend&node=*&on=MessageCount -gt 0", "/if-lost?servers=mx1", "/report", "/messages/x", "/nothing"]  # fmt: skip
 
 
 @pytest.fixture
