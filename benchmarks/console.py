@@ -120,35 +120,37 @@ async def pages(options: argparse.Namespace) -> dict[str, tuple[float, float]]:
         half = options.count // 2
         for queue, peer in ((one, other), (other, one)):
             fill(queue, peer, half, half, (str(hops[0]), str(hops[1])))
-        async with nodes_with(directory, hops, PLACES) as nodes, logged_in(nodes[0]) as client:
+        async with nodes_with(directory, hops, PLACES) as nodes:
             await accepted_first(nodes[0])
-            with slow.stopped():
-                for node in nodes:
-                    await idle_share(node, 60)
-                idle = await share(nodes, 10)
-                return {path: await timed(client, nodes, path, idle) for path in PAGES}
+            async with logged_in(nodes[0]) as client:
+                with slow.stopped():
+                    for node in nodes:
+                        await idle_share(node, 60)
+                    idle = await share(nodes, 10)
+                    return {path: await timed(client, nodes, path, idle) for path in PAGES}
 
 
 async def watched(options: argparse.Namespace) -> dict[str, object]:
     """Without one."""
     with next_hop(0.0) as healthy, workplace(options.directory) as directory:
         hops = (healthy.address, healthy.address, healthy.address)
-        async with nodes_with(directory, hops, PLACES) as nodes, logged_in(nodes[0]) as client:
+        async with nodes_with(directory, hops, PLACES) as nodes:
             node = nodes[0]
             await accepted_first(node)
             await acceptance(node.address, 2)
-            await client.get("/")
-            before, shares, rounds = resident(node), [], []
-            for number in range(options.rounds):
-                share_of: dict[bool, float] = {}
-                both: dict[bool, tuple[float, float]] = {}
-                for is_watched in (True, False) if number % 2 else (False, True):
-                    async with viewers(client, options.viewers if is_watched else 0):
-                        await asyncio.sleep(1)
-                        share_of[is_watched] = await share([node], options.seconds)
-                        both[is_watched] = await accepted(node, options.seconds)
-                shares.append(share_of[True] - share_of[False])
-                rounds.append(both)
+            async with logged_in(node) as client:
+                await client.get("/")
+                before, shares, rounds = resident(node), [], []
+                for number in range(options.rounds):
+                    share_of: dict[bool, float] = {}
+                    both: dict[bool, tuple[float, float]] = {}
+                    for is_watched in (True, False) if number % 2 else (False, True):
+                        async with viewers(client, options.viewers if is_watched else 0):
+                            await asyncio.sleep(1)
+                            share_of[is_watched] = await share([node], options.seconds)
+                            both[is_watched] = await accepted(node, options.seconds)
+                    shares.append(share_of[True] - share_of[False])
+                    rounds.append(both)
             after = resident(node)
     ratios = [statistics.median(each[True][at] / each[False][at] for each in rounds) for at in (0, 1)]
     return {
@@ -163,6 +165,7 @@ async def watched(options: argparse.Namespace) -> dict[str, object]:
 async def measure(options: argparse.Namespace) -> dict[str, Any]:
     """All figures."""
     seen = await watched(options)
+    print(json.dumps(seen), flush=True)
     found = await pages(options)
     return seen | {
         "messages": options.count,
