@@ -14,10 +14,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
-from shadowrelay.model.ids import DatabaseId, MessageId, ServerName
+from shadowrelay.model.ids import DatabaseId, ServerName
 from shadowrelay.model.message import Content, Envelope, Ordinals
 from shadowrelay.model.ownership import StatusAnswer, StatusQuestion
-from shadowrelay.model.peers import CopyOffer, DiscardReply, Incarnation, PeerIdentity
+from shadowrelay.model.peers import Alive, CopyOffer, DiscardReply, Incarnation, PeerIdentity
 from shadowrelay.model.queue import (
     NextHopServer,
 )
@@ -116,8 +116,13 @@ class PeerLink(Protocol):
         """Open or check the kept session, as a proof of life."""
         ...
 
-    async def answers(self, incarnation: Incarnation) -> bool:
-        """Whether this very incarnation answers now, in the kept session; False if that session is not open. Never raises."""
+    async def alive(self, incarnation: Incarnation, *, is_dialed: bool) -> Alive:
+        """Whether this very incarnation answers now, in the kept session or at the peer's address. `is_dialed`: another process has just
+        answered there, so it is not tried. Never raises."""
+        ...
+
+    def end_others(self, incarnation: Incarnation) -> None:
+        """End the sessions with all other processes of this peer: another one has its name."""
         ...
 
     async def announce(self) -> None:
@@ -201,6 +206,7 @@ class TrackingLog(Protocol):
     def write(self, event: TrackingEvent) -> None: ...
     async def sync(self) -> None: ...
 
-    async def about(self, message_id: MessageId, since: datetime | None) -> Sequence[TrackingEvent]:
-        """The rows that name this message, oldest first; `since`: when it came, `None` if that is not known. Raises: OSError."""
+    async def about(self, text: str, since: datetime | None) -> Sequence[TrackingEvent]:
+        """The rows that have this text, oldest first: the id of a message. `since`: when it came, `None` if that is not known.
+        Raises: OSError."""
         ...

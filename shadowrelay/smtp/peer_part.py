@@ -13,10 +13,10 @@ The rules here:
 import ssl
 from collections.abc import Sequence
 
-from shadowrelay.model.ids import MessageId
+from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import Content, Envelope, Recipient
 from shadowrelay.model.ownership import CopyNumber
-from shadowrelay.model.peers import CopyOffer, PeerIdentity
+from shadowrelay.model.peers import CopyOffer, Incarnation, PeerIdentity
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, Reply, WireError
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.protocol.fields import TRACK_NOT_OFFERED, MailValues
@@ -109,7 +109,10 @@ class PeerPart:
         """Whether this client may use the extension."""
         if not self._reception.connector.accept_xshadow:
             return False
-        return bool(self._proved_names) or self._reception.rights.is_externally_secured(self._state.own_address)
+        state = self._state  # whoever speaks for others is no peer: see `SessionState.own_address`
+        return bool(self._proved_names) or (
+            not state.is_spoken_for and self._reception.rights.is_externally_secured(state.connection_address)
+        )
 
     def may_prove(self) -> bool:
         """Whether this client is a peer, or may still prove by TLS that it is one."""
@@ -161,7 +164,7 @@ class PeerPart:
             raise WireError(OTHER_BOUNDARY)
         if (refusal := reception.peer_requests.refusal(identity)) is not None:
             raise WireError(refusal)
-        if reason := await reception.peer_requests.second_server(identity, self._state.address):
+        if reason := await reception.peer_requests.second_server(identity, self._state.address, self._state.began_at):
             raise WireError(Reply(550, "5.7.1", f"Refused: {reason}"))
         answer = await reception.peer_requests.greeted(identity)
         self.identity = identity
@@ -169,6 +172,11 @@ class PeerPart:
         self._state.peer = identity.server
         reception.peer_requests.heard(identity.server, identity.database)
         return Reply(250, "2.0.0", format_hello(answer))
+
+    def is_with_other(self, server: ServerName, incarnation: Incarnation) -> bool:
+        """Whether another process of this peer has identified itself in this session."""
+        identity = self.identity
+        return identity is not None and identity.server == server and identity.whole_incarnation != incarnation
 
     # proof of life
 

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import structlog
 
 from shadowrelay.bounded import Attempt, BoundedCalls, Found, Threads, in_thread
-from shadowrelay.model.ids import MessageId, ServerName
+from shadowrelay.model.ids import ServerName
 from shadowrelay.model.tracking import TrackingEvent
 from shadowrelay.model.values import replace
 from shadowrelay.protocol.tracking import format_header, format_line
@@ -282,16 +282,12 @@ class FileTrackingLog:
         self.server = server
         self.dropped_count = 0  # rows dropped because the buffer was full while nothing could be written
         self.is_failing = False
-        self._max_file_size = max_file_size
-        # the current file may still grow to its limit after the others were counted
-        self._closed_size_max = max(max_directory_size - max_file_size, 0)
-        self._max_age = max_age
+        self.limit(max_file_size, max_directory_size, max_age, has_subjects=has_subjects)
         self._now = now
         self._version = version
         self._on_closed = on_closed
         self._close_after = close_after
         self._custody = custody
-        self._has_subjects = has_subjects
         self._close_timer: asyncio.TimerHandle | None = None
         self._file: OpenFile | None = None
         self._size = 0
@@ -323,6 +319,14 @@ class FileTrackingLog:
             self._is_owed = bool(self._calls.hung_seconds)  # the first write waits for the end of this call, as for that of a write
         if problem:  # every write tries again
             _log.error("tracking.write_failed", directory=str(directory), error=problem, pending=0)
+
+    def limit(self, max_file_size: int, max_directory_size: int, max_age: timedelta, *, has_subjects: bool) -> None:
+        """As configured, from the next row and the next look at the directory on."""
+        self._max_file_size = max_file_size
+        # the current file may still grow to its limit after the others were counted
+        self._closed_size_max = max(max_directory_size - max_file_size, 0)
+        self._max_age = max_age
+        self._has_subjects = has_subjects
 
     def _opening_problem(self) -> str:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -375,7 +379,7 @@ class FileTrackingLog:
         if not sync.done():
             self._note_hanging()
 
-    async def about(self, message_id: MessageId, since: datetime | None) -> Sequence[TrackingEvent]:
+    async def about(self, text: str, since: datetime | None) -> Sequence[TrackingEvent]:
         """See `ports.TrackingLog`."""
         self._flush()
         earliest = None if since is None else since - CLOCKS_APART
@@ -384,7 +388,7 @@ class FileTrackingLog:
         def found(_: Attempt) -> Sequence[TrackingEvent]:
             keys = tracking_files(self.directory)
             return search.rows_about(
-                message_id, [self.directory / key.name for key in keys if earliest is None or _ends_at(key, now) >= earliest]
+                text, [self.directory / key.name for key in keys if earliest is None or _ends_at(key, now) >= earliest]
             )
 
         return await self._searches.run(found, SEARCH_SECONDS)
