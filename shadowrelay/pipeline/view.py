@@ -353,7 +353,9 @@ class View:
                     conflict=context.peers.conflicts.get(server, ""),
                     is_draining=state.is_draining,
                     differs="; ".join([f"{name} is {here} here, {there} there" for name, (here, there) in state.differs.items()]),
-                    last_error=state.last_error or (context.peers.reason_against_copies(server) if takes is Takes.NO else ""),
+                    last_error=state.last_error
+                    or state.copies_refused
+                    or (context.peers.reason_against_copies(server) if takes is Takes.NO else ""),
                     takes_over_in=_time_left(takeovers.get(server)),
                     takes_copies=takes,
                     shared_fate=context.peers.fates.in_words(server),
