@@ -144,8 +144,8 @@ MUTANTS = (
     Mutant(
         "451 after unwinding",
         "pipeline/accept.py",
-        "await self._context.ledger.commit(promises.verdict, message_id, unwinding)\n                return",
-        "asyncio.ensure_future(self._context.ledger.commit(promises.verdict, message_id, unwinding))\n                return",
+        "await until_taken(partial(self._context.ledger.commit, promises.verdict, message_id, unwinding), failed)",
+        "asyncio.ensure_future(self._context.ledger.commit(promises.verdict, message_id, unwinding))",
         ("tests/pipeline/test_accept.py::test_the_451_does_not_leave_before_the_unwinding_is_committed",),
     ),
     Mutant(
