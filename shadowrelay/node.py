@@ -35,7 +35,7 @@ from shadowrelay.memory import ContentBudget, FreedMemory
 from shadowrelay.model.client_minute import ClientView, Counted
 from shadowrelay.model.commit_failure import CommitFailure
 from shadowrelay.model.ids import ServerName
-from shadowrelay.model.peers import PeerIdentity
+from shadowrelay.model.peers import Incarnation, PeerIdentity
 from shadowrelay.model.queue import InForce
 from shadowrelay.model.readiness import NewMail
 from shadowrelay.model.replies import ConfigurationError, LedgerUnavailable, Reply
@@ -279,6 +279,7 @@ class Node:
             concurrency_per_destination=settings.send.concurrency_per_destination,
             connection_inactivity_timeout=settings.send.connection_inactivity_timeout,
             sends_8bit=settings.send.eight_bit_without_8bitmime,
+            sends_chunks=settings.send.chunking_enabled,
             is_own=self._own_addresses.__contains__,
             unused_session_timeout=settings.send.unused_session_timeout,
             to_peer=self._delivery_session_to,
@@ -303,7 +304,7 @@ class Node:
         events = LinkEvents(
             own_identity=lambda: peer_requests.own_identity(peer.name),
             conflict=lambda identity: context.peers.conflict(context.me, identity) or services.rolled_back.check(identity),
-            second=lambda identity: peer_requests.second_server(identity, str(peer.address)),
+            second=lambda identity, began_at: peer_requests.second_server(identity, str(peer.address), began_at, is_dialed=True),
             on_identity=identified,
             on_address=self._note_address_of_peer,
             on_heard=context.peers.heard,
@@ -360,6 +361,7 @@ class Node:
             await self._open_receiver(connector)
         self._services.membership.on_moved, self._services.membership.on_left = self._peer_moved, self._peer_left
         self._services.drain.doors = Doors(self._refuse_mail, self._take_mail, self._waited_for_count)
+        self._context.peers.on_other_process.append(self._end_others)
         self._services.commits.on_silent.append(self._fall_silent)
         self._services.commits.on_restored.append(self._speak_again)
 
@@ -425,6 +427,12 @@ class Node:
             receiver.fall_silent(reply)
         for link in self._links.values():
             link.fall_silent()
+
+    def _end_others(self, server: ServerName, incarnation: Incarnation) -> None:
+        """If the former process of the peer lives after all, it has to say who it is."""
+        for receiver in self._receivers:
+            receiver.end_others(server, incarnation)
+        self._links[server].end_others(incarnation)
 
     def _speak_again(self) -> None:
         if not self._context.is_stopping:

@@ -17,7 +17,7 @@ from typing import Protocol
 from shadowrelay.model.ids import DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import Content, Envelope, Ordinals
 from shadowrelay.model.ownership import StatusAnswer, StatusQuestion
-from shadowrelay.model.peers import CopyOffer, DiscardReply, Incarnation, PeerIdentity
+from shadowrelay.model.peers import Alive, CopyOffer, DiscardReply, Incarnation, PeerIdentity
 from shadowrelay.model.queue import (
     NextHopServer,
 )
@@ -116,8 +116,13 @@ class PeerLink(Protocol):
         """Open or check the kept session, as a proof of life."""
         ...
 
-    async def answers(self, incarnation: Incarnation) -> bool:
-        """Whether this very incarnation answers now, in the kept session; False if that session is not open. Never raises."""
+    async def alive(self, incarnation: Incarnation, *, is_dialed: bool) -> Alive:
+        """Whether this very incarnation answers now, in the kept session or at the peer's address. `is_dialed`: another process has just
+        answered there, so it is not tried. Never raises."""
+        ...
+
+    def end_others(self, incarnation: Incarnation) -> None:
+        """End the sessions with all other processes of this peer: another one has its name."""
         ...
 
     async def announce(self) -> None:

@@ -29,8 +29,9 @@ from shadowrelay.pipeline.context import SystemClock
 from shadowrelay.ports import DeliveryJob
 from shadowrelay.rules.back_pressure import NO_PRESSURE
 from shadowrelay.smtp.client import ConnectOptions
-from shadowrelay.smtp.deliverer import Limits, SmtpDeliverer
+from shadowrelay.smtp.deliverer import SmtpDeliverer
 from shadowrelay.smtp.listener import ReceiverServer
+from shadowrelay.smtp.outgoing_message import Limits
 from shadowrelay.smtp.reception import Reception
 from shadowrelay.smtp.resolver import DnsResolver
 
@@ -286,7 +287,7 @@ class _NoPeers:
     def refusal(self, identity: PeerIdentity) -> Reply | None:
         return None
 
-    async def second_server(self, identity: PeerIdentity, address: str) -> str:
+    async def second_server(self, identity: PeerIdentity, address: str, began_at: float, *, is_dialed: bool = False) -> str:
         return ""
 
     async def greeted(self, identity: PeerIdentity) -> PeerIdentity:

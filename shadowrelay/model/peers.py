@@ -1,6 +1,7 @@
 """What nodes exchange in their sessions: identities, copies and discard replies. docs/protocol.md 5, 6, 9."""
 
 from datetime import timedelta
+from enum import StrEnum
 
 from shadowrelay.model.ids import NO_DATABASE, BoundaryName, DatabaseId, ServerName
 from shadowrelay.model.message import Content, Envelope, Ordinals
@@ -24,6 +25,14 @@ class Incarnation:
     database: DatabaseId
     number: int
     began: int
+
+
+class Alive(StrEnum):
+    """What is known of a process, when another one has its server's name."""
+
+    ANSWERS = "answers"
+    ENDED = "ended"  # its session has ended, and at its address another one answers, or nobody listens
+    SILENT = "may still run"  # there is no answer, and nothing says that it has ended
 
 
 NO_INCARNATION = Incarnation(NO_DATABASE, 0, 0)

@@ -14,7 +14,7 @@ import structlog
 from shadowrelay.model.ids import NO_DATABASE, DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Ordinals
 from shadowrelay.model.ownership import Claim, CopyNumber, Role, StatusAnswer, StatusQuestion, StatusState, Transition
-from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
+from shadowrelay.model.peers import Alive, CopyOffer, DiscardReply, PeerIdentity
 from shadowrelay.model.queue import NewMessage, Origin
 from shadowrelay.model.replies import LedgerUnavailable, Reply
 from shadowrelay.model.values import replace
@@ -22,6 +22,7 @@ from shadowrelay.ownership import claims
 from shadowrelay.ownership.rules import Outcome, PeerDatabase
 from shadowrelay.pipeline.common_settings import common_settings
 from shadowrelay.pipeline.context import Context
+from shadowrelay.pipeline.peerbook import PeerState
 from shadowrelay.pipeline.rolled_back import OLDER_COPY, STARTS_AGAIN, RolledBackService
 from shadowrelay.pipeline.track import NUMBER_USED_UP, TrackService
 from shadowrelay.protocol import tracking
@@ -84,17 +85,42 @@ class PeerRequestService:
         reason = self._context.peers.conflict(self._context.me, identity)
         return Reply(550, "5.7.1", f"Refused: {reason}") if reason else self._rolled_back.refusal(identity)
 
-    async def second_server(self, identity: PeerIdentity, address: str) -> str:
-        """See `smtp.reception.PeerRequests`. The known process wins while it answers in our session with it: its messages, copies and
-        leases are those that this node knows. A process that ended has ended its sessions, so one that replaces it waits for nothing."""
-        peers, server = self._context.peers, identity.server
-        known = peers.whole_incarnation(server)
-        link = self._context.links.get(server)
-        if link is None or known is None or not known.number or known == identity.whole_incarnation:
+    async def second_server(self, identity: PeerIdentity, address: str, began_at: float, *, is_dialed: bool = False) -> str:
+        """See `smtp.reception.PeerRequests`. The known process keeps the name until it has ended, or was silent for the span: its messages,
+        copies and leases are those that this node knows. That it answers late, or not at all, is no end. docs/design.md 6.6."""
+        context, server, process = self._context, identity.server, identity.whole_incarnation
+        peers = context.peers
+        state, link = peers.states.get(server), context.links.get(server)
+        if state is None or link is None:
             return ""
-        if not await link.answers(known) or peers.whole_incarnation(server) != known:
+        known = state.whole_incarnation
+        if not state.is_met or process == known:
+            state.is_successor = is_dialed or (state.is_successor if state.is_met else state.database in (NO_DATABASE, identity.database))
+            state.spoke_from = address
             return ""
-        return peers.note_second(identity, address, known)
+        refusal = ""
+        if self._ran_before(identity, state, began_at):
+            peers.note_second(server, process, address, "ran before", known, state.spoke_from)
+            state.newer.add(known)
+        elif not state.is_forgotten and peers.silence(server) < context.leases.silence_limit(server):
+            alive = Alive.ANSWERS if process in state.newer else await link.alive(known, is_dialed=is_dialed)
+            if state.whole_incarnation != known:  # meanwhile
+                return await self.second_server(identity, address, began_at, is_dialed=is_dialed)
+            if alive is not Alive.ENDED:
+                there = state.spoke_from if process in state.newer else str(state.peer.address)
+                refusal = peers.note_second(server, known, there, alive.value, process, address)
+        if not refusal:
+            state.is_successor, state.spoke_from = True, address
+        return refusal
+
+    def _ran_before(self, identity: PeerIdentity, state: PeerState, began_at: float) -> bool:
+        """Whether the server's former process speaks, in a session begun after the present one was accepted: it has run all the time."""
+        context, database = self._context, identity.database
+        if database in (state.database, state.former) or not context.ledger.peers.was_heard_before(database, state.database):
+            return False
+        seen = context.ledger.peers.seen(identity.server, database)
+        is_same_process = seen is not None and (seen.incarnation, seen.began) == (identity.incarnation, identity.began)
+        return is_same_process and asyncio.get_running_loop().time() - began_at < context.clock.awake() - state.present_since
 
     async def greeted(self, identity: PeerIdentity) -> PeerIdentity:
         """A peer identified itself: record that, and check whether its database changed. Returns our identity for the answer; it contains

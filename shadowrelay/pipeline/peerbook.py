@@ -91,6 +91,11 @@ class PeerState:
     copies_in_flight: int = 0
     turns: Turns = field(default_factory=Turns)  # of copies that clients wait for
     repair_turns: Turns = field(default_factory=Turns)  # of all other copies, which may take an hour
+    present_since: float = 0.0  # `Clock.awake`: since when this process counts as the server
+    present_ran: float = 0.0  # the same in `Clock.ran`
+    spoke_from: str = ""  # the address of that process
+    is_successor: bool = True  # False: the server's former process, with another database, may run for all that is known
+    newer: set[Incarnation] = field(default_factory=set)  # second servers of its name, refused while this one is heard
     refuses_us: str = ""  # why it takes this node for the second server of its name, until it accepts a session of ours
     unreachable_since: float | None = None  # `Clock.ran`: time in which this node was suspended does not count
     last_error: str = ""  # why it gave no session or no answer; empty while it answers
@@ -111,6 +116,11 @@ class PeerState:
     def whole_incarnation(self) -> Incarnation:
         return Incarnation(self.database, self.incarnation, self.began)
 
+    @property
+    def is_met(self) -> bool:
+        """It has been in a session with this process."""
+        return self.incarnation > 0
+
 
 SECOND_SERVER = "two servers have the name"  # docs/protocol.md 5: begins the refusal of the second of them
 SECOND_HEARTBEATS = 3  # without another try, the second server of a name has gone
@@ -126,12 +136,15 @@ class PeerBook:
         self._heartbeat_seconds = heartbeat_seconds
         self.states = {peer.name: PeerState(peer, clock.ran(), contact_awake=clock.awake()) for peer in peers}
         self._contradictions: dict[ServerName, str] = {}  # peers refused for their name or database, and why
-        self._seconds: dict[ServerName, tuple[str, float]] = {}  # refused second servers of a name: why, and `Clock.awake`
+        self._seconds: dict[
+            ServerName, tuple[str, float, Incarnation]
+        ] = {}  # refused second servers of a name: why, `Clock.awake`, and who
         self.on_new_database: list[Callable[[ServerName, DatabaseId, DatabaseId], None]] = []
         self.on_new_incarnation: list[Callable[[ServerName, bool], None]] = []  # True: it was recorded before this node started
         self.on_return: list[Callable[[ServerName, float], None]] = []
         self.on_remembered: list[Callable[[PeerIdentity], None]] = []  # a forgotten peer contacted this node
         self.on_available: list[Callable[[ServerName], None]] = []  # copies may be sent to it again
+        self.on_other_process: list[Callable[[ServerName, Incarnation], None]] = []  # which counts as the peer from now on
         self.on_fate: list[Callable[[ServerName], None]] = []  # what it shares with this node or with others is something else now
         self.fates = Fates() if fates is None else fates
         self._own_hosts = frozenset(own_hosts)
@@ -205,20 +218,33 @@ class PeerBook:
     def conflicts(self) -> dict[ServerName, str]:
         """The peers that are refused for their name or database, and why. A second server counts while it goes on trying."""
         oldest = self._clock.awake() - SECOND_HEARTBEATS * self._heartbeat_seconds
-        return {server: reason for server, (reason, at) in self._seconds.items() if at >= oldest} | self._contradictions
+        return {server: reason for server, (reason, at, _) in self._seconds.items() if at >= oldest} | self._contradictions
 
-    def note_second(self, identity: PeerIdentity, address: str, known: Incarnation) -> str:
-        """A second server has the name of a peer that answers: note and return why it is refused."""
-        server = identity.server
-        there = self.states[server].peer.address
+    def note_second(self, server: ServerName, first: Incarnation, at: str, does: str, second: Incarnation, address: str) -> str:
+        """A second server has the name of a peer: note and return why it is refused. `does`: what the first one does."""
         reason = (
-            f"{SECOND_SERVER} {server}: database {known.database}, incarnation {known.number} at {there} answers, "
-            f"so database {identity.database}, incarnation {identity.incarnation} at {address} is refused"
+            f"{SECOND_SERVER} {server}: database {first.database}, incarnation {first.number} at {at} {does}, "
+            f"so database {second.database}, incarnation {second.number} at {address} is refused"
         )
         if self.conflicts.get(server) != reason:
-            _log.error("peer.identity_conflict", server=server, database=identity.database, reason=reason)
-        self._seconds[server] = reason, self._clock.awake()
+            _log.error("peer.identity_conflict", server=server, database=second.database, reason=reason)
+        self._seconds[server] = reason, self._clock.awake(), second
         return reason
+
+    def _note_first(self, identity: PeerIdentity) -> None:
+        """If this process was refused as the second one, it is no more."""
+        second = self._seconds.get(identity.server)
+        if second is not None and second[2] == identity.whole_incarnation:
+            del self._seconds[identity.server]
+            _log.warning("peer.identity_settled", server=identity.server, database=identity.database)
+
+    def is_gone(self, party: PeerDatabase, limit: float) -> bool:
+        """Whether the server has another database now, so that this one is gone. Where its former process may run for all that is known,
+        so much time must have passed besides."""
+        state = self.states.get(party.server)
+        if state is None or state.database in (NO_DATABASE, party.database):
+            return False
+        return state.is_successor or self._clock.ran() - state.present_ran >= limit
 
     def identified(self, identity: PeerIdentity, *, is_ours: bool = False) -> None:
         """A session identified the peer. Any session is a sign of life; a new process of the peer closes the breaker, because it may accept
@@ -227,9 +253,13 @@ class PeerBook:
         if state is None:
             return
         before, is_same = state.database, state.whole_incarnation == identity.whole_incarnation
+        was_met = state.is_met
         state.database, state.incarnation, state.began = identity.database, identity.incarnation, identity.began
         state.former, state.identity = identity.former, identity
         if not is_same:
+            state.present_since, state.present_ran = self._clock.awake(), self._clock.ran()
+            state.newer.discard(identity.whole_incarnation)
+            self._note_first(identity)
             self._set_breaker(state, circuit.after_copy(state.breaker))
             state.evidence = circuit.CopyEvidence(is_offered=is_ours and state.evidence.is_offered)
             state.wake.set()  # a session of ours shows whether it takes copies
@@ -240,6 +270,9 @@ class PeerBook:
             for tell in self.on_fate:
                 tell(server)
         self.heard(identity.server, identity.database)
+        if was_met and not is_same:
+            for tell_process in self.on_other_process:
+                tell_process(identity.server, identity.whole_incarnation)
         if before not in (NO_DATABASE, identity.database):
             for tell_database in self.on_new_database:
                 tell_database(identity.server, before, identity.database)
@@ -428,7 +461,7 @@ class PeerBook:
     def takes_copies(self, server: ServerName) -> Takes:
         """Whether a copy would be stored there, as far as our own sessions and copies show."""
         state = self.states.get(server)
-        if state is None or state.is_forgotten or server in self.conflicts:
+        if state is None or state.is_forgotten or server in self._contradictions:
             return Takes.NO
         return circuit.takes_copies(state.evidence, state.breaker, self._clock.awake())
 
@@ -448,7 +481,7 @@ class PeerBook:
             return ""
         if state.is_forgotten:
             return "it was forgotten"
-        if reason := self.conflicts.get(server):
+        if reason := self._contradictions.get(server):
             return reason
         evidence = state.evidence
         if takes is Takes.UNKNOWN and evidence.copy_failed_at is None:

@@ -129,13 +129,12 @@ class PromoteService:
         return self._loss(primary) is not None
 
     def _loss(self, primary: PeerDatabase, *, kept: bool = False) -> ResubmitReason | None:
-        state = self._context.peers.states.get(primary.server)
-        if state is not None and state.database not in (NO_DATABASE, primary.database):
-            is_older_copy = state.former == primary.database
+        peers, leases = self._context.peers, self._context.leases
+        if peers.is_gone(primary, leases.silence_limit(primary.server)):
+            is_older_copy = peers.states[primary.server].former == primary.database
             return ResubmitReason.DATABASE_ROLLED_BACK if is_older_copy else ResubmitReason.DATABASE_CHANGED
-        leases = self._context.leases
         limit = leases.silence_limit_of_kept() if kept else leases.silence_limit(primary.server)
-        is_silent = self._context.peers.silence(primary.server) >= limit
+        is_silent = peers.silence(primary.server) >= limit
         return ResubmitReason.SILENCE if is_silent else None
 
     def _servers_that_must_answer(self, claim: Claim, asked: AskedNodes) -> frozenset[ServerName]:

@@ -15,7 +15,7 @@ FIXED_TABLES = ("server", "filters", "tls", "shipping", "webhooks")
 FIXED_CONNECTOR = ("filters",)
 FIXED_PEER = ("boundary", "send_xshadow")
 FIXED_TRACKING = ("directory",)
-FIXED_ADMIN = ("token_file", "read_only_token_file", "allowed_hosts", "users", "tls_client_certificate_required")
+FIXED_ADMIN = ("token_file", "read_only_token_file", "allowed_hosts", "users", "tls_client_certificate_required", "report")
 FIXED_TRANSPORT = (
     "shadow_redundancy_enabled",
     "shadow_heartbeat_frequency",
@@ -31,6 +31,7 @@ FIXED_SEND = (
     "peer_connection_inactivity_timeout",
     "concurrency_per_destination",
     "max_outbound_connections",
+    "chunking_enabled",
     "eight_bit_without_8bitmime",
     "mta_sts",
 )

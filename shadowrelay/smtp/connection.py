@@ -23,6 +23,8 @@ from aiosmtpd.smtp import SMTP
 from aiosmtpd.smtp import log as aiosmtpd_log
 
 from shadowrelay.model.client_minute import Counted
+from shadowrelay.model.ids import ServerName
+from shadowrelay.model.peers import Incarnation
 from shadowrelay.model.replies import LOCAL_ERROR, LedgerUnavailable, Reply, WireError
 from shadowrelay.model.values import replace
 from shadowrelay.protocol.original_client import OriginalClient
@@ -468,6 +470,10 @@ class Connection(SMTP):
         if reason := self.peer.protected(session):
             self._refuse_certificate(reason)
         return True
+
+    def is_with_other(self, server: ServerName, incarnation: Incarnation) -> bool:
+        """See `PeerPart`."""
+        return self.peer.is_with_other(server, incarnation)
 
     def reread(self, trust: PeerTrust, before: PeerTrust) -> None:
         """The files of [tls] were read again: the session ends if its client's certificate counts no more."""

@@ -24,13 +24,14 @@ import structlog
 
 from shadowrelay.model.client_minute import ClientView
 from shadowrelay.model.ids import ServerName
+from shadowrelay.model.peers import Incarnation
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.settings import Peer, ReceiveConnector, Route
 from shadowrelay.smtp.client_limits import clients_of
 from shadowrelay.smtp.client_session import reason_of
 from shadowrelay.smtp.connection import BoundedReading, Connection
-from shadowrelay.smtp.limits import HANDSHAKE_SECONDS, HANDSHAKES_MAX, NOT_ACTIVE, SHUTTING_DOWN, Descriptors, client_ip
+from shadowrelay.smtp.limits import HANDSHAKE_SECONDS, HANDSHAKES_MAX, NOT_ACTIVE, OTHER_PROCESS, SHUTTING_DOWN, Descriptors, client_ip
 from shadowrelay.smtp.receiver import Receiver
 from shadowrelay.smtp.reception import Reception
 from shadowrelay.smtp.recipient_sources import RecipientCheck
@@ -355,6 +356,12 @@ class ReceiverServer:
                 session.hang_up(reply, "cannot commit")
             else:
                 session.end_when_idle()
+
+    def end_others(self, server: ServerName, incarnation: Incarnation) -> None:
+        """End the sessions of all other processes of this peer: another one has its name."""
+        for session in tuple(self._sessions):
+            if session.is_with_other(server, incarnation):
+                session.hang_up(OTHER_PROCESS, "another process has its name")
 
     @property
     def waited_for_count(self) -> int:

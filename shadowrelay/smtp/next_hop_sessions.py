@@ -168,6 +168,7 @@ class AddressSessions:
         self.window = rules.OPEN_WINDOW
         self.trouble: rules.Trouble | None = None
         self.served_at = -inf  # when it last took a message
+        self.takes_chunks = True  # false: it offered CHUNKING and then did not know BDAT
 
     @property
     def idle_count(self) -> int:

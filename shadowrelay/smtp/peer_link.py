@@ -7,6 +7,7 @@ PeerUnavailable; a copy also with LedgerUnavailable, if this node cannot read it
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
@@ -15,7 +16,7 @@ import structlog
 
 from shadowrelay.model.ids import BoundaryName, DatabaseId, ServerName
 from shadowrelay.model.ownership import StatusAnswer, StatusQuestion
-from shadowrelay.model.peers import CopyOffer, DiscardReply, Incarnation, PeerIdentity
+from shadowrelay.model.peers import Alive, CopyOffer, DiscardReply, Incarnation, PeerIdentity
 from shadowrelay.model.replies import PeerSaid, PeerUnavailable, ShadowrelayError
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import dataclass
@@ -25,7 +26,7 @@ from shadowrelay.smtp.client_session import SessionBroken
 from shadowrelay.smtp.kept_sessions import LIFE_SECONDS_MAX, SESSIONS_MAX, KeptSessions
 from shadowrelay.smtp.peer_session import CopyInFlight, DiscardTurn, PeerSession, hello_line
 
-PROOF_SECONDS = 3.0  # for the answer of a process that another one with its name seems to have replaced
+PROOF_SECONDS = 3.0  # at most half of the time for a question: the process that seems to replace this one waits for its hello's reply
 CONTROL_SECONDS = 10.0  # for one question on the control session, including opening it
 
 _log = structlog.get_logger()
@@ -46,18 +47,18 @@ class SessionLink(Protocol):
     async def status(self, questions: Sequence[StatusQuestion]) -> tuple[StatusAnswer, ...]: ...
 
 
-async def _no_second(identity: PeerIdentity) -> str:
+async def _no_second(identity: PeerIdentity, began_at: float) -> str:
     return ""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkEvents:
     """Callbacks of the node. `own_identity` returns our identity for this peer, `conflict` why the peer's identity is refused, `second`
-    whether another process with its name still answers."""
+    why a process is refused that answers in a session begun then, because another one has its name."""
 
     own_identity: Callable[[], PeerIdentity]
     conflict: Callable[[PeerIdentity], str] = lambda identity: ""
-    second: Callable[[PeerIdentity], Awaitable[str]] = _no_second
+    second: Callable[[PeerIdentity, float], Awaitable[str]] = _no_second
     on_identity: Callable[[PeerIdentity], None] = lambda identity: None
     on_heard: Callable[[ServerName, DatabaseId], None] = lambda server, database: None
     on_position: Callable[[ServerName, Incarnation, int], None] = lambda server, incarnation, position: None  # that a reply told
@@ -212,19 +213,31 @@ class SmtpPeerLink:
 
         return await self._on_control(ask)
 
-    async def answers(self, incarnation: Incarnation) -> bool:
+    async def alive(self, incarnation: Incarnation, *, is_dialed: bool) -> Alive:
         """See `ports.PeerLink`."""
-        session = self._control
-        if session is None or not session.pipeline.is_usable or session.identity.whole_incarnation != incarnation:
-            return False
+        session, until = self._control, asyncio.get_running_loop().time() + min(PROOF_SECONDS, self._control_seconds / 2)
+        if session is not None and session.pipeline.is_usable and session.identity.whole_incarnation == incarnation:
+            with contextlib.suppress(TimeoutError, SessionBroken, PeerUnavailable):
+                async with asyncio.timeout_at(until), self._control_lock:
+                    if session is self._control:
+                        await self._asked(session, PeerSession.noop)
+                        return Alive.ANSWERS
+        if is_dialed:  # perhaps with the lock, so nothing more can be asked
+            return Alive.ENDED
         try:
-            async with asyncio.timeout(PROOF_SECONDS), self._control_lock:
-                if session is not self._control:
-                    return False
-                await self._asked(session, PeerSession.noop)
-        except (TimeoutError, SessionBroken, PeerUnavailable):
-            return False
-        return True
+            async with asyncio.timeout_at(until):
+                there = await self.greet()
+        except TimeoutError:
+            return Alive.SILENT
+        except PeerUnavailable as error:
+            return Alive.ENDED if error.was_refused else Alive.SILENT
+        return Alive.ANSWERS if there.whole_incarnation == incarnation else Alive.ENDED
+
+    def end_others(self, incarnation: Incarnation) -> None:
+        """See `ports.PeerLink`."""
+        if self._control is not None and self._control.is_with_other(incarnation):
+            self._control.pipeline.abort()
+        self._copies.end_those(lambda session: session.is_with_other(incarnation))
 
     async def announce(self) -> None:
         """See `ports.PeerLink`."""
@@ -335,12 +348,13 @@ class SmtpPeerLink:
         if self._is_closed:
             raise PeerUnavailable(self._server, "this node is stopping")
         own, is_early, self._is_early_offered = self._events.own_identity(), self._is_early_offered, False
+        began_at = asyncio.get_running_loop().time()
         opened = await open_session(self._address, self._server, self._connect_options, hello_line(own) if is_early else b"")
         on_position = partial(self._events.on_position, self._server)
         session = PeerSession(opened, self._server, self._turn, self._boundary, on_position)
         try:
             identity = await session.shake_hands(own, self._events.conflict, is_said=is_early)
-            if reason := await self._events.second(identity):
+            if reason := await self._events.second(identity, began_at):
                 raise PeerUnavailable(self._server, f"refused: {reason}")
             self._latest, self._is_early_offered = session, session.offers_early
             self._events.on_identity(identity)

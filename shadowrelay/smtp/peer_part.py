@@ -13,10 +13,10 @@ The rules here:
 import ssl
 from collections.abc import Sequence
 
-from shadowrelay.model.ids import MessageId
+from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import Content, Envelope, Recipient
 from shadowrelay.model.ownership import CopyNumber
-from shadowrelay.model.peers import CopyOffer, PeerIdentity
+from shadowrelay.model.peers import CopyOffer, Incarnation, PeerIdentity
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, Reply, WireError
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.protocol.fields import TRACK_NOT_OFFERED, MailValues
@@ -161,7 +161,7 @@ class PeerPart:
             raise WireError(OTHER_BOUNDARY)
         if (refusal := reception.peer_requests.refusal(identity)) is not None:
             raise WireError(refusal)
-        if reason := await reception.peer_requests.second_server(identity, self._state.address):
+        if reason := await reception.peer_requests.second_server(identity, self._state.address, self._state.began_at):
             raise WireError(Reply(550, "5.7.1", f"Refused: {reason}"))
         answer = await reception.peer_requests.greeted(identity)
         self.identity = identity
@@ -169,6 +169,11 @@ class PeerPart:
         self._state.peer = identity.server
         reception.peer_requests.heard(identity.server, identity.database)
         return Reply(250, "2.0.0", format_hello(answer))
+
+    def is_with_other(self, server: ServerName, incarnation: Incarnation) -> bool:
+        """Whether another process of this peer has identified itself in this session."""
+        identity = self.identity
+        return identity is not None and identity.server == server and identity.whole_incarnation != incarnation
 
     # proof of life
 

@@ -59,8 +59,9 @@ class PeerRequests(Protocol):
         """Why this peer is refused: it has this node's name, or the database of another node."""
         ...
 
-    async def second_server(self, identity: PeerIdentity, address: str) -> str:
-        """Why this peer is refused although its identity is plausible: another process with its name answers. Empty if none does."""
+    async def second_server(self, identity: PeerIdentity, address: str, began_at: float, *, is_dialed: bool = False) -> str:
+        """Why this peer is refused although its identity is plausible: another process has its name. Empty if none has. `address`: where it
+        speaks from; `is_dialed`: it was reached there. `began_at`: the session, by the loop's time."""
         ...
 
     async def greeted(self, identity: PeerIdentity) -> PeerIdentity:

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
 
-from sqlalchemy import Connection, bindparam, delete, exc, func, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, exc, func, insert, select, text, update
 
 from shadowrelay.model.ids import DatabaseId, MessageId, ServerName, SiteName
 from shadowrelay.model.peers import Seen
@@ -289,7 +289,8 @@ def _known_peers(connection: Connection) -> KnownPeers:
             rows.decode_instant_or_none(heard_at),
             bool(is_forgotten),
         )
-    for database, server, *seen in connection.execute(select(tables.PEER_DATABASE)).fetchall():
+    as_heard = select(tables.PEER_DATABASE).order_by(text("rowid"))
+    for database, server, *seen in connection.execute(as_heard).fetchall():
         known.servers[DatabaseId(database)] = ServerName(server)
         if any(seen):
             known.former[DatabaseId(database)] = Seen(*seen)

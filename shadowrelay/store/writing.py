@@ -200,8 +200,8 @@ class KnownPeers:
     """The peers as remembered: asked for on every session, so never read from the file while running.
 
     Changed with the transaction that changes the file, and taken back with it. Rows are immutable, so the event loop never
-    reads a partial update. Shapes: `servers` has every database ever seen, this node's own included; `former` the highest seen of those
-    that were replaced; `asked_at` in microseconds; `remembered`: of the
+    reads a partial update. Shapes: `servers` has every database ever seen, this node's own included, in the order of first hearing;
+    `former` the highest seen of those that were replaced; `asked_at` in microseconds; `remembered`: of the
     notifications for a server up to this sequence, `forget_unasked` has left only those that do not grow old; `told` the highest position
     that any reply told, where it is above the recorded one; `offer_forks`: in this process; times in microseconds.
     """
@@ -269,6 +269,11 @@ class KnownPeers:
             seen = self.seen(row.server, row.database)
             if seen is None or seen.position <= row.position:
                 self.told_unsaved.discard(row.server)
+
+    def was_heard_before(self, database: DatabaseId, other: DatabaseId) -> bool:
+        """Whether this node heard of that database before it heard of the other one."""
+        order = list(self.servers)
+        return database in order and other in order and order.index(database) < order.index(other)
 
     def server_of(self, database: DatabaseId) -> ServerName:
         """The server that owns a database; NO_SERVER if unknown. Includes this node's own."""

@@ -27,7 +27,7 @@ import async_solipsism
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import Content, Envelope, Recipient
 from shadowrelay.model.ownership import Claim, Role, StatusAnswer, StatusQuestion
-from shadowrelay.model.peers import CopyOffer, DiscardReply, Incarnation, PeerIdentity
+from shadowrelay.model.peers import Alive, CopyOffer, DiscardReply, Incarnation, PeerIdentity
 from shadowrelay.model.queue import NextHopServer, StoredMessage
 from shadowrelay.model.replies import STORE_UNAVAILABLE, LeaseTooShort, LedgerUnavailable, PeerSaid, PeerUnavailable, Reply, WireError
 from shadowrelay.model.routing import HostPort
@@ -52,6 +52,7 @@ SITES = {EAST: "east", WEST: "west", NORTH: "north", SOUTH: "south"}
 FIVE_SITES = tuple(ServerName(f"hub.{site}.example") for site in ("chicago", "new-york", "london", "dublin", "atlanta", "second.new-york"))
 SITES |= {server: server.split(".")[-2] for server in FIVE_SITES}  # of seed-003, and a second server in New York
 LATENCY_SECONDS = 0.002
+HANGS_SECONDS = 10_000.0
 CONTROL_SECONDS = 2.0
 SPAN, HEARTBEAT, POLL = 60.0, 5.0, 1.0
 OK, BUSY, NO_SUCH_USER = Reply(250, "2.0.0", "OK"), Reply(451, "4.3.2", "not now"), Reply(550, "5.1.1", "no such user")
@@ -263,6 +264,7 @@ class FakeLink:
         self._answered: float | None = None
         self._identity: PeerIdentity | None = None
         self._relays: set[asyncio.Timeout] = set()
+        net.links.append(self)
 
     @property
     def server(self) -> ServerName:
@@ -287,6 +289,8 @@ class FakeLink:
             self._other = None
             raise PeerUnavailable(self._server, reason)
         other = self._net.reach(self._node.name, self._server)
+        if self._node in self._net.hung or other in self._net.hung:
+            await asyncio.sleep(HANGS_SECONDS)
         if other is None:
             self._other = None
             raise PeerUnavailable(self._server, "cannot be reached")
@@ -306,9 +310,12 @@ class FakeLink:
             raise PeerUnavailable(self._server, str(refusal))
         if conflict := node.context.peers.conflict(node.context.me, other.services.peer_requests.own_identity(node.name)):
             raise PeerUnavailable(self._server, conflict)
+        began_at = asyncio.get_running_loop().time()
         for here, there in ((other, node), (node, other)):
-            if second := await here.services.peer_requests.second_server(there.services.peer_requests.own_identity(here.name), there.name):
-                raise PeerUnavailable(self._server, f"550 5.7.1 Refused: {second}" if here is other else second)
+            identity, is_dialed = there.services.peer_requests.own_identity(here.name), here is node
+            second = await here.services.peer_requests.second_server(identity, there.address, began_at, is_dialed=is_dialed)
+            if second:
+                raise PeerUnavailable(self._server, second if is_dialed else f"550 5.7.1 Refused: {second}")
         self._identity = await other.services.peer_requests.greeted(node.services.peer_requests.own_identity(self._server))
         if reason := node.services.rolled_back.check(self._identity):
             raise PeerUnavailable(self._server, reason)
@@ -423,11 +430,29 @@ class FakeLink:
         assert self._identity is not None
         return self._identity
 
-    async def answers(self, incarnation: Incarnation) -> bool:
-        other = self._net.reach(self._node.name, self._server)
-        if other is None or other is not self._other:
-            return False
-        return other.services.peer_requests.own_identity(self._node.name).whole_incarnation == incarnation  # it may have opened anew
+    async def alive(self, incarnation: Incarnation, *, is_dialed: bool) -> Alive:
+        if is_dialed:
+            return Alive.ENDED
+        try:
+            async with asyncio.timeout(CONTROL_SECONDS / 2):
+                there = await self.greet()
+        except TimeoutError:
+            return Alive.SILENT
+        except PeerUnavailable:
+            return Alive.SILENT if self._server in self._net.nodes else Alive.ENDED
+        return Alive.ANSWERS if there.whole_incarnation == incarnation else Alive.ENDED
+
+    def end_others(self, incarnation: Incarnation) -> None:
+        """Also the sessions that these have with this node."""
+        if self._identity is not None and self._identity.whole_incarnation != incarnation:
+            self._other = None
+        for link in self._net.links:
+            if (link._node.name, link._server) == (self._server, self._node.name) and link._own_incarnation != incarnation:
+                link._other = None
+
+    @property
+    def _own_incarnation(self) -> Incarnation:
+        return self._node.services.peer_requests.own_identity(self._server).whole_incarnation
 
     async def announce(self) -> None:
         self._other = None
@@ -455,6 +480,9 @@ class Net:
         self.nodes: dict[ServerName, VirtualNode] = {}
         self.machines: defaultdict[ServerName, FakeMachine] = defaultdict(FakeMachine)
         self.cut: set[frozenset[ServerName]] = set()
+        self.hung: set[VirtualNode | None] = set()  # these processes answer nothing, and ask nothing
+        self.links: list[FakeLink] = []
+        self.again: dict[ServerName, Callable[[], Awaitable[VirtualNode]]] = {}  # how to start a node as it was
         self.deaf: set[frozenset[ServerName]] = set()  # between these, commands arrive, and replies do not
         self.hold_fault: Callable[[ServerName, ServerName], str] = lambda primary, shadow: ""
         self.link_to: Callable[[VirtualNode, ServerName], PeerLink] = lambda node, server: FakeLink(self, node, server)
@@ -583,6 +611,7 @@ class VirtualNode:
 
     def __init__(self, net: Net, name: ServerName, settings: Settings) -> None:
         self.net, self.name, self.settings = net, name, settings
+        self.address = f"{name}:2525"  # where it speaks from
         self.clock = VirtualClock()
         self.tasks = Tasks()
         self.log = Recorder()
@@ -612,6 +641,7 @@ class VirtualNode:
         self.services = Services(settings, outside)
         self.context = self.services.context
         self.context.peers.load(ledger.peers.listed())
+        self.context.peers.on_other_process.append(lambda server, process: self.context.links[server].end_others(process))
         await self.services.pressure.look()
         if introduced:
             await self.services.rolled_back.introduce()

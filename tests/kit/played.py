@@ -14,7 +14,7 @@ from typing import Any
 
 from shadowrelay.model.ids import BoundaryName, DatabaseId, MessageId, ServerName
 from shadowrelay.model.ownership import CopyNumber, StatusAnswer, StatusQuestion, StatusState
-from shadowrelay.model.peers import CopyOffer, DiscardReply, Incarnation, PeerIdentity
+from shadowrelay.model.peers import Alive, CopyOffer, DiscardReply, Incarnation, PeerIdentity
 from shadowrelay.model.replies import PeerUnavailable
 from shadowrelay.ports import HoldAnswer
 from tests.kit.nodes import EAST, NORTH, SPAN, WEST, Net, Sink, VirtualNode
@@ -110,8 +110,11 @@ class PlayedPeer:
             number = copies[question.message_id] = question.number
         return StatusAnswer(StatusState.SHADOW, number, me.server, me.database)
 
-    async def answers(self, incarnation: Incarnation) -> bool:
-        return False
+    async def alive(self, incarnation: Incarnation, *, is_dialed: bool) -> Alive:
+        return Alive.ENDED
+
+    def end_others(self, incarnation: Incarnation) -> None:
+        return
 
     def hold_ready(self, *, is_wanted: bool) -> None:
         return

@@ -118,7 +118,7 @@ class FakePeerRequests:
     def refusal(self, identity: PeerIdentity) -> Reply | None:
         return self.conflict
 
-    async def second_server(self, identity: PeerIdentity, address: str) -> str:
+    async def second_server(self, identity: PeerIdentity, address: str, began_at: float, *, is_dialed: bool = False) -> str:
         return ""
 
     async def greeted(self, identity: PeerIdentity) -> PeerIdentity:

@@ -5,6 +5,8 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +31,17 @@ KINDS = ("report", "dsn", "expired", "removed")  # what ends the original, and s
 
 
 @asynccontextmanager
-async def a_chain(directory: Path, redundancy: str, *, hubs_copy: bool, kind: str, **changes: Any) -> AsyncIterator[Net]:
-    """The edge relays by TRACK to one of two hubs, which reach everybody but the sender and the journal."""
+async def a_chain(directory: Path, redundancy: str, *, hubs_copy: bool, kind: str, other: str = "", **changes: Any) -> AsyncIterator[Net]:
+    """The edge relays by TRACK to one of two hubs, which reach everybody but the sender and the journal. `other`: the other hub's mode."""
     net = Net(directory)
     routes = OUT if kind == "report" else PLAIN
     if kind == "expired":
         changes["message_expiration_timeout"] = timedelta(seconds=30)
     try:
-        for hub, other in ((HUB, OTHER_HUB), (OTHER_HUB, HUB)):
-            peers, peer = [EDGE, other] if hubs_copy else [EDGE], {EDGE: {"boundary": "edge"}}
-            await net.start(hub, peers, redundancy=redundancy, routes=routes, peer=peer, **changes)
+        for hub, twin, mode in ((HUB, OTHER_HUB, redundancy), (OTHER_HUB, HUB, other or redundancy)):
+            peers, peer = [EDGE, twin] if hubs_copy else [EDGE], {EDGE: {"boundary": "edge"}}
+            net.again[hub] = partial(net.start, hub, peers, redundancy=mode, routes=routes, peer=peer, **changes)
+            await net.again[hub]()
         await net.start(EDGE, [HUB, OTHER_HUB], boundary="edge", redundancy="previous-hop", routes=route_to(HUB, OTHER_HUB))
         net.sink.answer = answers(kind)
         await asyncio.sleep(1)
@@ -92,6 +95,76 @@ async def test_what_a_hub_made_of_a_relayed_message_outlives_its_disk(tmp_path: 
         assert (Role.DELIVERED if hubs_copy else Role.SHADOW) is held
 
 
+MODES = ("previous-hop", "both")
+
+
+@pytest.mark.parametrize("modes", list(product(MODES, MODES)), ids="-".join)
+@pytest.mark.parametrize("kind", ["report", "dsn"])
+@pytest.mark.parametrize("hubs_copy", [True, False])
+@in_virtual_time
+async def test_what_a_hub_made_of_mail_that_was_taken_back_outlives_its_disk(
+    tmp_path: Path, modes: tuple[str, str], kind: str, hubs_copy: bool
+) -> None:
+    """The first hub burns with the message, and the other one, or the shadow server of the first, with what it made of it."""
+    async with a_chain(tmp_path, modes[0], other=modes[1], hubs_copy=hubs_copy, kind=kind) as net:
+        net.sink.answer = lambda address: BUSY
+        edge = net.nodes[EDGE]
+        assert 250 == (await edge.accept(RECIPIENT, connector="default")).code
+        await until(net.nodes[HUB].in_role(relayed_id(edge.last, HUB, frozenset((1,))), Role.PRIMARY), 10)
+        await net.wipe(HUB)
+        taken = net.nodes[OTHER_HUB].log.rows
+        await until(lambda: bool(taken(EventId.RECEIVE) or taken(EventId.RESUBMIT)), SPAN + 20 * KEPT_SPAN)
+        net.sink.answer = answers(kind)
+        await asyncio.sleep(SPAN)
+        await net.again[HUB]()
+        await asyncio.sleep(3 * HEARTBEAT)
+        await net.wipe(OTHER_HUB)
+        net.sink.answer = answers(kind, is_taken=True)
+
+        await until(has_arrived(net, kind), 2 * SPAN + 20 * KEPT_SPAN)
+        if kind == "report":
+            await until(lambda: RECIPIENT in net.sink.addresses(), SPAN)
+            assert SENDER not in net.sink.addresses()
+        else:
+            assert RECIPIENT not in net.sink.addresses()
+
+
+@pytest.mark.parametrize("modes", list(product(MODES, MODES)), ids="-".join)
+@in_virtual_time
+async def test_what_is_resubmitted_outlives_the_disk_of_the_hub_that_resubmits_it(tmp_path: Path, modes: tuple[str, str]) -> None:
+    """The previous hop was told that the original is done, and keeps nothing."""
+    routes = [{"recipients": ["*"], "next_hop": "store.example:25", "inside_boundary": True}]
+    net = Net(tmp_path)
+    try:
+        for hub, twin, mode in ((HUB, OTHER_HUB, modes[0]), (OTHER_HUB, HUB, modes[1])):
+            await net.start(hub, [EDGE, twin], redundancy=mode, routes=routes, peer={EDGE: {"boundary": "edge"}})
+        await net.start(EDGE, [HUB, OTHER_HUB], boundary="edge", redundancy="previous-hop", routes=route_to(HUB, OTHER_HUB))
+        await asyncio.sleep(1)
+        edge, hub = net.nodes[EDGE], net.nodes[HUB]
+        assert 250 == (await edge.accept(RECIPIENT, connector="default")).code
+        await until(lambda: [RECIPIENT] == net.sink.addresses(), 10)
+        await asyncio.sleep(2 * HEARTBEAT)
+        net.sink.answer = lambda address: BUSY
+        now = hub.clock.now()
+        await hub.services.view.request_resubmission(Criteria(now - timedelta(minutes=1), now))
+        await until(lambda: bool(hub.log.rows(EventId.RESUBMIT)), SPAN)
+        await asyncio.sleep(3 * HEARTBEAT)
+
+        await net.wipe(HUB)
+        net.sink.answer = lambda address: OK
+
+        await until(lambda: [RECIPIENT, RECIPIENT] == net.sink.addresses(), 2 * SPAN)
+    finally:
+        await net.close()
+
+
+async def _is_refused(net: Net, made: MessageId) -> None:
+    """A DSN has no DSN: its sender is nobody."""
+    net.sink.answer = lambda address: NO_SUCH_USER
+    await until(lambda: bool(net.nodes[HUB].log.rows(EventId.FAIL)[1:]), 20)
+    assert 1 == len(net.nodes[HUB].log.rows(EventId.DSN))
+
+
 async def _takes_it(net: Net, made: MessageId) -> None:
     net.sink.answer = answers("dsn", is_taken=True)
 
@@ -104,12 +177,12 @@ async def _waits(net: Net, made: MessageId) -> None:
     await asyncio.sleep(20)
 
 
-@pytest.mark.parametrize("end", [_takes_it, _removes_it, _waits])
+@pytest.mark.parametrize("end", [_takes_it, _is_refused, _removes_it, _waits])
 @in_virtual_time
 async def test_without_a_copy_the_original_waits_for_the_end_of_its_dsn_however_that_ends(
     tmp_path: Path, end: Callable[[Net, MessageId], Awaitable[None]]
 ) -> None:
-    """The third: it expires."""
+    """The last: it expires."""
     async with a_chain(tmp_path, "previous-hop", hubs_copy=False, kind="dsn", message_expiration_timeout=timedelta(seconds=30)) as net:
         relayed = await an_ended_message(net, "dsn")
         (row,) = net.nodes[HUB].log.rows(EventId.DSN)

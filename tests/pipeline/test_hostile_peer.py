@@ -20,7 +20,7 @@ import structlog
 
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.ownership import RANK_MAX, CopyNumber, DiscardEvent, DiscardStatus, Role, StatusAnswer, StatusQuestion, StatusState
-from shadowrelay.model.peers import CopyOffer, DiscardReply, Incarnation, PeerIdentity
+from shadowrelay.model.peers import Alive, CopyOffer, DiscardReply, Incarnation, PeerIdentity
 from shadowrelay.model.replies import PeerUnavailable, Reply, WireError
 from shadowrelay.ports import HoldAnswer
 from shadowrelay.protocol.fields import COUNTER_MAX, format_instant, mail_values_of, parse_mail, parse_rcpt, recipient_of
@@ -113,8 +113,11 @@ class Hostile:
         found = itertools.cycle(self.said or [StatusAnswer(StatusState.UNKNOWN)])
         return tuple(next(found) for _ in questions)
 
-    async def answers(self, incarnation: Incarnation) -> bool:
-        return False
+    async def alive(self, incarnation: Incarnation, *, is_dialed: bool) -> Alive:
+        return Alive.ENDED
+
+    def end_others(self, incarnation: Incarnation) -> None:
+        return
 
     def give_up(self, quiet_seconds: float) -> int:
         return 0

@@ -2,7 +2,9 @@
 
 import asyncio
 import shutil
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -122,7 +124,7 @@ async def test_a_second_server_with_the_name_of_one_that_answers_is_refused_and_
         former = west.context.peers.party(EAST).database
         present = east.services.peer_requests.own_identity(WEST)
         for second in (replace(present, database=DatabaseId(str(uuid4()))), replace(present, incarnation=2, began=present.began + 9)):
-            reason = await west.services.peer_requests.second_server(second, "192.0.2.66")
+            reason = await west.services.peer_requests.second_server(second, "192.0.2.66", asyncio.get_running_loop().time())
 
             assert all(text in reason for text in (former, second.database, "192.0.2.66", f"{EAST}:2525"))
             assert {EAST: reason} == west.context.peers.conflicts
@@ -183,3 +185,124 @@ async def test_a_refused_clone_delivers_nothing_that_others_may_deliver_and_says
             assert 2 == len(net.sink.arrived)
         finally:
             await clone.tasks.close()
+
+
+@asynccontextmanager
+async def a_clone_of(net: Net, name: ServerName, directory: Path, *, is_copied: bool) -> Any:
+    """Another machine with the same name and configuration, on a copy of the disk or an empty one. Nobody reaches it."""
+    peers = [other for other in net.settings["names"] if other != name]
+    if is_copied:
+        shutil.copytree(net.directory / name, directory / name, ignore=shutil.ignore_patterns("*-shm"))
+    clone = VirtualNode(net, name, make_settings(name, peers, directory))
+    clone.address = "192.0.2.66:2525"
+    await clone.open(introduced=True)
+    clone.services.start()
+    clone.services.view.is_running = True
+    try:
+        yield clone
+    finally:
+        await clone.tasks.close()
+        clone.ledger.real.abandon()
+
+
+@pytest.mark.parametrize("hangs_seconds", [HEARTBEAT, SPAN / 2])
+@pytest.mark.parametrize("is_copied", [False, True], ids=["empty", "copied"])
+@in_virtual_time
+async def test_a_running_node_that_hangs_for_less_than_the_span_is_not_displaced_by_its_clone(
+    tmp_path: Path, is_copied: bool, hangs_seconds: float
+) -> None:
+    """A slow machine or a hung disk misses every question whether it lives. That is no end."""
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        net.sink.answer = lambda address: BUSY
+        await asyncio.sleep(5)
+        assert OK.code == (await east.accept()).code
+        known = west.context.peers.whole_incarnation(EAST)
+        net.hung.add(east)
+        await asyncio.sleep(2 * HEARTBEAT)  # its sessions are over
+        async with a_clone_of(net, EAST, tmp_path / "elsewhere", is_copied=is_copied) as clone:
+            await asyncio.sleep(hangs_seconds)
+
+            assert known == west.context.peers.whole_incarnation(EAST)
+            assert {EAST} == west.context.peers.conflicts.keys()
+            assert [WEST] == list(clone.context.peers.refusing_us)
+
+            net.hung.discard(east)
+            net.sink.answer = lambda address: OK
+            await until(east.in_role(east.last, Role.DELIVERED), 2 * SPAN)
+            await asyncio.sleep(SPAN)
+        assert known == west.context.peers.whole_incarnation(EAST)
+        assert [EAST] == [server for server, _, _ in net.sink.arrived]
+        assert [] == west.log.rows(EventId.RESUBMIT)
+
+
+@in_virtual_time
+async def test_a_node_that_is_heard_again_after_another_got_its_name_has_it_back_and_the_newer_one_is_refused(tmp_path: Path) -> None:
+    """A replacement has the address, and the old machine lives after all: what others hold for it, and its leases, are of its database."""
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        net.sink.answer = lambda address: BUSY
+        await asyncio.sleep(5)
+        assert OK.code == (await east.accept("waits@corp.example")).code
+        known = west.context.peers.whole_incarnation(EAST)
+        net.hung.add(east)
+        async with a_clone_of(net, EAST, tmp_path / "elsewhere", is_copied=False) as clone:
+            net.nodes[EAST] = clone
+            replacement = clone.ledger.identity.database
+            await until(lambda: west.context.peers.party(EAST).database == replacement, SPAN)
+            net.hung.discard(east)
+            await until(lambda: west.context.peers.whole_incarnation(EAST) == known, 2 * HEARTBEAT)
+            await asyncio.sleep(2 * HEARTBEAT)
+
+            assert known == west.context.peers.whole_incarnation(EAST)
+            assert all(text in west.context.peers.conflicts[EAST] for text in (known.database, replacement, east.address, clone.address))
+            assert [WEST] == list(clone.context.peers.refusing_us)
+            await clone.accept()
+            assert [] == clone.log.rows(EventId.HAREDIRECT)  # nothing that it takes has a copy
+
+            net.sink.answer = lambda address: OK
+            await until(lambda: "waits@corp.example" in net.sink.addresses(), 2 * SPAN)
+            await asyncio.sleep(2 * SPAN)
+            assert 1 == net.sink.addresses().count("waits@corp.example")
+            assert known == west.context.peers.whole_incarnation(EAST)
+            net.nodes[EAST] = east
+
+
+@in_virtual_time
+async def test_a_node_that_was_started_again_takes_nothing_over_because_a_clone_of_a_hanging_peer_spoke_first(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east = net.nodes[EAST]
+        net.sink.answer = lambda address: BUSY
+        await asyncio.sleep(5)
+        assert OK.code == (await east.accept()).code
+        net.hung.add(east)
+        await net.kill(WEST)
+        async with a_clone_of(net, EAST, tmp_path / "elsewhere", is_copied=False):
+            west = await net.start(WEST)
+            await asyncio.sleep(SPAN / 2)
+            assert [] == west.log.rows(EventId.RESUBMIT)
+
+            net.hung.discard(east)
+            await until(lambda: west.context.peers.party(EAST).database == east.ledger.identity.database, 2 * HEARTBEAT)
+            net.sink.answer = lambda address: OK
+            await until(east.in_role(east.last, Role.DELIVERED), 2 * SPAN)
+            await asyncio.sleep(2 * SPAN)
+        assert [EAST] == [server for server, _, _ in net.sink.arrived]
+
+
+@in_virtual_time
+async def test_what_a_lost_peer_left_is_taken_over_after_the_span_although_only_an_unproved_successor_is_heard(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east = net.nodes[EAST]
+        net.sink.answer = lambda address: BUSY
+        await asyncio.sleep(5)
+        assert OK.code == (await east.accept()).code
+        lost = east.last
+        net.hung.add(east)  # for good: its machine is off, and at its address nobody answers
+        await east.tasks.close()
+        await net.kill(WEST)
+        async with a_clone_of(net, EAST, tmp_path / "elsewhere", is_copied=False):
+            west = await net.start(WEST)
+            net.sink.answer = lambda address: OK
+            await until(west.in_role(lost, Role.DELIVERED), 3 * SPAN)
+        assert [WEST] == [server for server, _, _ in net.sink.arrived]

@@ -13,17 +13,19 @@ from unittest.mock import patch
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Ordinals
 from shadowrelay.model.ownership import Claim, DiscardEvent, DiscardStatus, Transition
+from shadowrelay.model.peers import Alive, PeerIdentity
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.tracking import EventId, TrackingEvent
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import PeerDatabase
 from shadowrelay.pipeline.leases import Leases
+from shadowrelay.pipeline.peer_requests import PeerRequestService
 from shadowrelay.pipeline.review import ReviewService
 from shadowrelay.pipeline.rolled_back import RolledBackService
 from shadowrelay.protocol import tracking
 from shadowrelay.rules import delivery, dsn, repeats
-from shadowrelay.smtp import deliverer
+from shadowrelay.smtp import delivery_transaction
 from shadowrelay.store import content, promises, writing
 from shadowrelay.store.commit import Call, Prepared, settle
 from shadowrelay.store.work import UnitOfWork
@@ -86,6 +88,19 @@ def _says_first(finish: Callable[..., None]) -> Callable[..., None]:
     return said
 
 
+def _counts_silence_as_an_end(second_server: Callable[..., Any]) -> Callable[..., Any]:
+    """Who does not answer at once has ended."""
+
+    async def off(self: PeerRequestService, identity: PeerIdentity, *arguments: Any, **named: Any) -> str:
+        reason: str = await second_server(self, identity, *arguments, **named)
+        return "" if Alive.SILENT in reason else reason
+
+    return off
+
+
+_NAME = ((PeerRequestService, "second_server", _counts_silence_as_an_end(PeerRequestService.second_server)),)
+
+
 async def _asks_nothing(self: ReviewService, server: ServerName) -> None:
     return
 
@@ -129,6 +144,12 @@ RULES: dict[str, RuleOff] = {
     "promoted by another": RuleOff(
         "a shadow server that is told `promoted` by a server that is not its primary asks that one",
         ((claims, "met", lambda claim, server, answer: Transition(claim, claim)),),
+    ),
+    "name": RuleOff(
+        "of two servers with one name, the one that was known first keeps it while it may live", _NAME, ("cloned",), "I4"
+    ),
+    "name of a copied disk": RuleOff(
+        "the same, of two processes of one database", _NAME, ("cloned-with-its-disk",), "without a cause"
     ),
     "rolled back": RuleOff(
         "a database that is an older copy gets a new id, and its messages are asked about",
@@ -218,7 +239,7 @@ RULES: dict[str, RuleOff] = {
     ),
     "bytes": RuleOff(
         "a line that begins with a dot gets another one",
-        ((deliverer, "stuffed_with_end", lambda data, server: data + (b".\r\n" if data.endswith(b"\r\n") else b"\r\n.\r\n")),),
+        ((delivery_transaction, "stuffed_with_end", lambda data, server: data + (b".\r\n" if data.endswith(b"\r\n") else b"\r\n.\r\n")),),
         (30000,), "other bytes",
     ),
     "duplicates": RuleOff(

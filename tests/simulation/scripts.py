@@ -2,11 +2,15 @@
 
 import asyncio
 import math
+import random
+import shutil
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from shadowrelay.lab.account import Fault, FaultKind
-from tests.simulation.machine import Machine
+from shadowrelay.model.routing import HostPort
+from tests.simulation.disk import SlowDisk
+from tests.simulation.machine import Machine, Machines
 from tests.simulation.sink import CALM
 from tests.simulation.world import Shape, World
 
@@ -401,6 +405,72 @@ class ThreePartsOtherOrder(ThreeParts):
     is_third_first = True
 
 
+class Unwatched:
+    """Whatever this node holds, nobody counts."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *arguments: None
+
+
+class Cloned(Scripted):
+    """A node hangs for less than the span, and a second machine with its name comes, on a copy of its disk or an empty one. What the clone
+    stores is no copy: it is not watched. It runs on beside the node, and delivers what others may not."""
+
+    span = 20.0
+    is_copied = False
+
+    async def script(self) -> None:
+        first, second = self.machines
+        await self.queued(first, 4)
+        clone = self._clone_of(first)
+        if self.is_copied:
+            shutil.copytree(self.kinds.keep(first).directory, clone.directory)
+        hung = asyncio.ensure_future(self.during(FaultKind.PAUSE, first, 11.0))
+        process = first.process
+        assert process is not None
+        process.is_paused = True
+        await asyncio.sleep(3.0)
+        clones = Machines(self.loop, self.network, Unwatched(), random.Random(1), None)
+        started = asyncio.ensure_future(clones.start(clone))
+        await asyncio.sleep(4.0)
+        await self.accepted(second, 4)
+        await hung
+        self.network.goes_on(process)
+        await started
+        await asyncio.sleep(5.0)
+        await self.accepted(second, 4)
+        await self.passes(4 * self.span, 0.5, lambda: None)
+        self.kinds.check_owners()
+        self.next_hop(is_there=True)
+        await self.passes(self.span, 0.5, lambda: None)
+        await clones.kill(clone)
+
+    def _clone_of(self, machine: Machine) -> Machine:
+        """At another address, from which peers take it for what it says."""
+        host = "10.0.0.99"
+        directory = machine.directory.with_name(host)
+        server = machine.settings.server.model_copy(update={"data_directory": directory})
+        connectors = [each.model_copy(update={"listen": HostPort(host, each.listen.port)}) for each in machine.settings.receive_connectors]
+        settings = machine.settings.model_copy(update={"server": server, "receive_connectors": tuple(connectors)})
+        self._names[host] = "clone"
+        return replace(
+            machine,
+            host=host,
+            directory=directory,
+            settings=settings,
+            disk=SlowDisk(random.Random(1)),
+            process=None,
+            node=None,
+            watcher=None,
+        )
+
+
+class ClonedWithItsDisk(Cloned):
+    """The same, on a copy of the disk."""
+
+    is_copied = True
+
+
 SCRIPTS: dict[str, Callable[..., Scripted]] = {
     "stop": Stopped,
     "cut-deliver": Cut,
@@ -420,4 +490,6 @@ SCRIPTS: dict[str, Callable[..., Scripted]] = {
     "restored-primary": RestoredPrimary,
     "three-parts": ThreeParts,
     "three-parts-other-order": ThreePartsOtherOrder,
+    "cloned": Cloned,
+    "cloned-with-its-disk": ClonedWithItsDisk,
 }

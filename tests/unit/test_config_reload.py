@@ -21,6 +21,7 @@ OTHER = {
     "shadow_redundancy_enabled": False,
     "shadow_heartbeat_retry_count": 7,
     "concurrency_per_destination": 7,
+    "chunking_enabled": False,
     "eight_bit_without_8bitmime": False,
     "mta_sts": True,
 }
