@@ -310,6 +310,7 @@ class Node:
             on_heard=context.peers.heard,
             on_position=context.ledger.peers.note_told,
             on_offer=context.peers.offered,
+            on_features=context.peers.note_features,
             on_forks=context.ledger.peers.note_forks_offered,
             on_open=services.heartbeat.opened,
             why_silent=context.why_silent,

@@ -102,6 +102,7 @@ class PeerState:
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     is_draining: bool = False
     is_forgotten: bool = False  # by an administrator, until it contacts this node
+    features: tuple[str, ...] = ()  # that its EHLO offered in the last session of ours
     is_leaving: bool = False  # it is not in the configuration any more, but holds copies, or is owed something
     is_gone: bool = False  # nor that: it is no peer. The entry stays, because work may be under way that looks here
     position: int = 0  # position of its database in the latest report of whether it drains: an older report must not overwrite a newer one
@@ -170,6 +171,11 @@ class PeerBook:
         state.is_gone, state.is_forgotten, state.is_leaving = True, True, False
         state.wake.set()
         self.fates.leave(server)
+
+    def note_features(self, server: ServerName, features: tuple[str, ...]) -> None:
+        """What its EHLO offered."""
+        if (state := self.states.get(server)) is not None:
+            state.features = features
 
     def is_leaving(self, server: ServerName) -> bool:
         """Whether it is not in the configuration any more, and not gone yet."""

@@ -345,6 +345,8 @@ class View:
                     domains=context.peers.fates.told(server).domains,
                     is_configured=not state.is_leaving,
                     is_leaving=state.is_leaving,
+                    version="" if state.identity is None else state.identity.version,
+                    features=state.features,
                     machine=context.peers.fates.told(server).machine,
                     discards_count=discards.get(server, 0),
                 )
