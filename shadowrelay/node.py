@@ -690,7 +690,7 @@ class Node:
         (`settings.reload`). A wrong file changes nothing. During a start it is postponed until the node has started."""
         if not self.is_started:
             self._is_reload_wanted = True
-        else:
+        elif not self._context.is_stopping:
             self._tasks.spawn(self._followed_reload(), "reload")
 
     async def _followed_reload(self) -> None:

@@ -294,7 +294,7 @@ class PeerRequestService:
     async def _with_unacknowledged(self) -> frozenset[ServerName]:
         context = self._context
         waiting = set()
-        for server, state in context.peers.states.items():
+        for server, state in tuple(context.peers.states.items()):
             answers = state.unreachable_since is None and state.heard_awake is not None
             if answers and await context.ledger.read(reading.has_unacknowledged, server, state.database):
                 waiting.add(server)

@@ -317,8 +317,6 @@ class View:
         discards = await context.ledger.read(reading.discard_counts)
         views = []
         for server, state in context.peers.states.items():
-            if state.is_gone:
-                continue
             left, takes = context.leases.server_left(server), context.peers.takes_copies(server)
             views.append(
                 PeerView(
@@ -352,7 +350,7 @@ class View:
                 )
             )
         forgotten = {row.server: row.is_forgotten for row in context.ledger.peers.listed()}
-        for server in sorted(server for server in {*held, *held_by} if server not in context.peers):
+        for server in sorted({*held, *held_by} - context.peers.states.keys()):
             views.append(
                 PeerView(
                     name=server,
