@@ -18,11 +18,13 @@ from shadowrelay.model.ownership import Claim, CopyNumber, Role, StatusAnswer, S
 from shadowrelay.model.peers import Alive, CopyOffer, DiscardReply, PeerIdentity
 from shadowrelay.model.queue import NewMessage, Origin
 from shadowrelay.model.replies import LedgerUnavailable, Reply
+from shadowrelay.model.settings import PeersMayRelay
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import claims
 from shadowrelay.ownership.rules import Outcome, PeerDatabase
 from shadowrelay.pipeline.common_settings import common_settings
 from shadowrelay.pipeline.context import Context
+from shadowrelay.pipeline.copy_limits import CopyLimits
 from shadowrelay.pipeline.peerbook import PeerState
 from shadowrelay.pipeline.rolled_back import OLDER_COPY, STARTS_AGAIN, RolledBackService
 from shadowrelay.pipeline.track import NUMBER_USED_UP, TrackService
@@ -48,10 +50,11 @@ _log = structlog.get_logger()
 class PeerRequestService:
     """One method per SMTP command of an authorised peer."""
 
-    def __init__(self, context: Context, rolled_back: RolledBackService, track: TrackService) -> None:
+    def __init__(self, context: Context, rolled_back: RolledBackService, track: TrackService, limits: CopyLimits) -> None:
         self._context = context
         self._rolled_back = rolled_back
         self._track = track
+        self._limits = limits
         self._sent: dict[PeerDatabase, int] = {}  # highest sequence that this process has sent to each peer
         self._acknowledged: dict[PeerDatabase, int] = {}  # highest sequence that each has acknowledged, in a commit
         self._unrecorded: dict[ServerName, tuple[PeerIdentity, datetime]] = {}  # the latest identity, and when it was received
@@ -198,9 +201,12 @@ class PeerRequestService:
         if self._is_of_ended_process(peer):  # copies of that process were reconciled when the peer restarted: nothing would end this one
             _log.info("copy.refused", peer=peer.server, reason="the network kept it until its server had been started again")
             return PROCESS_ENDED
-        if stranger := not_accepted(offer.envelope, context.settings):
+        settings = context.settings
+        if settings.transport.peers_may_relay is not PeersMayRelay.ALL and (stranger := not_accepted(offer.envelope, settings)):
             _log.warning("copy.refused", peer=peer.server, reason=f"peers_may_relay: no client may send to {stranger} here")
             return NOT_ACCEPTED
+        if (too_much := await self._limits.refusal(peer.server, offer.envelope, offer.content.size)) is not None:
+            return too_much
         count = len(offer.envelope.recipients)
         now = context.now()
         keep_until = delivery.shadow_keep_until(now, context.settings.transport)
@@ -212,14 +218,16 @@ class PeerRequestService:
             if self._is_of_ended_process(peer):  # the peer restarted while the content was written
                 return Transition(claim, claim, outcome=Outcome.REFUSED)
             transition = claims.hold(claim, context.me, party, offer.number, count, offer.done)
-            self._note_listed(message_id, party, transition)
+            if claim is not None:
+                self._note_listed(message_id, party, transition)
             return transition
 
         try:
             transition = await context.ledger.commit(promises.hold, message, offer.content, decide)
         except LedgerUnavailable as error:
             return error.reply
-        self._note_listed(message.envelope.message_id, party, transition)  # again, after the commit
+        if transition.before is not None:
+            self._note_listed(message.envelope.message_id, party, transition)  # again, after the commit
         if transition.outcome == Outcome.REFUSED:
             return PROCESS_ENDED if self._is_of_ended_process(peer) else NUMBER_USED_UP
         if transition.outcome == Outcome.SUPERSEDED and transition.answer is not None:

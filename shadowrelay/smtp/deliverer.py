@@ -41,8 +41,9 @@ from shadowrelay.smtp.mta_sts import MtaSts
 from shadowrelay.smtp.next_hop_questions import NextHopQuestions
 from shadowrelay.smtp.next_hop_sessions import ADDRESSES_MAX, AddressSessions, NoSession, Opening, Sessions
 from shadowrelay.smtp.next_hops import NextHopHost, NextHops
-from shadowrelay.smtp.outgoing_message import CONTENT_UNREADABLE, NEEDS_BINARYMIME, Limits, OutgoingMessage
-from shadowrelay.smtp.resolver import MAIL_LOOP, NO_USABLE_EXCHANGE, Exchange, MailResolver
+from shadowrelay.smtp.outgoing_message import CONTENT_UNREADABLE, Limits, OutgoingMessage
+from shadowrelay.smtp.own_addresses import THIS_PROCESS, XSELF
+from shadowrelay.smtp.resolver import LEADS_HERE, MAIL_LOOP, NO_USABLE_EXCHANGE, Exchange, MailResolver
 from shadowrelay.smtp.route_sessions import RouteSessions
 from shadowrelay.smtp.whose_mail import name_client
 
@@ -81,6 +82,7 @@ class ServersInTurn:
     """
 
     job: DeliveryJob
+    loop: asyncio.AbstractEventLoop
     began_at: float
     left: tuple[int, ...]
     refused: dict[int, Reply] = field(default_factory=dict)
@@ -117,7 +119,7 @@ class ServersInTurn:
         """Whether time and leases allow a further server, after one that answered."""
         if not self.answers_count:
             return True
-        late = asyncio.get_running_loop().time() - self.began_at > ATTEMPT_SECONDS
+        late = self.loop.time() - self.began_at > ATTEMPT_SECONDS
         return not late and self.answers_count < rules.SERVERS_MAX and self.job.may_end_data()
 
     def outcome(self) -> DeliveryReport:
@@ -185,13 +187,14 @@ class SmtpDeliverer:
         """See `ports.Deliverer`. Writes one line to the operator log."""
         if self._is_closed:
             raise TransientDeliveryError(CONNECTION_FAILED, job.destination.key, is_unreachable=True)
-        course = ServersInTurn(job, asyncio.get_running_loop().time(), tuple(sorted(job.ordinals)))
+        loop = asyncio.get_running_loop()
+        course = ServersInTurn(job, loop, loop.time(), tuple(sorted(job.ordinals)))
         report: DeliveryReport | None = None
         error: BaseException | None = None
         try:
-            first = self._next_hops.at_hand(job.destination)
-            if first is None or not await self._is_over(first, course):
-                await self._try_others(course, first)
+            at_hand = self._next_hops.at_hand(job.destination, course.began_at)
+            if at_hand is None or not await self._try(at_hand[0], course, at_hand[1]):
+                await self._try_others(course, None if at_hand is None else at_hand[0])
             report = course.outcome()
             return report
         except BaseException as caught:
@@ -209,21 +212,10 @@ class SmtpDeliverer:
                     break
                 if target == tried or (course.result is not None and self._next_hops.is_skipped(target)):
                     continue
-                if await self._is_over(target, course):
+                if await self._try(target, course, self._sessions.at(target)):
                     return
-        if course.impatient is not None and not course.answers_count and course.may_go_on():
-            await self._is_over(course.impatient, course, is_patient=True)
-
-    async def _is_over(self, target: NextHopHost, course: ServersInTurn, *, is_patient: bool = False) -> bool:
-        """Try this server; whether no other one may be tried. What this node decides about a server, which lacks an extension or leads
-        back here, is final only if there is no other one."""
-        try:
-            return course.is_over(target, await self._try(target, course, is_patient=is_patient))
-        except PermanentDeliveryError as error:
-            if error.reply not in DECIDED_HERE and not error.reply.text.startswith(NEEDS_BINARYMIME.text):
-                raise
-            course.unfit = error.reply, error.server
-            return False
+        if (put_off := course.impatient) is not None and not course.answers_count and course.may_go_on():
+            await self._try(put_off, course, self._sessions.at(put_off), is_patient=True)
 
     def servers(self, key: str) -> Sequence[NextHopServer]:
         """See `ports.Deliverer`."""
@@ -252,45 +244,62 @@ class SmtpDeliverer:
             await self._policies.close()
         await self._sessions.close()
 
-    async def _try(
-        self, target: NextHopHost, course: ServersInTurn, *, is_patient: bool = False
-    ) -> DeliveryReport | TransientDeliveryError | None:
-        """Run a transaction with this server; None if there was no session in `PATIENCE_SECONDS` and there is another server, unless
-        `is_patient`. A kept session that turns out stale, or at the end of what the server takes in a session, is replaced."""
-        if self._is_closed:
-            return TransientDeliveryError(CONNECTION_FAILED, str(target), is_unreachable=True)
-        loop, address, destination = asyncio.get_running_loop(), self._sessions.at(target), course.job.destination
-        if target not in (tried := self._tried.get(destination.key, ())):
-            self._note_tried(destination.key, {target: None, **dict.fromkeys(tried)})
-        for replacements_left in range(REPLACEMENTS_MAX, -1, -1):
-            taken = address.take()
-            is_rested = taken is not None and loop.time() - taken[0] > RESTED_SECONDS
-            if taken is not None:
-                session = taken[1]
-            else:
-                has_others = target.is_one_of_several or len(destination.hosts) > 1
-                patience = PATIENCE_SECONDS if has_others and not is_patient else None
-                got = await address.wait(partial(self._open, target), destination.concurrency or self._concurrency, patience)
-                if isinstance(got, NoSession):
-                    if got.is_patience:
-                        return None
-                    is_limited = got.is_refusal and loop.time() - address.served_at < rules.LIMITED_SECONDS
-                    return TransientDeliveryError(got.reply, str(target), is_unreachable=True, is_limited=is_limited)
-                session = got
-            if destination.domain and session.called == self._connect_options.own_name.lower():
-                address.give_back(session, is_used_up=True)  # a load balancer or a translated address led back here
-                raise PermanentDeliveryError(MAIL_LOOP, session.server)
-            if not session.server.startswith(f"{target.name} ["):  # opened for another name of this address
-                session.server = f"{target.name} {session.server.partition(' ')[2]}"
-            timer = loop.call_later(FIRST_REPLY_SECONDS, _end_if_silent, session, session.pipeline.answers_count) if is_rested else None
-            try:
-                result = await self._transact(address, session, course, may_replace=replacements_left > 0)
-            finally:
-                if timer is not None:
-                    timer.cancel()
-            if result is not None:
-                return result
+    async def _try(self, target: NextHopHost, course: ServersInTurn, address: AddressSessions, *, is_patient: bool = False) -> bool:
+        """Run a transaction with this server, in a session with its `address`; whether no other server may be tried.
+
+        If there is no session in `PATIENCE_SECONDS` and there is another server, it is put off, unless `is_patient`. What this node decides
+        about a server, which lacks an extension or leads back here, is final only if there is no other one.
+        """
+        loop, destination = course.loop, course.job.destination
+        try:
+            if self._is_closed:
+                closed = TransientDeliveryError(CONNECTION_FAILED, str(target), is_unreachable=True)
+                return course.is_over(target, closed)
+            if target not in (tried := self._tried.get(destination.key, ())):
+                self._note_tried(destination.key, {target: None, **dict.fromkeys(tried)})
+            for replacements_left in range(REPLACEMENTS_MAX, -1, -1):  # of kept sessions that turn out stale or used up
+                taken = address.take()
+                is_rested = taken is not None and loop.time() - taken[0] > RESTED_SECONDS
+                session = taken[1] if taken is not None else await self._opened(target, course, address, is_patient=is_patient)
+                if not isinstance(session, Opened):
+                    return course.is_over(target, session)
+                if destination.domain and session.called == self._connect_options.own_name.lower():
+                    address.give_back(session, is_used_up=True)  # a load balancer or a translated address led back here
+                    raise PermanentDeliveryError(MAIL_LOOP, session.server)
+                if session.extensions.get(XSELF) == THIS_PROCESS:
+                    address.give_back(session, is_used_up=True)
+                    return course.is_over(target, TransientDeliveryError(LEADS_HERE, session.server, is_unreachable=True))
+                if not session.server.startswith(f"{target.name} ["):  # opened for another name of this address
+                    session.server = f"{target.name} {session.server.partition(' ')[2]}"
+                timer = loop.call_later(FIRST_REPLY_SECONDS, _end_if_silent, session, session.pipeline.answers_count) if is_rested else None
+                try:
+                    result = await self._transact(address, session, course, may_replace=replacements_left > 0)
+                finally:
+                    if timer is not None:
+                        timer.cancel()
+                if result is not None:
+                    return course.is_over(target, result)
+        except PermanentDeliveryError as error:
+            if error.reply not in DECIDED_HERE:
+                raise
+            course.unfit = error.reply, error.server
+            return False
         raise AssertionError("the last session is not replaced")
+
+    async def _opened(
+        self, target: NextHopHost, course: ServersInTurn, address: AddressSessions, *, is_patient: bool
+    ) -> Opened | TransientDeliveryError | None:
+        """A session where none is idle, or why there is none; `None`: the server is put off."""
+        destination = course.job.destination
+        has_others = target.is_one_of_several or len(destination.hosts) > 1
+        patience = PATIENCE_SECONDS if has_others and not is_patient else None
+        got = await address.wait(partial(self._open, target), destination.concurrency or self._concurrency, patience)
+        if not isinstance(got, NoSession):
+            return got
+        if got.is_patience:
+            return None
+        is_limited = got.is_refusal and course.loop.time() - address.served_at < rules.LIMITED_SECONDS
+        return TransientDeliveryError(got.reply, str(target), is_unreachable=True, is_limited=is_limited)
 
     async def _transact(
         self, address: AddressSessions, session: Opened, course: ServersInTurn, *, may_replace: bool
@@ -348,14 +357,14 @@ class SmtpDeliverer:
             if error.reply is CONTENT_UNREADABLE:
                 address.drop(session)
                 raise
-            self._put_back(address, session, error.reply)
+            self._put_back(address, session, error.reply, course.loop.time())
             error.__traceback__ = None
             return None if may_replace and not is_fresh and rules.may_be_about_session(error.reply) else error
         except PermanentDeliveryError as error:
             if may_replace and not is_fresh and error.reply.code == OUT_OF_ORDER:  # something before, in this session
                 address.drop(session)
                 return None
-            self._put_back(address, session, error.reply)
+            self._put_back(address, session, error.reply, course.loop.time())
             if not course.refused:
                 raise
             return DeliveryReport(session.server, dict.fromkeys(work.ordinals, error.reply), tls=session.tls, login=session.login)
@@ -368,7 +377,7 @@ class SmtpDeliverer:
             return None
         replies = transaction.replies
         worst = next(iter(replies.values())) if len(replies) == 1 else min(replies.values(), key=lambda reply: reply.code)
-        is_kept = self._put_back(address, session, worst)
+        is_kept = self._put_back(address, session, worst, course.loop.time())
         if may_replace and not is_kept and not is_fresh and rules.is_about_server(worst):
             return None
         return DeliveryReport(session.server, replies, passes_dsn="dsn" in session.extensions, tls=session.tls, login=session.login)
@@ -378,9 +387,8 @@ class SmtpDeliverer:
             self._tried.pop(next(iter(self._tried)))
         self._tried[key] = dict.fromkeys(list(targets)[:SHOWN_MAX])
 
-    def _put_back(self, address: AddressSessions, session: Opened, reply: Reply) -> bool:
+    def _put_back(self, address: AddressSessions, session: Opened, reply: Reply, now: float) -> bool:
         """Note what the reply to a transaction says of the server; whether the session may serve on. `reply`: the most favourable one."""
-        now = asyncio.get_running_loop().time()
         if reply.code >= 400 and rules.is_about_server(reply):
             if session.messages_count == 1:  # in a kept session it may be about the session
                 address.trouble = rules.after_failure(address.trouble, reply, now)

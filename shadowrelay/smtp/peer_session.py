@@ -270,7 +270,7 @@ class PeerSession:
         Raises: PeerUnavailable after a refusal: nothing is stored. SessionBroken: `copy.sent` tells whether it may be stored.
         LedgerUnavailable: this node's own message cannot be read now; nothing is stored.
         """
-        if not self.offers(copy):
+        if not copy.in_session:
             raise PeerUnavailable(self._server, f"does not offer {TRACK if copy.is_tracked else HOLD} now", said=PeerSaid.NO_SESSION)
         envelope, content = copy.offer.envelope, copy.offer.content
         if envelope.body is BodyType.BINARY_MIME and "binarymime" not in self.opened.extensions:

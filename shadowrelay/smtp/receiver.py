@@ -92,7 +92,7 @@ from shadowrelay.smtp.limits import (
     UNKNOWN_COMMAND,
 )
 from shadowrelay.smtp.mail_filters import FilterRefusal, Passage
-from shadowrelay.smtp.own_addresses import leads_to_this_machine
+from shadowrelay.smtp.own_addresses import THIS_PROCESS, XSELF, leads_to_this_machine
 from shadowrelay.smtp.peer_part import PeerPart, PeerTransaction
 
 PEER_MAIL_PARAMETERS = MAIL_PARAMETERS | {KEYWORD}
@@ -184,6 +184,8 @@ class Receiver(Connection):
             lines.append("STARTTLS")
         if (keyword := self.peer.keyword()) is not None:
             lines.append(keyword)
+        if self.state.client_name.rstrip(".").lower() == self.reception.name:
+            lines.append(f"{XSELF.upper()} {THIS_PROCESS}")
         if self._may_speak_for_others():
             lines += [f"XCLIENT {' '.join(XCLIENT)}", f"XFORWARD {' '.join(XFORWARD)}"]
         return lines
@@ -222,12 +224,6 @@ class Receiver(Connection):
         if (client := self._client_in(argument, XFORWARD, self._forwarded or NOBODY)) is not None:
             self._forwarded = client
             self.say(OK)
-
-    def _original_client(self) -> OriginalClient:
-        """Whom somebody else named as the client of this transaction."""
-        if self._forwarded is not None:
-            return replace(self._forwarded, by=self.state.connection_address)
-        return self.state.named
 
     async def smtp_NOOP(self, argument: str) -> None:
         self.say(OK)
@@ -324,20 +320,21 @@ class Receiver(Connection):
         command = parse_mail(argument, lenient=is_lenient)
         transaction = MailTransaction(command.address, NO_VALUES, is_lenient)
         if command.parameters:
-            if not self.is_extended:
+            if not (self.is_extended or is_lenient):
                 self.refuse(UNKNOWN_PARAMETER)
                 return
-            known = PEER_MAIL_PARAMETERS if self.peer.may_use_xshadow() else MAIL_PARAMETERS
+            xshadow = command.parameters.get(KEYWORD)
+            known = PEER_MAIL_PARAMETERS if xshadow is not None and self.peer.may_use_xshadow() else MAIL_PARAMETERS
             transaction.values = values = mail_values_of(command.parameters, known)
             if values.body is BodyType.BINARY_MIME and not self._takes_binary():
                 raise WireError(BAD_PARAMETER)
-            if (xshadow := command.parameters.get(KEYWORD)) is not None:
+            if xshadow is not None:
                 path = f"{self.reception.spool}/{new_message_id()}.copy"
                 transaction.hold = self.peer.begin_hold(xshadow, values.size, path, smtputf8=values.smtputf8)
             elif values.size > self.reception.connector.max_message_size:
                 self.refuse(MESSAGE_TOO_BIG)
                 return
-        if transaction.hold is None and not self.is_trusted:
+        if transaction.hold is None and not (self.state.peer or self.reception.may_relay(self.state)):
             if leads_to_this_machine(transaction.sender):
                 self.refuse(NO_RETURN_PATH)
                 return
@@ -404,7 +401,7 @@ class Receiver(Connection):
             return
         try:
             command = parse_rcpt(argument, smtputf8=transaction.values.smtputf8, lenient=transaction.is_lenient)
-            if command.parameters and not self.is_extended:
+            if command.parameters and not (self.is_extended or transaction.is_lenient):
                 raise WireError(UNKNOWN_PARAMETER)
             address = command.address if "@" in command.address else self._with_home(transaction, command.address)
             recipient = recipient_of(address, command.parameters) if command.parameters else Recipient(address)
@@ -423,7 +420,7 @@ class Receiver(Connection):
             self._refused_recipient(transaction, refusal)
             self.refuse(refusal)
             return
-        if transaction.hold is None:
+        if transaction.hold is None and (recipient.notify is not None or self.state.peer):
             recipient = self._notified(recipient)
         transaction.recipients.append(recipient)
         self.say(RECIPIENT_OK)
@@ -517,7 +514,8 @@ class Receiver(Connection):
     async def _conclude(self, transaction: MailTransaction, arriving: ArrivingContent) -> None:
         """The end of the content was read: reply to it."""
         reception, state, sink = self.reception, self.state, arriving.sink
-        original, self._forwarded = self._original_client(), None
+        original = state.named if self._forwarded is None else replace(self._forwarded, by=state.connection_address)
+        self._forwarded = None
         self.transaction = None
         try:
             envelope, content = arriving.complete(transaction.sender, transaction.recipients, original)
