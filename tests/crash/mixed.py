@@ -31,7 +31,7 @@ ROLL_MESSAGES_MAX = 4_000
 STEP_SECONDS_MAX = 90.0
 
 
-class MixedCluster(Cluster):
+class OfTwoVersions(Cluster):
     """`old`: the nodes that run the last release."""
 
     def __init__(self, *arguments: Any, old: frozenset[str], **keywords: Any) -> None:
@@ -68,7 +68,7 @@ def made_of(old: frozenset[str]) -> Callable[..., Cluster]:
     """For `ring.run`."""
 
     def make(*arguments: Any, **keywords: Any) -> Cluster:
-        return MixedCluster(*arguments, old=old, **keywords)
+        return OfTwoVersions(*arguments, old=old, **keywords)
 
     return make
 
@@ -89,7 +89,7 @@ async def roll(directory: Path, *, forward: bool) -> ring.Episode:
     faults: list[Fault] = []
     old = frozenset(NODES) if forward else frozenset()
     try:
-        async with MixedCluster(ring.PLACES, hop, directory=directory, transport=ring.transport(TIMES), old=old) as cluster:
+        async with OfTwoVersions(ring.PLACES, hop, directory=directory, transport=ring.transport(TIMES), old=old) as cluster:
             load = Load({name: node.address for name, node in cluster.nodes.items()}, random.Random(7), size=2048)
             try:
                 await ring.run_under(load, _roll(cluster, faults), lambda: True, rate=ROLL_RATE, count_max=ROLL_MESSAGES_MAX)
@@ -107,7 +107,7 @@ async def roll(directory: Path, *, forward: bool) -> ring.Episode:
     return episode
 
 
-async def _roll(cluster: MixedCluster, faults: list[Fault]) -> None:
+async def _roll(cluster: OfTwoVersions, faults: list[Fault]) -> None:
     for node in cluster.nodes.values():
         await asyncio.sleep(1)
         began_at = time.time()

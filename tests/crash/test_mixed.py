@@ -59,7 +59,7 @@ async def test_an_edge_keeps_what_it_relays_by_track_to_hubs_of_the_other_versio
     times = {**ring.transport(TIMES), "shadow_heartbeat_timeout_interval": "2s", "shadow_heartbeat_retry_count": 3}
     times["reject_message_on_shadow_failure"] = False
     try:
-        async with mixed.MixedCluster(places, hop, directory=tmp_path, transport=times, old=names) as cluster:
+        async with mixed.OfTwoVersions(places, hop, directory=tmp_path, transport=times, old=names) as cluster:
             edge, first, _ = cluster.nodes.values()
             load = Load({edge.name: edge.address}, random.Random(3), size=2048)
             try:
