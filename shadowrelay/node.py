@@ -170,7 +170,7 @@ class Node:
         people = People(token, read_only_token, settings.admin.users)
         trail = AuditTrail(self._clock.now)
         application = make_application(self._services.view, self._metrics, people, __version__, trail=trail, names=names)
-        desk = Desk(settings, people, application, token, self._clock.now)
+        self._desk = desk = Desk(settings, people, application, token, self._clock.now)
         add_login(application, desk)
         add_pages(application, desk)
         add_acts(application, desk)
@@ -504,6 +504,10 @@ class Node:
                 lambda: {str(is_got).lower(): count for is_got, count in policies.counts.items()},
             )  # fmt: skip
         metrics.watch_totals("next_hop_logins", "Logins at next hops, by what became of them.", "result", lambda: sessions.logins)
+        metrics.watch(
+            "hung_reads", "Reads of files of routes and of the report that hang: those of a file system that does not answer.",
+            lambda: self._deliverer.hung_reads_count + self._desk.report_files.hung_count,
+        )  # fmt: skip
         metrics.watch("next_hop_logins_failing", "Logins that cannot be used now.", lambda: self._deliverer.failing_logins_count)
         metrics.watch_totals(
             "next_hop_tokens", "Access tokens asked for, by whether one was got.", "is_got",

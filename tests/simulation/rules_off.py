@@ -155,7 +155,7 @@ RULES: dict[str, RuleOff] = {
     "promoted by another": RuleOff(
         "a shadow server that is told `promoted` by a server that is not its primary asks that one",
         ((FollowService, "want", _meets_nobody(FollowService.want)),),
-        ("forgotten-heirs",), "entitled to",
+        ("forgotten-heirs",), "has 2 primary servers",
     ),
     "name": RuleOff(
         "of two servers with one name, the one that was known first keeps it while it may live", _NAME, ("cloned",), "I4"
