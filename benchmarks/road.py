@@ -2,8 +2,9 @@
 
 python -m benchmarks.road [--messages N] [--files K] [--checkout DIRECTORY]. Two real nodes, all sessions on the first: it is
 the primary server of every message, the second its shadow server. cProfile counts in each thread of both; a run of few
-messages and one of many are subtracted from each other, so what starting, greeting and ending cost is not in it. Counts
-do not depend on the machine's speed; they vary by some hundredths, because more or fewer messages share a commit.
+messages and one of many, which take the same time, are subtracted from each other, so what starting, greeting, polling and
+ending cost is not in it. Counts do not depend on the machine's speed; they vary by some hundredths, because more or fewer
+messages share a commit.
 
 A resumed coroutine counts as a call, as cProfile counts. `--checkout` measures another checkout of the project, with the
 clients and servers of this one.
@@ -58,8 +59,8 @@ finally:
 Calls = Counter[tuple[str, int, str]]
 
 
-async def counted(messages: int, checkout: Path) -> list[Calls]:
-    """Calls of each function, for each node."""
+async def counted(messages: int, checkout: Path, seconds: float = 0.0) -> tuple[list[Calls], float]:
+    """Calls of each function, for each node, and how long the messages took; it waits until at least `seconds` are over."""
     (port,) = free_ports(1)
     with workplace(Path("/var/tmp")) as directory:
         os.environ["ROAD_DIRECTORY"], os.environ["ROAD_CHECKOUT"] = str(directory), str(checkout)
@@ -69,20 +70,20 @@ async def counted(messages: int, checkout: Path) -> list[Calls]:
             node.program = ("-c", PROFILED, *node.program[2:])
         async with cluster:
             await asyncio.to_thread(wait_until_peers_know_each_other, nodes)
-            await timed(port, [nodes[0].address.port], messages)
-            await asyncio.sleep(3)  # the last discards are asked for and acknowledged
+            took = await timed(port, [nodes[0].address.port], messages)
+            await asyncio.sleep(3 + max(seconds - took, 0.0))  # the last discards are asked for and acknowledged
             pids = [node.process.pid for node in nodes if node.process is not None]
         found = []
         for pid in pids:
             counts: dict[str, int] = json.loads((directory / f"{pid}.calls").read_text())
             found.append(Counter({tuple(json.loads(function)): count for function, count in counts.items()}))
-        return found
+        return found, took
 
 
 async def measure(messages: int, files_max: int, checkout: Path) -> None:
     """Print a block a node."""
-    few = await counted(FEW, checkout)
-    many = await counted(FEW + messages, checkout)
+    many, seconds = await counted(FEW + messages, checkout)
+    few, _ = await counted(FEW, checkout, seconds)
     opened: set[str] = set()
     for role, before, after in zip(("primary server", "shadow server"), few, many, strict=True):
         each = {function: (count - before[function]) / messages for function, count in after.items()}

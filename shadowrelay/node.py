@@ -40,7 +40,8 @@ from shadowrelay.model.queue import InForce
 from shadowrelay.model.readiness import NewMail
 from shadowrelay.model.replies import ConfigurationError, LedgerUnavailable, Reply
 from shadowrelay.model.routing import HostPort
-from shadowrelay.model.settings import Peer, Settings, Tls
+from shadowrelay.model.setting_texts import own_hosts
+from shadowrelay.model.settings import Peer, ReceiveConnector, Settings, Tls
 from shadowrelay.model.values import replace
 from shadowrelay.pipeline.assembly import Outside, Services
 from shadowrelay.pipeline.context import SystemClock, Tasks
@@ -48,7 +49,7 @@ from shadowrelay.pipeline.draining import Doors
 from shadowrelay.ports import Machine
 from shadowrelay.settings import certificates, configuration
 from shadowrelay.settings.configuration import LoadedSettings
-from shadowrelay.settings.reload import adopted, followed_tls
+from shadowrelay.settings.reload import adopted, followed_tls, reason
 from shadowrelay.smtp import client
 from shadowrelay.smtp.call_ahead import Asking
 from shadowrelay.smtp.client import ConnectOptions, Dial, Opened, TlsUse
@@ -117,6 +118,7 @@ class Node:
         self._machine: Machine = LinuxMachine() if machine is None else machine
         self._log_lines = log_lines
         self._reading = BoundedCalls("reload")
+        self._following = asyncio.Lock()
         self._tasks = Tasks()
         self._descriptors = Descriptors(descriptor_limit())
         self._budget = ContentBudget(self._settings.server.content_memory_limit)
@@ -165,24 +167,24 @@ class Node:
         self._tasks.keep(self._recipients.run, "recipients")
         if settings.recipient_sources:
             await self._recipients.first_look(RECIPIENTS_SECONDS)
-        listens = [settings.admin.listen, *([] if settings.admin.tls_listen is None else [settings.admin.tls_listen])]
-        names = (settings.server.name, *(listen.host for listen in listens), *settings.admin.allowed_hosts)
+        names = (settings.server.name, *(listen.host for listen in self._admin_addresses().values()), *settings.admin.allowed_hosts)
         people = People(token, read_only_token, settings.admin.users)
         trail = AuditTrail(self._clock.now)
-        application = make_application(self._services.view, self._metrics, people, __version__, trail=trail, names=names)
+        self._application = application = make_application(
+            self._services.view, self._metrics, people, __version__, trail=trail, names=names
+        )
         self._desk = desk = Desk(settings, people, application, token, self._clock.now)
         add_login(application, desk)
         add_pages(application, desk)
         add_acts(application, desk)
         add_report(application, desk)
         add_streams(application, desk, TAP, guarded(people, trail))
-        admin = [AdminServer(application, listens[0])]
-        admin += [AdminServer(application, listen, self._admin_tls, self._peers_in) for listen in listens[1:]]
-        for server in admin:
+        self._admin = {key: self._admin_server(key, listen) for key, listen in self._admin_addresses().items()}
+        for server in self._admin.values():
             close_with(self._opened, server.stop)  # after the receivers, which are opened before it
         self.step = "the listeners"
         await self._start_receiver()
-        for server in admin:
+        for server in self._admin.values():
             await server.start()
         self.step = "the first words with the peers"
         await self._services.rolled_back.introduce()
@@ -193,7 +195,7 @@ class Node:
         self._services.view.is_running = self.is_started = True
         _log.info("node.started", server=settings.server.name, database=self._ledger.identity.database, version=__version__)
         if self._is_reload_wanted:
-            self.reload()
+            await self._followed_reload()
 
     @property
     def is_rolled_back(self) -> bool:
@@ -277,6 +279,7 @@ class Node:
             concurrency_per_destination=settings.send.concurrency_per_destination,
             connection_inactivity_timeout=settings.send.connection_inactivity_timeout,
             sends_8bit=settings.send.eight_bit_without_8bitmime,
+            sends_chunks=settings.send.chunking_enabled,
             is_own=self._own_addresses.__contains__,
             unused_session_timeout=settings.send.unused_session_timeout,
             to_peer=self._delivery_session_to,
@@ -340,35 +343,51 @@ class Node:
             not_opened=other_address,
         )
 
+    def _admin_addresses(self) -> dict[str, HostPort]:
+        """By the key that names them."""
+        admin = self._settings.admin
+        return {"listen": admin.listen} | ({} if admin.tls_listen is None else {"tls_listen": admin.tls_listen})
+
+    def _admin_server(self, key: str, listen: HostPort) -> AdminServer:
+        if key == "listen":
+            return AdminServer(self._application, listen)
+        return AdminServer(self._application, listen, self._admin_tls, self._peers_in)
+
     async def _start_receiver(self) -> None:
         settings = self._settings
         self._filters = make_bank(settings.filters, asyncio.get_running_loop().time)
         close_with(self._opened, self._filters.close)
         for connector in settings.receive_connectors:
-            reception = reception_for(
-                settings,
-                connector,
-                acceptor=self._services.accept,
-                peer_requests=self._services.peer_requests,
-                clock=self._clock,
-                spool_directory=self._ledger.spool_directory,
-                budget=self._budget,
-                descriptors=self._descriptors,
-                tls=self._tls,
-                filters=self._filters,
-                recipients=self._recipients.check_for(connector),
-            )
-            receiver = ReceiverServer(reception, self._open_listener)
-            if self._context.is_draining:
-                receiver.reception.closed_with = NOT_ACTIVE
-            if not connector.reuse_port:  # a shared port has other nodes until this one has started
-                await self._listen(receiver)
-            self._receivers.append(receiver)
-            close_with(self._opened, receiver.close)
+            await self._open_receiver(connector)
+        self._services.membership.on_moved, self._services.membership.on_left = self._peer_moved, self._peer_left
         self._services.drain.doors = Doors(self._refuse_mail, self._take_mail, self._waited_for_count)
         self._context.peers.on_other_process.append(self._end_others)
         self._services.commits.on_silent.append(self._fall_silent)
         self._services.commits.on_restored.append(self._speak_again)
+
+    async def _open_receiver(self, connector: ReceiveConnector) -> None:
+        """Raises: ConfigurationError if its address cannot be bound."""
+        settings = self._settings
+        reception = reception_for(
+            settings,
+            connector,
+            acceptor=self._services.accept,
+            peer_requests=self._services.peer_requests,
+            clock=self._clock,
+            spool_directory=self._ledger.spool_directory,
+            budget=self._budget,
+            descriptors=self._descriptors,
+            tls=self._tls,
+            filters=self._filters,
+            recipients=self._recipients.check_for(connector),
+        )
+        receiver = ReceiverServer(reception, self._open_listener)
+        if self._context.is_draining:
+            receiver.reception.closed_with = NOT_ACTIVE
+        if self.is_started or not connector.reuse_port:  # a shared port has other nodes until this one has started
+            await self._listen(receiver)
+        self._receivers.append(receiver)
+        close_with(self._opened, receiver.close)
 
     async def _listen(self, receiver: ReceiverServer) -> None:
         connector = receiver.reception.connector
@@ -671,16 +690,32 @@ class Node:
 
     def reload(self) -> None:
         """SIGHUP: apply the settings that can change while running, and read the files named in [tls] again; log the others
-        (`settings.reload`). All or nothing. During a start it is postponed until the node has started."""
+        (`settings.reload`). A wrong file changes nothing. During a start it is postponed until the node has started."""
         if not self.is_started:
             self._is_reload_wanted = True
-            return
+        else:
+            self._tasks.spawn(self._followed_reload(), "reload")
+
+    async def _followed_reload(self) -> None:
+        """One after the other. First what needs no waiting, then who is a peer, and where this node listens; what cannot be opened is
+        logged, and stays as it is."""
+        async with self._following:
+            if (needs_restart := self._reload()) is None:
+                return
+            await self._follow_peers()
+            await self._follow_connectors()
+            await self._follow_admin()
+            why = {name: reason(name) for name in needs_restart}
+            _log.info("configuration.reloaded", needs_restart=needs_restart, **({"why": why} if why else {}))
+
+    def _reload(self) -> list[str] | None:
+        """The names of what waits for a restart; None: nothing was changed."""
         try:
             loaded, self._tls, self._context.route_digests = self._reading.call(self._read_again, RELOAD_SECONDS)
         except (ConfigurationError, TimeoutError) as error:
             self._in_force = replace(self._in_force, refused_at=self._clock.now(), refusal=str(error))
             _log.error("configuration.refused", error=str(error))
-            return
+            return None
         settings, needs_restart = adopted(self._settings, loaded.settings)
         self.loaded = replace(loaded, settings=settings)
         self._in_force = self._read_now(needs_restart)  # what the API shows
@@ -691,13 +726,89 @@ class Node:
         self._deliverer.reload()
         self._services.deliver.reload()
         self._recipients.adopt(settings)
-        for receiver, connector in zip(self._receivers, settings.receive_connectors, strict=True):
-            receiver.reload(connector, settings.routes, self._tls, self._recipients.check_for(connector))
+        self._lookups.adopt(settings.dns.nameservers)
+        limits = settings.tracking
+        self._tracking.limit(
+            limits.max_file_size, limits.max_directory_size, limits.max_age, has_subjects=limits.message_subject_logging_enabled
+        )
+        found = {connector.name: connector for connector in settings.receive_connectors}
+        for receiver in self._receivers:
+            running = receiver.reception.connector
+            if (connector := found.get(running.name)) is not None:
+                same_place = connector.model_copy(update={"listen": running.listen, "reuse_port": running.reuse_port})
+                receiver.reload(same_place, settings.routes, self._tls, self._recipients.check_for(connector))
         for peer in settings.linked_peers:
-            if peer.name in self._links:  # a peer of another boundary gets a link at the next start
+            if peer.name in self._links:
                 self._links[peer.name].renew(self._connect_options_to(peer))
         self._metrics.certificates({} if self._tls is None else self._tls.ends)
-        _log.info("configuration.reloaded", needs_restart=needs_restart)
+        return needs_restart
+
+    async def _follow_peers(self) -> None:
+        while True:
+            try:
+                await self._services.membership.adopt(self._settings)
+                break
+            except LedgerUnavailable as error:
+                _log.warning("work.put_off", work="peers", reason=error.reason)
+            await asyncio.sleep(REJOIN_SECONDS)
+        self._show_peers()
+        self._desk.adopt(self._settings)
+
+    def _show_peers(self) -> None:
+        """To the receivers: those of the configuration, and those that leave, which fetch what they are owed."""
+        states = self._context.peers.states
+        leaving = {name: states[name].peer for name in states if self._context.peers.is_leaving(name)}
+        peers = {peer.name: peer for peer in self._settings.peers} | leaving
+        linked = frozenset([peer.name for peer in self._settings.linked_peers]) | leaving.keys()
+        for receiver in self._receivers:
+            receiver.adopt_peers(peers, linked)
+
+    def _peer_moved(self, peer: Peer) -> None:
+        self._links[peer.name].move(peer.address)
+
+    def _peer_left(self, server: ServerName) -> None:
+        self._show_peers()
+        self._tasks.spawn(self._links.pop(server).close(), f"close {server}")
+
+    async def _follow_connectors(self) -> None:
+        settings = self._settings
+        wanted = {connector.name: connector for connector in settings.receive_connectors}
+        running = {receiver.reception.connector.name: receiver for receiver in self._receivers}
+        for name, receiver in running.items():
+            if name not in wanted:
+                self._receivers.remove(receiver)
+                await receiver.shut()  # another one may have its address
+                self._tasks.spawn(receiver.retire(GRACE_SECONDS), f"retire {name}")
+                _log.info("connector.closed", connector=name)
+        for name, connector in wanted.items():
+            try:
+                if name not in running:
+                    await self._open_receiver(connector)
+                elif (before := running[name].reception.connector) != connector:
+                    await running[name].move(connector)
+                    _log.info("connector.listening", connector=name, address=str(running[name].address), before=str(before.listen))
+            except (ConfigurationError, OSError) as error:
+                _log.error("connector.not_listening", connector=name, reason=str(error))
+        self._context.peers.adopt_hosts(own_hosts(one.listen for one in settings.receive_connectors))
+
+    async def _follow_admin(self) -> None:
+        """The new address first, so that there is always one."""
+        wanted = self._admin_addresses()
+        for key, listen in wanted.items():
+            before = self._admin.get(key)
+            if before is None or before.listen != listen:
+                server = self._admin_server(key, listen)
+                try:
+                    await server.start()
+                except ConfigurationError as error:
+                    _log.error("admin.not_listening", reason=str(error))
+                    continue
+                self._admin[key] = server
+                close_with(self._opened, server.stop)
+                if before is not None:
+                    await before.stop()
+        for key in self._admin.keys() - wanted.keys():
+            await self._admin.pop(key).stop()
 
     def stopping(self) -> None:
         """The node was asked to stop: if it is killed from now on, no message is suspected of that."""

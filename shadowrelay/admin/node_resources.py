@@ -16,9 +16,9 @@ from shadowrelay.rules.back_pressure import EFFECTS, UNITS, Pressure, history_de
 class PeerResource(ApiResource):
     """A peer as the node sees it. Units: `lease_seconds` left; null if none was obtained, 0 if it has ended. `takes_over_in_seconds`: until
     this node takes over what it holds for the peer, if that stays silent; null while it is heard, or nothing is held.
-    `takes_copies`: yes, no, or unknown before anything was tried. `is_configured` false: it is no peer any more. `shared_fate`: what it
-    shares with this node, machine or labels; `machine` is a keyed hash of its. `discards_count`: discard notifications that it has not
-    fetched yet."""
+    `takes_copies`: yes, no, or unknown before anything was tried. `is_configured` false: it is no peer any more; `is_leaving`: and was one
+    when this node started. `shared_fate`: what it shares with this node, machine or labels; `machine` is a keyed hash of its.
+    `discards_count`: discard notifications that it has not fetched yet."""
 
     name: str
     site: str
@@ -41,6 +41,7 @@ class PeerResource(ApiResource):
     takes_over_in_seconds: Seconds | None = found_at("takes_over_in")
     takes_copies: str
     is_configured: bool
+    is_leaving: bool
     shared_fate: str
     domains: list[str]
     machine: str

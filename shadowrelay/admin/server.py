@@ -44,7 +44,7 @@ class AdminServer:
     ) -> None:
         """`tls`: called for each connection, so that a new certificate needs no restart. `None`: not encrypted. `peers_in`: which peers the
         client is by its certificate, for `request.state.peers`; None ends the connection."""
-        self._listen, self._tls, self._peers_in = listen, tls, peers_in
+        self.listen, self._tls, self._peers_in = listen, tls, peers_in
         self._handshakes: dict[asyncio.Task[None], None] = {}  # in order of their beginning
         self._accepting: asyncio.Task[None] | None = None
         self._server = _Uvicorn(
@@ -79,10 +79,10 @@ class AdminServer:
         """Listen. Raises: ConfigurationError if the address cannot be bound."""
         key = "admin.listen" if self._tls is None else "admin.tls_listen"
         try:
-            self._socket = await asyncio.to_thread(_bound_socket, self._listen)
+            self._socket = await asyncio.to_thread(_bound_socket, self.listen)
         except OSError as exc:
             raise ConfigurationError(
-                f"{key}: {self._listen} cannot be bound ({exc.strerror or exc}); choose another address or port, or stop what has it"
+                f"{key}: {self.listen} cannot be bound ({exc.strerror or exc}); choose another address or port, or stop what has it"
             ) from exc
         sockets = [self._socket] if self._tls is None else []
         self._task = asyncio.create_task(self._server.serve(sockets=sockets), name="admin.server")

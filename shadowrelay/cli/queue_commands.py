@@ -409,6 +409,8 @@ def _shared_fate(peer: dict[str, Any]) -> str:
 
 
 def _error(peer: dict[str, Any]) -> str:
+    if peer.get("is_leaving"):
+        return "leaving: it is in the configuration no more"
     said: str = peer.get("conflict") or ("it drains" if peer.get("is_draining") else peer.get("refusal", "")) or peer.get("last_error", "")
     return said
 

@@ -142,6 +142,8 @@ def _link(peer: Json) -> Json:
     """What a node says of one of its peers. Shapes: `word` is the state; `tone` goes with it."""
     if peer["is_forgotten"]:
         tone, word = UNKNOWN, "forgotten"
+    elif peer.get("is_leaving"):
+        tone, word = CARE, "leaving"
     elif not peer.get("is_configured", True):
         tone, word = BAD, "no peer any more"
     elif not peer["is_reachable"]:

@@ -52,6 +52,10 @@ class ClusterNodes:
         self.name = str(settings.server.name)
         self.names = [self.name, *(peer.name for peer in settings.peers if peer.admin)]  # that can be asked
 
+    def adopt(self, settings: Settings) -> None:
+        """The peers are others now."""
+        self._settings = settings
+
     async def ask(self, question: Callable[[NodeClient], Any]) -> list[NodeAnswer]:
         """One answer of each, this node's first, of all at the same time."""
         return await asyncio.to_thread(self._ask, question, asyncio.get_running_loop())

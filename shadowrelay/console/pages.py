@@ -61,6 +61,11 @@ class Desk:
         # nodes on one machine share a host name, and so their cookies
         self.cookie = f"{COOKIE}_{settings.admin.listen.port}"
 
+    def adopt(self, settings: Settings) -> None:
+        """As reloaded: the peers may be others."""
+        self.settings = settings
+        self.nodes.adopt(settings)
+
     def session_of(self, request: Request) -> ConsoleSession | None:
         """Of the person who asks."""
         return self.sessions.find(request.cookies.get(self.cookie, ""))

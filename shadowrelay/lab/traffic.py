@@ -29,8 +29,9 @@ from shadowrelay.pipeline.context import SystemClock
 from shadowrelay.ports import DeliveryJob
 from shadowrelay.rules.back_pressure import NO_PRESSURE
 from shadowrelay.smtp.client import ConnectOptions
-from shadowrelay.smtp.deliverer import Limits, SmtpDeliverer
+from shadowrelay.smtp.deliverer import SmtpDeliverer
 from shadowrelay.smtp.listener import ReceiverServer
+from shadowrelay.smtp.outgoing_message import Limits
 from shadowrelay.smtp.reception import Reception
 from shadowrelay.smtp.resolver import DnsResolver
 

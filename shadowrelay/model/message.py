@@ -21,10 +21,11 @@ days at most, three in a row, so that they stay far from the end of `datetime`, 
 
 
 class BodyType(StrEnum):
-    """RFC 6152."""
+    """RFC 6152, RFC 3030."""
 
     SEVEN_BIT = "7BIT"
     EIGHT_BIT_MIME = "8BITMIME"
+    BINARY_MIME = "BINARYMIME"
 
 
 @dataclass(frozen=True, slots=True)

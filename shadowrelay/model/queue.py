@@ -347,6 +347,7 @@ class PeerView:
     takes_over_in: timedelta | None = None
     is_configured: bool = True  # False: it is no peer any more, but messages are still held for it
     takes_copies: Takes = Takes.NO
+    is_leaving: bool = False  # nor configured, but a session with it stays until nothing is held
     domains: tuple[str, ...] = ()  # its labels of failure_domains
     shared_fate: str = ""  # what it shares with this node: machine, or labels of failure_domains
     machine: str = ""  # as its sessions told, see `model.fate`

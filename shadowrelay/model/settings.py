@@ -342,6 +342,11 @@ class ReceiveConnector(Section):
     """A session without progress for this long is closed; edge: 1m. Less than connection_timeout. Source: seed-000, msp-rc"""
     connection_timeout: Annotated[Duration, Field(ge=10 * MILLISECOND, le=DAY)] = Field(default_factory=_connection_timeout)
     """Sessions end after this long even while data flows; edge: 5m. Not while a final dot waits for its reply. Source: seed-000, msp-rc"""
+    chunking_enabled: bool = True
+    """Offer CHUNKING: content in chunks of a counted size (BDAT). Peers always have it. RFC 3030. Source: msp-rc"""
+    binary_mime_enabled: bool = True
+    """Offer BINARYMIME with it: binary content, which is put into base64 for a next hop without BINARYMIME. false: clients do that, which
+    keeps their signatures. RFC 3030. Source: msp-rc"""
     max_message_size: Annotated[Size, Field(ge=1, le=2_000_000_000)] = 36_000_000
     """Largest message accepted. MB = 1,000,000 bytes. Source: msp-rc"""
     max_recipients_per_message: Annotated[Count, Field(ge=1, le=5000)] = 5000
@@ -571,6 +576,8 @@ class Send(Section):
     mta_sts: bool = False
     """Deliveries by MX obey the policies that domains publish (MTA-STS): verified TLS with the mail servers that the policy names, or the
     mail waits. RFC 8461"""
+    chunking_enabled: bool = True
+    """Send content in chunks (BDAT) to a next hop that offers CHUNKING; false: always by DATA, and binary content in base64. RFC 3030"""
     eight_bit_without_8bitmime: bool = True
     """Send 8-bit content as it is to a next hop that does not offer 8BITMIME; false: return it, unless the next hop is inside the boundary.
     RFC 6152"""

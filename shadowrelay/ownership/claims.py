@@ -232,9 +232,9 @@ def recorded(claim: Claim | None, done: Ordinals, reached: Ordinals = NO_ORDINAL
     claim = rules.require_claim(claim)
     news, done_now = done - claim.done, claim.done | done
     if len(done_now) >= claim.recipients_count:
-        transition = rules.all_done(claim, claim, done_now)
         if len(reached) == claim.recipients_count:
-            return replace(transition, tell=rules.notify(claim.copies, DiscardStatus.DELIVERED, is_reached=True))
+            return rules.all_done(claim, claim, done_now, is_reached=True)
+        transition = rules.all_done(claim, claim, done_now)
         told = rules.notify(claim.copies, DiscardStatus.DELIVERED, reached, is_reached=True) if reached else ()
         return replace(transition, tell=(*told, *transition.tell))
     after = replace(claim, done=done_now)

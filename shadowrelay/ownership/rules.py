@@ -268,10 +268,10 @@ def own_number(claim: Claim) -> CopyNumber:
     return replace(claim.number, placement=0) if claim.is_primary else claim.number
 
 
-def all_done(before: Claim, claim: Claim, done: Ordinals | None = None) -> Transition:
+def all_done(before: Claim, claim: Claim, done: Ordinals | None = None, *, is_reached: bool = False) -> Transition:
     """Every recipient is done (`done`, if the claim does not say so yet): notify every server that may hold a copy. For a shadow message
     whose recipients this node delivered before it yielded, that includes its primary."""
-    tell = notify(before.copies, DiscardStatus.DELIVERED)
+    tell = notify(before.copies, DiscardStatus.DELIVERED, is_reached=is_reached)
     after = replace(claim, role=Role.DELIVERED, done=claim.done if done is None else done, asked=NOBODY, handed=False, copies=())
     return Transition(before, after, tell, outcome=Outcome.DONE)
 

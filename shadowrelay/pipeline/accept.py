@@ -19,14 +19,14 @@ without so many candidates, nothing is stored.
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from functools import partial
 
 import structlog
 
 from shadowrelay.model.counts import LATENCY_BUCKETS_SECONDS, Refusal
-from shadowrelay.model.ids import MessageId
+from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import Content, Envelope
 from shadowrelay.model.ownership import Claim, DiscardStatus, Notification, Transition
 from shadowrelay.model.queue import NewMessage, Origin, StoredMessage
@@ -177,11 +177,8 @@ class AcceptService:
             claim = claims.first_claim(context.me, len(envelope.recipients), parties, wanted)
             now = context.now()
             message = NewMessage(envelope, claim, Origin.CLIENT, now, delivery.remember_until(now, transport))
-            if (
-                reject
-                and len(apart(firsts, context.shared_fate)) < wanted
-                and len(apart(dict.fromkeys(plan), context.shared_fate)) < wanted
-            ):
+            # for one copy, the plan has only servers on which it would count
+            if reject and (len(firsts) < wanted or (wanted > 1 and self._share_fates(plan, firsts, wanted))):
                 self._copier.note_sites(None)
                 return self._refuse(StoredMessage(0, envelope, claim, Origin.CLIENT, None, None), [], content.size)
             context.attempts.begin(message_id)  # the claim must not end while the message is being accepted
@@ -210,7 +207,8 @@ class AcceptService:
                 self._release(message_id, result.known(claim))
                 raise
             is_lost = bool(result.unreadable) and not result.stored  # here it cannot be read, and nobody else has it
-            if (reject and result.redundant_count(message_id) < wanted) or is_lost:
+            uncounted = result.not_redundant(message_id) if result.shared else ()
+            if (reject and len(result.stored) - len(uncounted) < wanted) or is_lost:
                 await self._unwind(message_id, result)
                 if is_lost:
                     raise LedgerUnavailable(STORE_UNAVAILABLE, result.unreadable)
@@ -220,7 +218,7 @@ class AcceptService:
             after = result.verdict(message_id, result.claim).after
             assert after is not None
             stored = StoredMessage(stored.internal_id, envelope, after, stored.origin, stored.place, stored.due_at)
-            return self._acknowledge(stored, content, started, result, late)
+            return self._acknowledge(stored, content, started, result, late, uncounted)
         except LedgerUnavailable as error:
             context.counts.refused[Refusal.LEDGER] += 1
             _log.warning("message.refused", message_id=message_id, reason=error.reason)
@@ -234,6 +232,11 @@ class AcceptService:
         context.placements.discard(message_id)
         context.leases.forget(message_id)  # a copy may have been stored, and nothing else ends this entry
         return reply
+
+    def _share_fates(self, plan: Sequence[ServerName], firsts: Sequence[ServerName], wanted: int) -> bool:
+        """Whether these servers cannot hold so many copies that count."""
+        shared = self._context.shared_fate
+        return len(apart(firsts, shared)) < wanted and len(apart(dict.fromkeys(plan), shared)) < wanted
 
     async def _moved(self, stored: StoredMessage, claim: Claim) -> Content:
         """The content at its place in the store. A message whose content cannot be read back is not accepted."""
@@ -258,14 +261,14 @@ class AcceptService:
         started: float,
         result: CopyResult | None,
         late: list[tuple[StoredMessage, TrackingEvent]] | None,
+        uncounted: Sequence[ServerName] = (),
     ) -> Reply:
+        """`uncounted`: the servers whose copies do not count."""
         context = self._context
         at, now = context.clock.awake(), context.now()
         elapsed = timedelta(seconds=at - started)
         me, size = context.me.server, content.size
-        message_id = stored.envelope.message_id
-        wanted, made = stored.claim.wanted, 0 if result is None else result.redundant_count(message_id)
-        uncounted = () if result is None else result.not_redundant(message_id)
+        wanted, made = stored.claim.wanted, 0 if result is None else len(result.stored) - len(uncounted)
         for party, _ in result.stored if result is not None else ():
             shared = context.peers.fates.what_keeps(party.server) if party.server in uncounted else ""
             row = tracking.haredirect(me, stored, at=now, server=party.server, elapsed=elapsed, size=size, shared_fate=shared)

@@ -28,6 +28,7 @@ from shadowrelay.pipeline.follow import FollowService
 from shadowrelay.pipeline.forks import Forks, Verdicts
 from shadowrelay.pipeline.heartbeat import HeartbeatService
 from shadowrelay.pipeline.leases import Attempts, Leases
+from shadowrelay.pipeline.membership import Membership
 from shadowrelay.pipeline.message_desk import MessageDesk
 from shadowrelay.pipeline.peer_requests import PeerRequestService
 from shadowrelay.pipeline.peerbook import PeerBook
@@ -165,8 +166,14 @@ class Services:
         context.peers.on_remembered.append(self._remembered)
         context.peers.on_fate.append(self._fate_changed)
         context.peers.on_available.append(lambda server: self.copy_repair.available())
-        for peer in settings.linked_peers:
+
+        def link(peer: Peer) -> None:
             links[peer.name] = outside.link_to(peer, self)
+            context.counts.handed_by_running.setdefault(peer.name, 0)  # so that its first increase shows
+
+        self.membership = Membership(context, self.heartbeat, link)
+        for peer in settings.linked_peers:
+            link(peer)
 
     def start(self) -> None:
         """Start the loops, promotion and heartbeats even with redundancy disabled: shadow messages may remain from before."""
@@ -218,7 +225,7 @@ class Services:
         """A reload may have changed `shared_fate_is_redundant`."""
         fates = self.context.peers.fates
         if fates.is_redundant is not transport.shared_fate_is_redundant:
-            fates.is_redundant = transport.shared_fate_is_redundant
+            fates.count(is_redundant=transport.shared_fate_is_redundant)
             for server in fates.sharers:
                 self._fate_changed(server)
 
@@ -231,6 +238,7 @@ class Services:
         self.deliver.wake()
 
     def _forgotten(self, server: ServerName) -> None:
+        self.membership.forgotten(server)
         self.copy_repair.wake(0)  # messages whose copies it held need new ones
         self.review.returned(server)
 

@@ -202,7 +202,7 @@ class Context:
 
     def shared_fate(self, server: ServerName) -> Shared:
         """With whom a peer shares its fate, as far as that matters: a redirect moves mail to servers that an administrator named."""
-        return NOT_SHARED if self.redirect_to else self.peers.fates.counted(server)
+        return NOT_SHARED if self.redirect_to else self.peers.fates.counted.get(server, NOT_SHARED)
 
     @property
     def is_enabled(self) -> bool:

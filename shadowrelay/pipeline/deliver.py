@@ -134,7 +134,8 @@ class DeliverService:
     def _done(self, message_id: MessageId, internal_id: int) -> None:
         """Every recipient of the message is done, and that is recorded."""
         self._loaded_since_start.discard(internal_id)
-        self._context.repeats.ended(message_id)
+        if self._context.repeats.waiting:
+            self._context.repeats.ended(message_id)
         if self._context.delayed.waiting:
             self._context.delayed.end(message_id, Acknowledged.DONE)
 

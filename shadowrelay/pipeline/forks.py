@@ -204,7 +204,9 @@ class Forks:
         self._in_progress.update(keys.values())
         try:
             if keys and not stored.is_promoted:  # before the look-up: what ends meanwhile is found by that
-                await self._wait_for_first(stored, ordinals, keys)
+                now = context.now()
+                if held := context.repeats.held(stored, keys, ordinals, now):
+                    await self._wait_for_first(stored, ordinals, keys, held, now)
             # What was taken over was acknowledged by another server: only its own claim says who has it.
             if keys and not stored.is_promoted and context.ledger.may_be_delivered(keys.values(), context.now() - window):
                 ordinals -= await self._end_duplicates(attempt, keys, window, record)
@@ -216,20 +218,23 @@ class Forks:
             if len(ordinals) > RECIPIENTS_PER_TRANSACTION_MAX:
                 return await self._attempt_in_parts(attempt, ordinals, prefix, keys, record)
             result = await self._transaction(attempt, ordinals, prefix)
-            await self._finish(attempt, record, self._settle(attempt, result), result, keys)
+            outcome = self._settle(attempt, result)
+            if outcome.failed or stored.envelope.message_id in self._joint.waiting:
+                await self._finish(attempt, record, outcome, result, keys)
+            else:
+                await self._commit(attempt, record, await self._record(attempt, outcome, result, keys))
             return _news(result)
         finally:
             self._in_progress.difference_update(keys.values())
             if attempt.in_flight:
                 self._relay.end_in_flight(attempt.in_flight)
 
-    async def _wait_for_first(self, stored: StoredMessage, ordinals: Ordinals, keys: Mapping[int, bytes]) -> None:
-        """Raises: SameInProgress while a copy held here is the same message, sent to another node before. docs/design.md 6.5."""
+    async def _wait_for_first(
+        self, stored: StoredMessage, ordinals: Ordinals, keys: Mapping[int, bytes], held: Collection[MessageId], now: datetime
+    ) -> None:
+        """`held`: copies here that may be the same message. Raises: SameInProgress while one of them is, sent to another node before.
+        docs/design.md 6.5."""
         context = self._context
-        now = context.now()
-        held = context.repeats.held(stored, keys, ordinals, now)
-        if not held:
-            return
         wanted = {ordinal: keys[ordinal] for ordinal in ordinals}
         first = repeats.first_of(stored, wanted, await context.ledger.read(reading.load_many, list(held)))
         if first is not None:
@@ -367,7 +372,7 @@ class Forks:
             elapsed = timedelta(seconds=context.clock.awake() - began)
             return TransactionResult(
                 ordinals, report.replies, report.server, elapsed, report.passes_dsn, report.dot_sent_unanswered, relayed,
-                tracking.session_data(report.tls, report.login),
+                tracking.session_data(report.tls, report.login) if report.tls or report.login else (),
             )  # fmt: skip
         elapsed = timedelta(seconds=context.clock.awake() - began)
         return TransactionResult(ordinals, failure, server, elapsed, dot_sent_unanswered=failure.dot_sent_unanswered)
@@ -404,7 +409,7 @@ class Forks:
         context, stored, destination = self._context, attempt.stored, attempt.fork.destination
         me, now, key, server, elapsed = context.me.server, context.now(), destination.key, result.server, result.elapsed
         answer = result.result
-        replies = answer if isinstance(answer, Mapping) else dict.fromkeys(sorted(result.ordinals), answer.reply)
+        replies = dict.fromkeys(sorted(result.ordinals), answer.reply) if isinstance(answer, DeliveryError) else answer
         if outcome.delivered:
             is_whole = len(outcome.delivered) == len(replies)
             done = replies if is_whole else {ordinal: replies[ordinal] for ordinal in sorted(outcome.delivered)}
@@ -416,7 +421,7 @@ class Forks:
                     session=result.session,
                 )
             )  # fmt: skip
-        if outcome.done and destination.tracks:
+        if destination.tracks and outcome.done:
             taken = NO_SERVER if result.relayed is None else result.relayed.server
             self._relay.log_ends_elsewhere(stored, destination, result.ordinals, taken)
         if outcome.expired:

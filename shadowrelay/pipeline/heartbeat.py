@@ -77,6 +77,12 @@ class HeartbeatService:
             self._context.tasks.keep(partial(self._watch, server), f"heartbeat {server}")
         self._context.tasks.keep(self._count_held, "heartbeat holdings")
 
+    def add(self, server: ServerName) -> None:
+        """A peer that came while the node runs, or came again."""
+        self._save_at[server] = self._context.clock.awake() + self._context.heartbeat
+        self._asking[server] = asyncio.Lock()
+        self._context.tasks.keep(partial(self._watch, server), f"heartbeat {server}")
+
     async def _count_held(self) -> None:
         while True:
             try:
@@ -96,7 +102,7 @@ class HeartbeatService:
     async def _watch(self, server: ServerName) -> None:
         state = self._context.peers.states[server]
         failures, said = 0, ""
-        while True:
+        while not state.is_gone:
             try:
                 if self._context.commit_failure is None and await self._is_wanted(server):
                     await self._ask(server)
@@ -207,7 +213,8 @@ class HeartbeatService:
             promises.discards, speaker.server, speaker.database, incarnation, reply.events, decide, keep_until, keys
         )
         for event, transition in zip(reply.events, transitions, strict=True):
-            if not context.call_off_done(event.message_id, transition) and transition.changed:
+            is_changed = transition.changed
+            if is_changed and not context.call_off_done(event.message_id, transition):
                 context.attempts.changed(event.message_id)
             if transition.outcome == Outcome.REVIEW:
                 self._review.suspect(event.message_id, speaker.server)
@@ -221,7 +228,7 @@ class HeartbeatService:
                 context.leases.forget(event.message_id)
                 if context.delayed.waiting:
                     context.delayed.end(event.message_id, Acknowledged.DONE)
-            if transition.changed:
+            if is_changed and context.repeats.waiting:
                 context.repeats.ended(event.message_id)
         await context.log_discarded(speaker.server, rules.discarded(reply.events, transitions), envelopes)
 
@@ -235,7 +242,4 @@ class HeartbeatService:
         if not reached or not context.settings.transport.duplicate_detection_window:
             return {}, {}
         envelopes = await context.ledger.read(reading.envelopes, reached)
-        keys = {}
-        for message_id, (_, envelope) in envelopes.items():
-            keys[message_id] = delivery.duplicate_keys(envelope, frozenset(range(1, len(envelope.recipients) + 1)))
-        return envelopes, keys
+        return envelopes, {message_id: context.repeats.keys_of(envelope) for message_id, (_, envelope) in envelopes.items()}

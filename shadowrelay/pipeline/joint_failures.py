@@ -30,16 +30,16 @@ class JointFailures:
     """`others`, everywhere: the next hops of the message's other forks that are in hand."""
 
     def __init__(self) -> None:
-        self._waiting: dict[MessageId, list[Failures]] = {}
+        self.waiting: dict[MessageId, list[Failures]] = {}  # changed only here
 
     def is_last(self, message_id: MessageId, others: Collection[str]) -> bool:
         """Whether none of them may end yet: those that are in hand wait here."""
-        waiting = {one.next_hop for one in self._waiting.get(message_id, ())}
+        waiting = {one.next_hop for one in self.waiting.get(message_id, ())}
         return waiting.issuperset(others)
 
     async def wait(self, message_id: MessageId, failures: Failures) -> bool:
         """Wait for the end of other forks. True: committed by one of them. False: the caller commits it, with what `take` gives."""
-        self._waiting.setdefault(message_id, []).append(failures)
+        self.waiting.setdefault(message_id, []).append(failures)
         try:
             return await asyncio.wait_for(asyncio.shield(failures.is_committed), JOIN_SECONDS)
         except TimeoutError:
@@ -49,7 +49,7 @@ class JointFailures:
 
     def take(self, message_id: MessageId) -> list[Failures]:
         """What waits. The caller commits it, and calls `end`."""
-        return self._waiting.pop(message_id, [])
+        return self.waiting.pop(message_id, [])
 
     def end(self, taken: Collection[Failures], *, is_committed: bool) -> None:
         """What was taken is committed, or each of them does so itself."""
@@ -58,10 +58,10 @@ class JointFailures:
                 failures.is_committed.set_result(is_committed)
 
     def _remove(self, message_id: MessageId, failures: Failures) -> bool:
-        waiting = self._waiting.get(message_id, [])
+        waiting = self.waiting.get(message_id, [])
         if failures not in waiting:
             return False
         waiting.remove(failures)
         if not waiting:
-            del self._waiting[message_id]
+            del self.waiting[message_id]
         return True

@@ -17,6 +17,7 @@ from shadowrelay.model.ownership import Claim, CopyNumber, Role, StatusAnswer, S
 from shadowrelay.model.peers import Alive, CopyOffer, DiscardReply, PeerIdentity
 from shadowrelay.model.queue import NewMessage, Origin
 from shadowrelay.model.replies import LedgerUnavailable, Reply
+from shadowrelay.model.settings import PeersMayRelay
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import claims
 from shadowrelay.ownership.rules import Outcome, PeerDatabase
@@ -37,6 +38,7 @@ HELD = Reply(250, "2.0.0", "Held")
 LOOK_SECONDS = 0.05
 RECORD_AGAIN_SECONDS = 1.0
 NOT_ACCEPTED = Reply(550, "5.1.1", "This server does not deliver to one of these recipients: peers_may_relay")
+NO_PEER_ANY_MORE = Reply(451, "4.7.1", "This server does not hold copies for you: it is not configured as your peer any more")
 NOT_POLLED = Reply(451, "4.7.1", "This server does not hold copies for you: send_xshadow is off here")  # RFC 3463 X.7.1
 PROCESS_ENDED = Reply(451, "4.3.0", "This session is of a process that has ended")
 
@@ -189,11 +191,15 @@ class PeerRequestService:
         if peer.server not in context.peers:  # this node never polls it, so it could neither discard nor correctly promote its copies
             _log.warning("copy.refused", peer=peer.server, reason="this node does not place copies on it, nor ask it")
             return NOT_POLLED
+        if context.peers.is_leaving(peer.server):
+            _log.info("copy.refused", peer=peer.server, reason="it is in the configuration no more")
+            return NO_PEER_ANY_MORE
         party = PeerDatabase(peer.server, peer.database)
         if self._is_of_ended_process(peer):  # copies of that process were reconciled when the peer restarted: nothing would end this one
             _log.info("copy.refused", peer=peer.server, reason="the network kept it until its server had been started again")
             return PROCESS_ENDED
-        if stranger := not_accepted(offer.envelope, context.settings):
+        settings = context.settings
+        if settings.transport.peers_may_relay is not PeersMayRelay.ALL and (stranger := not_accepted(offer.envelope, settings)):
             _log.warning("copy.refused", peer=peer.server, reason=f"peers_may_relay: no client may send to {stranger} here")
             return NOT_ACCEPTED
         count = len(offer.envelope.recipients)
@@ -207,14 +213,16 @@ class PeerRequestService:
             if self._is_of_ended_process(peer):  # the peer restarted while the content was written
                 return Transition(claim, claim, outcome=Outcome.REFUSED)
             transition = claims.hold(claim, context.me, party, offer.number, count, offer.done)
-            self._note_listed(message_id, party, transition)
+            if claim is not None:
+                self._note_listed(message_id, party, transition)
             return transition
 
         try:
             transition = await context.ledger.commit(promises.hold, message, offer.content, decide)
         except LedgerUnavailable as error:
             return error.reply
-        self._note_listed(message.envelope.message_id, party, transition)  # again, after the commit
+        if transition.before is not None:
+            self._note_listed(message.envelope.message_id, party, transition)  # again, after the commit
         if transition.outcome == Outcome.REFUSED:
             return PROCESS_ENDED if self._is_of_ended_process(peer) else NUMBER_USED_UP
         if transition.outcome == Outcome.SUPERSEDED and transition.answer is not None:

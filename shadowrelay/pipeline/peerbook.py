@@ -102,6 +102,8 @@ class PeerState:
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     is_draining: bool = False
     is_forgotten: bool = False  # by an administrator, until it contacts this node
+    is_leaving: bool = False  # it is not in the configuration any more, but holds copies, or is owed something
+    is_gone: bool = False  # nor that: it is no peer. The entry stays, because work may be under way that looks here
     position: int = 0  # position of its database in the latest report of whether it drains: an older report must not overwrite a newer one
     identity: PeerIdentity | None = None  # the latest
     differs: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # `common_settings.differences`
@@ -157,8 +159,30 @@ class PeerBook:
                 state.database, state.is_forgotten = row.database, row.is_forgotten
                 state.recorded = Incarnation(row.database, row.incarnation, row.began)
 
+    def add(self, peer: Peer, rows: Iterable[PeerRow]) -> None:
+        """A peer more, or again; `rows` is what the ledger recorded of all."""
+        self.states[peer.name] = PeerState(peer, self._clock.ran(), contact_awake=self._clock.awake())
+        self.load([row for row in rows if row.server == peer.name])
+
+    def dismiss(self, server: ServerName) -> None:
+        """It is no peer any more: asked nothing, and no copy, lease or takeover waits for it."""
+        state = self.states[server]
+        state.is_gone, state.is_forgotten, state.is_leaving = True, True, False
+        state.wake.set()
+        self.fates.leave(server)
+
+    def is_leaving(self, server: ServerName) -> bool:
+        """Whether it is not in the configuration any more, and not gone yet."""
+        state = self.states.get(server)
+        return state is not None and state.is_leaving
+
+    def adopt_hosts(self, hosts: Iterable[str]) -> None:
+        """This node listens at these addresses now."""
+        self._own_hosts = frozenset(hosts)
+
     def __contains__(self, server: ServerName) -> bool:
-        return server in self.states
+        state = self.states.get(server)
+        return state is not None and not state.is_gone
 
     def party(self, server: ServerName) -> PeerDatabase:
         """The peer in the database that it last reported."""

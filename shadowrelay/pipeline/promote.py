@@ -72,8 +72,6 @@ class PromoteService:
         on_older_copy: Callable[[ServerName], None],
     ) -> None:
         self._context = context
-        for peer in context.settings.peers:  # so that its first increase shows
-            context.counts.handed_by_running.setdefault(peer.name, 0)
         self._expire = expire
         self._on_older_copy = on_older_copy
         self._deliver = deliver

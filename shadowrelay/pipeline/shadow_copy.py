@@ -23,6 +23,7 @@ from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.peerbook import Turns
 from shadowrelay.pipeline.site_copies import missing_sites
 from shadowrelay.rules import placement
+from shadowrelay.rules.fates import NO_SHARERS
 from shadowrelay.rules.placement import Refused
 from shadowrelay.store import promises
 
@@ -69,13 +70,6 @@ class CopyResult:
             known, outcome = chosen.after, outcome or chosen.outcome
         self._verdict = Transition(claim, known, outcome=outcome)
         return self._verdict
-
-    def redundant_count(self, message_id: MessageId) -> int:
-        """How many of the stored copies count."""
-        if not self.shared:
-            return len(self.stored)
-        after = self.verdict(message_id, self.claim).after
-        return 0 if after is None else sum(after.is_chosen(party.server) for party, _ in self.stored)
 
     def not_redundant(self, message_id: MessageId) -> tuple[ServerName, ...]:
         """The servers whose copies do not count."""
@@ -145,13 +139,14 @@ class Copier:
         now = context.clock.awake()
         if claim is not None and rules.is_of_older_copy(claim, context.me):
             return ()  # from an older copy of the database: other nodes are asked first
+        sharers = NO_SHARERS if context.redirect_to else context.peers.fates.counted
         for peer in settings.shadow_candidates:
             state = context.peers.states.get(peer.name)
             if state is None:
                 continue
             if claim is not None and not self._may_place_on(message_id, claim, state.party):
                 continue
-            shared = context.shared_fate(peer.name)
+            shared = sharers.get(peer.name, NOT_SHARED)
             if shared is not NOT_SHARED and self._is_useless(claim, peer.name, shared, state.party, is_apart=is_apart):
                 continue
             breaker = state.breaker
@@ -221,20 +216,16 @@ class Copier:
         rule, sites = self._rule()
         if not rule.is_multi_site or self._context.redirect_to:
             return
-        if result is not None and self._is_as_wished(result, rule, sites):
-            return
+        # Almost every message: no site is known to get none, no server failed, and the first copy is where it is preferred.
+        if result is not None and result.stored and not (self._context.site_copies.missed or result.unsent or result.uncertain):
+            site = sites.get(result.stored[0][0].server)
+            if site is not None and (site != rule.home) == (rule.preference is not Preference.LOCAL_ONLY):
+                return
         stored = [] if result is None else [party.server for party, _ in result.stored]
         failed = () if result is None else (*result.unsent, *(party.server for party in result.uncertain))
         missing = missing_sites(rule, sites, stored, failed)
         reasons = self._context.peers.reasons_against_copies() if result is None else result.failures
         self._context.site_copies.placed([sites[server] for server in stored if server in sites], missing, reasons)
-
-    def _is_as_wished(self, result: CopyResult, rule: placement.PlacementRule, sites: Mapping[ServerName, SiteName]) -> bool:
-        """No site is known to get none, no server failed, and the first copy is where it is preferred: almost every message."""
-        if self._context.site_copies.is_any_missed or result.unsent or result.uncertain or not result.stored:
-            return False
-        site = sites.get(result.stored[0][0].server)
-        return site is not None and (site != rule.home) == (rule.preference is not Preference.LOCAL_ONLY)
 
     async def _several(self, job: Job, firsts: Sequence[ServerName], copies: int) -> CopyResult:
         job.busy.update(firsts)
@@ -391,7 +382,7 @@ class Copier:
         context.leases.began(message_id, server, answer.began_awake, is_confirmed=True)
         context.leases.proved(server, answer.server_database, answer.began_awake)
         result.stored.append((party, offer.number))
-        if (shared := context.shared_fate(server)) is not NOT_SHARED:
+        if context.peers.fates.counted and (shared := context.shared_fate(server)) is not NOT_SHARED:
             result.shared[server] = shared
             if shared.is_own or any(other.server in shared.others for other, _ in result.stored):
                 what = context.peers.fates.what_keeps(server)

@@ -59,35 +59,30 @@ class SiteCopies:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._missed: dict[SiteName, Missed] = {}
+        self.missed: dict[SiteName, Missed] = {}  # now; changed only here
         self._warned: set[SiteName] = set()
 
     def placed(self, reached: Iterable[SiteName], missing: Collection[SiteName], reasons: Sequence[str]) -> None:
         """One more message. `reasons` are those of its failed attempts."""
         for site in reached:
-            if self._missed.pop(site, None) is not None and site in self._warned:
+            if self.missed.pop(site, None) is not None and site in self._warned:
                 self._warned.discard(site)
                 _log.warning("site.gets_copies_again", site=site)
         now = self._clock.awake()
         for site in missing:
-            before = self._missed.get(site) or Missed(0, now, "")
+            before = self.missed.get(site) or Missed(0, now, "")
             reason = reasons[-1] if reasons else before.reason
-            self._missed[site] = missed = replace(before, count=before.count + 1, reason=reason)
+            self.missed[site] = missed = replace(before, count=before.count + 1, reason=reason)
             if site not in self._warned and missed.is_to_warn(now):
                 self._warned.add(site)
                 _log.warning(
                     "site.gets_no_copies", site=site, messages=missed.count, seconds=round(now - missed.since), reason=missed.reason
                 )
 
-    @property
-    def is_any_missed(self) -> bool:
-        """Whether a site is missed now."""
-        return bool(self._missed)
-
     def without(self) -> dict[SiteName, Missed]:
         """The sites to warn of now."""
         now = self._clock.awake()
-        return {site: missed for site, missed in self._missed.items() if missed.is_to_warn(now)}
+        return {site: missed for site, missed in self.missed.items() if missed.is_to_warn(now)}
 
     def sentences(self) -> list[str]:
         """The same in words."""

@@ -317,6 +317,8 @@ class View:
         discards = await context.ledger.read(reading.discard_counts)
         views = []
         for server, state in context.peers.states.items():
+            if state.is_gone:
+                continue
             left, takes = context.leases.server_left(server), context.peers.takes_copies(server)
             views.append(
                 PeerView(
@@ -341,12 +343,14 @@ class View:
                     takes_copies=takes,
                     shared_fate=context.peers.fates.in_words(server),
                     domains=context.peers.fates.told(server).domains,
+                    is_configured=not state.is_leaving,
+                    is_leaving=state.is_leaving,
                     machine=context.peers.fates.told(server).machine,
                     discards_count=discards.get(server, 0),
                 )
             )
         forgotten = {row.server: row.is_forgotten for row in context.ledger.peers.listed()}
-        for server in sorted({*held, *held_by} - context.peers.states.keys()):
+        for server in sorted(server for server in {*held, *held_by} if server not in context.peers):
             views.append(
                 PeerView(
                     name=server,

@@ -425,7 +425,7 @@ def parse_counter(text: str, what: str, highest: int = COUNTER_MAX) -> int:
 
     Raises: WireError 501 5.5.4.
     """
-    if _COUNTER.fullmatch(text) is None or (value := decimal(text, highest)) is None:
+    if _COUNTER.fullmatch(text) is None or (value := int(text)) > highest:  # at most 19 digits
         raise bad_argument(f"Bad {what}")
     return value
 

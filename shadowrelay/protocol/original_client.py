@@ -173,6 +173,8 @@ def format_commands(client: OriginalClient, verb: str, offered: frozenset[str]) 
         if key == "ADDR" and ":" in value:
             value = f"IPV6:{value}"
         part = f" {key}={encoded(value)}"
+        if len(verb) + len(part) + 2 > LINE_OCTETS_MAX:  # what would not fit a line of its own
+            part = f" {key}={UNAVAILABLE}"
         if len(line) + len(part) + 2 > LINE_OCTETS_MAX:
             yield line
             line = verb

@@ -299,6 +299,7 @@ def format_reply_lines(reply: DiscardReply, position: int | None = None) -> list
     lines: list[str] = []
     octets = LAST_LINE_OCTETS_MAX
     written = 0
+    reached: list[int] = []
     was_reached = has_reached = False
     for event in reply.events:
         more = _event_lines(event)
@@ -311,12 +312,13 @@ def format_reply_lines(reply: DiscardReply, position: int | None = None) -> list
             break
         lines += more
         written += 1
+        if event.is_reached:
+            reached.append(written)
     remaining = min(COUNTER_MAX, reply.remaining + len(reply.events) - written)
     last = f"remaining={remaining}"
     if position is not None:
         last += f" {format_position(position)}"
-    reached = frozenset(place for place, event in enumerate(reply.events[:written], 1) if event.is_reached)
-    return [*lines, f"{last} reached={format_ordinals(reached)}" if reached else last]
+    return [*lines, f"{last} reached={format_ordinals(frozenset(reached))}" if reached else last]
 
 
 def _event_lines(event: DiscardEvent) -> list[str]:

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 
+import msgspec
+
 from shadowrelay.model.ids import NO_DATABASE, NO_MESSAGE, DatabaseId, MessageId
 from shadowrelay.model.message import NO_ORDINALS, BodyType, Envelope, Ordinals, Recipient
 from shadowrelay.model.numbers import decimal
@@ -308,7 +310,12 @@ def format_envelope(envelope: Envelope, done: Ordinals) -> str:
         values["envid"] = envelope.envid
     if done:
         values["done"] = format_done(done)
-    octets = _COMPACT.encode(values).encode("ascii")
+    try:
+        octets = msgspec.json.encode(values)
+    except UnicodeEncodeError:  # a lone surrogate
+        octets = b"\xff"
+    if not octets.isascii():
+        octets = _COMPACT.encode(values).encode("ascii")
     return binascii.b2a_base64(octets, newline=False).rstrip(b"=").translate(_TO_URL).decode("ascii")
 
 
@@ -320,19 +327,14 @@ def _cut(text: str, octets_max: int) -> str:
     return text
 
 
-def parse_fingerprint(text: str) -> str:
-    """Of a message's content, or nothing. Raises: WireError 501 5.5.4."""
-    if text and _FINGERPRINT.fullmatch(text) is None:
-        raise bad_argument("Bad fingerprint")
-    return text
-
-
 def parse_envelope(text: str) -> EnvelopeExtras:
     """Inverse of `format_envelope`. Unknown names are ignored. Raises: WireError 501 5.5.4."""
     if len(text) > ENVELOPE_OCTETS_MAX or _BASE64URL.fullmatch(text) is None:
         raise bad_argument("Bad XSHADOW ENVELOPE")
     try:
-        loaded = json.loads(binascii.a2b_base64(text.encode("ascii").translate(_FROM_URL) + b"=" * (-len(text) % 4)).decode("utf-8"))
+        octets = binascii.a2b_base64(text.encode("ascii").translate(_FROM_URL) + b"=" * (-len(text) % 4))
+        # `json` takes lone surrogates, too, and what is no JSON but was taken before
+        loaded = json.loads(octets.decode("utf-8")) if b"\\" in octets else msgspec.json.decode(octets)
     except (ValueError, RecursionError):  # a length that base64 cannot have; deeply nested brackets
         raise bad_argument("Bad XSHADOW ENVELOPE") from None
     if not isinstance(loaded, dict):
@@ -346,6 +348,9 @@ def parse_envelope(text: str) -> EnvelopeExtras:
         or (envid is not None and ENVID.fullmatch(envid) is None)
     ):
         raise bad_argument("Bad XSHADOW ENVELOPE")
+    fingerprint = values.get("fingerprint", "")
+    if fingerprint and _FINGERPRINT.fullmatch(fingerprint) is None:
+        raise bad_argument("Bad fingerprint")
     if not "".join(values.values()).isprintable():
         values = {key: printable(text) for key, text in values.items()}
     return EnvelopeExtras(
@@ -356,8 +361,8 @@ def parse_envelope(text: str) -> EnvelopeExtras:
         internet_message_id=values.get("internet_message_id", ""),
         subject=values.get("subject", ""),
         date=values.get("date", ""),
-        fingerprint=parse_fingerprint(values.get("fingerprint", "")),
-        original_client=checked_original_client(values.get("original_client", "")),
+        fingerprint=fingerprint,
+        original_client=checked_original_client(values["original_client"]) if values.get("original_client") else "",
         resubmitted_from=parse_message_id(values["resubmitted_from"]) if values.get("resubmitted_from") else NO_MESSAGE,
         relayed_from=parse_message_id(values["relayed_from"]) if values.get("relayed_from") else NO_MESSAGE,
         ret=ret,

@@ -60,7 +60,9 @@ wall clock.
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import lru_cache
 from hashlib import blake2b
+from operator import attrgetter
 
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.message import NO_ORDINALS, Envelope, Ordinals
@@ -480,6 +482,10 @@ def duplicate_keys(envelope: Envelope, ordinals: Ordinals) -> dict[int, bytes]:
         return {}
     # No part has a line end, so two parts cannot run into each other.
     text = f"{message_id}\n{date}\n{envelope.fingerprint}\n{envelope.client_address}\n{envelope.connector}\n{canonical(envelope.sender)}\n"
+    if len(ordinals) == 1:
+        (ordinal,) = ordinals
+        text += canonical(envelope.recipients[ordinal - 1].address)
+        return {ordinal: blake2b(text.encode("utf-8", "surrogatepass"), digest_size=KEY_OCTETS).digest()}
     begun = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=KEY_OCTETS)
     keys = {}
     for ordinal in ordinals:
@@ -489,12 +495,20 @@ def duplicate_keys(envelope: Envelope, ordinals: Ordinals) -> dict[int, bytes]:
     return keys
 
 
+_ADDRESS = attrgetter("address")
+
+
+@lru_cache(1024)
+def _whereabouts(hop: Destination) -> str:
+    return repr(sorted(map(str, hop.hosts)) or hop.domain)
+
+
 def routed(envelope: Envelope, destination_of: Callable[[str], Destination]) -> Envelope:
     """As a client gave it, with where this node sends it in its fingerprint. Another node that has the copy recognises what is sent again
     only if it would send it there, too: a filter behind the one node may hand the message to the other, from the address of the client."""
     if not envelope.fingerprint:
         return envelope
-    where = {repr(sorted(map(str, hop.hosts)) or hop.domain) for hop in (destination_of(each.address) for each in envelope.recipients)}
+    where = set(map(_whereabouts, map(destination_of, map(_ADDRESS, envelope.recipients))))
     text = "\n".join((envelope.fingerprint, *sorted(where)))
     return replace(
         envelope, fingerprint=blake2b(text.encode("utf-8", "surrogatepass"), digest_size=len(envelope.fingerprint) // 2).hexdigest()

@@ -414,7 +414,7 @@ def _recipient_fields(report: RecipientReport, diagnostic_characters_max: int, i
 def _returned(kind: DsnKind, original: Envelope, head: bytes, is_whole: bool, is_international: bool) -> tuple[str, bytes]:
     """Type and body of the third part. The whole original only for a failure: until then the sender has it. RFC 3461 6.2"""
     is_wanted = kind is DsnKind.FAILURE and (original.ret or "").upper() == "FULL"
-    if is_wanted and is_whole and may_return_whole(head, is_international=is_international):
+    if is_wanted and is_whole and original.body is not BodyType.BINARY_MIME and may_return_whole(head, is_international=is_international):
         return "message/global" if is_international else "message/rfc822", head
     header = returned_header(head, is_international=is_international)
     return "message/global-headers" if is_international else "text/rfc822-headers", header

@@ -22,6 +22,7 @@ SUBJECT_CHARACTERS_MAX = 900  # a line has at most 998 octets, RFC 5322 2.1.1
 
 _NAMESPACE = uuid.UUID("b0a9a5a0-2f44-5e0e-9b0b-3c1c0e0f7d61")  # ours; must never change, because two servers must generate the same ids
 _MARK = "X-MS-Journal-Report"  # Exchange's, which archives look for
+_ENCODINGS = {BodyType.SEVEN_BIT: "7bit", BodyType.EIGHT_BIT_MIME: "8bit", BodyType.BINARY_MIME: "binary"}
 _MARKED = re.compile(rb"^x-ms-journal-report[ \t]*:", re.IGNORECASE | re.MULTILINE)
 
 
@@ -51,7 +52,7 @@ def envelope_for(original: Envelope, journal_recipient: str, now: datetime, node
         "",
         (Recipient(journal_recipient, notify="NEVER"),),
         now,
-        body=BodyType.SEVEN_BIT if is_7bit else BodyType.EIGHT_BIT_MIME,
+        body=original.body if original.body is BodyType.BINARY_MIME or is_7bit else BodyType.EIGHT_BIT_MIME,
         client_name=node,
         internet_message_id=f"{_id_prefix(message_id)}{node}>",
         subject=clean(original.subject)[:SUBJECT_CHARACTERS_MAX],
@@ -118,4 +119,4 @@ def _boundary(report: Envelope) -> str:
 
 
 def _transfer_encoding(report: Envelope) -> str:
-    return "7bit" if report.body is BodyType.SEVEN_BIT else "8bit"
+    return _ENCODINGS[report.body]

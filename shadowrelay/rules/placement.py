@@ -212,7 +212,10 @@ def plan(candidates: Sequence[Candidate], rule: PlacementRule, copies: int = 1) 
     return (*firsts, *rests)
 
 
-def _in_turn(candidates: Iterable[Candidate], home: SiteName, remote_count: int, local_count: int) -> tuple[ServerName, ...]:
+def _in_turn(candidates: Sequence[Candidate], home: SiteName, remote_count: int, local_count: int) -> tuple[ServerName, ...]:
+    if len(candidates) == 1:
+        (only,) = candidates
+        return (only.server,) * (local_count if only.site == home else remote_count)
     remote, local = _by_site(candidates, home)
     return (*islice(cycle(remote), remote_count), *islice(cycle(local), local_count))
 

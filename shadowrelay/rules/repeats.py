@@ -13,6 +13,7 @@ from shadowrelay.model.queue import StoredMessage
 from shadowrelay.rules.delivery import duplicate_keys
 
 KEYS_MAX = 32_768  # about 5 MB
+FRESH_MAX = 2_048  # messages of two seconds, 1 MB; the keys of others are computed again
 AWAITED_MAX = timedelta(minutes=5)  # a node that restarts is back by then; nobody waits longer for mail that could be delivered
 OPEN = (Role.SHADOW, Role.PRIMARY)
 
@@ -23,17 +24,26 @@ class Repeats:
     def __init__(self) -> None:
         self.on_ended: Callable[[MessageId], None] = lambda message_id: None
         self._held: dict[bytes, MessageId] = {}  # by recipient's key: the latest copy with it
+        self._fresh: dict[MessageId, Mapping[int, bytes]] = {}  # the keys of copies of which a discard may come soon
         # by what they wait for: who, and since when the last one does; the latest is last
-        self._waiting: dict[MessageId, tuple[datetime, set[MessageId]]] = {}
+        self.waiting: dict[MessageId, tuple[datetime, set[MessageId]]] = {}  # changed only here
 
     def note_held(self, envelope: Envelope) -> None:
         """This node stored a copy of the message."""
-        held = self._held
-        for key in duplicate_keys(envelope, frozenset(range(1, len(envelope.recipients) + 1))).values():
+        held, fresh = self._held, self._fresh
+        keys = fresh[envelope.message_id] = duplicate_keys(envelope, frozenset(range(1, len(envelope.recipients) + 1)))
+        if len(fresh) > FRESH_MAX:
+            del fresh[next(iter(fresh))]
+        for key in keys.values():
             held.pop(key, None)  # the newest are last
             held[key] = envelope.message_id
         while len(held) > KEYS_MAX:
             del held[next(iter(held))]
+
+    def keys_of(self, envelope: Envelope) -> Mapping[int, bytes]:
+        """The key of each recipient of a copy that is discarded."""
+        keys = self._fresh.pop(envelope.message_id, None)
+        return duplicate_keys(envelope, frozenset(range(1, len(envelope.recipients) + 1))) if keys is None else keys
 
     def held(self, stored: StoredMessage, keys: Mapping[int, bytes], ordinals: Ordinals, now: datetime) -> set[MessageId]:
         """Copies that may be the same message as `stored`, for one of these recipients; none once it has waited for long enough."""
@@ -44,15 +54,15 @@ class Repeats:
 
     def wait(self, stored: StoredMessage, first: MessageId, now: datetime) -> None:
         """`stored` waits for the end of `first`."""
-        while self._waiting and now - self._waiting[oldest := next(iter(self._waiting))][0] >= AWAITED_MAX:
-            del self._waiting[oldest]
-        _, waiting = self._waiting.pop(first, (now, set()))
+        while self.waiting and now - self.waiting[oldest := next(iter(self.waiting))][0] >= AWAITED_MAX:
+            del self.waiting[oldest]
+        _, waiting = self.waiting.pop(first, (now, set()))
         waiting.add(stored.envelope.message_id)
-        self._waiting[first] = now, waiting
+        self.waiting[first] = now, waiting
 
     def ended(self, message_id: MessageId) -> None:
         """Something became of the message, of which this node held a copy."""
-        if (entry := self._waiting.pop(message_id, None)) is not None:
+        if (entry := self.waiting.pop(message_id, None)) is not None:
             for waiting in entry[1]:
                 self.on_ended(waiting)
 

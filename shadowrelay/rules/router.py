@@ -94,7 +94,8 @@ class Router:
 
     def destination(self, address: str) -> Destination:
         """The next hop of one recipient. Shapes: equal destinations are the same object while cached."""
-        return self._choice(address)[1]
+        choices = self._choices.get(domain_of(address), ())
+        return choices[0][1] if len(choices) == 1 else self._choice(address)[1]
 
     def journal_recipients(self, recipients: Sequence[Recipient]) -> tuple[str, ...]:
         """Who gets a journal report of a message with these recipients. Shapes: each once, compared without case."""
@@ -147,7 +148,7 @@ class Router:
             return tuple(Fork(destination, frozenset(ordinals)) for destination, ordinals in shared.items())
         if len(undone) == 1:
             (ordinal,) = undone
-            return (Fork(self._choice(recipients[ordinal - 1].address)[1], undone),)
+            return (Fork(self.destination(recipients[ordinal - 1].address), undone),)
         for ordinal in sorted(undone):
             shared.setdefault(self.destination(recipients[ordinal - 1].address), []).append(ordinal)
         if self._stops and len(shared) > 1:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from shadowrelay.settings.authority_change import AuthorityStep
 from shadowrelay.settings.cluster_files import CONTAINER_USER, ClusterPlan, PlannedNode, Written
-from shadowrelay.settings.reload import FIXED_TABLES
 
 PLACE = "/etc/shadowrelay"
 COMPOSE = f"docker compose --file {PLACE}/compose.yaml"
@@ -124,7 +123,7 @@ def _replaced(cluster: ClusterPlan, directory: Path, node: PlannedNode, written:
             yield f"on {node.name}: compare {where}/{path.name} with {new_name}, which may lack what you added by hand; then {taken}"
             yield f"here: mv {path.with_name(new_name)} {path}"
     if other or secret:
-        yield _told(cluster, node, directory, is_restarted="peers" in FIXED_TABLES)
+        yield _told(cluster, node, directory, is_restarted=bool(secret))
 
 
 def _told(cluster: ClusterPlan, node: PlannedNode, directory: Path, *, is_restarted: bool) -> str:

@@ -4,14 +4,18 @@ Settings that parts of the node were built with keep their running values, so th
 test checks that every key read while a node is assembled is listed here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from shadowrelay.model.settings import ReceiveConnector, Section, Settings, Tls
+from shadowrelay.model.settings import Section, Settings, Tls
 
 AnySection = TypeVar("AnySection", bound=Section)
 
-FIXED_TABLES = ("server", "filters", "peers", "tls", "tracking", "shipping", "admin", "webhooks", "dns")
+FIXED_TABLES = ("server", "filters", "tls", "shipping", "webhooks")
+FIXED_CONNECTOR = ("filters",)
+FIXED_PEER = ("boundary", "send_xshadow")
+FIXED_TRACKING = ("directory",)
+FIXED_ADMIN = ("token_file", "read_only_token_file", "allowed_hosts", "users", "tls_client_certificate_required", "report")
 FIXED_TRANSPORT = (
     "shadow_redundancy_enabled",
     "shadow_heartbeat_frequency",
@@ -21,33 +25,66 @@ FIXED_TRANSPORT = (
     "safety_net_hold_time",
     "message_expiration_timeout",
 )
-FIXED_CONNECTOR = ("listen", "filters", "reuse_port")
 FIXED_SEND = (
     "connection_inactivity_timeout",
     "unused_session_timeout",
     "peer_connection_inactivity_timeout",
     "concurrency_per_destination",
     "max_outbound_connections",
+    "chunking_enabled",
     "eight_bit_without_8bitmime",
     "mta_sts",
 )
 
 
+FIXED_KEYS: Mapping[str, tuple[str, ...]] = {
+    "transport": FIXED_TRANSPORT,
+    "send": FIXED_SEND,
+    "tracking": FIXED_TRACKING,
+    "admin": FIXED_ADMIN,
+}
+FIXED_OF_ENTRIES: Mapping[str, tuple[str, ...]] = {"receive_connectors": FIXED_CONNECTOR, "peers": FIXED_PEER}
+WHY = {  # a restart is needed, by table
+    "server": "the queue database, the memory limit and the sessions with peers were made with it",
+    "filters": "their connections and what is known of their failures were made with it",
+    "tls": "its paths stay, and their files are read at every SIGHUP; peer_revoked and certificates are followed",
+    "shipping": "what was shipped, and what must not be deleted yet, is kept for this target",
+    "webhooks": "what each has been told was begun with it",
+    "transport": "leases, silence and what expires are reckoned with it from the start, here and at the peers",
+    "send": "the sessions with next hops were made with it",
+    "tracking": "its file is open",
+    "admin": "tokens, people and names are read at the start, so that nobody gains a right by a file that is half written",
+    "receive_connectors": "its filters were chosen at the start",
+    "peers": "what it may hold for this node was decided with it; remove it, and add it when it has left",
+}
+
+
 def adopted(running: Settings, found: Settings) -> tuple[Settings, list[str]]:
     """`found` as far as a node that runs with `running` can follow, and the names of changes that wait for a restart:
-    tables ("server"), keys ("transport.safety_net_hold_time"), addresses ("receive_connectors[0].listen")."""
+    tables ("server"), keys ("transport.safety_net_hold_time"), keys of entries ("peers[0].boundary")."""
     tls = followed_tls(running.tls, found.tls)
     needs_restart = [name for name in FIXED_TABLES if name != "tls" and getattr(running, name) != getattr(found, name)]
     needs_restart += [] if tls == found.tls else ["tls"]
-    needs_restart += [f"transport.{name}" for name in _differing(running.transport, found.transport, FIXED_TRANSPORT)]
-    needs_restart += [f"send.{name}" for name in _differing(running.send, found.send, FIXED_SEND)]
-    needs_restart += _differing_listeners(running, found)
     changes: dict[str, Any] = {name: getattr(running, name) for name in FIXED_TABLES}
     changes["tls"] = tls
-    changes["transport"] = _kept(running.transport, found.transport, FIXED_TRANSPORT)
-    changes["send"] = _kept(running.send, found.send, FIXED_SEND)
-    changes["receive_connectors"] = tuple(_followed(connector, found) for connector in running.receive_connectors)
+    for table, fixed in FIXED_KEYS.items():
+        before, after = getattr(running, table), getattr(found, table)
+        needs_restart += [f"{table}.{name}" for name in _differing(before, after, fixed)]
+        changes[table] = _kept(before, after, fixed)
+    for table, fixed in FIXED_OF_ENTRIES.items():
+        entries = {entry.name: entry for entry in getattr(running, table)}
+        followed = []
+        for index, entry in enumerate(getattr(found, table)):
+            same = entries.get(entry.name, entry)
+            needs_restart += [f"{table}[{index}].{name}" for name in _differing(same, entry, fixed)]
+            followed.append(_kept(same, entry, fixed))
+        changes[table] = tuple(followed)
     return found.model_copy(update=changes), needs_restart
+
+
+def reason(name: str) -> str:
+    """Why a change of this name waits for a restart."""
+    return WHY[name.partition(".")[0].partition("[")[0]]
 
 
 def followed_tls(running: Tls | None, found: Tls | None) -> Tls | None:
@@ -65,19 +102,3 @@ def _differing(running: Section, found: Section, names: tuple[str, ...]) -> list
 
 def _kept(running: AnySection, found: AnySection, names: tuple[str, ...]) -> AnySection:
     return found.model_copy(update={name: getattr(running, name) for name in names})
-
-
-def _followed(connector: ReceiveConnector, found: Settings) -> ReceiveConnector:
-    """The connector of this name in the file, with this one's listen address; one that was removed stays as it is."""
-    same = next((other for other in found.receive_connectors if other.name == connector.name), connector)
-    return same.model_copy(update={key: getattr(connector, key) for key in FIXED_CONNECTOR})
-
-
-def _differing_listeners(running: Settings, found: Settings) -> Iterator[str]:
-    before = {connector.name: connector for connector in running.receive_connectors}
-    if before.keys() != {connector.name for connector in found.receive_connectors}:
-        yield "receive_connectors"
-    for index, connector in enumerate(found.receive_connectors):
-        for key in FIXED_CONNECTOR:
-            if connector.name in before and getattr(before[connector.name], key) != getattr(connector, key):
-                yield f"receive_connectors[{index}].{key}"

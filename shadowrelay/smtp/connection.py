@@ -589,7 +589,7 @@ class Connection(SMTP):
                 self.hang_up(OUT_OF_STEP, "early talker")
                 return
             self.say(self.greeting)
-            reader = self.own_reader
+            reader, state = self.own_reader, self.state
             while not self._is_ending and self.transport is not None:
                 is_flood = self._replies_octets > REPLIES_OCTETS_MAX
                 line = reader.take_line() if reader.buffered and not is_flood else None
@@ -597,10 +597,12 @@ class Connection(SMTP):
                     name, command, argument = self._parsed(line)
                     if command is not None:
                         try:
-                            if self.state.peer and (self.peer.heard_at != reader.progress_at or name in EXCHANGE_STARTS):
+                            if state.peer and (self.peer.heard_at != reader.progress_at or name in EXCHANGE_STARTS):
                                 self.peer.heard(name, reader.progress_at)
-                            if name in FRUITLESS and self._is_fruitless(name):
-                                await self._slow_down()
+                            if name in FRUITLESS and not (state.peer and name == "MAIL"):  # it leads to no mail by itself
+                                state.fruitless_count += 1
+                                if state.fruitless_count > FRUITLESS_SLOW:
+                                    await self._slow_down()
                             await command(self, argument)
                         except Exception as error:
                             if not self._is_answered(name, error):
@@ -615,7 +617,7 @@ class Connection(SMTP):
                     except asyncio.LimitOverrunError as overrun:
                         await self._skip_line(overrun.consumed)
                         self.refuse(COMMAND_TOO_LONG)
-                if self._is_draining and self.is_idle() and not self.state.peer:
+                if self._is_draining and self.is_idle() and not state.peer:
                     self._hang_up_drained()
                 if self._is_old and not self.is_busy:
                     self.hang_up(TIMED_OUT, "timeout")
@@ -629,25 +631,19 @@ class Connection(SMTP):
             if self.transport is None:
                 self.ended()
 
-    def _is_fruitless(self, name: str) -> bool:
-        """Count a command that leads to no mail by itself; whether there were so many that the client has to wait, or go."""
-        state = self.state
-        if state.peer and name == "MAIL":
-            return False
-        state.fruitless_count += 1
-        return state.fruitless_count > FRUITLESS_SLOW * self._patience_factor()
-
     def _patience_factor(self) -> int:
         if self.state.peer:
             return FRUITLESS_PEER_FACTOR
         return FRUITLESS_TRUSTED_FACTOR if self.is_trusted else 1
 
     async def _slow_down(self) -> None:
-        """Raises: ConnectionError if the session ends."""
-        if self.state.fruitless_count > FRUITLESS_MAX * self._patience_factor():
+        """After many commands that led to no mail the client waits, and after more it goes. Raises: ConnectionError if the session ends."""
+        count, patience = self.state.fruitless_count, self._patience_factor()
+        if count > FRUITLESS_MAX * patience:
             self.hang_up(TOO_MANY_COMMANDS, "too many commands")
             raise ConnectionResetError("the session ended: too many commands")
-        await self.hold_back(FRUITLESS_DELAY_SECONDS)
+        if count > FRUITLESS_SLOW * patience:
+            await self.hold_back(FRUITLESS_DELAY_SECONDS)
 
     async def _skip_line(self, consumed: int) -> None:
         while True:

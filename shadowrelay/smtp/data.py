@@ -30,8 +30,10 @@ from shadowrelay.model.printable import printable
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, PermanentDeliveryError, Reply
 from shadowrelay.model.values import dataclass
 from shadowrelay.protocol.fields import own_traces
+from shadowrelay.protocol.line_ends import LineEnds, has_long_line
 from shadowrelay.smtp.limits import (
     BARE_CR_OR_LF,
+    BARE_IN_CHUNKS,
     CONTENT_AHEAD_OCTETS,
     DATE_CHARACTERS_MAX,
     HEADER_OCTETS_MAX,
@@ -310,43 +312,24 @@ class ContentFingerprint:
         return self._hash.hexdigest()[: 2 * FINGERPRINT_OCTETS]
 
 
-class LineEnds:
-    """Whether each CR and LF of a content in blocks, split anywhere, is part of a CRLF.
-
-    CRLFs are taken out and the rest is searched: `bytes.count` of one octet takes longer than all of it.
-    """
-
-    def __init__(self) -> None:
-        self.has_bare = False
-        self.ends_with_cr = False  # a bare one, unless an LF follows
-
-    def take(self, block: bytes) -> None:
-        """The next block."""
-        if not block or self.has_bare:
-            return
-        if self.ends_with_cr:
-            if not block.startswith(b"\n"):
-                self.has_bare = True
-                return
-            rest = block.replace(b"\r\n", b"")[1:]
-        else:
-            rest = block.replace(b"\r\n", b"")
-        self.ends_with_cr = block.endswith(b"\r")
-        self.has_bare = b"\n" in rest or rest.find(b"\r", 0, len(rest) - self.ends_with_cr) >= 0
-
-    @property
-    def are_right(self) -> bool:
-        """Of all that was taken so far."""
-        return not (self.has_bare or self.ends_with_cr)
-
-
 class DataFilter:
     """Checks the octets of DATA and writes them, without stuffing, to the sink, after our `trace` header. Takes blocks split anywhere.
+    What comes by BDAT is not stuffed (`is_stuffed`), and ends with `end`; binary content (`is_binary`) is no text in lines.
 
     Content that does not begin with a header field is a body: an empty line separates it from our trace header, or it would vanish in it.
     """
 
-    def __init__(self, sink: ContentSink, size_max: int, trace: bytes = b"", *, takes_long_lines: bool = False) -> None:
+    def __init__(
+        self,
+        sink: ContentSink,
+        size_max: int,
+        trace: bytes = b"",
+        *,
+        takes_long_lines: bool = False,
+        is_stuffed: bool = True,
+        is_binary: bool = False,
+    ) -> None:
+        self._is_stuffed, self._is_binary = is_stuffed, is_binary
         self._sink = sink
         self._unwritten = trace
         self._size_max = size_max
@@ -360,7 +343,10 @@ class DataFilter:
         self.fingerprint = ContentFingerprint()
 
     def take(self, block: bytes) -> None:
-        """The next block, still dot-stuffed. Never raises."""
+        """The next block, still dot-stuffed if it comes by DATA. Never raises."""
+        if self._is_binary:
+            self._take_binary(block)
+            return
         self._line_ends.take(block)
         if self._refusal is not None:
             return
@@ -376,16 +362,36 @@ class DataFilter:
             if len(self._begun_line) > LINE_OCTETS_MAX:
                 end = len(self._begun_line) - self._begun_line.endswith(b"\r")
                 text, self._begun_line = text + self._begun_line[:end], self._begun_line[end:]
-        elif len(self._begun_line) > LINE_OCTETS_MAX or has_long_line(text):
+        elif len(self._begun_line) > LINE_OCTETS_MAX or has_long_line(text, LINE_OCTETS_MAX):
             self.refuse(LINE_TOO_LONG)
             return
         if not text and block:
             return
-        if text.startswith(b".") and not self._is_inside_line:  # the dots of dot-stuffing. RFC 5321 4.5.2
-            text = text[1:]
-        self._is_inside_line = bool(text) and not text.endswith(b"\r\n")
-        if b"\r\n." in text:
-            text = text.replace(b"\r\n.", b"\r\n")
+        if self._is_stuffed:
+            if text.startswith(b".") and not self._is_inside_line:  # the dots of dot-stuffing. RFC 5321 4.5.2
+                text = text[1:]
+            self._is_inside_line = bool(text) and not text.endswith(b"\r\n")
+            if b"\r\n." in text:
+                text = text.replace(b"\r\n.", b"\r\n")
+        self._keep(text)
+
+    def _take_binary(self, block: bytes) -> None:
+        if self._refusal is not None:
+            return
+        text = self._begun_line + block
+        if self._unwritten and b"\n" not in text and len(text) <= LINE_OCTETS_MAX:  # whether it is a field shows in the first line
+            self._begun_line = text
+            return
+        self._begun_line = b""
+        self._keep(text)
+
+    def end(self) -> None:
+        """Nothing more comes by BDAT: write what is held, a last line without an end."""
+        text, self._begun_line = self._begun_line, b""
+        if self._refusal is None:
+            self._keep(text)
+
+    def _keep(self, text: bytes) -> None:
         self._size += len(text)
         if self._size > self._size_max:
             self.refuse(MESSAGE_TOO_BIG)
@@ -408,18 +414,14 @@ class DataFilter:
     @property
     def refusal(self) -> Reply | None:
         """Why the content is refused, once its end was read."""
-        return self._refusal if self._line_ends.are_right else BARE_CR_OR_LF
+        if self._line_ends.are_right:
+            return self._refusal
+        return BARE_CR_OR_LF if self._is_stuffed else BARE_IN_CHUNKS
 
-
-def has_long_line(text: bytes) -> bool:
-    """Whether one of these whole lines exceeds LINE_OCTETS_MAX. Checks once per LINE_OCTETS_MAX octets, not once per line."""
-    start, end = 0, len(text)
-    while end - start > LINE_OCTETS_MAX:
-        found = text.rfind(b"\r\n", start, start + LINE_OCTETS_MAX)
-        if found < 0:
-            return True
-        start = found + 2
-    return False
+    @property
+    def refusal_so_far(self) -> Reply | None:
+        """Why a chunk is refused, whatever comes behind it."""
+        return BARE_IN_CHUNKS if self._line_ends.has_bare else self._refusal
 
 
 async def _always() -> bool:
@@ -480,6 +482,25 @@ async def receive_octets(reader: CommandReader, count: int, sink: ContentSink | 
         reader.is_in_content = False
 
 
+async def receive_chunk(reader: CommandReader, count: int, data: DataFilter | None, has_room: HasRoom = _always) -> None:
+    """Read `count` octets; without `data`, and after a refusal, only to drop them. Raises: IncompleteReadError, ConnectionError."""
+    buffer = reader.buffered
+    reader.is_in_content = True
+    try:
+        while count:
+            while len(buffer) < min(count, reader.block_octets):
+                await reader.more()
+            block = reader.take(min(count, len(buffer)))
+            count -= len(block)
+            if data is None or data.refusal_so_far is not None:
+                continue
+            data.take(block)
+            if count and data.refusal_so_far is None and not await has_room():
+                data.refuse(INSUFFICIENT_RESOURCES)
+    finally:
+        reader.is_in_content = False
+
+
 @dataclass(frozen=True, slots=True)
 class HeaderFacts:
     """Header fields needed later: raw texts, unfolded and bounded. `has_own_trace`: the message has passed this node before."""
@@ -514,6 +535,14 @@ def header_facts(beginning: bytes, own_name: str = "") -> HeaderFacts:
         lower.count(b"\r\nreceived:"),
         bool(own_name) and bool(own_traces(lower, own_name)),
     )
+
+
+def has_text_header(beginning: bytes) -> bool:
+    """Whether the header, as far as it is in these octets, is text in lines: also that of binary content has to be. RFC 3030 3"""
+    end = 0 if beginning.startswith(b"\r\n") else beginning.find(b"\r\n\r\n")
+    line_ends = LineEnds()
+    line_ends.take(beginning[: end + 2] if end >= 0 else beginning)
+    return line_ends.are_right and b"\0" not in beginning[: max(end, 0)]
 
 
 def _field(header: bytes, lower: bytes, name: bytes, characters_max: int) -> str:
@@ -560,11 +589,16 @@ def _date(second: int) -> str:
 BARE_LINE_END = Reply(554, "5.6.0", "The content has a CR or LF that is not a line end")
 
 
-def stuffed_with_end(data: bytes, server: str) -> bytes:
-    """The whole content, stuffed, and the final dot. Raises PermanentDeliveryError for a bare CR or LF."""
+def check_line_ends(data: bytes, server: str) -> None:
+    """Of a whole content. Raises PermanentDeliveryError for a bare CR or LF."""
     rest = data.replace(b"\r\n", b"")  # faster than to count
     if b"\n" in rest or b"\r" in rest:  # a next hop might take it for the end of the message (smuggling): never pass it on
         raise PermanentDeliveryError(BARE_LINE_END, server)
+
+
+def stuffed_with_end(data: bytes, server: str) -> bytes:
+    """The whole content, stuffed, and the final dot. Raises PermanentDeliveryError for a bare CR or LF."""
+    check_line_ends(data, server)
     end = b".\r\n" if not data or data.endswith(b"\r\n") else b"\r\n.\r\n"
     if b"\n." in data:
         data = data.replace(b"\r\n.", b"\r\n..")

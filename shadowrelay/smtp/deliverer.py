@@ -1,391 +1,59 @@
-"""Delivers to next hops: SMTP transactions over pooled sessions. Implements `ports.Deliverer`. RFC 5321 4.1.1, 4.5.3.2; RFC 2920.
+"""Delivers to next hops: transactions (`delivery_transaction`) over pooled sessions. Implements `ports.Deliverer`. RFC 5321 5.1.
 
 The rules here:
 
-- Use only extensions that the next hop offers. Change the content by dot-stuffing only. Send the final dot only if `may_end_data`
-  returns True. A reply that makes no sense ends the session as a transient failure.
 - After a server that takes nothing for now, try the next one (`next_hop_rules`); replace a kept session if it turns out stale before its
   first reply; repeat nothing after the final dot.
-- Read content only when a session is open. Each step that writes it runs in `with work.handling()`; no step that waits does.
+- Read content only when a session is open.
 """
 
 import asyncio
 import contextlib
 import logging
 import random
-import re
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field
 from datetime import timedelta
 from functools import partial
-from io import FileIO
 from math import inf
 from pathlib import Path
-from typing import NamedTuple
 
 import structlog
 
 from shadowrelay.model.counts import SessionCounts
-from shadowrelay.model.message import BodyType, Content, Envelope
-from shadowrelay.model.numbers import decimal
 from shadowrelay.model.queue import NextHopServer
-from shadowrelay.model.replies import DeliveryError, LeaseTooShort, PermanentDeliveryError, Reply, TransientDeliveryError
+from shadowrelay.model.replies import DeliveryError, PermanentDeliveryError, Reply, TransientDeliveryError
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.ports import DeliveryJob, DeliveryReport
-from shadowrelay.protocol.fields import format_mail, format_rcpt
 from shadowrelay.smtp import next_hop_rules as rules
 from shadowrelay.smtp.client import ConnectOptions, Opened, TlsUse, open_session
-from shadowrelay.smtp.client_session import BROKEN_REPLY, CONNECTION_FAILED, SERVICE_CLOSING, RawReply, SessionBroken, failure
-from shadowrelay.smtp.data import DotStuffer, stuffed_with_end
+from shadowrelay.smtp.client_session import CONNECTION_FAILED, SERVICE_CLOSING, SessionBroken
+from shadowrelay.smtp.delivery_transaction import (
+    NOT_FOR_THIS_SERVER,
+    DeliveryTransaction,
+    Unfinished,
+    raised,
+)
 from shadowrelay.smtp.host_names import ADDRESS_SECONDS, HostNames
 from shadowrelay.smtp.mta_sts import MtaSts
 from shadowrelay.smtp.next_hop_questions import NextHopQuestions
 from shadowrelay.smtp.next_hop_sessions import ADDRESSES_MAX, AddressSessions, NoSession, Opening, Sessions
 from shadowrelay.smtp.next_hops import NextHopHost, NextHops
+from shadowrelay.smtp.outgoing_message import CONTENT_UNREADABLE, Limits, OutgoingMessage
 from shadowrelay.smtp.resolver import MAIL_LOOP, NO_USABLE_EXCHANGE, Exchange, MailResolver
 from shadowrelay.smtp.route_sessions import RouteSessions
 from shadowrelay.smtp.whose_mail import name_client
 
-COMMAND_SECONDS = 300.0  # MAIL and RCPT. RFC 5321 4.5.3.2.2, 4.5.3.2.3
-DATA_SECONDS = 120.0  # RFC 5321 4.5.3.2.4
-BLOCK_SECONDS = 180.0  # RFC 5321 4.5.3.2.5
-DOT_SECONDS = 600.0  # RFC 5321 4.5.3.2.6; a shorter time causes duplicates
-BLOCK_OCTETS = 256 * 1024
-RSET = b"RSET\r\n"
 OUT_OF_ORDER = 503
-TOO_MANY_RECIPIENTS_552, TLS_DEMANDED, LOGIN_REFUSED = 552, 530, 535  # to RCPT; RFC 3207 4; RFC 4954 6
-TRANSIENT = re.compile(r"^5\.")
-
-TOO_LARGE = Reply(552, "5.3.4", "The message is larger than the next hop takes")  # RFC 1870 6.1
-NEEDS_8BITMIME = Reply(554, "5.6.3", "The content is 8-bit and the next hop does not offer 8BITMIME")  # RFC 6152 3
-NEEDS_SMTPUTF8 = Reply(550, "5.6.7", "The message needs SMTPUTF8 and the next hop does not offer it")  # RFC 6531 3.5
-BAD_ENVELOPE = Reply(554, "5.5.2", "The envelope cannot be written as SMTP commands")
-DECIDED_HERE = (TOO_LARGE, NEEDS_8BITMIME, NEEDS_SMTPUTF8, MAIL_LOOP)
-CONTENT_UNREADABLE = Reply(451, "4.3.0", "The stored content cannot be read")
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Units: seconds for each awaited reply. Shorter values are for tests."""
-
-    command: float = COMMAND_SECONDS
-    data: float = DATA_SECONDS
-    block: float = BLOCK_SECONDS
-    dot: float = DOT_SECONDS
-
-    def within(self, seconds: float) -> "Limits":
-        """None longer than `seconds`."""
-        return Limits(*(min(each, seconds) for each in (self.command, self.data, self.block, self.dot)))
-
-
-@dataclass(frozen=True, slots=True)
-class OutgoingMessage:
-    """The message to deliver. `ordinals` ascending, not empty; `prefix` whole header lines or empty."""
-
-    envelope: Envelope
-    ordinals: tuple[int, ...]
-    content: Content
-    prefix: bytes
-    may_end_data: Callable[[], bool]
-    limits: Limits = Limits()
-    reply_seconds: Callable[[], float] = lambda: inf
-    handling: Callable[[], AbstractContextManager[None]] = nullcontext  # see `store.ledger.Ledger.handling`
-    may_send_8bit: bool = False  # also to a server that does not offer 8BITMIME
-
-    @property
-    def size(self) -> int:
-        """Octets for SIZE: no stuffing, no final dot. RFC 1870 5."""
-        return len(self.prefix) + self.content.size
-
-
-class Needs(NamedTuple):
-    """What content needs of a next hop: 8BITMIME, SMTPUTF8."""
-
-    is_8bit: bool
-    has_utf8_header: bool
-
-
-NEEDS_NOTHING = Needs(is_8bit=False, has_utf8_header=False)
-
-
-def needs_of_file(content: Content, prefix: bytes) -> Needs:
-    """Reads until the answer is known. A header that does not end in the first block counts as that long. Raises: OSError."""
-    with opened(content) as file:
-        block = file.read(BLOCK_OCTETS)
-        end = 0 if block.startswith(b"\r\n") else block.find(b"\r\n\r\n")
-        has_utf8_header = not (prefix + (block if end < 0 else block[:end])).isascii()
-        is_8bit = has_utf8_header
-        while block and not is_8bit:
-            is_8bit = not block.isascii()
-            block = file.read(BLOCK_OCTETS)
-    return Needs(is_8bit, has_utf8_header)
-
-
-class Unfinished(Exception):
-    """The session broke during a transaction; never leaves this package."""
-
-    def __init__(self, error: SessionBroken, *, dot_sent: bool) -> None:
-        super().__init__(str(error))
-        self.error = error
-        self.dot_sent = dot_sent
-
-
-@dataclass(slots=True)
-class DeliveryTransaction:
-    """State of one transaction; `replies` by ordinal is filled as replies arrive."""
-
-    session: Opened
-    work: OutgoingMessage
-    replies: dict[int, Reply] = field(default_factory=dict)
-    accepted: list[int] = field(default_factory=list)
-    dot_sent: bool = False
-    _is_clean: bool = False  # the session can start another MAIL
-    _lease_timer: asyncio.TimerHandle | None = None
-
-    async def run(self) -> None:
-        """Fill `replies` for every ordinal.
-
-        Raises: DeliveryError: one outcome for all recipients; the session can be used again.
-        LeaseTooShort, Unfinished: the session is ended; `replies` holds the recipients refused until then.
-        """
-        try:
-            self._is_clean = True
-            mail, rcpts = self._commands(await self._needs())
-            self._is_clean = False
-            self.session.messages_count += 1
-            announce = self._announce_at_once if "pipelining" in self.session.extensions else self._announce_one_by_one
-            if not await announce(mail, rcpts):
-                return
-            answer = await self._content()
-        except SessionBroken as error:
-            raise Unfinished(error, dot_sent=self.dot_sent) from error
-        except BaseException:
-            # A transaction cannot be undone halfway: end the session, unless a refused envelope has left it clean.
-            if self.session.pipeline.broken is None and not self._is_clean:
-                self.session.pipeline.abort()
-            raise
-        for ordinal in self.accepted:
-            self.replies[ordinal] = answer.reply
-
-    async def _announce_at_once(self, mail: bytes, rcpts: Sequence[bytes]) -> bool:
-        """Send MAIL, RCPT and DATA. True: the content may follow. False: no recipient was accepted."""
-        pipeline, limits = self.session.pipeline, self.work.limits
-        pipeline.write(b"".join((mail, *rcpts, b"DATA\r\n")), len(rcpts) + 2)
-        try:
-            answers = await pipeline.answers(len(rcpts) + 1, limits.command)
-            data = await pipeline.answer(limits.data)
-        except SessionBroken:
-            self._note_early_refusals(pipeline.taken())
-            raise
-        if answers[0].code >= 300 and not self._is_positive(answers[0]):
-            if data.code == 354:  # it accepts DATA although MAIL was refused
-                pipeline.abort()
-            self._is_clean = True
-            raise failure(self._meaning(answers[0].reply), self.session.server)
-        for ordinal, answer in zip(self.work.ordinals, answers[1:], strict=True):
-            if answer.code < 300:
-                self.accepted.append(ordinal)
-            else:
-                self._note_recipient(ordinal, answer)
-        if self.accepted:
-            return data.code == 354 or await self._may_follow(data)
-        if data.code == 354:  # RFC 2920 3.1: the client must still end the content
-            await self._settle(b".\r\n", limits.dot)
-        else:
-            await self._settle(RSET, limits.command)
-        return False
-
-    async def _announce_one_by_one(self, mail: bytes, rcpts: Sequence[bytes]) -> bool:
-        pipeline, limits = self.session.pipeline, self.work.limits
-        pipeline.write(mail, 1)
-        answer = await pipeline.answer(limits.command)
-        if not self._is_positive(answer):
-            self._is_clean = True
-            raise failure(self._meaning(answer.reply), self.session.server)
-        for ordinal, rcpt in zip(self.work.ordinals, rcpts, strict=True):
-            pipeline.write(rcpt, 1)
-            self._note_recipient(ordinal, await pipeline.answer(limits.command))
-        if not self.accepted:
-            await self._settle(RSET, limits.command)
-            return False
-        pipeline.write(b"DATA\r\n", 1)
-        return await self._may_follow(await pipeline.answer(limits.data))
-
-    async def _may_follow(self, data: RawReply) -> bool:
-        if data.code == 354:
-            return True
-        if self._is_positive(data):
-            raise self._out_of_place(data)
-        await self._settle(RSET, self.work.limits.command)
-        for ordinal in self.accepted:
-            self.replies[ordinal] = data.reply
-        if len(self.accepted) == len(self.work.ordinals):
-            self._is_clean = True
-            raise failure(data.reply, self.session.server)
-        return False
-
-    def _note_early_refusals(self, answers: Sequence[RawReply]) -> None:
-        """Record refusals that arrived before the server closed the connection, as some do after a 554."""
-        if answers and answers[0].code >= 400 and answers[0].code != SERVICE_CLOSING:
-            raise failure(self._meaning(answers[0].reply), self.session.server)
-        for ordinal, answer in zip(self.work.ordinals, answers[1:], strict=False):
-            if answer.code >= 400 and answer.code != SERVICE_CLOSING:
-                self.replies[ordinal] = self._meaning(answer.reply, to_rcpt=True)
-
-    async def _settle(self, line: bytes, seconds: float) -> None:
-        """Return the session to a state in which MAIL is possible. Recorded replies stay valid if that fails."""
-        try:
-            self.session.pipeline.write(line, 1)
-            answer = await self.session.pipeline.answer(seconds)
-        except SessionBroken:
-            self.session.pipeline.abort()
-        else:
-            if answer.code >= 300 and line == RSET:  # the next MAIL would be refused as one too many
-                self.session.pipeline.abort()
-
-    def _note_recipient(self, ordinal: int, answer: RawReply) -> None:
-        if self._is_positive(answer):
-            self.accepted.append(ordinal)
-        else:
-            self.replies[ordinal] = self._meaning(answer.reply, to_rcpt=True)
-
-    def _meaning(self, reply: Reply, *, to_rcpt: bool = False) -> Reply:
-        """Three permanent replies are not: too many recipients in the words of old servers (RFC 5321 4.5.3.1.10), the demand for TLS in a
-        session that has none because TLS failed, and that for a login in one that had it: these may be cured."""
-        if to_rcpt and reply.code == TOO_MANY_RECIPIENTS_552:
-            return Reply(452, TRANSIENT.sub("4.", reply.enhanced), reply.text)
-        if reply.code == TLS_DEMANDED and self.session.tls_failure is not None:
-            failed = self.session.tls_failure.reply
-            return failed._replace(text=f"{failed.text}; without TLS: {reply}")
-        if self.session.login and reply.code in (TLS_DEMANDED, LOGIN_REFUSED):
-            return Reply(451, "4.7.0", f"The next hop does not know this node's login any more: {reply}")
-        return reply
-
-    def _is_positive(self, answer: RawReply) -> bool:
-        if 300 <= answer.code < 400:
-            raise self._out_of_place(answer)
-        if answer.code == SERVICE_CLOSING:
-            broken = self.session.pipeline.broken
-            raise self._out_of_place(answer) if broken is None else broken.error()
-        return answer.code < 300
-
-    def _out_of_place(self, answer: RawReply) -> SessionBroken:
-        self.session.pipeline.abort()
-        return SessionBroken(BROKEN_REPLY._replace(text=f"{BROKEN_REPLY.text}: {answer.code} out of place"))
-
-    # what goes out
-
-    async def _needs(self) -> Needs:
-        """By the octets, not by what a client declared. A file is read only if its declaration needs what is not offered."""
-        work, offered = self.work, self.session.extensions
-        envelope, content = work.envelope, work.content
-        if content.data is not None:
-            if content.data.isascii() and work.prefix.isascii():
-                return NEEDS_NOTHING
-            header = content.data[: content.data.find(b"\r\n\r\n")]
-            return Needs(is_8bit=True, has_utf8_header=not (header.isascii() and work.prefix.isascii()))
-        declared = Needs(envelope.body is BodyType.EIGHT_BIT_MIME, envelope.smtputf8)
-        if (declared.is_8bit and "8bitmime" not in offered) or (declared.has_utf8_header and "smtputf8" not in offered):
-            try:
-                return await asyncio.to_thread(needs_of_file, content, work.prefix)
-            except OSError as error:
-                raise TransientDeliveryError(CONTENT_UNREADABLE, self.session.server) from error
-        return declared
-
-    def _commands(self, needs: Needs) -> tuple[bytes, list[bytes]]:
-        """Raises PermanentDeliveryError if the next hop does not offer an extension that the message needs."""
-        work, offered, server = self.work, self.session.extensions, self.session.server
-        envelope = work.envelope
-        if 0 < (decimal(offered.get("size", "")) or 0) < work.size:  # RFC 1870 3: 0 is no limit
-            raise PermanentDeliveryError(TOO_LARGE, server)
-        if needs.is_8bit and "8bitmime" not in offered and not work.may_send_8bit:
-            raise PermanentDeliveryError(NEEDS_8BITMIME, server)
-        if envelope.smtputf8 and "smtputf8" not in offered:
-            if needs.has_utf8_header or self._has_utf8_address():
-                raise PermanentDeliveryError(NEEDS_SMTPUTF8, server)
-            envelope = replace(envelope, smtputf8=False)
-        dsn = "dsn" in offered
-        extra = "BODY=8BITMIME" if needs.is_8bit and "8bitmime" in offered and envelope.body is not BodyType.EIGHT_BIT_MIME else ""
-        try:
-            mail = format_mail(envelope, work.size if "size" in offered else None, extra=extra, dsn=dsn, body="8bitmime" in offered)
-            rcpts = [f"RCPT {format_rcpt(envelope.recipients[ordinal - 1], dsn=dsn)}\r\n".encode() for ordinal in work.ordinals]
-            return f"MAIL {mail}\r\n".encode(), rcpts
-        except ValueError as error:  # control characters, lone surrogates
-            raise PermanentDeliveryError(BAD_ENVELOPE, server) from error
-
-    def _has_utf8_address(self) -> bool:
-        envelope = self.work.envelope
-        addresses = [envelope.sender, *(envelope.recipients[ordinal - 1].address for ordinal in self.work.ordinals)]
-        return not all(map(str.isascii, addresses))
-
-    async def _content(self) -> RawReply:
-        """Send the content and the dot, and return the reply."""
-        work, pipeline, data = self.work, self.session.pipeline, self.work.content.data
-        end = b"" if data is not None else await self._stream()
-        with work.handling():
-            if data is not None:
-                end = stuffed_with_end(work.prefix + data if work.prefix else data, self.session.server)
-            if not work.may_end_data():
-                pipeline.abort()
-                raise LeaseTooShort(f"{self.session.server}: final dot not sent")
-            self.dot_sent = True
-            pipeline.write(end, 1)
-        left = work.reply_seconds()
-        answer = (await pipeline.answers(1, work.limits.dot))[0] if left >= work.limits.dot else await self._reply_while_leased(left)
-        if 300 <= answer.code < 400:
-            raise self._out_of_place(answer)
-        return answer
-
-    async def _reply_while_leased(self, left: float) -> RawReply:
-        """The reply to the dot: wait up to ten minutes (RFC 5321 4.5.3.2.6), but no longer than the leases last, which peers renew
-        meanwhile: an unknown outcome must be recorded before another server may deliver. `left`: seconds that they last now."""
-        self._lease_timer = asyncio.get_running_loop().call_later(max(left, 0.0), self._look_at_leases)
-        try:
-            return await self.session.pipeline.answer(self.work.limits.dot)
-        finally:
-            self._lease_timer.cancel()  # it lets go of this transaction, too, and so of the content
-
-    def _look_at_leases(self) -> None:
-        left = self.work.reply_seconds()
-        if left > 0:
-            self._lease_timer = asyncio.get_running_loop().call_later(left, self._look_at_leases)
-        else:
-            self.session.pipeline.give_up()
-
-    async def _stream(self) -> bytes:
-        """Send all but the end of the content, which is returned."""
-        pipeline, handling = self.session.pipeline, self.work.handling
-        stuffer = DotStuffer(self.session.server)
-        pipeline.write(stuffer.feed(self.work.prefix), 0)
-        try:
-            with opened(self.work.content) as file:
-                while block := await asyncio.to_thread(file.read, BLOCK_OCTETS):
-                    with handling():
-                        pipeline.write(stuffer.feed(block), 0)
-                    await pipeline.drain(self.work.limits.block)
-        except OSError as error:
-            raise TransientDeliveryError(CONTENT_UNREADABLE, self.session.server) from error
-        return stuffer.end()
+DECIDED_HERE = (*NOT_FOR_THIS_SERVER, MAIL_LOOP)
 
 
 def _end_if_silent(session: Opened, answers_count: int) -> None:
     """End a session in which no reply has come since there were so many."""
     if session.pipeline.answers_count == answers_count:
         session.pipeline.give_up()
-
-
-def opened(content: Content) -> FileIO:
-    """Open content that is in a file. Read it by `asyncio.to_thread`, so that the loop does not wait for the disk."""
-    assert content.path is not None
-    return FileIO(content.path)
-
-
-def raised(unfinished: Unfinished, server: str) -> TransientDeliveryError:
-    """The delivery error for a broken session: always transient, whatever the server's last reply was."""
-    return TransientDeliveryError(unfinished.error.reply, server, is_connection=True, dot_sent_unanswered=unfinished.dot_sent)
 
 
 MESSAGES_PER_SESSION_MAX = 100  # some servers defer after about as many
@@ -413,6 +81,7 @@ class ServersInTurn:
     """
 
     job: DeliveryJob
+    loop: asyncio.AbstractEventLoop
     began_at: float
     left: tuple[int, ...]
     refused: dict[int, Reply] = field(default_factory=dict)
@@ -449,7 +118,7 @@ class ServersInTurn:
         """Whether time and leases allow a further server, after one that answered."""
         if not self.answers_count:
             return True
-        late = asyncio.get_running_loop().time() - self.began_at > ATTEMPT_SECONDS
+        late = self.loop.time() - self.began_at > ATTEMPT_SECONDS
         return not late and self.answers_count < rules.SERVERS_MAX and self.job.may_end_data()
 
     def outcome(self) -> DeliveryReport:
@@ -484,6 +153,7 @@ class SmtpDeliverer:
         concurrency_per_destination: int,
         connection_inactivity_timeout: timedelta,
         sends_8bit: bool = True,
+        sends_chunks: bool = True,
         is_own: Callable[[HostPort], bool] = lambda host: False,
         unused_session_timeout: timedelta = timedelta(seconds=UNUSED_SECONDS),
         limits: Limits = Limits(),  # noqa: B008 - immutable
@@ -505,7 +175,7 @@ class SmtpDeliverer:
         self._sessions = Sessions(unused_seconds, options.connect_seconds, is_by_name=is_by_name, sessions_max=sessions_max)
         self._next_hops = NextHops(resolver, self._sessions, mx_port, shuffle, names, is_own, policies)
         self.questions = NextHopQuestions(self._next_hops, self._sessions, self._open, concurrency_per_destination)
-        self._sends_8bit = sends_8bit
+        self._sends_8bit, self._sends_chunks = sends_8bit, sends_chunks
         self._concurrency = concurrency_per_destination
         self._limits = limits.within(inactivity_seconds)
         self._log = structlog.get_logger().bind()
@@ -516,13 +186,14 @@ class SmtpDeliverer:
         """See `ports.Deliverer`. Writes one line to the operator log."""
         if self._is_closed:
             raise TransientDeliveryError(CONNECTION_FAILED, job.destination.key, is_unreachable=True)
-        course = ServersInTurn(job, asyncio.get_running_loop().time(), tuple(sorted(job.ordinals)))
+        loop = asyncio.get_running_loop()
+        course = ServersInTurn(job, loop, loop.time(), tuple(sorted(job.ordinals)))
         report: DeliveryReport | None = None
         error: BaseException | None = None
         try:
-            first = self._next_hops.at_hand(job.destination)
-            if first is None or not await self._is_over(first, course):
-                await self._try_others(course, first)
+            at_hand = self._next_hops.at_hand(job.destination, course.began_at)
+            if at_hand is None or not await self._try(at_hand[0], course, at_hand[1]):
+                await self._try_others(course, None if at_hand is None else at_hand[0])
             report = course.outcome()
             return report
         except BaseException as caught:
@@ -540,21 +211,10 @@ class SmtpDeliverer:
                     break
                 if target == tried or (course.result is not None and self._next_hops.is_skipped(target)):
                     continue
-                if await self._is_over(target, course):
+                if await self._try(target, course, self._sessions.at(target)):
                     return
-        if course.impatient is not None and not course.answers_count and course.may_go_on():
-            await self._is_over(course.impatient, course, is_patient=True)
-
-    async def _is_over(self, target: NextHopHost, course: ServersInTurn, *, is_patient: bool = False) -> bool:
-        """Try this server; whether no other one may be tried. What this node decides about a server, which lacks an extension or leads
-        back here, is final only if there is no other one."""
-        try:
-            return course.is_over(target, await self._try(target, course, is_patient=is_patient))
-        except PermanentDeliveryError as error:
-            if error.reply not in DECIDED_HERE:
-                raise
-            course.unfit = error.reply, error.server
-            return False
+        if (put_off := course.impatient) is not None and not course.answers_count and course.may_go_on():
+            await self._try(put_off, course, self._sessions.at(put_off), is_patient=True)
 
     def servers(self, key: str) -> Sequence[NextHopServer]:
         """See `ports.Deliverer`."""
@@ -588,45 +248,59 @@ class SmtpDeliverer:
             await self._policies.close()
         await self._sessions.close()
 
-    async def _try(
-        self, target: NextHopHost, course: ServersInTurn, *, is_patient: bool = False
-    ) -> DeliveryReport | TransientDeliveryError | None:
-        """Run a transaction with this server; None if there was no session in `PATIENCE_SECONDS` and there is another server, unless
-        `is_patient`. A kept session that turns out stale, or at the end of what the server takes in a session, is replaced."""
-        if self._is_closed:
-            return TransientDeliveryError(CONNECTION_FAILED, str(target), is_unreachable=True)
-        loop, address, destination = asyncio.get_running_loop(), self._sessions.at(target), course.job.destination
-        if target not in (tried := self._tried.get(destination.key, ())):
-            self._note_tried(destination.key, {target: None, **dict.fromkeys(tried)})
-        for replacements_left in range(REPLACEMENTS_MAX, -1, -1):
-            taken = address.take()
-            is_rested = taken is not None and loop.time() - taken[0] > RESTED_SECONDS
-            if taken is not None:
-                session = taken[1]
-            else:
-                has_others = target.is_one_of_several or len(destination.hosts) > 1
-                patience = PATIENCE_SECONDS if has_others and not is_patient else None
-                got = await address.wait(partial(self._open, target), destination.concurrency or self._concurrency, patience)
-                if isinstance(got, NoSession):
-                    if got.is_patience:
-                        return None
-                    is_limited = got.is_refusal and loop.time() - address.served_at < rules.LIMITED_SECONDS
-                    return TransientDeliveryError(got.reply, str(target), is_unreachable=True, is_limited=is_limited)
-                session = got
-            if destination.domain and session.called == self._connect_options.own_name.lower():
-                address.give_back(session, is_used_up=True)  # a load balancer or a translated address led back here
-                raise PermanentDeliveryError(MAIL_LOOP, session.server)
-            if not session.server.startswith(f"{target.name} ["):  # opened for another name of this address
-                session.server = f"{target.name} {session.server.partition(' ')[2]}"
-            timer = loop.call_later(FIRST_REPLY_SECONDS, _end_if_silent, session, session.pipeline.answers_count) if is_rested else None
-            try:
-                result = await self._transact(address, session, course, may_replace=replacements_left > 0)
-            finally:
-                if timer is not None:
-                    timer.cancel()
-            if result is not None:
-                return result
+    async def _try(self, target: NextHopHost, course: ServersInTurn, address: AddressSessions, *, is_patient: bool = False) -> bool:
+        """Run a transaction with this server, in a session with its `address`; whether no other server may be tried.
+
+        If there is no session in `PATIENCE_SECONDS` and there is another server, it is put off, unless `is_patient`. What this node decides
+        about a server, which lacks an extension or leads back here, is final only if there is no other one.
+        """
+        loop, destination = course.loop, course.job.destination
+        try:
+            if self._is_closed:
+                closed = TransientDeliveryError(CONNECTION_FAILED, str(target), is_unreachable=True)
+                return course.is_over(target, closed)
+            if target not in (tried := self._tried.get(destination.key, ())):
+                self._note_tried(destination.key, {target: None, **dict.fromkeys(tried)})
+            for replacements_left in range(REPLACEMENTS_MAX, -1, -1):  # of kept sessions that turn out stale or used up
+                taken = address.take()
+                is_rested = taken is not None and loop.time() - taken[0] > RESTED_SECONDS
+                session = taken[1] if taken is not None else await self._opened(target, course, address, is_patient=is_patient)
+                if not isinstance(session, Opened):
+                    return course.is_over(target, session)
+                if destination.domain and session.called == self._connect_options.own_name.lower():
+                    address.give_back(session, is_used_up=True)  # a load balancer or a translated address led back here
+                    raise PermanentDeliveryError(MAIL_LOOP, session.server)
+                if not session.server.startswith(f"{target.name} ["):  # opened for another name of this address
+                    session.server = f"{target.name} {session.server.partition(' ')[2]}"
+                timer = loop.call_later(FIRST_REPLY_SECONDS, _end_if_silent, session, session.pipeline.answers_count) if is_rested else None
+                try:
+                    result = await self._transact(address, session, course, may_replace=replacements_left > 0)
+                finally:
+                    if timer is not None:
+                        timer.cancel()
+                if result is not None:
+                    return course.is_over(target, result)
+        except PermanentDeliveryError as error:
+            if error.reply not in DECIDED_HERE:
+                raise
+            course.unfit = error.reply, error.server
+            return False
         raise AssertionError("the last session is not replaced")
+
+    async def _opened(
+        self, target: NextHopHost, course: ServersInTurn, address: AddressSessions, *, is_patient: bool
+    ) -> Opened | TransientDeliveryError | None:
+        """A session where none is idle, or why there is none; `None`: the server is put off."""
+        destination = course.job.destination
+        has_others = target.is_one_of_several or len(destination.hosts) > 1
+        patience = PATIENCE_SECONDS if has_others and not is_patient else None
+        got = await address.wait(partial(self._open, target), destination.concurrency or self._concurrency, patience)
+        if not isinstance(got, NoSession):
+            return got
+        if got.is_patience:
+            return None
+        is_limited = got.is_refusal and course.loop.time() - address.served_at < rules.LIMITED_SECONDS
+        return TransientDeliveryError(got.reply, str(target), is_unreachable=True, is_limited=is_limited)
 
     async def _transact(
         self, address: AddressSessions, session: Opened, course: ServersInTurn, *, may_replace: bool
@@ -661,6 +335,7 @@ class SmtpDeliverer:
             job.reply_seconds,
             job.handling,
             may_send_8bit=job.destination.inside_boundary or self._sends_8bit,
+            may_send_chunks=self._sends_chunks and address.takes_chunks,
         )
         answers_before = session.pipeline.answers_count
         transaction = DeliveryTransaction(session, work)
@@ -683,23 +358,27 @@ class SmtpDeliverer:
             if error.reply is CONTENT_UNREADABLE:
                 address.drop(session)
                 raise
-            self._put_back(address, session, error.reply)
+            self._put_back(address, session, error.reply, course.loop.time())
             error.__traceback__ = None
             return None if may_replace and not is_fresh and rules.may_be_about_session(error.reply) else error
         except PermanentDeliveryError as error:
             if may_replace and not is_fresh and error.reply.code == OUT_OF_ORDER:  # something before, in this session
                 address.drop(session)
                 return None
-            self._put_back(address, session, error.reply)
+            self._put_back(address, session, error.reply, course.loop.time())
             if not course.refused:
                 raise
             return DeliveryReport(session.server, dict.fromkeys(work.ordinals, error.reply), tls=session.tls, login=session.login)
         except BaseException:
             address.drop(session)
             raise
+        if transaction.is_bdat_unknown and may_replace:  # something between us has another opinion than the server
+            address.takes_chunks = False
+            address.drop(session)
+            return None
         replies = transaction.replies
         worst = next(iter(replies.values())) if len(replies) == 1 else min(replies.values(), key=lambda reply: reply.code)
-        is_kept = self._put_back(address, session, worst)
+        is_kept = self._put_back(address, session, worst, course.loop.time())
         if may_replace and not is_kept and not is_fresh and rules.is_about_server(worst):
             return None
         return DeliveryReport(session.server, replies, passes_dsn="dsn" in session.extensions, tls=session.tls, login=session.login)
@@ -709,9 +388,8 @@ class SmtpDeliverer:
             self._tried.pop(next(iter(self._tried)))
         self._tried[key] = dict.fromkeys(list(targets)[:SHOWN_MAX])
 
-    def _put_back(self, address: AddressSessions, session: Opened, reply: Reply) -> bool:
+    def _put_back(self, address: AddressSessions, session: Opened, reply: Reply, now: float) -> bool:
         """Note what the reply to a transaction says of the server; whether the session may serve on. `reply`: the most favourable one."""
-        now = asyncio.get_running_loop().time()
         if reply.code >= 400 and rules.is_about_server(reply):
             if session.messages_count == 1:  # in a kept session it may be about the session
                 address.trouble = rules.after_failure(address.trouble, reply, now)

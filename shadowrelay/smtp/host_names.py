@@ -121,6 +121,11 @@ class Lookups:
         self._slots = {"": asyncio.Semaphore(AT_ONCE), "failed": asyncio.Semaphore(AT_ONCE_FAILED)}
         self._late: dict[asyncio.Timeout, None] = {}  # oldest first
 
+    def adopt(self, nameservers: Sequence[HostPort]) -> None:
+        """Ask these from the next look-up on. What was answered stays for its time."""
+        if tuple(nameservers) != self._nameservers:
+            self._nameservers, self._resolver = tuple(nameservers), None
+
     @property
     def running_count(self) -> int:
         """Look-ups that run or wait for a slot."""

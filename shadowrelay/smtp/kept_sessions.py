@@ -120,7 +120,8 @@ class KeptSessions:
 
     def _put(self, session: PeerSession) -> None:
         """To who has waited longest, else to the idle ones. An old session ends: whoever has stolen one does not have it for ever."""
-        if asyncio.get_running_loop().time() >= session.opened_at + LIFE_SECONDS_MAX and not self._is_closed:
+        now = asyncio.get_running_loop().time()
+        if now >= session.opened_at + LIFE_SECONDS_MAX and not self._is_closed:
             self._busy.discard(session)
             self._end(session)
             self._match()
@@ -135,7 +136,7 @@ class KeptSessions:
         if self._is_closed:
             self._end(session)
             return
-        self._idle.append((asyncio.get_running_loop().time(), session))
+        self._idle.append((now, session))
         if self._timer is None:
             self._set_timer()
 

@@ -37,6 +37,8 @@ OTHER_PROCESS = Reply(421, "4.7.1", "Another process has your name, closing conn
 COMMAND_TOO_LONG = Reply(500, "5.5.2", "Command line too long")
 LINE_TOO_LONG = Reply(554, "5.6.0", "Line too long")
 MESSAGE_TOO_BIG = Reply(552, "5.3.4", "Message size exceeds the limit")
+BARE_IN_CHUNKS = Reply(554, "5.6.0", "A CR or LF that is no line end needs BODY=BINARYMIME")
+BINARY_HEADER = Reply(554, "5.6.0", "The header is no text in lines")
 BARE_CR_OR_LF = Reply(521, "5.5.2", "Bare CR or LF is not allowed")  # and the session is closed
 
 # for mail
@@ -54,6 +56,8 @@ ARGUMENT_NEEDED = Reply(501, "5.5.4", "Argument needed")
 HELLO_FIRST = Reply(503, "5.5.1", "Send EHLO or HELO first")
 NESTED_MAIL = Reply(503, "5.5.1", "Nested MAIL command")
 MAIL_FIRST = Reply(503, "5.5.1", "Need MAIL command first")
+CHUNKS_HAVE_BEGUN = Reply(503, "5.5.1", "The content has begun by BDAT")  # RFC 3030 2
+BINARY_NEEDS_BDAT = Reply(501, "5.5.4", "BODY=BINARYMIME needs BDAT")  # RFC 3030 3
 RCPT_FIRST = Reply(503, "5.5.1", "Need RCPT command first")
 NO_VALID_RECIPIENTS = Reply(554, "5.5.1", "No valid recipients")  # RFC 2920 3.1
 TLS_IS_ACTIVE = Reply(503, "5.5.1", "TLS is already active")
@@ -82,7 +86,7 @@ NO_HOLD = Reply(503, "5.5.1", "No shadow copy is on its way")
 HOLD_HAS_FAILED = Reply(503, "5.5.1", "The shadow copy has failed already")
 BDAT_WANTED = Reply(503, "5.5.1", "The content of a shadow copy comes by BDAT")
 HOLD_IS_INCOMPLETE = Reply(503, "5.5.1", "A shadow copy needs recipients and XSHADOW ENVELOPE")
-BAD_CHUNK = Reply(501, "5.5.4", "Syntax: BDAT <size>; closing connection")
+BAD_CHUNK = Reply(501, "5.5.4", "Syntax: BDAT <size> [LAST]; closing connection")
 CONTENT_MISMATCH = Reply(451, "4.5.0", "Size or SHA-256 differs from what was received")
 HOLD_NOT_OFFERED = Reply(452, "4.3.1", "No shadow copies are taken now")
 ENVELOPE_OK = Reply(250, "2.0.0", "Envelope OK")

@@ -17,7 +17,7 @@ import socket
 import ssl
 import struct
 from array import array
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -27,7 +27,7 @@ from shadowrelay.model.ids import ServerName
 from shadowrelay.model.peers import Incarnation
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.routing import HostPort
-from shadowrelay.model.settings import ReceiveConnector, Route
+from shadowrelay.model.settings import Peer, ReceiveConnector, Route
 from shadowrelay.smtp.client_limits import clients_of
 from shadowrelay.smtp.client_session import reason_of
 from shadowrelay.smtp.connection import BoundedReading, Connection
@@ -272,6 +272,50 @@ class ReceiverServer:
             await self.start()
             if self.reception.closed_with is not None:
                 await self.leave()
+
+    async def move(self, connector: ReceiveConnector) -> None:
+        """Listen where this says, and then no longer where it did; open sessions stay. Raises: OSError, and it listens as before."""
+        if self._listener is None:  # it left a shared port, because no mail is taken: `join` listens there
+            self.reception.connector = connector
+            return
+        before, was, self._listener = self._listener, self.reception.connector, None
+        self.reception.connector = connector
+        try:
+            try:
+                await self.start()
+            except OSError:
+                await before.leave()  # the new address may contain the old one
+                try:
+                    await self.start()
+                except OSError:
+                    self.reception.connector = was
+                    await self.start()
+                    raise
+                return
+        except BaseException:
+            self.reception.connector = was
+            raise
+        await before.leave()
+
+    async def shut(self) -> None:
+        """This connector is to be no more: its address is free now, and open sessions stay until `retire`."""
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            await listener.leave()
+
+    async def retire(self, seconds: float) -> None:
+        """Transactions may end, and then all sessions do, those of peers too."""
+        await self.refuse_mail(seconds)
+        await self.close()
+
+    def adopt_peers(self, peers: Mapping[ServerName, Peer], linked: Collection[ServerName]) -> None:
+        """Who is a peer now. The sessions of others end."""
+        reception = self.reception
+        reception.peers, reception.linked = peers, linked
+        reception.peer_addresses.update(peer.address.host for peer in peers.values())
+        for session in tuple(self._sessions):
+            if session.state.peer and session.state.peer not in peers:
+                session.hang_up(SHUTTING_DOWN, "no peer any more")
 
     async def drain(self, seconds: float) -> None:
         """Accept no more mail: idle sessions end with 421 now, the others after their transaction, or are closed after `seconds`.

@@ -64,14 +64,14 @@ class OutboundLimit:
         self.count = 0
         self.end_idle: Callable[[], Opened | None] = lambda: None  # ends a session that is kept for later, if there is one
         self._openings: dict[Opening, AddressSessions] = {}  # in the order in which they began
-        self._waiting: dict[AddressSessions, None] = {}
+        self.waiting: dict[AddressSessions, None] = {}  # changed only here
         self._ending_count = 0  # sessions and connections that end for the sake of those that wait
         self._timer: asyncio.TimerHandle | None = None
 
     def takes(self, opening: Opening, address: "AddressSessions") -> bool:
         """Whether this connection may be opened now; if not, `address` is told later."""
         if self.count >= self.sessions_max:
-            self._waiting[address] = None
+            self.waiting[address] = None
             self._make_room()
             return False
         self.count += 1
@@ -87,14 +87,12 @@ class OutboundLimit:
         if opening is not None:
             self._openings.pop(opening, None)
         self.count -= 1
-        if self._waiting:
+        if self.waiting:
             asyncio.get_running_loop().call_soon(self._wake)
 
     def ends_for_others(self, address: "AddressSessions", session: Opened) -> bool:
         """Whether this free session of `address` is to end, because another address waits and has fewer. The caller ends it then."""
-        if not self._waiting:
-            return False
-        others = [one for one in self._waiting if one is not address and one.is_waiting]
+        others = [one for one in self.waiting if one is not address and one.is_waiting]
         if self._ending_count >= len(others):
             return False
         left = address.held_count
@@ -111,14 +109,14 @@ class OutboundLimit:
         self._ending_count -= 1
 
     def _wake(self) -> None:
-        while self._waiting and self.count < self.sessions_max:
-            first = min(self._waiting, key=_held)
-            del self._waiting[first]
+        while self.waiting and self.count < self.sessions_max:
+            first = min(self.waiting, key=_held)
+            del self.waiting[first]
             first.open_more()
         self._make_room()
 
     def _make_room(self) -> None:
-        if self._ending_count >= len(self._waiting):
+        if self._ending_count >= len(self.waiting):
             return
         if (session := self.end_idle()) is not None:
             self._note_end(session)
@@ -168,6 +166,7 @@ class AddressSessions:
         self.window = rules.OPEN_WINDOW
         self.trouble: rules.Trouble | None = None
         self.served_at = -inf  # when it last took a message
+        self.takes_chunks = True  # false: it offered CHUNKING and then did not know BDAT
 
     @property
     def idle_count(self) -> int:
@@ -244,7 +243,7 @@ class AddressSessions:
         self._busy.discard(session)
         if not session.pipeline.is_usable:
             session.pipeline.abort()
-        elif is_used_up or self._is_closed or self._limit.ends_for_others(self, session):
+        elif is_used_up or self._is_closed or (self._limit.waiting and self._limit.ends_for_others(self, session)):
             self._end(session)
         else:
             self._hand_on(session)
@@ -481,7 +480,8 @@ class Sessions:
 
     def known(self, target: Addressed) -> AddressSessions | None:
         """The same, if there is anything to know of it."""
-        return self._all.get(self._key(target))
+        protection = target.protection
+        return self._all.get((target.host, target.name if self._is_by_name or protection is not None else "", protection))
 
     def _key(self, target: Addressed) -> tuple[HostPort, str, Protection | None]:
         is_by_name = self._is_by_name or target.protection is not None

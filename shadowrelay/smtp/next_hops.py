@@ -17,7 +17,7 @@ from shadowrelay.model.values import dataclass
 from shadowrelay.smtp import next_hop_rules as rules
 from shadowrelay.smtp.host_names import ADDRESSES_TRIED_MAX, NAMES_MAX, HostNames, interleaved
 from shadowrelay.smtp.mta_sts import NOT_IN_POLICY, MtaSts
-from shadowrelay.smtp.next_hop_sessions import Sessions
+from shadowrelay.smtp.next_hop_sessions import AddressSessions, Sessions
 from shadowrelay.smtp.own_addresses import is_out_of_reach
 from shadowrelay.smtp.resolver import MAIL_LOOP, Exchange, MailResolver
 
@@ -60,16 +60,16 @@ class NextHops:
         self._names = names
         self._resolved: dict[tuple[HostPort, Protection | None], tuple[float, tuple[NextHopHost, ...]]] = {}  # until when it counts
 
-    def at_hand(self, destination: Destination) -> NextHopHost | None:
+    def at_hand(self, destination: Destination, now: float) -> tuple[NextHopHost, AddressSessions] | None:
         """The first server of a route, if it needs no look-up and is in no trouble: nearly always, and without a generator."""
         if not destination.hosts or destination.is_literal:
             return None
         known = self._resolved.get((destination.hosts[0], destination.protection))
-        if known is None or known[0] < asyncio.get_running_loop().time():
+        if known is None or known[0] < now:
             return None
         first = known[1][0]
         sessions = self._sessions.known(first)
-        return None if sessions is None or sessions.trouble is not None else first
+        return None if sessions is None or sessions.trouble is not None else (first, sessions)
 
     async def targets(self, destination: Destination, reach: Reach = Reach.ANYWHERE) -> AsyncGenerator[NextHopHost, None]:
         """The addresses in the order of trying. Raises DeliveryError, a transient one if no address is known because look-ups failed, or

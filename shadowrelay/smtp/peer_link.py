@@ -8,9 +8,10 @@ PeerUnavailable; a copy also with LedgerUnavailable, if this node cannot read it
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
-from typing import Protocol, TypeVar
+from operator import attrgetter
+from typing import Any, Protocol, TypeVar
 
 import structlog
 
@@ -29,6 +30,7 @@ from shadowrelay.smtp.peer_session import CopyInFlight, DiscardTurn, PeerSession
 PROOF_SECONDS = 3.0  # at most half of the time for a question: the process that seems to replace this one waits for its hello's reply
 CONTROL_SECONDS = 10.0  # for one question on the control session, including opening it
 
+_OFFERS_HOLD, _OFFERS_TRACK = attrgetter("offers_hold"), attrgetter("offers_track")
 _log = structlog.get_logger()
 T = TypeVar("T")
 
@@ -118,16 +120,17 @@ class SmtpPeerLink:
         """From the latest session."""
         return self._latest.identity if self._latest is not None else None
 
-    async def hold(self, offer: CopyOffer, deadline: float, stall_seconds: float | None = None) -> HoldAnswer:
+    def hold(self, offer: CopyOffer, deadline: float, stall_seconds: float | None = None) -> Coroutine[Any, Any, HoldAnswer]:
         """See `ports.PeerLink`."""
-        return await self._send(CopyInFlight(offer), deadline, stall_seconds)
+        return self._send(CopyInFlight(offer), deadline, stall_seconds)
 
     async def track(self, offer: CopyOffer, deadline: float, stall_seconds: float | None = None) -> HoldAnswer:
         """See `ports.PeerLink`."""
         return await self._send(CopyInFlight(offer, is_tracked=True), deadline, stall_seconds)
 
     async def _send(self, copy: CopyInFlight, deadline: float, stall_seconds: float | None) -> HoldAnswer:
-        self._may_speak()
+        if reason := self._events.why_silent():
+            raise PeerUnavailable(self._server, reason)
         copy.progress_awake = self._clock.awake()
         seconds = deadline - copy.progress_awake
         if seconds <= 0:
@@ -139,7 +142,8 @@ class SmtpPeerLink:
                 self._in_flight[bound] = copy
                 if stall_seconds is not None:
                     copy.on_progress = self._extending(bound, copy, seconds, stall_seconds)
-                session = await self._copies.take(lambda kept: kept.offers(copy))
+                suits = _OFFERS_TRACK if copy.is_tracked else _OFFERS_HOLD
+                session = await self._copies.take(suits)
                 was_kept = session.was_kept
                 try:
                     return await self._place(session, copy)
@@ -148,7 +152,7 @@ class SmtpPeerLink:
                         raise
                     # The session was dead and nothing can have been stored: retry once on a new one.
                     was_kept = copy.in_session = False
-                return await self._place(await self._copies.take(lambda kept: kept.offers(copy), is_fresh=True), copy)
+                return await self._place(await self._copies.take(suits, is_fresh=True), copy)
         except (SessionBroken, TimeoutError) as error:
             if isinstance(error, TimeoutError) and bound not in self._in_flight:
                 raise PeerUnavailable(self._server, "it is lost: no answer to heartbeats either", sent=copy.sent) from error
@@ -284,6 +288,13 @@ class SmtpPeerLink:
         if count := len(ended) + self._copies.end_those(lambda session: refused(session.opened)):
             _log.warning("peer.certificate_refused", server=self._server, address=str(self._address), sessions=count)
 
+    def move(self, address: HostPort) -> None:
+        """The peer is elsewhere: new sessions go there. Idle ones with the old address end; a copy that is under way may end well."""
+        self._address = address
+        if self._control is not None:
+            self._control.pipeline.quit()
+        self._copies.fall_silent()
+
     def fall_silent(self) -> None:
         """End the kept sessions without a word, because the peer takes every word for a proof of life. New ones need `why_silent`."""
         if self._control is not None:
@@ -291,6 +302,7 @@ class SmtpPeerLink:
         self._copies.fall_silent()
 
     def _may_speak(self) -> None:
+        """Raises: PeerUnavailable while nothing may be said."""
         if reason := self._events.why_silent():
             raise PeerUnavailable(self._server, reason)
 

@@ -109,7 +109,10 @@ class PeerPart:
         """Whether this client may use the extension."""
         if not self._reception.connector.accept_xshadow:
             return False
-        return bool(self._proved_names) or self._reception.rights.is_externally_secured(self._state.own_address)
+        state = self._state  # whoever speaks for others is no peer: see `SessionState.own_address`
+        return bool(self._proved_names) or (
+            not state.is_spoken_for and self._reception.rights.is_externally_secured(state.connection_address)
+        )
 
     def may_prove(self) -> bool:
         """Whether this client is a peer, or may still prove by TLS that it is one."""

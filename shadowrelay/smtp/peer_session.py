@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import field
 
 from shadowrelay.model.ids import BoundaryName, DatabaseId, ServerName
-from shadowrelay.model.message import Content
+from shadowrelay.model.message import BodyType, Content
 from shadowrelay.model.ownership import StatusAnswer, StatusQuestion
 from shadowrelay.model.peers import NO_INCARNATION, CopyOffer, DiscardReply, Incarnation, PeerIdentity
 from shadowrelay.model.printable import printable
@@ -46,7 +46,7 @@ from shadowrelay.protocol.xshadow import (
 from shadowrelay.rules.placement import LARGE_OCTETS
 from shadowrelay.smtp.client import Opened
 from shadowrelay.smtp.client_session import ENHANCED, SERVICE_CLOSING, Pipeline, RawReply, SessionBroken
-from shadowrelay.smtp.deliverer import BLOCK_OCTETS, opened
+from shadowrelay.smtp.outgoing_message import BLOCK_OCTETS, opened
 
 CHUNK_OCTETS = 64 * 1024  # each is answered, so that both sides see progress this often
 COMMAND_NOT_IMPLEMENTED, PARAMETER_NOT_KNOWN, TOO_LARGE = 502, 555, 552  # docs/protocol.md, section 13
@@ -269,9 +269,11 @@ class PeerSession:
         Raises: PeerUnavailable after a refusal: nothing is stored. SessionBroken: `copy.sent` tells whether it may be stored.
         LedgerUnavailable: this node's own message cannot be read now; nothing is stored.
         """
-        if not self.offers(copy):
+        if not copy.in_session:
             raise PeerUnavailable(self._server, f"does not offer {TRACK if copy.is_tracked else HOLD} now", said=PeerSaid.NO_SESSION)
         envelope, content = copy.offer.envelope, copy.offer.content
+        if envelope.body is BodyType.BINARY_MIME and "binarymime" not in self.opened.extensions:
+            raise PeerUnavailable(self._server, "does not take binary content (BINARYMIME)", said=PeerSaid.NOT_THIS)
         extra = f"XSHADOW={format_hold(envelope.message_id, copy.offer.number, is_tracked=copy.is_tracked)}"
         try:
             lines = [f"MAIL {format_mail(envelope, content.size, extra=extra)}\r\n"]

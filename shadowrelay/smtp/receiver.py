@@ -21,6 +21,7 @@ from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, SUPERSEDED, Reply,
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.protocol.addresses import has_routing
 from shadowrelay.protocol.fields import (
+    BAD_PARAMETER,
     BAD_RECIPIENT,
     MAIL_PARAMETERS,
     UNKNOWN_PARAMETER,
@@ -30,7 +31,7 @@ from shadowrelay.protocol.fields import (
     parse_rcpt,
     recipient_of,
 )
-from shadowrelay.protocol.original_client import NOBODY, XCLIENT, XFORWARD, OriginalClient, format_original_client, parse_attributes
+from shadowrelay.protocol.original_client import NOBODY, XCLIENT, XFORWARD, OriginalClient, parse_attributes
 from shadowrelay.protocol.xqdiscard import (
     BLOCK_OCTETS_MAX,
     DiscardQuery,
@@ -41,25 +42,19 @@ from shadowrelay.protocol.xqdiscard import (
 )
 from shadowrelay.protocol.xshadow import KEYWORD, XshadowForm, format_position, parse_envelope, parse_form
 from shadowrelay.rules import strangers
+from shadowrelay.smtp.arriving_content import ArrivingContent, ContentRefused
 from shadowrelay.smtp.connection import Connection
-from shadowrelay.smtp.data import (
-    ContentSink,
-    DataFilter,
-    beginning_of,
-    header_facts,
-    protocol_name,
-    receive_data,
-    receive_octets,
-    trace_header,
-)
+from shadowrelay.smtp.data import ContentSink, beginning_of, header_facts, receive_chunk, receive_data, receive_octets
 from shadowrelay.smtp.limits import (
     ARGUMENT_NEEDED,
     BAD_CHUNK,
     BAD_HELLO_NAME,
     BARE_CR_OR_LF,
     BDAT_WANTED,
+    BINARY_NEEDS_BDAT,
     BYE,
     CANNOT_VERIFY,
+    CHUNKS_HAVE_BEGUN,
     ENVELOPE_OK,
     FAILED_IN_CONTENT,
     FRUITLESS_RECIPIENTS,
@@ -69,7 +64,6 @@ from shadowrelay.smtp.limits import (
     HELP,
     HOLD_HAS_FAILED,
     HOLD_RECIPIENTS_MAX,
-    LOOP,
     MAIL_FIRST,
     MESSAGE_TOO_BIG,
     NESTED_MAIL,
@@ -103,7 +97,7 @@ from shadowrelay.smtp.peer_part import PeerPart, PeerTransaction
 
 PEER_MAIL_PARAMETERS = MAIL_PARAMETERS | {KEYWORD}
 NO_VALUES = MailValues()
-CHUNK = re.compile(r"([0-9]{1,19}) *")  # the argument of BDAT in a copy: no LAST, because XSHADOW COMMIT ends the content
+CHUNK = re.compile(r"([0-9]{1,19})( +LAST)? *", re.IGNORECASE)  # the argument of BDAT
 _BLOCK = re.compile(r"STATUS BDAT ([0-9]{1,19}) *", re.IGNORECASE)
 _HELLO_NAME = re.compile(rf"[A-Za-z0-9._:\[\]-]{{1,{HELLO_NAME_OCTETS_MAX}}}")
 
@@ -118,6 +112,7 @@ class MailTransaction:
     recipients: list[Recipient] = field(default_factory=list)
     refused_count: int = 0
     hold: PeerTransaction | None = None
+    arriving: ArrivingContent | None = None  # since the first chunk of a client
 
 
 IDS_DRAWN_AT_ONCE = 64  # a system call per id, which also releases the interpreter's lock, is too slow
@@ -179,8 +174,11 @@ class Receiver(Connection):
             "SMTPUTF8",
             "ENHANCEDSTATUSCODES",
         ]
+        connector, is_peer = self.reception.connector, self.peer.may_use_xshadow()
+        if connector.chunking_enabled or is_peer:
+            lines += ["CHUNKING", "BINARYMIME"] if connector.binary_mime_enabled or is_peer else ["CHUNKING"]
         # A stranger's NOTIFY is not obeyed to the letter, so the server that relays for it reports instead. RFC 3461 5.2.2
-        if self.is_trusted or self.peer.may_use_xshadow():
+        if self.is_trusted or is_peer:
             lines.append("DSN")
         if self.reception.tls is not None and not self.state.tls:
             lines.append("STARTTLS")
@@ -224,12 +222,6 @@ class Receiver(Connection):
         if (client := self._client_in(argument, XFORWARD, self._forwarded or NOBODY)) is not None:
             self._forwarded = client
             self.say(OK)
-
-    def _original_client(self) -> OriginalClient:
-        """Whom somebody else named as the client of this transaction."""
-        if self._forwarded is not None:
-            return replace(self._forwarded, by=self.state.connection_address)
-        return self.state.named
 
     async def smtp_NOOP(self, argument: str) -> None:
         self.say(OK)
@@ -286,6 +278,8 @@ class Receiver(Connection):
         if (hold := self._hold()) is not None:
             hold.sink.discard()
         elif self.transaction is not None:
+            if self.transaction.arriving is not None:
+                self.transaction.arriving.discard()
             self.state.fruitless_count += len(self.transaction.recipients) // FRUITLESS_RECIPIENTS
         self.transaction = self._forwarded = None
         self.was_mail_refused = False
@@ -327,15 +321,18 @@ class Receiver(Connection):
             if not self.is_extended:
                 self.refuse(UNKNOWN_PARAMETER)
                 return
-            known = PEER_MAIL_PARAMETERS if self.peer.may_use_xshadow() else MAIL_PARAMETERS
+            xshadow = command.parameters.get(KEYWORD)
+            known = PEER_MAIL_PARAMETERS if xshadow is not None and self.peer.may_use_xshadow() else MAIL_PARAMETERS
             transaction.values = values = mail_values_of(command.parameters, known)
-            if (xshadow := command.parameters.get(KEYWORD)) is not None:
+            if values.body is BodyType.BINARY_MIME and not self._takes_binary():
+                raise WireError(BAD_PARAMETER)
+            if xshadow is not None:
                 path = f"{self.reception.spool}/{new_message_id()}.copy"
                 transaction.hold = self.peer.begin_hold(xshadow, values.size, path, smtputf8=values.smtputf8)
             elif values.size > self.reception.connector.max_message_size:
                 self.refuse(MESSAGE_TOO_BIG)
                 return
-        if transaction.hold is None and not self.is_trusted:
+        if transaction.hold is None and not (self.state.peer or self.reception.may_relay(self.state)):
             if leads_to_this_machine(transaction.sender):
                 self.refuse(NO_RETURN_PATH)
                 return
@@ -350,6 +347,10 @@ class Receiver(Connection):
         self.transaction = transaction
         self.was_mail_refused = False
         self.say(SENDER_OK)
+
+    def _takes_binary(self) -> bool:
+        connector = self.reception.connector
+        return (connector.binary_mime_enabled and connector.chunking_enabled) or self.peer.may_use_xshadow()
 
     def _is_limited_at_mail(self, size: int) -> bool:
         """Whether this client has had its share of this minute; it was told so."""
@@ -391,6 +392,9 @@ class Receiver(Connection):
         if transaction is None:
             self.refuse(MAIL_FIRST, is_error=not self.was_mail_refused)
             return
+        if transaction.arriving is not None:
+            self.refuse(CHUNKS_HAVE_BEGUN)
+            return
         if self.reception.limits is not None and transaction.hold is None and self._has_tried_too_many():
             return
         try:
@@ -414,7 +418,7 @@ class Receiver(Connection):
             self._refused_recipient(transaction, refusal)
             self.refuse(refusal)
             return
-        if transaction.hold is None:
+        if transaction.hold is None and (recipient.notify is not None or self.state.peer):
             recipient = self._notified(recipient)
         transaction.recipients.append(recipient)
         self.say(RECIPIENT_OK)
@@ -481,68 +485,50 @@ class Receiver(Connection):
                 self.hang_up(OUT_OF_STEP, "out of step")
             return
         assert self.transaction is not None
-        transaction, reception, state = self.transaction, self.reception, self.state
         self.say(START_DATA)
         if self._write():
             await self._drained()
-        message_id = new_message_id()
-        sink = ContentSink(f"{reception.spool}/{message_id}.part", reception.budget.portion(), reception.descriptors)
-        client = (state.named.helo or state.client_name, state.address)
-        values = transaction.values
-        protocol = protocol_name(is_extended=self.is_extended, smtputf8=values.smtputf8, is_encrypted=bool(state.tls))
-        trace = trace_header(reception.name, protocol, message_id, client, transaction.recipients, reception.clock.now())
-        is_lenient = reception.connector.lenient_addresses
-        data = DataFilter(sink, reception.connector.max_message_size, trace, takes_long_lines=is_lenient)
+        transaction, arriving = self.transaction, self._content_of(self.transaction, is_chunked=False)
         self._is_in_content = True
         try:
-            await receive_data(self._reader, data, partial(self.has_room, ROOM_SECONDS))
+            await receive_data(self._reader, arriving.data, partial(self.has_room, ROOM_SECONDS))
         except BaseException:
-            sink.discard()
+            arriving.discard()
             raise
         self._is_in_content = False
-        original, self._forwarded = self._original_client(), None
+        await self._conclude(transaction, arriving)
+
+    def _content_of(self, transaction: MailTransaction, *, is_chunked: bool) -> ArrivingContent:
+        return ArrivingContent(
+            self.reception,
+            self.state,
+            new_message_id(),
+            transaction.values,
+            transaction.recipients,
+            is_extended=self.is_extended,
+            is_chunked=is_chunked,
+        )
+
+    async def _conclude(self, transaction: MailTransaction, arriving: ArrivingContent) -> None:
+        """The end of the content was read: reply to it."""
+        reception, state, sink = self.reception, self.state, arriving.sink
+        original = state.named if self._forwarded is None else replace(self._forwarded, by=state.connection_address)
+        self._forwarded = None
         self.transaction = None
-        if data.refusal is not None:
-            sink.discard()
-            self._refuse_content(data.refusal)
-            return
         try:
-            content = sink.content()
-            facts = header_facts(beginning_of(content, len(trace)), reception.name)
-        except OSError:
-            sink.discard()
-            self._refuse_content(INSUFFICIENT_RESOURCES)
+            envelope, content = arriving.complete(transaction.sender, transaction.recipients, original)
+        except ContentRefused as refused:
+            self._refuse_content(refused.reply)
             return
-        if facts.hop_count > reception.connector.max_hop_count:
-            sink.discard()
-            self._refuse_content(LOOP)
-            return
-        if reception.limits is not None and (refusal := self.over_limit(Counted.OCTETS, content.size - len(trace))):
+        trace_size = len(arriving.trace)
+        if reception.limits is not None and (refusal := self.over_limit(Counted.OCTETS, content.size - trace_size)):
             sink.discard()
             self._refuse_content(refusal)
             return
-        envelope = Envelope(
-            message_id=message_id,
-            sender=transaction.sender,
-            recipients=tuple(transaction.recipients),
-            arrived_at=reception.clock.now(),
-            body=values.body if data.is_ascii else BodyType.EIGHT_BIT_MIME,  # whether declared or not
-            smtputf8=values.smtputf8,
-            ret=values.ret,
-            envid=values.envid,
-            client_address=original.address or state.address,
-            client_name=original.helo or state.client_name,
-            original_client=format_original_client(original) if original is not NOBODY else "",
-            connector=reception.connector.name,
-            internet_message_id=facts.internet_message_id,
-            subject=facts.subject,
-            date="" if facts.has_own_trace else facts.date,  # not detected as a duplicate: a loop is ended by the hop count, with a DSN
-            fingerprint=data.fingerprint.digest(),
-        )
         self._is_deciding = self._is_our_time = True  # no timeout ends a session between the final dot and its reply
         try:
             if reception.filters is not None and not state.peer:
-                envelope, content, sink = await self._filtered(Passage(envelope, content, len(trace), original.name, original.login), sink)
+                envelope, content, sink = await self._filtered(Passage(envelope, content, trace_size, original.name, original.login), sink)
             answer = reception.acceptor.accept(envelope, content)
             del content  # the answer may take its time
             reply = await answer
@@ -594,6 +580,13 @@ class Receiver(Connection):
             return MAIL_FIRST
         if transaction.hold is not None:
             return BDAT_WANTED
+        if transaction.arriving is not None:
+            return CHUNKS_HAVE_BEGUN
+        if transaction.values.body is BodyType.BINARY_MIME:
+            return BINARY_NEEDS_BDAT
+        return self._lack_of_recipients(transaction)
+
+    def _lack_of_recipients(self, transaction: MailTransaction) -> Reply | None:
         if transaction.recipients:
             return None
         return NO_VALID_RECIPIENTS if transaction.refused_count else RCPT_FIRST
@@ -604,6 +597,69 @@ class Receiver(Connection):
             self.hang_up(reply, "bare CR or LF")
         else:
             self.refuse(reply, is_error=False)
+
+    async def smtp_BDAT(self, argument: str) -> None:
+        """Read the chunk even if it is refused: its octets must never be taken for commands. RFC 3030 section 2."""
+        found = CHUNK.fullmatch(argument)
+        hold = self._hold()
+        if found is None or (found[2] and hold is not None):  # XSHADOW COMMIT ends the content of a copy
+            self.hang_up(BAD_CHUNK, "bad BDAT")  # the start of the next command is unknown
+            return
+        count = decimal(found[1]) or 0
+        if len(self._reader.buffered) < count:
+            await self.flush()
+        if hold is None:
+            await self._take_chunk(count, is_last=bool(found[2]))
+        else:
+            await self._take_chunk_of_copy(hold, count)
+
+    async def _take_chunk(self, count: int, *, is_last: bool) -> None:
+        """Of a client's content. After a refusal nothing of the transaction is left, and the rest of its chunks is only read."""
+        refusal = self._refusal_of_chunk()
+        if refusal is None and not self.has_room_now() and not await self.has_room(ROOM_SECONDS):
+            refusal = INSUFFICIENT_RESOURCES
+        transaction, arriving = self.transaction, None
+        if refusal is None and transaction is not None:
+            if transaction.arriving is None:
+                transaction.arriving = self._content_of(transaction, is_chunked=True)
+            arriving = transaction.arriving
+        self._is_in_content = True
+        await receive_chunk(self._reader, count, None if arriving is None else arriving.data, partial(self.has_room, ROOM_SECONDS))
+        self._is_in_content = False
+        if arriving is not None and (refusal := arriving.data.refusal_so_far) is None and transaction is not None:
+            if not is_last:
+                self._collect(b"250 2.0.0 %d octets received\r\n" % count)
+                return
+            arriving.data.end()
+            await self._conclude(transaction, arriving)
+            return
+        assert refusal is not None
+        is_error = arriving is None and not self.was_mail_refused
+        self.reset()
+        self.was_mail_refused = not is_last
+        self.refuse(refusal, is_error=is_error)
+
+    def _refusal_of_chunk(self) -> Reply | None:
+        transaction = self.transaction
+        is_peer = self.peer.may_use_xshadow()
+        if not (self.reception.connector.chunking_enabled or is_peer):
+            return NOT_IMPLEMENTED
+        if transaction is None:
+            return NO_HOLD if is_peer else MAIL_FIRST
+        return self._lack_of_recipients(transaction)
+
+    async def _take_chunk_of_copy(self, hold: PeerTransaction, count: int) -> None:
+        is_too_big = not hold.has_failed and hold.sink.size + count > hold.size_max
+        sink = None if hold.has_failed or is_too_big else hold.sink
+        self._is_in_content = True
+        is_kept = await receive_octets(self._reader, count, sink, partial(self.has_room, ROOM_FOR_COPY_SECONDS))
+        self._is_in_content = False
+        if is_too_big:
+            raise WireError(MESSAGE_TOO_BIG)
+        self._live_hold()
+        if not is_kept:
+            raise WireError(INSUFFICIENT_RESOURCES)
+        self._collect(b"250 2.0.0 %d octets received\r\n" % count)
 
     def after_failure(self, reply: Reply) -> None:
         """A failure within content ends the session: the start of the next command is unknown."""
@@ -637,28 +693,6 @@ class Receiver(Connection):
         hold = self._live_hold()
         hold.extras = parse_envelope(argument)
         self._say_with_position(ENVELOPE_OK)
-
-    async def smtp_BDAT(self, argument: str) -> None:
-        """Read the chunk even if it is refused: its octets must never be taken for commands. RFC 3030 section 2."""
-        found = CHUNK.fullmatch(argument)
-        if found is None:
-            self.hang_up(BAD_CHUNK, "bad BDAT")  # the start of the next command is unknown
-            return
-        count = decimal(found[1]) or 0
-        if len(self._reader.buffered) < count:
-            await self.flush()
-        hold = self._hold()
-        is_too_big = hold is not None and not hold.has_failed and hold.sink.size + count > hold.size_max
-        sink = None if hold is None or hold.has_failed or is_too_big else hold.sink
-        self._is_in_content = True
-        is_kept = await receive_octets(self._reader, count, sink, partial(self.has_room, ROOM_FOR_COPY_SECONDS))
-        self._is_in_content = False
-        if is_too_big:
-            raise WireError(MESSAGE_TOO_BIG)
-        self._live_hold()
-        if not is_kept:
-            raise WireError(INSUFFICIENT_RESOURCES)
-        self._collect(b"250 2.0.0 %d octets received\r\n" % count)
 
     def _live_hold(self) -> PeerTransaction:
         hold = None if self.transaction is None else self.transaction.hold

@@ -35,6 +35,7 @@ COMMAND_SECONDS = 30.0
 ANSWER_OCTETS_MAX = 64 * 1024
 TOKEN_CHARACTERS_MAX = 8 * 1024  # of a line with AUTH: 12,288 octets in base64. RFC 4954 4
 LIFE_SECONDS = 300.0  # where nobody says how long it lives
+SECONDS_MAX = 10**12  # that an answer may name
 LIFE_SECONDS_MAX = 24 * 3600.0
 RENEWED_SHARE = 0.75  # of its life: then the next one is asked for
 MARGIN_SECONDS = 10.0  # before its end it counts as ended
@@ -301,8 +302,8 @@ def checked_token(found: Mapping[str, Any]) -> tuple[str, float] | Failure:
     if not isinstance(kind, str) or kind.lower() != "bearer":
         return Failure("the token in the answer is not of type bearer")
     if isinstance(seconds, str):
-        seconds = decimal(seconds, 10**12)
-    if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < inf):
+        seconds = decimal(seconds, SECONDS_MAX)
+    if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= SECONDS_MAX):
         return Failure("the token in the answer ended before it was given")
     return value, LIFE_SECONDS if seconds is None else float(seconds)
 

@@ -13,6 +13,8 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
+import msgspec
+
 from shadowrelay.model.ids import NO_SERVER, DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import EARLIEST, LATEST, NO_ORDINALS, BodyType, ContentPlace, Envelope, Ordinals, Recipient
 from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, Role
@@ -38,7 +40,8 @@ RECIPIENTS_MAX = 100_000  # more than any version accepts
 NEVER_MICROSECONDS = (NEVER - EPOCH) // MICROSECOND
 LATEST_MICROSECONDS = (LATEST - EPOCH) // MICROSECOND
 ONLY_THE_FIRST: Ordinals = frozenset((1,))  # by far the most frequent set
-_dumps = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+BODY_TYPES = {kind.value: kind for kind in BodyType}
+_escaped = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
 def encode_instant(at: datetime) -> int:
@@ -156,38 +159,38 @@ def encode_envelope(envelope: Envelope, arrived_at: int) -> str:
         each.address if each.notify is None and each.orcpt is None else [each.address, each.notify, each.orcpt]
         for each in envelope.recipients
     ]
-    return _dumps(
-        [
-            envelope.sender,
-            recipients,
-            arrived_at,
-            str(envelope.body),
-            1 if envelope.smtputf8 else 0,
-            envelope.ret,
-            envelope.envid,
-            envelope.client_address,
-            envelope.client_name,
-            envelope.connector,
-            envelope.internet_message_id,
-            envelope.subject,
-            envelope.date,
-            envelope.resubmitted_from,
-            *_added(envelope),
-        ]
-    )
-
-
-def _added(envelope: Envelope) -> list[str]:
-    """Only as far as there is something to say."""
-    if envelope.original_client:
-        return [envelope.relayed_from, envelope.fingerprint, envelope.original_client]
-    return [envelope.relayed_from, envelope.fingerprint] if envelope.relayed_from or envelope.fingerprint else []
+    values = [
+        envelope.sender,
+        recipients,
+        arrived_at,
+        str(envelope.body),
+        1 if envelope.smtputf8 else 0,
+        envelope.ret,
+        envelope.envid,
+        envelope.client_address,
+        envelope.client_name,
+        envelope.connector,
+        envelope.internet_message_id,
+        envelope.subject,
+        envelope.date,
+        envelope.resubmitted_from,
+    ]
+    if envelope.original_client:  # the last ones only as far as there is something to say
+        values += (envelope.relayed_from, envelope.fingerprint, envelope.original_client)
+    elif envelope.relayed_from or envelope.fingerprint:
+        values += (envelope.relayed_from, envelope.fingerprint)
+    with suppress(UnicodeEncodeError):  # a lone surrogate
+        octets = msgspec.json.encode(values)
+        if octets.isascii():
+            return octets.decode("ascii")
+    return _escaped(values)
 
 
 def decode_envelope(message_id: MessageId, text: str) -> Envelope:
     """Raises: ValueError for anything that `encode_envelope` does not write."""
     try:
-        sender, recipients, arrived_at, body, smtputf8, *rest = json.loads(text)
+        # what is escaped may be a lone surrogate
+        sender, recipients, arrived_at, body, smtputf8, *rest = json.loads(text) if "\\" in text else msgspec.json.decode(text)
         ret, envid, client_address, client_name, connector, internet_message_id, subject, *added = rest
         # Rows of schema version 2 and older have none of these, those of version 5 no fingerprint, those of version 6 no original client.
         if len(added) not in (0, 2, 3, 4, 5):
@@ -200,7 +203,7 @@ def decode_envelope(message_id: MessageId, text: str) -> Envelope:
             sender=sender,
             recipients=tuple([Recipient(entry) if isinstance(entry, str) else Recipient(*entry) for entry in recipients]),
             arrived_at=decode_instant(arrived_at),
-            body=BodyType(body),
+            body=BODY_TYPES.get(body) or BodyType(body),
             smtputf8=bool(smtputf8),
             ret=ret,
             envid=envid,

@@ -282,16 +282,12 @@ class FileTrackingLog:
         self.server = server
         self.dropped_count = 0  # rows dropped because the buffer was full while nothing could be written
         self.is_failing = False
-        self._max_file_size = max_file_size
-        # the current file may still grow to its limit after the others were counted
-        self._closed_size_max = max(max_directory_size - max_file_size, 0)
-        self._max_age = max_age
+        self.limit(max_file_size, max_directory_size, max_age, has_subjects=has_subjects)
         self._now = now
         self._version = version
         self._on_closed = on_closed
         self._close_after = close_after
         self._custody = custody
-        self._has_subjects = has_subjects
         self._close_timer: asyncio.TimerHandle | None = None
         self._file: OpenFile | None = None
         self._size = 0
@@ -323,6 +319,14 @@ class FileTrackingLog:
             self._is_owed = bool(self._calls.hung_seconds)  # the first write waits for the end of this call, as for that of a write
         if problem:  # every write tries again
             _log.error("tracking.write_failed", directory=str(directory), error=problem, pending=0)
+
+    def limit(self, max_file_size: int, max_directory_size: int, max_age: timedelta, *, has_subjects: bool) -> None:
+        """As configured, from the next row and the next look at the directory on."""
+        self._max_file_size = max_file_size
+        # the current file may still grow to its limit after the others were counted
+        self._closed_size_max = max(max_directory_size - max_file_size, 0)
+        self._max_age = max_age
+        self._has_subjects = has_subjects
 
     def _opening_problem(self) -> str:
         self.directory.mkdir(parents=True, exist_ok=True)

@@ -34,6 +34,7 @@ class Session:
     writer: asyncio.StreamWriter
     lines: list[str] = field(default_factory=list)
     blocks: list[bytes] = field(default_factory=list)  # of BDAT
+    blocks_before: int = 0  # the last MAIL
     recipients: list[str] = field(default_factory=list)
     content: bytes = b""
     client: str = ""
@@ -127,7 +128,7 @@ class ScriptedServer:
             words = line.upper().split(" ", 2)
             verb = " ".join(words[:2]) if words[:2] in (["XSHADOW", "ENVELOPE"], ["XSHADOW", "COMMIT"]) else words[0]
             if verb == "BDAT":
-                session.blocks.append(await reader.readexactly(int(words[1])))
+                session.blocks.append(await reader.readexactly(int(words[1].split()[0])))
             elif line.upper().startswith("XQDISCARD STATUS BDAT "):
                 session.blocks.append(await reader.readexactly(int(line.rsplit(" ", 1)[1])))
             elif verb == "EHLO":
@@ -137,6 +138,11 @@ class ScriptedServer:
             said = await self._reply(verb, session, self._default(verb), reader)
             if not said or verb == "QUIT":
                 return
+            if verb == "BDAT" and line.upper().endswith(" LAST") and said.startswith("2"):
+                session.content = b"".join(session.blocks[session.blocks_before :])
+                self.messages.append(session.content)
+            if verb == "MAIL":
+                session.blocks_before = len(session.blocks)
             if verb == "RCPT" and said.startswith("2"):
                 session.recipients.append(session.address)
             if verb == "DATA" and said.startswith("354"):

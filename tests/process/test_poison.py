@@ -24,14 +24,14 @@ EAST, WEST = Place("a.east.example", "east"), Place("b.west.example", "west")
 KILLER = """
 import os
 from shadowrelay.cli.main import app
-from shadowrelay.smtp import deliverer
+from shadowrelay.smtp import delivery_transaction
 
-def dies(data, server, stuffed=deliverer.stuffed_with_end):
+def dies(data, server, stuffed=delivery_transaction.stuffed_with_end):
     if b"X-Kills: yes" in data:
         os._exit(139)
     return stuffed(data, server)
 
-deliverer.stuffed_with_end = dies
+delivery_transaction.stuffed_with_end = dies
 app()
 """
 

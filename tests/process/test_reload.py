@@ -1,18 +1,22 @@
 """SIGHUP at a real node: what changes at once does, what needs a restart is named and stays, a wrong file changes nothing."""
 
 import signal
+import socket
 from pathlib import Path
 
 import pytest
 import structlog
 
-from shadowrelay.lab.cluster import Cluster, NodeProcess, Place
+from shadowrelay.admin.api_client import NodeClient
+from shadowrelay.admin.token import read_token
+from shadowrelay.lab.cluster import Cluster, NodeProcess, Place, free_ports
+from shadowrelay.lab.traffic import Sink
 from shadowrelay.model.routing import HostPort
 from shadowrelay.node import Node
 from shadowrelay.settings import configuration
-from tests.kit.clients import talking_to
+from tests.kit.clients import Client, talking_to
 from tests.kit.clock import until
-from tests.kit.processes import api_of, operator_events, typed
+from tests.kit.processes import api_of, kept_count, operator_events, typed
 
 pytestmark = pytest.mark.slow
 
@@ -76,3 +80,103 @@ async def test_a_sighup_while_the_node_starts_waits_for_that(tmp_path: Path) -> 
 
     assert ["node.started", "configuration.reloaded"] == [line["event"] for line in said][-2:]
     assert "250-SIZE 4321" in extensions.split("\n")
+
+
+def with_peers(node: NodeProcess, *others: tuple[NodeProcess, HostPort]) -> None:
+    """In its file: these, at these addresses, and no others."""
+    file = node.directory / "node.toml"
+    lines = [file.read_text().partition("[[peers]]")[0]]
+    for other, address in others:
+        lines += ["[[peers]]", f'name = "{other.name}"', f'site = "{other.place.site}"', 'boundary = "lab"', f'address = "{address}"']
+        lines += [f'admin = "http://{other.admin}"', ""]
+    file.write_text("\n".join(lines))
+
+
+async def followed(node: NodeProcess) -> None:
+    """SIGHUP, after which nothing waits for a restart."""
+    assert [] == (await reloaded(node))["needs_restart"]
+
+
+def peers_in(node: NodeProcess) -> dict[str, bool]:
+    """Whether each is leaving, of those that are listed."""
+    with api_of(node) as api:
+        return {peer["name"]: peer["is_leaving"] for peer in api.peers()}
+
+
+async def accepted(node: NodeProcess, address: HostPort, number: int) -> None:
+    """In reject mode, so it has a copy."""
+    content = f"Message-ID: <{number}@there.example>\r\nSubject: {number}\r\n\r\nHello\r\n".encode()
+
+    async def is_accepted() -> bool:
+        async with talking_to(address) as client:
+            return (await client.mail(("b@corp.example",), content)).startswith("250")
+
+    await until(is_accepted)
+
+
+async def test_a_cluster_grows_by_sighup_and_a_peer_leaves_when_nothing_is_left(tmp_path: Path, sink: Sink) -> None:
+    places = (Place("a.example", "east"), Place("b.example", "west"), Place("c.example", "south"))
+    hop = await sink.start()
+    sink.is_deferring = True
+    async with Cluster(places, hop, directory=tmp_path) as cluster:
+        one, two, three = cluster.nodes.values()
+        with_peers(one, (two, two.address))
+        await followed(one)
+        await until(lambda: {two.name: False} == peers_in(one))
+        await accepted(one, one.address, 1)
+        with_peers(one, (three, three.address))
+        await followed(one)
+        while_it_leaves = peers_in(one)
+        await accepted(one, one.address, 2)
+        held = kept_count(two), kept_count(three)
+        sink.is_deferring = False
+        await until(lambda: {three.name: False} == peers_in(one))
+        await until(lambda: not kept_count(two))
+
+        moved, further, admin = (HostPort("127.0.0.1", port) for port in free_ports(3))
+        file = three.directory / "node.toml"
+        text = file.read_text().replace(str(three.address), str(moved)).replace(str(three.admin), str(admin))
+        more = f'[[receive_connectors]]\nname = "more"\nlisten = "{further}"\n\n[tracking]\nmax_age = "9d"'
+        file.write_text(text.replace("[tracking]", more))
+        await followed(three)
+        with_peers(one, (three, moved))
+        await followed(one)
+        for address in (moved, further):
+            async with talking_to(address):
+                pass
+        with pytest.raises(ConnectionRefusedError):
+            await Client.to(three.address)
+        with NodeClient(f"http://{admin}", read_token(three.directory / "token")) as api:
+            age = api.node()["settings"]["tracking.max_age"]
+        await accepted(one, one.address, 3)
+        file.write_text(file.read_text().replace(more, '[tracking]\nmax_age = "9d"'))
+        await followed(three)
+        with pytest.raises(ConnectionRefusedError):
+            await Client.to(further)
+        left = [line["server"] for line in operator_events(one, "peer.left")]
+
+    assert {two.name: True, three.name: False} == while_it_leaves
+    assert (1, 1) == held
+    assert two.name in left
+    assert "9d" == age
+    arrived = [arrival.internet_message_id for arrival in sink.arrivals]
+    assert ["<1@there.example>", "<2@there.example>"] == sorted(arrived)[:2]
+    assert len(arrived) == len(set(arrived))
+
+
+async def test_an_address_that_is_taken_changes_nothing_and_is_tried_again(tmp_path: Path) -> None:
+    async with Cluster((Place("a.example", "east"),), HostPort("127.0.0.1", 9), directory=tmp_path) as cluster:
+        (node,) = cluster.nodes.values()
+        file = node.directory / "node.toml"
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            there = HostPort("127.0.0.1", taken.getsockname()[1])
+            file.write_text(file.read_text().replace(str(node.address), str(there)))
+            await reloaded(node)
+            refused = operator_events(node, "connector.not_listening")
+            async with talking_to(node.address):
+                pass
+        await reloaded(node)
+        async with talking_to(there):
+            pass
+
+    assert ["loopback"] == [line["connector"] for line in refused]

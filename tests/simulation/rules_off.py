@@ -26,7 +26,7 @@ from shadowrelay.pipeline.review import ReviewService
 from shadowrelay.pipeline.rolled_back import RolledBackService
 from shadowrelay.protocol import tracking
 from shadowrelay.rules import delivery, dsn, repeats
-from shadowrelay.smtp import deliverer
+from shadowrelay.smtp import delivery_transaction
 from shadowrelay.store import content, promises, writing
 from shadowrelay.store.commit import Call, Prepared, settle
 from shadowrelay.store.work import UnitOfWork
@@ -251,7 +251,7 @@ RULES: dict[str, RuleOff] = {
     ),
     "bytes": RuleOff(
         "a line that begins with a dot gets another one",
-        ((deliverer, "stuffed_with_end", lambda data, server: data + (b".\r\n" if data.endswith(b"\r\n") else b"\r\n.\r\n")),),
+        ((delivery_transaction, "stuffed_with_end", lambda data, server: data + (b".\r\n" if data.endswith(b"\r\n") else b"\r\n.\r\n")),),
         (30000,), "other bytes",
     ),
     "duplicates": RuleOff(

@@ -7,6 +7,7 @@ IN_MAIL = GREETED + b"MAIL FROM:<a@x.example>\r\n"
 IN_RCPT = IN_MAIL + b"RCPT TO:<b@here.example>\r\n"
 LONG = b"x" * 70_000
 
+BARE_IN_CHUNK = "554 5.6.0 A CR or LF that is no line end needs BODY=BINARYMIME"
 BARE = "521 5.5.2 Bare CR or LF is not allowed"
 UNKNOWN = "500 5.5.1 Command not recognized"
 TOO_LONG = "500 5.5.2 Command line too long"
@@ -19,7 +20,7 @@ GARBLED_PARAMETER = "501 5.5.4 Bad or repeated parameter"
 UNKNOWN_PARAMETER = "555 5.5.4 Parameter not recognized or not implemented"
 NEEDS_SMTPUTF8 = "553 5.6.7 Non-ASCII addresses need the SMTPUTF8 parameter"
 BAD_HELLO = "501 5.5.4 Syntax: EHLO or HELO, and your host name"
-BAD_CHUNK = "501 5.5.4 Syntax: BDAT <size>; closing connection"
+BAD_CHUNK = "501 5.5.4 Syntax: BDAT <size> [LAST]; closing connection"
 OK = "250 2.0.0 OK"
 
 CLOSED = "(closed)"
@@ -65,7 +66,7 @@ COMMANDS: list[tuple[str, bytes, bytes, list[str]]] = [
     ("MAIL with SIZE twice", GREETED, b"MAIL FROM:<a@x.example> SIZE=1 SIZE=2\r\n", [GARBLED_PARAMETER]),
     ("MAIL with a SIZE that is none", GREETED, b"MAIL FROM:<a@x.example> SIZE=-1\r\n", [BAD_PARAMETER]),
     ("MAIL with SIZE of 21 digits", GREETED, b"MAIL FROM:<a@x.example> SIZE=" + b"9" * 21 + b"\r\n", [BAD_PARAMETER]),
-    ("MAIL with BINARYMIME", GREETED, b"MAIL FROM:<a@x.example> BODY=BINARYMIME\r\n", [BAD_PARAMETER]),
+    ("MAIL with a BODY that is none", GREETED, b"MAIL FROM:<a@x.example> BODY=BINARY\r\n", [BAD_PARAMETER]),
     ("MAIL with SMTPUTF8 and a value", GREETED, b"MAIL FROM:<a@x.example> SMTPUTF8=yes\r\n", [BAD_PARAMETER]),
     ("MAIL with RET of something", GREETED, b"MAIL FROM:<a@x.example> RET=NONE\r\n", [BAD_PARAMETER]),
     ("MAIL too big by its SIZE", GREETED, b"MAIL FROM:<a@x.example> SIZE=36000001\r\n", ["552 5.3.4 Message size exceeds the limit"]),
@@ -79,8 +80,12 @@ COMMANDS: list[tuple[str, bytes, bytes, list[str]]] = [
     ("RCPT through us by a route", IN_MAIL, b"RCPT TO:<@here.example:b@x.example>\r\n", ["550 5.7.1 Relaying denied"]),
     ("DATA with an argument", IN_RCPT, b"DATA now\r\n", ["501 5.5.4 No argument allowed"]),
     ("RSET with an argument", IN_RCPT, b"RSET now\r\n", ["501 5.5.4 No argument allowed"]),
-    ("BDAT from a stranger, its octets not obeyed", IN_RCPT, b"BDAT 6\r\nQUIT\r\nNOOP\r\n", ["503 5.5.1 No shadow copy is on its way", OK]),
-    ("BDAT LAST from a stranger", IN_RCPT, b"BDAT 6 LAST\r\nQUIT\r\n", [BAD_CHUNK, CLOSED]),
+    ("BDAT from a stranger, its octets not obeyed", IN_RCPT, b"BDAT 6\r\nQUIT\r\nNOOP\r\n", ["250 2.0.0 6 octets received", OK]),
+    ("BDAT without a transaction", GREETED, b"BDAT 6 LAST\r\nQUIT\r\nNOOP\r\n", ["503 5.5.1 Need MAIL command first", OK]),
+    ("BDAT with a bare LF", IN_RCPT, b"BDAT 6 LAST\r\nQU\nIT\nNOOP\r\n", [BARE_IN_CHUNK, OK]),
+    ("BDAT with another word", IN_RCPT, b"BDAT 6 LASTS\r\nQUIT\r\n", [BAD_CHUNK, CLOSED]),
+    ("BDAT with a word too many", IN_RCPT, b"BDAT 6 LAST LAST\r\nQUIT\r\n", [BAD_CHUNK, CLOSED]),
+    ("BDAT with digits of another script", IN_RCPT, "BDAT \u0666 LAST\r\nQUIT\r\n".encode(), [BAD_CHUNK, CLOSED]),
     ("BDAT without a count", IN_RCPT, b"BDAT\r\nMAIL FROM:<smuggled@x.example>\r\n", [BAD_CHUNK, CLOSED]),
     ("BDAT with a negative count", IN_RCPT, b"BDAT -1\r\nQUIT\r\n", [BAD_CHUNK, CLOSED]),
     ("BDAT with a count of 40 digits", IN_RCPT, b"BDAT " + b"9" * 40 + b"\r\n", [BAD_CHUNK, CLOSED]),

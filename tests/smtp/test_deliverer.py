@@ -16,8 +16,9 @@ from shadowrelay.model.routing import Destination, HostPort
 from shadowrelay.model.values import replace
 from shadowrelay.ports import DeliveryReport
 from shadowrelay.smtp.client import ConnectOptions, dial
-from shadowrelay.smtp.deliverer import MESSAGES_PER_SESSION_MAX, OutgoingMessage, SmtpDeliverer
+from shadowrelay.smtp.deliverer import MESSAGES_PER_SESSION_MAX, SmtpDeliverer
 from shadowrelay.smtp.limits import Descriptors
+from shadowrelay.smtp.outgoing_message import OutgoingMessage
 from shadowrelay.smtp.resolver import Exchange
 from shadowrelay.smtp.tls import opportunistic_context
 from tests.kit.clock import PATIENCE_SECONDS, until

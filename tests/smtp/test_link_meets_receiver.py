@@ -13,7 +13,7 @@ from shadowrelay.model.ids import BoundaryName, DatabaseId, MessageId, ServerNam
 from shadowrelay.model.message import BodyType, Content, Envelope, Recipient
 from shadowrelay.model.ownership import CopyNumber, DiscardEvent, DiscardStatus, StatusAnswer, StatusQuestion, StatusState
 from shadowrelay.model.peers import CopyOffer, DiscardReply, Incarnation, PeerIdentity
-from shadowrelay.model.replies import PeerUnavailable, Reply
+from shadowrelay.model.replies import PeerSaid, PeerUnavailable, Reply
 from shadowrelay.model.routing import Destination, HostPort
 from shadowrelay.model.settings import Redundancy
 from shadowrelay.model.values import replace
@@ -24,6 +24,7 @@ from shadowrelay.protocol.xqdiscard import format_superseded
 from shadowrelay.smtp.client import ConnectOptions
 from shadowrelay.smtp.deliverer import SmtpDeliverer
 from shadowrelay.smtp.peer_link import LinkEvents, SessionLink, SmtpPeerLink
+from shadowrelay.smtp.receiver import Receiver
 from shadowrelay.smtp.resolver import DnsResolver
 from tests.kit.ledger import a_content, a_spooled_content
 from tests.kit.receiving import OWN_DATABASE, PEER, PEER_DATABASE, FixedClock, Station, receiving
@@ -164,6 +165,33 @@ async def test_a_relayed_message_arrives_whole_and_under_a_line_of_its_own(tmp_p
         assert octets.startswith(b"Received: from b.example ")
         assert octets.endswith(data)
     assert 1 == sessions_count
+
+
+@pytest.mark.parametrize("is_tracked", [False, True])
+@pytest.mark.parametrize("data", [b"S: x\r\n\r\n" + bytes(range(256)), LARGE], ids=["small", "large"])
+async def test_binary_content_is_said_to_be_that_and_no_peer_gets_it_that_does_not_take_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, is_tracked: bool
+):
+    envelope = replace(ENVELOPE, body=BodyType.BINARY_MIME)
+    async with a_pair(tmp_path, redundancy="previous-hop", binary_mime_enabled=False, chunking_enabled=False) as (link, station):
+        offer = replace(an_offer(tmp_path, data), envelope=envelope)
+        place = link.track if is_tracked else link.hold
+        await place(offer, 1000.0)
+
+        ((held, octets),) = station.peer_requests.holds
+        assert BodyType.BINARY_MIME is held.envelope.body
+        assert octets.endswith(data)
+
+        of_old = ["SIZE 36000000", "PIPELINING", "8BITMIME", "SMTPUTF8", "XSHADOW HOLD TRACK"]
+        monkeypatch.setattr(Receiver, "_extensions", lambda receiver: of_old)
+        await link.close()
+    async with a_pair(tmp_path, redundancy="previous-hop") as (link, station):
+        place = link.track if is_tracked else link.hold
+        with pytest.raises(PeerUnavailable, match="does not take binary content") as refused:
+            await place(offer, 1000.0)
+
+        assert PeerSaid.NOT_THIS is refused.value.said
+        assert [] == station.peer_requests.holds
 
 
 @pytest.mark.parametrize("data", [SMALL, LARGE], ids=["small", "large"])

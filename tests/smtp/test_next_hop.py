@@ -16,7 +16,8 @@ from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import replace
 from shadowrelay.smtp.client import ConnectOptions, TlsUse, open_session
 from shadowrelay.smtp.data import DotStuffer, stuffed_with_end
-from shadowrelay.smtp.deliverer import DeliveryTransaction, Limits, OutgoingMessage, Unfinished
+from shadowrelay.smtp.delivery_transaction import DeliveryTransaction, Unfinished
+from shadowrelay.smtp.outgoing_message import Limits, OutgoingMessage
 from shadowrelay.smtp.tls import opportunistic_context
 from tests.kit.clock import PATIENCE_SECONDS, until
 from tests.kit.ledger import a_content, a_spooled_content, an_envelope
@@ -102,6 +103,7 @@ NOT_OFFERED = [
     ("utf8 sender", (), {"sender": "ä@a.example", "smtputf8": True}, BODY, NO_UTF8),
     ("utf8 header", ("8BITMIME",), {"smtputf8": True}, b"Subject: \xc3\xa4\r\n\r\nx\r\n", NO_UTF8),
     ("bare LF", (), {}, b"a\n.\r\nMAIL FROM:<x>\r\n", "554 5.6.0 The content has a CR or LF that is not a line end"),
+    ("bare LF in chunks", ("CHUNKING",), {}, b"a\n.\r\nMAIL FROM:<x>\r\n", "554 5.6.0 The content has a CR or LF that is not a line end"),
     ("bare CR", (), {}, b"a\r.\r\n", "554 5.6.0 The content has a CR or LF that is not a line end"),
     ("injection", (), {"sender": "a\r\nDATA"}, BODY, "554 5.5.2 The envelope cannot be written as SMTP commands"),
 ]

@@ -98,7 +98,7 @@ async def test_a_session_that_becomes_free_is_not_kept_while_another_next_hop_wa
         slow = asyncio.create_task(deliver(deliverer, route(at(first))))
         await until(lambda: "DATA" in first.lines)
         other = asyncio.create_task(deliver(deliverer, route(at(second))))
-        await until(lambda: deliverer._sessions._limit._waiting)
+        await until(lambda: deliverer._sessions._limit.waiting)
         gate.set()
         await asyncio.gather(slow, asyncio.wait_for(other, PATIENCE_SECONDS))
 

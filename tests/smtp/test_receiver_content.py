@@ -15,13 +15,13 @@ from shadowrelay.memory import ContentBudget
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, BodyType, Recipient
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, STORE_UNAVAILABLE
+from shadowrelay.protocol.line_ends import has_long_line
 from shadowrelay.rules.dsn import promotion_header, resubmission_header
 from shadowrelay.smtp.data import (
     CommandReader,
     ContentFingerprint,
     ContentSink,
     DataFilter,
-    has_long_line,
     header_facts,
     receive_data,
     trace_header,
@@ -133,7 +133,7 @@ def test_the_end_is_the_first_crlf_dot_crlf_and_any_bare_line_end_is_noticed(pie
 def test_a_long_line_is_found_wherever_it_is(lengths: list[int], extra: int) -> None:
     lines = [b"x" * length for length in lengths] + [b"x" * (LINE_OCTETS_MAX - 2 + extra)] + [b"y"] * len(lengths)
 
-    assert (extra > 0) == has_long_line(b"".join(line + b"\r\n" for line in lines))
+    assert (extra > 0) == has_long_line(b"".join(line + b"\r\n" for line in lines), LINE_OCTETS_MAX)
 
 
 async def test_a_line_without_end_is_given_up_before_its_end(tmp_path: Path) -> None:

@@ -1,13 +1,15 @@
 """One transaction with a scripted next hop."""
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
+from shadowrelay.model.message import Content
 from shadowrelay.model.replies import DeliveryError, LeaseTooShort
 from shadowrelay.model.routing import HostPort
 from shadowrelay.smtp.client import ConnectOptions, Opened, open_session
-from shadowrelay.smtp.deliverer import DeliveryTransaction, Limits, OutgoingMessage, Unfinished
+from shadowrelay.smtp.delivery_transaction import DeliveryTransaction, Unfinished
+from shadowrelay.smtp.outgoing_message import Limits, OutgoingMessage
 from tests.kit.ledger import a_content, an_envelope
 from tests.kit.smtp_servers import ScriptedServer, serving
 
@@ -16,10 +18,18 @@ FULL = Limits()
 
 
 def some_work(
-    recipients_count: int = 1, data: bytes = BODY, *, prefix: bytes = b"", limits: Limits = FULL, **changes: object
+    recipients_count: int = 1,
+    data: bytes = BODY,
+    *,
+    prefix: bytes = b"",
+    limits: Limits = FULL,
+    spooled: Content | None = None,
+    may_end_data: Callable[[], bool] = lambda: True,
+    **changes: object,
 ) -> OutgoingMessage:
+    """`spooled`: content in a file, instead of `data`."""
     envelope = an_envelope(recipients_count, **changes)
-    return OutgoingMessage(envelope, tuple(range(1, recipients_count + 1)), a_content(data), prefix, lambda: True, limits)
+    return OutgoingMessage(envelope, tuple(range(1, recipients_count + 1)), spooled or a_content(data), prefix, may_end_data, limits)
 
 
 @dataclass

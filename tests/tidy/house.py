@@ -77,3 +77,11 @@ LISTED = re.compile(r"(?m)^\| `([a-z0-9-]+)` \|")
 def listed_ids() -> set[str]:
     """Of the sources in docs/sources.md."""
     return set(LISTED.findall((ROOT / "docs" / "sources.md").read_text(encoding="utf-8")))
+
+
+NAMED_TEST = re.compile(r"`(tests/[a-z_0-9/]+\.py)::(test_\w+)(?:\[[^\]`]*\])?`")
+
+
+def is_there(path: Path, name: str) -> bool:
+    """Whether this file has this test."""
+    return path.exists() and any(getattr(node, "name", "") == name for node in tree_of(path).body)

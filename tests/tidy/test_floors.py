@@ -46,7 +46,7 @@ PLACES: dict[str, tuple[str, set[str]]] = {
     "jinja2": ("jinja2", {REPORT, "console"}),
     "markupsafe": ("jinja2", {"console"}),
     "argon2": ("argon2-cffi", {"admin"}),
-    "msgspec": ("msgspec", {"model"}),
+    "msgspec": ("msgspec", {"model", "protocol", "store"}),
     "pyspark": ("pyspark", {REPORT}),
     "py4j": ("pyspark", {REPORT}),
     "pyarrow": ("pyarrow", {REPORT}),

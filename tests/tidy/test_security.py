@@ -1,24 +1,18 @@
 """Each row of docs/security.md names a test that exists."""
 
 import re
-from pathlib import Path
 
 import pytest
 
-from tests.tidy.house import ROOT, tree_of
+from tests.tidy.house import NAMED_TEST, ROOT, is_there
 
 PAGE = ROOT / "docs" / "security.md"
 SECTIONS = ("Strangers", "Thieves", "Operators")
-TEST = re.compile(r"`(tests/[a-z_/]+\.py)::(test_\w+)(?:\[[^\]`]*\])?`")
 
 
 def rows_of(section: str) -> list[str]:
     text = PAGE.read_text(encoding="utf-8").partition(f"\n## {section}\n")[2].partition("\n## ")[0]
     return [line for line in text.splitlines() if line.startswith("| ")][1:]
-
-
-def is_there(path: Path, name: str) -> bool:
-    return path.exists() and any(getattr(node, "name", "") == name for node in tree_of(path).body)
 
 
 def test_the_sections_of_the_page_are_there() -> None:
@@ -30,7 +24,7 @@ def test_the_sections_of_the_page_are_there() -> None:
 
 @pytest.mark.parametrize("section", SECTIONS)
 def test_each_row_names_a_test_that_exists(section: str) -> None:
-    found = {row: TEST.findall(row.rpartition(" | ")[2]) for row in rows_of(section)}
+    found = {row: NAMED_TEST.findall(row.rpartition(" | ")[2]) for row in rows_of(section)}
 
     assert [] == [row for row, tests in found.items() if not tests]
     assert [] == [f"{path}::{name}" for tests in found.values() for path, name in tests if not is_there(ROOT / path, name)]

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pytest
 
 from shadowrelay.model.settings import Section, Settings
-from shadowrelay.settings.reload import FIXED_CONNECTOR, FIXED_SEND, FIXED_TABLES, FIXED_TRANSPORT
+from shadowrelay.settings.reload import FIXED_KEYS, FIXED_OF_ENTRIES, FIXED_TABLES
 from tests.tidy.house import ROOT, files_below, listed_ids, relative
 
 CITED = re.compile(r"Source: ([^\n`)]+)")
@@ -47,7 +47,10 @@ def acts_after(setting: str) -> str:
     table, key = setting.split(".")
     if setting in ("tls.peer_revoked", "tls.certificates"):
         return "SIGHUP"  # `followed_tls`
-    fixed = {"transport": FIXED_TRANSPORT, "send": FIXED_SEND, "receive_connectors": ("name", *FIXED_CONNECTOR)}.get(table, ())
+    fixed = {
+        **FIXED_KEYS,
+        **FIXED_OF_ENTRIES,
+    }.get(table, ())
     return "restart" if table in FIXED_TABLES or key in fixed else "SIGHUP"
 
 

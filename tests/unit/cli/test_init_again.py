@@ -69,7 +69,7 @@ def test_what_it_was_told_is_kept_and_an_option_changes_only_what_it_names(clust
 def test_to_add_a_node_one_argument_suffices_and_the_others_learn_of_it_first(cluster: Path) -> None:
     files, steps = again(cluster, "--node", SOUTH)
     first_for_south = next(number for number, step in enumerate(steps) if "mx1.south.example" in step)
-    last_for_others = max(number for number, step in enumerate(steps) if "restart" in step)
+    last_for_others = max(number for number, step in enumerate(steps) if "systemctl reload" in step)
 
     assert [f"{name}/node.toml" for name in NAMES] == files["differing"]
     assert last_for_others < first_for_south

@@ -225,7 +225,7 @@ BAD_MAIL_VALUES = [
     "SIZE=-1",
     f"SIZE={'9' * 21}",
     "BODY",
-    "BODY=BINARYMIME",
+    "BODY=BINARY",
     "SMTPUTF8=yes",
     "RET",
     "RET=NONE",

@@ -11,6 +11,7 @@ from shadowrelay.protocol.original_client import (
     XCLIENT,
     XFORWARD,
     OriginalClient,
+    format_commands,
     format_original_client,
     parse_attributes,
     parse_original_client,
@@ -139,3 +140,11 @@ def test_any_argument_is_parsed_or_refused(argument: str) -> None:
         parse_attributes(argument, XCLIENT, NOBODY)
     except WireError:
         return
+
+
+def test_what_does_not_fit_a_line_is_said_to_be_unavailable() -> None:
+    client = OriginalClient("192.0.2.1", helo="+" * 250, login="u")
+
+    assert ["XCLIENT ADDR=192.0.2.1 HELO=[UNAVAILABLE] LOGIN=u"] == list(
+        format_commands(client, "XCLIENT", frozenset({"ADDR", "HELO", "LOGIN"}))
+    )

@@ -53,18 +53,21 @@ def test_what_is_shared_follows_what_the_peers_tell() -> None:
     fates = Fates(MINE)
 
     assert {EAST} == fates.learn(EAST, Fate("b", ("rack7",)))
-    assert Shared(is_own=True) == fates.counted(EAST)
+    assert Shared(is_own=True) == fates.counted.get(EAST, NOT_SHARED)
     assert {EAST, WEST} == fates.learn(WEST, Fate("b"))
-    assert (Shared(True, frozenset({WEST})), Shared(False, frozenset({EAST}))) == (fates.counted(EAST), fates.counted(WEST))
+    assert (Shared(True, frozenset({WEST})), Shared(False, frozenset({EAST}))) == (
+        fates.counted.get(EAST, NOT_SHARED),
+        fates.counted.get(WEST, NOT_SHARED),
+    )
     assert (("rack7", ""), (EAST,)) == ((fates.in_words(EAST), fates.in_words(WEST)), fates.own_sharers)
     assert set() == fates.learn(WEST, Fate("b"))
 
     assert {EAST, WEST} == fates.learn(EAST, Fate("c"))
-    assert (NOT_SHARED, NOT_SHARED) == (fates.counted(EAST), fates.counted(WEST))
+    assert (NOT_SHARED, NOT_SHARED) == tuple(fates.counted.get(server, NOT_SHARED) for server in (EAST, WEST))
 
 
 def test_where_a_shared_fate_is_redundant_it_is_known_and_does_not_count() -> None:
     fates = Fates(MINE, is_redundant=True)
     fates.learn(EAST, MINE)
 
-    assert (NOT_SHARED, "machine, rack7") == (fates.counted(EAST), fates.in_words(EAST))
+    assert (NOT_SHARED, "machine, rack7") == (fates.counted.get(EAST, NOT_SHARED), fates.in_words(EAST))
