@@ -37,6 +37,7 @@ test-lab: setup ## with Docker: the lab in containers, 300 messages, a node kill
 
 RELEASES ?=
 test-distributions: setup ## with Docker: Debian releases from nothing, as root and as others; RELEASES="bookworm trixie"; an hour or two
+	@$(BIN)/python -m tests.distributions.cluster
 	@$(BIN)/python -m tests.distributions.run --write $(RELEASES:%=--release %)
 
 lint: setup ## ruff: rules and format

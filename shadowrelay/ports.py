@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
-from shadowrelay.model.ids import DatabaseId, MessageId, ServerName
+from shadowrelay.model.ids import DatabaseId, ServerName
 from shadowrelay.model.message import Content, Envelope, Ordinals
 from shadowrelay.model.ownership import StatusAnswer, StatusQuestion
 from shadowrelay.model.peers import Alive, CopyOffer, DiscardReply, Incarnation, PeerIdentity
@@ -206,6 +206,7 @@ class TrackingLog(Protocol):
     def write(self, event: TrackingEvent) -> None: ...
     async def sync(self) -> None: ...
 
-    async def about(self, message_id: MessageId, since: datetime | None) -> Sequence[TrackingEvent]:
-        """The rows that name this message, oldest first; `since`: when it came, `None` if that is not known. Raises: OSError."""
+    async def about(self, text: str, since: datetime | None) -> Sequence[TrackingEvent]:
+        """The rows that have this text, oldest first: the id of a message. `since`: when it came, `None` if that is not known.
+        Raises: OSError."""
         ...

@@ -14,6 +14,7 @@ from xdist.workermanage import WorkerController
 from shadowrelay.tracking import operator_log
 from tests.kit.machines import Hub, machines, obstacle
 from tests.kit.quick import share_texts
+from tests.kit.secrets_shown import below, heard, listen, noted, shown
 from tests.kit.warm import Warm
 
 # How long an example takes says something about the machine only. A profile of Hypothesis that is in force stays the base of ours.
@@ -126,6 +127,23 @@ def _begin_warm(request: pytest.FixtureRequest) -> None:
     """Where nearly every test starts nodes."""
     if request.node.nodeid.startswith(("tests/process/", "tests/crash/", "tests/interop/", "tests/isolation/")):
         request.getfixturevalue("warm_starts")
+
+
+WITH_SECRETS = ("tests/admin/", "tests/console/", "tests/interop/", "tests/isolation/", "tests/process/", "tests/smtp/", "tests/tracking/")
+
+
+@pytest.fixture(autouse=True)
+def _no_secret_is_shown(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Whatever a test is about, nothing that it has made say something may have said a secret: tests/kit/secrets_shown.py."""
+    if not request.node.nodeid.startswith(WITH_SECRETS):
+        yield
+        return
+    listen(monkeypatch)
+    yield
+    directory = request.node.funcargs.get("tmp_path") or request.node.funcargs.get("workplace")
+    secrets, said = below(directory) if directory is not None else (set(), [])
+    captured = [text for _, _, text in request.node._report_sections]
+    assert [] == shown(secrets | noted, [*said, *heard, *captured])
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ from shadowrelay.admin.mail_resources import (
     Message,
     Messages,
     MessageSuspended,
+    QueuedAs,
     QueueRetried,
     Queues,
     QueueSuspended,
@@ -89,6 +90,7 @@ BLOCK_OCTETS = 256 * 1024
 INTERNAL_ID_MAX = 2**63 - 1  # SQLite's largest integer
 ADMINISTRATOR = "administrator"
 
+QUEUE_ID_MIN, QUEUE_ID_MAX = 5, 128  # of other servers: Postfix has 10 to 16 characters, Exchange 40 and more
 QUEUE_NAME_MAX = 1_024  # two servers of 255, a next hop of 300, and what stands between them
 QueueName = Annotated[str, Query(min_length=1, max_length=QUEUE_NAME_MAX, description="identity of a queue, with or without the server")]
 Filter = Annotated[str, Query(max_length=LENGTH_MAX, description="as in Exchange, such as MessageCount -gt 10 -and Status -eq 'Retry'")]
@@ -157,6 +159,10 @@ class AdminView(Protocol):
 
     async def events(self, message_id: MessageId) -> Sequence[TrackingEvent]:
         """The rows of this node's tracking log that name this message, oldest first. Raises: RequestRefused if it cannot be read."""
+        ...
+
+    async def queued_as(self, queue_id: str) -> Sequence[MessageId]:
+        """The messages of which a next hop said this id in its reply, oldest first. Raises: RequestRefused if the log cannot be read."""
         ...
 
     async def content(self, message_id: MessageId, *, with_envelope: bool = False) -> tuple[bytes, Content] | None:
@@ -399,6 +405,11 @@ def _add_routes(api: APIRouter, view: AdminView, trail: AuditTrail, now: Callabl
     async def events(message_id: UUID) -> Events:
         """The rows of this node's message tracking log about a message, oldest first; none where it knows nothing of it."""
         return Events(events=[event_of(row) for row in await view.events(MessageId(str(message_id)))])
+
+    @api.get("/queue-ids/{queue_id}")
+    async def queued_as(queue_id: Annotated[str, PathParameter(min_length=QUEUE_ID_MIN, max_length=QUEUE_ID_MAX)]) -> QueuedAs:
+        """The messages that a next hop took as this one, by the replies in this node's message tracking log."""
+        return QueuedAs(message_ids=[str(each) for each in await view.queued_as(queue_id)])
 
     @api.get("/messages/{message_id}" + CONTENT_PATH, response_class=Response, responses={200: {"content": {CONTENT_OF_A_MESSAGE: {}}}})
     async def content(

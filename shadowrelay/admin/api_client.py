@@ -203,6 +203,11 @@ class NodeClient:
         events: list[Json] = self._ask("GET", f"/api/v1/messages/{quote(message_id, safe='')}/events")["events"]
         return events
 
+    def queued_as(self, queue_id: str) -> list[str]:
+        """Network message ids of what a next hop took as this. NodeError.status is 404 at a node of an older version."""
+        found: list[str] = self._ask("GET", f"/api/v1/queue-ids/{quote(queue_id, safe='')}")["message_ids"]
+        return found
+
     def suspend_message(self, message_id: str, by: str) -> Json:
         """Attempt nothing on it. NodeError.status is 409 if the node refuses, with the reason."""
         return self._ask("POST", f"/api/v1/messages/{quote(message_id, safe='')}/suspend", {"by": by})

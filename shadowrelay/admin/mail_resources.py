@@ -226,6 +226,12 @@ class Events(ApiResource):
     events: list[EventResource]
 
 
+class QueuedAs(ApiResource):
+    """Messages that a next hop took under one of its own ids."""
+
+    message_ids: list[str]
+
+
 class Released(ApiResource):
     """A message that was set aside and is delivered again."""
 

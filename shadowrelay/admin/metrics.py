@@ -115,6 +115,9 @@ def count_families(counts: Counts) -> Iterator[Metric]:
         "primary",
         counts.handed_by_running,
     )
+    yield _counter(
+        "copies_over_limit", "Copies of a peer that were refused, because too much is held for it.", "primary", counts.copies_over_limit
+    )
     yield _counter("promoted_messages", "Shadow messages taken over, by reason.", "reason", counts.promoted)
     yield _counter("delivery_attempts", "Delivery attempts of forks, by result.", "result", counts.attempts)
     yield _counter("delayed_acknowledgements", "Messages whose 250 waited for a delivery, by why it was given.", "why", counts.delayed)

@@ -22,7 +22,8 @@ RANKS = ("primary", "set-aside", "handed-over", "delivered", "shadow", "released
 NAMED_MAX = 3  # recipients
 
 MessageId = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
-_BEGINNING = re.compile(r"[0-9a-f-]{4,36}", re.IGNORECASE)
+BEGINNING = re.compile(r"[0-9a-f-]{4,36}", re.IGNORECASE)
+QueueId = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{4,127}")  # of another server: Postfix, Exim, Exchange
 _DURATION = re.compile(r"(\d+(\.\d+)?(ms|[smhdw]))+")
 
 
@@ -59,7 +60,7 @@ def filter_of(*, to: str = "", sender: str = "", subject: str = "", since: str =
 
 def _filter_of_id(text: str) -> str:
     """Of a network message id, or what it begins with; else of a Message-ID, with or without its <>."""
-    if _BEGINNING.fullmatch(text):
+    if BEGINNING.fullmatch(text):
         return f"NetworkMessageId -like {_quoted(f'{text.lower()}*')}"
     if "@" not in text and not text.startswith("<"):
         raise SearchError(f"{text!r} is neither a Message-ID, with its @, nor at least 4 characters of a network message id", "ID")

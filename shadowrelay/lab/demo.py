@@ -7,9 +7,10 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -17,7 +18,7 @@ from rich.table import Table
 
 from shadowrelay.lab.account import Account, Fault, FaultKind, FaultTimes, account, has_all_arrived
 from shadowrelay.lab.cluster import Cluster, NodeProcess, Place, instant, rows
-from shadowrelay.lab.sla_report import Report, contradictions, make_report
+from shadowrelay.lab.sla_report import Report, compared, contradictions, make_report
 from shadowrelay.lab.traffic import Load, Sink
 from shadowrelay.model.printable import escaped
 from shadowrelay.tracking import operator_log
@@ -190,7 +191,7 @@ class _Demo:
         if self.as_json:
             print(json.dumps(self._figures(result, redundant, report, differences, seconds)))
         else:
-            self.console.print(self._table(result, redundant))
+            self.console.print(self._table(result, redundant, report.overall if report.page is not None else None))
             good = "[green]nothing lost, every duplicate explained[/green]"
             self.console.print(f"{good if result.is_good else '[bold red]the promise was broken[/bold red]'}; {seconds:.0f} s")
             if not is_enough:
@@ -210,23 +211,23 @@ class _Demo:
         if report.page is not None:
             self.console.print(f"  {report.page.absolute()}", markup=False, soft_wrap=True)
 
-    def _table(self, result: Account, redundant: int) -> Table:
-        table = Table(title="Results", title_justify="left")
-        table.add_column("")
-        table.add_column("messages", justify="right")
-        table.add_row("accepted (clients got 250)", str(result.accepted))
-        table.add_row("redundant when accepted", str(redundant))
-        table.add_row("delivered", str(result.delivered))
-        table.add_row("lost", str(len(result.lost)), style="bold red" if result.lost else None)
-        table.add_row("changed in transit", str(len(result.changed)), style="bold red" if result.changed else None)
-        table.add_row("duplicated", str(len(result.duplicates)))
-        if result.duplicates:
-            table.caption = "causes: docs/design.md, section 3"
-        for cause in sorted({duplicate.cause for duplicate in result.duplicates}):
-            table.add_row(f"  cause ({cause.value})", str(sum(duplicate.cause is cause for duplicate in result.duplicates)))
-        table.add_row("taken over by another server", str(result.taken_over))
+    def _table(self, result: Account, redundant: int, overall: Mapping[str, Any] | None) -> Table:
+        """What clients and the receiving server saw, and beside it the same of the report."""
+        table = Table(title="Messages", title_justify="left")
+        for name, justify in (("", "left"), ("seen", "right"), *([] if overall is None else [("report", "right")])):
+            table.add_column(name, justify=justify)  # type: ignore[arg-type]
+        for line in compared(result, redundant, overall or {}):
+            is_bad = line.what in ("lost", "changed in transit") and line.seen
+            cells = [line.what, str(line.seen), *([] if overall is None else ["" if line.reported is None else str(line.reported)])]
+            table.add_row(*cells, style="bold red" if is_bad else None)
+            if line.what == "duplicated":
+                for cause in sorted({duplicate.cause for duplicate in result.duplicates}):
+                    table.add_row(f"  cause ({cause.value})", str(sum(duplicate.cause is cause for duplicate in result.duplicates)))
         for takeover in self.takeovers:
             table.add_row(f"  {takeover.node}: all taken over within", f"{takeover.seconds:.1f} s")
+        notes = [f"{line.what}: {line.why}" for line in compared(result, redundant, overall or {}) if line.is_explained]
+        notes += ["causes: docs/design.md, section 3"] if result.duplicates else []
+        table.caption, table.caption_justify = "\n".join(notes) or None, "left"
         return table
 
     def _figures(self, result: Account, redundant: int, report: Report, differences: list[str], seconds: float) -> dict[str, object]:

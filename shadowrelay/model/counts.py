@@ -70,6 +70,7 @@ class Counts:
     refused: dict[Refusal, int] = field(default_factory=lambda: dict.fromkeys(Refusal, 0))
     promoted: dict[ResubmitReason, int] = field(default_factory=lambda: dict.fromkeys(ResubmitReason, 0))
     handed_by_running: dict[ServerName, int] = field(default_factory=dict)  # of those, by `yours` of a server that does not drain
+    copies_over_limit: dict[ServerName, int] = field(default_factory=dict)  # of peers for which too much is held
     attempts: dict[AttemptResult, int] = field(default_factory=lambda: dict.fromkeys(AttemptResult, 0))
     delayed: dict[Acknowledged, int] = field(default_factory=lambda: dict.fromkeys(Acknowledged, 0))  # 250s that waited for a delivery
     delay_seconds: float = 0.0  # of those, in all

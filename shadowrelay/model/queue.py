@@ -287,6 +287,19 @@ class HeldCopy:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldFor:
+    """Copies that a peer has placed here and that are held for it: how many, the octets of their contents, and their recipients."""
+
+    count: int = 0
+    octets: int = 0
+    recipients: int = 0
+
+    def plus(self, octets: int, recipients: int) -> "HeldFor":
+        """With one more copy."""
+        return HeldFor(self.count + 1, self.octets + octets, self.recipients + recipients)
+
+
+@dataclass(frozen=True, slots=True)
 class ShadowGroup:
     """The shadow messages held for one primary in one of its databases. `handed_count` of them it has handed over, and `kept_count` were
     relayed to it by TRACK; `handed_kept_count` are both."""

@@ -207,6 +207,14 @@ class Transport(Section):
     """What peers may give this node to deliver. all: whatever they took. accepted: only what the receive connector that the copy names, or
     if this node has none of that name any of its connectors, takes from clients: recipients of accepted_domains, or all with relay_from."""
 
+    max_copies_per_peer: Annotated[Count, Field(ge=0, le=1_000_000_000)] = 1_000_000
+    """Copies that are held for one peer; further ones get 452, and it uses another peer. Far more than a peer has that works. 0: no limit.
+    Source: docs"""
+    max_copy_recipients_per_peer: Annotated[Count, Field(ge=0, le=1_000_000_000)] = 10_000_000
+    """The same for the recipients of these copies. Source: docs"""
+    max_copies_size_per_peer: SizeOrShare = "60%"
+    """The same for their contents: a share of the disk, or a size. Source: docs"""
+
     @field_validator("max_retries_for_remote_site_shadow")
     @classmethod
     def _no_contradiction(cls, value: int, info: ValidationInfo) -> int:
@@ -362,7 +370,7 @@ class ReceiveConnector(Section):
 
     lenient_addresses: bool = True
     """Accept what other software writes: `MAIL FROM: a@b`, local parts over 64 octets or like `john.` (relayed as "john."@b), `a@b.`,
-    `a@my_host`, any name in EHLO, content lines of any length."""
+    `a@my_host`, any name in EHLO, parameters after HELO, content lines of any length."""
     limits: LimitsPerClient = LimitsPerClient()
     """Limits for each client: a table of its own, [receive_connectors.limits]."""
 

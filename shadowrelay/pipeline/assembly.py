@@ -21,6 +21,7 @@ from shadowrelay.ownership.rules import PeerDatabase
 from shadowrelay.pipeline.accept import AcceptService
 from shadowrelay.pipeline.commit_watch import CommitWatch
 from shadowrelay.pipeline.context import Context, Tasks
+from shadowrelay.pipeline.copy_limits import CopyLimits
 from shadowrelay.pipeline.copy_repair import CopyRepair
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.draining import DrainService
@@ -139,7 +140,12 @@ class Services:
         self.drain = DrainService(context, self.deliver, self.copy_repair, self.review)
         self.sweep = SweepService(context, self.review, self.drain)
         self.rolled_back = RolledBackService(context, self.review)
-        self.peer_requests = PeerRequestService(context, self.rolled_back, TrackService(context, self.deliver, self.copy_repair))
+        self.peer_requests = PeerRequestService(
+            context,
+            self.rolled_back,
+            TrackService(context, self.deliver, self.copy_repair),
+            CopyLimits(context, outside.machine),
+        )
         self.pressure = PressureService(context, outside.machine)
         self.commits = CommitWatch(context)
         self.commits.on_restored.append(self._commits_restored)
@@ -170,6 +176,7 @@ class Services:
         def link(peer: Peer) -> None:
             links[peer.name] = outside.link_to(peer, self)
             context.counts.handed_by_running.setdefault(peer.name, 0)  # so that its first increase shows
+            context.counts.copies_over_limit.setdefault(peer.name, 0)
 
         self.membership = Membership(context, self.heartbeat, link)
         for peer in settings.linked_peers:

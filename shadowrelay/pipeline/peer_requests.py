@@ -23,6 +23,7 @@ from shadowrelay.ownership import claims
 from shadowrelay.ownership.rules import Outcome, PeerDatabase
 from shadowrelay.pipeline.common_settings import common_settings
 from shadowrelay.pipeline.context import Context
+from shadowrelay.pipeline.copy_limits import CopyLimits
 from shadowrelay.pipeline.peerbook import PeerState
 from shadowrelay.pipeline.rolled_back import OLDER_COPY, STARTS_AGAIN, RolledBackService
 from shadowrelay.pipeline.track import NUMBER_USED_UP, TrackService
@@ -48,10 +49,11 @@ _log = structlog.get_logger()
 class PeerRequestService:
     """One method per SMTP command of an authorised peer."""
 
-    def __init__(self, context: Context, rolled_back: RolledBackService, track: TrackService) -> None:
+    def __init__(self, context: Context, rolled_back: RolledBackService, track: TrackService, limits: CopyLimits) -> None:
         self._context = context
         self._rolled_back = rolled_back
         self._track = track
+        self._limits = limits
         self._sent: dict[PeerDatabase, int] = {}  # highest sequence that this process has sent to each peer
         self._acknowledged: dict[PeerDatabase, int] = {}  # highest sequence that each has acknowledged, in a commit
         self._unrecorded: dict[ServerName, tuple[PeerIdentity, datetime]] = {}  # the latest identity, and when it was received
@@ -202,6 +204,8 @@ class PeerRequestService:
         if settings.transport.peers_may_relay is not PeersMayRelay.ALL and (stranger := not_accepted(offer.envelope, settings)):
             _log.warning("copy.refused", peer=peer.server, reason=f"peers_may_relay: no client may send to {stranger} here")
             return NOT_ACCEPTED
+        if (too_much := await self._limits.refusal(peer.server, offer.envelope, offer.content.size)) is not None:
+            return too_much
         count = len(offer.envelope.recipients)
         now = context.now()
         keep_until = delivery.shadow_keep_until(now, context.settings.transport)

@@ -99,6 +99,7 @@ class PeerState:
     refuses_us: str = ""  # why it takes this node for the second server of its name, until it accepts a session of ours
     unreachable_since: float | None = None  # `Clock.ran`: time in which this node was suspended does not count
     last_error: str = ""  # why it gave no session or no answer; empty while it answers
+    copies_refused: str = ""  # why this node held no more copies of it, until it holds one again
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     is_draining: bool = False
     is_forgotten: bool = False  # by an administrator, until it contacts this node

@@ -1,5 +1,6 @@
 """Serves the administration API: listings, and requests to change the queues. Implements `admin.api.AdminView`. docs/design.md 8."""
 
+import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
@@ -69,6 +70,13 @@ _NOT_SUSPENDED = {
 TAKERS = (Takes.YES, Takes.UNKNOWN, Takes.NO)
 
 _log = structlog.get_logger()
+
+
+def messages_queued_as(queue_id: str, rows: Iterable[TrackingEvent]) -> tuple[MessageId, ...]:
+    """Whose replies have this id of a next hop, as a word."""
+    word = re.compile(rf"(?<![\w.-]){re.escape(queue_id)}(?![\w-])")
+    named = [row.network_message_id for row in rows if any(map(word.search, row.recipient_statuses))]
+    return tuple(MessageId(each) for each in dict.fromkeys(named) if each)
 
 
 class View:
@@ -259,8 +267,15 @@ class View:
     async def events(self, message_id: MessageId) -> Sequence[TrackingEvent]:
         """See `admin.api.AdminView`."""
         stored = await self._context.ledger.read(reading.load, message_id)
+        return await self._rows(message_id, None if stored is None else stored.envelope.arrived_at)
+
+    async def queued_as(self, queue_id: str) -> tuple[MessageId, ...]:
+        """See `admin.api.AdminView`."""
+        return messages_queued_as(queue_id, await self._rows(queue_id, None))
+
+    async def _rows(self, text: str, since: datetime | None) -> Sequence[TrackingEvent]:
         try:
-            return await self._context.tracking.about(message_id, None if stored is None else stored.envelope.arrived_at)
+            return await self._context.tracking.about(text, since)
         except OSError as error:
             raise RequestRefused(f"the message tracking log cannot be read: {error}") from error
 
@@ -338,7 +353,9 @@ class View:
                     conflict=context.peers.conflicts.get(server, ""),
                     is_draining=state.is_draining,
                     differs="; ".join([f"{name} is {here} here, {there} there" for name, (here, there) in state.differs.items()]),
-                    last_error=state.last_error or (context.peers.reason_against_copies(server) if takes is Takes.NO else ""),
+                    last_error=state.last_error
+                    or state.copies_refused
+                    or (context.peers.reason_against_copies(server) if takes is Takes.NO else ""),
                     takes_over_in=_time_left(takeovers.get(server)),
                     takes_copies=takes,
                     shared_fate=context.peers.fates.in_words(server),

@@ -42,7 +42,8 @@ from shadowrelay.smtp.next_hop_questions import NextHopQuestions
 from shadowrelay.smtp.next_hop_sessions import ADDRESSES_MAX, AddressSessions, NoSession, Opening, Sessions
 from shadowrelay.smtp.next_hops import NextHopHost, NextHops
 from shadowrelay.smtp.outgoing_message import CONTENT_UNREADABLE, Limits, OutgoingMessage
-from shadowrelay.smtp.resolver import MAIL_LOOP, NO_USABLE_EXCHANGE, Exchange, MailResolver
+from shadowrelay.smtp.own_addresses import THIS_PROCESS, XSELF
+from shadowrelay.smtp.resolver import LEADS_HERE, MAIL_LOOP, NO_USABLE_EXCHANGE, Exchange, MailResolver
 from shadowrelay.smtp.route_sessions import RouteSessions
 from shadowrelay.smtp.whose_mail import name_client
 
@@ -270,6 +271,9 @@ class SmtpDeliverer:
                 if destination.domain and session.called == self._connect_options.own_name.lower():
                     address.give_back(session, is_used_up=True)  # a load balancer or a translated address led back here
                     raise PermanentDeliveryError(MAIL_LOOP, session.server)
+                if session.extensions.get(XSELF) == THIS_PROCESS:
+                    address.give_back(session, is_used_up=True)
+                    return course.is_over(target, TransientDeliveryError(LEADS_HERE, session.server, is_unreachable=True))
                 if not session.server.startswith(f"{target.name} ["):  # opened for another name of this address
                     session.server = f"{target.name} {session.server.partition(' ')[2]}"
                 timer = loop.call_later(FIRST_REPLY_SECONDS, _end_if_silent, session, session.pipeline.answers_count) if is_rested else None

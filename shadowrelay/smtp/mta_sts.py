@@ -28,6 +28,7 @@ from shadowrelay.model.routing import HostPort, Reach
 from shadowrelay.model.values import dataclass
 from shadowrelay.smtp.mta_sts_policy import POLICY_OCTETS_MAX, Mode, Policy, parse_policy, record_id
 from shadowrelay.smtp.own_addresses import is_out_of_reach
+from shadowrelay.smtp.web_answers import UNPACKED, octets_of, reason_of_request
 
 HTTPS_PORT = 443
 FETCH_SECONDS = 15.0  # RFC 8461 3.3 suggests a minute; mail waits for it
@@ -135,7 +136,7 @@ class MtaSts:
             except TimeoutError:
                 reason = f"no answer in {FETCH_SECONDS:.0f} s"
             except (httpx.HTTPError, OSError, ValueError, DeliveryError) as error:
-                reason = printable(_reason_of(error))[:300]
+                reason = printable(reason_of_request(error))[:300]
             else:
                 before = self._kept.get(domain)
                 kept = Kept(found, policy, self._clock())
@@ -159,9 +160,11 @@ class MtaSts:
         context = await asyncio.to_thread(ssl.create_default_context) if self._context is None else self._context
         async with httpx.AsyncClient(verify=context, timeout=FETCH_SECONDS, follow_redirects=False, trust_env=False) as client:
             for place, address in enumerate(addresses[:2]):
-                headers = {"Host": host, "Accept-Encoding": "identity"}  # what is packed may be of any size once unpacked
                 request = client.build_request(
-                    "GET", f"https://{address}/.well-known/mta-sts.txt", headers=headers, extensions={"sni_hostname": host}
+                    "GET",
+                    f"https://{address}/.well-known/mta-sts.txt",
+                    headers={"Host": host, **UNPACKED},
+                    extensions={"sni_hostname": host},
                 )
                 try:
                     answer = await client.send(request, stream=True)
@@ -174,12 +177,7 @@ class MtaSts:
                         raise ValueError(f"{host} answers {answer.status_code}")
                     if answer.headers.get("content-type", "").partition(";")[0].strip().lower() != "text/plain":
                         raise ValueError(f"what {host} answers is not text/plain")
-                    octets = b""
-                    async for part in answer.aiter_raw():
-                        octets += part
-                        if len(octets) > POLICY_OCTETS_MAX:
-                            raise ValueError("it is too long")
-                    return octets
+                    return await octets_of(answer, POLICY_OCTETS_MAX)
                 finally:
                     await answer.aclose()
         raise AssertionError("the last address answers or raises")
@@ -228,12 +226,3 @@ class MtaSts:
             new.replace(path)
         except OSError as error:
             _log.warning("mta_sts.not_kept", domain=domain, reason=error.strerror)
-
-
-def _reason_of(error: Exception) -> str:
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            return f"certificate verify failed: {cause.verify_message}"
-        cause = cause.__cause__ or cause.__context__
-    return str(error) or type(error).__name__

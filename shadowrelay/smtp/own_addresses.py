@@ -2,13 +2,19 @@
 
 A name in DNS may lead here that nobody configured: an alias, an address literal, `localhost`, another interface. What counts is the
 address and port that a connection would use, because another mail server may listen on another address or port of this machine.
+
+Behind a load balancer or a translated address only the session itself shows it. A name is not enough for that: a filter of this machine may
+have it. So to a client with this node's name EHLO has a word more, `XSELF`, with what only this process says.
 """
 
 import ipaddress
+import secrets
 import socket
 from collections.abc import Callable, Iterable
 
 from shadowrelay.model.routing import HostPort, Reach
+
+XSELF, THIS_PROCESS = "xself", secrets.token_hex(16)
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 NAT64 = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("64:ff9b:1::/48"))  # RFC 6052, RFC 8215

@@ -92,7 +92,7 @@ from shadowrelay.smtp.limits import (
     UNKNOWN_COMMAND,
 )
 from shadowrelay.smtp.mail_filters import FilterRefusal, Passage
-from shadowrelay.smtp.own_addresses import leads_to_this_machine
+from shadowrelay.smtp.own_addresses import THIS_PROCESS, XSELF, leads_to_this_machine
 from shadowrelay.smtp.peer_part import PeerPart, PeerTransaction
 
 PEER_MAIL_PARAMETERS = MAIL_PARAMETERS | {KEYWORD}
@@ -184,6 +184,8 @@ class Receiver(Connection):
             lines.append("STARTTLS")
         if (keyword := self.peer.keyword()) is not None:
             lines.append(keyword)
+        if self.state.client_name.rstrip(".").lower() == self.reception.name:
+            lines.append(f"{XSELF.upper()} {THIS_PROCESS}")
         if self._may_speak_for_others():
             lines += [f"XCLIENT {' '.join(XCLIENT)}", f"XFORWARD {' '.join(XFORWARD)}"]
         return lines
@@ -318,7 +320,7 @@ class Receiver(Connection):
         command = parse_mail(argument, lenient=is_lenient)
         transaction = MailTransaction(command.address, NO_VALUES, is_lenient)
         if command.parameters:
-            if not self.is_extended:
+            if not (self.is_extended or is_lenient):
                 self.refuse(UNKNOWN_PARAMETER)
                 return
             xshadow = command.parameters.get(KEYWORD)
@@ -399,7 +401,7 @@ class Receiver(Connection):
             return
         try:
             command = parse_rcpt(argument, smtputf8=transaction.values.smtputf8, lenient=transaction.is_lenient)
-            if command.parameters and not self.is_extended:
+            if command.parameters and not (self.is_extended or transaction.is_lenient):
                 raise WireError(UNKNOWN_PARAMETER)
             address = command.address if "@" in command.address else self._with_home(transaction, command.address)
             recipient = recipient_of(address, command.parameters) if command.parameters else Recipient(address)

@@ -23,6 +23,7 @@ ADDRESSES_MAX = 8  # of one exchange
 NO_SUCH_DOMAIN = Reply(550, "5.1.2", "The domain does not exist")  # RFC 3463 X.1.2
 NO_ADDRESS = Reply(550, "5.1.2", "The domain has no mail server and no address")
 NULL_MX = Reply(556, "5.1.10", "The domain does not accept mail (null MX)")  # RFC 7505 4.2
+LEADS_HERE = Reply(451, "4.4.6", "This next hop leads back to this server: mail would come back")  # RFC 3463 X.4.6
 MAIL_LOOP = Reply(554, "5.4.6", "Mail for the domain would come back to this server")  # RFC 5321 5.1
 LOOKUP_FAILED = Reply(451, "4.4.3", "The domain name could not be looked up")  # the reason is appended. RFC 3463 X.4.3
 NO_USABLE_EXCHANGE = Reply(451, "4.4.3", "No mail server of the domain has an address")

@@ -29,6 +29,7 @@ from shadowrelay.model.printable import printable
 from shadowrelay.model.protection import ClientAuthentication, Grant, Login
 from shadowrelay.model.replies import ConfigurationError, Reply, ShadowrelayError
 from shadowrelay.model.values import dataclass
+from shadowrelay.smtp.web_answers import UNPACKED, octets_of, reason_of_request
 
 ASKING_SECONDS = 15.0
 COMMAND_SECONDS = 30.0
@@ -165,22 +166,20 @@ class TokenSource:
         else:
             form |= {"client_id": token.client_id} | ({"client_secret": secrets[0]} if secrets else {})
         verify = await self.files.read(partial(_context, token.authority))
-        headers = {"Accept": "application/json", "Accept-Encoding": "identity"}  # what is packed may be of any size once unpacked
+        headers = {"Accept": "application/json", **UNPACKED}
         try:
             async with (
                 asyncio.timeout(ASKING_SECONDS),
                 httpx.AsyncClient(verify=verify, timeout=ASKING_SECONDS, follow_redirects=False, trust_env=False) as client,
                 client.stream("POST", token.endpoint, data=form, headers=headers, auth=authorization) as answer,
             ):
-                octets = b""
-                async for part in answer.aiter_raw():
-                    octets += part
-                    if len(octets) > ANSWER_OCTETS_MAX:
-                        return Failure(f"the answer of {self._where} is too long")
+                octets = await octets_of(answer, ANSWER_OCTETS_MAX)
         except TimeoutError:
             return Failure(f"{self._where} did not answer in {ASKING_SECONDS:.0f} s")
-        except (httpx.HTTPError, OSError, ssl.SSLError) as error:
-            return Failure(f"{self._where} cannot be asked: {_reason_of(error)}")
+        except ValueError as error:
+            return Failure(f"the answer of {self._where} cannot be used: {error}")
+        except (httpx.HTTPError, OSError) as error:
+            return Failure(f"{self._where} cannot be asked: {reason_of_request(error)}")
         found = _object_in(octets)
         if answer.status_code != 200:
             return self._refusal(answer.status_code, found, answer.headers.get("retry-after", ""), [*secrets, refresh])
@@ -306,15 +305,3 @@ def checked_token(found: Mapping[str, Any]) -> tuple[str, float] | Failure:
     if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= SECONDS_MAX):
         return Failure("the token in the answer ended before it was given")
     return value, LIFE_SECONDS if seconds is None else float(seconds)
-
-
-def _reason_of(error: Exception) -> str:
-    """In the words of the system or OpenSSL. httpx's own text might quote what was asked."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            return f"certificate verify failed: {cause.verify_message}"
-        if isinstance(cause, OSError) and cause.strerror:
-            return cause.strerror.lower()
-        cause = cause.__cause__ or cause.__context__
-    return type(error).__name__

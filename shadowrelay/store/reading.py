@@ -17,7 +17,7 @@ from shadowrelay.model.ids import NO_DATABASE, DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Envelope, Ordinals
 from shadowrelay.model.ownership import CopyNumber, DiscardEvent, DiscardStatus, Role
 from shadowrelay.model.peers import DiscardReply
-from shadowrelay.model.queue import NEVER, DeliveredTo, HeldCopy, ShadowGroup, StoredMessage, Untold
+from shadowrelay.model.queue import NEVER, DeliveredTo, HeldCopy, HeldFor, ShadowGroup, StoredMessage, Untold
 from shadowrelay.model.survival import Survival
 from shadowrelay.model.values import replace
 from shadowrelay.store import counters, rows, tables
@@ -96,6 +96,11 @@ SELECT_DISCARDS_BUT_FORKS = compiled(_DISCARDS.where(_NO_FORKS))  # for a server
 SELECT_UNTOLD = select(_D.sequence).where(_IS_FOR, _NO_FORKS).limit(1)
 SELECT_UNSAID = (
     select(_W.id).where(_W.asker == bindparam("asker"), _W.asker_database.in_([bindparam("database"), constant(NO_DATABASE)])).limit(1)
+)
+SELECT_PLACED_BY = compiled(  # what it placed here, not what was relayed to it by TRACK
+    select(func.count(), func.sum(_M.size), func.sum(_M.recipients_count)).where(
+        _M.role == constant("shadow"), _M.primary_server == bindparam("server"), _M.is_kept == constant(0)
+    )
 )
 SELECT_GROUP_SERVERS = each_value(tables.SHADOWS, _M.primary_server)
 SELECT_GROUP_DATABASES = each_value(tables.SHADOWS, _M.primary_database, _M.primary_server == bindparam("server"))
@@ -345,6 +350,12 @@ def copies_of(reader: Reader, primary: ServerName, database: DatabaseId, limit: 
     row, and sets it aside."""
     many = fetch(reader.connection, page(held_for(primary, database), after, limit).with_only_columns(*OF_A_COPY))
     return tuple([HeldCopy(internal_id, MessageId(message_id), CopyNumber(*number)) for internal_id, message_id, *number in many])
+
+
+def placed_by(reader: Reader, server: ServerName) -> HeldFor:
+    """What this peer has placed here, in whichever of its databases."""
+    ((count, octets, recipients),) = reader.connection.exec_driver_sql(SELECT_PLACED_BY, (server,)).fetchall()
+    return HeldFor(count, octets or 0, recipients or 0)
 
 
 def shadow_groups(reader: Reader) -> tuple[ShadowGroup, ...]:

@@ -14,12 +14,13 @@ BLOCK_BYTES = 1024 * 1024  # half a millisecond: meanwhile no other thread runs
 ROWS_MAX = 1_000
 
 
-def rows_about(message_id: str, files: Iterable[Path]) -> list[TrackingEvent]:
-    """The first `ROWS_MAX` rows in these files that name this message: its own, and those of others that refer to it. Raises: OSError."""
+def rows_about(text: str, files: Iterable[Path]) -> list[TrackingEvent]:
+    """The first `ROWS_MAX` rows in these files that have this text: of an id of a message its own, and those of others that refer to it.
+    Raises: OSError."""
     found: list[TrackingEvent] = []
     for path in files:
         try:
-            found += [event for line in _lines_with(path, message_id.encode()) if (event := _parsed(line))]
+            found += [event for line in _lines_with(path, text.encode()) if (event := _parsed(line))]
         except FileNotFoundError:  # retention deleted it meanwhile
             continue
         if len(found) >= ROWS_MAX:

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import structlog
 
 from shadowrelay.bounded import Attempt, BoundedCalls, Found, Threads, in_thread
-from shadowrelay.model.ids import MessageId, ServerName
+from shadowrelay.model.ids import ServerName
 from shadowrelay.model.tracking import TrackingEvent
 from shadowrelay.model.values import replace
 from shadowrelay.protocol.tracking import format_header, format_line
@@ -379,7 +379,7 @@ class FileTrackingLog:
         if not sync.done():
             self._note_hanging()
 
-    async def about(self, message_id: MessageId, since: datetime | None) -> Sequence[TrackingEvent]:
+    async def about(self, text: str, since: datetime | None) -> Sequence[TrackingEvent]:
         """See `ports.TrackingLog`."""
         self._flush()
         earliest = None if since is None else since - CLOCKS_APART
@@ -388,7 +388,7 @@ class FileTrackingLog:
         def found(_: Attempt) -> Sequence[TrackingEvent]:
             keys = tracking_files(self.directory)
             return search.rows_about(
-                message_id, [self.directory / key.name for key in keys if earliest is None or _ends_at(key, now) >= earliest]
+                text, [self.directory / key.name for key in keys if earliest is None or _ends_at(key, now) >= earliest]
             )
 
         return await self._searches.run(found, SEARCH_SECONDS)

@@ -152,6 +152,11 @@ class FakeNode:
             raise RequestRefused(self.refusal)
         return [replace(self.row, network_message_id=message_id)] if self.knows_events else []
 
+    async def queued_as(self, queue_id):
+        if self.refusal:
+            raise RequestRefused(self.refusal)
+        return [self.row.network_message_id] if queue_id == "4bXyz12" else []
+
     async def content(self, message_id, *, with_envelope=False):
         if self.refusal:
             raise RequestRefused(self.refusal)

@@ -396,7 +396,7 @@ async def test_the_description_is_openapi_and_says_that_the_token_is_needed(http
         *(f"/api/v1/queues/{verb}" for verb in ("retry", "suspend", "resume", "redirect")),
         "/api/v1/messages", "/api/v1/messages/{message_id}", "/api/v1/if-lost", "/api/v1/peers", "/api/v1/search",
         *(f"/api/v1/messages/{{message_id}}/{verb}" for verb in ("content", "suspend", "resume", "resubmit", "release", "remove")),
-        "/api/v1/messages/{message_id}/events",
+        "/api/v1/messages/{message_id}/events", "/api/v1/queue-ids/{queue_id}",
         "/api/v1/safety-net/requests", "/api/v1/safety-net/requests/{number}",
         *(f"/api/v1/safety-net/requests/{{number}}/{verb}" for verb in ("disable", "enable", "remove")),
         "/api/v1/peers/{name}/forget", "/api/v1/pressure", "/api/v1/redundancy", "/api/v1/audit", "/api/v1/clients",
@@ -603,3 +603,9 @@ async def test_clients_are_listed_with_what_they_did_in_their_minute(http):
     assert ("2001:db8::/64", 2, 0) == tuple(quiet[key] for key in ("client", "sessions_count", "limited_count"))
     assert 1 == len((await http.get("/api/v1/clients?limit=1")).json()["clients"])
     assert 400 == (await http.get("/api/v1/clients?limit=0")).status_code
+
+
+async def test_a_message_is_found_by_the_id_of_its_next_hop(http, node):
+    known, unknown, short = [await http.get(f"/api/v1/queue-ids/{each}") for each in ("4bXyz12", "4bOther", "4b")]
+
+    assert [{"message_ids": [node.row.network_message_id]}, {"message_ids": []}, 400] == [known.json(), unknown.json(), short.status_code]

@@ -47,7 +47,7 @@ RUN make setup </dev/null
 VERSIONS = (
     "import platform, sqlite3, ssl; print(platform.python_version(), sqlite3.sqlite_version, ssl.OPENSSL_VERSION.split()[1], sep=', ')"
 )
-TEST = ".venv/bin/python -m pytest -p no:cacheprovider -q --tb=short -n 2 --dist loadscope {tests}"
+TEST = ".venv/bin/python -m pytest -p no:cacheprovider -q --tb=short --show-capture=no -n 2 --dist loadscope {tests}"
 DEMO = ".venv/bin/shadowrelay demo"
 TLS_IN_USE = "grep -q peer_authority shadowrelay/lab/cluster.py"
 
@@ -102,11 +102,11 @@ class Outcome:
         return f"{place}| {'; '.join(self.lines)} | {self.seconds / 60:.0f} min |"
 
 
-def docker(*words: str, seconds: float = HOUR, text: str | None = None) -> subprocess.CompletedProcess[str]:
-    """Its output goes on to this terminal's standard error, too, if it fails."""
-    done = subprocess.run(["nice", "docker", *words], input=text, capture_output=True, text=True, timeout=seconds, check=False)
-    if done.returncode:
-        print(done.stdout[-6000:], done.stderr[-3000:], file=sys.stderr, flush=True)
+def docker(*words: str, seconds: float = HOUR, is_quiet: bool = False) -> subprocess.CompletedProcess[str]:
+    """Its output goes on to this terminal's standard error, too, if it fails, unless that is expected."""
+    done = subprocess.run(["nice", "docker", *words], capture_output=True, text=True, timeout=seconds, check=False)
+    if done.returncode and not is_quiet:
+        print(done.stdout[-12000:], done.stderr[-3000:], file=sys.stderr, flush=True)
     return done
 
 

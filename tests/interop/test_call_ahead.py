@@ -14,7 +14,6 @@ pytestmark = [
     pytest.mark.interop,
     pytest.mark.heavy,
     pytest.mark.slow,
-    pytest.mark.timeout(180),
 ]
 
 SOURCE = '[[recipient_sources]]\nname = "store"\nkind = "call-ahead"\ntimeout = "5s"\nnegative_cache = "1s"\n'

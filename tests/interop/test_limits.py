@@ -13,13 +13,13 @@ from tests.kit import private
 pytestmark = pytest.mark.interop
 
 TABLE = (ROOT / "docs/mtas.md").read_text(encoding="utf-8").split("## Limits\n", 1)[1].split("\n## ", 1)[0]
-CELL = re.compile(r"(\w+) \(`([a-z _-]+)`")
+CELL = re.compile(r"(\w+)(?:; none above a load average of (\w+))? \(`([A-Za-z _-]+)`")
 
 
 def printed(column: int) -> dict[str, str]:
     """Parameter -> the limit that stands before it, in the column of a server."""
     rows = [line.strip("| ").split(" | ") for line in TABLE.splitlines() if line.startswith("| ")][1:]
-    return {found[2]: found[1] for row in rows if (found := CELL.match(row[column]))}
+    return {found[3]: found[2] or found[1] for row in rows if (found := CELL.match(row[column]))}
 
 
 def test_the_limits_of_postfix() -> None:
@@ -57,3 +57,14 @@ def test_the_limits_of_opensmtpd() -> None:
         found = re.search(r"The\s+default\s+is\s+(?:\.Qq\s+)?(\w+)", entry)
         assert found is not None
         assert limit == found[1]
+
+
+def test_the_limits_of_sendmail() -> None:
+    options = UNPACKED / "sendmail-bin/usr/share/sendmail/cf/m4/proto.m4"
+    if not options.exists():
+        pytest.skip("needs sendmail: requirements/setup.sh interop")
+    wanted = printed(4)
+    found = dict(re.findall(r"(?m)^_OPTION\(\w+, `(conf\w+)', `(\w+)'\)", options.read_text()))
+
+    assert ["confCONNECTION_RATE_THROTTLE", "confMAX_MESSAGE_SIZE", "confMAX_RCPTS_PER_MESSAGE", "confREFUSE_LA"] == sorted(wanted)
+    assert wanted == {key: found[key] for key in wanted}

@@ -23,7 +23,7 @@ from tests.interop.mtas import HOSTS, MTAS, NODE_ADDRESSES, OTHER_NAMES, Mta, bo
 from tests.kit.postfix import free_port
 from tests.kit.processes import operator_events
 
-pytestmark = [pytest.mark.interop, pytest.mark.heavy, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.interop, pytest.mark.heavy]
 
 USERS = ("user0", "user1", "sender")
 ARRIVAL_SECONDS_MAX = 60.0

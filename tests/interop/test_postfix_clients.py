@@ -14,7 +14,7 @@ from tests.kit.postfix import running_postfix, stored_messages, storing_settings
 from tests.kit.receiving import receiving
 from tests.smtp.deliverers import a_deliverer, a_job
 
-pytestmark = [pytest.mark.interop, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 SWAKS = shutil.which("swaks")
 ORIGINAL = "ADDR=203.0.113.5 PORT=40000 PROTO=ESMTP HELO=helo.example LOGIN=ann NAME=client.example"

@@ -17,7 +17,7 @@ from tests.interop.mtas import body_of, head_of, subject_of
 from tests.kit.postfix import Postfix, running_postfix, stored_messages, storing_settings
 from tests.kit.processes import wait_until_peers_know_each_other
 
-pytestmark = [pytest.mark.interop, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 DOMAIN = "corp.example"
 KNOWN = ["sender", *(f"user{number}" for number in range(40))]

@@ -13,7 +13,7 @@ from tests.kit.postfix import free_port
 from tests.kit.processes import wait_until_peers_know_each_other
 from tests.kit.smtp_programs import dumped_message_ids, running_sink, source_command
 
-pytestmark = [pytest.mark.interop, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 PLACES = (Place("a.east.example", "east"), Place("b.west.example", "west"))
 PATIENT = {"shadow_resubmit_time_span": "60s", "shadow_timeout": "20s"}  # smtp-source gives up at the first 451

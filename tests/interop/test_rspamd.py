@@ -25,7 +25,6 @@ RSPAMD = shutil.which("rspamd")
 pytestmark = [
     pytest.mark.interop,
     pytest.mark.heavy,
-    pytest.mark.timeout(240),
     pytest.mark.skipif(RSPAMD is None, reason="needs rspamd: apt-get install rspamd"),
 ]
 

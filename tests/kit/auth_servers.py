@@ -13,6 +13,7 @@ from urllib.parse import parse_qs
 
 import scramp
 
+from tests.kit.secrets_shown import note
 from tests.kit.smtp_servers import ScriptedServer, Session
 
 SECRET = "sw0rdfish-Sesame/42"
@@ -31,6 +32,9 @@ class AuthServer(ScriptedServer):
     challenge: str = '{"status":"401","schemes":"Bearer","scope":"https://mail.example/"}'
     tried: list[tuple[str, str]] = field(default_factory=list)  # mechanism and secret, or user
     known: list[Session] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        note(*self.users.values(), *self.tokens)
 
     def _default(self, verb: str) -> str:
         said = super()._default(verb)
@@ -99,8 +103,8 @@ class AuthServer(ScriptedServer):
 
 @dataclass
 class TokenEndpoint:
-    """Answers POST by `answers`: a status and JSON (or text), one a request, the last one for ever. `%d` in a token is the number of the
-    request. `seconds`: how long it takes."""
+    """Answers POST by `answers`: a status and JSON (or text, or octets), one a request, the last one for ever. `%d` in a token is the
+    number of the request. `seconds`: how long it takes."""
 
     answers: list[tuple[int, Any]] = field(default_factory=lambda: [(200, {"access_token": "token-%d", "expires_in": 3600})])
     headers: dict[str, str] = field(default_factory=dict)
@@ -118,9 +122,10 @@ class TokenEndpoint:
             self.authorizations.append(fields.get("authorization", ""))
             await asyncio.sleep(self.seconds)
             status, said = self.answers[min(len(self.forms), len(self.answers)) - 1]
-            text = said if isinstance(said, str) else json.dumps(said).replace("%d", str(len(self.forms)))
+            note(*(each for each in said.values() if isinstance(each, str)) if isinstance(said, dict) and status == 200 else ())
+            text = said if isinstance(said, str | bytes) else json.dumps(said).replace("%d", str(len(self.forms)))
             more = "".join(f"{name}: {value}\r\n" for name, value in self.headers.items())
-            octets = text.encode()
+            octets = text if isinstance(text, bytes) else text.encode()
             writer.write(f"HTTP/1.1 {status} x\r\n{more}Content-Length: {len(octets)}\r\nConnection: close\r\n\r\n".encode() + octets)
             await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError):

@@ -9,7 +9,7 @@ from typing import Any
 
 import async_solipsism
 
-PATIENCE_SECONDS = 60.0  # below pytest's own bound, so that the failure says what was waited for
+PATIENCE_SECONDS = 240.0  # below pytest's own bound, so that the failure says what was waited for
 VIRTUAL_PATIENCE_SECONDS = 600.0
 PAUSE_SECONDS = 0.05
 

@@ -17,6 +17,7 @@ from shadowrelay.lab.cluster import NodeProcess, Place, free_ports
 from shadowrelay.model.routing import HostPort
 from tests.kit.clients import Client
 from tests.kit.clock import PATIENCE_SECONDS, wait_until
+from tests.kit.secrets_shown import heard
 
 CONFIGURATION = """
 [server]
@@ -154,6 +155,7 @@ async def typed(node: NodeProcess, *words: str, code: int | None = 0) -> tuple[s
         cwd=node.directory,
     )
     output, errors = (text.decode() for text in await process.communicate())
+    heard.extend((output, errors))
     assert code in (None, process.returncode), f"{words}: {output}{errors}{node.log_tail()}"
     return output, errors
 

@@ -139,8 +139,8 @@ def error(call):
     except OSError as found:
         return errno.errorcode[found.errno]
 libc = ctypes.CDLL(None, use_errno=True)
-def raw(*words):
-    if libc.syscall(*words) < 0:
+def called(function, *words):  # numbers of system calls are those of one architecture
+    if function(*words) < 0:
         raise OSError(ctypes.get_errno(), "")
 low = socket.socket()
 print({
@@ -153,8 +153,8 @@ print({
     "raw": error(lambda: socket.socket(2, socket.SOCK_RAW, 1)),
     "setuid": error(lambda: os.setuid(0)),
     "chown": error(lambda: os.chown(sys.argv[1], 0, 0)),
-    "mount": error(lambda: raw(165, b"x", b"/mnt", b"tmpfs", 0, None)),
-    "ptrace": error(lambda: raw(101, 0, 0, 0, 0)),
+    "mount": error(lambda: called(libc.mount, b"x", b"/mnt", b"tmpfs", 0, None)),
+    "ptrace": error(lambda: called(libc.ptrace, 0, 0, 0, 0)),
     "write and execute": error(lambda: mmap.mmap(-1, 4096, prot=7)),
 })
 """

@@ -6,7 +6,7 @@ from tests.ownership.explore import POLICIES, explore
 from tests.ownership.ring import LARGE, LARGE_HUBS, LARGE_RELAYED, LARGE_TWO, RULES, SMALL, SMALL_RELAYED, SMALL_TWO, Copies, main, without
 from tests.ownership.state import Budget
 
-pytestmark = [pytest.mark.ownership, pytest.mark.timeout(300)]  # seconds where the machine is free
+pytestmark = [pytest.mark.ownership]  # seconds where the machine is free
 
 
 def _name(budget: Budget) -> str:

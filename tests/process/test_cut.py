@@ -79,7 +79,6 @@ def test_where_no_namespaces_can_be_made_the_reason_is_known(
 
 
 @pytest.mark.heavy
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("policy", ["defer", "deliver"])
 async def test_a_cut_of_two_spans_repeats_what_the_policy_says(tmp_path: Path, hub: Hub, policy: str) -> None:
     places = [Place(name, name.split(".")[1], one.host, one.inside) for name, one in hub.machines.items()]

@@ -21,7 +21,7 @@ from tests.kit.clock import until
 from tests.kit.processes import api_of, held_by, said, wait_until_peers_know_each_other
 from tests.process.conftest import a_node
 
-pytestmark = [pytest.mark.usefixtures("quiet"), pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.usefixtures("quiet"), pytest.mark.slow]
 
 NAMES = ("mx1.east.example", "mx1.west.example", "mx2.west.example")
 PLACES = tuple(Place(name, name.split(".")[1]) for name in NAMES)

@@ -24,7 +24,6 @@ def forgotten_by(node) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 async def test_mail_goes_on_without_a_node_that_is_destroyed_and_forgotten(tmp_path: Path) -> None:
     sink, chance = Sink(), random.Random(3)
     try:

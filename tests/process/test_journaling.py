@@ -17,7 +17,7 @@ from shadowrelay.model.replies import Reply
 from tests.kit.clock import until
 from tests.kit.processes import api_of, wait_until_peers_know_each_other
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow]
 
 EAST, WEST, NORTH = "mx1.east.example", "mx1.west.example", "mx1.north.example"
 PLACES = (Place(EAST, "east"), Place(WEST, "west"), Place(NORTH, "north"))

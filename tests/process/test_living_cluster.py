@@ -17,7 +17,7 @@ from tests.kit.init_runs import run
 from tests.kit.old_authority import write_old_certificates
 from tests.kit.processes import held_by, operator_events, said, typed, wait_until_peers_know_each_other
 
-pytestmark = [pytest.mark.usefixtures("quiet"), pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.usefixtures("quiet"), pytest.mark.slow]
 
 EAST, WEST, SOUTH = "mx1.east.example", "mx1.west.example", "mx1.south.example"
 OTHER = os.environ.get("SHADOWRELAY_OTHER_PYTHON", "")  # of another version, with the packages of requirements/base.txt

@@ -27,7 +27,7 @@ from tests.kit.clock import until
 from tests.kit.nodes import EAST, NORTH, OK, SPAN, WEST, Net
 from tests.kit.processes import api_of, held_by, operator_events
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow]
 
 PLACES = (Place(EAST, "east"), Place(WEST, "west"), Place(NORTH, "north"))
 SENDER = "a@x.example"  # to whom notices go
@@ -144,7 +144,7 @@ async def arrived(sink: Sink, wanted: Counter[str]) -> None:
     def seen() -> Counter[str]:
         return Counter(arrival.recipient for arrival in sink.arrivals)
 
-    await until(lambda: seen() >= wanted, 60, lambda: f"missing {wanted - seen()}, besides {seen() - wanted}")
+    await until(lambda: seen() >= wanted, what=lambda: f"missing {wanted - seen()}, besides {seen() - wanted}")
     assert wanted == seen()
 
 
@@ -199,6 +199,6 @@ async def deliver(directory: Path, port: int, version: int) -> None:
             await asyncio.to_thread(release, east)
             await arrived(sink, wanted + Counter([IN_SUSPENDED_QUEUE, *(f"{name}@corp.example" for name in LATER)]))
             for node in cluster.nodes.values():
-                await until(lambda node=node: not held_by(node), 60, lambda node=node: str(held_by(node)))
+                await until(lambda node=node: not held_by(node), what=lambda node=node: str(held_by(node)))
     finally:
         await sink.close()

@@ -14,7 +14,7 @@ from shadowrelay.lab.traffic import Load, Sink
 from tests.kit.clock import until
 from tests.kit.processes import api_of, held_by, said
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow]
 
 EAST, WEST, NORTH = "mx1.east.example", "mx1.west.example", "mx1.north.example"
 PLACES = (Place(EAST, "east"), Place(WEST, "west"), Place(NORTH, "north"))

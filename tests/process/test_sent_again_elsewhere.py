@@ -29,11 +29,11 @@ async def test_what_was_delivered(sink: Sink) -> None:
         east, west = cluster.nodes[EAST], cluster.nodes[WEST]
         await asyncio.to_thread(wait_until_peers_know_each_other, [east, west])
         first = await submit(east.address, "u@corp.example", content=CONTENT)
-        await until(lambda: logged(west, "HADISCARD", first), 60)
+        await until(lambda: logged(west, "HADISCARD", first))
 
         second = await submit(west.address, "u@corp.example", content=CONTENT)
 
-        await until(lambda: logged(west, "DUPLICATEDELIVER", second), 60)
+        await until(lambda: logged(west, "DUPLICATEDELIVER", second))
         assert 1 == len(sink.arrivals)
 
 
@@ -43,12 +43,12 @@ async def test_what_is_not_delivered_yet(sink: Sink) -> None:
         east, west = cluster.nodes[EAST], cluster.nodes[WEST]
         await asyncio.to_thread(wait_until_peers_know_each_other, [east, west])
         first = await submit(east.address, "u@corp.example", content=CONTENT)
-        await until(lambda: logged(west, "HARECEIVE", first), 60)
+        await until(lambda: logged(west, "HARECEIVE", first))
         second = await submit(west.address, "u@corp.example", content=CONTENT)
         late = Sink(port=port)
         await late.start()
         try:
-            await until(lambda: logged(west, "DUPLICATEDELIVER", second), 90)
+            await until(lambda: logged(west, "DUPLICATEDELIVER", second))
             assert logged(east, "SENDEXTERNAL", first) or logged(east, "SEND", first)
             assert 1 == len(late.arrivals)
         finally:

@@ -6,15 +6,11 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import pytest
-
 from shadowrelay.lab.cluster import NodeProcess
 from tests.kit.clients import Client
 from tests.kit.clock import until
 from tests.kit.processes import a_node_process, client_of, figure, operator_events
 from tests.kit.smtp_servers import ScriptedServer, name_server, serving
-
-pytestmark = pytest.mark.timeout(120)
 
 ALONE = "[transport]\nreject_message_on_shadow_failure = false\n"
 

@@ -15,7 +15,7 @@ from shadowrelay.lab.cluster import free_ports
 from shadowrelay.settings.cluster_files import _port_for_peers
 from tests.tidy.house import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow]
 
 PORTS = ("2525", "2526", "2600", "8025", "8026")  # of the text; others may be in use here
 PROGRAM = f'#!/bin/sh\nexec "{sys.executable}" -m shadowrelay "$@"\n'  # found first, so that this checkout is tried

@@ -171,7 +171,6 @@ def test_no_collector_works_beside_the_tasks_and_the_jvm_of_a_brief_report_has_o
 
 
 @pytest.mark.heavy
-@pytest.mark.timeout(300)
 def test_in_a_locale_without_umlauts_on_a_machine_whose_name_nobody_knows_logs_are_read_all_the_same(tmp_path):
     log = tmp_path / "prüf" / "mx-ü" / "MSGTRK-ö.LOG"
     log.parent.mkdir(parents=True)

@@ -2,6 +2,8 @@
 
 import asyncio
 import base64
+import gzip
+import json
 import os
 import ssl
 from pathlib import Path
@@ -412,6 +414,21 @@ async def test_whatever_an_endpoint_answers_the_mail_waits_and_the_reason_says_w
     assert SECRET not in "".join(reasons)
     assert (1, []) == (len(endpoint.forms), server.sessions)  # after a failure nobody asks for a while
     assert 3 == deliverer.counts.logins[LoginResult.NO_TOKEN]
+
+
+async def test_an_answer_that_comes_packed_is_not_unpacked(secret: Path):
+    server = AuthServer(tls=tls(), mechanisms="XOAUTH2", tokens={"right"})
+    packed = gzip.compress(json.dumps({"access_token": "right", "filling": "x" * 40_000_000}).encode())
+    assert len(packed) < 64 * 1024
+    async with (
+        serving(server),
+        answering(TokenEndpoint([(200, packed)], headers={"Content-Encoding": "gzip"})) as endpoint,
+        a_deliverer() as deliverer,
+    ):
+        reason = await deferred(deliverer, to(server, with_token(endpoint, secret)))
+
+    assert "has no access_token" in reason
+    assert [] == server.sessions
 
 
 async def test_an_endpoint_that_says_when_to_come_again_is_left_alone_until_then(secret: Path, life: None):

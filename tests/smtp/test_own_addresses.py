@@ -17,7 +17,7 @@ from shadowrelay.smtp.deliverer import SmtpDeliverer
 from shadowrelay.smtp.host_names import HostNames, Lookups
 from shadowrelay.smtp.limits import Descriptors
 from shadowrelay.smtp.listener import Listener
-from shadowrelay.smtp.own_addresses import OwnAddresses, is_local
+from shadowrelay.smtp.own_addresses import THIS_PROCESS, OwnAddresses, is_local
 from shadowrelay.smtp.resolver import DnsResolver
 from tests.kit.ledger import a_content, an_envelope
 from tests.kit.smtp_servers import ScriptedServer, name_server, serving
@@ -159,6 +159,20 @@ async def test_a_server_with_our_name_behind_a_domain_is_this_node() -> None:
     assert isinstance(looped, PermanentDeliveryError)
     assert LOOPS == str(looped.reply)
     assert isinstance(routed, DeliveryReport)  # a filter of this machine may have its name
+
+
+@pytest.mark.parametrize(
+    ("word", "is_here"),
+    [(f"XSELF {THIS_PROCESS}", True), (f"XSELF {THIS_PROCESS[:-1]}", False), ("XSELF", False)],
+    ids=["ours", "another", "bare"],
+)
+async def test_a_route_through_a_load_balancer_that_leads_here_is_deferred(word: str, is_here: bool) -> None:
+    server = ScriptedServer({"EHLO": f"250-me.example greets you\r\n250-{word}\r\n250 PIPELINING"})
+    async with serving(server), a_node_at(HostPort("192.0.2.1", 25), ZONE, server.port) as deliverer:
+        found = await outcome(deliverer, Destination("route", (HostPort("127.0.0.1", server.port),)))
+
+    assert isinstance(found, TransientDeliveryError if is_here else DeliveryReport)
+    assert (0 if is_here else 1) == len(server.messages)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "mail.alias.example"])

@@ -415,6 +415,20 @@ async def test_a_hello_name_that_is_no_host_name_is_taken_and_forges_no_trace(na
     assert refused.startswith("250" if name == "[192.0.2.1" else "501")
 
 
+async def test_parameters_after_helo_are_taken_where_the_connector_is_lenient(tmp_path: Path) -> None:
+    said = []
+    for is_lenient in (True, False):
+        async with receiving(tmp_path, lenient_addresses=is_lenient) as station:
+            client = await station.client_in("HELO c.example")
+            said.append([await client.ask("MAIL FROM:<a@x.example> SIZE=10")])
+            if not is_lenient:
+                await client.ask("MAIL FROM:<a@x.example>")
+            said[-1].append(await client.ask("RCPT TO:<b@here.example> NOTIFY=NEVER"))
+
+    unknown = "555 5.5.4 Parameter not recognized or not implemented"
+    assert [["250 2.1.0 Sender OK", "250 2.1.5 Recipient OK"], [unknown, unknown]] == said
+
+
 BODIES = [b"  Alarm: zone 3\r\nsecond line\r\n", b"no header\r\n", b".\r\nx: y\r\n", b"http//x y: z\r\n", b": no name\r\n"]
 HEADERS = [
     b"Subject: x\r\n\r\ny\r\n",

@@ -256,3 +256,34 @@ def test_a_hop_whose_reply_was_lost_is_followed_too(nodes: list[str], monkeypatc
 
     assert ["RECEIVE", "RECEIVE", "DEFER", "SENDEXTERNAL"] == [each["event"] for each in document["events"]]
     assert f"At mx1.west as {OTHER}: Delivered by mx1.west" in document["sentence"]
+
+
+class Queued(TracingNode):
+    """Stands for NodeClient: a message that was delivered, and its queue databases know nothing by that id."""
+
+    def search(self, filter_text: str, limit: int) -> list[Row]:
+        return []
+
+    def queued_as(self, queue_id: str) -> list[str]:
+        if queue_id == "4bXyz12k9Pz" and self.url.endswith(WEST):
+            raise api_client.NodeError("no such path", 404)  # of an older version
+        return {"4bXyz12k9Pz": [ID], "abcd1234": [ID], "again": [ID, OTHER]}.get(queue_id, [])
+
+
+@pytest.mark.parametrize(
+    ("asked", "code", "said"),
+    [
+        ("4bXyz12k9Pz", 0, "Delivered by mx1.east"),
+        ("abcd1234", 0, "Delivered by mx1.east"),  # might be the beginning of ours
+        ("again", 1, "again was the id of 2 messages:"),
+        ("4bUnknown", 1, "no node knows a message 4bUnknown"),
+        ("ab", 2, "nor at least 4 characters"),
+    ],
+)
+def test_a_message_is_traced_by_the_id_that_its_next_hop_gave_it(
+    nodes: list[str], monkeypatch: pytest.MonkeyPatch, asked: str, code: int, said: str
+) -> None:
+    monkeypatch.setattr(api_client, "NodeClient", Queued)
+    result = CliRunner().invoke(app, ["messages", "trace", asked, *nodes])
+
+    assert (code, True) == (result.exit_code, said in result.output), result.output

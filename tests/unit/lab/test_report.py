@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from shadowrelay.lab.account import Account, Cause, Duplicate
-from shadowrelay.lab.sla_report import contradictions, freshness
+from shadowrelay.lab.sla_report import compared, contradictions, freshness
 from shadowrelay.lab.traffic import Sent, Submission, SubmissionResult
 
 OVERALL = {
@@ -67,3 +67,16 @@ def test_the_age_of_a_watched_page_and_what_it_lacks_are_said() -> None:
     assert ["made 40 s ago, from 900 rows; 12 rows came since then"] == list(freshness(summary, {"rows": 912, "failing": {}}, NOW))
     assert ["made 40 s ago, from 900 rows; 0 rows came since then"] == list(freshness(summary, {}, NOW))
     assert ["the job's step report fails: no space"] == list(freshness(summary, {"failing": {"report": "no space"}}, NOW))[1:]
+
+
+def test_figures_stand_beside_each_other_and_a_difference_is_explained() -> None:
+    lines = {line.what.partition(" (")[0]: line for line in compared(RESULT, 10, {**OVERALL, "messages_done": 11})}
+    alone = compared(RESULT, 10, {})
+
+    assert ["acknowledged", "delivered", "duplicated"] == [what for what, line in lines.items() if line.is_explained]
+    assert (10, 10, None) == (
+        lines["redundant when acknowledged"].seen,
+        lines["redundant when acknowledged"].reported,
+        lines["changed in transit"].reported,
+    )
+    assert [(None, False)] * 7 == [(line.reported, line.is_explained) for line in alone]
