@@ -62,7 +62,7 @@ bench: setup ## messages per second against Debian's Postfix, in one run
 package: setup ## a wheel, and a package for the Debian that this is, in dist/
 	@./packaging/build.sh
 
-pictures: setup ## the picture of the console in docs/pictures, by Debian's chromium
+pictures: setup ## the pictures of console and report in docs/pictures, by Debian's chromium
 	@$(BIN)/python -m tests.console.pictures
 
 format: setup ## let ruff rewrite what it can

@@ -26,7 +26,7 @@ from shadowrelay.admin.server import AdminServer
 from shadowrelay.admin.token import read_or_create_token
 from shadowrelay.bounded import BoundedCalls, in_thread
 from shadowrelay.console.acts import add_acts
-from shadowrelay.console.pages import Desk, add_login, add_pages
+from shadowrelay.console.pages import Desk, add_errors, add_login, add_pages
 from shadowrelay.console.report_tab import add_report
 from shadowrelay.console.streams import add_streams
 from shadowrelay.console.webhooks import Webhooks
@@ -174,6 +174,7 @@ class Node:
             self._services.view, self._metrics, people, __version__, trail=trail, names=names
         )
         self._desk = desk = Desk(settings, people, application, token, self._clock.now)
+        add_errors(application, desk)
         add_login(application, desk)
         add_pages(application, desk)
         add_acts(application, desk)

@@ -31,7 +31,9 @@ def asked(clients: Sequence[tuple[str, "NodeClient"]], question: Callable[["Node
     def answer_of(entry: tuple[str, "NodeClient"]) -> NodeAnswer:
         name, client = entry
         try:
-            return NodeAnswer(client.node()["name"], question(client))
+            said = question(client)
+            node = said.get("node") if isinstance(said, dict) else None
+            return NodeAnswer(node["name"] if isinstance(node, dict) else client.node()["name"], said)
         except NodeError as exc:
             return NodeAnswer(name, error=str(exc), status=exc.status)
 

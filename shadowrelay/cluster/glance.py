@@ -91,6 +91,10 @@ def _new_mail(said: Sequence[Json]) -> Json:
         if names:
             where = "" if len(names) == len(said) else f" on {' and '.join(names)}"
             return {"tone": tone, "word": f"{word}{where}", "why": why}
+    if any(
+        row["node"]["settings"].get("transport.shared_fate_is_redundant") and row["node"]["new_mail"].get("shared_fate") for row in said
+    ):
+        return {"tone": CARE, "word": "copied, also where a copy is lost with the server", "why": ""}  # a remark says more
     return {"tone": GOOD, "word": "redundant", "why": ""}
 
 
@@ -117,7 +121,7 @@ def _node(row: Json, found: Json) -> Json:
         "to_deliver_count": part["to_deliver_count"],
         "oldest_at": part["oldest_at"],
         "held_count": part["held_count"],
-        "reasons": list(dict.fromkeys([*reasons, *_waits(row)])),
+        "reasons": list(dict.fromkeys([*reasons, *_waits(row), *_news(part["errors"], reasons)])),
         "pressure": _pressure(row["pressure"]),
         "takes_over_in_seconds": None,
         "drain": drain,
@@ -128,6 +132,11 @@ def _node(row: Json, found: Json) -> Json:
 
 def _waits(row: Json) -> Iterable[str]:
     return row["drain"]["waits_for"] if row["drain"] is not None else ()
+
+
+def _news(errors: Sequence[str], reasons: Sequence[str]) -> Iterable[str]:
+    """What is wrong with peers, as far as no reason says it."""
+    return [error for error in errors if not any(error in reason for reason in reasons)]
 
 
 def _pressure(pressure: Json) -> Json:
@@ -240,5 +249,9 @@ def _by_site(nodes: Sequence[Json]) -> list[Json]:
         machines: dict[str, list[Json]] = {}
         for node in sorted((one for one in nodes if one["site"] == name), key=lambda one: str(one["name"])):
             machines.setdefault(node["machine"] or node["name"], []).append(node)
+        for its in machines.values():
+            for node in its:
+                others = [one for one in nodes if one["machine"] == node["machine"] and one["site"] != name]
+                node["same_machine"] = [one["name"] for one in others if node["machine"]]  # in other sites
         found.append({"name": name, "machines": [{"name": key, "nodes": its} for key, its in machines.items()]})
     return found

@@ -26,9 +26,9 @@ def look(client: "NodeClient") -> Json:
 
 
 def summary(answers: Sequence[NodeAnswer]) -> Json:
-    """One document: `is_redundant`, a `sentence` for it, the `nodes` by machine, the `machines` that run several of them, who `holds`
-    copies for whom, who is `unreached` by whom, and whose part is `missing`. `older`: the nodes for whose silence alone it is not
-    redundant, because their version never says it."""
+    """One document: `is_redundant`, a `sentence` for it, of which `remarks` are part, the `nodes` by machine, the `machines` that run
+    several of them, who `holds` copies for whom, who is `unreached` by whom, and whose part is `missing`. `older`: the nodes for whose
+    silence alone it is not redundant, because their version never says it."""
     said = [answer.said for answer in answers if answer.said]
     new_mail = {row["node"]["name"]: row["node"].get("new_mail") or OLDER_API for row in said}
 
@@ -69,11 +69,12 @@ def summary(answers: Sequence[NodeAnswer]) -> Json:
     is_redundant = is_well and not older
     if uncopied and is_redundant:
         sentence += f"; no copies are made on {' and '.join(uncopied)}, as redundancy of the receive connectors says"
-    extra = (*_shared_fates(said), *map(in_words, unreached), *_held_for_no_peer(said), *_untold(said), *_shed(said))
-    sentence = "; ".join([sentence, *extra])
+    remarks = [*_shared_fates(said), *_held_for_no_peer(said), *_untold(said), *_shed(said)]
+    sentence = "; ".join([sentence, *map(in_words, unreached), *remarks])
     return {
         "is_redundant": is_redundant,
         "sentence": sentence,
+        "remarks": remarks,
         "older": older if is_well else [],
         "nodes": (nodes := _by_machine([_node_of(row) for row in said])),
         "machines": _machines(nodes),

@@ -311,7 +311,7 @@ def add_acts(application: FastAPI, desk: Desk) -> None:
         known = [(node, count) for node, count in counts if isinstance(count, int)]
         problem = "" if on or not act.many else "give a filter"
         problem = next((str(exc) for exc in refused if exc.status == HTTPStatus.BAD_REQUEST), problem)
-        of_node = " and ".join(nodes) if len(nodes) < 3 else f"each of {len(nodes)} nodes"
+        of_node = " and ".join(nodes) if len(nodes) < 3 else f"Each of {len(nodes)} nodes"
         goes = on if fields["act"].startswith("forget") else nodes[0] if fields["act"] in ("drain", "redirect") else ""
         warned = warnings(goes, await desk.nodes.ask(partial(look, lost=[goes], ids_max=0))) if goes else []
         values = desk.values(

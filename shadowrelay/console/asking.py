@@ -50,7 +50,11 @@ class ClusterNodes:
     def __init__(self, settings: Settings, application: FastAPI, token: str) -> None:
         self._settings, self._application, self._token = settings, application, token
         self.name = str(settings.server.name)
-        self.names = [self.name, *(peer.name for peer in settings.peers if peer.admin)]  # that can be asked
+
+    @property
+    def names(self) -> list[str]:
+        """Of the nodes that can be asked, this one first."""
+        return [self.name, *(peer.name for peer in self._settings.peers if peer.admin)]
 
     def adopt(self, settings: Settings) -> None:
         """The peers are others now."""

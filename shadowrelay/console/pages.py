@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime
 from functools import partial
 from http import HTTPStatus
+from inspect import isawaitable
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
@@ -17,6 +18,7 @@ from fastapi import APIRouter, FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse, Response
 from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from shadowrelay.admin.api_client import NodeError
 from shadowrelay.admin.guard import asks_for_private, client_of, without_private
@@ -167,6 +169,21 @@ async def checked_form(request: Request, session: ConsoleSession) -> dict[str, s
     if not is_from_here(request) or not session.is_own(fields.get("csrf", "")):
         raise HTTPException(HTTPStatus.FORBIDDEN, "this form is not from a page of your session: open the page again")
     return fields
+
+
+def add_errors(application: FastAPI, desk: Desk) -> None:
+    """A browser that asks for what is not there gets a page; programs keep their problems."""
+    problem_of = application.exception_handlers[StarletteHTTPException]
+
+    async def shown(request: Request, exc: Exception) -> Response:
+        is_page = request.method == "GET" and "text/html" in request.headers.get("accept", "") and not request.url.path.startswith("/api/")
+        if not is_page or getattr(exc, "status_code", 0) != HTTPStatus.NOT_FOUND:
+            answer = problem_of(request, exc)
+            return await answer if isawaitable(answer) else answer
+        session = desk.session_of(request)
+        return _to_login(request) if session is None else error_page(desk, request, session, HTTPStatus.NOT_FOUND, "there is no such page")
+
+    application.add_exception_handler(StarletteHTTPException, shown)
 
 
 def add_login(application: FastAPI, desk: Desk) -> None:

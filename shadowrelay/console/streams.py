@@ -86,7 +86,7 @@ def add_streams(application: FastAPI, desk: Desk, tap: EventTap, guard: type[API
             while desk.session_of(request) is not None:
                 text = await parts.part(request, path, query)
                 yield _as_sse("part", text)
-                await asyncio.sleep(EVERY_SECONDS)
+                await asyncio.sleep(EVERY_SECONDS - time.monotonic() % EVERY_SECONDS)  # all at once, so that one look serves all pages
             yield _as_sse("gone", "")
 
         return EventStream(told(), media_type=SSE, headers=HEADERS)

@@ -28,7 +28,9 @@ _log = structlog.get_logger()
 
 @dataclass
 class Estimate:
-    """Never less than what is held for one peer. Units: `looks_next_at` by `Clock.awake`."""
+    """What is held for one peer, or more; copies whose commit was on its way at the last look may be missing.
+
+    Units: `looks_next_at` by `Clock.awake`."""
 
     held: HeldFor = field(default_factory=HeldFor)
     is_known: bool = False

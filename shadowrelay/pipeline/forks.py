@@ -610,8 +610,8 @@ class Outcomes:
         self.is_blocked = False
         self._unblocked.set()
 
-    async def record(self, stored: StoredMessage, record: AttemptRecord) -> None:
-        """Return once the outcome is recorded, however long that takes.
+    async def record(self, stored: StoredMessage, is_awaited: Callable[[], bool], record: AttemptRecord) -> None:
+        """Return once the outcome is recorded, however long that takes. `is_awaited`: whether another fork waits for that.
 
         Raises: the ledger's error if the outcome can never be recorded. The message is then set aside.
         """
@@ -628,7 +628,9 @@ class Outcomes:
             context.delayed.caused(message_id, [generated.message.envelope.message_id for generated in record.generated])
         while True:
             try:
-                transition = await context.ledger.commit(promises.attempt, record, joined)
+                is_urgent = record.generated or context.delayed.waiting or is_awaited()
+                promise = promises.attempt if is_urgent else promises.attempt_in_company
+                transition = await context.ledger.commit(promise, record, joined)
                 break
             except LedgerUnavailable as error:
                 if not self.is_blocked:

@@ -12,7 +12,7 @@ from shadowrelay.admin.guard import guarded
 from shadowrelay.admin.metrics import PrometheusMetrics
 from shadowrelay.admin.people import People
 from shadowrelay.console.acts import add_acts
-from shadowrelay.console.pages import Desk, add_login, add_pages
+from shadowrelay.console.pages import Desk, add_errors, add_login, add_pages
 from shadowrelay.console.report_tab import add_report
 from shadowrelay.console.streams import add_streams
 from shadowrelay.model.counts import Counts
@@ -83,6 +83,7 @@ def application(node, time, trail, tap, settings):
     metrics = PrometheusMetrics("1.2.3", ServerName("mx1"), Counts(), now=lambda: NOW)
     api = make_application(node, metrics, people, "1.2.3", trail=trail, names=("mx1",), now=lambda: NOW)
     desk = Desk(settings, people, api, TOKEN, lambda: time.now)
+    add_errors(api, desk)
     add_login(api, desk)
     add_pages(api, desk)
     add_acts(api, desk)

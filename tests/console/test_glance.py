@@ -58,6 +58,22 @@ def test_a_node_that_only_others_know_has_its_countdown_and_its_place():
     assert lost["reasons"] == ["heard 1m 0s ago", "a takes over in 2m 0s", "a holds 5 copies for it"]
 
 
+def test_mail_is_not_called_redundant_where_copies_count_that_are_lost_with_the_server():
+    one = a_node("a", [], settings={"transport.shadow_redundancy_enabled": True, "transport.shared_fate_is_redundant": True})
+    one.said["node"]["new_mail"]["shared_fate"] = ["b"]
+    alone = a_node("a", [])
+    alone.said["node"]["new_mail"]["shared_fate"] = []
+
+    assert ["care", "good"] == [glance([answer])["new_mail"]["tone"] for answer in (one, alone)]
+    assert "for trying only" in glance([one])["remarks"][0]
+
+
+def test_a_card_says_what_is_wrong_with_peers():
+    found = nodes_of(glance([a_node("a", [a_peer("b", is_reachable=False, last_error="451 no answer")])]))["a"]["reasons"]
+
+    assert "b: 451 no answer" in found
+
+
 def test_back_pressure_has_a_tone_a_word_and_a_reason():
     pressed = a_node("a", [])
     pressed.said["pressure"] |= {"level": "high", "effect": "all mail is refused", "reasons": ["the disk is full"]}

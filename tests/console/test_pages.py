@@ -220,6 +220,18 @@ async def test_what_becomes_of_mail_if_servers_are_lost_is_a_page(browser):
     assert "x: no server, site or label" in nobody
 
 
+async def test_an_address_that_does_not_exist_is_a_page_for_a_browser_and_a_problem_for_a_program(browser, stranger):
+    html = {"accept": "text/html,*/*"}
+    page, away, problem, api = [
+        await browser.get("/nothing", headers=html), await stranger.get("/nothing", headers=html), await browser.get("/nothing"),
+        await browser.get("/api/v1/nothing", headers=html),
+    ]  # fmt: skip
+
+    assert (404, True) == (page.status_code, "there is no such page" in page.text)
+    assert (303, "/login?next=%2Fnothing") == (away.status_code, away.headers["location"])
+    assert ["application/problem+json"] * 2 == [one.headers["content-type"] for one in (problem, api)]
+
+
 async def test_an_address_that_is_not_complete_is_a_page(browser):
     response = await browser.get(f"{MESSAGE}/export")
 

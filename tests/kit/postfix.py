@@ -27,9 +27,10 @@ def free_port() -> int:
 
 
 class Postfix:
-    """`port` listens. `settings` go to main.cf over what is needed to stand alone."""
+    """`port` listens. `settings` go to main.cf over what is needed to stand alone. `inside`: a command that starts it, such as strace."""
 
-    def __init__(self, directory: Path, port: int, settings: dict[str, str]) -> None:
+    def __init__(self, directory: Path, port: int, settings: dict[str, str], inside: Sequence[str] = ()) -> None:
+        self._inside = inside
         self.directory = directory
         self.port = port
         self.log = directory / "mail.log"
@@ -73,7 +74,11 @@ class Postfix:
     def start(self) -> None:
         """Write the configuration and start the daemons; returns when it answers."""
         self.write()
-        self._run("postfix", "-c", str(self.directory / "config"), "start")
+        if self._inside:  # what stays may keep the pipes of its output open
+            command = [*self._inside, "/usr/sbin/postfix", "-c", str(self.directory / "config"), "start"]
+            subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True, timeout=60)
+        else:
+            self._run("postfix", "-c", str(self.directory / "config"), "start")
         if not greets(self.port):
             raise RuntimeError(f"postfix does not answer; its log: {self.log.read_text()[-2000:]}")
 
@@ -124,9 +129,9 @@ def stored_messages(directory: Path) -> dict[str, list[bytes]]:
 
 
 @contextlib.contextmanager
-def running_postfix(directory: Path, settings: dict[str, str]) -> Iterator[Postfix]:
+def running_postfix(directory: Path, settings: dict[str, str], inside: Sequence[str] = ()) -> Iterator[Postfix]:
     """Start one, and stop it whatever happens."""
-    postfix = Postfix(directory, free_port(), settings)
+    postfix = Postfix(directory, free_port(), settings, inside)
     try:
         postfix.start()
         yield postfix

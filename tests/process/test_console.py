@@ -1,6 +1,7 @@
 """Consoles of a running cluster: what is shown of all nodes, and what is done on another one."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,8 @@ import pytest
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.settings import AdminRole
 from tests.kit.clients import submit
-from tests.kit.clock import wait_until
-from tests.kit.consoles import TOKENS, PlainBrowser, a_cluster_with_people
+from tests.kit.clock import PATIENCE_SECONDS, wait_until
+from tests.kit.consoles import TOKENS, PlainBrowser, a_cluster_with_people, watched_browser
 from tests.kit.processes import operator_events, wait_until_peers_know_each_other
 
 pytestmark = pytest.mark.usefixtures("warm_starts")
@@ -37,6 +38,35 @@ async def test_one_console_shows_all_nodes_and_acts_on_each_in_the_persons_name(
         assert ("operator", "queues/suspend", "done") == (acted["by"], acted["act"], acted["outcome"])
         assert ["operator"] == [line["by"] for line in operator_events(other, "queue.suspended")]
         assert [] == operator_events(one, "admin.acted")
+
+
+@pytest.mark.heavy
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium: apt-get install chromium")
+async def test_an_open_page_shows_a_killed_node_and_a_drain_without_a_reload(tmp_path: Path) -> None:
+    async with a_cluster_with_people(tmp_path / "nodes", NOWHERE, shadow_resubmit_time_span="600s") as cluster:
+        one, other = cluster.nodes.values()
+        wait_until_peers_know_each_other([one, other])
+        await submit(other.address, "b@x.example")
+        async with watched_browser(f"http://{one.admin}") as (page, trouble):
+            page.set_default_timeout(1000 * PATIENCE_SECONDS)
+            await page.goto(f"http://{one.admin}")
+            await page.fill("#token", TOKENS[AdminRole.OPERATOR])
+            await page.keyboard.press("Enter")
+            await page.wait_for_selector("text=Live: this page follows")
+            await page.evaluate("window.isTheSame = true")
+            await other.kill()
+            await page.wait_for_selector("text=Taken over in")
+            assert await page.evaluate("window.isTheSame")
+
+            await page.click("text=Drain >> nth=0")
+            await page.click("button:has-text('Drain this node')")
+            await page.wait_for_selector("text=Undrain")
+            await page.click("text=Log out")
+            await page.goto(f"http://{one.admin}/queues")
+            assert "/login" in page.url
+
+        assert [] == [text for text in trouble if "username" not in text]
+        assert ["drain"] == [line["act"] for line in operator_events(one, "admin.acted")]
 
 
 async def test_a_lost_node_is_shown_as_the_others_know_it(tmp_path: Path) -> None:

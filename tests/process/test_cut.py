@@ -37,7 +37,7 @@ SLOW_SECONDS, SESSIONS = 0.4, 2  # the primary delivers five messages a second
 BEFORE_COUNT, BEFORE_RATE = 150, 20.0
 COPIED_COUNT = 140  # acknowledged when the cut begins, with a copy each
 AMID_COUNT, AMID_RATE = 50, 3.0
-SETTLE_SECONDS_MAX = 120.0
+SETTLE_SECONDS_MAX = 240.0
 TRANSPORT: Table = {
     "shadow_resubmit_time_span": f"{SPAN:g}s",
     "shadow_heartbeat_frequency": f"{HEARTBEAT:g}s",

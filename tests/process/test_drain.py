@@ -29,7 +29,7 @@ TIMES = FaultTimes(span=20.0, heartbeat=1.0, poll=0.25)
 TRANSPORT = {"shadow_resubmit_time_span": f"{TIMES.span:g}s", "shadow_heartbeat_frequency": "1s", "discard_poll_interval": "250ms"}
 RETRIES = {"message_retry_interval": "4s"}  # long enough that something waits on every node when it is drained
 RATE, SHARE_DEFERRED = 12.0, 0.3
-SETTLE_SECONDS_MAX = 90.0
+SETTLE_SECONDS_MAX = 240.0
 
 
 async def settled(cluster: Cluster, load: Load, sink: Sink) -> None:

@@ -31,7 +31,7 @@ EAST, WEST = "mx1.east.example", "mx1.west.example"
 
 
 def shadowrelay(*words: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "shadowrelay", *map(str, words)], capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run([sys.executable, "-m", "shadowrelay", *map(str, words)], capture_output=True, text=True, check=False, timeout=240)
 
 
 class StolenCluster:

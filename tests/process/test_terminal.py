@@ -96,6 +96,6 @@ def test_a_terminal_gets_what_a_node_says_in_escapes(command):
 def test_a_message_that_is_exported_to_a_pipe_is_the_same_octet_for_octet():
     with hostile_node() as url:
         command = [sys.executable, "-m", "shadowrelay", "messages", "export", ID, "--output", "-", "--node", url]
-        done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=60)
+        done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=240)
 
     assert done.stdout == f"Subject: {HOSTILE}\r\n\r\n{HOSTILE}\r\n".encode()

@@ -103,6 +103,11 @@ def does(row: Row, *what: str) -> bool:
     return row.format != "shadowrelay" and told in what
 
 
+def is_on_shared_fate(row: Row) -> bool:
+    """HAREDIRECT: the copy may be lost together with its primary server, and does not count. RECEIVE: such a copy was made."""
+    return row.format == "shadowrelay" and "SharedFate" in row.custom
+
+
 def said_redundant(receive: Row) -> bool | None:
     """By S:Replication; None: it does not say."""
     told = receive.custom.get("Replication", "")
@@ -194,7 +199,7 @@ class Message:
         told = said_redundant(self.receive)
         if told is not None:
             return told
-        return any(row.at <= self.receive.at for row in self.those("HAREDIRECT"))
+        return any(row.at <= self.receive.at for row in self.those("HAREDIRECT") if not is_on_shared_fate(row))
 
     @property
     def copies(self) -> int:
@@ -640,12 +645,14 @@ class Oracle:
 
     def _exposures(self, message: Message, belongs: tuple[int, str, tuple[str, str] | None]) -> None:
         is_bare = message.copies == 0 and not message.is_of_exchange
-        began = [(message.acknowledged_at, 0, "no copy at acknowledgement", message.server)] if is_bare else []
+        is_shared = message.receive is not None and is_on_shared_fate(message.receive)
+        bare = "copy only on a shared fate" if is_shared else "no copy at acknowledgement"
+        began = [(message.acknowledged_at, 0, bare, message.server)] if is_bare else []
         for row in message.takeovers:
             since = row.instant("SilentSince")
             if since is not None and not message.has_another(row):
                 began.append((max(since, message.acknowledged_at), 1, "holder lost", message.server))
-        made = [row.at for row in message.those("HAREDIRECT")]
+        made = [row.at for row in message.those("HAREDIRECT") if not is_on_shared_fate(row)]
         merged: list[list[Any]] = []
         over = self.now if message.known_until is None else message.known_until
         parts = []

@@ -111,7 +111,8 @@ class Soup:
         received = people if choose.random() < 0.8 else [*people, choose.choice(people)]
         for number, shadow in enumerate(shadows):
             before = -number / 10 if choose.random() < 0.2 else 0
-            written("HAREDIRECT", primary, before, received, client_hostname=primary, server_hostname=shadow)
+            shared = (("SharedFate", "machine"),) if choose.random() < 0.1 else ()
+            written("HAREDIRECT", primary, before, received, client_hostname=primary, server_hostname=shadow, custom_data=shared)
             by = shadow if choose.random() < 0.1 else primary
             written("HARECEIVE", shadow, before, received, client_hostname=by, server_hostname=shadow)
         custom = (("Copies", f"{len(shadows)}/{len(shadows)}"),) if len(shadows) > 1 else ()
@@ -214,6 +215,10 @@ class Soup:
             custom = custom[1:] if choose.random() < 0.1 else custom
             if self.spellings.random() < 0.4:
                 custom += (("Copies", self.spellings.choice(("0/2", "1/2", "2/2", "1/3", "3/3", "5/5", "2"))),)
+            if self.spellings.random() < 0.2:
+                custom += (("SharedFate", "b.s1"),)
+        elif event == "HAREDIRECT" and self.spellings.random() < 0.3:
+            custom = (("ShadowElapsed", "0.004000"), ("SharedFate", "machine|rack7"))
         elif source == "REDUNDANCY":
             detected = at + timedelta(seconds=choose.uniform(-300, 10))
             since = detected - timedelta(seconds=choose.choice((60, 10_000, 10_800, 10_915, 10_921)))

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,16 @@ def no_directory(place: Path) -> Given:
     return {}, ["sh", "-c", f'cd {gone} && rmdir {gone} && exec "$@"', "sh"]
 
 
+def little_memory(place: Path) -> Given:
+    """In a control group of version 1 or 2, if this user may make one."""
+    words = (
+        'for top in /sys/fs/cgroup/memory /sys/fs/cgroup; do group=$top/shadowrelay-test-$$; mkdir "$group" 2>/dev/null || continue; '
+        'for limit in memory.limit_in_bytes memory.max; do echo 300M >"$group/$limit" 2>/dev/null && echo $$ >"$group/cgroup.procs" '
+        '&& exec "$@"; done; rmdir "$group"; done; exit 99'
+    )
+    return {}, ["sh", "-c", words, "sh"]
+
+
 SITUATIONS: dict[str, Callable[[Path], Given]] = {
     "a collector in `JAVA_TOOL_OPTIONS`": variables(JAVA_TOOL_OPTIONS="-XX:+UseG1GC"),
     "a heap and a collector in `_JAVA_OPTIONS`": variables(_JAVA_OPTIONS="-Xmx1g -XX:+UseG1GC"),
@@ -100,6 +111,7 @@ SITUATIONS: dict[str, Callable[[Path], Given]] = {
     "the working directory was deleted": no_directory,
     "64 open files": shell("ulimit -n 64"),
     "little address space": shell("ulimit -v 2000000"),
+    "little memory in a control group": little_memory,
     "`SPARK_LOCAL_DIRS` that cannot be": variables(SPARK_LOCAL_DIRS="/proc/nowhere"),
 }
 
@@ -111,6 +123,15 @@ def pattern_of(answer: str) -> str:
 
 def test_the_table_and_these_situations_are_the_same():
     assert rows().keys() == SITUATIONS.keys()
+
+
+@pytest.fixture
+def no_groups_left() -> Iterator[None]:
+    """A control group outlives the processes that were in it."""
+    yield
+    for group in Path("/sys/fs/cgroup").glob("**/shadowrelay-test-*"):
+        with suppress(OSError):
+            group.rmdir()
 
 
 @pytest.fixture
@@ -129,7 +150,7 @@ def needs_a_jvm(situation: str) -> bool:
 @pytest.mark.parametrize(
     "situation", [pytest.param(name, marks=pytest.mark.heavy if needs_a_jvm(name) else pytest.mark.slow) for name in SITUATIONS]
 )
-def test_a_situation_of_sparks_environment_gets_a_report_or_the_answer_of_the_table(top, situation):
+def test_a_situation_of_sparks_environment_gets_a_report_or_the_answer_of_the_table(top, no_groups_left, situation):
     try:
         check_spark()
     except SparkUnavailable as exc:

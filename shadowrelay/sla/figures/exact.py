@@ -30,6 +30,7 @@ from shadowrelay.sla.figures.rows import (
     KEPT,
     OWN_FORMAT,
     has_no_recipients,
+    has_shared_fate,
     instant_of_server,
     is_acknowledgement,
     is_deferred_by_next_hop,
@@ -111,6 +112,7 @@ def _judged(rows: DataFrame, known: Mapping[str, int]) -> DataFrame:
         .otherwise(F.col("holder.recipients_hash"))
         .alias("addressed"),
         F.when(F.col("kind") == ACKNOWLEDGED, F.col("receive.client_hostname")).alias("client"),
+        has_shared_fate(F.col("receive.custom_data"), F.col("receive.format")).alias("is_fate_shared"),
         "is_exchange", "is_moderated", "is_put_off", "safety_nets", "arrivals", "ended_for_all_at", "first_fail_at", "return_path",
     )  # fmt: skip
 
@@ -121,6 +123,8 @@ def _gathered(rows: DataFrame) -> DataFrame:
     is_released = is_event("HADISCARD") & ~is_told_delivered() & (F.col("source_context") == "released")
     is_sighting = is_event("HADISCARD", "HAREDIRECT") | is_promotion()
     sighting = F.struct("at", F.when(is_event("HAREDIRECT"), F.col("server_hostname")).otherwise(F.col("server")).alias("server"))
+    counts = ~has_shared_fate(F.col("custom_data"), F.col("format"))
+    redirect = F.struct("at", "server", F.col("server_hostname").alias("to"), counts.alias("counts"))
     primary = F.when(is_held, F.col("client_hostname")).otherwise(F.col("reference"))
     promotion = F.struct("at", "server", "reference", "reason", "silent_since")
     receive = F.struct(
@@ -139,7 +143,7 @@ def _gathered(rows: DataFrame) -> DataFrame:
         "shadow_server",
     )
     lists = {
-        "redirects": F.sort_array(_each(is_event("HAREDIRECT"), F.struct("at", "server", F.col("server_hostname").alias("to")))),
+        "redirects": F.sort_array(_each(is_event("HAREDIRECT"), redirect)),
         "promotions": F.sort_array(_each(is_promotion(), promotion)),
         "holds": _each(is_held, F.struct("server", F.col("client_hostname").alias("primary"))),
         "sightings": _each(is_sighting, sighting),
@@ -200,7 +204,7 @@ def _kind() -> Column:
 
 def _is_redundant() -> Column:
     """Null if the logs do not show it, or if there is nobody for whom it could be lost."""
-    is_copied_in_time = F.exists("redirects", lambda row: row["at"] <= F.col("at"))
+    is_copied_in_time = F.exists("redirects", lambda row: (row["at"] <= F.col("at")) & row["counts"])
     of_receive = (
         F.when(F.col("receive.format") == WITHOUT_REDUNDANCY_EVENTS, F.lit(None))
         .when((F.col("receive.format") != OWN_FORMAT) & (F.size("received_by") == 0), F.lit(None))

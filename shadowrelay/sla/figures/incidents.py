@@ -168,6 +168,7 @@ def orphans(
 # ---- exposures
 
 NO_COPY, HOLDER_LOST = "no copy at acknowledgement", "holder lost"
+SHARED_FATE = "copy only on a shared fate"
 
 
 def exposures(lines: DataFrame, stays: DataFrame | None = None, *, now: int) -> DataFrame:
@@ -176,20 +177,28 @@ def exposures(lines: DataFrame, stays: DataFrame | None = None, *, now: int) -> 
     Shapes: `lines` as from `timelines`, with `done_at`; `stays` as from `exchange.bare_stays`. Units: microseconds.
     """
     begun = lines.where(is_counted()).select(
-        "message", "server", "at", "done_at", "known_until", "redirects", F.explode(F.array_distinct(_beginnings())).alias("beginning")
+        "message",
+        "server",
+        "at",
+        "done_at",
+        "known_until",
+        "redirects",
+        "is_fate_shared",
+        F.explode(F.array_distinct(_beginnings())).alias("beginning"),
     )
     began_at = F.col("beginning.began_at")
-    later = F.filter("redirects", lambda row: row["at"] > F.col("beginning.began_at"))
+    later = F.filter("redirects", lambda row: (row["at"] > F.col("beginning.began_at")) & row["counts"])
     over_at = F.least(F.try_element_at(later, F.lit(1))["at"], F.col("done_at"))
     parts = begun.select(
         "message", "server", "at", began_at.alias("began_at"), F.coalesce(over_at, "known_until", F.lit(now)).alias("ended_at"),
         over_at.isNull().alias("is_open"), F.col("beginning.is_holder_lost").alias("is_holder_lost"),
+        F.coalesce("is_fate_shared", F.lit(False)).alias("is_fate_shared"),
     )  # fmt: skip
     if stays is not None:
         ended_at = F.coalesce("over_at", "known_until", F.lit(now))
         of_stays = stays.select(
             "message", "server", "at", "began_at", ended_at.alias("ended_at"), F.col("over_at").isNull().alias("is_open"),
-            F.lit(False).alias("is_holder_lost"),
+            F.lit(False).alias("is_holder_lost"), F.lit(False).alias("is_fate_shared"),
         )  # fmt: skip
         parts = parts.unionByName(of_stays)
     return _united(parts.where(F.col("ended_at") > F.col("began_at")))
@@ -227,11 +236,12 @@ def _united(parts: DataFrame) -> DataFrame:
     is_new = F.col("ended_before").isNull() | (F.col("began_at") >= F.col("ended_before"))
     parts = parts.withColumn("number", F.sum(is_new.cast("long")).over(until_here))
     united = parts.groupBy("message", "at", "number").agg(
-        F.min(F.struct("began_at", "is_holder_lost", "server")).alias("beginning"),
+        F.min(F.struct("began_at", "is_holder_lost", "server", "is_fate_shared")).alias("beginning"),
         F.max("ended_at").alias("ended_at"),
         F.max("is_open").alias("is_open"),
     )
-    cause = F.when(F.col("beginning.is_holder_lost"), HOLDER_LOST).otherwise(NO_COPY)
+    without_copy = F.when(F.col("beginning.is_fate_shared"), SHARED_FATE).otherwise(NO_COPY)
+    cause = F.when(F.col("beginning.is_holder_lost"), HOLDER_LOST).otherwise(without_copy)
     return united.select(
         "message", "beginning.server", "beginning.began_at", "ended_at",
         (F.col("ended_at") - F.col("beginning.began_at")).alias("exposed_us"), "is_open", cause.alias("cause"),

@@ -72,6 +72,12 @@ def is_generated_message() -> Column:
     return is_event("DSN") | (is_event("RECEIVE") & (F.col("source") == "AGENT"))
 
 
+def has_shared_fate(custom_data: Column, of_format: Column) -> Column:
+    """HAREDIRECT: the copy is lost together with its primary server, or with another copy, and does not count; RECEIVE: such a copy was
+    made."""
+    return (of_format == OWN_FORMAT) & F.coalesce(custom_data.rlike("(?:^|;)S:SharedFate="), F.lit(False))
+
+
 def is_told_delivered() -> Column:
     """HADISCARD because the primary was done, and not because the copy was not needed. Exchange does not log the reason."""
     return is_event("HADISCARD") & (~is_own() | (F.col("source_context") == "delivered"))

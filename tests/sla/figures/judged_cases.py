@@ -85,6 +85,20 @@ def exposed(case: Case) -> None:
     case.send(160, "overlapping")
 
 
+def fates(case: Case) -> None:
+    case.redirect(0, "moved", custom_data="S:ShadowElapsed=0.004000;S:SharedFate=machine")
+    case.receive(0, "moved", replication="Failed", custom_data="S:Replication=Failed;S:SharedFate=s.fates")
+    case.redirect(10, "moved", shadow="q", custom_data="S:SharedFate=rack7")
+    case.redirect(30, "moved", shadow="r")
+    case.send(40, "moved")
+    case.receive(0, "named otherwise", replication="Failed", custom_data="S:Replication=Failed;S:NoSharedFate=x")
+    case.send(20, "named otherwise")
+    case.redirect(0, "lucky", custom_data="S:SharedFate=machine")
+    case.redirect(0, "lucky", shadow="q")
+    case.receive(1, "lucky", custom_data="S:Replication=Success;S:SharedFate=s.fates")
+    case.send(20, "lucky")
+
+
 def rebuilt(case: Case) -> None:
     case.without_log.add("burnt")
     case.hold(10, "taken over", primary="burnt")
@@ -519,7 +533,7 @@ def backed(case: Case) -> None:
 
 _CASES: tuple[Callable[[Case], None], ...] = (
     plain, several, outlived,
-    exposed, rebuilt, refused, notified, journaled, resubmitted, told, ended, lost, logends, twice, again, delivered_again, orphaned,
+    exposed, fates, rebuilt, refused, notified, journaled, resubmitted, told, ended, lost, logends, twice, again, delivered_again, orphaned,
     takenover, apart, slow, repeated, traps, exchange16, replaced, redirected, exchange10, nowhere, relayed, backed,
 )  # fmt: skip
 

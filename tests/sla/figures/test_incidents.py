@@ -32,6 +32,15 @@ def test_a_loss_that_another_copy_outlived_exposes_nothing(judged):
     } == found
 
 
+def test_a_copy_on_a_shared_fate_is_none_and_ends_no_exposure(judged):
+    found = {line["message"]: (line["began_at"], line["ended_at"], line["cause"]) for line in judged.lines("exposures", "fates")}
+
+    assert {
+        "moved": (at(0), at(30), "copy only on a shared fate"),
+        "named otherwise": (at(0), at(20), "no copy at acknowledgement"),
+    } == found
+
+
 def test_a_message_with_some_of_its_copies_is_not_exposed(judged):
     found = [(line["message"], line["began_at"], line["ended_at"]) for line in judged.lines("exposures", "several")]
 

@@ -269,7 +269,7 @@ def test_it_asks_at_a_terminal_and_says_what_to_name_elsewhere(tmp_path: Path) -
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     asked = subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment)
     os.write(ours, "".join(f"{answer}\n" for answer in answers).encode())
-    output, _ = asked.communicate(timeout=60)
+    output, _ = asked.communicate(timeout=240)
     os.close(ours)
     os.close(theirs)
     said = output.decode()

@@ -1,0 +1,192 @@
+"""What the console costs: pages with a million messages that wait, and accepting mail while twenty people look. docs/performance.md.
+
+    python -m benchmarks.console [--count 1000000] [--viewers 20] [--rounds 6] [--seconds 8]
+
+Two nodes with that many messages each: every page is asked several times by who is logged in. Then two nodes without any: so many browsers
+with open pages (each the front page, queues or peers, live), and none, in turn, first while no mail comes and then while it is accepted.
+Times on a busy machine say little: the processor time of both nodes is given, too, less what they use while nobody looks.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import statistics
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from benchmarks.backlog import acceptance, accepted_first, fill, idle_share, new_queue, next_hop, nodes_with, processor_seconds
+from benchmarks.throughput import workplace
+from shadowrelay.lab.cluster import NodeProcess, Place, free_ports
+from shadowrelay.model.routing import HostPort
+
+PLACES = (Place("a.east.example", "east"), Place("b.west.example", "west"))
+PAGES = (
+    "/",
+    "/queues",
+    "/queues?filter=MessageCount -gt 5",
+    "/messages",
+    "/messages?order=oldest",
+    "/peers",
+    "/if-lost?servers=a.east.example",
+)
+LIVE = ("/", "/queues", "/peers")
+ASKED_TIMES = 9
+WANTED_MS, WANTED_RATIO, WANTED_MB = 200.0, 0.97, 15.0
+
+
+@asynccontextmanager
+async def logged_in(node: NodeProcess) -> AsyncIterator[httpx.AsyncClient]:
+    """The administrator's browser."""
+    (token,) = node.directory.rglob("token")
+    limits = httpx.Limits(max_connections=100)
+    async with httpx.AsyncClient(base_url=f"http://{node.admin}", timeout=60, limits=limits) as client:
+        response = await client.post("/login", data={"token": token.read_text().strip()})
+        assert response.status_code == 303, response.status_code
+        yield client
+
+
+async def timed(client: httpx.AsyncClient, nodes: Sequence[NodeProcess], path: str, idle: float) -> tuple[float, float]:
+    """The medians of time, and of the processor time of all nodes. `idle` as from `share`. Units: milliseconds."""
+    took, spent = [], []
+    for _ in range(ASKED_TIMES):
+        await asyncio.sleep(1.1)  # so that nothing is left of the look before
+        before, began = total(nodes), time.perf_counter()
+        (await client.get(path)).raise_for_status()
+        took.append(1000 * (time.perf_counter() - began))
+        spent.append(1000 * (total(nodes) - before) - took[-1] * idle / 100)
+    return round(statistics.median(took), 1), round(statistics.mean(spent), 1)  # a tick of the kernel has 10 ms
+
+
+def total(nodes: Sequence[NodeProcess]) -> float:
+    """Processor seconds of all nodes so far."""
+    return sum(sum(processor_seconds(node)) for node in nodes)
+
+
+async def share(nodes: Sequence[NodeProcess], seconds: float) -> float:
+    """Of one processor, while no mail comes. Units: per cent."""
+    before, began = total(nodes), time.monotonic()
+    await asyncio.sleep(seconds)
+    return 100 * (total(nodes) - before) / (time.monotonic() - began)
+
+
+def resident(node: NodeProcess) -> float:
+    """Units: megabytes."""
+    assert node.process is not None
+    lines = Path(f"/proc/{node.process.pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) * 1024 / 1e6
+
+
+@asynccontextmanager
+async def viewers(client: httpx.AsyncClient, count: int) -> AsyncIterator[list[int]]:
+    """So many open live pages; the parts that each got."""
+    got = [0] * count
+
+    async def look(number: int) -> None:
+        async with client.stream("GET", "/live", params={"path": LIVE[number % len(LIVE)]}) as response:
+            async for line in response.aiter_lines():
+                got[number] += line == "event: part"
+
+    tasks = [asyncio.create_task(look(number)) for number in range(count)]
+    try:
+        yield got
+    finally:
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with contextlib.suppress(asyncio.CancelledError, httpx.HTTPError):
+                await task
+
+
+async def accepted(node: NodeProcess, seconds: float) -> tuple[float, float]:
+    """Messages a second; milliseconds of processor time of this node for each."""
+    before, began = sum(processor_seconds(node)), time.monotonic()
+    rate = await acceptance(node.address, seconds)
+    spent, took = sum(processor_seconds(node)) - before, time.monotonic() - began
+    return rate, 1000 * spent / max(rate * took, 1)
+
+
+async def pages(options: argparse.Namespace) -> dict[str, tuple[float, float]]:
+    """With a backlog."""
+    (unused,) = free_ports(1)
+    with next_hop(0.05) as slow, next_hop(0.0) as healthy, workplace(options.directory) as directory:
+        hops = (HostPort("127.0.0.1", unused), slow.address, healthy.address)
+        one, other = [await new_queue(place.name, directory / place.name / "data") for place in PLACES]
+        half = options.count // 2
+        for queue, peer in ((one, other), (other, one)):
+            fill(queue, peer, half, half, (str(hops[0]), str(hops[1])))
+        async with nodes_with(directory, hops, PLACES) as nodes:
+            await accepted_first(nodes[0])
+            async with logged_in(nodes[0]) as client:
+                with slow.stopped():
+                    for node in nodes:
+                        await idle_share(node, 60)
+                    idle = await share(nodes, 10)
+                    return {path: await timed(client, nodes, path, idle) for path in PAGES}
+
+
+async def watched(options: argparse.Namespace) -> dict[str, object]:
+    """Without one."""
+    with next_hop(0.0) as healthy, workplace(options.directory) as directory:
+        hops = (healthy.address, healthy.address, healthy.address)
+        async with nodes_with(directory, hops, PLACES) as nodes:
+            node = nodes[0]
+            await accepted_first(node)
+            await acceptance(node.address, 2)
+            async with logged_in(node) as client:
+                await client.get("/")
+                before, shares, rounds = resident(node), [], []
+                for number in range(options.rounds):
+                    share_of: dict[bool, float] = {}
+                    both: dict[bool, tuple[float, float]] = {}
+                    for is_watched in (True, False) if number % 2 else (False, True):
+                        async with viewers(client, options.viewers if is_watched else 0):
+                            await asyncio.sleep(1)
+                            share_of[is_watched] = await share([node], options.seconds)
+                            both[is_watched] = await accepted(node, options.seconds)
+                    shares.append(share_of[True] - share_of[False])
+                    rounds.append(both)
+            after = resident(node)
+    ratios = [statistics.median(each[True][at] / each[False][at] for each in rounds) for at in (0, 1)]
+    return {
+        "viewers, % of a processor on the node": round(statistics.median(shares), 1),
+        "accepted with viewers, of the rate without": round(ratios[0], 3),
+        "processor time of the node a message, of that without": round(ratios[1], 3),
+        "rates, with and without": [[round(each[one][0]) for one in (True, False)] for each in rounds],
+        "memory more, MB": round(after - before, 1),
+    }
+
+
+async def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """All figures."""
+    seen = await watched(options)
+    print(json.dumps(seen), flush=True)
+    found = await pages(options)
+    return seen | {
+        "messages": options.count,
+        "pages, ms": {path: each[0] for path, each in found.items()},
+        "pages, ms of processor time of both nodes": {path: each[1] for path, each in found.items()},
+    }
+
+
+def main() -> int:
+    """Returns the exit status: 1 where a figure misses what is wanted."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=1_000_000, help="messages in each of the two queues (default 1,000,000)")
+    parser.add_argument("--viewers", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--directory", type=Path, default=Path("/var/tmp"), help="queues and logs (default /var/tmp)")
+    figures = asyncio.run(measure(parser.parse_args()))
+    print(json.dumps(figures, indent=2))
+    is_well = figures["pages, ms"]["/queues"] < WANTED_MS and figures["memory more, MB"] <= WANTED_MB
+    return 0 if is_well and figures["accepted with viewers, of the rate without"] >= WANTED_RATIO else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
