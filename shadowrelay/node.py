@@ -36,6 +36,7 @@ from shadowrelay.model.client_minute import ClientView, Counted
 from shadowrelay.model.commit_failure import CommitFailure
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.peers import Incarnation, PeerIdentity
+from shadowrelay.model.protection import Protection
 from shadowrelay.model.queue import InForce
 from shadowrelay.model.readiness import NewMail
 from shadowrelay.model.replies import ConfigurationError, LedgerUnavailable, Reply
@@ -287,6 +288,7 @@ class Node:
             names=self._host_names,
             state_directory=settings.server.data_directory,
             policies=self._mta_sts,
+            source=settings.send.source_ip_address,
             sessions_max=min(settings.send.max_outbound_connections, max(self._descriptors.limit // 2, 1)),
         )
 
@@ -523,6 +525,9 @@ class Node:
                 "mta_sts_policies", "Policies of domains asked for, by whether one came.", "is_got",
                 lambda: {str(is_got).lower(): count for is_got, count in policies.counts.items()},
             )  # fmt: skip
+            metrics.watch_total(
+                "mta_sts_test_failures", "Sessions that a policy in testing would have refused.", lambda: policies.test_failures_count
+            )
         metrics.watch_totals("next_hop_logins", "Logins at next hops, by what became of them.", "result", lambda: sessions.logins)
         metrics.watch(
             "hung_reads", "Reads of files of routes and of the report that hang: those of a file system that does not answer.",
@@ -854,7 +859,8 @@ class Node:
 
 def route_digests(settings: Settings) -> Mapping[str, str]:
     """What peers compare of the demands of routes. Reads the files that they name."""
-    demands = [(route.recipients, route.next_hop, route.protection) for route in settings.routes if route.protection is not None]
+    found = [(route, replace(route.protection, source=())) for route in settings.routes if route.protection is not None]
+    demands = [(route.recipients, route.next_hop, protection) for route, protection in found if protection != Protection()]
     return credentials.digests(demands, settings.server.boundary)
 
 

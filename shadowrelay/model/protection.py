@@ -120,7 +120,8 @@ SMTPS = "smtps"  # scheme of a next hop: TLS from the first octet. RFC 8314
 class Protection:
     """Of the sessions of one route; a route that sets nothing has none, and its sessions are opportunistic.
 
-    Shapes: `names` empty: the server's own name. `policy`: what demands it, if no route does.
+    Shapes: `names` empty: the server's own name. `policy`: what demands it, if no route does. `is_trial`: it is only tried.
+    `source`: the addresses that connections come from, at most one of each family.
     """
 
     tls: TlsMode = TlsMode.OPPORTUNISTIC
@@ -131,3 +132,5 @@ class Protection:
     minimum_version: TlsVersion = TlsVersion.TLS_1_2
     login: Login | None = None
     policy: str = ""
+    is_trial: bool = False
+    source: tuple[str, ...] = ()

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
 from functools import cached_property
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -449,6 +450,20 @@ class Peer(Section):
     Empty: it is not asked."""
 
 
+def _one_of_each_family(value: tuple[str, ...]) -> tuple[str, ...]:
+    try:
+        found = [ip_address(each.strip()) for each in value]
+    except ValueError:
+        found = [ip_address("::")]
+    is_wrong = any(each.is_unspecified or each.is_multicast or "%" in str(each) for each in found)
+    if is_wrong or len({each.version for each in found}) < len(found):
+        raise ValueError("must be an IP address of this machine, or one of IPv4 and one of IPv6")
+    return tuple(map(str, found))
+
+
+SourceAddresses = Annotated[tuple[str, ...], BeforeValidator(_names), AfterValidator(_one_of_each_family)]
+
+
 def _tls_mode(values: dict[str, Any]) -> TlsMode:
     return TlsMode.OPPORTUNISTIC if values.get("auth") is None else TlsMode.VERIFIED
 
@@ -487,6 +502,9 @@ class Route(Section):
     """PEM file with its private key."""
     tls_minimum_version: TlsVersion = TlsVersion.TLS_1_2
     """1.2 or 1.3. RFC 8996"""
+    source_ip_address: SourceAddresses = ()
+    """Addresses of this node from which it connects to the next hop: one, or one of IPv4 and one of IPv6. Empty: the system chooses, as for
+    a family that is not named. Source: msp-sc"""
     xclient: bool = False
     """Tell the next hop the client by XCLIENT, if it offers that: it then judges the client, not this node. One message a session."""
     xforward: bool = False
@@ -500,7 +518,7 @@ class Route(Section):
         """Of sessions with its next hops; `None` where nothing is set. Equal values are equal protections, whatever route they are of."""
         found = Protection(
             self.tls, self.tls_names, self.tls_authority, self.tls_certificate, self.tls_key, self.tls_minimum_version,
-            self.auth,
+            self.auth, source=self.source_ip_address,
         )  # fmt: skip
         return None if found == Protection() else found
 
@@ -581,6 +599,8 @@ class Send(Section):
     dsn_to_private_networks: bool = False
     """Return mail of clients that may not relay to senders whose mail server is in a private network, too, by DNS or an address literal. A
     route is always obeyed. Source: docs"""
+    source_ip_address: SourceAddresses = ()
+    """The same as of a route, for deliveries by MX and routes that do not say it. Source: msp-sc"""
     mta_sts: bool = False
     """Deliveries by MX obey the policies that domains publish (MTA-STS): verified TLS with the mail servers that the policy names, or the
     mail waits. RFC 8461"""

@@ -34,6 +34,7 @@ FIXED_SEND = (
     "chunking_enabled",
     "eight_bit_without_8bitmime",
     "mta_sts",
+    "source_ip_address",
 )
 
 

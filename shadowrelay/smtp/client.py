@@ -12,7 +12,7 @@ import ipaddress
 import re
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from enum import Enum
 from typing import cast
 
@@ -47,10 +47,11 @@ KEEPALIVE = (  # firewalls forget connections that are silent, and dead servers 
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 6),
 )
+IP_BIND_ADDRESS_NO_PORT = 24  # of Linux; Python has no name for it
 NOT_IN_A_HOST_NAME = re.compile(r"[^!-~]")
 
-Dial = Callable[[HostPort], Awaitable[socket.socket]]
-"""Returns a connected, non-blocking socket, or raises OSError."""
+Dial = Callable[..., Awaitable[socket.socket]]
+"""Takes a `HostPort`, and the addresses to connect from if there are any. Returns a connected, non-blocking socket, or raises OSError."""
 
 
 class TlsUse(Enum):
@@ -62,10 +63,14 @@ class TlsUse(Enum):
 
 
 async def dial(
-    host: HostPort, refuses: Callable[[int], bool] = lambda number: False, is_own: Callable[[HostPort], bool] = lambda host: False
+    host: HostPort,
+    source: Sequence[str] = (),
+    refuses: Callable[[int], bool] = lambda number: False,
+    is_own: Callable[[HostPort], bool] = lambda host: False,
 ) -> socket.socket:
     """Connect to an address. Names need `host_names.HostNames`: this function never waits for the system's resolver.
 
+    `source`: addresses to connect from, of which that of the family counts.
     `refuses` tells whether a descriptor's number is too high (`limits.Descriptors`), `is_own` whether the address is this node's.
     Raises OSError.
     """
@@ -80,6 +85,10 @@ async def dial(
         if refuses(connection.fileno()):
             raise OSError(errno.EMFILE, "this server has as many connections open as it may")
         connection.setblocking(False)
+        for address in source:
+            if (":" in address) == (family == socket.AF_INET6):
+                connection.setsockopt(socket.IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)  # the port is chosen for this connection only
+                connection.bind((address, 0))
         await asyncio.get_running_loop().sock_connect(connection, (host.host, host.port))
         # The final dot and the next command must not wait for each other's acknowledgement.
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -28,7 +28,7 @@ from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.ports import DeliveryJob, DeliveryReport
 from shadowrelay.smtp import next_hop_rules as rules
-from shadowrelay.smtp.client import ConnectOptions, Opened, TlsUse, open_session
+from shadowrelay.smtp.client import ConnectOptions, Opened, TlsFailed, TlsUse, open_session
 from shadowrelay.smtp.client_session import CONNECTION_FAILED, SERVICE_CLOSING, SessionBroken
 from shadowrelay.smtp.delivery_transaction import (
     NOT_FOR_THIS_SERVER,
@@ -41,7 +41,7 @@ from shadowrelay.smtp.mta_sts import MtaSts
 from shadowrelay.smtp.next_hop_questions import NextHopQuestions
 from shadowrelay.smtp.next_hop_sessions import ADDRESSES_MAX, AddressSessions, NoSession, Opening, Sessions
 from shadowrelay.smtp.next_hops import NextHopHost, NextHops
-from shadowrelay.smtp.outgoing_message import CONTENT_UNREADABLE, Limits, OutgoingMessage
+from shadowrelay.smtp.outgoing_message import CONTENT_UNREADABLE, NEEDS_BINARYMIME, Limits, OutgoingMessage
 from shadowrelay.smtp.own_addresses import THIS_PROCESS, XSELF
 from shadowrelay.smtp.resolver import LEADS_HERE, MAIL_LOOP, NO_USABLE_EXCHANGE, Exchange, MailResolver
 from shadowrelay.smtp.route_sessions import RouteSessions
@@ -64,6 +64,7 @@ RESTED_SECONDS = 0.5  # a session that was idle for so long may be dead without 
 FIRST_REPLY_SECONDS = 10.0  # then it counts as dead, and another one is opened
 REPLACEMENTS_MAX = 3  # sessions that an attempt replaces at one address
 PATIENCE_SECONDS = 30.0  # for a greeting or a free session where there is another address
+HEAD_START_SECONDS = 0.25  # of an address before the next one of the same name, which may be of the other family. RFC 8305 5
 SHOWN_MAX = 40  # servers of a next hop, in listings
 ATTEMPT_SECONDS = 600.0  # no further server gets the message after that
 
@@ -144,7 +145,7 @@ class SmtpDeliverer:
     """See `ports.Deliverer`. `to_peer` opens the session if the next hop at this name and port is a peer: XQDISCARD is asked in every
     session between nodes. If that is not possible, mail is delivered to it as to any other server. Without `names`, names of hosts are
     resolved by `ConnectOptions.dial`. `state_directory`: for what token endpoints give this node to keep.
-    `policies`: of domains, which deliveries by MX obey."""
+    `policies`: of domains, which deliveries by MX obey. `source`: addresses to connect from, if no route says it."""
 
     def __init__(
         self,
@@ -165,8 +166,10 @@ class SmtpDeliverer:
         sessions_max: float = inf,
         state_directory: Path | None = None,
         policies: MtaSts | None = None,
+        source: Sequence[str] = (),
     ) -> None:
         self._policies = policies
+        self._source = source
         self._connect_options = options
         self._to_peer = to_peer
         inactivity_seconds = connection_inactivity_timeout.total_seconds()
@@ -285,7 +288,7 @@ class SmtpDeliverer:
                 if result is not None:
                     return course.is_over(target, result)
         except PermanentDeliveryError as error:
-            if error.reply not in DECIDED_HERE:
+            if error.reply not in DECIDED_HERE and not error.reply.text.startswith(NEEDS_BINARYMIME.text):
                 raise
             course.unfit = error.reply, error.server
             return False
@@ -298,7 +301,8 @@ class SmtpDeliverer:
         destination = course.job.destination
         has_others = target.is_one_of_several or len(destination.hosts) > 1
         patience = PATIENCE_SECONDS if has_others and not is_patient else None
-        got = await address.wait(partial(self._open, target), destination.concurrency or self._concurrency, patience)
+        head_start = HEAD_START_SECONDS if target.is_next and not is_patient else None
+        got = await address.wait(partial(self._open, target), destination.concurrency or self._concurrency, patience, head_start)
         if not isinstance(got, NoSession):
             return got
         if got.is_patience:
@@ -413,21 +417,43 @@ class SmtpDeliverer:
             return session
         options = await self._route_sessions.options(self._connect_options, target.protection, target.name)
 
+        source = (target.protection.source if target.protection is not None else ()) or self._source
+
         async def dial(host: HostPort) -> socket.socket:
             async with asyncio.timeout(ADDRESS_SECONDS if target.is_one_of_several else None):
-                connection = await options.dial(host)
+                connection = await (options.dial(host, source) if source else options.dial(host))
             opening.connected_at = asyncio.get_running_loop().time()
             self._next_hops.reached(target)
             return connection
 
         try:
-            session = await open_session(target.host, target.name, replace(options, dial=dial))
+            session = await self._open_as(target, replace(options, dial=dial))
         except SessionBroken as error:
             if opening.connected_at == inf:
                 self._next_hops.not_reached(target)
             self._route_sessions.note_failure(error)
             raise
         return self._route_sessions.opened(session, target.protection)
+
+    async def _open_as(self, target: NextHopHost, options: ConnectOptions) -> Opened:
+        """As its protection demands; where that is a trial, what fails is reported, and the session is one of a route without demands."""
+        protection = target.protection
+        if protection is None or not protection.is_trial:
+            return await open_session(target.host, target.name, options)
+        assert self._policies is not None
+        if not self._policies.is_known_to_fail(target.name, protection.policy):
+            try:
+                session = await open_session(target.host, target.name, options)
+            except TlsFailed as error:
+                self._route_sessions.note_failure(error)
+                self._policies.would_fail(target.name, protection.policy, error.reply)
+            else:
+                self._policies.passed(target.name)
+                return session
+        else:
+            self._policies.fails_still()
+        base = self._connect_options
+        return await open_session(target.host, target.name, replace(base, dial=options.dial))
 
     def _log_attempt(self, job: DeliveryJob, began: float, report: DeliveryReport | None, error: BaseException | None) -> None:
         """Log one attempt. Successes only at debug level: the tracking log has them, and a busy server has hundreds a second."""

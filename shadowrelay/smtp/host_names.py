@@ -25,7 +25,7 @@ import os
 import socket
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -41,7 +41,7 @@ import structlog
 from shadowrelay.model.numbers import decimal
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import dataclass, replace
-from shadowrelay.smtp.client import dial
+from shadowrelay.smtp.client import Dial, dial
 
 RESOLV_CONF = Path("/etc/resolv.conf")
 LIFETIME_SECONDS = 20.0  # one look-up, all name servers and repetitions
@@ -368,7 +368,7 @@ class HostNames:
         *,
         hosts_file: Path = HOSTS_FILE,
         clock: Callable[[], float] = time.monotonic,
-        connect: Callable[[HostPort], Awaitable[socket.socket]] = dial,
+        connect: Dial = dial,
         stale_after_seconds: float = STALE_AFTER_SECONDS,
     ) -> None:
         self._lookups = lookups
@@ -382,22 +382,22 @@ class HostNames:
         self._last: dict[str, LastAddresses] = {}
         self._unreached_at: dict[str, float] = {}
 
-    async def dial(self, host: HostPort) -> socket.socket:
+    async def dial(self, host: HostPort, *source: Sequence[str]) -> socket.socket:
         """A connection to a next hop. Raises ConnectionRefusedError where every address refuses, else OSError."""
-        return await self._dial(host, "")
+        return await self._dial(host, "", *source)
 
     async def dial_peer(self, host: HostPort) -> socket.socket:
         """A connection to a peer. Raises as `dial`."""
         return await self._dial(host, PEERS)
 
-    async def _dial(self, host: HostPort, lane: str) -> socket.socket:
+    async def _dial(self, host: HostPort, lane: str, *source: Sequence[str]) -> socket.socket:
         addresses = interleaved(await self.addresses(host.host, lane))[:ADDRESSES_TRIED_MAX]
         reasons: list[str] = []
         refused_count = 0
         for index, address in enumerate(addresses):
             try:
                 async with asyncio.timeout(ADDRESS_SECONDS if index + 1 < len(addresses) else None):
-                    connection = await self._connect(HostPort(address, host.port))
+                    connection = await self._connect(HostPort(address, host.port), *source)
             except ConnectionRefusedError:
                 if len(addresses) == 1:
                     self.was_not_reached(host.host)

@@ -75,7 +75,7 @@ class Listener:
         found = await listener._loop.getaddrinfo(listen.host, listen.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
             for family, address in dict.fromkeys((family, address) for family, _, _, _, address in found):
-                bound = socket.create_server(address[:2], family=family, backlog=BACKLOG, reuse_port=is_shared)
+                bound = _bound(family, (str(address[0]), int(address[1])), is_shared=is_shared)
                 listener._sockets.append(bound)
                 bound.setblocking(False)
         except BaseException:
@@ -94,7 +94,8 @@ class Listener:
     @property
     def addresses(self) -> list[HostPort]:
         """All bound addresses, until `close`."""
-        return [HostPort(*bound.getsockname()[:2]) for bound in self._sockets if bound.fileno() >= 0]
+        found = [HostPort(*bound.getsockname()[:2]) for bound in self._sockets if bound.fileno() >= 0]
+        return found + [HostPort("0.0.0.0", bound.getsockname()[1]) for bound in self._sockets if bound.fileno() >= 0 and _is_dual(bound)]
 
     def close(self) -> None:
         """Stop accepting. May be called twice."""
@@ -161,6 +162,22 @@ class Listener:
             connection.close()  # the client has disconnected already
             if context is not None:
                 self.tls_failed(address, error)
+
+
+def _bound(family: int, address: tuple[str, int], *, is_shared: bool) -> socket.socket:
+    """`[::]` takes clients of IPv4, too, unless somebody else has that port there: another connector on 0.0.0.0. Raises: OSError."""
+    if family == socket.AF_INET6 and address[0] == "::" and socket.has_dualstack_ipv6():
+        try:
+            return socket.create_server(address, family=family, backlog=BACKLOG, reuse_port=is_shared, dualstack_ipv6=True)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+    return socket.create_server(address, family=family, backlog=BACKLOG, reuse_port=is_shared)
+
+
+def _is_dual(bound: socket.socket) -> bool:
+    """Whether it takes clients of both families."""
+    return bound.family == socket.AF_INET6 and not bound.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
 
 
 def _peer_of(connection: socket.socket) -> object:

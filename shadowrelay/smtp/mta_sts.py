@@ -37,6 +37,7 @@ DOMAINS_MAX = 10_000
 PAUSE_SECONDS = 300.0  # after a failure: there is no policy, or the kept one
 RENEWED_SHARE = 0.5  # of max_age, and a day at most: then it is fetched again, though its id is the same. RFC 8461 3.3, 5.1
 RENEWED_SECONDS_MAX = 86_400.0
+TRIED_AGAIN_SECONDS = 3_600.0  # a server whose TLS would fail a policy in testing
 NOT_IN_POLICY = Reply(451, "4.7.5", "No mail server of the domain is in its MTA-STS policy")
 
 _log = structlog.get_logger()
@@ -60,10 +61,10 @@ class Kept:
 
     @property
     def protection(self) -> Protection | None:
-        """What it demands of sessions with the domain's mail servers."""
-        if self.policy.mode is not Mode.ENFORCE:
+        """What it demands of sessions with the domain's mail servers; of a policy that is tested, what it would."""
+        if self.policy.mode is Mode.NONE:
             return None
-        return Protection(TlsMode.VERIFIED, policy=f"mta-sts={self.id}")
+        return Protection(TlsMode.VERIFIED, policy=f"mta-sts={self.id}", is_trial=self.policy.mode is Mode.TESTING)
 
 
 AskTxt = Callable[[str], Awaitable[tuple[str, ...]]]
@@ -88,6 +89,8 @@ class MtaSts:
     ) -> None:
         self._txt, self._addresses, self._directory = txt, addresses, directory
         self.counts = {True: 0, False: 0}  # policies asked for: whether one came
+        self.test_failures_count = 0  # sessions that a policy in testing would have refused
+        self._failing: OrderedDict[tuple[str, str], tuple[float, str]] = OrderedDict()  # server and policy: until when, and why
         self._port, self._reach, self._context, self._clock = port, reach, context, clock
         self._kept: OrderedDict[str, Kept | None] = OrderedDict()  # None: looked for on disk, and not there
         self._paused_until: OrderedDict[str, float] = OrderedDict()
@@ -113,6 +116,34 @@ class MtaSts:
         if kept.is_old(now):
             self._fetch(domain, found)  # mail need not wait for it
         return kept
+
+    # policies in testing: RFC 8461 5
+
+    def would_fail(self, server: str, policy: str, reply: Reply) -> None:
+        """Under this policy, which is being tested, mail would wait. Said once an hour for each reason; mail goes on."""
+        self.test_failures_count += 1
+        now, key = self._clock(), (server, policy)
+        said = self._failing.get(key)
+        if said is None or now >= said[0] or said[1] != reply.text:
+            _log.warning("mta_sts.test_failed", server=server, policy=policy, reason=reply.text)
+            self._failing[key] = now + TRIED_AGAIN_SECONDS, reply.text
+            self._failing.move_to_end(key)
+        while len(self._failing) > DOMAINS_MAX:
+            self._failing.popitem(last=False)
+
+    def is_known_to_fail(self, server: str, policy: str) -> bool:
+        """Whether its TLS failed within the hour: then it is not tried for each session."""
+        said = self._failing.get((server, policy))
+        return said is not None and said[1] != NOT_IN_POLICY.text and self._clock() < said[0]
+
+    def fails_still(self) -> None:
+        """A session goes to a server that is known to fail."""
+        self.test_failures_count += 1
+
+    def passed(self, server: str) -> None:
+        """It has all that its policies demand."""
+        for key in [key for key, (_, why) in self._failing.items() if key[0] == server and why != NOT_IN_POLICY.text]:
+            del self._failing[key]
 
     async def close(self) -> None:
         """End what is being fetched."""

@@ -213,8 +213,11 @@ class AddressSessions:
             found[1].pipeline.abort()
         return None
 
-    async def wait(self, open_session: OpenSession, concurrency: int, patience: float | None) -> Opened | NoSession:
-        """A session that was opened or became free, or why there is none. `patience`: how long to wait for it, in seconds."""
+    async def wait(
+        self, open_session: OpenSession, concurrency: int, patience: float | None, head_start: float | None = None
+    ) -> Opened | NoSession:
+        """A session that was opened or became free, or why there is none. Units: seconds. `patience`: how long to wait for it;
+        `head_start`: how long for a connection, while there is none."""
         if self._is_closed:
             return NoSession(CONNECTION_FAILED)
         turn: asyncio.Future[Opened | NoSession] = self._loop.create_future()
@@ -222,6 +225,7 @@ class AddressSessions:
         self._open_session, self._concurrency = open_session, concurrency
         self.open_more()
         timer = None if patience is None else self._loop.call_later(patience, self._lose_patience, turn)
+        early = None if head_start is None else self._loop.call_later(head_start, self._look_for_connection, turn)
         try:
             return await turn
         except BaseException:
@@ -229,8 +233,13 @@ class AddressSessions:
                 self.give_back(got)
             raise
         finally:
-            if timer is not None:
-                timer.cancel()
+            for each in (timer, early):
+                if each is not None:
+                    each.cancel()
+
+    def _look_for_connection(self, turn: "asyncio.Future[Opened | NoSession]") -> None:
+        if not self.standing_count and all(opening.connected_at == inf for opening in self._opening):
+            self._lose_patience(turn)
 
     def _lose_patience(self, turn: "asyncio.Future[Opened | NoSession]") -> None:
         if not turn.done():

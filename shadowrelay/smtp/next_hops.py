@@ -27,12 +27,14 @@ RESOLVED_SECONDS = 1.0  # a name is not looked up for every message
 
 @dataclass(frozen=True, slots=True)
 class NextHopHost:
-    """A server to try; `name` is its name in MX or route. `is_one_of_several` addresses of that name. `protection` of sessions with it."""
+    """A server to try; `name` is its name in MX or route. `is_one_of_several` addresses of that name; another one `is_next`.
+    `protection` of sessions with it."""
 
     host: HostPort
     name: str
     is_one_of_several: bool = False
     protection: Protection | None = None
+    is_next: bool = False
 
     def __str__(self) -> str:
         return f"{self.name} [{self.host.host}]:{self.host.port}"
@@ -115,7 +117,8 @@ class NextHops:
         if len(self._resolved) >= NAMES_MAX:
             self._resolved.clear()
         is_one_of_several = len(addresses) > 1
-        targets = tuple(NextHopHost(address, host.host, is_one_of_several, protection) for address in addresses)
+        last = addresses[-1]
+        targets = tuple(NextHopHost(each, host.host, is_one_of_several, protection, each is not last) for each in addresses)
         known = self._resolved[host, protection] = until, targets
         return known
 
@@ -133,9 +136,14 @@ class NextHops:
             # The message came this way because a server is lost: that one may return, and then it has a route again
             raise TransientDeliveryError(_no_route_without(avoided, str(error.reply)), destination.key, is_unreachable=True) from error
         for exchange in self._shuffled(exchanges):
+            demanded = protection
             if protection is not None and kept is not None and not kept.policy.covers(exchange.host):
-                is_unlisted = True
-                continue
+                if not protection.is_trial:
+                    is_unlisted = True
+                    continue
+                assert self._policies is not None
+                self._policies.would_fail(exchange.host, protection.policy, NOT_IN_POLICY)
+                demanded = None
             try:
                 hosts = await self._resolver.addresses(exchange.host, self._mx_port)
             except PermanentDeliveryError:
@@ -155,7 +163,7 @@ class NextHops:
                     is_forbidden = True
                     continue
                 is_found = True
-                yield NextHopHost(host, exchange.host, len(hosts) > 1 or len(exchanges) > 1, protection)
+                yield NextHopHost(host, exchange.host, len(hosts) > 1 or len(exchanges) > 1, demanded, host is not hosts[-1])
         if is_forbidden and not is_found:
             raise PermanentDeliveryError(OUT_OF_REACH, destination.domain)
         if unanswered is not None and not is_found:

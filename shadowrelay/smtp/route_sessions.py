@@ -97,7 +97,7 @@ class RouteSessions:
         self.counts.opened[kind] = self.counts.opened.get(kind, 0) + 1
         if session.tls_failure is not None:
             self._failed(session.tls_failure)
-        if protection is not None and protection.policy and session.tls:
+        if protection is not None and protection.policy and session.tls.endswith(",verified"):
             session.tls = f"{session.tls},{protection.policy}"
         return session
 

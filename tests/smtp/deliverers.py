@@ -2,7 +2,7 @@
 
 import contextlib
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from math import inf
 
@@ -65,6 +65,7 @@ async def a_deliverer(
     sessions_max: float = inf,
     policies: MtaSts | None = None,
     mx_port: int = 25,
+    source: Sequence[str] = (),
 ) -> AsyncIterator[SmtpDeliverer]:
     use = TlsUse.NEVER if tls is None else TlsUse.OPPORTUNISTIC
     deliverer = SmtpDeliverer(
@@ -80,6 +81,7 @@ async def a_deliverer(
         sessions_max=sessions_max,
         policies=policies,
         mx_port=mx_port,
+        source=source,
     )
     try:
         yield deliverer

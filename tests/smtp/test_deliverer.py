@@ -75,8 +75,8 @@ async def test_without_a_descriptor_to_spare_no_next_hop_is_connected_to():
     server = ScriptedServer()
     async with serving(server):
         with pytest.raises(OSError, match="as many connections open as it may"):
-            await dial(at(server), Descriptors(0).refuses_next_hop)
-        connection = await dial(at(server), Descriptors(20_000).refuses_next_hop)
+            await dial(at(server), refuses=Descriptors(0).refuses_next_hop)
+        connection = await dial(at(server), refuses=Descriptors(20_000).refuses_next_hop)
         connection.close()
 
     assert 1 == len(server.sessions)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 import trustme
 
 from shadowrelay.model.replies import TransientDeliveryError
@@ -308,6 +309,34 @@ async def test_a_policy_that_is_enforced_demands_a_certificate_for_a_server_of_t
 
     assert ("4.7.5", True) == (caught.value.reply.enhanced, caught.value.is_unreachable)
     assert not [line for line in server.lines if line.startswith("MAIL")]
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if CASES[case][0] == "enforce"])
+async def test_a_policy_in_testing_lets_mail_go_on_and_tells_what_would_keep_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str):
+    _, names, make, expected = CASES[case]
+    verified_by(monkeypatch)
+    server = ScriptedServer(tls=make(), script={"DOT": ["250 2.0.0 taken", "421 4.3.2 bye"]})
+    async with serving(server), hosted(PolicyHost(ENFORCE.replace("enforce", "testing"))) as host:
+        policies = host.policies(tmp_path)
+        with structlog.testing.capture_logs() as lines:
+            for _ in range(2):
+                async with a_deliverer(zone(server, *names), policies=policies, unused_seconds=0.0) as deliverer:
+                    report = await deliver(deliverer, BY_MX)
+                    server.script = {}
+            told = [line for line in lines if line["event"] == "mta_sts.test_failed"]
+            host.now += 3_601
+            async with a_deliverer(zone(server, *names), policies=policies) as deliverer:
+                await deliver(deliverer, BY_MX)
+        again = [line for line in lines if line["event"] == "mta_sts.test_failed"]
+
+    assert {1: TAKEN} == report.replies
+    assert 3 == len(server.messages)
+    assert ("" if expected else "TLSv1.3,verified,mta-sts=one") == report.tls  # else as without a policy: here that is none
+    assert [(names[0], "mta-sts=one", True)] * bool(expected) == [
+        (line["server"], line["policy"], expected in line["reason"]) for line in told
+    ]
+    assert 2 * bool(expected) == len(again)
+    assert 3 * bool(expected) == policies.test_failures_count
 
 
 async def test_of_several_exchanges_those_in_the_policy_are_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -24,6 +24,7 @@ OTHER = {
     "chunking_enabled": False,
     "eight_bit_without_8bitmime": False,
     "mta_sts": True,
+    "source_ip_address": ["127.0.0.2"],
 }
 
 
