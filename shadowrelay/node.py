@@ -530,6 +530,10 @@ class Node:
                 "mta_sts_test_failures", "Sessions that a policy in testing would have refused.", lambda: policies.test_failures_count
             )
         metrics.watch_totals("next_hop_logins", "Logins at next hops, by what became of them.", "result", lambda: sessions.logins)
+        metrics.watch(
+            "hung_reads", "Reads of files of routes and of the report that hang: those of a file system that does not answer.",
+            lambda: self._deliverer.hung_reads_count + self._desk.report_files.hung_count,
+        )  # fmt: skip
         metrics.watch("next_hop_logins_failing", "Logins that cannot be used now.", lambda: self._deliverer.failing_logins_count)
         metrics.watch_totals(
             "next_hop_tokens", "Access tokens asked for, by whether one was got.", "is_got",
