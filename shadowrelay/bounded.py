@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 Found = tuple[Any, Exception | None]  # a result, or what was raised
+READ_SECONDS = 10.0  # for a small file
 HUNG_MAX = 3  # abandoned threads of `Threads`; beyond that no work starts until one of them has ended
 
 
@@ -98,6 +99,28 @@ def in_thread(name: str, work: Callable[[], T]) -> asyncio.Future[T]:
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return ended
+
+
+class FilesRead:
+    """Files that are read now and then, and may be on a file system of the network that hangs. Not in the loop's executor: a few such reads
+    would take all its threads, and large content is read there, too."""
+
+    def __init__(self, name: str) -> None:
+        self._threads = Threads(name, lambda: None)
+        self._turn = asyncio.Lock()
+
+    @property
+    def hung_count(self) -> int:
+        """Reads that were given up, and have not ended."""
+        return self._threads.hung_count
+
+    async def read(self, read: Callable[[], T]) -> T:
+        """Raises: what `read` raises; TimeoutError after `READ_SECONDS`, and at once while earlier reads hang."""
+        try:
+            async with self._turn:  # so that no more than `HUNG_MAX` threads hang
+                return await self._threads.run(lambda attempt: read(), READ_SECONDS)
+        except TimeoutError as error:
+            raise TimeoutError(f"its file system hangs: {error}") from None
 
 
 class Abandoned(Exception):

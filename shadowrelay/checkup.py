@@ -436,6 +436,18 @@ def _taken(path: Path, node: Json) -> list[Finding]:
     return found
 
 
+def _versions(node: Json, peers: Sequence[Json]) -> list[Finding]:
+    """Peers of another version, as far as they were met."""
+    own = node["version"]
+    other = {peer["name"]: peer["version"] or "an older one" for peer in peers if peer["database"] and peer.get("version", own) != own}
+    if not other:
+        return []
+    named = ", ".join(f"{name} has {version}" for name, version in other.items())
+    return [
+        Finding(Severity.WARNING, "versions", f"a mixed cluster: this node has {own}, {named}", "end the upgrade, one node after the other")
+    ]
+
+
 def _fates(settings: Settings, sharing: Sequence[Json], node: Json) -> list[Finding]:
     """Which peers are lost together with this node, and what that means for its mail."""
     if not sharing:

@@ -313,6 +313,7 @@ class Node:
             on_heard=context.peers.heard,
             on_position=context.ledger.peers.note_told,
             on_offer=context.peers.offered,
+            on_features=context.peers.note_features,
             on_forks=context.ledger.peers.note_forks_offered,
             on_open=services.heartbeat.opened,
             why_silent=context.why_silent,
@@ -529,6 +530,10 @@ class Node:
                 "mta_sts_test_failures", "Sessions that a policy in testing would have refused.", lambda: policies.test_failures_count
             )
         metrics.watch_totals("next_hop_logins", "Logins at next hops, by what became of them.", "result", lambda: sessions.logins)
+        metrics.watch(
+            "hung_reads", "Reads of files of routes and of the report that hang: those of a file system that does not answer.",
+            lambda: self._deliverer.hung_reads_count + self._desk.report_files.hung_count,
+        )  # fmt: skip
         metrics.watch("next_hop_logins_failing", "Logins that cannot be used now.", lambda: self._deliverer.failing_logins_count)
         metrics.watch_totals(
             "next_hop_tokens", "Access tokens asked for, by whether one was got.", "is_got",
@@ -695,7 +700,7 @@ class Node:
         (`settings.reload`). A wrong file changes nothing. During a start it is postponed until the node has started."""
         if not self.is_started:
             self._is_reload_wanted = True
-        else:
+        elif not self._context.is_stopping:
             self._tasks.spawn(self._followed_reload(), "reload")
 
     async def _followed_reload(self) -> None:

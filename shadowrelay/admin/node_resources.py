@@ -18,7 +18,8 @@ class PeerResource(ApiResource):
     this node takes over what it holds for the peer, if that stays silent; null while it is heard, or nothing is held.
     `takes_copies`: yes, no, or unknown before anything was tried. `is_configured` false: it is no peer any more; `is_leaving`: and was one
     when this node started. `shared_fate`: what it shares with this node, machine or labels; `machine` is a keyed hash of its.
-    `discards_count`: discard notifications that it has not fetched yet."""
+    `discards_count`: discard notifications that it has not fetched yet. `version` of its program, empty for one that is too old to tell;
+    `features` are what it offered."""
 
     name: str
     site: str
@@ -42,6 +43,8 @@ class PeerResource(ApiResource):
     takes_copies: str
     is_configured: bool
     is_leaving: bool
+    version: str
+    features: list[str]
     shared_fate: str
     domains: list[str]
     machine: str

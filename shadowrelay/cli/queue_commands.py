@@ -376,6 +376,8 @@ def list_peers(node: Node = None, token_file: TokenFile = None, config: Config =
         "Site",
         "Boundary",
         "Address",
+        "Version",
+        "Offers",
         "Reachable",
         "#Heard",
         "#Lease",
@@ -388,7 +390,10 @@ def list_peers(node: Node = None, token_file: TokenFile = None, config: Config =
     )
     table = [
         (
-            *(row[name] for name in ("name", "site", "boundary", "address", "is_reachable")),
+            *(row[name] for name in ("name", "site", "boundary", "address")),
+            row.get("version") or "older, or not met",
+            " ".join(row.get("features", ())) or "-",
+            row["is_reachable"],
             duration(row["heartbeat_age_seconds"]),
             duration(row["lease_seconds"]),
             *(row[name] for name in ("breaker", "held_for_count", "held_by_count")),

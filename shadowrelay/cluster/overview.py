@@ -69,7 +69,7 @@ def summary(answers: Sequence[NodeAnswer]) -> Json:
     is_redundant = is_well and not older
     if uncopied and is_redundant:
         sentence += f"; no copies are made on {' and '.join(uncopied)}, as redundancy of the receive connectors says"
-    remarks = [*_shared_fates(said), *_held_for_no_peer(said), *_untold(said), *_shed(said)]
+    remarks = [*_mixed(said), *_shared_fates(said), *_held_for_no_peer(said), *_untold(said), *_shed(said)]
     sentence = "; ".join([sentence, *map(in_words, unreached), *remarks])
     return {
         "is_redundant": is_redundant,
@@ -136,6 +136,18 @@ def _untold(said: Sequence[Json]) -> list[str]:
         f"its disk only, since {found['since'][:19]}Z: {found['message_id']} waits for {found['generated']}"
         for name, found in nodes.items()
     ]
+
+
+def _mixed(said: Sequence[Json]) -> list[str]:
+    """Which versions there are, if several: neighbours work together, while a cluster is upgraded."""
+    versions: dict[str, set[str]] = {}
+    for row in said:
+        versions.setdefault(row["node"].get("version", ""), set()).add(row["node"]["name"])
+        for peer in row["peers"]:
+            if peer.get("database") and "version" in peer and not peer["version"]:
+                versions.setdefault("an older one", set()).add(peer["name"])
+    named = [f"{version or 'an older one'} on {' and '.join(sorted(names))}" for version, names in sorted(versions.items())]
+    return [f"mixed versions: {', '.join(named)}"] * (len(named) > 1)
 
 
 def _shared_fates(said: Sequence[Json]) -> list[str]:

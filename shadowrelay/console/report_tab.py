@@ -4,14 +4,15 @@
 it can act in the session, and only to people who may see messages.
 """
 
-import asyncio
 from datetime import UTC, datetime
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 
 from fastapi import APIRouter, FastAPI, HTTPException, Request
 from fastapi.responses import Response
 
+from shadowrelay.bounded import FilesRead
 from shadowrelay.console.pages import REPORT, Desk, page_route
 from shadowrelay.console.rendering import HEADERS, page
 from shadowrelay.console.sessions import ConsoleSession
@@ -26,7 +27,7 @@ def add_report(application: FastAPI, desk: Desk) -> None:
     """`/report`, and `/report/page` in its frame."""
     if desk.settings.admin.report is None:
         return
-    directory = desk.settings.admin.report
+    directory, files = desk.settings.admin.report, desk.report_files
     router = APIRouter(include_in_schema=False, route_class=page_route(desk))
 
     @router.get(REPORT)
@@ -34,7 +35,7 @@ def add_report(application: FastAPI, desk: Desk) -> None:
         """The tab."""
         session = request.state.session
         _require_sight(session)
-        values = desk.values(request, session, "Report", directory=str(directory), made_at=await asyncio.to_thread(_made_at, directory))
+        values = desk.values(request, session, "Report", directory=str(directory), made_at=await _made_at(directory, files))
         response = page("report", values)
         response.headers["Content-Security-Policy"] += FRAMING
         return response
@@ -44,7 +45,9 @@ def add_report(application: FastAPI, desk: Desk) -> None:
         """The report itself."""
         _require_sight(request.state.session)
         try:
-            body = await asyncio.to_thread(_read, directory)
+            body = await files.read(partial(_read, directory))
+        except TimeoutError as exc:
+            raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, f"{directory / FILE}: {exc}") from exc
         except OSError as exc:
             raise HTTPException(HTTPStatus.NOT_FOUND, f"{directory / FILE} cannot be read: {exc.strerror}") from exc
         headers = HEADERS | {"Content-Security-Policy": POLICY, "X-Frame-Options": "SAMEORIGIN"}
@@ -58,9 +61,10 @@ def _require_sight(session: ConsoleSession) -> None:
         raise HTTPException(HTTPStatus.FORBIDDEN, f"{session.person.name} may not see messages, and the report names some")
 
 
-def _made_at(directory: Path) -> datetime | None:
+async def _made_at(directory: Path, files: FilesRead) -> datetime | None:
     try:
-        return datetime.fromtimestamp((directory / FILE).stat().st_mtime, UTC)
+        found = await files.read((directory / FILE).stat)
+        return datetime.fromtimestamp(found.st_mtime, UTC)
     except OSError:
         return None
 

@@ -211,13 +211,14 @@ def free_ports(count: int) -> list[int]:
 
 @dataclass(slots=True)
 class NodeProcess:
-    """One node. `kills` are the times (time.time) at which it was killed; `program` are Python's arguments before `--config`."""
+    """One node. `kills` are the times (time.time) at which it was killed; `program` are the arguments of `python` before `--config`."""
 
     place: Place
     address: HostPort
     admin: HostPort
     directory: Path
     program: Sequence[str] = SERVE
+    python: str = sys.executable
     process: asyncio.subprocess.Process | None = None
     kills: list[float] = field(default_factory=list)
     _kills_at_start: int = 0
@@ -246,7 +247,7 @@ class NodeProcess:
         with (self.directory / "node.log").open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
                 *self.place.inside,
-                sys.executable,
+                self.python,
                 *self.program,
                 "--config",
                 str(self.directory / "node.toml"),

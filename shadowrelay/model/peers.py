@@ -44,7 +44,7 @@ class PeerIdentity:
     database before it was found to be an older copy. `is_draining`: do not place copies on the sender, nor hand messages over to it.
     `track`: the silence after which the sender takes back what it relayed by TRACK; None if it is not sent, and then it is the span.
     `common`: names and values, as on the wire, of further settings that should be the same on all nodes. `machine` and `domains`: what the
-    sender may be lost with, see `model.fate`; empty if it does not say."""
+    sender may be lost with, see `model.fate`; empty if it does not say, as `version`, that of its program."""
 
     server: ServerName
     boundary: BoundaryName
@@ -61,6 +61,7 @@ class PeerIdentity:
     track: timedelta | None = None
     machine: str = ""
     domains: tuple[str, ...] = ()
+    version: str = ""
 
     @property
     def whole_incarnation(self) -> Incarnation:

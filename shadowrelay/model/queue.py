@@ -360,6 +360,8 @@ class PeerView:
     takes_over_in: timedelta | None = None
     is_configured: bool = True  # False: it is no peer any more, but messages are still held for it
     takes_copies: Takes = Takes.NO
+    version: str = ""  # of its program; empty if it does not say, as one of an older version, or before the first session
+    features: tuple[str, ...] = ()  # that its EHLO offered this node last
     is_leaving: bool = False  # nor configured, but a session with it stays until nothing is held
     domains: tuple[str, ...] = ()  # its labels of failure_domains
     shared_fate: str = ""  # what it shares with this node: machine, or labels of failure_domains

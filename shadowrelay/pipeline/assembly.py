@@ -118,7 +118,13 @@ class Services:
             context, copier, self.deliver.placed, ask=lambda message_id, server: self.review.suspect(message_id, server)
         )
         self.accept = AcceptService(context, copier, self.deliver, self.verdicts, self.copy_repair, forks.destination_of)
-        self.review = ReviewService(context, self.deliver, self.copy_repair, lambda server: self.rolled_back.proved(server))
+        self.review = ReviewService(
+            context,
+            self.deliver,
+            self.copy_repair,
+            lambda server: self.rolled_back.proved(server),
+            lambda message_id, server: self.follow.want(message_id, server),
+        )
         self.promote = PromoteService(
             context,
             self.deliver,

@@ -194,7 +194,7 @@ class DrainService:
 
     async def _announce_to(self, server: ServerName) -> None:
         context = self._context
-        while True:
+        while server in context.peers:
             try:
                 await context.links[server].announce()
                 return
@@ -245,7 +245,7 @@ class DrainService:
         if attempts_count := max(context.flights.busy_count(), just_accepted_count):
             found[Obstacle.ATTEMPT, NO_SERVER] = max(attempts_count, found[Obstacle.ATTEMPT, NO_SERVER])
         await self._find_handed_over(_count(rows, QueueKind.HANDED_OVER), found)
-        for server, state in context.peers.states.items():
+        for server, state in tuple(context.peers.states.items()):
             if not context.redirect_to and await context.ledger.read(reading.has_unacknowledged, server, state.database):
                 found[Obstacle.UNTOLD if context.peers.is_reachable(server) else Obstacle.UNTOLD_AWAY, server] = 1
         self._waiting = tuple([Waiting(obstacle, server, count) for (obstacle, server), count in sorted(found.items())])

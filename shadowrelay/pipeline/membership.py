@@ -37,7 +37,7 @@ class Membership:
         rows = self._context.ledger.peers.listed()
         for name, peer in wanted.items():
             state = states.get(name)
-            if state is None or state.is_gone:
+            if state is None:
                 self._context.peers.add(peer, rows)
                 self._link(peer)
                 self._heartbeat.add(name)
@@ -52,7 +52,7 @@ class Membership:
                 self.on_moved(peer)
                 state.wake.set()
         for name, state in states.items():
-            if name not in wanted and not state.is_gone and not state.is_leaving:
+            if name not in wanted and not state.is_leaving:
                 state.is_leaving = True
                 _log.warning("peer.leaving", server=name)
         await self._look()

@@ -11,6 +11,7 @@ from functools import partial
 
 import structlog
 
+from shadowrelay import __version__
 from shadowrelay.model.ids import NO_DATABASE, DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Ordinals
 from shadowrelay.model.ownership import Claim, CopyNumber, Role, StatusAnswer, StatusQuestion, StatusState, Transition
@@ -70,7 +71,7 @@ class PeerRequestService:
             context.settings.transport.shadow_resubmit_time_span, seen, seen_of if seen is not None else NO_DATABASE,
             identity.former, context.is_draining, common_settings(context.settings.transport, context.route_digests),
             min(context.leases.track_span, SPAN_MAX) if context.settings.tracks else None,
-            context.peers.fates.mine.machine, context.peers.fates.mine.domains,
+            context.peers.fates.mine.machine, context.peers.fates.mine.domains, __version__,
         )  # fmt: skip
 
     @property
@@ -300,7 +301,7 @@ class PeerRequestService:
     async def _with_unacknowledged(self) -> frozenset[ServerName]:
         context = self._context
         waiting = set()
-        for server, state in context.peers.states.items():
+        for server, state in tuple(context.peers.states.items()):
             answers = state.unreachable_since is None and state.heard_awake is not None
             if answers and await context.ledger.read(reading.has_unacknowledged, server, state.database):
                 waiting.add(server)

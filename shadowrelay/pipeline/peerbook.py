@@ -103,8 +103,9 @@ class PeerState:
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     is_draining: bool = False
     is_forgotten: bool = False  # by an administrator, until it contacts this node
+    features: tuple[str, ...] = ()  # that its EHLO offered in the last session of ours
     is_leaving: bool = False  # it is not in the configuration any more, but holds copies, or is owed something
-    is_gone: bool = False  # nor that: it is no peer. The entry stays, because work may be under way that looks here
+    is_gone: bool = False  # nor that: it is no peer
     position: int = 0  # position of its database in the latest report of whether it drains: an older report must not overwrite a newer one
     identity: PeerIdentity | None = None  # the latest
     differs: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # `common_settings.differences`
@@ -123,6 +124,17 @@ class PeerState:
         return self.incarnation > 0
 
 
+class PeerStates(dict[ServerName, PeerState]):
+    """By name. A peer that has left is in no listing and no count, but work that is under way for it still finds it by its name."""
+
+    def __init__(self, states: Mapping[ServerName, PeerState]) -> None:
+        super().__init__(states)
+        self.gone: dict[ServerName, PeerState] = {}
+
+    def __missing__(self, server: ServerName) -> PeerState:
+        return self.gone[server]
+
+
 SECOND_SERVER = "two servers have the name"  # docs/protocol.md 5: begins the refusal of the second of them
 SECOND_HEARTBEATS = 3  # without another try, the second server of a name has gone
 
@@ -135,7 +147,7 @@ class PeerBook:
     ) -> None:
         self._clock = clock
         self._heartbeat_seconds = heartbeat_seconds
-        self.states = {peer.name: PeerState(peer, clock.ran(), contact_awake=clock.awake()) for peer in peers}
+        self.states = PeerStates({peer.name: PeerState(peer, clock.ran(), contact_awake=clock.awake()) for peer in peers})
         self._contradictions: dict[ServerName, str] = {}  # peers refused for their name or database, and why
         self._seconds: dict[
             ServerName, tuple[str, float, Incarnation]
@@ -167,10 +179,15 @@ class PeerBook:
 
     def dismiss(self, server: ServerName) -> None:
         """It is no peer any more: asked nothing, and no copy, lease or takeover waits for it."""
-        state = self.states[server]
-        state.is_gone, state.is_forgotten, state.is_leaving = True, True, False
+        state = self.states.gone[server] = self.states.pop(server)
+        state.is_gone, state.is_leaving = True, False
         state.wake.set()
         self.fates.leave(server)
+
+    def note_features(self, server: ServerName, features: tuple[str, ...]) -> None:
+        """What its EHLO offered."""
+        if (state := self.states.get(server)) is not None:
+            state.features = features
 
     def is_leaving(self, server: ServerName) -> bool:
         """Whether it is not in the configuration any more, and not gone yet."""
@@ -182,8 +199,7 @@ class PeerBook:
         self._own_hosts = frozenset(hosts)
 
     def __contains__(self, server: ServerName) -> bool:
-        state = self.states.get(server)
-        return state is not None and not state.is_gone
+        return server in self.states
 
     def party(self, server: ServerName) -> PeerDatabase:
         """The peer in the database that it last reported."""

@@ -16,7 +16,7 @@ from functools import partial
 import structlog
 
 from shadowrelay.model.ids import NO_SERVER, NO_SERVERS, MessageId, ServerName
-from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, StatusAnswer, StatusQuestion, Transition
+from shadowrelay.model.ownership import Choice, Claim, Copy, CopyNumber, Role, StatusAnswer, StatusQuestion, Transition
 from shadowrelay.model.queue import StoredMessage
 from shadowrelay.model.replies import LedgerUnavailable, PeerUnavailable
 from shadowrelay.model.settings import WithoutLease
@@ -63,9 +63,15 @@ class ReviewService:
     """
 
     def __init__(
-        self, context: Context, deliver: DeliverService, copy_repair: CopyRepair, on_older_copy: Callable[[ServerName], None]
+        self,
+        context: Context,
+        deliver: DeliverService,
+        copy_repair: CopyRepair,
+        on_older_copy: Callable[[ServerName], None],
+        meet: Callable[[MessageId, ServerName], None],
     ) -> None:
         self._context = context
+        self._ask_promoter = meet
         self._on_older_copy = on_older_copy
         self._deliver = deliver
         self._copy_repair = copy_repair
@@ -246,6 +252,8 @@ class ReviewService:
         for message_id in batch:
             message = messages.get(message_id)
             if message is None or not message.claim.is_primary:
+                for server in self._suspects.get(message_id, NO_SERVERS):
+                    self._meet_as_shadow(message, server)
                 self._ended(message_id)
                 continue
             if rules.is_of_older_copy(message.claim, context.me):
@@ -278,6 +286,12 @@ class ReviewService:
                 self._conclude(message, unreachable, is_settled=message.envelope.message_id not in unsettled)
             else:
                 self._ended(message.envelope.message_id)
+
+    def _meet_as_shadow(self, message: StoredMessage | None, suspect: ServerName) -> None:
+        """This node has yielded to one server before it asked another one that may have taken the message over, too: nobody else knows of
+        both."""
+        if message is not None and message.claim.role is Role.SHADOW and message.claim.primary != suspect:
+            self._ask_promoter(message.envelope.message_id, suspect)
 
     def _ended(self, message_id: MessageId) -> None:
         """The message is no longer ours. Tell delivery as well: otherwise the message would wait for this review if it became ours
@@ -464,7 +478,10 @@ class ReviewService:
         if link is None or self._failed_recently(server) or context.peers.is_forgotten(server):
             return None
         messages = {message.envelope.message_id: message for message in await context.ledger.read(reading.load_many, message_ids)}
-        messages = {message_id: message for message_id, message in messages.items() if message.claim.is_primary}
+        for message_id in [message_id for message_id, message in messages.items() if not message.claim.is_primary]:
+            message = messages.pop(message_id)
+            if server in self._suspects.get(message_id, NO_SERVERS):
+                self._meet_as_shadow(message, server)
         if not messages:
             return {}
         wanted = [StatusQuestion(message_id, number(message_id, message.claim)) for message_id, message in messages.items()]

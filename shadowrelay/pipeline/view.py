@@ -337,8 +337,6 @@ class View:
         discards = await context.ledger.read(reading.discard_counts)
         views = []
         for server, state in context.peers.states.items():
-            if state.is_gone:
-                continue
             left, takes = context.leases.server_left(server), context.peers.takes_copies(server)
             views.append(
                 PeerView(
@@ -367,12 +365,14 @@ class View:
                     domains=context.peers.fates.told(server).domains,
                     is_configured=not state.is_leaving,
                     is_leaving=state.is_leaving,
+                    version="" if state.identity is None else state.identity.version,
+                    features=state.features,
                     machine=context.peers.fates.told(server).machine,
                     discards_count=discards.get(server, 0),
                 )
             )
         forgotten = {row.server: row.is_forgotten for row in context.ledger.peers.listed()}
-        for server in sorted(server for server in {*held, *held_by} if server not in context.peers):
+        for server in sorted({*held, *held_by} - context.peers.states.keys()):
             views.append(
                 PeerView(
                     name=server,

@@ -46,7 +46,7 @@ FORKS = "FORKS"  # the offer: this server understands the status `forks` in XQDI
 EARLY = "EARLY"  # the offer: in a later session this server takes the hello in one write with EHLO
 
 # The known keys: 262+201+45+31+25+28+18+64 and 7 spaces, ` state=draining`, ` seen-of=` and ` former=` 45+44, ` settings=` 268,
-# ` machine=` 41, ` domains=` 9 + 8 x 65: 1,623.
+# ` machine=` 41, ` domains=` 9 + 8 x 65, ` version=` 41: 1,664.
 HELLO_OCTETS_MAX = 2_000  # the rest allows unknown keys and settings
 HOLD_OCTETS_MAX = 5 + 1 + 36 + 1 + 10 + 1 + 10  # 64; as a parameter of MAIL with ` XSHADOW=`: 73
 ENVELOPE_OCTETS_MAX = 8_192  # base64url of at most 6,144 octets of JSON; the line is 17 + 8,192 + 2 = 8,211
@@ -59,6 +59,7 @@ _TO_URL, _FROM_URL = bytes.maketrans(b"+/", b"-_"), bytes.maketrans(b"-_", b"+/"
 _SETTINGS = re.compile(r"[a-z0-9_]{1,64}:[A-Za-z0-9.+-]{1,64}(,[a-z0-9_]{1,64}:[A-Za-z0-9.+-]{1,64}){0,31}", re.ASCII)
 _COMMIT = re.compile(r"size=([0-9]{1,19}) sha256=([0-9A-Fa-f]{64})", re.IGNORECASE | re.ASCII)
 _MACHINE = re.compile(r"[0-9a-f]{32}", re.ASCII)
+_VERSION = re.compile(r"[0-9][A-Za-z0-9.+]{0,31}", re.ASCII)
 _DOMAIN = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 DOMAINS_MAX = 8
 DRAINING = "draining"  # the only `state`; others are ignored like unknown keys
@@ -96,7 +97,7 @@ def format_keyword(*, hold: bool, track: bool) -> str:
 
 def format_hello(identity: PeerIdentity) -> str:
     """`server=… boundary=… database=… incarnation=… began=… position=… span=…`, and what is known of `seen=… seen-of=… former=… settings=…
-    machine=… domains=… state=draining`."""
+    machine=… domains=… version=… state=draining`."""
     text = (
         f"server={identity.server} boundary={format_xtext(identity.boundary)} database={identity.database}"
         f" incarnation={identity.incarnation} began={identity.began} position={identity.position}"
@@ -116,6 +117,8 @@ def format_hello(identity: PeerIdentity) -> str:
         text += f" machine={identity.machine}"
     if identity.domains:
         text += f" domains={','.join(identity.domains)}"
+    if identity.version:
+        text += f" version={identity.version}"
     return f"{text} state={DRAINING}" if identity.is_draining else text
 
 
@@ -143,6 +146,7 @@ def parse_hello(text: str) -> PeerIdentity:
         common=_parse_settings(values.get("settings", "")),
         track=parse_span(values["track"]) if "track" in values else None,
         machine=values["machine"] if _MACHINE.fullmatch(values.get("machine", "")) else "",
+        version=values["version"] if _VERSION.fullmatch(values.get("version", "")) else "",
         domains=tuple([label for label in values.get("domains", "").split(",")[:DOMAINS_MAX] if _DOMAIN.fullmatch(label)]),
     )
 
@@ -157,7 +161,7 @@ def _pairs_of(text: str) -> dict[str, str]:
             raise bad_argument("XSHADOW wants key=value")
         key = found[1].lower()
         if key in values and (
-            key in _HELLO_KEYS or key in ("seen", "seen-of", "former", "state", "settings", "track", "machine", "domains")
+            key in _HELLO_KEYS or key in ("seen", "seen-of", "former", "state", "settings", "track", "machine", "domains", "version")
         ):
             raise bad_argument(f"XSHADOW with {key}= twice")
         values[key] = found[2]

@@ -66,6 +66,7 @@ class LinkEvents:
     on_position: Callable[[ServerName, Incarnation, int], None] = lambda server, incarnation, position: None  # that a reply told
     on_offer: Callable[[ServerName, bool], None] = lambda server, is_offered: None  # whether a session's EHLO offered HOLD
     on_forks: Callable[[ServerName, bool], None] = lambda server, is_offered: None  # and FORKS
+    on_features: Callable[[ServerName, tuple[str, ...]], None] = lambda server, features: None  # all that it offered
     on_address: Callable[[str], None] = lambda address: None  # where the peer was met, once it has identified itself
     on_open: Callable[[SessionLink], Awaitable[None]] | None = None
     why_silent: Callable[[], str] = lambda: ""  # why nothing may be said to the peer now; empty if it may
@@ -366,6 +367,7 @@ class SmtpPeerLink:
             self._events.on_address(opened.address)
             self._events.on_offer(self._server, session.offers_hold)
             self._events.on_forks(self._server, session.offers_forks)
+            self._events.on_features(self._server, session.features)
             self._heard(session)
             if not is_awaited:
                 await self._questions(session)

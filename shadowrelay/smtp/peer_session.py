@@ -155,6 +155,7 @@ class PeerSession:
         offered = opened_session.extensions.get("xshadow", "").upper().split()
         self.offers_hold, self.offers_track, self.offers_forks = HOLD in offered, TRACK in offered, FORKS in offered  # in its EHLO reply
         self.offers_early = EARLY in offered
+        self.features = tuple(offered)
         self.was_kept = False  # it rested, or served a copy: it may have ended, and what its EHLO offered may have changed
         self.has_asked = False  # the questions that are asked in every session
         self.is_asked = False  # these, or for a sign of life, now

@@ -4,12 +4,12 @@ A route without demands costs a comparison. What a route demands and cannot have
 falls back to less. Files are read in a thread when the first session needs them, and again after SIGHUP.
 """
 
-import asyncio
 import ssl
 from functools import partial
 from pathlib import Path
 
 from shadowrelay import credentials
+from shadowrelay.bounded import FilesRead
 from shadowrelay.model.counts import SessionCounts, TlsFailure
 from shadowrelay.model.protection import Login, Protection, TlsMode
 from shadowrelay.model.replies import ConfigurationError
@@ -34,6 +34,7 @@ class RouteSessions:
         self.counts = SessionCounts()
         self._state_directory = state_directory
         self._contexts: dict[Protection, ssl.SSLContext] = {}
+        self._files: dict[Protection, FilesRead] = {}  # stay through a reload: what hangs hangs on
         self._logins: dict[tuple[Protection, str], LoginAt] = {}
         self._tokens: dict[Login, TokenSource] = {}
 
@@ -50,6 +51,13 @@ class RouteSessions:
             tokens.close()
 
     @property
+    def hung_reads_count(self) -> int:
+        """Reads of the routes' files that hang."""
+        logins, tokens = self._logins.values(), self._tokens.values()
+        files = (*self._files.values(), *(login.files for login in logins), *(source.files for source in tokens))
+        return sum(each.hung_count for each in files)
+
+    @property
     def failing_logins_count(self) -> int:
         """Logins whose last trial came to nothing, for another reason than a 4xx."""
         return sum(login.is_failing for login in self._logins.values())
@@ -61,8 +69,9 @@ class RouteSessions:
         context = self._contexts.get(protection)
         if context is None:
             try:
-                context = self._contexts[protection] = await asyncio.to_thread(credentials.client_context, protection)
-            except ConfigurationError as error:
+                files = self._files.setdefault(protection, FilesRead(f"certificates of {name}"))
+                context = self._contexts[protection] = await files.read(partial(credentials.client_context, protection))
+            except (ConfigurationError, TimeoutError) as error:
                 raise self._failed(TlsFailed(TLS_FAILED._replace(text=f"{TLS_FAILED.text}: {error}"), TlsFailure.SETTINGS)) from error
         is_verified = protection.tls is TlsMode.VERIFIED
         refusal = partial(credentials.refusal_of, protection) if is_verified else None

@@ -13,6 +13,7 @@ import os
 import signal
 import ssl
 from collections.abc import Mapping, Sequence
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import httpx
 import structlog
 
 from shadowrelay import credentials
+from shadowrelay.bounded import FilesRead
 from shadowrelay.model.counts import SessionCounts
 from shadowrelay.model.numbers import decimal
 from shadowrelay.model.printable import printable
@@ -83,6 +85,7 @@ class TokenSource:
         self._paused_until = -inf
         self._renewal: asyncio.Task[None] | None = None
         self._used: set[str] = set()
+        self.files = FilesRead(f"secrets of {login.user}")
 
     async def get(self) -> str:
         """A token that is valid now. Raises: NoToken."""
@@ -125,7 +128,7 @@ class TokenSource:
         began = loop.time()
         try:
             got = await (self._by_command() if self._token.command else self._by_endpoint())
-        except ConfigurationError as error:
+        except (ConfigurationError, TimeoutError) as error:
             got = Failure(str(error))
         except Exception as error:  # of whatever library: its text might quote the request
             got = Failure(f"{type(error).__name__} at {self._where}")
@@ -150,10 +153,10 @@ class TokenSource:
         form, secrets = {"grant_type": "client_credentials"}, list[str]()
         client_secret = credentials.client_secret_of(self._login)
         if client_secret.is_given:
-            secrets.append(await asyncio.to_thread(client_secret.read))
+            secrets.append(await self.files.read(client_secret.read))
         refresh = ""
         if token.grant is Grant.REFRESH_TOKEN:
-            refresh = await asyncio.to_thread(self._refresh_token)
+            refresh = await self.files.read(self._refresh_token)
             form = {"grant_type": "refresh_token", "refresh_token": refresh}
         if token.scope:
             form["scope"] = token.scope
@@ -162,7 +165,7 @@ class TokenSource:
             authorization = httpx.BasicAuth(token.client_id, secrets[0])
         else:
             form |= {"client_id": token.client_id} | ({"client_secret": secrets[0]} if secrets else {})
-        verify = await asyncio.to_thread(_context, token.authority)
+        verify = await self.files.read(partial(_context, token.authority))
         headers = {"Accept": "application/json", **UNPACKED}
         try:
             async with (

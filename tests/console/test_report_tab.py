@@ -1,9 +1,14 @@
 """The redundancy report as a page of the console."""
 
+import asyncio
+import os
+
 import pytest
 
+from shadowrelay import bounded
 from shadowrelay.model.settings import AdminRole
 from tests.console.conftest import SETTINGS
+from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.consoles import TOKENS
 
 
@@ -56,3 +61,15 @@ async def test_a_report_that_is_not_there_or_too_large_is_a_page_that_says_so(br
 
     assert (404, 404) == (missing.status_code, large.status_code)
     assert ("cannot be read: No such file" in missing.text, "it has more than 3 octets" in large.text) == (True, True)
+
+
+async def test_a_report_whose_file_system_hangs_is_said_to_hang_and_holds_up_nothing_else(browser, directory, monkeypatch):
+    monkeypatch.setattr(bounded, "READ_SECONDS", 0.2)
+    os.mkfifo(directory / "report.html")  # opening it does not return
+
+    answers = await asyncio.gather(*(browser.get("/report/page") for _ in range(12)))
+    other = await asyncio.wait_for(asyncio.to_thread(lambda: "done"), PATIENCE_SECONDS)
+
+    assert {503} == {answer.status_code for answer in answers}
+    assert all("hangs" in answer.text for answer in answers)
+    assert "done" == other

@@ -91,8 +91,8 @@ class Episode:
         return "\n".join(lines)
 
 
-async def run(seed: int, directory: Path) -> Episode:
-    """Run one episode; everything it started has ended when it returns."""
+async def run(seed: int, directory: Path, make: Callable[..., Cluster] = Cluster) -> Episode:
+    """Run one episode, in a cluster that `make` makes; everything it started has ended when it returns."""
     began = time.monotonic()
     the_plan = plan(seed)
     chance = random.Random(seed)
@@ -104,7 +104,7 @@ async def run(seed: int, directory: Path) -> Episode:
     disks = {place.name: BadDisk(place, directory) for place in PLACES} if are_disks_bad else {}
     places = [disk.place for disk in disks.values()] or PLACES
     try:
-        async with Cluster(
+        async with make(
             places, corp, directory=directory, transport=transport(TIMES), routes={"*@branch.example": branch}, is_wired=True
         ) as cluster:
             load = Load({name: node.address for name, node in cluster.nodes.items()}, chance, size=2048, recipients=recipients_of)

@@ -151,3 +151,19 @@ def refused_once(link: PeerLink, seconds: float) -> Callable[..., Any]:
         raise PeerUnavailable(link.server, "the session broke")
 
     return hold
+
+
+@in_virtual_time
+async def test_who_yields_before_it_has_asked_another_that_promoted_asks_that_one_as_a_shadow_server(tmp_path: Path) -> None:
+    """`promoted` came while it was the primary server, and the review of that found it yielded to a third one."""
+    async with nodes(tmp_path, EAST, WEST, NORTH) as net:
+        east = await a_waiting_message(net)
+        (holder,) = (copy.server for copy in (await east.claim(east.last)).copies)
+        shadow, other = net.nodes[holder], ({WEST, NORTH} - {holder}).pop()
+        asked: list[tuple[MessageId, ServerName]] = []
+        shadow.services.follow.want = lambda message_id, promoted_by: asked.append((message_id, promoted_by))
+
+        shadow.services.review.suspect(east.last, EAST)
+        shadow.services.review.suspect(east.last, other)
+
+        await until(lambda: asked == [(east.last, other)], HEARTBEAT)

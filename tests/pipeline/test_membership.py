@@ -71,6 +71,8 @@ async def test_a_peer_that_leaves_gets_no_copy_and_goes_when_what_it_held_is_del
         assert {NORTH} == set(sent)
         assert await net.nodes[WEST].role(first) is not Role.SHADOW  # it was told
         assert WEST not in east.context.peers
+        assert WEST not in east.context.peers.heartbeat_ages()  # no alert is left behind
+        assert 0 == east.context.peers.forgotten_count()
 
 
 @in_virtual_time

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shadowrelay.checkup import Finding, Look, Severity, examine, judged_rate
+from shadowrelay.checkup import Finding, Look, Severity, _versions, examine, judged_rate
 from shadowrelay.lab.cluster import NodeProcess, Place, free_ports
 from shadowrelay.model.routing import HostPort
 from shadowrelay.settings import cluster_files, configuration
@@ -84,6 +84,14 @@ async def a_pair(directory: Path, *started: str) -> AsyncIterator[Pair]:
             yield pair
         finally:
             await asyncio.gather(*(node.stop() for node in running))
+
+
+def test_a_mixed_cluster_is_a_finding_also_if_a_peer_is_too_old_to_tell_but_not_before_it_was_met() -> None:
+    peers = [{"name": name, "database": "d", "version": version} for name, version in (("b", "1.4.0"), ("c", "1.5.0"), ("d", ""))]
+    (finding,) = _versions({"version": "1.4.0"}, [*peers, {"name": "e", "database": "", "version": ""}])
+
+    assert (Severity.WARNING, "a mixed cluster: this node has 1.4.0, c has 1.5.0, d has an older one") == (finding.level, finding.text)
+    assert [] == _versions({"version": "1.4.0"}, peers[:1])
 
 
 async def test_a_healthy_node_gets_no_finding(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from shadowrelay.model.ids import MessageId, ServerName
+from shadowrelay.model.ids import NO_SERVER, MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Ordinals
 from shadowrelay.model.ownership import Claim, DiscardEvent, DiscardStatus, Transition
 from shadowrelay.model.peers import Alive, PeerIdentity
@@ -19,6 +19,7 @@ from shadowrelay.model.tracking import EventId, TrackingEvent
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import PeerDatabase
+from shadowrelay.pipeline.follow import FollowService
 from shadowrelay.pipeline.leases import Leases
 from shadowrelay.pipeline.peer_requests import PeerRequestService
 from shadowrelay.pipeline.review import ReviewService
@@ -101,6 +102,16 @@ def _counts_silence_as_an_end(second_server: Callable[..., Any]) -> Callable[...
 _NAME = ((PeerRequestService, "second_server", _counts_silence_as_an_end(PeerRequestService.second_server)),)
 
 
+def _meets_nobody(want: Callable[..., None]) -> Callable[..., None]:
+    """The question itself ends a lower claim, so it is not asked."""
+
+    def off(self: FollowService, message_id: MessageId, promoted_by: ServerName = NO_SERVER) -> None:
+        if not promoted_by:
+            want(self, message_id)
+
+    return off
+
+
 async def _asks_nothing(self: ReviewService, server: ServerName) -> None:
     return
 
@@ -143,7 +154,8 @@ RULES: dict[str, RuleOff] = {
     "unheard": _ownership("unheard"),
     "promoted by another": RuleOff(
         "a shadow server that is told `promoted` by a server that is not its primary asks that one",
-        ((claims, "met", lambda claim, server, answer: Transition(claim, claim)),),
+        ((FollowService, "want", _meets_nobody(FollowService.want)),),
+        ("forgotten-heirs",), "has 2 primary servers",
     ),
     "name": RuleOff(
         "of two servers with one name, the one that was known first keeps it while it may live", _NAME, ("cloned",), "I4"

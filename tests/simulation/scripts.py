@@ -6,8 +6,10 @@ import random
 import shutil
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from itertools import combinations, product
 
 from shadowrelay.lab.account import Fault, FaultKind
+from shadowrelay.model.ids import ServerName
 from shadowrelay.model.routing import HostPort
 from tests.simulation.disk import SlowDisk
 from tests.simulation.machine import Machine, Machines
@@ -405,6 +407,43 @@ class ThreePartsOtherOrder(ThreeParts):
     is_third_first = True
 
 
+class ForgottenHeirs(Scripted):
+    """Two servers have a copy, and are cut from each other and from the primary server for longer than the span, each with another server,
+    which gets their next copy. Administrators on each side say that the other will not return, so that neither is on the other's list.
+    Joined again, they have what they need: only the former primary server hears of both."""
+
+    count = 5
+
+    async def script(self) -> None:
+        first, second, third, fourth, fifth = self.machines
+        for other in (third, fourth, fifth):  # the copies come to the second
+            self.network.cut(first.host, other.host, both=True)
+        apart = [asyncio.ensure_future(self.during(FaultKind.CUT, first, 4.0, other)) for other in (third, fourth, fifth)]
+        await self.queued(first, 6)
+        for cut in apart:
+            await cut
+        self.network.heal(first.host, third.host)
+        await self.cut(first, second, 7.0)  # no answer for two heartbeats: they are placed on the third, too
+        parts = ((first,), (second, fourth), (third, fifth))
+        for one, other in combinations(parts, 2):
+            for a, b in product(one, other):
+                self.network.cut(a.host, b.host, both=True)
+        pairs = [pair for one, other in combinations(parts, 2) for pair in product(one, other)]
+        apart = [asyncio.ensure_future(self.during(FaultKind.CUT, a, 3 * self.span, b)) for a, b in pairs]
+        await asyncio.sleep(0.5 * self.span)
+        for machine, strangers in ((second, (third, fifth)), (third, (second, fourth))):
+            for stranger in strangers:
+                assert machine.node is not None
+                assert machine.process is not None
+                await machine.process.spawn(machine.node._services.view.forget(ServerName(stranger.name), is_forced=True), "forget")
+        for cut in apart:
+            await cut
+        self.network.heal_all()
+        await asyncio.sleep(6 * self.span)
+        self.kinds.check_owners()
+        self.next_hop(is_there=True)
+
+
 class Unwatched:
     """Whatever this node holds, nobody counts."""
 
@@ -490,6 +529,7 @@ SCRIPTS: dict[str, Callable[..., Scripted]] = {
     "restored-primary": RestoredPrimary,
     "three-parts": ThreeParts,
     "three-parts-other-order": ThreePartsOtherOrder,
+    "forgotten-heirs": ForgottenHeirs,
     "cloned": Cloned,
     "cloned-with-its-disk": ClonedWithItsDisk,
 }

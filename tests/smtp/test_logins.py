@@ -4,6 +4,7 @@ import asyncio
 import base64
 import gzip
 import json
+import os
 import ssl
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 import structlog
 import trustme
 
-from shadowrelay import credentials
+from shadowrelay import bounded, credentials
 from shadowrelay.model.counts import LoginResult
 from shadowrelay.model.protection import Grant, Login, Mechanism, Protection, TlsMode, Token
 from shadowrelay.model.replies import ConfigurationError, TransientDeliveryError
@@ -20,6 +21,7 @@ from shadowrelay.smtp import logins, tokens
 from shadowrelay.smtp.deliverer import SmtpDeliverer
 from shadowrelay.smtp.logins import chosen, without
 from tests.kit.auth_servers import REFUSED, SECRET, AuthServer, TokenEndpoint, answering
+from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.smtp_servers import ScriptedServer, serving
 from tests.smtp.deliverers import TAKEN, a_deliverer, deliver
 
@@ -529,3 +531,22 @@ async def test_a_command_that_is_not_there_is_named():
 
     with pytest.raises(tokens.NoToken, match="/no/such/program cannot be started: No such file"):
         await source.get()
+
+
+@pytest.mark.parametrize("which", ["secret", "authority.pem"])
+async def test_a_route_whose_files_hang_waits_and_takes_no_thread_of_the_others(
+    secret: Path, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    """A file of a file system that does not answer: as many deliveries as the loop's executor has threads would stop all large mail."""
+    monkeypatch.setattr(bounded, "READ_SECONDS", 0.2)
+    (secret.parent / which).unlink()
+    os.mkfifo(secret.parent / which, 0o600)  # opening it does not return
+    server = AuthServer(tls=tls(), mechanisms="PLAIN")
+    async with serving(server), a_deliverer() as deliverer:
+        reasons = await asyncio.gather(*(deferred(deliverer, to(server, Login(user="relay", secret_file=secret))) for _ in range(12)))
+        other = await asyncio.wait_for(asyncio.to_thread(lambda: "done"), PATIENCE_SECONDS)
+        hung_count = deliverer.hung_reads_count
+
+    assert "done" == other
+    assert all("hangs" in reason for reason in reasons)
+    assert 0 < hung_count <= bounded.HUNG_MAX

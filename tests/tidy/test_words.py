@@ -9,6 +9,7 @@ BANNED = re.compile(
     r"(?<![A-Za-z])(replicas?|mirrors?|mirrored|slaves?|ack-queue|backups?|copy_id|msgs?|svc|mgr|utils)(?![A-Za-z])", re.IGNORECASE
 )
 ALLOWED = re.compile(
+    r"\.svc\.cluster\.local|replicas: |`replicas`|"  # words of Kubernetes
     r"email\.utils"  # the standard library's name
     r"|\[.msg.\]|msg = debug"  # pydantic's key, a method of structlog's loggers
     r"|(older|restored) backup|backup (is |was |that was )?restored",  # the one thing that is called so

@@ -90,6 +90,20 @@ def test_a_healthy_cluster_is_redundant_and_says_who_holds_what_for_whom(nodes: 
     assert [] == document["missing"]
 
 
+def test_a_mixed_cluster_is_said_also_of_a_peer_that_is_too_old_to_tell(nodes: TwoNodes) -> None:
+    one = run().output
+    nodes.versions[WEST] = "1.1"
+    two = run().output
+    nodes.versions[WEST] = "1.0"
+    nodes.peers[EAST][0] |= {"version": "", "database": "d1"}
+    nodes.silent = [WEST]
+    old = run().output
+
+    assert "mixed versions" not in one
+    assert f"mixed versions: 1.0 on {EAST}, 1.1 on {WEST}" in two
+    assert f"mixed versions: 1.0 on {EAST}, an older one on {WEST}" in old
+
+
 def test_the_versions_are_shown_and_where_they_differ_for_each_node(nodes: TwoNodes) -> None:
     same = run().stdout
     nodes.versions[WEST] = "1.1"

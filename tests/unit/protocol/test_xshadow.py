@@ -49,8 +49,8 @@ HELLOS = [
     ),
     (
         f"server=mx1.east.example boundary=default database={A} incarnation=3 began=120 position=4711 span=10800"
-        f" machine={'0a' * 16} domains=rack7,hypervisor-3",
-        replace(PLAIN, machine="0a" * 16, domains=("rack7", "hypervisor-3")),
+        f" machine={'0a' * 16} domains=rack7,hypervisor-3 version=1.4.0",
+        replace(PLAIN, machine="0a" * 16, domains=("rack7", "hypervisor-3"), version="1.4.0"),
     ),
 ]
 HELLO = HELLOS[1][0]
@@ -64,9 +64,9 @@ def encoded(value):
 
 def test_a_machine_or_label_of_another_form_means_nothing() -> None:
     """A later version may write them in another way: that is no reason to refuse it."""
-    told = parse_hello(f"{HELLOS[0][0]} machine=0A domains=rack7,,a/b,{'x' * 65},{','.join('abcdefgh')}")
+    told = parse_hello(f"{HELLOS[0][0]} machine=0A version=<b> domains=rack7,,a/b,{'x' * 65},{','.join('abcdefgh')}")
 
-    assert ("", ("rack7", "a", "b", "c", "d")) == (told.machine, told.domains)
+    assert ("", ("rack7", "a", "b", "c", "d"), "") == (told.machine, told.domains, told.version)
 
 
 @pytest.mark.parametrize(
