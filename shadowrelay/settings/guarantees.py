@@ -141,7 +141,6 @@ def _about_senders(settings: Settings) -> Iterator[str]:
         yield (
             "No client may send mail here. This server is a witness: it keeps copies for its peers, and delivers what it has to take over."
         )
-        return
     for connector in settings.receive_connectors:
         rights = []
         if connector.relay_from:
