@@ -708,7 +708,7 @@ class DeliverService:
 
         attempt = ForkAttempt(stored, fork, retry, read_content, lease.may_end_data, lease.reply_seconds, others)
 
-        record = partial(self._outcomes.record, stored, queue.is_awaited)
+        record = partial(self._outcomes.record, stored)
         began_at = context.clock.awake()
         try:
             if is_aging:

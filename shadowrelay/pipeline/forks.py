@@ -607,8 +607,8 @@ class Outcomes:
         self.is_blocked = False
         self._unblocked.set()
 
-    async def record(self, stored: StoredMessage, is_awaited: Callable[[], bool], record: AttemptRecord) -> None:
-        """Return once the outcome is recorded, however long that takes. `is_awaited`: whether another fork waits for that.
+    async def record(self, stored: StoredMessage, record: AttemptRecord) -> None:
+        """Return once the outcome is recorded, however long that takes.
 
         Raises: the ledger's error if the outcome can never be recorded. The message is then set aside.
         """
@@ -625,9 +625,7 @@ class Outcomes:
             context.delayed.caused(message_id, [generated.message.envelope.message_id for generated in record.generated])
         while True:
             try:
-                is_urgent = record.generated or context.delayed.waiting or is_awaited()
-                promise = promises.attempt if is_urgent else promises.attempt_in_company
-                transition = await context.ledger.commit(promise, record, joined)
+                transition = await context.ledger.commit(promises.attempt, record, joined)
                 break
             except LedgerUnavailable as error:
                 if not self.is_blocked:

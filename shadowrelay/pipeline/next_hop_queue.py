@@ -85,10 +85,6 @@ class NextHopQueue:
                 self.release()
             raise
 
-    def is_awaited(self) -> bool:
-        """Whether a fork waits for the end of another one."""
-        return bool(self._waiting or self.arriving)
-
     def release(self) -> None:
         while self._waiting:
             turn = self._waiting.popleft()

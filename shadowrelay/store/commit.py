@@ -52,11 +52,10 @@ class Promise(Generic[P, T]):
     `about`: makes of the first argument the id of the message whose row it reads; `wants`: of all arguments the ids, if several: one
     question reads the rows of a whole batch. `handing`: what becomes of the file of the content that is among the arguments by
     position, and was stored before; `files`: of all arguments such contents, where they are elsewhere. `is_kept`: whether the result says
-    that they are stored. `is_heavy`: it may take long or wait: not on the event loop's thread. `is_patient`: nobody's 250 waits for it, so
-    it waits for others, to share their commit.
+    that they are stored. `is_heavy`: it may take long or wait: not on the event loop's thread.
     """
 
-    __slots__ = ("about", "files", "handing", "is_heavy", "is_kept", "is_patient", "name", "run", "wants")
+    __slots__ = ("about", "files", "handing", "is_heavy", "is_kept", "name", "run", "wants")
 
     def __init__(
         self,
@@ -68,9 +67,8 @@ class Promise(Generic[P, T]):
         files: Callable[..., Files] | None = None,
         is_kept: Callable[[Any], bool] | None = None,
         is_heavy: bool = False,
-        is_patient: bool = False,
     ) -> None:
-        self.run, self.about, self.wants, self.is_heavy, self.is_patient = run, about, wants, is_heavy, is_patient
+        self.run, self.about, self.wants, self.is_heavy = run, about, wants, is_heavy
         self.handing, self.files, self.is_kept = handing, files, is_kept
         self.name = run.__name__
 
@@ -316,7 +314,6 @@ class Committer:
 # After a transaction of so many promises more will come soon, and the next one begins after this pause. Names: PostgreSQL's settings.
 COMMIT_SIBLINGS = 4
 COMMIT_DELAY_SECONDS = 0.003
-COMPANY_SECONDS = 0.01  # a patient promise waits so long: at 300 messages a second others come every 3 ms
 BATCH_MAX = 64  # promises in one transaction: a few milliseconds of the event loop; more would not make the sync cheaper
 LIGHT_ROWS_MAX = 400  # an XQDISCARD at its largest; a promise that wants more rows is heavy
 WAITING_MAX = 50_000  # promises; sessions are bounded long before
@@ -343,8 +340,7 @@ class ThreadedWriter:
 
     They take turns with the connection, because they would compete for the interpreter's lock if both ran promises: the loop
     prepares a transaction, the thread brings it to the disk, and promises that arrive meanwhile form the next transaction. While many
-    arrive, it begins a little later: fewer transactions write the same pages fewer times, and a single promise never waits for others,
-    unless it is patient.
+    arrive, it begins a little later: fewer transactions write the same pages fewer times, and a single promise never waits for others.
     Heavy and failed promises run on the thread entirely. Cancelling a waiter does not cancel its promise.
     """
 
@@ -357,7 +353,6 @@ class ThreadedWriter:
         self._calls: list[tuple[Call, Callable[[], None]]] = []
         self._is_busy = False  # the thread has the connection, or `_begin` will be called
         self._jobs: queue.SimpleQueue[tuple[Sequence[Call], Callable[[], None]] | None] = queue.SimpleQueue()
-        self._company: asyncio.TimerHandle | None = None  # when patient promises are done although no other came
         self._is_closed = False
         self.after_commit: Callable[[], None] | None = None  # on the loop
         self._ended: asyncio.Future[None] = self._loop.create_future()
@@ -380,22 +375,9 @@ class ThreadedWriter:
         call.waiter = future
         self._waiting.append(call)
         if not self._is_busy:
-            if call.promise.is_patient and len(self._waiting) < COMMIT_SIBLINGS:
-                self._await_company()
-            else:
-                self._is_busy = True
-                self._loop.call_soon(self._begin)  # together with other promises of this iteration of the loop
-        return future
-
-    def _await_company(self) -> None:
-        if self._company is None:
-            self._company = self._loop.call_later(COMPANY_SECONDS, self._begin_alone)
-
-    def _begin_alone(self) -> None:
-        self._company = None
-        if not self._is_busy and self._waiting:
             self._is_busy = True
-            self._begin()
+            self._loop.call_soon(self._begin)  # together with other promises of this iteration of the loop
+        return future
 
     @property
     def waiting_count(self) -> int:
@@ -420,8 +402,7 @@ class ThreadedWriter:
         if not self._is_closed:
             self._is_closed = True
             if not self._is_busy:
-                self._is_busy = True
-                self._begin()
+                self._jobs.put(None)
         await asyncio.shield(self._ended)
         self._thread.join()
 
@@ -436,9 +417,6 @@ class ThreadedWriter:
             if self._is_closed:
                 self._jobs.put(None)
             return
-        if self._company is not None:
-            self._company.cancel()
-            self._company = None
         batch, self._waiting = self._waiting[:BATCH_MAX], self._waiting[BATCH_MAX:]
         committer = self._committer
         assert committer is not None
@@ -457,24 +435,11 @@ class ThreadedWriter:
         else:
             self._jobs.put((batch, partial(committer.finish, batch, prepared)))
 
-    def _begin_next(self) -> None:
-        if (
-            self._calls
-            or self._is_closed
-            or len(self._waiting) >= COMMIT_SIBLINGS
-            or not all(call.promise.is_patient for call in self._waiting)
-        ):
-            self._begin()
-        else:
-            self._is_busy = False
-            if self._waiting:
-                self._await_company()
-
     def _finished(self, batch: Sequence[Call]) -> None:
         """On the loop. Waiters continue first, so that their next promises are in the next transaction."""
         settle(batch)
         if len(batch) < COMMIT_SIBLINGS or self._is_closed:
-            self._loop.call_soon(self._begin_next)
+            self._loop.call_soon(self._begin)
         else:
             self._loop.call_later(COMMIT_DELAY_SECONDS, self._begin)
         if self.after_commit is not None:

@@ -31,7 +31,7 @@ from shadowrelay.ownership.claims import expired, generated_claim
 from shadowrelay.ownership.rules import Outcome, without_server
 from shadowrelay.rules.delivery import LadderStep
 from shadowrelay.store import counters, reading, rows, tables
-from shadowrelay.store.commit import ITSELF, Promise, promise
+from shadowrelay.store.commit import ITSELF, promise
 from shadowrelay.store.content import Handing
 from shadowrelay.store.dialect import compiled, constant, through, upsert
 from shadowrelay.store.readers import Reader
@@ -208,10 +208,6 @@ def attempt(work: UnitOfWork, record: AttemptRecord, decide: Decide) -> Transiti
         work.changed(row)
     work.tell(message_id, told, [row.message_id for row in waited_for] if waited_for else ())
     return transition
-
-
-# the same where nobody waits for its end: it shares the commit of what comes next
-attempt_in_company = Promise(attempt.run, about=attempt.about, files=attempt.files, is_patient=True)
 
 
 def _requeue(work: UnitOfWork, row: Row, record: AttemptRecord) -> None:

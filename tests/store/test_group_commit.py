@@ -299,32 +299,3 @@ async def test_a_cancelled_reader_leaves_the_others_working(tmp_path: Path) -> N
             await asyncio.gather(task, return_exceptions=True)
 
         assert stored == await ledger.read(reading.load, stored.envelope.message_id)
-
-
-async def test_an_outcome_for_which_nobody_waits_shares_the_commit_of_what_comes_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(commit, "COMPANY_SECONDS", 2 * PATIENCE_SECONDS)
-    async with a_ledger(tmp_path) as ledger:
-        stored = await accept(ledger)
-        before = ledger.position
-
-        outcome = ledger.commit(promises.attempt_in_company, an_attempt(stored.envelope.message_id), all_done)
-        await asyncio.sleep(0)
-        await accept(ledger)
-        await outcome
-
-        assert before + 1 == ledger.position
-
-
-@pytest.mark.parametrize("end", ["nothing comes", "the ledger is closed"])
-async def test_an_outcome_is_recorded_although_nothing_comes_to_share_its_commit(tmp_path: Path, end: str, monkeypatch: pytest.MonkeyPatch):
-    if end != "nothing comes":
-        monkeypatch.setattr(commit, "COMPANY_SECONDS", 2 * PATIENCE_SECONDS)
-    async with a_ledger(tmp_path) as ledger:
-        stored = await accept(ledger)
-        outcome = ledger.commit(promises.attempt_in_company, an_attempt(stored.envelope.message_id), all_done)
-        if end == "nothing comes":
-            await outcome
-
-    assert (await outcome).after is not None
