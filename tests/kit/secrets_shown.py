@@ -16,7 +16,7 @@ import pytest
 
 FILES = re.compile(r"(token|read_only_token|.*secret.*|refresh.*|.*\.key)")
 LOGS = frozenset({".log", ".LOG"})
-IN_CONFIGURATION = re.compile(r'(?m)\b(?:secret|key|token|password)\s*=\s*"([^"\n]+)"')
+IN_CONFIGURATION = re.compile(r'(?m)\b(?:secret|token|password)\s*=\s*"([^"\n]+)"')
 CHARACTERS_MIN = 12  # shorter ones are words
 FILES_MAX, OCTETS_MAX = 5_000, 50_000_000
 

@@ -26,12 +26,15 @@ import os
 from shadowrelay.cli.main import app
 from shadowrelay.smtp import delivery_transaction
 
-def dies(data, server, stuffed=delivery_transaction.stuffed_with_end):
-    if b"X-Kills: yes" in data:
-        os._exit(139)
-    return stuffed(data, server)
+def dies_of(step):
+    def dies(data, server):
+        if b"X-Kills: yes" in data:
+            os._exit(139)
+        return step(data, server)
+    return dies
 
-delivery_transaction.stuffed_with_end = dies
+for name in ("stuffed_with_end", "check_line_ends"):  # before the content of DATA, and of BDAT
+    setattr(delivery_transaction, name, dies_of(getattr(delivery_transaction, name)))
 app()
 """
 
