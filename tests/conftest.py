@@ -40,7 +40,7 @@ def pytest_collection() -> Generator[None, object, object]:
 # to do at first, and too much later. They meet among tests of loops, which are given one by one, so that the run ends evenly.
 SPARK = "tests/sla/"
 WITHOUT_JVM = tuple(f"{SPARK}test_{name}.py" for name in ("s3", "parse", "pieces", "page", "page_browser", "page_takeovers"))
-LONG = ("tests/process/", "tests/crash/", "tests/pipeline/")
+LONG = ("tests/process/", "tests/crash/", "tests/console/test_every_request.py", "tests/pipeline/")
 TURNS = (SPARK, "tests/simulation/", *WITHOUT_JVM, *LONG)
 
 

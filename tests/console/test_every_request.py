@@ -106,7 +106,7 @@ async def test_no_request_to_a_page_fails_or_does_more_than_the_role_may(applica
     await ask("POST", "/login", data={"token": TOKENS[role]})
     requests = []
 
-    @settings(FEW, max_examples=150)
+    @settings(FEW, max_examples=60)
     @given(st.sampled_from(PATHS), fields, st.booleans())
     def collect(path, given_fields, is_form):
         requests.append((path, given_fields, is_form))
