@@ -84,7 +84,7 @@ async def all_arrive_once_after(refusals: list[str], messages: int, workplace: P
     assert {"RECEIVE": total, "HARECEIVE": total, "SEND": total, "FAIL": 0} == {
         name: events[name] for name in ("RECEIVE", "HARECEIVE", "SEND", "FAIL")
     }
-    assert events["DEFER"] >= total / len(refusals)
+    assert events["DEFER"] >= len(PLACES) * len(refusals)  # a queue that waits for its retry does not ask for each message
 
 
 async def deferred(nodes: list[NodeProcess]) -> None:
