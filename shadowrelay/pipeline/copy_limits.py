@@ -7,7 +7,7 @@ server goes to another one.
 """
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import structlog
 
@@ -16,6 +16,7 @@ from shadowrelay.model.message import Envelope
 from shadowrelay.model.queue import HeldFor
 from shadowrelay.model.replies import LedgerUnavailable, Reply
 from shadowrelay.model.setting_texts import size_of
+from shadowrelay.model.values import dataclass
 from shadowrelay.pipeline.context import Context
 from shadowrelay.ports import Machine
 from shadowrelay.store import reading
@@ -26,7 +27,7 @@ SHARE_OF_LOOKS = 20  # of the time at most one part is spent on looking, however
 _log = structlog.get_logger()
 
 
-@dataclass
+@dataclass(slots=True)
 class Estimate:
     """What is held for one peer, or more; copies whose commit was on its way at the last look may be missing.
 
@@ -57,13 +58,16 @@ class CopyLimits:
                 if not estimate.is_known or self._excess(estimate.held.plus(octets, recipients)):
                     await self._look(server, estimate)
                 more = estimate.held.plus(octets, recipients)
-        state = context.peers.states[server]
+        state = context.peers.states.get(server)  # None: it left meanwhile
         if not estimate.is_known or not (reason := self._excess(more)):
-            estimate.held, state.copies_refused = more, ""
+            estimate.held = more
+            if state is not None:
+                state.copies_refused = ""
             return None
         over = context.counts.copies_over_limit
         over[server] = over.get(server, 0) + 1
-        state.copies_refused = f"too much is held for it, and its copies were refused at {context.now():%Y-%m-%dT%H:%M:%SZ}: {reason}"
+        if state is not None:
+            state.copies_refused = f"too much is held for it, and its copies were refused at {context.now():%Y-%m-%dT%H:%M:%SZ}: {reason}"
         _log.warning("copy.refused", peer=server, reason=reason)
         return TOO_MUCH
 

@@ -85,8 +85,10 @@ class Membership:
         busy = {group.primary for group in await ledger.read(reading.shadow_groups) if group.count}
         busy |= {server for server, count in (await ledger.read(reading.listed_counts)).items() if count}
         for server in leaving:
-            state = self._context.peers.states[server]
-            if server not in busy and not await ledger.read(reading.has_unacknowledged, server, state.database) and state.is_leaving:
+            state = self._context.peers.states.get(server)  # None: an administrator forgot it meanwhile
+            if state is None or server in busy or await ledger.read(reading.has_unacknowledged, server, state.database):
+                continue
+            if self._context.peers.is_leaving(server):
                 self._left(server)
 
     def _left(self, server: ServerName) -> None:

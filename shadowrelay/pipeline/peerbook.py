@@ -149,9 +149,8 @@ class PeerBook:
         self._heartbeat_seconds = heartbeat_seconds
         self.states = PeerStates({peer.name: PeerState(peer, clock.ran(), contact_awake=clock.awake()) for peer in peers})
         self._contradictions: dict[ServerName, str] = {}  # peers refused for their name or database, and why
-        self._seconds: dict[
-            ServerName, tuple[str, float, Incarnation]
-        ] = {}  # refused second servers of a name: why, `Clock.awake`, and who
+        # refused second servers of a name: why, `Clock.awake`, and who
+        self._seconds: dict[ServerName, tuple[str, float, Incarnation]] = {}
         self.on_new_database: list[Callable[[ServerName, DatabaseId, DatabaseId], None]] = []
         self.on_new_incarnation: list[Callable[[ServerName, bool], None]] = []  # True: it was recorded before this node started
         self.on_return: list[Callable[[ServerName, float], None]] = []
