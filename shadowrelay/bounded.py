@@ -119,9 +119,9 @@ class _Reading:
 
 
 class FilesRead:
-    """Small files that are read now and then, and may be on a file system of the network that hangs: each in a thread of its own, so that one
-    that hangs costs what needs it and nothing else. It is not asked again until that thread has returned. Of the same directories no more than
-    `HUNG_MAX` hang: others there are not tried. Not in the loop's executor, which reads large content.
+    """Small files that are read now and then, and may be on a file system of the network that hangs: each in a thread of its own, so that
+    one that hangs costs what needs it and nothing else. It is not asked again until that thread has returned. Of the same directories no
+    more than `HUNG_MAX` hang: others there are not tried. Not in the loop's executor, which reads large content.
 
     There is one for the process, `FILES`, because hung threads are the process's, whatever is reloaded. Called in any thread.
     """

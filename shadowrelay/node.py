@@ -615,8 +615,8 @@ class Node:
         """What hangs without stopping mail, or only that of one route."""
         for files, seconds in FILES.hung().items():
             yield (
-                f"{' or '.join(map(str, files))} hangs: it has not answered for {seconds:.0f} s; what needs it waits, mail of routes that need "
-                "it among it, and all else goes on"
+                f"{' or '.join(map(str, files))} hangs: it has not answered for {seconds:.0f} s; what needs it waits, mail of such routes "
+                "too, and all else goes on"
             )
         if seconds := self._tracking.hung_seconds:
             yield (

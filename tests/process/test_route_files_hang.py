@@ -1,4 +1,4 @@
-"""A file of one route, and the report, on a file system that hangs: the node starts, mail of other routes goes on, SIGHUP and SIGTERM work."""
+"""A file of one route, and the report, hang: the node starts, mail of other routes goes on, SIGHUP and SIGTERM work."""
 
 import asyncio
 import os
