@@ -24,7 +24,7 @@ from shadowrelay.admin.metrics import PrometheusMetrics
 from shadowrelay.admin.people import People
 from shadowrelay.admin.server import AdminServer
 from shadowrelay.admin.token import read_or_create_token
-from shadowrelay.bounded import BoundedCalls, in_thread
+from shadowrelay.bounded import FILES, BoundedCalls, in_thread
 from shadowrelay.console.acts import add_acts
 from shadowrelay.console.pages import Desk, add_errors, add_login, add_pages
 from shadowrelay.console.report_tab import add_report
@@ -532,7 +532,7 @@ class Node:
         metrics.watch_totals("next_hop_logins", "Logins at next hops, by what became of them.", "result", lambda: sessions.logins)
         metrics.watch(
             "hung_reads", "Reads of files of routes and of the report that hang: those of a file system that does not answer.",
-            lambda: self._deliverer.hung_reads_count + self._desk.report_files.hung_count,
+            lambda: len(FILES.hung()),
         )  # fmt: skip
         metrics.watch("next_hop_logins_failing", "Logins that cannot be used now.", lambda: self._deliverer.failing_logins_count)
         metrics.watch_totals(
@@ -612,7 +612,12 @@ class Node:
         metrics.certificates({} if self._tls is None else self._tls.ends)
 
     def _hanging(self) -> Iterator[str]:
-        """What only observes, and hangs. Mail goes on."""
+        """What hangs without stopping mail, or only that of one route."""
+        for files, seconds in FILES.hung().items():
+            yield (
+                f"{' or '.join(map(str, files))} hangs: it has not answered for {seconds:.0f} s; what needs it waits, mail of such routes "
+                "too, and all else goes on"
+            )
         if seconds := self._tracking.hung_seconds:
             yield (
                 f"the tracking log hangs: {self._tracking.directory} has not answered for {seconds:.0f} s; mail goes on, "
