@@ -1,8 +1,7 @@
 """What the metrics of a node read at each scrape, by whom it is kept. docs/operations.md "Watching" explains the names."""
 
-from collections.abc import Callable
-
 from shadowrelay.admin.metrics import PrometheusMetrics
+from shadowrelay.bounded import FILES
 from shadowrelay.memory import ContentBudget
 from shadowrelay.model.client_minute import Counted
 from shadowrelay.model.readiness import NewMail
@@ -81,9 +80,7 @@ def watch_peers(metrics: PrometheusMetrics, services: Services) -> None:
     metrics.watch("sites_without_copies", "Sites that should get copies and get none.", lambda: len(context.site_copies.without()))
 
 
-def watch_next_hops(
-    metrics: PrometheusMetrics, deliverer: SmtpDeliverer, policies: MtaSts | None, hung_reads_count: Callable[[], int]
-) -> None:
+def watch_next_hops(metrics: PrometheusMetrics, deliverer: SmtpDeliverer, policies: MtaSts | None) -> None:
     """Sessions to next hops, and what they need besides."""
     sessions = deliverer.counts
     metrics.watch_totals("next_hop_sessions", "Sessions opened with next hops, by what protects them.", "tls", lambda: sessions.opened)
@@ -107,11 +104,6 @@ def watch_next_hops(
         "next_hop_tokens", "Access tokens asked for, by whether one was got.", "is_got",
         lambda: {str(is_got).lower(): count for is_got, count in sessions.tokens.items()},
     )  # fmt: skip
-    metrics.watch(
-        "hung_reads",
-        "Reads of files of routes and of the report that hang: those of a file system that does not answer.",
-        hung_reads_count,
-    )
 
 
 def watch_clients(metrics: PrometheusMetrics, connectors: Connectors, recipients: RecipientSources, filters: FilterBank) -> None:
@@ -151,8 +143,8 @@ def watch_clients(metrics: PrometheusMetrics, connectors: Connectors, recipients
     )
 
 
-def watch_memory(metrics: PrometheusMetrics, budget: ContentBudget, descriptors: Descriptors) -> None:
-    """Memory and descriptors of the process."""
+def watch_process(metrics: PrometheusMetrics, budget: ContentBudget, descriptors: Descriptors) -> None:
+    """What the process has of memory, descriptors, and threads for files."""
     metrics.watch("content_memory_bytes", "Contents in memory, of sessions, copies and attempts.", lambda: budget.used)
     metrics.watch("content_memory_waiting", "Sessions and attempts that wait for memory.", lambda: budget.waiting_count)
     metrics.watch_total("contents_spooled_early", "Sent to a file because memory was short.", lambda: budget.spooled_early_count)
@@ -161,6 +153,10 @@ def watch_memory(metrics: PrometheusMetrics, budget: ContentBudget, descriptors:
     metrics.watch_total(
         "descriptors_refused", "Sessions (421) and contents (452) refused for lack of descriptors.", lambda: descriptors.refused_count
     )
+    metrics.watch(
+        "hung_reads", "Reads of files of routes and of the report that hang: those of a file system that does not answer.",
+        lambda: len(FILES.hung()),
+    )  # fmt: skip
 
 
 def watch_logs(metrics: PrometheusMetrics, tracking: FileTrackingLog, lines: LineLogger | None) -> None:

@@ -18,7 +18,7 @@ from shadowrelay.admin.metrics import PrometheusMetrics
 from shadowrelay.admin.people import People
 from shadowrelay.admin.server import AdminServer
 from shadowrelay.admin.token import read_or_create_token
-from shadowrelay.bounded import BoundedCalls, in_thread
+from shadowrelay.bounded import FILES, BoundedCalls, in_thread
 from shadowrelay.console.acts import add_acts
 from shadowrelay.console.pages import Desk, add_errors, add_login, add_pages
 from shadowrelay.console.report_tab import add_report
@@ -385,18 +385,23 @@ class Node:
             self._tasks.keep(hooks.run, "webhooks")
 
     def _watch(self) -> None:
-        metrics, services, deliverer, reports = self._metrics, self._services, self._deliverer, self._desk.report_files
+        metrics, services = self._metrics, self._services
         gauges.watch_store(metrics, services, self._ledger, self._machine)
         gauges.watch_services(metrics, services)
         gauges.watch_peers(metrics, services)
-        gauges.watch_next_hops(metrics, deliverer, self._mta_sts, lambda: deliverer.hung_reads_count + reports.hung_count)
+        gauges.watch_next_hops(metrics, self._deliverer, self._mta_sts)
         gauges.watch_clients(metrics, self._connectors, self._recipients, self._filters)
-        gauges.watch_memory(metrics, self._budget, self._descriptors)
+        gauges.watch_process(metrics, self._budget, self._descriptors)
         gauges.watch_logs(metrics, self._tracking, self._log_lines)
         metrics.certificates({} if self._tls is None else self._tls.ends)
 
     def _hanging(self) -> Iterator[str]:
-        """What only observes, and hangs. Mail goes on."""
+        """What hangs without stopping mail, or only that of one route."""
+        for files, seconds in FILES.hung().items():
+            yield (
+                f"{' or '.join(map(str, files))} hangs: it has not answered for {seconds:.0f} s; what needs it waits, mail of such routes "
+                "too, and all else goes on"
+            )
         if seconds := self._tracking.hung_seconds:
             yield (
                 f"the tracking log hangs: {self._tracking.directory} has not answered for {seconds:.0f} s; mail goes on, "
