@@ -19,7 +19,8 @@ from shadowrelay.model.routing import HostPort
 from shadowrelay.model.settings import Settings
 from shadowrelay.model.tracking import TrackingEvent
 from shadowrelay.model.values import replace
-from shadowrelay.node import Node, close_with
+from shadowrelay.node.closing import close_with
+from shadowrelay.node.node import Node
 from shadowrelay.pipeline.context import SystemClock
 from shadowrelay.ports import DeliveryJob
 from shadowrelay.settings.configuration import LoadedSettings
