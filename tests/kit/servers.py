@@ -72,11 +72,11 @@ class Server:
 
     def start(self, hosts: Mapping[str, str]) -> None:
         """It knows the others by these names."""
-        mounts = "".join(
-            f"mkdir -p {self.directory}{own}/upper {self.directory}{own}/work && "
-            f"mount -t overlay overlay -o lowerdir={own},upperdir={self.directory}{own}/upper,workdir={self.directory}{own}/work {own} && "
-            for own in OWN
-        )
+        mounts = ""
+        for own in OWN:
+            ours = f"{self.directory}{own}"
+            layers = f"lowerdir={own},upperdir={ours}/changed,workdir={ours}/scratch"
+            mounts += f"mkdir -p {ours}/changed {ours}/scratch && mount -t overlay overlay -o {layers} {own} && "
         script = (
             f"mount -t tmpfs memory {self.directory} && {mounts}mount -t tmpfs run /run && mkdir -p /opt/checkout /opt/shadowrelay/bin && "
             f"mount --bind {ROOT} /opt/checkout && mount -t proc proc /proc && "
