@@ -37,6 +37,7 @@ from shadowrelay.sla.surroundings import (
     require_local_directories,
     require_loopback,
     require_open_files,
+    require_own_address,
     require_spark_home,
     require_user,
 )
@@ -76,6 +77,8 @@ NEEDED = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.caseSensitive": "false",
+    "spark.sql.files.ignoreCorruptFiles": "false",  # else what a damaged or missing file has is left out without a word
+    "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # few other programs read INT96, the default
 }
@@ -209,6 +212,7 @@ def spark_session(
     check_spark()
     said = others(os.environ, spark_home())
     require_local_directories(os.environ, said.settings)
+    require_own_address(said.settings)
     memory = driver_memory or said.settings.get("spark.driver.memory") or default_memory(memory_allowed())
     settings = {
         "spark.ui.enabled": "false",
