@@ -188,7 +188,7 @@ def require_own_address(settings: Mapping[str, str]) -> None:
     try:
         socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET).close()
     except OSError as exc:
-        reason = os.strerror(exc.errno) if (exc.errno or 0) > 0 else exc.strerror or exc  # Python says more than the system
+        reason = os.strerror(exc.errno) if exc.errno is not None and exc.errno > 0 else exc.strerror or exc  # Python says more
         raise SparkUnavailable(f"{name}={address} is no address of this machine ({reason}): take it away, or name one that is") from None
 
 
