@@ -132,6 +132,7 @@ class PeerRequestService:
         context = self._context
         answer = self.own_identity(identity.server, identity.database)
         context.leases.learn_span(identity.server, identity.span, identity.track)
+        context.peers.learn_fate(identity)
         server, latest = identity.server, (identity, context.now())
         self._unrecorded[server] = latest
         try:

@@ -591,14 +591,3 @@ def parse_span(text: str) -> timedelta:
     if not timedelta() < span <= SPAN_MAX:
         raise bad_argument("Bad span")
     return span
-
-
-def own_traces(header: bytes, server: str) -> list[bytes]:
-    """The ids in the Received fields of a header that name `server` as the receiver: it received, took over or resubmitted the message.
-
-    Shapes: `header` is in lower case; an id is empty if the field has none after its protocol. RFC 5321 4.4
-    """
-    by = f"by {server}".lower().encode()
-    if by not in header:
-        return []
-    return re.findall(re.escape(by) + rb"(?: |\r\n\t)with (?:\S+ id ([^\s;]+))?", header)

@@ -228,6 +228,7 @@ async def a_clone_of(net: Net, name: ServerName, directory: Path, *, is_copied: 
     finally:
         await clone.tasks.close()
         clone.ledger.real.abandon()
+        await clone.ledger.real._readers.close()
 
 
 @pytest.mark.parametrize("hangs_seconds", [HEARTBEAT, SPAN / 2])

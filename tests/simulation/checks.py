@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -57,6 +57,7 @@ class Checker:
         self.machines: Mapping[str, Machine] = {}
         self.could_meet: Callable[[str, str], bool] = lambda one, other: True  # by name; just now
         self.could_ask: Callable[[str, str], bool] = lambda one, other: True  # by name; at any time of the last span
+        self.lost_together: Sequence[frozenset[str]] = ()  # hosts that one machine or label takes at once; others are lost alone
         self.expires_after: float | None = None  # seconds; None: no message expires in this world
         self.power: Power | None = None
         self.journal = ""  # the recipient of reports about mail for `JOURNALED`
@@ -395,10 +396,14 @@ class Checker:
         may be released at any time: also a primary server and its copy, for the sake of a copy whose primary server has just burnt."""
         hosts = {machine.name: machine.host for machine in self.machines.values()}
         holders = [host for host in self.holders(message_id) if host != without]
-        claim = max((self.claims[host][message_id] for host in holders), key=lambda claim: (claim.number, claim.is_primary), default=None)
-        if claim is None:
+        owner = max(
+            holders, key=lambda host: (self.claims[host][message_id].number, self.claims[host][message_id].is_primary), default=None
+        )
+        if owner is None:
             return False
-        return sum(claim.is_chosen(copy.server) and hosts[copy.server] in holders for copy in claim.copies) >= self._copies
+        claim = self.claims[owner][message_id]
+        kept = {owner, *(hosts[copy.server] for copy in claim.copies if claim.is_chosen(copy.server) and hosts[copy.server] in holders)}
+        return all(kept - lost for lost in self._losses(kept))
 
     def is_resolved(self, message_id: MessageId, ordinal: int, without: Sequence[str] | None) -> bool:
         """It arrived, or the sender is going to be told, even if those disks are destroyed. `None`: no disk survives. What arrived and is
@@ -455,13 +460,19 @@ class Checker:
         """I1: what was acknowledged as redundant survives the loss of any one disk, or of as many as there are copies."""
         if message_id in self.exposed:
             return
-        holders = self.holders(message_id)
-        for hosts in combinations(holders, min(self._copies, len(holders))):
-            if not self.survives(message_id, hosts):
+        for hosts in self._losses(self.holders(message_id)):
+            if not self.survives(message_id, tuple(hosts)):
                 state = self.state(message_id)
                 self.violation("I1", f"{message_id} would not survive the loss of {' and '.join(hosts) or 'nothing'}: {state}")
                 self.exposed.add(message_id)  # said once
                 return
+
+    def _losses(self, holders: Collection[str]) -> Iterator[frozenset[str]]:
+        """What may be destroyed at once: as many disks as there are copies, each with all that are lost together with it."""
+        alone = [frozenset({host}) for host in holders]
+        events = dict.fromkeys([*(hosts for hosts in self.lost_together if not hosts.isdisjoint(holders)), *alone])
+        for together in combinations(events, min(self._copies, len(events))):
+            yield frozenset().union(*together)
 
     def check_all_copies(self) -> None:
         for message_id in self.redundant:

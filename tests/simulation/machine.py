@@ -19,7 +19,8 @@ from shadowrelay.model.routing import HostPort
 from shadowrelay.model.settings import Settings
 from shadowrelay.model.tracking import TrackingEvent
 from shadowrelay.model.values import replace
-from shadowrelay.node import Node, close_with
+from shadowrelay.node.closing import close_with
+from shadowrelay.node.node import Node
 from shadowrelay.pipeline.context import SystemClock
 from shadowrelay.ports import DeliveryJob
 from shadowrelay.settings.configuration import LoadedSettings
@@ -66,6 +67,7 @@ class Machine:
     node: "SimulatedNode | None" = None
     watcher: "asyncio.Future[None] | None" = None  # starts the node again if its database is an older copy
     backup: Path | None = None
+    boot: str = ""  # of its kernel; empty: it has none to tell
 
     @property
     def is_up(self) -> bool:
@@ -118,7 +120,8 @@ class SimulatedNode(Node):
             return await network.dial(machine.host, to, process)
 
         loaded = LoadedSettings(machine.directory / "node.toml", machine.settings, {})
-        super().__init__(loaded, clock=MachineClock(machine, loop), dial=dial, open_listener=VirtualListener.open, machine=FakeMachine())
+        kernel = FakeMachine(boot=machine.boot)
+        super().__init__(loaded, clock=MachineClock(machine, loop), dial=dial, open_listener=VirtualListener.open, machine=kernel)
         self._simulated, self._process, self._observer = machine, process, observer
         self._shipper = None  # the log is memory
 

@@ -26,6 +26,7 @@ from shadowrelay.pipeline.review import ReviewService
 from shadowrelay.pipeline.rolled_back import RolledBackService
 from shadowrelay.protocol import tracking
 from shadowrelay.rules import delivery, dsn, repeats
+from shadowrelay.rules.fates import NO_SHARERS, Fates
 from shadowrelay.smtp import delivery_transaction
 from shadowrelay.store import content, promises, writing
 from shadowrelay.store.commit import Call, Prepared, settle
@@ -122,6 +123,10 @@ def _hears_no_released(heard: Callable[..., Any]) -> Callable[..., Any]:
         return Transition(claim, claim) if is_of_primary else heard(claim, speaker, event)
 
     return off
+
+
+def _all_count(self: Fates, *, is_redundant: bool) -> None:
+    self.is_redundant, self.counted = True, NO_SHARERS
 
 
 class _WithoutDsync:
@@ -270,6 +275,11 @@ RULES: dict[str, RuleOff] = {
         "a message that may be delivered by another node is not delivered meanwhile",
         ((repeats, "first_of", lambda stored, keys, copies: None),),
         ("sent-again-elsewhere",), "delivers it again",
+    ),
+    "fate": RuleOff(
+        "a copy on a server that may be lost together with this one does not count",
+        ((Fates, "count", _all_count),),
+        ("machine-burnt",), "is lost",
     ),
     "forget": RuleOff(
         "nothing is kept in memory for a message that is done",

@@ -1,6 +1,6 @@
 """`python -m tests.simulation.run SEED [--steps N]` replays a world and prints its trace; `--seeds 1-200` runs many, `--jobs` at once, and
 says what they were in all; `--without RULE` switches a rule off; `--script NAME` runs a world in which nothing is left to chance but
-the grain of time; `--plain` one without loss of power, partitions, half-open connections and TLS.
+the grain of time; `--plain` one without loss of power, partitions, half-open connections and TLS; `--machines` has several nodes on each.
 
 Runs itself again with hashing and addresses that are the same each time: sets decide the order of some things.
 """
@@ -39,9 +39,10 @@ import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from functools import cache
+from functools import cache, partial
 
 from tests.kit.quick import share_texts
+from tests.simulation.fates import FatedWorld
 from tests.simulation.kinds import ALL_KINDS, KINDS
 from tests.simulation.rules_off import RULES, without
 from tests.simulation.scripts import SCRIPTS
@@ -54,7 +55,7 @@ FAULTS = (
     *("kill", "power loss", "wipe", "put back", "pause", "cut", "cut one way", "partition, cut", "partition, cut one way", "half open"),
     *("slow", "break", "clock jump", "full disk", "sink away", "siege", "restore", "restore, of a node that was down"),
     *("cut in three and more", "cut of a part", "power lost in turn", "power lost in turn, of a node", "absence"),
-    *("disk read-only", "disk returns EIO", "disk hangs"),
+    *("disk read-only", "disk returns EIO", "disk hangs", "machine without power", "machine destroyed", "wipe, of a node that was down"),
     *("clone, on an empty disk", "clone, on a copied disk", "hostile peer"),
 )
 OTHERS = ("copies of a hostile peer", "journaled")
@@ -67,7 +68,8 @@ def run(seed: int, arguments: argparse.Namespace, *, is_traced: bool) -> Result:
         if arguments.script:
             world: World = SCRIPTS[arguments.script](is_traced=is_traced)
         else:
-            world = World(
+            kind = partial(FatedWorld, is_trusting=arguments.trusting) if arguments.machines else World
+            world = kind(
                 seed,
                 steps=arguments.steps,
                 is_traced=is_traced,
@@ -204,9 +206,10 @@ def main() -> int:
     parser.add_argument("--trace", action="store_true", help="of a script")
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--nodes", type=_range, default=(), help="3-4: the seed chooses the number of nodes from these")
-    parser.add_argument(
-        "--faults", type=_kinds, help=f"kinds, with commas: {', '.join(ALL_KINDS)}; or none. From seed {ALL_KINDS_FROM} on all"
-    )
+    names = ", ".join(ALL_KINDS)
+    parser.add_argument("--faults", type=_kinds, help=f"kinds, with commas: {names}; or none. From seed {ALL_KINDS_FROM} on all")
+    parser.add_argument("--machines", action="store_true", help="several nodes on each machine, which is destroyed with all of them")
+    parser.add_argument("--trusting", action="store_true", help="with --machines: shared_fate_is_redundant")
     parser.add_argument("--messages", type=int, help="exactly so many, in place of about 100")
     parser.add_argument("--copies", type=int, default=1, help="shadow_copies; as many disks are destroyed at once")
     arguments = parser.parse_args()

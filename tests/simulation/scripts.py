@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from itertools import combinations, product
+from pathlib import Path
 
 from shadowrelay.lab.account import Fault, FaultKind
 from shadowrelay.model.ids import ServerName
@@ -529,6 +530,33 @@ class Cloned(Scripted):
         await clones.kill(clone)
 
 
+class MachineBurnt(Scripted):
+    """Two machines of two nodes each, with mail that waits on both nodes of one; it burns, and both disks with it, at the same instant."""
+
+    count = 4
+
+    def _machines(self, directory: Path) -> list[Machine]:
+        machines = super()._machines(directory)
+        for number, machine in enumerate(machines):
+            machine.boot = f"machine{number % 2}"
+        return machines
+
+    async def script(self) -> None:
+        first, _, third, _ = self.machines
+        for machine in (first, third):
+            await self.queued(machine, 6)
+        for machine in (first, third):
+            self.faults.append(Fault(FaultKind.WIPE, machine.name, self.now(), self.now() + 0.01))
+        await asyncio.gather(*(self.processes.kill(machine, is_silent=True) for machine in (first, third)))
+        for machine in (first, third):
+            self.processes.wipe(machine)
+        self.checker.wiped(first.host, third.host)
+        await asyncio.sleep(2 * self.span)
+        for machine in (first, third):
+            await self.processes.start(machine)
+        self.next_hop(is_there=True)
+
+
 class ClonedWithItsDisk(Cloned):
     """The same, on a copy of the disk."""
 
@@ -559,4 +587,5 @@ SCRIPTS: dict[str, Callable[..., Scripted]] = {
     "forgotten-heirs": ForgottenHeirs,
     "cloned": Cloned,
     "cloned-with-its-disk": ClonedWithItsDisk,
+    "machine-burnt": MachineBurnt,
 }
