@@ -3,7 +3,6 @@
 import re
 import shutil
 import textwrap
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -160,7 +159,7 @@ async def test_an_internet_gateway_works_as_it_is_written() -> None:
 
         assert re.search(rf"Received: from \S+ \(\S+ \[{CLIENT}\]\)", taken_over), taken_over
         assert f"by {first}.corp.example" in taken_over
-        assert {"X-Spamd-Bar": 1, "X-Spamd-Result": 1} == Counter(re.findall(r"(?m)^(X-Spamd-(?:Bar|Result)):", taken_over)), taken_over
+        assert 1 == taken_over.count("\nX-Spamd-Result:"), taken_over
         assert scanned == survivor.types(SCANNED), "it was not filtered again"
         assert "bob@corp.example" in trace
 
