@@ -22,7 +22,8 @@ $(STAMP): requirements/dev.txt requirements/setup.sh pyproject.toml
 setup: $(STAMP) ## .venv with the locked dependencies; Debian packages by apt-get when root
 	@./requirements/setup.sh
 
-demo: setup ## three nodes, real mail, a destroyed server, the balance; about a minute
+demo: ## three nodes, real mail, a destroyed server, the balance; about a minute
+	@./requirements/setup.sh demo
 	@$(BIN)/shadowrelay demo
 
 test: setup lint types ## what every change must pass: lint, types, and the tests that take seconds; many of those wait, so five at once

@@ -123,7 +123,7 @@ async def run(seed: int, directory: Path, make: Callable[..., Cluster] = Cluster
             await sink.close()
     arrivals = arrivals_of(sinks)
     lines = evidence.lines_of(cluster)
-    result = account(load.sent, arrivals, trouble.faults, TIMES, evidence.records(lines, arrivals))
+    result = account(load.sent, arrivals, trouble.faults, TIMES, evidence.unanswered(lines, arrivals))
     episode = Episode(seed, str(the_plan), result, trouble.faults, time.monotonic() - began, load.sent)
     kills = {name: node.kills for name, node in cluster.nodes.items()}
     episode.complaints += about_account(result, load, arrivals, trouble.faults) + still_queued
