@@ -14,11 +14,13 @@ from shadowrelay.model.settings import WithoutLease
 from shadowrelay.model.tracking import EventId, EventSource, TrackingEvent
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import rules
+from shadowrelay.rules.journal import report_id
 from shadowrelay.store.rows import Row
 from tests.simulation.machine import Machine
 from tests.simulation.power import Power
 from tests.simulation.sink import Arrival
 
+JOURNALED = "@branch.example"
 HOLDING = (Role.PRIMARY, Role.SHADOW, Role.SET_ASIDE)
 ENDS = (EventId.SEND, EventId.SENDEXTERNAL, EventId.FAIL, EventId.EXPIRE, EventId.DUPLICATEDELIVER)
 
@@ -58,6 +60,8 @@ class Checker:
         self.lost_together: Sequence[frozenset[str]] = ()  # hosts that one machine or label takes at once; others are lost alone
         self.expires_after: float | None = None  # seconds; None: no message expires in this world
         self.power: Power | None = None
+        self.journal = ""  # the recipient of reports about mail for `JOURNALED`
+        self.strange: set[MessageId] = set()  # copies of a hostile peer: their times and what is done may be anything
         self.violations: list[Violation] = []
         self.claims: dict[str, dict[MessageId, Claim]] = defaultdict(dict)
         self.envelopes: dict[MessageId, Envelope] = {}
@@ -108,6 +112,9 @@ class Checker:
             self.notices.setdefault(generated.message.envelope.message_id, set()).add(machine.host)
         for ordinal in attempt.done:
             address = envelope.recipients[ordinal - 1].address
+            if attempt.message_id in self.strange:
+                self._returned(attempt.message_id, ordinal, ())
+                continue
             if self.arrived[attempt.message_id, ordinal]:
                 has_failed = ordinal not in attempt.sent and any(generated.action == "failed" for generated in attempt.generated)
                 if has_failed and not self._is_refused(attempt.message_id, address):
@@ -242,7 +249,7 @@ class Checker:
         if not done_before <= after.done:
             self.violation("done grows", f"{machine.name} forgets of {message_id} that {sorted(done_before - after.done)} are done")
         for ordinal in after.done - done_before:
-            if not self.arrived[message_id, ordinal] and ordinal not in self.bounced[message_id]:
+            if not self.arrived[message_id, ordinal] and ordinal not in self.bounced[message_id] and message_id not in self.strange:
                 self.violation("I3", f"{machine.name} calls {message_id} done for {ordinal}, which it is not")
             if before is not None and before.is_primary:
                 self.recorded[message_id, ordinal].append((self._now(), machine.host))
@@ -399,10 +406,22 @@ class Checker:
         return all(kept - lost for lost in self._losses(kept))
 
     def is_resolved(self, message_id: MessageId, ordinal: int, without: Sequence[str] | None) -> bool:
-        """It arrived, or the sender is going to be told, even if those disks are destroyed. `None`: no disk survives."""
+        """It arrived, or the sender is going to be told, even if those disks are destroyed. `None`: no disk survives. What arrived and is
+        journaled is not over before its report is."""
         if self.arrived[message_id, ordinal]:
-            return True
+            return self._is_reported(message_id, without)
         return any(self._is_told(notices, without) for notices in self.bounced[message_id].get(ordinal, ()))
+
+    def _is_reported(self, message_id: MessageId, without: Sequence[str] | None) -> bool:
+        if not self.journal or not self.is_journaled(message_id):
+            return True
+        report = report_id(message_id, self.journal)
+        return report in self.envelopes and self._is_told((report,), without)
+
+    def is_journaled(self, message_id: MessageId) -> bool:
+        """By the route of its recipients."""
+        envelope = self.envelopes[message_id]
+        return envelope.sender != "" and any(recipient.address.endswith(JOURNALED) for recipient in envelope.recipients)
 
     def _is_told(self, notices: Sequence[MessageId], without: Sequence[str] | None) -> bool:
         return all((without is not None and notice in self.exposed) or self.survives(notice, without) for notice in notices)

@@ -185,10 +185,12 @@ RULES: dict[str, RuleOff] = {
     "closing": RuleOff(
         "a node that has recognised its database as an older copy takes nothing over, and sends no final dot, until it has started again",
         ((RolledBackService, "_close", lambda self: self.found.set()),),
+        ("closes-slowly",), "has yet to start again",
     ),
     "expired copies": RuleOff(
         "a copy that expires before its message ends is placed again",
         ((claims, "heard", _hears_no_released(claims.heard)),),
+        ("copy-expires",), "has too few copies",
     ),
     "patience": RuleOff(
         "what has expired waits a span for servers that may know its end",
