@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds dist/shadowrelay-VERSION-py3-none-any.whl, and dist/shadowrelay_VERSION_ARCH.deb for the Debian that this runs on: the program
-# with its locked dependencies in /opt/shadowrelay, and its systemd unit. `make package`. docs/operations.md "Install".
+# with its locked dependencies in /opt/shadowrelay, and its systemd unit. `make package`. docs/setup.md "Install".
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -40,7 +40,7 @@ printf '%s\n' 'home = /usr/bin' 'include-system-site-packages = false' "version 
 $python -m compileall -q -s "$root" -p / "$place/lib" # with the names that the files will have
 
 documents=$root/usr/share/doc/shadowrelay
-share=$root/usr/share/shadowrelay # what a report needs besides: docs/operations.md "Reports where there is no checkout"
+share=$root/usr/share/shadowrelay # what a report needs besides: docs/setup.md "Reports where there is no checkout"
 mkdir -p "$root/usr/bin" "$root/lib/systemd/system" "$documents/examples" "$share" "$root/DEBIAN"
 ln -s /opt/shadowrelay/bin/shadowrelay "$root/usr/bin/shadowrelay"
 cp shadowrelay/settings/shadowrelay.service "$root/lib/systemd/system/"

@@ -1,4 +1,4 @@
-"""Writes what the program consists of, as a CycloneDX 1.5 document, from the locked requirements. docs/operations.md "Install".
+"""Writes what the program consists of, as a CycloneDX 1.5 document, from the locked requirements. docs/setup.md "Install".
 
 python packaging/sbom.py requirements/base.txt VERSION > dist/shadowrelay-VERSION.cdx.json
 """

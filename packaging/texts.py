@@ -1,4 +1,4 @@
-"""Writes the manual page and the completions of shells, from the commands themselves. docs/operations.md "Install".
+"""Writes the manual page and the completions of shells, from the commands themselves. docs/setup.md "Install".
 
 python packaging/texts.py ROOT
 """

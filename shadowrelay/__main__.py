@@ -1,4 +1,4 @@
-"""Runs the command `shadowrelay` as `python -m shadowrelay`. docs/operations.md "Commands"."""
+"""Runs the command `shadowrelay` as `python -m shadowrelay`. docs/reference.md "Commands"."""
 
 from shadowrelay.cli.main import app
 

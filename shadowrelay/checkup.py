@@ -1,4 +1,4 @@
-"""`shadowrelay doctor`: tries what a node's configuration relies on, and reports errors with their remedy. docs/operations.md "Doctor".
+"""`shadowrelay doctor`: tries what a node's configuration relies on, and reports errors with their remedy. docs/setup.md "Doctor".
 
 Everything is tried as the node itself does it: the same resolver, the same TLS contexts, the same EHLO. It never says XSHADOW HELLO to a
 peer, because a second process with the node's name and another database would look like a node whose disk was lost.
@@ -177,7 +177,7 @@ def _certificate(settings: Settings, contexts: TlsContexts | None) -> list[Findi
     ends = f"ends on {contexts.ends['certificate']:%Y-%m-%d}"
     reason = certificates.handshake_failure(contexts.asking, contexts.to_peers, settings.server.name)
     if reason:
-        remedy = "have peer_authority sign a certificate with this name: docs/operations.md, Certificates; shadowrelay init --renew"
+        remedy = "have peer_authority sign a certificate with this name: docs/setup.md, Certificates; shadowrelay init --renew"
         return [Finding(Severity.ERROR, subject, f"a peer with the same peer_authority refuses it: {reason}", remedy)]
     return [Finding(Severity.OK, subject, f"{settings.server.name} by tls.peer_authority; {ends}")]
 

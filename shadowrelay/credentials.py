@@ -1,4 +1,4 @@
-"""Reads the files that a route names: authorities, certificates, secrets. docs/operations.md "TLS to next hops", "Login at next hops"
+"""Reads the files that a route names: authorities, certificates, secrets. docs/reference.md "TLS to next hops", "Login at next hops"
 
 Used by `check`, which reports what cannot be used, and by the sessions themselves: secrets are read whenever one is needed, the others
 again after SIGHUP. No error here has a secret in it.

@@ -1,4 +1,4 @@
-"""Reads free disk space and memory from the operating system: statvfs, /proc, control groups (Linux). docs/operations.md "Back pressure".
+"""Reads free disk space and memory from the operating system: statvfs, /proc, control groups (Linux). docs/setup.md "Back pressure".
 
 Implements the port `Machine`. No call takes longer than reading a file of the kernel; a file system that does not answer (of the
 network) has a limit, and is not asked again while it hangs. Where a file is missing (another system), there is no reading.

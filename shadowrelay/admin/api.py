@@ -1,4 +1,4 @@
-"""The HTTP API of a node: JSON with OpenAPI for the commands, health pages and metrics. RFC 9457; docs/operations.md "Commands".
+"""The HTTP API of a node: JSON with OpenAPI for the commands, health pages and metrics. RFC 9457; docs/reference.md "Commands".
 
 All requests need the token, except the two health pages, and metrics from a scraper on the same machine. Errors are RFC 9457
 problems without exception texts. No file from another host is loaded, so there is no documentation page, only `/openapi.json`.

@@ -1,4 +1,4 @@
-"""Synchronous client of a node's API, for the commands. Returns plain dicts; errors include the remedy. docs/operations.md "Commands"."""
+"""Synchronous client of a node's API, for the commands. Returns plain dicts; errors include the remedy. docs/reference.md "Commands"."""
 
 import os
 import ssl

@@ -1,4 +1,4 @@
-"""Before every route of the API: who asks, what they may do and see, the audit of writes. docs/operations.md "People and roles".
+"""Before every route of the API: who asks, what they may do and see, the audit of writes. docs/reference.md "People and roles".
 
 All of it is here, so that no route can forget it. Named people act in their own name, whatever they say in `by`. Who may not see messages
 gets answers without subjects and addresses, and cannot ask for messages by them.

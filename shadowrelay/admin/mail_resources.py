@@ -1,4 +1,4 @@
-"""Queues and messages as resources of the API. docs/operations.md "Queues and messages"."""
+"""Queues and messages as resources of the API. docs/reference.md "Queues and messages"."""
 
 from collections.abc import Sequence
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""Who asks, and what they may do: the tokens of the node, and named people with roles. docs/operations.md "People and roles".
+"""Who asks, and what they may do: the tokens of the node, and named people with roles. docs/reference.md "People and roles".
 
 The node's own token is the administrator's. Whoever has the read-only token, or a peer's certificate, may read what monitoring and other
 nodes need. `[[admin.users]]` adds people with tokens of their own, of which the configuration has only hashes. A hash takes a core for some

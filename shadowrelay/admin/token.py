@@ -1,4 +1,4 @@
-"""The bearer token of the administration API: a file that only its owner can read. docs/operations.md "Commands"."""
+"""The bearer token of the administration API: a file that only its owner can read. docs/reference.md "Commands"."""
 
 import contextlib
 import os

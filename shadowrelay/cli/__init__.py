@@ -1,1 +1,1 @@
-"""The command line `shadowrelay`: parses options, calls other packages, prints tables or JSON. docs/operations.md "Commands"."""
+"""The command line `shadowrelay`: parses options, calls other packages, prints tables or JSON. docs/reference.md "Commands"."""

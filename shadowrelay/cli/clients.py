@@ -1,4 +1,4 @@
-"""The command `clients`: who talks to a node, and whom its limits refuse. docs/operations.md "Limits for each client"."""
+"""The command `clients`: who talks to a node, and whom its limits refuse. docs/reference.md "Limits for each client"."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`shadowrelay doctor`: prints what `shadowrelay.checkup` finds. docs/operations.md "Doctor"."""
+"""`shadowrelay doctor`: prints what `shadowrelay.checkup` finds. docs/setup.md "Doctor"."""
 
 import asyncio
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""`messages find`: searches all nodes for messages that match the options, newest first. docs/operations.md "Find a message"."""
+"""`messages find`: searches all nodes for messages that match the options, newest first. docs/reference.md "Find a message"."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime

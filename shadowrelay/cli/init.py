@@ -1,4 +1,4 @@
-"""`shadowrelay init`: writes the files of a new cluster, from options or answers. docs/operations.md "Two nodes in ten minutes"."""
+"""`shadowrelay init`: writes the files of a new cluster, from options or answers. docs/setup.md "Two nodes in ten minutes"."""
 
 import sys
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The application: `serve`, `check`, `demo`, command groups. Imports large packages only when needed. docs/operations.md "Commands"."""
+"""The application: `serve`, `check`, `demo`, command groups. Imports large packages only when needed. docs/reference.md "Commands"."""
 
 import gc
 import traceback

@@ -1,4 +1,4 @@
-"""`messages trace`: the story of one message, from the tracking logs of all nodes. docs/operations.md "Trace a message".
+"""`messages trace`: the story of one message, from the tracking logs of all nodes. docs/reference.md "Trace a message".
 
 Neither Java nor Spark is needed; `sla trace` does the same for logs that were shipped.
 """

@@ -1,4 +1,4 @@
-"""Queries all nodes at once, each by its own API: `messages find`, `messages trace`, `status`. docs/operations.md "All nodes at once".
+"""Queries all nodes at once, each by its own API: `messages find`, `messages trace`, `status`. docs/reference.md "All nodes at once".
 
 The nodes are this one and the peers whose `admin` the configuration names, or those of `--node`. A node that does not answer is reported,
 on standard error or in the document; only if none answers does the command fail.

@@ -1,4 +1,4 @@
-"""Output and exit codes of the commands, and the options that they share. docs/operations.md "Commands".
+"""Output and exit codes of the commands, and the options that they share. docs/reference.md "Commands".
 
 Tables for people, JSON for programs, errors with their remedy on standard error. All commands use the same options for the node and
 its token.

@@ -1,4 +1,4 @@
-"""`token`: makes the token of a person, and the table for the configurations. docs/operations.md "People and roles"."""
+"""`token`: makes the token of a person, and the table for the configurations. docs/reference.md "People and roles"."""
 
 import secrets
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""The commands `queue`, `messages`, `peers` and `pressure`: ask a running node. docs/operations.md "Commands"."""
+"""The commands `queue`, `messages`, `peers` and `pressure`: ask a running node. docs/reference.md "Commands"."""
 
 import getpass
 import os

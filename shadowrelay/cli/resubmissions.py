@@ -1,4 +1,4 @@
-"""Commands on Safety Net: resubmit what was delivered, and look after such requests. docs/operations.md "Commands"."""
+"""Commands on Safety Net: resubmit what was delivered, and look after such requests. docs/reference.md "Commands"."""
 
 from datetime import UTC, datetime
 from typing import Annotated, Any

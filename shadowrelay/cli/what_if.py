@@ -1,4 +1,4 @@
-"""`status --if-lost`, and what `drain` and `peers forget` say of the loss before they begin. docs/operations.md "What if"."""
+"""`status --if-lost`, and what `drain` and `peers forget` say of the loss before they begin. docs/reference.md "What if"."""
 
 from functools import partial
 from typing import Any

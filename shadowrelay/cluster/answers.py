@@ -1,4 +1,4 @@
-"""Asks several nodes at the same time, each by its own API. docs/operations.md "All nodes at once"."""
+"""Asks several nodes at the same time, each by its own API. docs/reference.md "All nodes at once"."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""The cluster at a glance, for the console: two numbers, what happens to new mail, and the map. docs/operations.md "Console".
+"""The cluster at a glance, for the console: two numbers, what happens to new mail, and the map. docs/reference.md "Console".
 
 `look_closely` asks a node, `glance` puts the answers together. A node that does not answer is described by what the others know of it.
 """

@@ -1,4 +1,4 @@
-"""`status --if-lost` as a document: what becomes of mail if certain servers are lost, as all nodes know it. docs/operations.md "What if".
+"""`status --if-lost` as a document: what becomes of mail if certain servers are lost, as all nodes know it. docs/reference.md "What if".
 
 Each node says what it knows of its own queue. `named` finds the servers of a word: a name, a site, or a label of failure_domains.
 """

@@ -1,4 +1,4 @@
-"""Searches of all nodes: what is looked for as a filter, and what they found as one list. docs/operations.md "Find a message"."""
+"""Searches of all nodes: what is looked for as a filter, and what they found as one list. docs/reference.md "Find a message"."""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The story of one message, from the tracking logs of all nodes. docs/operations.md "Trace a message".
+"""The story of one message, from the tracking logs of all nodes. docs/reference.md "Trace a message".
 
 `sentence_of_hops` and `what` are functions of the nodes' answers: rows of their logs, each with the node that wrote it, and the state of
 the message there.

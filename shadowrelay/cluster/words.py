@@ -1,4 +1,4 @@
-"""Numbers and instants in words, the same in commands and console. docs/operations.md "Commands"."""
+"""Numbers and instants in words, the same in commands and console. docs/reference.md "Commands"."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime

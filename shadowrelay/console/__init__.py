@@ -1,1 +1,1 @@
-"""The console: pages for people, on the node's administration; they ask the same APIs as the commands. docs/operations.md "Console"."""
+"""The console: pages for people, on the node's administration; they ask the same APIs as the commands. docs/reference.md "Console"."""

@@ -1,4 +1,4 @@
-"""What a person can do on the pages: each act first says what will happen, and to how much. docs/operations.md "Console".
+"""What a person can do on the pages: each act first says what will happen, and to how much. docs/reference.md "Console".
 
 An act is done on its node, by that node's API and in the person's own name; many at once may be done on all nodes. `GET /act` asks for
 confirmation, `POST /act` acts; what takes it back, where there is such a thing, is offered on the next page.

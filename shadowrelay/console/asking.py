@@ -1,4 +1,4 @@
-"""How the console asks: this node by its own API without a socket, the others by theirs, as the commands do. docs/operations.md "Console".
+"""How the console asks: this node by its own API without a socket, the others by theirs, as the commands do. docs/reference.md "Console".
 
 What is read is read with the rights of nodes among each other, and shown as far as the person may see it. What is done is done with the
 person's own token, on the node that it concerns: that node decides, and has the audit line.

@@ -1,4 +1,4 @@
-"""The pages: login, front page, queues, messages, peers, audit. docs/operations.md "Console".
+"""The pages: login, front page, queues, messages, peers, audit. docs/reference.md "Console".
 
 A stranger is led to the login from every page and is shown nothing else. Every page works without script. Errors are pages that say what
 to do. What a page shows of other nodes is asked from them while it is made.

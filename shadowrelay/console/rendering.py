@@ -1,4 +1,4 @@
-"""Turns values into pages: templates, and the words and shapes that they share. docs/operations.md "Console".
+"""Turns values into pages: templates, and the words and shapes that they share. docs/reference.md "Console".
 
 All that they print is escaped. The policy of a page allows only its own style and script, which are files of this package.
 """

@@ -1,4 +1,4 @@
-"""The redundancy report as a page of the console, where `[admin] report` names its directory. docs/operations.md "Console".
+"""The redundancy report as a page of the console, where `[admin] report` names its directory. docs/reference.md "Console".
 
 `sla report` and `sla watch` make it: one file, with its own style and script. It is shown in a frame that has no origin, so that nothing in
 it can act in the session, and only to people who may see messages.

@@ -1,4 +1,4 @@
-"""Sessions of people who logged in: who it is, their CSRF token, and what was just done. docs/operations.md "Console".
+"""Sessions of people who logged in: who it is, their CSRF token, and what was just done. docs/reference.md "Console".
 
 A session is in memory only: it ends with the process, after `SESSION_LASTS`, or when somebody logs out. It keeps the person's token,
 because what is done on another node is done there in the person's own name.

@@ -1,4 +1,4 @@
-"""A message's life as a drawing: a lane for each server, a mark for each event, in order. docs/operations.md "Console".
+"""A message's life as a drawing: a lane for each server, a mark for each event, in order. docs/reference.md "Console".
 
 Between two events lies a space that grows with the logarithm of the time between them: a delivery takes milliseconds, a takeover hours. The
 marks have the numbers of the table below the drawing, so that everything in it can be read as text, too.

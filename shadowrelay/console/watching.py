@@ -1,4 +1,4 @@
-"""The state of the cluster for all who look at it: asked once a second, and never while nobody looks. docs/operations.md "Console".
+"""The state of the cluster for all who look at it: asked once a second, and never while nobody looks. docs/reference.md "Console".
 
 Two looks that are not too far apart also tell how fast missing copies are made, and so when mail will be redundant again.
 """

@@ -1,4 +1,4 @@
-"""`shadowrelay demo`: three nodes in two sites, real mail, one server destroyed, another down too long. docs/operations.md "Commands"."""
+"""`shadowrelay demo`: three nodes in two sites, real mail, one server destroyed, another down too long. docs/reference.md "Commands"."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""A client as the receive connectors see it: what `clients list` shows. docs/operations.md "Limits for each client"."""
+"""A client as the receive connectors see it: what `clients list` shows. docs/reference.md "Limits for each client"."""
 
 from enum import StrEnum
 

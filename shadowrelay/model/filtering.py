@@ -1,4 +1,4 @@
-"""What a filter says of a message before its copy is made. docs/operations.md "Filters before the copy"."""
+"""What a filter says of a message before its copy is made. docs/reference.md "Filters before the copy"."""
 
 from enum import StrEnum
 

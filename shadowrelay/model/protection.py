@@ -1,4 +1,4 @@
-"""How sessions with the servers of a route are protected: TLS, certificates that count, login. docs/operations.md "TLS to next hops".
+"""How sessions with the servers of a route are protected: TLS, certificates that count, login. docs/reference.md "TLS to next hops".
 
 A `Protection` has names and paths only; `credentials` reads the files, and no secret is ever in a value of the settings. It is part of what
 a session is kept for, so that mail of another route never uses it.

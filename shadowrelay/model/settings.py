@@ -255,7 +255,7 @@ def _names(value: object) -> object:
 
 
 class RecipientSource(Section):
-    """Who knows which recipients there are, for `recipients` of a receive connector. docs/operations.md "Known recipients"."""
+    """Who knows which recipients there are, for `recipients` of a receive connector. docs/reference.md "Known recipients"."""
 
     name: Annotated[str, LABEL]
     """Name, for `recipients` of receive connectors, logs and metrics."""
@@ -289,7 +289,7 @@ class RecipientSource(Section):
 
 class LimitsPerClient(Section):
     """What one client of this connector (an IPv4 address, an IPv6 /64) may do in a minute, which begins with the first thing that counts.
-    0: no limit. Peers have none. docs/operations.md "Limits for each client"."""
+    0: no limit. Peers have none. docs/reference.md "Limits for each client"."""
 
     connections_per_minute: Annotated[Count, Field(ge=0, le=1_000_000)] = 0
     """Further connections are answered 421."""
@@ -488,7 +488,7 @@ class Route(Section):
     concurrency_per_destination: Annotated[Count, Field(ge=0, le=1000)] = 0
     """Concurrent sessions to this next hop, and to each of its addresses. 0: as in [send]."""
     auth: Login | None = None
-    """Login at the next hop: user, and secret_file, credential or token; mechanism (docs/operations.md "Login at next hops"). RFC 4954"""
+    """Login at the next hop: user, and secret_file, credential or token; mechanism (docs/reference.md "Login at next hops"). RFC 4954"""
     tls: TlsMode = Field(default_factory=_tls_mode)
     """opportunistic: if offered, with any certificate, else none. required: with any certificate, or the mail waits. With auth: verified.
     verified: with a certificate of tls_authority for the name of the next hop, or the mail waits. RFC 3207, RFC 7435"""
@@ -661,7 +661,7 @@ HistoryDepth = Annotated[Count, Field(ge=1, le=10_000)]
 
 
 class BackPressure(Section):
-    """When mail is refused because a resource runs short: docs/operations.md "Back pressure". The names are those of Exchange's
+    """When mail is refused because a resource runs short: docs/setup.md "Back pressure". The names are those of Exchange's
     EdgeTransport.exe.config. Thresholds that are left out keep their defaults; one that is never reached (101 %) switches its level off."""
 
     enable_resource_monitoring: bool = True

@@ -1,4 +1,4 @@
-"""What one node knows about the loss of servers: which of its mail would be lost, what it would take over. docs/operations.md "What if"."""
+"""What one node knows about the loss of servers: which of its mail would be lost, what it would take over. docs/reference.md "What if"."""
 
 from collections.abc import Mapping
 from datetime import datetime

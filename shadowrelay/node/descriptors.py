@@ -1,4 +1,4 @@
-"""How many files and connections the process may have. docs/operations.md "Size"."""
+"""How many files and connections the process may have. docs/setup.md "Size"."""
 
 import contextlib
 import resource

@@ -1,4 +1,4 @@
-"""Settings that should be the same on all nodes of a boundary; peers compare them. docs/operations.md "Settings that should be the same".
+"""Settings that should be the same on all nodes of a boundary; peers compare them. docs/reference.md "Settings that should be the same".
 
 Exchange has one value of each for its whole organization. Here every node has a file of its own, so values may differ by mistake, or
 while a change is rolled out. Nothing is refused for that: the two nodes work together, but perhaps not as their operator expects.

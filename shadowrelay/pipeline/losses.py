@@ -1,4 +1,4 @@
-"""Answers what would be lost with certain servers, from indexes and counters. docs/operations.md "What if".
+"""Answers what would be lost with certain servers, from indexes and counters. docs/reference.md "What if".
 
 A message of this node is lost with it and the servers on its list. What is on other servers is taken over: they count that themselves.
 """

@@ -1,6 +1,6 @@
 """Requests of administrators about single messages: suspend, resume, resubmit, release, remove, export. docs/design.md 6.9, 6.12.
 
-docs/operations.md "Queues and messages by hand" describes the commands. Each request is checked twice: on the message as read, so that a
+docs/reference.md "Queues and messages by hand" describes the commands. Each request is checked twice: on the message as read, so that a
 refusal states the reason, and again in the transaction. The commit and the changes in memory after it are one task of the node, which
 completes even if the administrator does not wait for the answer.
 

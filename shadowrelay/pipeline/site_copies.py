@@ -1,4 +1,4 @@
-"""Notices a site that is to have copies and gets none, as it is too far away or broken unseen. docs/operations.md "Far sites".
+"""Notices a site that is to have copies and gets none, as it is too far away or broken unseen. docs/reference.md "Far sites".
 
 With PreferRemote a message that got no copy in another site has one in its own, so nobody else complains. Only messages of clients count.
 """

@@ -1,4 +1,4 @@
-"""Parses filters of listings, `MessageCount -gt 10 -and NextHopDomain -like '*.example'`, and matches them. docs/operations.md "Filters".
+"""Parses filters of listings, `MessageCount -gt 10 -and NextHopDomain -like '*.example'`, and matches them. docs/reference.md "Filters".
 
 Property names and operators are Exchange's. A filter is parsed into a tree, which `matches` compares with values and `store.filter_sql`
 compiles to SQL. Exchange joins comparisons with `-and` only; here `-or`, `-not` and parentheses join them too. PowerShell gives `-and`

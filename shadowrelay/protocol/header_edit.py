@@ -1,4 +1,4 @@
-"""Changes the header of a message as a filter asks for. docs/operations.md "Filters before the copy". Fields that stay are not touched."""
+"""Changes the header of a message as a filter asks for. docs/reference.md "Filters before the copy". Fields that stay are not touched."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""A file of recipients: an address a line, `@domain` or `*@domain` for all of a domain, comments. docs/operations.md "Known recipients".
+"""A file of recipients: an address a line, `@domain` or `*@domain` for all of a domain, comments. docs/reference.md "Known recipients".
 
 The addresses of a large site are kept as hashes of 64 bits, eight octets each, sorted in buckets: a million takes 9 MB, as text it would
 take 100. Python's hash of a text has a key of its own in each process, so that nobody can look for an address with the hash of another one;

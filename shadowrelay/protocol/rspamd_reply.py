@@ -1,4 +1,4 @@
-"""The reply of rspamd to /checkv2: JSON, of which each part may be anything. docs/operations.md "Filters before the copy".
+"""The reply of rspamd to /checkv2: JSON, of which each part may be anything. docs/reference.md "Filters before the copy".
 
 What does not have the form that rspamd documents is no verdict: the filter has failed then, and its `on_failure` decides. No text of it
 becomes a line of a header or a reply unchecked. Actions that would make a message vanish (discard, quarantine) only label it.

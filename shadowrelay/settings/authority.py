@@ -1,4 +1,4 @@
-"""A small certificate authority for nodes: they prove their names to each other with its certificates. RFC 5280; docs/operations.md
+"""A small certificate authority for nodes: they prove their names to each other with its certificates. RFC 5280; docs/setup.md
 "Certificates".
 
 It has one key, signs nothing but certificates of nodes, and is trusted only by them.

@@ -1,4 +1,4 @@
-"""A living cluster gets another certificate authority, in three steps: docs/operations.md "A new authority".
+"""A living cluster gets another certificate authority, in three steps: docs/setup.md "A new authority".
 
 First all nodes trust both authorities, then they get certificates of the new one, then they trust it alone. So at each moment every node
 trusts every certificate in use, in whatever order the files of a step reach the nodes. What was done is told by the files themselves:

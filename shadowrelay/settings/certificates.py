@@ -1,4 +1,4 @@
-"""Checks the files of [tls]: whether they can be used, and whether peers and clients would accept them. docs/operations.md "Certificates".
+"""Checks the files of [tls]: whether they can be used, and whether peers and clients would accept them. docs/setup.md "Certificates".
 
 Files that cannot be used keep a node from starting (`unusable`). A certificate that others refuse does not, because mail that waits in the
 queue must still be delivered while somebody makes a new one: `check` ends with an error (`refused`), `serve` warns.
@@ -21,7 +21,7 @@ from shadowrelay.model.settings import Settings, Tls
 from shadowrelay.trust import PeerTrust
 
 CERTIFICATE_LEFT_MIN = timedelta(days=30)
-NEW_AUTHORITY = "make a new one: shadowrelay init DIRECTORY --renew --authority (docs/operations.md, A new authority)"
+NEW_AUTHORITY = "make a new one: shadowrelay init DIRECTORY --renew --authority (docs/setup.md, A new authority)"
 NEW_CERTIFICATE = "make a new one: shadowrelay init DIRECTORY --renew"
 
 

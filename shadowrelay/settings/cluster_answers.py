@@ -1,5 +1,5 @@
 """What `shadowrelay init` was told, kept as `cluster.toml` in the cluster's directory: the next call needs only what changes.
-docs/operations.md "The day after".
+docs/setup.md "The day after".
 
 Values; only `read_answers` opens a file.
 """

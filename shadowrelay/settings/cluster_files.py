@@ -1,4 +1,4 @@
-"""Writes the files of a new cluster: `shadowrelay init`. docs/operations.md "Two nodes in ten minutes".
+"""Writes the files of a new cluster: `shadowrelay init`. docs/setup.md "Two nodes in ten minutes".
 
 What is planned is a value (`ClusterPlan`), its texts are functions of it; `write` puts them into a directory. No configuration that exists
 is overwritten: one that would be different now is written beside the old one, so that a node can be added to a running cluster.
@@ -43,7 +43,7 @@ WantedBy=multi-user.target
 """
 CONTAINER_USER = 10001  # of the image. Dockerfile
 COMPOSE = """\
-# Written by `shadowrelay init`. The image: docs/operations.md "In a container".
+# Written by `shadowrelay init`. The image: docs/setup.md "In a container".
 services:
   shadowrelay:
     image: shadowrelay-relay

@@ -1,4 +1,4 @@
-"""What to do with the files that a call of `shadowrelay init` wrote, in order: of this call only. docs/operations.md "The day after".
+"""What to do with the files that a call of `shadowrelay init` wrote, in order: of this call only. docs/setup.md "The day after".
 
 A file that a running node uses is never the target of an older one: what goes to its server is what this call wrote, and a configuration
 goes there under another name, because somebody may have edited the one that is in use.
@@ -51,14 +51,14 @@ def _first_steps(cluster: ClusterPlan, directory: Path, nodes: Sequence[PlannedN
     copies = [f"scp -r {directory / name}/. root@{node.address.host}:{PLACE}/" for name, node in machines.items()]
     if cluster.is_in_containers:
         return [
-            f"{each}: build or pull the image (docs/operations.md, In a container), then mkdir -p {PLACE}",
+            f"{each}: build or pull the image (docs/setup.md, In a container), then mkdir -p {PLACE}",
             *copies,
             f"{each}: {_owned(cluster)} && {COMPOSE} up --detach",
             f"{each}: {COMPOSE} exec shadowrelay shadowrelay doctor --config {PLACE}/{CONFIGURATION}",
             status,
         ]
     return [
-        f"{each}: install the program (docs/operations.md, Install), then mkdir -p {PLACE}",
+        f"{each}: install the program (docs/setup.md, Install), then mkdir -p {PLACE}",
         *copies,
         f"{each}: {_owned(cluster)}",
         *_started(machines, nodes, each),

@@ -1,4 +1,4 @@
-"""Tries the directories that a configuration names, as the user who runs this, and leaves nothing in them. docs/operations.md "Commands".
+"""Tries the directories that a configuration names, as the user who runs this, and leaves nothing in them. docs/reference.md "Commands".
 
 Without `data_directory` and the token a node does not start; it does start without the others, and tries them again. A full disk is no
 problem here: a node starts on one. Run it as the node's user: the messages say which user could not.

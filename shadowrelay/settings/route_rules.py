@@ -1,4 +1,4 @@
-"""What the TLS and login of a route cannot be, and files that cannot be used. docs/operations.md "TLS to next hops".
+"""What the TLS and login of a route cannot be, and files that cannot be used. docs/reference.md "TLS to next hops".
 
 Each problem begins with its key, and names the remedy. Files are read as the sessions read them.
 """

@@ -176,7 +176,7 @@ def _about_connector(connector: ReceiveConnector, settings: Settings) -> Iterato
     if connector.accepted_domains and connector.accept_xshadow and has_authority and settings.peers and not connector.externally_secured:
         yield (
             f"{name}: strangers and peers share it, so that strangers can be in the way of copies: give the peers a connector of their "
-            'own, in the steps of docs/operations.md "A connector for peers"'
+            'own, in the steps of docs/reference.md "A connector for peers"'
         )
     if connector.accepted_domains and not connector.recipients and not is_loopback(connector.listen.host):
         yield (
@@ -258,7 +258,7 @@ def _about_tokens(settings: Settings) -> Iterator[str]:
     if any(peer.admin for peer in settings.peers) and settings.admin.read_only_token_file is None:
         yield (
             "admin.read_only_token_file is not set, as in a cluster of an older `init`, whose nodes share one token for everything: "
-            "give all nodes the same read-only token, and each its own token_file (docs/operations.md, All nodes at once)"
+            "give all nodes the same read-only token, and each its own token_file (docs/reference.md, All nodes at once)"
         )
     if settings.admin.tls_listen is None or settings.tls is None:
         return

@@ -1,4 +1,4 @@
-"""What next hops have said of recipients, for a time, in bounded memory. The time is passed in. docs/operations.md "Known recipients".
+"""What next hops have said of recipients, for a time, in bounded memory. The time is passed in. docs/reference.md "Known recipients".
 
 Who exists and who does not are kept apart: whoever tries addresses fills one with noes, and the other stays. An answer that has ended is
 kept as long as there is room, for the time in which the next hop cannot be asked.

@@ -1,4 +1,4 @@
-"""A source of recipients that asks the next hop: MAIL FROM:<>, RCPT, RSET. docs/operations.md "Known recipients".
+"""A source of recipients that asks the next hop: MAIL FROM:<>, RCPT, RSET. docs/reference.md "Known recipients".
 
 The questions go over the sessions of deliveries, to the same servers in the same order (`next_hop_questions`). The rules here:
 

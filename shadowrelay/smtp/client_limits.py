@@ -1,4 +1,4 @@
-"""Limits for each client of a receive connector: what it may do in a minute. docs/operations.md "Limits for each client".
+"""Limits for each client of a receive connector: what it may do in a minute. docs/reference.md "Limits for each client".
 
 `ClientMinutes` counts, and knows no clock: the time is passed in. A client's minute begins with the first thing that counts, and when it is
 over the client is forgotten. So all clients of the last minute are known exactly, and no others: the table is in the order in which the

@@ -541,7 +541,7 @@ class Connection(SMTP):
         limits.early_count += 1
         return True
 
-    # limits for each client: docs/operations.md "Limits for each client"
+    # limits for each client: docs/reference.md "Limits for each client"
 
     def over_limit(self, what: Counted, amount: int = 1) -> Reply | None:
         """Count this for the client, or return the refusal if it has had its share of this minute. Peers have no limits."""

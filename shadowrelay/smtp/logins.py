@@ -1,4 +1,4 @@
-"""AUTH at next hops, with passwords and tokens. RFC 4954; docs/operations.md "Login at next hops".
+"""AUTH at next hops, with passwords and tokens. RFC 4954; docs/reference.md "Login at next hops".
 
 aiosmtplib says PLAIN, LOGIN and CRAM-MD5, scramp is SCRAM; XOAUTH2 and OAUTHBEARER are said here, because what the server answers to a
 token that it refuses is the reason that an operator needs.

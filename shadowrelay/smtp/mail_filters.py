@@ -1,4 +1,4 @@
-"""Filters that see a message before its copy is made, in the order of the receive connector. docs/operations.md "Filters before the copy".
+"""Filters that see a message before its copy is made, in the order of the receive connector. docs/reference.md "Filters before the copy".
 
 The rules here:
 

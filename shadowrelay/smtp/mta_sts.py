@@ -1,4 +1,4 @@
-"""MTA-STS for deliveries by MX: finds the policy of a domain, keeps it, and renews it in time. RFC 8461; docs/operations.md "MTA-STS"
+"""MTA-STS for deliveries by MX: finds the policy of a domain, keeps it, and renews it in time. RFC 8461; docs/reference.md "MTA-STS"
 
 The id in DNS says whether a policy is new; the policy comes over HTTPS from the domain's own host, whose certificate is verified. A policy
 that is kept and has not ended counts, whatever DNS or the host say or do not say now (RFC 8461 5.1): else whoever can change the traffic

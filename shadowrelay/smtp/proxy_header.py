@@ -1,5 +1,5 @@
 """The header of the PROXY protocol (versions 1 and 2), by which a load balancer names the client before that one's first octet.
-docs/operations.md "Behind a load balancer".
+docs/reference.md "Behind a load balancer".
 
 aiosmtpd's parser knows the structure of both versions. What it leaves open is closed here, and a test pins each: it reads as much as a
 header says (64 KiB) or until a line ends (16 KiB), for as long as that takes; it takes `TCPx4`, and ports like `1_0` or `+1`; it takes

@@ -136,7 +136,7 @@ def new_message_id() -> MessageId:
 
 
 class Receiver(Connection):
-    """A session with a client. docs/operations.md "Settings" has its limits."""
+    """A session with a client. docs/reference.md "Settings" has its limits."""
 
     is_extended = False
     transaction: MailTransaction | None = None

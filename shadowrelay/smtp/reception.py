@@ -1,4 +1,4 @@
-"""What the sessions of one receive connector share and call, and the state of each session. docs/operations.md "Settings"."""
+"""What the sessions of one receive connector share and call, and the state of each session. docs/reference.md "Settings"."""
 
 import asyncio
 import ssl

@@ -1,4 +1,4 @@
-"""A source of recipients that is a file: read in a thread, read again when it changes. docs/operations.md "Known recipients".
+"""A source of recipients that is a file: read in a thread, read again when it changes. docs/reference.md "Known recipients".
 
 A file that cannot be read, or is broken or empty, changes nothing: the list that was read last stays, and `problem` says so. A file is read
 when it has not changed between two looks, so that one which is being written is left alone; a rename takes its place at once and whole.

@@ -1,4 +1,4 @@
-"""Whether a recipient exists, by the sources that a receive connector names. RFC 5321 3.3, 4.5.1; docs/operations.md "Known recipients".
+"""Whether a recipient exists, by the sources that a receive connector names. RFC 5321 3.3, 4.5.1; docs/reference.md "Known recipients".
 
 The rules here:
 

@@ -1,4 +1,4 @@
-"""Opens sessions as a route demands: its TLS context and certificates, its login. docs/operations.md "TLS to next hops"
+"""Opens sessions as a route demands: its TLS context and certificates, its login. docs/reference.md "TLS to next hops"
 
 A route without demands costs a comparison. What a route demands and cannot have ends the opening with a reply that says why; it never
 falls back to less. Files are read in a thread when the first session needs them, and again after SIGHUP.

@@ -1,4 +1,4 @@
-"""Asks rspamd about a message: HTTP /checkv2. docs/operations.md "Filters before the copy". Its reply: `protocol.rspamd_reply`."""
+"""Asks rspamd about a message: HTTP /checkv2. docs/reference.md "Filters before the copy". Its reply: `protocol.rspamd_reply`."""
 
 import contextlib
 from ipaddress import ip_address

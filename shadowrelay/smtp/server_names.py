@@ -1,4 +1,4 @@
-"""Which certificate a receive connector shows: the one for the name that the client asks for. RFC 6066 3; docs/operations.md "Certificates"
+"""Which certificate a receive connector shows: the one for the name that the client asks for. RFC 6066 3; docs/setup.md "Certificates"
 
 A client that asks for no name, or for one that no further certificate has, is shown the node's own, as ever.
 """

@@ -1,4 +1,4 @@
-"""TLS contexts for receive connectors, sessions to peers, and next hops. RFC 3207, RFC 7435; docs/operations.md "Certificates"."""
+"""TLS contexts for receive connectors, sessions to peers, and next hops. RFC 3207, RFC 7435; docs/setup.md "Certificates"."""
 
 import ssl
 from collections.abc import Iterator, Mapping

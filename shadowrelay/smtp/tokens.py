@@ -1,4 +1,4 @@
-"""Access tokens for AUTH: asked for at an endpoint of OAuth 2.0, or printed by a command. RFC 6749; docs/operations.md "Login at next hops"
+"""Access tokens for AUTH: asked for at an endpoint of OAuth 2.0, or printed by a command. RFC 6749; docs/reference.md "Login at next hops"
 
 One token for all sessions of a login. It is renewed in the background when most of its life is over; who needs one while none is valid
 waits for the one renewal that runs. After a failure nobody asks again for a while, or for as long as the endpoint says. Endpoint and

@@ -1,5 +1,5 @@
 """Answers of web servers of others, read with a limit, and what went wrong in words that quote nothing: of token endpoints, and of hosts of
-policies. docs/operations.md "Login at next hops", "MTA-STS"
+policies. docs/reference.md "Login at next hops", "MTA-STS"
 
 They are asked for unpacked and are not unpacked if they come packed: what is packed may be of any size once it is unpacked.
 """

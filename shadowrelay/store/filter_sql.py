@@ -1,4 +1,4 @@
-"""Compiles filters of messages to SQL: the trees of `protocol.filters`, over messages and their forks. docs/operations.md "Filters".
+"""Compiles filters of messages to SQL: the trees of `protocol.filters`, over messages and their forks. docs/reference.md "Filters".
 
 No index helps a filter, so it is applied to a bounded part of a queue, in the queue's own order: see `queues.filtered`. Every comparison
 is true or false, never NULL, so that `-not` inverts it. SQLite ignores case in ASCII only.

@@ -1,4 +1,4 @@
-"""Finds the rows about one message in the files of the message tracking log. docs/operations.md "Trace a message".
+"""Finds the rows about one message in the files of the message tracking log. docs/reference.md "Trace a message".
 
 No index: a line is searched for as it stands, a gigabyte in a second.
 """

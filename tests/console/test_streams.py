@@ -16,7 +16,8 @@ from shadowrelay.model.settings import AdminRole
 from shadowrelay.tracking.event_tap import KEPT_MAX, EventTap
 from tests.admin.conftest import TOKEN
 from tests.kit.consoles import TOKENS
-from tests.tidy.house import ROOT, SOURCES
+from tests.kit.pages import OPERATORS
+from tests.tidy.house import SOURCES
 
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
@@ -165,7 +166,7 @@ def test_not_more_events_are_kept_than_fit():
 
 def test_every_event_of_the_catalogue_is_logged_somewhere_and_documented():
     code = "\n".join(path.read_text(encoding="utf-8") for path in SOURCES if path.name != "event_names.py")
-    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8").partition("### Events\n")[2].partition("\n### ")[0]
+    page = OPERATORS.partition("### Events\n")[2].partition("\n### ")[0]
 
     assert [] == [name for name in sorted(CATALOGUE) if f'"{name}"' not in code]
     assert [] == [name for name in sorted(CATALOGUE) if f"`{name}`" not in page]

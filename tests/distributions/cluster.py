@@ -1,5 +1,5 @@
 """A cluster whose first node was made by an earlier version on Debian 12 and whose second is this checkout on Debian 13, in containers:
-mail, a takeover, the upgrade of the first, and another authority. docs/operations.md "Where it runs".
+mail, a takeover, the upgrade of the first, and another authority. docs/setup.md "Where it runs".
 
     python -m tests.distributions.cluster                  needs a Docker engine, and a clone that has the earlier commit
     python -m tests.distributions.cluster --short          without the other authority: for continuous integration

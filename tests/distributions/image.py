@@ -1,6 +1,6 @@
 """Base images of Debian's and Ubuntu's releases: those that are there, else pulled, else built from packages.
 
-docs/operations.md "Where it runs".
+docs/setup.md "Where it runs".
 
 A built one has the package sources and the authorities of this machine, so that apt-get and pip work inside as they do here.
 """

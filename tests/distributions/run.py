@@ -1,5 +1,5 @@
 """Tries this checkout on distributions, in containers that begin with nothing: `make test-distributions`.
-docs/operations.md "Where it runs".
+docs/setup.md "Where it runs".
 
     python -m tests.distributions.run                      everything; an hour or two on two cores
     python -m tests.distributions.run --release trixie --only root --tests tests/unit,tests/smtp
@@ -24,7 +24,7 @@ from tests.tidy.house import ROOT
 
 RELEASES = ("bookworm", "noble", "trixie", "forky")
 TESTS = ("tests/unit", "tests/smtp", "tests/store", "tests/contract", "tests/admin", "tests/process")
-PAGE = ROOT / "docs" / "operations.md"
+PAGE = ROOT / "docs" / "setup.md"
 BEGIN, END = "<!-- made by make test-distributions: begin -->", "<!-- end -->"
 LABEL = "shadowrelay-try"
 HOUR = 3600

@@ -1,6 +1,6 @@
 """What those in front of several nodes do when one of them drains, dies, or is full: haproxy, and Postfix with several hosts as relayhost.
 
-docs/operations.md "Which node a client uses".
+docs/reference.md "Which node a client uses".
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""docs/operations.md "An Internet gateway" and "An office relay", typed as printed on servers with the programs of Debian."""
+"""docs/setup.md "An Internet gateway" and "An office relay", typed as printed on servers with the programs of Debian."""
 
 import re
 import shutil

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from shadowrelay.lab.cluster import free_ports
 from shadowrelay.settings.cluster_files import _port_for_peers
+from tests.kit.pages import OPERATORS
 from tests.tidy.house import ROOT
 
 PORTS = ("2525", "2526", "2600", "8025", "8026")  # of the text; others may be in use here
@@ -20,9 +21,8 @@ PART = "PART\n"
 
 
 def blocks(heading: str) -> list[str]:
-    """Of a section of docs/operations.md."""
-    text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
-    section = text.partition(f"\n{heading}\n")[2].partition("\n### ")[0]
+    """Of a section of a page for operators."""
+    section = OPERATORS.partition(f"\n{heading}\n")[2].partition("\n### ")[0]
     return re.findall(r"(?s)```\n(.*?)```", section)
 
 

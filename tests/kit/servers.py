@@ -2,7 +2,7 @@
 
 A server is a machine (`tests/kit/machines.py`) with the files of this one: what is written in /etc, /var, /run and /root is its own, in
 memory, and gone with it. There is no systemd: `systemctl` starts what Debian's units start. The program is that of this checkout, at the
-places where an installation has it. docs/operations.md "On servers"
+places where an installation has it. docs/setup.md "On servers"
 """
 
 import contextlib

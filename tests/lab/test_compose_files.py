@@ -1,4 +1,4 @@
-"""docs/operations.md "On servers" with `init --compose`: each node in a container of its own, with its own name, on one network.
+"""docs/setup.md "On servers" with `init --compose`: each node in a container of its own, with its own name, on one network.
 
 A node asks the API of the other by TLS, from what `init` wrote: `doctor`, `status`, `messages find` and `messages trace`.
 """

@@ -1,4 +1,4 @@
-"""docs/operations.md "Install": a package and a wheel, each put on a machine that has neither program nor Python, used, upgraded, removed.
+"""docs/setup.md "Install": a package and a wheel, each put on a machine that has neither program nor Python, used, upgraded, removed.
 
 Each runs in a container of its own: two nodes, a message, a destroyed disk, a takeover; then a newer version opens the queue that is there.
 """

@@ -1,4 +1,4 @@
-"""What the Debian package has besides the program: a manual page and completions. docs/operations.md "Install"."""
+"""What the Debian package has besides the program: a manual page and completions. docs/setup.md "Install"."""
 
 import gzip
 import importlib.util

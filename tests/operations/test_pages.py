@@ -9,9 +9,9 @@ from pathlib import PurePosixPath
 from shadowrelay.model.settings import Settings
 from shadowrelay.node.connectors import GRACE_SECONDS
 from shadowrelay.settings.reload import FIXED_SEND, FIXED_TRANSPORT
+from tests.kit.pages import OPERATORS
 from tests.tidy.house import ROOT, SOURCES, tree_of
 
-OPERATIONS = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
 RUNBOOK = (ROOT / "docs/runbook.md").read_text(encoding="utf-8")
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 ELSEWHERE = {"lab", "sla", "cli"}  # no part of a running node
@@ -21,7 +21,7 @@ NAME = re.compile(r"`([a-z_]+\.[a-z_]+)`")
 
 def section(heading: str) -> str:
     """Its text, up to the next heading."""
-    return OPERATIONS.split(f"{heading}\n", 1)[1].split("\n#", 1)[0]
+    return OPERATORS.split(f"{heading}\n", 1)[1].split("\n#", 1)[0]
 
 
 def logged_in(tree: ast.AST) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What would be lost with certain servers, asked before it happens. docs/operations.md "What if"."""
+"""What would be lost with certain servers, asked before it happens. docs/reference.md "What if"."""
 
 import asyncio
 from pathlib import Path

@@ -20,6 +20,7 @@ from shadowrelay.settings import configuration
 from tests.kit.clients import Client, submit
 from tests.kit.clock import until
 from tests.kit.init_runs import nodes, run
+from tests.kit.pages import OPERATORS
 from tests.kit.processes import operator_events, wait_until_peers_know_each_other
 from tests.tidy.house import ROOT
 
@@ -29,8 +30,7 @@ EAST, WEST = "mx1.east.example", "mx1.west.example"
 
 
 def printed() -> list[str]:
-    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
-    text = page.partition("**a node's key was stolen**")[2].partition("\n\n**")[0]
+    text = OPERATORS.partition("**a node's key was stolen**")[2].partition("\n\n**")[0]
     lines = [line.partition("  #")[0].rstrip() for line in re.findall(r"^    (.+)$", text, re.MULTILINE)]
     assert ["cat", "rm", "shadowrelay"] == [line.split()[0] for line in lines]
     return lines

@@ -15,8 +15,8 @@ from tests.kit.clients import submit
 from tests.kit.clock import until
 from tests.kit.init_runs import run
 from tests.kit.old_init import write_old_cluster
+from tests.kit.pages import OPERATORS
 from tests.kit.processes import operator_events, typed, wait_until_peers_know_each_other
-from tests.tidy.house import ROOT
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
 
@@ -28,7 +28,6 @@ SHARED_CONNECTOR = (
 ONE_TOKEN = "admin.read_only_token_file is not set"
 OLD_AUTHORITY = "this authority is refused by Python 3.13 and later"
 STEPS = [SAME_MACHINE, SHARED_CONNECTOR, ONE_TOKEN, OLD_AUTHORITY]
-OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 
 
 class Old:
@@ -106,7 +105,7 @@ async def test_a_cluster_of_an_older_init_goes_on_and_is_led_to_the_present_layo
         assert STEPS[1:] == await old.told()
 
         # a connector for peers: the three steps of the page that check names
-        page = OPERATIONS.partition("\n### A connector for peers\n")[2].partition("\n### ")[0]
+        page = OPERATORS.partition("\n### A connector for peers\n")[2].partition("\n### ")[0]
         (block,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
         for node in old.nodes:
             text = re.sub(r"(?m)^   ", "", block).replace("0.0.0.0:2555", str(old.peer_ports[node.name]))

@@ -22,6 +22,7 @@ from shadowrelay.lab.cluster import Cluster, NodeProcess, Place
 from shadowrelay.lab.traffic import Load, Sink
 from tests.kit.bad_disk import BadDisk, DiskState
 from tests.kit.clock import until
+from tests.kit.pages import OPERATORS
 from tests.kit.processes import figure, held_by, kept_count, operator_events, wait_until_peers_know_each_other
 from tests.tidy.house import ROOT
 
@@ -34,8 +35,7 @@ PROGRAM = f'#!/bin/sh\nexec "{sys.executable}" -m shadowrelay "$@"\n'
 
 def printed(recipe: str) -> list[str]:
     """The commands of the recipe that begins with this bold text, without what is said about them."""
-    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
-    text = page.partition(f"**{recipe}")[2].partition("\n\n**")[0]
+    text = OPERATORS.partition(f"**{recipe}")[2].partition("\n\n**")[0]
     lines = re.findall(r"^    (.+)$", text, re.MULTILINE)
     assert lines, f"{recipe} is not in the document"
     return [line.partition("  #")[0].rstrip() for line in lines]

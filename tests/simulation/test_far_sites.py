@@ -1,4 +1,4 @@
-"""Sites that are far apart, by whole nodes in virtual time: where copies go, after how many round trips. docs/operations.md "Far sites"."""
+"""Sites that are far apart, by whole nodes in virtual time: where copies go, after how many round trips. docs/reference.md "Far sites"."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""What filters decide and change, and what one that hangs or lies costs. docs/operations.md "Filters before the copy"."""
+"""What filters decide and change, and what one that hangs or lies costs. docs/reference.md "Filters before the copy"."""
 
 import asyncio
 import hashlib

@@ -18,7 +18,7 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"(?m)^#+ +(.+?) *$")
 FENCE = re.compile(r"(?ms)^ *```.*?^ *```")
 CODE = re.compile(r"`[^`\n]*`")
-# docs/design.md 6.2 | docs/protocol.md 4 to 7 | docs/sla.md, section 6 | docs/operations.md "Settings"
+# docs/design.md 6.2 | docs/protocol.md 4 to 7 | docs/sla.md, section 6 | docs/reference.md "Settings"
 NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 CITATION = re.compile(
     r"(?P<page>docs/[a-z]+\.md|(?:README|CHANGELOG|CONTRIBUTING)\.md)"
@@ -140,7 +140,7 @@ def test_the_checks_see_what_is_broken(tmp_path: Path) -> None:
 
     assert ["#two", "absent.md"] == list(broken_links(page))
     assert [6] == wide_lines(page)
-    assert [] == list(broken_citations('docs/design.md 6.2, docs/protocol.md\n    10; docs/operations.md "Settings". Source: design 9'))
+    assert [] == list(broken_citations('docs/design.md 6.2, docs/protocol.md\n    10; docs/reference.md "Settings". Source: design 9'))
     assert ["docs/design.md 66.6"] == list(broken_citations("# docs/design.md 66.6"))
     assert ["docs/absent.md"] == list(broken_citations("docs/absent.md"))
     assert ["Source: design 77"] == list(broken_citations("Source: design 77."))

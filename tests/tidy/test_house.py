@@ -10,6 +10,7 @@ from packaging.requirements import Requirement
 
 from shadowrelay import __version__
 from shadowrelay.cli.main import app
+from tests.kit.pages import OPERATORS
 from tests.tidy.house import ROOT, SOURCES, files_below, imports_of, relative, tree_of
 
 TESTS = files_below("tests", suffixes={".py"})
@@ -58,7 +59,7 @@ def test_every_target_that_the_documents_name_is_in_the_makefile() -> None:
 
 
 def test_every_command_is_documented_for_operators() -> None:
-    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    page = OPERATORS
     commands = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]
     commands += [f"{group.name} {command.name}" for group in app.registered_groups for command in group.typer_instance.registered_commands]
 

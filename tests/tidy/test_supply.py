@@ -7,6 +7,7 @@ from types import ModuleType
 
 from packaging.requirements import Requirement
 
+from tests.kit.pages import OPERATORS
 from tests.tidy.house import ROOT
 
 LOCKED = re.compile(r"(?m)^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==([^\s;\\]+)((?:[^\n]*\\\n)*[^\n]*)")
@@ -25,7 +26,7 @@ def test_all_that_the_documented_installation_fetches_has_a_hash() -> None:
 
     assert [] == [str(one) for one in wanted if one.name not in build or not one.specifier.contains(build[one.name][0])]
     assert [] == [name for file in ("base.txt", "build.txt") for name, (_, rest) in locked(file).items() if "--hash=sha256:" not in rest]
-    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    page = OPERATORS
     installs = re.findall(r"(?m)^\S*pip install .*$", page)
     assert len(installs) >= 4
     assert [] == [line for line in installs if "--require-hashes" not in line and "--no-build-isolation --no-deps" not in line]
