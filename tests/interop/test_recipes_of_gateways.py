@@ -10,8 +10,8 @@ import pytest
 import trustme
 
 from tests.kit.clock import until
+from tests.kit.pages import OPERATORS
 from tests.kit.servers import Server, obstacle, servers
-from tests.tidy.house import ROOT
 
 pytestmark = [pytest.mark.interop, pytest.mark.heavy, pytest.mark.timeout(1200)]
 
@@ -51,8 +51,7 @@ service auth {
 
 def printed(heading: str) -> Iterator[tuple[str, str]]:
     """The blocks of a section: where each is typed, and what."""
-    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
-    section = page.partition(f"\n{heading}\n")[2].partition("\n### ")[0]
+    section = OPERATORS.partition(f"\n{heading}\n")[2].partition("\n### ")[0]
     for block in re.findall(r"(?ms)^( *```\n.*?)^ *```$", section):
         lines = textwrap.dedent(block).splitlines()[1:]
         assert lines[0].startswith("# "), block
