@@ -551,7 +551,7 @@ SPAN_MAX = timedelta(days=1)
 """ShadowResubmitTimeSpan: at most one day. Source: exchange-facts 3. The timeout of TRACK may be 15 times a day, and is then sent as one: a
 lease lasts for the shortest of both spans and the timeout, and no span is longer."""
 
-_INSTANT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z")
+_INSTANT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T(?!24)[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z")  # from 3.14 on, Python takes 24:00
 _SPAN = re.compile(r"(0|[1-9][0-9]{0,5})(?:\.([0-9]{1,6}))?")
 
 

@@ -3,7 +3,6 @@
 import re
 import shutil
 import textwrap
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -77,6 +76,11 @@ def put_in_place(said: str, admin: Server, nodes: dict[str, Server]) -> None:
 
 def messages(server: Server, user: str) -> list[str]:
     return [path.read_text() for path in server.path(f"/var/mail/{user}/new").glob("*")]
+
+
+def tracked(node: Server) -> str:
+    """Its tracking log, which is written a moment after the fact."""
+    return "".join(path.read_text() for path in node.path("/var/log/shadowrelay/tracking").rglob("*.LOG"))
 
 
 def a_mail_store(server: Server, *more: str) -> None:
@@ -155,7 +159,7 @@ async def test_an_internet_gateway_works_as_it_is_written() -> None:
 
         assert re.search(rf"Received: from \S+ \(\S+ \[{CLIENT}\]\)", taken_over), taken_over
         assert f"by {first}.corp.example" in taken_over
-        assert {"X-Spamd-Bar": 1, "X-Spamd-Result": 1} == Counter(re.findall(r"(?m)^(X-Spamd-(?:Bar|Result)):", taken_over)), taken_over
+        assert 1 == taken_over.count("\nX-Spamd-Result:"), taken_over
         assert scanned == survivor.types(SCANNED), "it was not filtered again"
         assert "bob@corp.example" in trace
 
@@ -197,8 +201,7 @@ async def test_an_office_relay_works_as_it_is_written(tmp_path: Path) -> None:
         assert [] == list(blocks)
         office.types(script)
         await until(lambda: len(messages(provider, "bob")) == 1, 60)
-        logs = "".join(path.read_text() for path in nodes["relay1"].path("/var/log/shadowrelay/tracking").rglob("*.LOG"))
-        assert "S:Auth=PLAIN corp" in logs
+        await until(lambda: "S:Auth=PLAIN corp" in tracked(nodes["relay1"]), 60)
 
         # a wrong password, and a takeover while the mail waits
         for node in nodes.values():
@@ -213,7 +216,7 @@ async def test_an_office_relay_works_as_it_is_written(tmp_path: Path) -> None:
             node.types("echo 'correct horse' > /etc/shadowrelay/secret")
         nodes["relay2"].types("shadowrelay queue retry --all --config /etc/shadowrelay/node.toml", None)
         await until(lambda: len(messages(provider, "bob")) == 2, 120)
-        second = "".join(path.read_text() for path in nodes["relay2"].path("/var/log/shadowrelay/tracking").rglob("*.LOG"))
+        await until(lambda: "S:Auth=PLAIN corp" in tracked(nodes["relay2"]), 60)
 
-        assert "S:Auth=PLAIN corp" in second
-        assert "correct horse" not in second + logs + "".join(node.path("/var/log/shadowrelay.log").read_text() for node in nodes.values())
+        said = [tracked(node) + node.path("/var/log/shadowrelay.log").read_text() for node in nodes.values()]
+        assert "correct horse" not in "".join(said)

@@ -31,7 +31,7 @@ SYSTEMCTL = r"""#!/bin/bash -e
 act=$1; shift
 while [[ $1 == --* ]]; do case $1 in --signal) name=$2; shift 2 ;; *) shift ;; esac; done
 pid=/run/$1.pid
-ended() { while kill -0 "$(cat "$pid" 2>/dev/null || echo 0)" 2>/dev/null && [ -s "$pid" ]; do sleep 0.1; done; rm -f "$pid"; }
+ended() { while [ -s "$pid" ] && grep -Eqs '^State:\s+[^ZX]' "/proc/$(cat "$pid")/status"; do sleep 0.1; done; rm -f "$pid"; }
 begin() {
     case $1 in
     shadowrelay)
@@ -81,10 +81,10 @@ class Server:
             f"mount -t tmpfs memory {self.directory} && {mounts}mount -t tmpfs run /run && mkdir -p /opt/checkout /opt/shadowrelay/bin && "
             f"mount --bind {ROOT} /opt/checkout && mount -t proc proc /proc && "
             f"echo {uuid.uuid4()} > /run/boot_id && mount --bind /run/boot_id /proc/sys/kernel/random/boot_id && "
-            "echo begun && exec sleep infinity"
+            "echo begun && exec cat"  # it ends with its input, so a test that is killed leaves no server behind
         )
         command = [*self._machine.inside, *private.UNSHARE, "sh", "-c", script]
-        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True)
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == b"begun\n"
         (self._first,) = private.children_of(self._process.pid)
@@ -133,8 +133,9 @@ class Server:
 
     def stop(self) -> None:
         if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._first, signal.SIGKILL)
+            if self._first:  # 0 is the process group of the test
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self._first, signal.SIGKILL)
             self._process.kill()
             self._process.communicate()
 

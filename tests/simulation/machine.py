@@ -142,7 +142,7 @@ class SimulatedNode(Node):
         self._tracking = MemoryTrackingLog(self._simulated, self._process, self._observer)  # type: ignore[assignment]
         self._build_services()
         self._context.peers.load(self._ledger.peers.listed())
-        await self._start_receiver()
+        await self._open_connectors()
         await self._services.rolled_back.introduce()
         if self.is_rolled_back:
             return
