@@ -240,16 +240,13 @@ class DeliveryTransaction:
         end = b"" if data is not None else await self._stream(form)
         with work.handling():
             if data is not None:
-                end = stuffed_with_end(self._checked(data))
+                end = stuffed_with_end(data if form.is_checked else self._checked(data))
             self._end(end, 1)
         return None
 
     def _checked(self, data: bytes) -> bytes:
         """The whole content with the lines before it. Raises: PermanentDeliveryError for a bare CR or LF."""
-        work = self.work
-        if data is work.content.data and work.content.is_checked and not work.prefix:
-            return data
-        data = work.prefix + data
+        data = self.work.prefix + data
         check_line_ends(data, self.session.server)
         return data
 
@@ -267,7 +264,7 @@ class DeliveryTransaction:
         if form.data is not None:
             is_binary = form.needs.is_binary
             with work.handling():
-                data = work.prefix + form.data if is_binary else self._checked(form.data)
+                data = work.prefix + form.data if is_binary or form.is_checked else self._checked(form.data)
                 self._end(whole_chunk(data, is_binary=is_binary), 1)
             return None
         sent_count, chunk = 0, work.prefix
