@@ -22,7 +22,8 @@ $(STAMP): requirements/dev.txt requirements/setup.sh pyproject.toml
 setup: $(STAMP) ## .venv with the locked dependencies; Debian packages by apt-get when root
 	@./requirements/setup.sh
 
-demo: setup ## three nodes, real mail, a destroyed server, the balance; about a minute
+demo: ## three nodes, real mail, a destroyed server, the balance; about a minute
+	@./requirements/setup.sh demo
 	@$(BIN)/shadowrelay demo
 
 test: setup lint types ## what every change must pass: lint, types, and the tests that take seconds; many of those wait, so five at once
@@ -53,7 +54,7 @@ check: setup ## the configurations in configs/ are valid; for any user, so their
 
 SEEDS ?= 1-100
 simulate: setup ## whole nodes in virtual time, SEEDS=1-2000 NODES=3-4 MESSAGES=200, two worlds at once; progress, and what they were
-	@$(BIN)/python -m tests.simulation.run --seeds $(SEEDS) $(if $(NODES),--nodes $(NODES)) $(if $(MESSAGES),--messages $(MESSAGES)) --jobs 2
+	@$(BIN)/python -m tests.simulation.run --seeds $(SEEDS) $(if $(NODES),--nodes $(NODES)) $(if $(MESSAGES),--messages $(MESSAGES)) $(if $(MACHINES),--machines) --jobs 2
 
 bench: setup ## messages per second against Debian's Postfix, in one run
 	@./requirements/setup.sh interop

@@ -33,12 +33,14 @@ class Neighbour:
 
     def __init__(self) -> None:
         self.trouble = TROUBLES[0]
+        self.asked_count = 0
         self._talks: set[asyncio.Task[Any]] = set()
 
     async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._talks.add(task)
+        self.asked_count += 1
         try:
             if self.trouble == "is late":
                 await asyncio.sleep(LATE_SECONDS)

@@ -25,17 +25,15 @@ install_packages() { # $1: what for; then the Debian packages
     rm -f "$log"
 }
 
-counted() { # $1: how many; reads what pip says, and counts what it has collected, where somebody watches
-    local count=0 line
-    while read -r line; do
-        case $line in
-        Collecting*)
-            count=$((count + 1))
-            if [ -t 2 ]; then printf '\rsetup:   %d of %d' "$count" "$1" >&2; fi
-            ;;
-        esac
-    done
-    if [ -t 2 ]; then printf '\r\033[K' >&2; fi
+watched() { # $1: how many; $2: where uv unpacks each package; $3: the process; a moving count, where somebody watches
+    if [ -t 2 ]; then
+        while kill -0 "$3" 2>/dev/null; do
+            printf '\rsetup:   %d of %d' "$(find "$2" -mindepth 1 -maxdepth 1 2>/dev/null | wc -l)" "$1" >&2
+            sleep 0.3
+        done
+        printf '\r\033[K' >&2
+    fi
+    wait "$3"
 }
 
 unpack_beside() { # $1: a Debian package that must not be installed here; $2: a file of it; then packages to go with it
@@ -68,6 +66,8 @@ if [ "${1:-}" = interop ]; then # what `make test-all` and `make bench` need bey
     missing=()
     [ -x /usr/sbin/postfix ] || missing+=(postfix)
     [ -x /usr/sbin/dovecot ] || missing+=(dovecot-core)  # SASL of a smart host
+    [ -x /usr/sbin/haproxy ] || missing+=(haproxy)
+    [ -x /usr/bin/rspamd ] || missing+=(rspamd)
     command -v m4 >/dev/null || missing+=(m4) # Sendmail's configuration
     command -v unshare >/dev/null || missing+=(util-linux)
     command -v ip >/dev/null || missing+=(iproute2) # nodes in network namespaces, to cut them apart
@@ -135,30 +135,43 @@ if ! has_venv; then
     "$python" -m venv --clear .venv
 fi
 
-# ---- the lock. PySpark comes as source, and to make a wheel of it takes half the time: that is done beside the rest.
-pip=(.venv/bin/python -m pip)
-quietly=(--disable-pip-version-check --no-input --require-hashes --no-deps) # --no-deps: the lock has them all
-work=$(mktemp -d)
+# ---- the lock: uv fetches, builds and unpacks all at once, in a quarter of the time that pip takes; pip, where uv cannot be had or fails
+pip=(.venv/bin/python -m pip --disable-pip-version-check --no-input)
+work=.venv/.setup
+rm -rf "$work" && mkdir "$work"
 trap 'rm -rf "$work"' EXIT
-is_block() { awk -v wanted="$1" '/^[a-z0-9]/ { inside = ($1 ~ /^pyspark==/) } { if ((inside ? "yes" : "no") == wanted) print }' requirements/dev.txt; }
-is_block yes >"$work/spark.txt"
-is_block no >"$work/rest.txt"
-say "installing $(grep -c '==' requirements/dev.txt) locked packages (requirements/dev.txt; a minute or two the first time)"
-"$python" -m venv "$work/builder" # with a pip of its own: the lock replaces that of .venv
-"$work/builder/bin/python" -m pip wheel --quiet "${quietly[@]}" --use-pep517 --wheel-dir "$work/wheel" -r "$work/spark.txt" >"$work/spark.log" 2>&1 &
-spark=$!
-if ! "${pip[@]}" install --no-compile --progress-bar off "${quietly[@]}" -r "$work/rest.txt" 2>"$work/rest.log" | counted "$(grep -c '==' "$work/rest.txt")"; then
-    kill "$spark" 2>/dev/null || true
-    tail -n 20 "$work/rest.log" >&2
-    fail "pip could not install the locked packages: see above"
+count=$(grep -c '==' requirements/dev.txt)
+configured() { "${pip[@]}" config list 2>/dev/null | sed -nE "s/^(:env:|install|global)\.$1='(.*)'$/\2/p" | tail -n 1; }
+has_uv() {
+    awk '/^[a-z0-9]/ { inside = ($1 ~ /^uv==/) } inside' requirements/dev.txt >"$work/uv.txt"
+    "${pip[@]}" install --quiet --no-compile --require-hashes --no-deps --only-binary :all: -r "$work/uv.txt" >"$work/log" 2>&1
+}
+with_uv() { # its own cache, on the same disk, so that files are linked instead of copied; it goes away
+    local index certificates
+    index=$(configured index-url) certificates=$(configured cert)
+    export UV_CACHE_DIR=$work/fetched UV_NO_CONFIG=1 UV_SYSTEM_CERTS=1 UV_HTTP_TIMEOUT=180
+    if [ -n "$index" ]; then export UV_DEFAULT_INDEX=$index; fi
+    if [ -n "$certificates" ]; then export SSL_CERT_FILE=$certificates; fi
+    # PySpark comes as source, of which a wheel is made: to compress that would take longer than all the rest
+    .venv/bin/uv pip install --quiet --python .venv/bin/python --require-hashes --no-deps --build-constraints requirements/dev.txt \
+        --config-settings-package 'pyspark:--build-option=--compression=stored' -r requirements/dev.txt >"$work/log" 2>&1 &
+    watched "$count" "$work/fetched/archive-v0" $!
+}
+say "installing $count locked packages (requirements/dev.txt; half a minute, or more by the network)"
+if ! { has_uv && with_uv; }; then
+    say "uv could not do it ($(tail -n 1 "$work/log")); pip does, in some minutes"
+    "${pip[@]}" install --quiet --no-compile --require-hashes --no-deps -r requirements/dev.txt >"$work/log" 2>&1 ||
+        { tail -n 20 "$work/log" >&2; fail "pip could not install the locked packages: see above"; }
 fi
-"${pip[@]}" install --quiet --disable-pip-version-check --no-input --no-build-isolation --no-deps --editable .
+"${pip[@]}" install --quiet --no-build-isolation --no-deps --editable .
+say "compiling them (seconds)" # not what single tests use: that is compiled at its first use
 packages=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-.venv/bin/python -m compileall -q -j 2 "$packages" >/dev/null 2>&1 || true # some have files for other versions
-wait "$spark" || { tail -n 20 "$work/spark.log" >&2; fail "pip could not build PySpark: see above"; }
-"${pip[@]}" install --quiet --no-compile --disable-pip-version-check --no-input --no-deps --no-index "$work"/wheel/*.whl
-.venv/bin/python -m compileall -q -j 2 "$packages/pyspark" >/dev/null 2>&1 || true
-if has_java; then
+.venv/bin/python -m compileall -q -j 2 -x '/(tests?|pip|setuptools|mypyc?|moto|schemathesis|graphql|playwright|botocore)/' "$packages" \
+    >/dev/null 2>&1 || true # some have files for other versions
+if has_java && [ "${1:-}" = demo ]; then # beside the demo, which mostly waits; Ctrl-C ends both
+    say "keeping Spark's classes for later reports, beside the demo"
+    env --default-signal=INT nice -n 19 .venv/bin/shadowrelay sla prepare </dev/null >/dev/null 2>&1 &
+elif has_java; then
     say "keeping Spark's classes for the next starts (up to a minute)"
     .venv/bin/shadowrelay sla prepare >/dev/null 2>&1 || say "Spark's classes could not be kept: reports start a few seconds later, all else works"
 fi

@@ -6,16 +6,21 @@ cannot be stopped from outside; one that takes too long is abandoned: it may go 
 """
 
 import asyncio
+import concurrent.futures
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 Found = tuple[Any, Exception | None]  # a result, or what was raised
 READ_SECONDS = 10.0  # for a small file
-HUNG_MAX = 3  # abandoned threads of `Threads`; beyond that no work starts until one of them has ended
+LOOK_SECONDS = 1.0  # for one that somebody waits for at a start or a reload
+HUNG_MAX = 3  # abandoned threads of `Threads`, or of files of the same directories; beyond that no work starts until one of them has ended
+HUNG_FILES_MAX = 64  # of all directories
 
 
 class BoundedCalls:
@@ -101,26 +106,103 @@ def in_thread(name: str, work: Callable[[], T]) -> asyncio.Future[T]:
     return ended
 
 
+Files = tuple[Path, ...]
+
+
+class _Reading:
+    """One that runs in a thread of its own, or hangs there."""
+
+    def __init__(self) -> None:
+        self.began = time.monotonic()
+        self.is_given_up = False
+        self.ended: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+
 class FilesRead:
-    """Files that are read now and then, and may be on a file system of the network that hangs. Not in the loop's executor: a few such reads
-    would take all its threads, and large content is read there, too."""
+    """Small files that are read now and then, and may be on a file system of the network that hangs: each in a thread of its own, so that
+    one that hangs costs what needs it and nothing else. It is not asked again until that thread has returned. Of the same directories no
+    more than `HUNG_MAX` hang: others there are not tried. Not in the loop's executor, which reads large content.
 
-    def __init__(self, name: str) -> None:
-        self._threads = Threads(name, lambda: None)
-        self._turn = asyncio.Lock()
+    There is one for the process, `FILES`, because hung threads are the process's, whatever is reloaded. Called in any thread.
+    """
 
-    @property
-    def hung_count(self) -> int:
-        """Reads that were given up, and have not ended."""
-        return self._threads.hung_count
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: dict[Files, _Reading] = {}
 
-    async def read(self, read: Callable[[], T]) -> T:
-        """Raises: what `read` raises; TimeoutError after `READ_SECONDS`, and at once while earlier reads hang."""
-        try:
-            async with self._turn:  # so that no more than `HUNG_MAX` threads hang
-                return await self._threads.run(lambda attempt: read(), READ_SECONDS)
-        except TimeoutError as error:
-            raise TimeoutError(f"its file system hangs: {error}") from None
+    def hung(self) -> Mapping[Files, float]:
+        """What was given up and has not returned, and for how long it has not, in seconds."""
+        now = time.monotonic()
+        with self._lock:
+            return {files: now - each.began for files, each in self._running.items() if each.is_given_up}
+
+    async def read(self, files: Files, read: Callable[[], T]) -> T:
+        """What `read` finds in these files, after whoever reads them now.
+        Raises: what `read` raises; TimeoutError after `READ_SECONDS`, and at once while they hang."""
+        loop = asyncio.get_running_loop()
+        is_own = False
+        while not is_own:
+            reading, is_own = self._begin(files, read)
+            woken = asyncio.Event()
+            reading.ended.add_done_callback(partial(_wake, loop, woken))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(woken.wait(), reading.began + READ_SECONDS - time.monotonic())
+            self._check(files, reading, READ_SECONDS)
+        return reading.ended.result()  # type: ignore[no-any-return]
+
+    def look(self, files: Files, read: Callable[[], T]) -> T:
+        """The same, in a thread that waits: for `LOOK_SECONDS`, because a start or a reload waits with it."""
+        is_own = False
+        while not is_own:
+            reading, is_own = self._begin(files, read)
+            concurrent.futures.wait((reading.ended,), LOOK_SECONDS)
+            self._check(files, reading, LOOK_SECONDS)
+        return reading.ended.result()  # type: ignore[no-any-return]
+
+    def _begin(self, files: Files, read: Callable[[], T]) -> tuple[_Reading, bool]:
+        """The reading of these files, and whether it is that of `read`. Raises: TimeoutError if they hang."""
+        with self._lock:
+            if (present := self._running.get(files)) is not None:
+                if present.is_given_up:
+                    raise TimeoutError(f"{_named(files)} hangs: no answer for {time.monotonic() - present.began:.0f} s")
+                return present, False
+            hung = [each for each, one in self._running.items() if one.is_given_up]
+            directories = {file.parent for file in files}
+            beside = [each for each in hung if {file.parent for file in each} == directories]
+            if len(beside) >= HUNG_MAX or len(hung) >= HUNG_FILES_MAX:
+                raise TimeoutError(f"{_named(files)} is not read: {_named((beside or hung)[0])} and others hang")
+            reading = self._running[files] = _Reading()
+        threading.Thread(target=self._run, args=(files, reading, read), name="file", daemon=True).start()
+        return reading, True
+
+    def _run(self, files: Files, reading: _Reading, read: Callable[[], Any]) -> None:
+        result, error = _found_by(read)
+        with self._lock:
+            del self._running[files]
+            if error is None:
+                reading.ended.set_result(result)
+            else:
+                reading.ended.set_exception(error)
+
+    def _check(self, files: Files, reading: _Reading, seconds: float) -> None:
+        """Raises: TimeoutError if it has not ended: it hangs from now on."""
+        with self._lock:
+            if reading.ended.done():
+                return
+            reading.is_given_up = True
+        raise TimeoutError(f"{_named(files)} hangs: no answer in {seconds:.3g} s")
+
+
+def _named(files: Files) -> str:
+    return " or ".join(map(str, files)) or "the system's certificates"
+
+
+def _wake(loop: asyncio.AbstractEventLoop, woken: asyncio.Event, ended: object) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(woken.set)
+
+
+FILES = FilesRead()
 
 
 class Abandoned(Exception):

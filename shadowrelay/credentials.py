@@ -13,12 +13,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from shadowrelay.bounded import FILES
 from shadowrelay.model.protection import Login, Protection, TlsMode, TlsVersion
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import dataclass
 
 _VERSIONS = {TlsVersion.TLS_1_2: ssl.TLSVersion.TLSv1_2, TlsVersion.TLS_1_3: ssl.TLSVersion.TLSv1_3}
+
+
+def certificates_of(protection: Protection) -> tuple[Path, ...]:
+    """The files that `client_context` reads."""
+    authority = protection.authority if protection.tls is TlsMode.VERIFIED else None
+    return tuple(file for file in (authority, protection.certificate, protection.key) if file is not None)
 
 
 def client_context(protection: Protection) -> ssl.SSLContext:
@@ -110,6 +117,10 @@ class SecretPlace:
             )
         return Path(directory) / self.credential
 
+    def files(self) -> tuple[Path]:
+        """What `read` reads. Raises: ConfigurationError, as `path`."""
+        return (self.path(),)
+
     def read(self) -> str:
         """The secret, without the end of its line. Raises: ConfigurationError with key and remedy, without a part of the secret."""
         path, key = self.path(), self.key if self.file is not None else self.credential_key
@@ -165,7 +176,8 @@ Demands = tuple[Sequence[str], Sequence[HostPort], Protection]
 
 def digests(routes: Sequence[Demands], boundary: str) -> Mapping[str, str]:
     """What peers compare: `routes_tls` and `routes_auth`, of the routes that demand anything. Nobody can get a secret out of it: of a
-    password there are forty bits of a slow hash, which very many passwords have. Files that cannot be read count as such.
+    password there are forty bits of a slow hash, which very many passwords have. Files that cannot be read, or hang, count as
+    such.
     """
     tls, logins = hashlib.sha256(), hashlib.sha256()
     has_login = False
@@ -190,14 +202,14 @@ def digests(routes: Sequence[Demands], boundary: str) -> Mapping[str, str]:
 
 def _octets(path: Path) -> bytes:
     try:
-        return hashlib.sha256(path.read_bytes()).digest()
-    except OSError:
+        return hashlib.sha256(FILES.look((path,), path.read_bytes)).digest()
+    except OSError:  # TimeoutError is one
         return b"unreadable"
 
 
 def _slow_hash(place: SecretPlace, boundary: str, user: str) -> bytes:
     try:
-        secret = place.read()
-    except ConfigurationError:
+        secret = FILES.look(place.files(), place.read)
+    except (ConfigurationError, TimeoutError):
         return b"unreadable"
     return hashlib.scrypt(secret.encode(), salt=f"shadowrelay {boundary} {user}".encode(), n=2**14, r=8, p=1, dklen=5)

@@ -128,7 +128,7 @@ def serve(config_file: Annotated[Path, typer.Option("--config", help="The node's
             say(f"shadowrelay: warning: {warning}", is_error=True)
         _warn_of_files(loaded)
         gc.disable()  # until it runs: nothing that is imported is garbage, and the search for it takes a fifth of the start
-        raise typer.Exit(import_module("shadowrelay.node").run(loaded))
+        raise typer.Exit(import_module("shadowrelay.node.process").run(loaded))
 
 
 def _warn_of_files(loaded: configuration.LoadedSettings) -> None:

@@ -34,6 +34,7 @@ from shadowrelay.cli.output import (
 from shadowrelay.cli.what_if import warn
 from shadowrelay.cluster.answers import NodeAnswer
 from shadowrelay.cluster.lookup import MessageId
+from shadowrelay.cluster.overview import untold
 from shadowrelay.cluster.words import age, clock, counted, duration
 from shadowrelay.model.setting_texts import rounded_size
 
@@ -73,6 +74,7 @@ def list_queues(
     that left less those that came, over the last minute."""
     with asked_node(node, token_file, config) as client:
         rows = client.queues(filter_text)
+        said = [] if as_json else untold([{"node": client.node()}])
     if as_json:
         print_json(rows)
         return
@@ -96,6 +98,7 @@ def list_queues(
     waiting = sum(row["count"] for row in rows if row["kind"] in WAITING)
     held = sum(row["count"] for row in rows if row["kind"] == HELD_FOR_OTHERS)
     say(f"{waiting} to deliver, {held} held for others")
+    print_sentences([f"{sentence}." for sentence in said])
 
 
 @queue.command("show")
@@ -577,6 +580,8 @@ def sentences_about(message: dict[str, Any]) -> list[str]:
     if message.get("told_after"):
         waits = " and ".join(message["told_after"])
         found.append(f"No other server hears what is done before {waits}, which was made of it, has its copies or is done.")
+    if message["role"] == "shadow":
+        found.append(f"Why it is still here, {message['primary']} knows: shadowrelay messages trace {message['message_id']}")
     if message.get("waits_for") and not message.get("suspended_since"):
         found.append(f"Now: {message['waits_for']}.")
     if message.get("suspended_since"):

@@ -45,15 +45,27 @@ _OTHER_ID = re.compile(f"{KEPT_AS}{_ID}|{_ID} ·.*S:ShadowAt=")
 PATTERN = frozenset("{}[]*?\\")
 
 
+def _text(path: str | None) -> str | None:
+    try:
+        (path or "").encode("utf-8")
+    except UnicodeEncodeError:
+        shown = os.fsencode(path or "").decode("utf-8", "backslashreplace")
+        raise typer.BadParameter(
+            f"{shown}: Spark takes only names that are UTF-8, also in the locale: rename it, or set LC_ALL=C.UTF-8"
+        ) from None
+    return path
+
+
 def _plain(path: str | None) -> str | None:
+    _text(path)
     if path is not None and (found := sorted({one for one in path if one in PATTERN})):
         raise typer.BadParameter(f"{path}: a name with {' '.join(found)} would be a pattern to Spark; rename it, or use a link to it")
     return path
 
 
 LOGS_HELP = "Collected logs: DIR/<server>/MSGTRK*.LOG; also a URL, such as s3://BUCKET/PREFIX."
-Logs = Annotated[str | None, typer.Option("--logs", metavar="DIR", help=LOGS_HELP)]
-LogsWanted = Annotated[str, typer.Option("--logs", metavar="DIR", help=LOGS_HELP)]
+Logs = Annotated[str | None, typer.Option("--logs", metavar="DIR", help=LOGS_HELP, callback=_text)]
+LogsWanted = Annotated[str, typer.Option("--logs", metavar="DIR", help=LOGS_HELP, callback=_text)]
 LogsWatched = Annotated[str, typer.Option("--logs", metavar="DIR", help="Collected logs: DIR/<server>/MSGTRK*.LOG.", callback=_plain)]
 Warehouse = Annotated[str | None, typer.Option("--warehouse", metavar="DIR", help="Warehouse written by `sla ingest`.", callback=_plain)]
 WarehouseWanted = Annotated[

@@ -69,7 +69,7 @@ def summary(answers: Sequence[NodeAnswer]) -> Json:
     is_redundant = is_well and not older
     if uncopied and is_redundant:
         sentence += f"; no copies are made on {' and '.join(uncopied)}, as redundancy of the receive connectors says"
-    remarks = [*_mixed(said), *_shared_fates(said), *_held_for_no_peer(said), *_untold(said), *_shed(said)]
+    remarks = [*_mixed(said), *_shared_fates(said), *_held_for_no_peer(said), *untold(said), *_shed(said)]
     sentence = "; ".join([sentence, *map(in_words, unreached), *remarks])
     return {
         "is_redundant": is_redundant,
@@ -128,7 +128,7 @@ def _held_for_no_peer(said: Sequence[Json]) -> list[str]:
     ]
 
 
-def _untold(said: Sequence[Json]) -> list[str]:
+def untold(said: Sequence[Json]) -> list[str]:
     """Why copies, and shadows of previous hops, of messages that are done are still held."""
     nodes = {row["node"]["name"]: found for row in said if (found := row["node"].get("untold"))}
     return [

@@ -23,7 +23,6 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from shadowrelay.admin.api_client import NodeError
 from shadowrelay.admin.guard import asks_for_private, client_of, without_private
 from shadowrelay.admin.people import ACT, AUDIT, CONTENT, FORCE, People, Right, TooManyFailures
-from shadowrelay.bounded import FilesRead
 from shadowrelay.cluster.answers import NodeAnswer, combined, missing
 from shadowrelay.cluster.if_lost import acquainted, document, known_words, look, named
 from shadowrelay.cluster.lookup import STATUSES, MessageId, SearchError, filter_of, merged
@@ -59,7 +58,6 @@ class Desk:
         self.nodes = ClusterNodes(settings, application, token)
         self.sessions = ConsoleSessions(now)
         self.watch = ClusterWatch(self.nodes)
-        self.report_files = FilesRead("report")
         # nodes on one machine share a host name, and so their cookies
         self.cookie = f"{COOKIE}_{settings.admin.listen.port}"
 

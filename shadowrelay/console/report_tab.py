@@ -12,7 +12,7 @@ from pathlib import Path
 from fastapi import APIRouter, FastAPI, HTTPException, Request
 from fastapi.responses import Response
 
-from shadowrelay.bounded import FilesRead
+from shadowrelay.bounded import FILES
 from shadowrelay.console.pages import REPORT, Desk, page_route
 from shadowrelay.console.rendering import HEADERS, page
 from shadowrelay.console.sessions import ConsoleSession
@@ -27,7 +27,7 @@ def add_report(application: FastAPI, desk: Desk) -> None:
     """`/report`, and `/report/page` in its frame."""
     if desk.settings.admin.report is None:
         return
-    directory, files = desk.settings.admin.report, desk.report_files
+    directory = desk.settings.admin.report
     router = APIRouter(include_in_schema=False, route_class=page_route(desk))
 
     @router.get(REPORT)
@@ -35,7 +35,7 @@ def add_report(application: FastAPI, desk: Desk) -> None:
         """The tab."""
         session = request.state.session
         _require_sight(session)
-        values = desk.values(request, session, "Report", directory=str(directory), made_at=await _made_at(directory, files))
+        values = desk.values(request, session, "Report", directory=str(directory), made_at=await _made_at(directory))
         response = page("report", values)
         response.headers["Content-Security-Policy"] += FRAMING
         return response
@@ -45,7 +45,7 @@ def add_report(application: FastAPI, desk: Desk) -> None:
         """The report itself."""
         _require_sight(request.state.session)
         try:
-            body = await files.read(partial(_read, directory))
+            body = await FILES.read((directory / FILE,), partial(_read, directory))
         except TimeoutError as exc:
             raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, f"{directory / FILE}: {exc}") from exc
         except OSError as exc:
@@ -61,9 +61,9 @@ def _require_sight(session: ConsoleSession) -> None:
         raise HTTPException(HTTPStatus.FORBIDDEN, f"{session.person.name} may not see messages, and the report names some")
 
 
-async def _made_at(directory: Path, files: FilesRead) -> datetime | None:
+async def _made_at(directory: Path) -> datetime | None:
     try:
-        found = await files.read((directory / FILE).stat)
+        found = await FILES.read((directory / FILE,), (directory / FILE).stat)
         return datetime.fromtimestamp(found.st_mtime, UTC)
     except OSError:
         return None

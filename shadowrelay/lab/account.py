@@ -252,7 +252,7 @@ def explains_repetition(one: Sent, firsts: Mapping[str, Arrival], faults: Sequen
     for submission in one.tries:
         if submission.answer is SubmissionResult.NOTHING:
             explanations += 1
-        elif submission.answer is SubmissionResult.REFUSED:
+        elif submission.answer is SubmissionResult.REFUSED or submission.began_at:  # in a kept session, a 451 is tried again at once
             explanations += any(_kept_from_releasing(submission, arrival, fault, times) for fault in faults for arrival in unmatched)
     return len(unmatched) <= explanations
 

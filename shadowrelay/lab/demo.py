@@ -145,7 +145,7 @@ class _Demo:
         await victim.start()
         self.faults.append(Fault(FaultKind.WIPE, victim.name, victim.kills[-1], time.time()))
         self.takeovers.append(DemoTakeover(victim.name, killed_at))
-        await asyncio.sleep(2 * TIMES.heartbeat)
+        await self._until_taken_over(cluster, self.takeovers[-1])
         tell("the receiving server accepts mail again")
         sink.is_deferring = False
 
@@ -159,13 +159,24 @@ class _Demo:
         await victim.kill()
         killed_at = time.time()
         self.takeovers.append(DemoTakeover(victim.name, killed_at))
-        await asyncio.sleep(TIMES.span + 3 * TIMES.heartbeat)
+        await asyncio.sleep(TIMES.span)
+        await self._until_taken_over(cluster, self.takeovers[-1])
         tell("the receiving server accepts mail again")
         sink.is_deferring = False
-        await asyncio.sleep(2 * TIMES.heartbeat)
+        await asyncio.sleep(TIMES.heartbeat)
         tell(f"{victim.name} comes back with its old queue")
         await victim.start()
         self.faults.append(Fault(FaultKind.KILL, victim.name, victim.kills[-1], time.time()))
+
+    async def _until_taken_over(self, cluster: Cluster, takeover: DemoTakeover) -> None:
+        """The others have begun, and for a moment nothing more was taken over; a while at most."""
+        deadline, seen = time.monotonic() + SETTLE_SECONDS_MAX, 0
+        while time.monotonic() < deadline:
+            await asyncio.sleep(TIMES.heartbeat / 2)
+            count = len(promotion_instants(cluster, takeover.node, since=takeover.lost_at))
+            if count and count == seen:
+                return
+            seen = count
 
     async def _until(self, is_so: Callable[[], bool]) -> None:
         while not is_so():  # noqa: ASYNC110 - clients and server record into plain lists

@@ -93,28 +93,29 @@ class PeerRequestService:
         copies and leases are those that this node knows. That it answers late, or not at all, is no end. docs/design.md 6.6."""
         context, server, process = self._context, identity.server, identity.whole_incarnation
         peers = context.peers
-        state, link = peers.states.get(server), context.links.get(server)
-        if state is None or link is None:
-            return ""
-        known = state.whole_incarnation
-        if not state.is_met or process == known:
-            state.is_successor = is_dialed or (state.is_successor if state.is_met else state.database in (NO_DATABASE, identity.database))
-            state.spoke_from = address
-            return ""
-        refusal = ""
-        if self._ran_before(identity, state, began_at):
-            peers.note_second(server, process, address, "ran before", known, state.spoke_from)
-            state.newer.add(known)
-        elif not state.is_forgotten and peers.silence(server) < context.leases.silence_limit(server):
-            alive = Alive.ANSWERS if process in state.newer else await link.alive(known, is_dialed=is_dialed)
-            if state.whole_incarnation != known:  # meanwhile
-                return await self.second_server(identity, address, began_at, is_dialed=is_dialed)
-            if alive is not Alive.ENDED:
-                there = state.spoke_from if process in state.newer else str(state.peer.address)
-                refusal = peers.note_second(server, known, there, alive.value, process, address)
-        if not refusal:
-            state.is_successor, state.spoke_from = True, address
-        return refusal
+        while True:
+            state, link = peers.states.get(server), context.links.get(server)
+            if state is None or link is None:
+                return ""
+            known = state.whole_incarnation
+            if not state.is_met or process == known:
+                is_known = state.is_successor if state.is_met else state.database in (NO_DATABASE, identity.database)
+                state.is_successor, state.spoke_from = is_dialed or is_known, address
+                return ""
+            refusal = ""
+            if self._ran_before(identity, state, began_at):
+                peers.note_second(server, process, address, "ran before", known, state.spoke_from)
+                state.newer.add(known)
+            elif not state.is_forgotten and peers.silence(server) < context.leases.silence_limit(server):
+                alive = Alive.ANSWERS if process in state.newer else await link.alive(known, is_dialed=is_dialed)
+                if state.whole_incarnation != known:
+                    continue  # another process became the peer meanwhile: is this one another than that?
+                if alive is not Alive.ENDED:
+                    there = state.spoke_from if process in state.newer else str(state.peer.address)
+                    refusal = peers.note_second(server, known, there, alive.value, process, address)
+            if not refusal:
+                state.is_successor, state.spoke_from = True, address
+            return refusal
 
     def _ran_before(self, identity: PeerIdentity, state: PeerState, began_at: float) -> bool:
         """Whether the server's former process speaks, in a session begun after the present one was accepted: it has run all the time."""
@@ -131,6 +132,7 @@ class PeerRequestService:
         context = self._context
         answer = self.own_identity(identity.server, identity.database)
         context.leases.learn_span(identity.server, identity.span, identity.track)
+        context.peers.learn_fate(identity)
         server, latest = identity.server, (identity, context.now())
         self._unrecorded[server] = latest
         try:

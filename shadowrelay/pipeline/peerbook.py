@@ -282,9 +282,6 @@ class PeerBook:
         if not is_same or identity.position >= state.position:  # two sessions may tell it in the wrong order
             state.position = identity.position
             self._note_draining(state, is_draining=identity.is_draining)
-        for server in self.fates.learn(identity.server, fate_of(identity, state.peer.address.host, self.fates.mine, self._own_hosts)):
-            for tell in self.on_fate:
-                tell(server)
         self.heard(identity.server, identity.database)
         if was_met and not is_same:
             for tell_process in self.on_other_process:
@@ -295,6 +292,14 @@ class PeerBook:
         elif not is_same:
             for tell_incarnation in self.on_new_incarnation:
                 tell_incarnation(identity.server, state.recorded == state.whole_incarnation)
+
+    def learn_fate(self, identity: PeerIdentity) -> None:
+        """What a session told of it counts at once: the copy that follows must not be redundant for want of a commit."""
+        if (state := self.states.get(identity.server)) is None:
+            return
+        for server in self.fates.learn(identity.server, fate_of(identity, state.peer.address.host, self.fates.mine, self._own_hosts)):
+            for tell in self.on_fate:
+                tell(server)
 
     def compare(self, settings: Settings, routes: Mapping[str, str] = common_settings.NO_DIGESTS) -> None:
         """Compare the peers' settings with ours, after a peer's hello or a reload. Another boundary may have other settings."""

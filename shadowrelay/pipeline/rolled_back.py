@@ -60,23 +60,25 @@ class RolledBackService:
         await asyncio.gather(*(greet(server) for server in context.peers.states))
 
     def check(self, identity: PeerIdentity) -> str:
-        """A peer has identified itself: why its session cannot be used; empty if it can."""
+        """A peer has identified itself: why its session cannot be used; empty if it can. Once the copy is recognised none can, whatever the
+        peer has seen since: it may have taken this process for the present one."""
+        if self.found.is_set():
+            return OLDER_COPY
         ledger, seen = self._context.ledger, identity.seen
         own = ledger.identity
         is_ours = identity.boundary == self._context.settings.server.boundary and identity.server in self._context.peers
         if seen is None or identity.seen_of != own.database or not is_ours or not rules.is_older_copy(own.openings, ledger.position, seen):
             return ""
-        if not self.found.is_set():
-            _log.error(
-                "database.rolled_back",
-                database=own.database,
-                incarnation=own.incarnation,
-                began=own.began,
-                seen_by=identity.server,
-                seen_incarnation=seen.incarnation,
-                seen_position=seen.position,
-            )
-            self._close()
+        _log.error(
+            "database.rolled_back",
+            database=own.database,
+            incarnation=own.incarnation,
+            began=own.began,
+            seen_by=identity.server,
+            seen_incarnation=seen.incarnation,
+            seen_position=seen.position,
+        )
+        self._close()
         return OLDER_COPY
 
     def proved(self, server: ServerName) -> None:

@@ -112,7 +112,7 @@ class View:
         self._velocities = Velocities(context.clock)
         self.is_running = False
         self.list_clients: Callable[[int], Awaitable[Sequence[ClientView]]] | None = None  # of the receive connectors
-        self.hanging: Callable[[], Iterable[str]] = tuple  # what only observes, and hangs now
+        self.hanging: Callable[[], Iterable[str]] = tuple  # what hangs now without stopping mail, or only that of a route
 
     async def run(self) -> None:
         """Measure how fast the queues drain, forever."""

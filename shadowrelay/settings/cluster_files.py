@@ -68,6 +68,7 @@ PEERS = "peers"  # the name of their connector
 REVOKED = "revoked.pem"  # of each node, and of the whole cluster
 REVOKED_FILE = b"# The certificates of nodes whose key was stolen, or their SHA-256 fingerprints: docs/operations.md. SIGHUP reads them.\n"
 AUTHORITY_NAME = "mail nodes"
+DATA = "data"  # in its directory, of a node that runs where `init` did
 REMOVED = ".removed"  # ending of the directory of a node that was removed
 
 ONE_FATE = "all nodes run on one machine and are lost with it: copies there count, but this is for trying only"
@@ -261,7 +262,7 @@ def node_toml(cluster: ClusterPlan, node: PlannedNode) -> str:
 
 
 def _lines(cluster: ClusterPlan, node: PlannedNode) -> Iterator[str]:
-    where = {"data": "data", "tracking": "tracking"}
+    where = {"data": DATA, "tracking": "tracking"}
     if not cluster.is_on_one_machine:
         below = f"/{node.number}" if node.number else ""
         where = {"data": f"/var/lib/shadowrelay{below}/data", "tracking": f"/var/log/shadowrelay{below}/tracking"}
@@ -442,11 +443,13 @@ def write(
 
 
 def _put_away(directory: Path, removed: Sequence[Path]) -> tuple[Path, ...]:
-    """Rename their directories; the data of a node on this machine is in there, so it is not deleted."""
+    """Rename their directories, but for one that a node of this machine works in: with its data moved it could deliver no more."""
     gone: list[Path] = []
     for one in removed:
         place, away = directory / one, directory / f"{one}{REMOVED}"
-        if place.exists():
+        if next(place.glob(f"**/{DATA}"), None) is not None:
+            gone.append(place)
+        elif place.exists():
             while away.exists():  # a node of this name was removed before
                 away = away.with_name(f"{away.name}{REMOVED}")
             place.rename(away)

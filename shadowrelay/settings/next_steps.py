@@ -29,7 +29,7 @@ def next_steps(cluster: ClusterPlan, directory: Path, written: Written, removed:
         return _first_steps(cluster, directory, cluster.nodes)
     old = [node for node, new in zip(cluster.nodes, is_new, strict=True) if not new]
     added = [node for node, new in zip(cluster.nodes, is_new, strict=True) if new]
-    steps = [line for node in removed for line in _leaving(cluster, node, old)]
+    steps = [line for node in removed for line in _leaving(cluster, directory, node, old)]
     steps += [line for node in old for line in _replaced(cluster, directory, node, written)]
     steps += _first_steps(cluster, directory, added)[:-1] if added else []
     if not steps:
@@ -146,20 +146,23 @@ def _unit(node: PlannedNode) -> str:
     return f"shadowrelay@{node.number}" if node.number else "shadowrelay"
 
 
-def _leaving(cluster: ClusterPlan, node: PlannedNode, left: Sequence[PlannedNode]) -> Iterator[str]:
+def _leaving(cluster: ClusterPlan, directory: Path, node: PlannedNode, left: Sequence[PlannedNode]) -> Iterator[str]:
     """A node that goes for good: it gives its mail away, and the others get the copies back that it held."""
     name = node.name
+    if cluster.is_on_one_machine:
+        yield f"shadowrelay drain --config {directory / node.place}/{CONFIGURATION}"
+        yield f"when that has ended with exit code 0: end the process of {name} with SIGTERM"
+        for one in left:
+            file = f"{directory / one.place}/{CONFIGURATION}"
+            yield f"shadowrelay peers list --config {file}, until {name} holds nothing of {one.name} (two heartbeats or more)"
+            yield f"shadowrelay peers forget {name} --config {file}"
+        return
     inside = f"{COMPOSE} exec shadowrelay " if cluster.is_in_containers else ""
-    file = f"DIRECTORY/{CONFIGURATION}" if cluster.is_on_one_machine else f"{_there(node)}/{CONFIGURATION}"
-    stop = f"systemctl disable --now {_unit(node)}"
-    if cluster.is_in_containers:
-        stop = f"{COMPOSE} stop"
-    elif cluster.is_on_one_machine:
-        stop = "end its process with SIGTERM"
+    stop = f"{COMPOSE} stop" if cluster.is_in_containers else f"systemctl disable --now {_unit(node)}"
     others = " and ".join(one.name for one in left)
-    yield f"on {name}: {inside}shadowrelay drain --config {file}"
+    yield f"on {name}: {inside}shadowrelay drain --config {_there(node)}/{CONFIGURATION}"
     yield f"on {name}, when that has ended with exit code 0: {stop}"
     number = "N/" if any(one.number for one in left) else ""
-    file = file if cluster.is_on_one_machine else f"{PLACE}/{number}{CONFIGURATION}"
+    file = f"{PLACE}/{number}{CONFIGURATION}"
     yield f"on {others}: {inside}shadowrelay peers list --config {file}, until {name} holds nothing of theirs (two heartbeats or more)"
     yield f"on {others}: {inside}shadowrelay peers forget {name} --config {file}"

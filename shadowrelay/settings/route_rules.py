@@ -3,10 +3,12 @@
 Each problem begins with its key, and names the remedy. Files are read as the sessions read them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from shadowrelay import credentials
+from shadowrelay.bounded import FILES
 from shadowrelay.model.protection import SMTPS, Grant, Login, Mechanism, TlsMode, Token
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.model.settings import Route, Settings
@@ -41,10 +43,7 @@ def _of_route(route: Route, settings: Settings) -> Iterator[str]:
         missing = "tls_key" if protection.key is None else "tls_certificate"
         yield f"{missing}: is missing; give the certificate and its key, or neither"
         return
-    try:
-        credentials.client_context(protection)
-    except ConfigurationError as error:
-        yield str(error)
+    yield from _of_files(lambda: credentials.certificates_of(protection), lambda: credentials.client_context(protection))
 
 
 def _of_login(login: Login, tls: TlsMode) -> Iterator[str]:
@@ -62,10 +61,17 @@ def _of_login(login: Login, tls: TlsMode) -> Iterator[str]:
     if login.token is not None:
         yield from _of_token(login.token)
     for place in credentials.places_of(login):
-        try:
-            place.read()
-        except ConfigurationError as error:
-            yield str(error)
+        yield from _of_files(place.files, place.read)
+
+
+def _of_files(files: Callable[[], tuple[Path, ...]], read: Callable[[], object]) -> Iterator[str]:
+    """What hangs is no problem of the settings: a node must start without it, and follow other settings. Its sessions say that it hangs."""
+    try:
+        FILES.look(files(), read)
+    except ConfigurationError as error:
+        yield str(error)
+    except TimeoutError:
+        return
 
 
 def _of_token(token: Token) -> Iterator[str]:

@@ -239,7 +239,13 @@ def events_of(raw: Raw, layout: Layout, file: str) -> tuple[pa.RecordBatch, dict
     columns["line"] = raw.numbers
     if "network-message-id" not in layout.positions:
         columns["message"] = columns["internet_message_id"]
+    elif not layout.is_own:  # several messages without an id would be one
+        is_without = pc.match_substring_regex(columns["message"], _NO_NETWORK_ID)
+        columns["message"] = pc.if_else(is_without, columns["internet_message_id"], columns["message"])
     return pa.RecordBatch.from_arrays([columns[name] for name in ARROW_EVENTS.names], schema=ARROW_EVENTS), bad
+
+
+_NO_NETWORK_ID = "^[0-]*$"  # empty, or 00000000-0000-0000-0000-000000000000
 
 
 def _listed(texts: pa.Array, undo: Callable[[pa.Array], pa.Array]) -> pa.Array:

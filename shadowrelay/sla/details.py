@@ -63,6 +63,8 @@ class Details:
             for each in LOGGERS:
                 logging.getLogger(each).addHandler(handler)
                 logging.getLogger(each).propagate = False
+            if not logging.root.handlers:  # Py4J logs a connection that breaks, as when a JVM ends first, on the root itself
+                logging.root.addHandler(handler)
             atexit.register(self._delete)
         return self._path.open("ab")
 

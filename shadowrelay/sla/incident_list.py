@@ -9,7 +9,7 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any
 
-from shadowrelay.sla.objectives import LOG_ENDS, NO_END
+from shadowrelay.sla.objectives import LOG_ENDS, NO_END, NOT_SEEN
 from shadowrelay.sla.page.labels import CAUSES, REASONS, SLOW, UNITS
 from shadowrelay.sla.page.wording import NB, counted, duration
 
@@ -61,7 +61,7 @@ def _losses(summary: Line) -> list[dict[str, Any]]:
     return [
         _told(
             "loss", lines, lines[0]["acknowledged_at"], server, f"did not get the message: {_cause('losses', cause)}", is_cut=is_cut,
-            tell="" if cause == NO_END else "sender",
+            tell="" if cause in (NO_END, NOT_SEEN) else "sender",
         )
         for (_, server, cause), lines in _grouped(known, "message", "server", "cause")
     ]  # fmt: skip

@@ -290,6 +290,7 @@ LOG_ENDS = "unknown: log ends"
 """Cause of what is listed beside losses or orphans, but is in no figure: the log that would tell ends before the time is up."""
 
 NO_END = "no end in the logs"
+NOT_SEEN = "not in the next log"
 """Cause of a loss that nothing but the end of Exchange's logs shows: no reason to write to anybody."""
 
 NOT_TOLD = "not told by Exchange"

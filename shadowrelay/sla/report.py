@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,8 +25,8 @@ from pyspark.sql.types import LongType, StructType
 
 from shadowrelay.sla.figures.counting import HOUR_US, MINUTE_US, TimeSlots, Within, cells, figures, times
 from shadowrelay.sla.figures.evidence import Evidence, Rules, evidence, within
-from shadowrelay.sla.figures.exchange import identities, with_identities, writers
 from shadowrelay.sla.figures.first_pass import first_pass, odd_events, seen_counts, server_names, several_copies
+from shadowrelay.sla.figures.log_writers import NOTHING_TOLD, Told, identities, several, told, with_identities, words
 from shadowrelay.sla.figures.slow import slow
 from shadowrelay.sla.incident_list import cuts, incidents, with_cuts
 from shadowrelay.sla.inspection import inspect, remedy
@@ -53,6 +54,7 @@ from shadowrelay.sla.summary import (
     instant,
     is_instant,
     listed,
+    logs,
     microseconds,
     no_figures,
     placed_figures,
@@ -63,7 +65,7 @@ from shadowrelay.sla.summary import (
     traced,
     traces,
 )
-from shadowrelay.sla.warehouse import SERVERS, SITES, WarehouseUnusable, frame_of, read_events, read_quarantine
+from shadowrelay.sla.warehouse import SERVERS, SITES, WarehouseUnusable, frame_of, read_events, read_files, read_quarantine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -235,14 +237,15 @@ def _make(
     generated_at = datetime.now(UTC).replace(microsecond=0)
     store = Store(spark, output)
     try:
-        events = read_events(spark, warehouse)
+        events, of_exchange = read_events(spark, warehouse), NOTHING_TOLD
         if inputs.of_exchange:
-            called = identities(inputs.logs_by_server, [(row["server"], row["name"], row["count"]) for row in writers(events).collect()])
-            events, inputs = with_identities(events, called), inputs.with_identities(called)
+            events, inputs, of_exchange = _called_by_their_names(spark, warehouse, events, inputs)
         log_ends = inputs.log_ends if now is not None else _not_ahead(events, inputs, microseconds(generated_at + AHEAD_MAX))
         newest = max((at for at in log_ends.values() if at is not None), default=microseconds(generated_at))
         judged_at = newest if now is None else microseconds(now)
-        found, rows = _found(spark, events, inputs, log_ends, _rules(promise, judged_at, is_final), store, is_exact=is_exact)
+        found, rows = _found(
+            spark, events, inputs, log_ends, _rules(promise, judged_at, is_final), store, of_exchange=of_exchange, is_exact=is_exact
+        )
         everything, period = found, Period.of(since, until, judged_at)
         if since is not None or until is not None:
             found = within(everything, period.since, period.until)
@@ -306,6 +309,23 @@ def _make(
         store.clear()
 
 
+def _called_by_their_names(spark: "SparkSession", warehouse: str, events: DataFrame, inputs: Inputs) -> tuple[DataFrame, Inputs, Told]:
+    """Events and inputs by the servers of which the rows of Exchange's logs are, whatever the directories are called."""
+    said = words(events)
+    called = identities(inputs.logs_by_server, said)
+    if mixed := several(said, called.directories):
+        of_files = words(events, mixed)
+        called = identities(inputs.logs_by_server, said, of_files)
+        said = [word for word in said if word.server not in mixed] + of_files
+    if called.files:
+        files = read_files(spark, warehouse).withColumn("place", F.concat("server", F.lit("/"), "file"))  # several may have one name
+        inputs = inputs.divided(rows_of(logs(with_identities(files, called).withColumn("file", F.col("place")))), called)
+    else:
+        inputs = inputs.with_identities(called)
+    found = told(said, called, inputs.of_exchange)
+    return with_identities(events, called), replace(inputs, without_deliveries=sorted(found.without_deliveries)), found
+
+
 def _not_ahead(events: DataFrame, inputs: Inputs, limit: int) -> dict[str, int | None]:
     """The last row of each log that is not later than `limit`: a wrong clock must not make the time of all mail be up."""
     newest = inputs.newest_at()
@@ -349,22 +369,26 @@ def _found(
     rules: Rules,
     store: Store,
     *,
+    of_exchange: Told,
     is_exact: bool,
 ) -> tuple[Evidence, Rows]:
     names = frame_of(spark, SERVERS, [(name,) for name in inputs.servers])
     seen = None if is_exact else store.keep({"seen": lambda: first_pass(events, server_names(names))})["seen"]
-    several = None
+    copies = None
     if seen is None:
         count = events.count()
         odd, rows = events, Rows(count, count)
     else:
         counts = seen_counts(seen).collect()[0]
         if counts["several"]:
-            several = store.keep({"several": lambda: several_copies(events, seen)})["several"]
+            copies = store.keep({"several": lambda: several_copies(events, seen)})["several"]
         rows = Rows(counts["rows"], counts["odd_rows"])
         odd = odd_events(events, seen, messages=counts["messages"], odd=counts["odd"])
     quickly = partial(_quick, spark, rows.odd)
-    found = evidence(seen, several, odd, events, log_ends, logs=inputs.logs_by_server, rules=rules, keep=store.keep, with_few_rows=quickly)
+    found = evidence(
+        seen, copies, odd, events, log_ends,
+        logs=inputs.logs_by_server, told=of_exchange, rules=rules, keep=store.keep, with_few_rows=quickly,
+    )  # fmt: skip
     return found, rows
 
 

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from shadowrelay.model.replies import ConfigurationError
@@ -37,6 +37,7 @@ from shadowrelay.sla.surroundings import (
     require_local_directories,
     require_loopback,
     require_open_files,
+    require_own_address,
     require_spark_home,
     require_user,
 )
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
 JAVA_VERSION_MIN = 17  # required by Spark 4
 SPARK_VERSION_MIN = 4
+CAUSES_MAX = 20  # of an exception of Java, each of which has the next one
 JAVA_ANSWERS_WITHIN_SECONDS = 30
 JVM_ENDS_WITHIN_SECONDS = 1.0  # once its connections are closed
 PARTITIONS_PER_CORE = 4  # of a shuffle in local mode: small enough for the memory, few enough to be fast
@@ -76,6 +78,8 @@ NEEDED = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.caseSensitive": "false",
+    "spark.sql.files.ignoreCorruptFiles": "false",  # else what a damaged or missing file has is left out without a word
+    "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # few other programs read INT96, the default
 }
@@ -209,6 +213,7 @@ def spark_session(
     check_spark()
     said = others(os.environ, spark_home())
     require_local_directories(os.environ, said.settings)
+    require_own_address(said.settings)
     memory = driver_memory or said.settings.get("spark.driver.memory") or default_memory(memory_allowed())
     settings = {
         "spark.ui.enabled": "false",
@@ -408,8 +413,20 @@ def failure_of(exc: Exception) -> str | None:
     if isinstance(exc, Py4JNetworkError):
         return jvm_end() or "its JVM has ended; if the system killed it for its memory, give less with --driver-memory"
     if isinstance(exc, Py4JJavaError):
-        return _gist(str(exc.java_exception.toString()))
+        return "; ".join(filter(None, (_gist(str(exc.java_exception.toString())), _cause_of(exc.java_exception))))
     return _gist(str(exc)) if isinstance(exc, PySparkException) else None
+
+
+def _cause_of(exception: Any) -> str:
+    """What the system said at the bottom of it, as that a disk is full; empty if that is all there is, or is said already."""
+    bottom = exception
+    for _ in range(CAUSES_MAX):
+        if (deeper := bottom.getCause()) is None:
+            break
+        bottom = deeper
+    said = str(bottom.toString()).partition("\n")[0]
+    is_said = bottom is exception or said.partition(": ")[2] in str(exception.toString())
+    return said if said.startswith("java.io.") and not is_said else ""
 
 
 def jvm_end() -> str | None:

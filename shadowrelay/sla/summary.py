@@ -19,6 +19,7 @@ from shadowrelay.sla.figures.counting import BY_COPIES, BY_WAY, COUNTS, HOUR_US,
 from shadowrelay.sla.figures.evidence import Evidence
 from shadowrelay.sla.figures.exact import WAYS
 from shadowrelay.sla.figures.incidents import UNEXPLAINED
+from shadowrelay.sla.figures.log_writers import Identities
 from shadowrelay.sla.figures.rows import is_generated_message
 from shadowrelay.sla.objectives import LOG_ENDS
 from shadowrelay.sla.sites import ExpectedLogs, ServerSite, read_servers, read_shipping
@@ -150,6 +151,8 @@ class Inputs:
     sites: dict[str, ServerSite] = field(default_factory=dict)
     shipping: ExpectedLogs = field(default_factory=ExpectedLogs)
     one_server: list[list[str]] = field(default_factory=list)  # directories that have one server's log
+    one_directory: list[list[str]] = field(default_factory=list)  # a directory, and the servers whose logs it has
+    without_deliveries: list[str] = field(default_factory=list)  # servers without the log of what they delivered to mailboxes
 
     @property
     def servers(self) -> list[str]:
@@ -171,8 +174,9 @@ class Inputs:
         """Servers with a log of Exchange."""
         return [server for server, each in self.logs_by_server.items() if each and each != "shadowrelay"]
 
-    def with_identities(self, called: Mapping[str, str]) -> "Inputs":
-        """As if each directory had its server's name; those of one server are one. Shapes: `called` as from `exchange.identities`."""
+    def with_identities(self, identities: Identities) -> "Inputs":
+        """As if each directory had its server's name; those of one server are one."""
+        called = identities.directories
         merged: dict[str, dict[str, Any]] = {}
         for each in self.logs:
             name = called.get(each["server"], each["server"])
@@ -185,6 +189,16 @@ class Inputs:
             one_server.setdefault(name, set()).update({directory, name} & {each["server"] for each in self.logs})
         several = [sorted(names) for names in one_server.values() if len(names) > 1]
         return replace(self, logs=sorted(merged.values(), key=lambda one: str(one["server"])), sites=sites, one_server=sorted(several))
+
+    def divided(self, logs: list[dict[str, Any]], identities: Identities) -> "Inputs":
+        """The same, where a directory has the logs of several servers. Shapes: `logs` with the files of each server."""
+        named = self.with_identities(identities)
+        servers: dict[str, set[str]] = {}
+        for (directory, _), name in identities.files.items():
+            servers.setdefault(directory, {identities.directories.get(directory, directory)}).add(name)
+        there = {each["server"] for each in logs}
+        mixed = [[directory, *sorted(names & there)] for directory, names in sorted(servers.items())]
+        return replace(named, logs=sorted(logs, key=lambda one: str(one["server"])), one_directory=mixed)
 
     @property
     def formats(self) -> set[str]:
@@ -292,6 +306,8 @@ def input_of(inputs: Inputs, *, rows: int, rows_repeated: int) -> dict[str, Any]
         "dropped_before_shipping": [each._asdict() for each in inputs.shipping.dropped[:LIST_MAX]],
         "dropped_count": len(inputs.shipping.dropped),
         "one_server": inputs.one_server[:LIST_MAX],
+        "one_directory": inputs.one_directory[:LIST_MAX],
+        "without_deliveries": inputs.without_deliveries[:LIST_MAX],
         "files_alike": sum(each["alike"] for each in inputs.logs),
     }
 

@@ -178,6 +178,20 @@ def require_loopback() -> None:
         ) from None
 
 
+def require_own_address(settings: Mapping[str, str]) -> None:
+    """Raises: SparkUnavailable if the driver is to listen at an address that this machine does not have, as a setting that was made for
+    another one says: Spark would try sixteen ports there."""
+    name = "spark.driver.bindAddress"
+    address = settings.get(name, "").strip("[]")
+    if not address:
+        return
+    try:
+        socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET).close()
+    except OSError as exc:
+        reason = os.strerror(exc.errno) if exc.errno is not None and exc.errno > 0 else exc.strerror or exc  # Python says more
+        raise SparkUnavailable(f"{name}={address} is no address of this machine ({reason}): take it away, or name one that is") from None
+
+
 def require_open_files() -> None:
     """Raise the limit of this process as far as it may. Raises: SparkUnavailable if that is not enough."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

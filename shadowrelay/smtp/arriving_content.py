@@ -12,7 +12,7 @@ from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, Reply
 from shadowrelay.protocol.fields import MailValues
 from shadowrelay.protocol.original_client import NOBODY, OriginalClient, format_original_client
 from shadowrelay.smtp.data import ContentSink, DataFilter, beginning_of, has_text_header, header_facts, protocol_name, trace_header
-from shadowrelay.smtp.limits import BINARY_HEADER, LOOP
+from shadowrelay.smtp.limits import BINARY_HEADER, CIRCLE, LOOP
 from shadowrelay.smtp.reception import Reception, SessionState
 
 
@@ -63,9 +63,11 @@ class ArrivingContent:
                 raise ContentRefused(refusal)
             content = self.sink.content(is_checked=not self._is_binary)
             beginning = beginning_of(content, len(self.trace))
-            facts = header_facts(beginning, reception.name)
+            facts = header_facts(beginning, reception.name, self.trace)
             if facts.hop_count > reception.connector.max_hop_count:
                 raise ContentRefused(LOOP)
+            if facts.is_in_circles:
+                raise ContentRefused(CIRCLE)
             if self._is_binary and not has_text_header(beginning):
                 raise ContentRefused(BINARY_HEADER)
         except ContentRefused:
@@ -89,6 +91,6 @@ class ArrivingContent:
             connector=reception.connector.name,
             internet_message_id=facts.internet_message_id,
             subject=facts.subject,
-            date="" if facts.has_own_trace else facts.date,  # not detected as a duplicate: a loop is ended by the hop count, with a DSN
+            date="" if facts.has_own_trace else facts.date,  # not detected as a duplicate: a loop ends with a DSN
             fingerprint=self.data.fingerprint.digest(),
         ), content

@@ -30,8 +30,8 @@ from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, Content, Reci
 from shadowrelay.model.printable import printable
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, PermanentDeliveryError, Reply
 from shadowrelay.model.values import dataclass
-from shadowrelay.protocol.fields import own_traces
 from shadowrelay.protocol.line_ends import LineEnds, has_long_line
+from shadowrelay.protocol.traces import goes_in_circles, own_traces
 from shadowrelay.smtp.limits import (
     BARE_CR_OR_LF,
     BARE_IN_CHUNKS,
@@ -505,13 +505,15 @@ async def receive_chunk(reader: CommandReader, count: int, data: DataFilter | No
 
 @dataclass(frozen=True, slots=True)
 class HeaderFacts:
-    """Header fields needed later: raw texts, unfolded and bounded. `has_own_trace`: the message has passed this node before."""
+    """Header fields needed later: raw texts, unfolded and bounded. `has_own_trace`: the message has passed this node before;
+    `is_in_circles`: too often in the same way."""
 
     internet_message_id: str
     subject: str
     date: str
     hop_count: int
     has_own_trace: bool = False
+    is_in_circles: bool = False
 
 
 def beginning_of(content: Content, start: int) -> bytes:
@@ -525,17 +527,20 @@ def beginning_of(content: Content, start: int) -> bytes:
         return os.pread(file.fileno(), HEADER_OCTETS_MAX, start)
 
 
-def header_facts(beginning: bytes, own_name: str = "") -> HeaderFacts:
-    """`beginning` must reach at least to the end of the header, or have HEADER_OCTETS_MAX; `own_name` is that in our trace headers."""
+def header_facts(beginning: bytes, own_name: str = "", trace: bytes = b"") -> HeaderFacts:
+    """`beginning` must reach at least to the end of the header, or have HEADER_OCTETS_MAX; `own_name` is that in our trace headers, and
+    `trace` the one of this arrival."""
     end = 0 if beginning.startswith(b"\r\n") else beginning.find(b"\r\n\r\n", 0, HEADER_OCTETS_MAX)
     header = b"\r\n" + (beginning[:end] if end >= 0 else beginning[:HEADER_OCTETS_MAX])
     lower = header.lower()
+    has_own_trace = bool(own_name) and bool(own_traces(lower, own_name))
     return HeaderFacts(
         _field(header, lower, b"\r\nmessage-id:", MESSAGE_ID_CHARACTERS_MAX),
         _field(header, lower, b"\r\nsubject:", SUBJECT_CHARACTERS_MAX),
         _field(header, lower, b"\r\ndate:", DATE_CHARACTERS_MAX),
         lower.count(b"\r\nreceived:"),
-        bool(own_name) and bool(own_traces(lower, own_name)),
+        has_own_trace,
+        has_own_trace and goes_in_circles(trace.lower() + lower[2:], own_name),
     )
 
 

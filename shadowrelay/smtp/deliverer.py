@@ -234,11 +234,6 @@ class SmtpDeliverer:
         return self._route_sessions.counts
 
     @property
-    def hung_reads_count(self) -> int:
-        """Reads of the routes' files that hang."""
-        return self._route_sessions.hung_reads_count
-
-    @property
     def failing_logins_count(self) -> int:
         """Logins that are refused, or without a secret or token, now."""
         return self._route_sessions.failing_logins_count

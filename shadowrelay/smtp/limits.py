@@ -69,6 +69,7 @@ TLS_FIRST = Reply(530, "5.7.0", "Must issue a STARTTLS command first")  # RFC 32
 TLS_BUSY = Reply(454, "4.7.0", "TLS is not available now")  # RFC 3207 4
 NO_POSTMASTER = Reply(550, "5.1.1", "No postmaster without a domain here")
 LOOP = Reply(554, "5.4.6", "Too many hops, message loops")  # RFC 3463 X.4.6
+CIRCLE = Reply(554, "5.4.6", "Message loops: it came here from the same server, by the same way and for the same recipient, before")
 OUT_OF_STEP = Reply(421, "4.7.0", "Protocol synchronization error")  # octets where RFC 2920 allows none
 FAILED_IN_CONTENT = Reply(421, "4.3.0", "Local error in processing, closing connection")
 NO_PROXY_HEADER = Reply(421, "4.7.0", "A header of the PROXY protocol is needed from your address")

@@ -22,7 +22,7 @@ import structlog
 from aiosmtplib.auth import auth_xoauth2_encode
 
 from shadowrelay import credentials
-from shadowrelay.bounded import FilesRead
+from shadowrelay.bounded import FILES
 from shadowrelay.model.counts import LoginResult, SessionCounts
 from shadowrelay.model.numbers import decimal
 from shadowrelay.model.printable import printable
@@ -83,7 +83,6 @@ class LoginAt:
     def __init__(self, login: Login, name: str, counts: SessionCounts, tokens: TokenSource | None, *, is_verified: bool) -> None:
         self._login, self._name, self._counts, self._tokens = login, name, counts, tokens
         self._is_verified = is_verified
-        self.files = FilesRead(f"secret of {name}")
         self._turn = asyncio.Lock()
         self._is_proved = False
         self._refused: tuple[float, str, Reply] | None = None  # until when nobody tries again, with which secret, and why
@@ -95,7 +94,8 @@ class LoginAt:
         try:
             if self._tokens is not None:
                 return await self._tokens.get()
-            secret = await self.files.read(credentials.secret_of(self._login).read)
+            place = credentials.secret_of(self._login)
+            secret = await FILES.read(place.files(), place.read)
         except (ConfigurationError, TimeoutError) as error:
             raise self._failed(NO_SECRET._replace(text=f"{NO_SECRET.text}: {error}"), LoginResult.NO_SECRET) from None
         except NoToken as error:

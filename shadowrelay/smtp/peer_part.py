@@ -25,6 +25,7 @@ from shadowrelay.protocol.xshadow import EnvelopeExtras, format_hello, format_ke
 from shadowrelay.smtp.data import ContentSink, RelayedSink, beginning_of, header_facts, protocol_name, trace_header
 from shadowrelay.smtp.limits import (
     AUTHENTICATION_NEEDED,
+    CIRCLE,
     CONTENT_MISMATCH,
     EXCHANGE_STARTS,
     HELLO_FIRST,
@@ -247,7 +248,7 @@ class PeerPart:
             raise WireError(CONTENT_MISMATCH)
         envelope = hold.extras.envelope(hold.message_id, sender, tuple(recipients), values.body, smtputf8=values.smtputf8)
         if hold.trace:
-            envelope = self._relayed(envelope, content, len(hold.trace))
+            envelope = self._relayed(envelope, content, hold.trace)
         return CopyOffer(hold.number, envelope, hold.extras.done, content)
 
     def _client_there(self, envelope: Envelope) -> str:
@@ -257,15 +258,17 @@ class PeerPart:
         client = OriginalClient(checked_address(envelope.client_address), helo=envelope.client_name, by=self._state.address)
         return format_original_client(client)
 
-    def _relayed(self, envelope: Envelope, content: Content, trace_size: int) -> Envelope:
+    def _relayed(self, envelope: Envelope, content: Content, trace: bytes) -> Envelope:
         """The envelope of a message that the peer relays, as received here. Raises: WireError 554 after too many hops. RFC 5321 6.3."""
         reception = self._reception
         try:
-            facts = header_facts(beginning_of(content, trace_size), reception.name)
+            facts = header_facts(beginning_of(content, len(trace)), reception.name, trace)
         except OSError:
             raise WireError(INSUFFICIENT_RESOURCES) from None
         if facts.hop_count > reception.connector.max_hop_count:
             raise WireError(LOOP)
+        if facts.is_in_circles:
+            raise WireError(CIRCLE)
         state = self._state
         return replace(
             envelope,

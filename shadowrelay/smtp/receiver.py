@@ -162,6 +162,9 @@ class Receiver(Connection):
         if _HELLO_NAME.fullmatch(name) is None and not (is_lenient and name == printable(name)):
             self.refuse(BAD_HELLO_NAME)
             return False
+        if self.reception.closed_with is not None and name.rstrip(".").lower() not in self.reception.peers:  # a peer was greeted
+            self.hang_up(self.reception.closed_with, "drain")
+            return False
         self.reset()
         self.state.client_name = name
         return True

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from shadowrelay import credentials
-from shadowrelay.bounded import FilesRead
+from shadowrelay.bounded import FILES
 from shadowrelay.model.counts import SessionCounts, TlsFailure
 from shadowrelay.model.protection import Login, Protection, TlsMode
 from shadowrelay.model.replies import ConfigurationError
@@ -34,7 +34,6 @@ class RouteSessions:
         self.counts = SessionCounts()
         self._state_directory = state_directory
         self._contexts: dict[Protection, ssl.SSLContext] = {}
-        self._files: dict[Protection, FilesRead] = {}  # stay through a reload: what hangs hangs on
         self._logins: dict[tuple[Protection, str], LoginAt] = {}
         self._tokens: dict[Login, TokenSource] = {}
 
@@ -51,13 +50,6 @@ class RouteSessions:
             tokens.close()
 
     @property
-    def hung_reads_count(self) -> int:
-        """Reads of the routes' files that hang."""
-        logins, tokens = self._logins.values(), self._tokens.values()
-        files = (*self._files.values(), *(login.files for login in logins), *(source.files for source in tokens))
-        return sum(each.hung_count for each in files)
-
-    @property
     def failing_logins_count(self) -> int:
         """Logins whose last trial came to nothing, for another reason than a 4xx."""
         return sum(login.is_failing for login in self._logins.values())
@@ -69,8 +61,8 @@ class RouteSessions:
         context = self._contexts.get(protection)
         if context is None:
             try:
-                files = self._files.setdefault(protection, FilesRead(f"certificates of {name}"))
-                context = self._contexts[protection] = await files.read(partial(credentials.client_context, protection))
+                context = await FILES.read(credentials.certificates_of(protection), partial(credentials.client_context, protection))
+                self._contexts[protection] = context
             except (ConfigurationError, TimeoutError) as error:
                 raise self._failed(TlsFailed(TLS_FAILED._replace(text=f"{TLS_FAILED.text}: {error}"), TlsFailure.SETTINGS)) from error
         is_verified = protection.tls is TlsMode.VERIFIED

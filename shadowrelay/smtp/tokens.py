@@ -22,7 +22,7 @@ import httpx
 import structlog
 
 from shadowrelay import credentials
-from shadowrelay.bounded import FilesRead
+from shadowrelay.bounded import FILES
 from shadowrelay.model.counts import SessionCounts
 from shadowrelay.model.numbers import decimal
 from shadowrelay.model.printable import printable
@@ -85,7 +85,6 @@ class TokenSource:
         self._paused_until = -inf
         self._renewal: asyncio.Task[None] | None = None
         self._used: set[str] = set()
-        self.files = FilesRead(f"secrets of {login.user}")
 
     async def get(self) -> str:
         """A token that is valid now. Raises: NoToken."""
@@ -153,10 +152,10 @@ class TokenSource:
         form, secrets = {"grant_type": "client_credentials"}, list[str]()
         client_secret = credentials.client_secret_of(self._login)
         if client_secret.is_given:
-            secrets.append(await self.files.read(client_secret.read))
+            secrets.append(await FILES.read(client_secret.files(), client_secret.read))
         refresh = ""
         if token.grant is Grant.REFRESH_TOKEN:
-            refresh = await self.files.read(self._refresh_token)
+            refresh = await FILES.read(credentials.refresh_token_of(self._login).files(), self._refresh_token)
             form = {"grant_type": "refresh_token", "refresh_token": refresh}
         if token.scope:
             form["scope"] = token.scope
@@ -165,7 +164,7 @@ class TokenSource:
             authorization = httpx.BasicAuth(token.client_id, secrets[0])
         else:
             form |= {"client_id": token.client_id} | ({"client_secret": secrets[0]} if secrets else {})
-        verify = await self.files.read(partial(_context, token.authority))
+        verify = await FILES.read(() if token.authority is None else (token.authority,), partial(_context, token.authority))
         headers = {"Accept": "application/json", **UNPACKED}
         try:
             async with (
@@ -185,7 +184,10 @@ class TokenSource:
             return self._refusal(answer.status_code, found, answer.headers.get("retry-after", ""), [*secrets, refresh])
         got = checked_token(found)
         if not isinstance(got, Failure) and refresh and isinstance(renewed := found.get("refresh_token"), str) and renewed != refresh:
-            await asyncio.to_thread(self._keep, renewed)
+            try:
+                await FILES.read(credentials.refresh_token_of(self._login).files(), partial(self._keep, renewed))
+            except (ConfigurationError, TimeoutError) as error:
+                _log.error("token.not_kept", user=self._login.user, reason=str(error))
         return got
 
     def _refusal(self, status: int, found: Mapping[str, Any], retry_after: str, secrets: Sequence[str]) -> Failure:

@@ -19,6 +19,7 @@ ELAPSED = re.compile(r"S:AttemptElapsed=([0-9.]+)")
 NO_REPLY = "4.4.2"  # the connection was lost, or time was up
 GIVEN_UP_BEFORE = 3.0  # seconds: a busy next hop takes a message that its sender has given up
 BETWEEN_COMMIT_AND_ROW = 1.0  # seconds: SIGKILL may come between a commit and its row
+UNTIL_ASKED = 1.0  # seconds: from another node's row until a busy shadow server has heard of it and commits
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +106,10 @@ def _shadows(message_id: str, mine: list[Line], kills: Mapping[str, list[float]]
 
 
 def _owed(held: Line, mine: list[Line], kills: list[float]) -> bool:
-    """Whether the shadow server was killed shortly after another node's delivery or hand-over, which it may just have committed."""
+    """Whether the shadow server was killed shortly after another node's delivery or hand-over, which it may just have heard and committed:
+    then its row was lost, and the next process finds a copy that has ended."""
     news = [line.at for line in mine if line.node != held.node and line.event in ENDS | {"RESUBMIT", "HAREDIRECT", "HAREDIRECTFAIL"}]
-    return any(at <= killed <= at + BETWEEN_COMMIT_AND_ROW for killed in kills for at in news)
+    return any(at <= killed <= at + UNTIL_ASKED + BETWEEN_COMMIT_AND_ROW for killed in kills for at in news)
 
 
 def records(lines: Iterable[Line], arrivals: Sequence[Arrival]) -> Callable[[Arrival], DeliveryRecord]:
@@ -129,6 +131,17 @@ def records(lines: Iterable[Line], arrivals: Sequence[Arrival]) -> Callable[[Arr
         return DeliveryRecord()
 
     return record_of
+
+
+def unanswered(lines: Iterable[Line], arrivals: Sequence[Arrival]) -> Callable[[Arrival], DeliveryRecord]:
+    """Only that it had no reply: SEND is written before its commit, which does not come if the server is killed in between."""
+    record_of = records(lines, arrivals)
+
+    def found(arrival: Arrival) -> DeliveryRecord:
+        record = record_of(arrival)
+        return record if record.outcome is RecordState.UNANSWERED else DeliveryRecord()
+
+    return found
 
 
 def _key(arrival: Arrival) -> tuple[str, str, str]:

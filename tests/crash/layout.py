@@ -13,7 +13,8 @@ HUBS = ("hub1.east.example", "hub1.west.example", "hub2.west.example")
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Shapes: `entrances` are the nodes that clients use; if there are others, these are edges that relay to them by TRACK. `redundancy`
-    is that of all receive connectors. `is_sealed`: peers prove their names by certificates, and addresses prove nothing."""
+    is that of all receive connectors. `is_sealed`: peers prove their names by certificates, and addresses prove nothing. `machines`: nodes
+    with one boot id each, and so one fate; empty: shared fates count, because the kernel is one."""
 
     name: str
     nodes: tuple[str, ...]
@@ -21,6 +22,7 @@ class Layout:
     entrances: tuple[str, ...] = ()
     redundancy: str = "before-acknowledgement"
     is_sealed: bool = False
+    machines: tuple[tuple[str, ...], ...] = ()
 
     @property
     def is_chain(self) -> bool:
@@ -63,6 +65,7 @@ def site_of(node: str) -> str:
 
 
 TWO_SITES = {copies: Layout(f"four nodes in two sites, {copies} cop{'y' if copies == 1 else 'ies'}", FOUR, copies) for copies in (1, 2)}
+MACHINES = Layout("four nodes on two machines, each in two sites", FOUR, machines=((FOUR[0], FOUR[2]), (FOUR[1], FOUR[3])))
 THREE_SITES = {
     copies: Layout(f"six nodes in three sites, {copies} cop{'y' if copies == 1 else 'ies'}, mutual TLS", SIX, copies, is_sealed=True)
     for copies in (1, 2, 3)

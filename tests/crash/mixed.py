@@ -25,7 +25,8 @@ from tests.kit.clock import until
 from tests.kit.processes import api_of
 from tests.kit.releases import SERVE_RELEASE, release_python, without_new_keys
 
-SEEDS = range(1, 21)
+SEEDS = range(1, 61)
+SEEDS_OF_A_TEST = SEEDS[:20]
 ROLL_RATE = 40.0
 ROLL_MESSAGES_MAX = 4_000
 STEP_SECONDS_MAX = 90.0
@@ -77,6 +78,8 @@ async def run(seed: int, directory: Path) -> ring.Episode:
     """One episode of the crash ring with a mixed cluster."""
     old = old_nodes(seed)
     episode = await ring.run(seed, directory, made_of(old))
+    # the last release does not fall silent when its disk is dead (docs/design.md 6.14), so that nobody takes over what it holds
+    episode.complaints = [one for one in episode.complaints if not any(one.endswith(f"the disk of {name} was well again") for name in old)]
     episode.ring, episode.story = "tests.crash.mixed", f"{', '.join(sorted(old))} of the last release; {episode.story}"
     return episode
 
@@ -143,7 +146,7 @@ def main() -> int:
     """Exit status 0: every episode was clean."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("seeds", nargs="*", type=int)
-    parser.add_argument("--all", action="store_true", help="seeds 1 to 20, and both rolls")
+    parser.add_argument("--all", action="store_true", help="seeds 1 to 60, and both rolls")
     arguments = parser.parse_args()
     operator_log.configure("critical")
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -1,5 +1,5 @@
 """Runs episodes with loss of power and partitions, one per seed, with real processes on machines of their own. Seeds up to 1000: four
-nodes in two sites, `shadow_copies` 1 and 2; from 1001 on: `sick_plan`. docs/reliability.md.
+nodes in two sites, `shadow_copies` 1 and 2; from 1001 on: `sick_plan`; from 2001 on: `fate_plan`. docs/reliability.md.
 `python -m tests.crash.outages SEED…` replays, `--seeds 1-200 --jobs 2` runs many.
 
 A node keeps its queue on a disk that forgets what was not synced when the power fails (tests/kit/machines.py). Nobody is told that a
@@ -28,7 +28,7 @@ from shadowrelay.lab.traffic import Arrival, Load
 from shadowrelay.model.message import Envelope
 from shadowrelay.model.replies import Reply
 from shadowrelay.tracking import operator_log
-from tests.crash import evidence, promises, sick_plan
+from tests.crash import evidence, fate_plan, promises, sick_plan
 from tests.crash.faults import and_then
 from tests.crash.layout import TWO_SITES, Layout
 from tests.crash.outage_plan import (
@@ -62,12 +62,21 @@ RING = "tests.crash.outages"
 
 def plan_of(seed: int) -> OutagePlan:
     """Of any range."""
+    if seed >= fate_plan.FIRST_SEED:
+        return fate_plan.plan(seed)
     return sick_plan.plan(seed) if seed >= FIRST_SEED else plan(seed)
 
 
 def layout_of(seed: int) -> Layout:
     """Of any range."""
+    if seed >= fate_plan.FIRST_SEED:
+        return fate_plan.layout_of(seed)
     return sick_plan.layout_of(seed) if seed >= FIRST_SEED else TWO_SITES[copies_of(seed)]
+
+
+def is_with_sick(seed: int) -> bool:
+    """Whether disks may take no writes, or come back older."""
+    return FIRST_SEED <= seed < fate_plan.FIRST_SEED
 
 
 # ---- an episode
@@ -217,7 +226,7 @@ async def run(seed: int, site: Site) -> Episode:
     for sink in site.sinks:
         sink.is_deferring, sink.decide = False, share_deferring
     site.senders.is_deferring = False
-    is_sick = seed >= FIRST_SEED
+    is_sick = is_with_sick(seed)
     addresses = {name: site.cluster.nodes[name].address for name in site.layout.clients_use}
     recipients = promises.recipients_of if is_sick else recipients_of
     load = Load(addresses, chance, size=the_plan.size, sessions=20, recipients=recipients, patience=4.0, keeps_sessions=not is_sick)
@@ -281,7 +290,7 @@ def series(seeds: Sequence[int], directory: Path, program: Sequence[str] = SERVE
 async def _on_one_cluster(seeds: Sequence[int], directory: Path, program: Sequence[str], episodes: list[Episode]) -> None:
     seed = seeds[0]
     try:
-        async with a_site(layout_of(seed), directory, program, can_be_sick=seed >= FIRST_SEED) as site:
+        async with a_site(layout_of(seed), directory, program, can_be_sick=is_with_sick(seed)) as site:
             for seed in seeds:
                 episode = await run(seed, site)
                 episodes.append(episode)
@@ -300,8 +309,8 @@ def _failed(seed: int, why: str) -> Episode:
 def portions(seeds: Sequence[int]) -> list[list[int]]:
     """Of at most `EPISODES_MAX` seeds, with the same machines each, in the order of their first ones."""
     found: list[list[int]] = []
-    for layout, is_sick in sorted({(layout_of(seed), seed >= FIRST_SEED) for seed in seeds}, key=str):
-        mine = [seed for seed in seeds if (layout_of(seed), seed >= FIRST_SEED) == (layout, is_sick)]
+    for layout, is_sick in sorted({(layout_of(seed), is_with_sick(seed)) for seed in seeds}, key=str):
+        mine = [seed for seed in seeds if (layout_of(seed), is_with_sick(seed)) == (layout, is_sick)]
         found += [mine[index : index + EPISODES_MAX] for index in range(0, len(mine), EPISODES_MAX)]
     return sorted(found)
 
@@ -341,7 +350,9 @@ def main() -> int:
     parser.add_argument("seed", nargs="*", type=int)
     parser.add_argument("--seeds", help="from-to")
     parser.add_argument("--jobs", type=int, default=1, help="clusters at once")
-    parser.add_argument("--without", choices=("sync", "content"), metavar="RULE", help="run nodes that do not sync: sync, content")
+    parser.add_argument(
+        "--without", choices=("sync", "content", "fate"), metavar="RULE", help="run nodes without a rule: sync, content, fate"
+    )
     parser.add_argument("--keep", type=Path, help="leave the nodes' logs in DIRECTORY")
     arguments = parser.parse_args()
     first, _, last = (arguments.seeds or "1-0").partition("-")

@@ -122,12 +122,13 @@ async def run(seed: int, directory: Path, make: Callable[..., Cluster] = Cluster
         for sink in sinks:
             await sink.close()
     arrivals = arrivals_of(sinks)
-    result = account(load.sent, arrivals, trouble.faults, TIMES)
+    lines = evidence.lines_of(cluster)
+    result = account(load.sent, arrivals, trouble.faults, TIMES, evidence.unanswered(lines, arrivals))
     episode = Episode(seed, str(the_plan), result, trouble.faults, time.monotonic() - began, load.sent)
     kills = {name: node.kills for name, node in cluster.nodes.items()}
     episode.complaints += about_account(result, load, arrivals, trouble.faults) + still_queued
     episode.complaints += waited_in_vain(load.sent, arrivals, trouble.faults)
-    episode.complaints += evidence.complaints(evidence.lines_of(cluster), load.sent, kills, trouble.wiped_at)
+    episode.complaints += evidence.complaints(lines, load.sent, kills, trouble.wiped_at)
     return episode
 
 

@@ -22,7 +22,7 @@ from tests.crash.layout import Layout
 from tests.crash.outage_plan import TIMES
 from tests.crash.ring import transport
 from tests.kit.bad_disk import BadDisk
-from tests.kit.machines import Disk, Hub, in_flight, machines
+from tests.kit.machines import Disk, Hub, Kernel, in_flight, machines
 from tests.kit.memory_disk import place_in_memory
 from tests.kit.processes import wait_until_peers_know_each_other
 
@@ -90,6 +90,8 @@ def settings_of(layout: Layout) -> dict[str, object]:
             "shadow_heartbeat_retry_count": int(TIMES.span / TIMES.heartbeat),
             "reject_message_on_shadow_failure": False,
         }
+    if layout.machines:
+        settings["shared_fate_is_redundant"] = False
     return settings
 
 
@@ -108,6 +110,7 @@ class Site:
     sinks: tuple[traffic.Sink, ...]
     senders: Senders
     layout: Layout
+    kernels: dict[tuple[str, ...], Kernel] = field(default_factory=dict)  # of machines with several nodes
     sick: dict[str, BadDisk] = field(default_factory=dict)
     dark_at: dict[str, float] = field(default_factory=dict)
     wiped_at: dict[str, float] = field(default_factory=dict)
@@ -128,6 +131,9 @@ class Site:
         for name in names:
             self.disks[name].lose_power()
         self.dark_at |= dict.fromkeys(names, time.time())
+        for nodes_of_it, kernel in self.kernels.items():
+            if set(nodes_of_it) <= set(names):
+                kernel.boot()
         return at
 
     async def wait_until_stopped(self, name: str) -> None:
@@ -175,8 +181,14 @@ async def a_site(layout: Layout, directory: Path, program: Sequence[str] = SERVE
         machines(layout.nodes) as hub,
     ):
         disks = {name: Disk(directory / name / "data", Path(images)) for name in layout.nodes}
+        kernels = {nodes: Kernel(directory / f"boot-id-{number}") for number, nodes in enumerate(layout.machines)}
+        shown = {name: kernel.inside for nodes, kernel in kernels.items() for name in nodes}
         places = [
-            replace(place, host=hub.machines[place.name].host, inside=(*hub.machines[place.name].inside, *disks[place.name].inside))
+            replace(
+                place,
+                host=hub.machines[place.name].host,
+                inside=(*hub.machines[place.name].inside, *shown.get(place.name, ()), *disks[place.name].inside),
+            )
             for place in layout.places
         ]
         sick = {place.name: BadDisk(place, directory) for place in places} if can_be_sick else {}
@@ -197,7 +209,7 @@ async def a_site(layout: Layout, directory: Path, program: Sequence[str] = SERVE
                     assert node.process is not None
                     assert disks[name].watch(node.process.pid)
                 await asyncio.to_thread(wait_until_peers_know_each_other, list(cluster.nodes.values()))
-                yield Site(cluster, hub, disks, sinks, senders, layout, sick)
+                yield Site(cluster, hub, disks, sinks, senders, layout, kernels, sick)
         finally:
             for sink in (*sinks, senders, gone):
                 await sink.close()

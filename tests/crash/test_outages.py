@@ -15,7 +15,7 @@ import pytest
 
 from shadowrelay.lab.account import Cause, DeliveryRecord, RecordState
 from shadowrelay.lab.traffic import Arrival
-from tests.crash import outages, sick_plan
+from tests.crash import fate_plan, outages, sick_plan
 from tests.crash.evidence import Line, records, strangers
 from tests.crash.outage_plan import NODES, Heal, Moment, Off, On, Outline, Part, copies_of, plan
 from tests.kit.clock import wait_until
@@ -179,6 +179,16 @@ def test_seeds_of_sick_machines_have_each_outline_in_each_layout_and_end_well() 
         assert Counter(type(act) for act in one.acts)[sick_plan.Sick] == Counter(type(act) for act in one.acts)[sick_plan.Well], one
 
 
+def test_seeds_of_machines_have_each_outline_and_burn_one_machine_at_once() -> None:
+    plans = [fate_plan.plan(seed) for seed in range(fate_plan.FIRST_SEED, fate_plan.FIRST_SEED + 40)]
+
+    assert set(fate_plan.FateOutline) == {one.outline for one in plans}
+    for one in plans:
+        burnt = [act.burnt for act in one.acts if isinstance(act, Off) and act.burnt]
+        assert len(burnt) <= 1, one
+        assert all(any(set(nodes) <= set(machine) for machine in one.layout.machines) for nodes in burnt), one
+
+
 def test_portions_have_one_number_of_copies_and_all_seeds() -> None:
     found = list(outages.portions(SEEDS))
 
@@ -266,5 +276,29 @@ def test_nodes_that_do_not_sync_their_commits_lose_what_they_acknowledged(tmp_pa
     seed = next(seed for seed in range(10_000) if everything_at_once in plan(seed).acts)
 
     (episode,) = outages.series([seed], tmp_path / "site", outages.careless("sync"))
+
+    assert episode.result.lost, episode.explain()
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(3600)
+@pytest.mark.usefixtures("_possible")
+def test_a_machine_of_two_nodes_that_loses_power_or_burns_takes_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    first = fate_plan.FIRST_SEED
+    episodes = outages.series(range(first, first + len(fate_plan.FateOutline)), tmp_path / "site")
+
+    assert "" == "\n".join(episode.explain() for episode in episodes if episode.complaints)
+    assert all(episode.result.accepted >= outages.ACKNOWLEDGED_MIN for episode in episodes)
+    assert sum(episode.result.taken_over for episode in episodes) > 0
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("_possible")
+def test_where_copies_on_one_machine_count_a_machine_that_burns_takes_them(tmp_path: Path) -> None:
+    outline = fate_plan.FateOutline.MACHINE_BURNT
+    seed = next(seed for seed in range(fate_plan.FIRST_SEED, fate_plan.FIRST_SEED + 40) if fate_plan.plan(seed).outline is outline)
+
+    (episode,) = outages.series([seed], tmp_path / "site", outages.careless("fate"))
 
     assert episode.result.lost, episode.explain()

@@ -5,7 +5,7 @@ docs/operations.md "Where it runs".
     python -m tests.distributions.run --release trixie --only root --tests tests/unit,tests/smtp
     python -m tests.distributions.run --write              and put the table into the page
 
-Needs a Docker engine. Base images that are missing are pulled, or where no registry is reached built from Debian's packages, by root and
+Needs a Docker engine. Base images that are missing are pulled, or where no registry is reached built from packages, by root and
 debootstrap. One container runs at a time.
 """
 
@@ -22,7 +22,7 @@ from pathlib import Path
 from tests.distributions.image import base_image
 from tests.tidy.house import ROOT
 
-RELEASES = ("bookworm", "trixie", "forky")
+RELEASES = ("bookworm", "noble", "trixie", "forky")
 TESTS = ("tests/unit", "tests/smtp", "tests/store", "tests/contract", "tests/admin", "tests/process")
 PAGE = ROOT / "docs" / "operations.md"
 BEGIN, END = "<!-- made by make test-distributions: begin -->", "<!-- end -->"
@@ -152,7 +152,7 @@ def tried(release: str, surroundings: Surroundings, image: str, tests: tuple[str
 
 
 def table(outcomes: list[Outcome]) -> str:
-    head = "| Debian | Python | SQLite | OpenSSL | as | result | time |\n|---|---|---|---|---|---|---|"
+    head = "| release | Python | SQLite | OpenSSL | as | result | time |\n|---|---|---|---|---|---|---|"
     return "\n".join([head, *(outcome.row for outcome in outcomes)])
 
 

@@ -1,9 +1,6 @@
 """A receive connector behind a real haproxy: the PROXY protocol in both versions, and its health checks."""
 
 import asyncio
-import contextlib
-import shutil
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -11,70 +8,31 @@ import pytest
 import structlog
 
 from shadowrelay.lab.cluster import Cluster, Place, rows
-from shadowrelay.model.routing import HostPort
 from tests.kit.clients import Client
 from tests.kit.clock import until
+from tests.kit.haproxy import HAPROXY, haproxy, states_of
 from tests.kit.postfix import Postfix, free_port, stored_messages, storing_settings
 from tests.kit.processes import address_of_connector
 from tests.kit.receiving import BANNER, receiving
 
-HAPROXY = shutil.which("haproxy", path="/usr/sbin:/usr/bin")
 pytestmark = [
     pytest.mark.interop,
     pytest.mark.slow,
     pytest.mark.skipif(HAPROXY is None, reason="needs haproxy: apt-get install haproxy"),
 ]
 
-CONFIGURATION = """
-global
-    stats socket {socket} mode 600 level admin
-defaults
-    mode tcp
-    timeout connect 5s
-    timeout client 60s
-    timeout server 60s
-listen smtp
-    bind 127.0.0.1:{port}
-    option smtpchk EHLO haproxy.corp.example
-    default-server {version} check-send-proxy check inter 200ms
-    server node 127.0.0.1:{node}
-"""
-
-
-async def state_of(socket: Path) -> list[str]:
-    """What it says of the node: the state, and of the last health check the result and the code of the reply."""
-    reader, writer = await asyncio.open_unix_connection(socket)
-    writer.write(b"show stat\n")
-    lines = (await reader.read()).decode().lstrip("# ").splitlines()
-    writer.close()
-    await writer.wait_closed()
-    row = next(dict(zip(lines[0].split(","), line.split(","), strict=False)) for line in lines if line.startswith("smtp,node,"))
-    return [row["status"], row["check_status"], row["check_code"]]
-
-
-@contextlib.asynccontextmanager
-async def haproxy(directory: Path, version: str, node: HostPort) -> AsyncIterator[tuple[HostPort, Path]]:
-    """Its port, and the socket to ask it."""
-    port, socket = free_port(), directory / "haproxy.sock"
-    file = directory / "haproxy.cfg"
-    file.write_text(CONFIGURATION.format(socket=socket, port=port, version=version, node=node.port))
-    process = await asyncio.create_subprocess_exec(str(HAPROXY), "-db", "-f", str(file), stderr=asyncio.subprocess.DEVNULL)
-    try:
-        await until(socket.exists)
-        yield HostPort("127.0.0.1", port), socket
-    finally:
-        process.terminate()
-        await process.wait()
-
 
 @pytest.mark.parametrize("version", ["send-proxy", "send-proxy-v2", "send-proxy-v2 proxy-v2-options unique-id,crc32c"])
 async def test_the_client_behind_haproxy_is_known_and_health_checks_are_answered(version: str, tmp_path: Path, workplace: Path) -> None:
     with structlog.testing.capture_logs() as lines:
-        async with receiving(tmp_path, proxy_from=["127.0.0.1"]) as station, haproxy(workplace, version, station.server.address) as found:
+        async with (
+            receiving(tmp_path, proxy_from=["127.0.0.1"]) as station,
+            haproxy(workplace, {"node": station.server.address}, f"{version} check-send-proxy") as found,
+        ):
             balancer, socket = found
             state: list[str] = []
             while state != ["UP", "L7OK", "221"]:  # of its QUIT, after all else was answered
-                state = await state_of(socket)
+                state = (await states_of(socket))["node"]
 
             client = Client(*await asyncio.open_connection(balancer.host, balancer.port, local_addr=("127.0.0.77", 0)))
             await client.begin("EHLO client.example", banner=BANNER)
@@ -106,8 +64,8 @@ async def test_the_store_sees_the_client_behind_haproxy_also_after_a_takeover(wo
     async with Cluster([east_place, west_place], None, directory=workplace / "nodes", tables=tables) as cluster:
         east, west = (cluster.nodes[place.name] for place in (east_place, west_place))
         node = await address_of_connector(east, "internet")
-        async with haproxy(workplace, "send-proxy-v2", node) as (balancer, socket):
-            while (await state_of(socket))[0] != "UP":
+        async with haproxy(workplace, {"node": node}, "send-proxy-v2 check-send-proxy") as (balancer, socket):
+            while (await states_of(socket))["node"][0] != "UP":
                 await asyncio.sleep(0.1)
             client = Client(*await asyncio.open_connection(balancer.host, balancer.port, local_addr=("127.0.0.77", 0)))
             await client.begin("EHLO client.example")

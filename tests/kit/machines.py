@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from uuid import uuid4
 
 NETWORK = "10.77.0.0/16"
 HUB_HOST = "10.77.0.1"
@@ -197,6 +198,30 @@ def _ip(*words: str) -> None:
 def _ip_all(namespace: str, *lines: str) -> None:
     """All in one process."""
     subprocess.run(["ip", "-n", namespace, "-batch", "-"], input="\n".join(lines), check=True, capture_output=True, text=True)
+
+
+# ---- kernels
+
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+SHOW_BOOT_ID = f'mount --bind "$1" {BOOT_ID} && shift && exec "$@"'
+
+
+class Kernel:
+    """The boot id that the nodes of one machine read, by `inside` before their command. It is another one after the next boot."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.boot()
+
+    @property
+    def inside(self) -> tuple[str, ...]:
+        return ("sh", "-c", SHOW_BOOT_ID, "sh", str(self._file))
+
+    def boot(self) -> None:
+        """A new file, so that processes that still run keep the former id."""
+        new = self._file.with_suffix(".new")
+        new.write_text(f"{uuid4()}\n")
+        new.replace(self._file)
 
 
 # ---- disks

@@ -530,6 +530,7 @@ class Net:
         node = self.nodes.pop(name)
         node.ledger.real.abandon()
         await node.tasks.close()
+        await node.ledger.real._readers.close()  # left open: of a process that ends, the system closes all
 
     async def stop(self, name: ServerName) -> None:
         """Its tasks are over, and its ledger is closed."""

@@ -25,7 +25,13 @@ from typing import Any, NoReturn
 import typer.main
 
 PROGRAM = ("-m", "shadowrelay")
-IMPORTED = ("shadowrelay.cli.main", "shadowrelay.node", "aiosqlite", "pydantic.v1", "uvicorn.lifespan.off")  # the last three: by a start
+IMPORTED = (
+    "shadowrelay.cli.main",
+    "shadowrelay.node.process",
+    "aiosqlite",
+    "pydantic.v1",
+    "uvicorn.lifespan.off",
+)  # the last three: by a start
 CHANGED = "from shadowrelay.cli.main import app"  # in the text of a `-c`: the program with something replaced
 REQUEST_BYTES_MAX = 128 * 1024
 SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER: who inherits the children of those that have ended

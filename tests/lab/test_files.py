@@ -15,7 +15,7 @@ from shadowrelay.lab.engine import PROFILES
 from shadowrelay.lab.state import State, let_everybody_read, write_certificates
 from shadowrelay.lab.topology import MACHINES, NODES, RECEIVERS, SENDER
 from shadowrelay.lab.verification import TIMES
-from shadowrelay.node import GRACE_SECONDS
+from shadowrelay.node.connectors import GRACE_SECONDS
 from shadowrelay.settings import configuration
 from shadowrelay.settings.configuration import LoadedSettings
 from tests.tidy.house import ROOT

@@ -2,7 +2,8 @@
 
     python sandbox.py <unit> <uid> <directory that may be written>… -- <command>…
 
-Done: read-only file system but for the given directories, empty /home, /root and /tmp, /proc as ProtectProc and ProcSubset want,
+Done: read-only file system but for the given directories, empty /home, /root and /tmp (but for the checkout of this file, which a service
+would have in /opt), /proc as ProtectProc and ProcSubset want,
 the user, no privileges but those in CapabilityBoundingSet, no new ones, the system call filter (SystemCallFilter,
 SystemCallErrorNumber, RestrictAddressFamilies, MemoryDenyWriteExecute) by libseccomp. Not done: cgroups, PrivateDevices, key rings.
 Stands alone: it imports nothing of ours.
@@ -19,6 +20,9 @@ EQ, MASKED_EQ = 4, 7
 PROT_WRITE, PROT_EXEC = 2, 4
 FAMILIES = {"AF_UNIX": 1, "AF_INET": 2, "AF_INET6": 10}
 FAMILY_NUMBERS = range(46)
+EMPTIED = ("/home", "/root", "/tmp")
+CHECKOUT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+ASIDE = "/mnt"  # an empty directory of every Linux
 MOUNT_SETATTR, AT_FDCWD, AT_RECURSIVE, ATTR_RDONLY = 442, -100, 0x8000, 1
 
 
@@ -116,13 +120,19 @@ def set_read_only(path: str, *, is_read_only: bool, flags: int = AT_RECURSIVE) -
 def arrange_files(writable: list[str]) -> None:
     """ProtectSystem=strict, ProtectHome, PrivateTmp, ProtectProc=invisible, ProcSubset=pid."""
     run = lambda *words: subprocess.run(["mount", *words], check=True)  # noqa: E731
+    hidden = [path for path in EMPTIED if CHECKOUT.startswith(f"{path}/")]
     for path in writable:
         run("--bind", path, path)
+    if hidden:
+        run("--bind", CHECKOUT, ASIDE)
     set_read_only("/", is_read_only=True)
     for path in writable:
         set_read_only(path, is_read_only=False)
-    for path in ("/home", "/root", "/tmp"):
+    for path in EMPTIED:
         run("-t", "tmpfs", "-o", "mode=1777" if path == "/tmp" else "mode=0755", "tmpfs", path)
+    if hidden:
+        os.makedirs(CHECKOUT)
+        run("--no-mtab", "--move", ASIDE, CHECKOUT)
     run("-t", "proc", "-o", "hidepid=invisible,subset=pid", "proc", "/proc")
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from shadowrelay.node import GRACE_SECONDS, TOLD_SECONDS_MAX
+from shadowrelay.node.connectors import GRACE_SECONDS
+from shadowrelay.node.node import TOLD_SECONDS_MAX
 from shadowrelay.settings import configuration
 from shadowrelay.settings.authority import make_authority, signed_pems
 from shadowrelay.settings.guarantees import promises

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from shadowrelay.model.settings import Settings
-from shadowrelay.node import GRACE_SECONDS
+from shadowrelay.node.connectors import GRACE_SECONDS
 from shadowrelay.settings.reload import FIXED_SEND, FIXED_TRANSPORT
 from tests.tidy.house import ROOT, SOURCES, tree_of
 

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from shadowrelay.cli.main import app
 from shadowrelay.lab.cluster import NodeProcess, Place, free_ports
 from shadowrelay.model.routing import HostPort
-from shadowrelay.node import GRACE_SECONDS
+from shadowrelay.node.connectors import GRACE_SECONDS
 from tests.kit import private
 from tests.kit.clients import submit
 from tests.kit.clock import PATIENCE_SECONDS, until

@@ -7,6 +7,7 @@ are pure. The answering node always commits before the asker hears.
 from functools import cache
 from typing import NamedTuple
 
+from shadowrelay.model.fate import NOT_SHARED, Shared
 from shadowrelay.model.ids import DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS
 from shadowrelay.model.ownership import (
@@ -24,7 +25,7 @@ from shadowrelay.model.values import replace
 from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import Outcome
 from shadowrelay.pipeline.relay import FIRST_RANK
-from tests.ownership.state import SERVERS, WIDTH, Claims, owner, party
+from tests.ownership.state import ONE_MACHINE, SERVERS, WIDTH, Claims, owner, party
 
 MESSAGE = MessageId("the-message")
 FIRST = frozenset({1})
@@ -103,10 +104,10 @@ NOTHING_KNOWN = Facts(None, False, False, 0, 0, (None,) * WIDTH, frozenset(), No
 
 class Events:
     """All events over one table of claims. Make a new one after a rule was replaced: what was remembered is wrong then. `wanted` is how
-    many copies each node wants."""
+    many copies each node wants; `has_witness`: nodes 0 and 1 share a fate."""
 
-    def __init__(self, wanted: int = 1) -> None:
-        self.wanted = wanted
+    def __init__(self, wanted: int = 1, *, has_witness: bool = False) -> None:
+        self.wanted, self._has_witness = wanted, has_witness
         self.claims = Claims()
         for name in (
             "facts",
@@ -159,6 +160,10 @@ class Events:
             sum(1 << node for node, copy in enumerate(copies) if copy is not None and copy.choice is Choice.UNHEARD),
         )
 
+    def shared(self, one: int, other: int) -> Shared:
+        """What two nodes share of their fates."""
+        return Shared(is_own=True) if self._has_witness and ONE_MACHINE == {one, other} else NOT_SHARED
+
     def _after(self, transition: Transition) -> After:
         tell = tuple(Tell(SERVERS.index(told.server), told.database, told.status) for told in transition.tell)
         return After(self.claims.key(transition.after), tell, transition.outcome)
@@ -193,7 +198,7 @@ class Events:
         number = listed.after.number
         offer = claims.hold(self.claims[server.claim], theirs, mine, number, 1, NO_ORDINALS)
         if offer.outcome == Outcome.STORED:
-            heard: Transition | None = claims.placed(listed.after, number, theirs)
+            heard: Transition | None = claims.placed(listed.after, number, theirs, self.shared(me.node, server.node))
         else:
             assert offer.answer is not None
             heard = claims.apply_answer(listed.after, mine, theirs, offer.answer)
@@ -207,7 +212,7 @@ class Events:
         answer, asked = self._answer(server, me, claim, claim.number if plain else None)
         if answer.answer is None:
             return asked, None
-        heard = self._after(claims.review(claim, mine, theirs, answer.answer, lease_runs))
+        heard = self._after(claims.review(claim, mine, theirs, answer.answer, lease_runs, shared=self.shared(me.node, server.node)))
         other = rules.yielded_to(answer.answer, theirs, mine)
         return asked, heard._replace(other=SERVERS.index(other)) if other else heard
 

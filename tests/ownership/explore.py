@@ -21,9 +21,12 @@ class Finding:
     wrong: dict[str, tuple[str, ...]] = field(default_factory=dict)  # twice, lost, stuck, unowned, two owners -> the trace
 
     def __str__(self) -> str:
-        late, crashes, disks, hands, restores, nodes, wanted, is_relayed, is_relayed_twice, unnoticed, parts = self.budget
+        late, crashes, disks, hands, restores, nodes, wanted, is_relayed, is_relayed_twice, unnoticed, parts, has_witness = self.budget
         world = (
-            f"{self.policy}, {nodes} nodes, {wanted} copies" + (", relayed" if is_relayed else "") + (" twice" if is_relayed_twice else "")
+            f"{self.policy}, {nodes} nodes, {wanted} copies"
+            + (", relayed" if is_relayed else "")
+            + (" twice" if is_relayed_twice else "")
+            + (", one a witness" if has_witness else "")
         )
         faults = f"{late} late, {crashes} crashes or cuts, {disks} disks, {hands} handed over, {restores} put back"
         faults += f", {unnoticed} unnoticed" * bool(unnoticed) + f", parted {parts} times" * bool(parts)

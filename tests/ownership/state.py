@@ -94,7 +94,8 @@ class Budget(NamedTuple):
     """How many faults may happen: late replies, crashes and cuts of two, destroyed disks, hand-overs, older copies of any node's database
     that are put back; `unnoticed`: and that no peer recognises by a position; `parts`: times that no node reaches any other, until they
     are joined in any order. And of which world: how many nodes, and how many copies they want; `is_relayed`: node 1 relays the message to
-    node 0 by TRACK, and keeps the shadow; `is_relayed_twice`: then node 2 does so too, because it has taken over what node 1 relayed."""
+    node 0 by TRACK, and keeps the shadow; `is_relayed_twice`: then node 2 does so too, because it has taken over what node 1 relayed;
+    `has_witness`: nodes 0 and 1 are on one machine, whose disks are destroyed together, and node 2 is the witness, on another one."""
 
     late: int = 0
     crashes: int = 0
@@ -107,6 +108,7 @@ class Budget(NamedTuple):
     is_relayed_twice: bool = False
     unnoticed: int = 0
     parts: int = 0
+    has_witness: bool = False
 
 
 class Claims:
@@ -130,6 +132,9 @@ class Claims:
 
     def __getitem__(self, key: int) -> Claim | None:
         return self._values[key]
+
+
+ONE_MACHINE = frozenset({0, 1})  # with a witness
 
 
 def database(node: int, generation: int) -> DatabaseId:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
 
+from shadowrelay.model.fate import NOT_SHARED
 from shadowrelay.model.ownership import Choice, DiscardStatus, Role
 from shadowrelay.ownership import rules
 from shadowrelay.ownership.rules import Outcome
@@ -46,7 +47,8 @@ class Steps:
         self.nodes = range(budget.nodes)
         self.pairs = tuple(combinations(self.nodes, 2))
         self.placements_max = PLACEMENTS_MAX + budget.wanted - 1
-        self.events = Events(budget.wanted)
+        self.events = Events(budget.wanted, has_witness=budget.has_witness)
+        self.has_witness = budget.has_witness
         self.is_relayed = budget.is_relayed
         self.is_relayed_twice = budget.is_relayed_twice
         self.is_parted = budget.parts > 0
@@ -246,7 +248,7 @@ class Steps:
                 entries = tuple(self.facts(s, n).entries[t] for n in self.nodes)
                 told = tuple(s.told[WIDTH * t + n] for n in self.nodes), tuple(s.told[WIDTH * n + t] for n in self.nodes)
                 is_backed_up = s.backup is not None and s.backup.node == t
-                looks = (s.up[t], s.generation[t], entries, told, self.is_relayed and t == 1, is_backed_up)
+                looks = (s.up[t], s.generation[t], entries, told, (self.is_relayed or self.has_witness) and t == 1, is_backed_up)
                 if looks in seen and not any(entries):
                     continue
                 seen.add(looks)
@@ -257,15 +259,18 @@ class Steps:
         if t == n or not self.reach(s, n, t):
             return
         me, server = self.node(s, n), self.node(s, t)
+        is_apart = self.events.shared(n, t) is NOT_SHARED
         if not self.events.may_place(me, server, self.lease(s, n, t)):
             return
+        if not is_apart and mine.entries[t] is not None and mine.entries[t].database == database(t, s.generation[t]):
+            return  # a copy that does not count is there already
         listed, offered, heard = self.events.place(me, server)
         is_stored = offered.outcome == Outcome.STORED
         name = f"{n}: places on {t}" + ("" if is_stored else ", superseded")
         began = s.leases | lease_bit(n, t)
         sent = self.commit(s, n, listed, began)
         stored = self.commit(sent, t, offered, sent.leases | lease_bit(t, n) if heard.outcome == Outcome.YIELDED else None)
-        if s.client is ClientHeard.WAITS and is_stored and s.crashes and n == 0 and len(mine.chosen) + 1 == self.events.wanted:
+        if s.client is ClientHeard.WAITS and is_stored and is_apart and s.crashes and n == 0 and len(mine.chosen) + 1 == self.events.wanted:
             # the 250 does not wait for the commit of the choice, only for that of the message and the copy
             answered = stored._replace(
                 client=ClientHeard.ACKNOWLEDGED, crashes=s.crashes - 1, up=put(s.up, n, False), leases=self._no_leases(stored, n)
@@ -558,30 +563,36 @@ class Steps:
                     yield f"put back {n}", self._put_back(s, n, mine, is_noticed=True)
                 if s.unnoticed and (s.backup.claim, s.backup.told) != (s.claims[n], s.told[WIDTH * n :][:WIDTH]):
                     yield f"put back {n}, unnoticed", self._put_back(s, n, mine, is_noticed=False)
-        if s.disks:
-            # I4 (a), (b). A poll and a round of questions take a moment.
-            told = tuple(Told() if n in (place // WIDTH, place % WIDTH) else told for place, told in enumerate(s.told))
-            is_in_limbo = self.is_relayed and s.client is ClientHeard.WAITS
-            if n == 1 and is_in_limbo:
-                unanswered = ClientHeard.UNANSWERED  # the message that it was to relay is another one's business
-            # I4 (b): the disk of a next hop, whose copy on a third server is all that is known of what it took
-            is_taken_unheard = n == 0 and is_in_limbo and any(s.claims[t] for t in self.nodes if t > 1)
-            destroyed = s._replace(
-                up=put(s.up, n, True),
-                generation=put(s.generation, n, s.generation[n] + 1),
-                claims=put(s.claims, n, 0),
-                leases=self._no_leases(s, n),
-                attempt=idle,
-                told=told,
-                client=unanswered,
-                excused=s.excused
-                or arrived
-                or is_taken_unheard
-                or self._is_unheard(s, n, mine)
-                or (mine.role is Role.DELIVERED and self._is_news(s)),
-                disks=s.disks - 1,
-            )
-            yield f"destroy {n}", destroyed
+        if s.disks and not (self.has_witness and n == 1):
+            destroyed = self._destroyed(s, n)
+            if self.has_witness and n == 0:  # and all else on this machine, at the same instant
+                destroyed = self._destroyed(destroyed, 1)
+            yield f"destroy {n}", destroyed._replace(disks=s.disks - 1)
+
+    def _destroyed(self, s: State, n: int) -> State:
+        """I4 (a), (b). A poll and a round of questions take a moment."""
+        mine = self.facts(s, n)
+        unanswered = ClientHeard.UNANSWERED if n == 0 and self._waits(s) else s.client
+        told = tuple(Told() if n in (place // WIDTH, place % WIDTH) else told for place, told in enumerate(s.told))
+        is_in_limbo = self.is_relayed and s.client is ClientHeard.WAITS
+        if n == 1 and is_in_limbo:
+            unanswered = ClientHeard.UNANSWERED  # the message that it was to relay is another one's business
+        # I4 (b): the disk of a next hop, whose copy on a third server is all that is known of what it took
+        is_taken_unheard = n == 0 and is_in_limbo and any(s.claims[t] for t in self.nodes if t > 1)
+        return s._replace(
+            up=put(s.up, n, True),
+            generation=put(s.generation, n, s.generation[n] + 1),
+            claims=put(s.claims, n, 0),
+            leases=self._no_leases(s, n),
+            attempt=put(s.attempt, n, Attempt.IDLE),
+            told=told,
+            client=unanswered,
+            excused=s.excused
+            or s.attempt[n] is Attempt.ARRIVED
+            or is_taken_unheard
+            or self._is_unheard(s, n, mine)
+            or (mine.role is Role.DELIVERED and self._is_news(s)),
+        )
 
     def _is_unheard(self, s: State, n: int, mine: Facts) -> bool:
         """I4 (b): n alone knows of the delivery."""

@@ -212,6 +212,23 @@ async def test_a_server_that_moves_to_this_machine_counts_no_more_and_another_ge
 
 
 @in_virtual_time
+async def test_a_fate_is_known_at_once_and_not_only_when_the_session_is_recorded(tmp_path: Path) -> None:
+    """Or the copy that follows in the session would count while the disk is slow."""
+    async with on_machines(tmp_path, {EAST: "one", WEST: "two"}) as net:
+        peers, gate = net.nodes[EAST].context.peers, asyncio.Event()
+        west = peers.states[WEST].identity
+        assert west is not None
+        net.nodes[EAST].ledger.gates["peer_heard"] = gate
+        greeting = asyncio.create_task(net.nodes[EAST].services.peer_requests.greeted(replace(west, machine=peers.fates.mine.machine)))
+
+        await asyncio.sleep(0)
+
+        assert ((WEST,), False) == (peers.fates.own_sharers, greeting.done())
+        gate.set()
+        await greeting
+
+
+@in_virtual_time
 async def test_a_process_that_starts_again_on_the_same_boot_shares_the_same_fate(tmp_path: Path) -> None:
     async with on_machines(tmp_path, {EAST: "one", WEST: "one"}) as net:
         await net.stop(WEST)

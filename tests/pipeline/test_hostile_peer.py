@@ -3,11 +3,8 @@
 Each copy goes through the parsers that the receiver asks, and one value of it, or each of them, is not an ordinary one.
 """
 
-import base64
-import hashlib
 import itertools
 import json
-import random
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,60 +20,14 @@ from shadowrelay.model.ownership import RANK_MAX, CopyNumber, DiscardEvent, Disc
 from shadowrelay.model.peers import Alive, CopyOffer, DiscardReply, Incarnation, PeerIdentity
 from shadowrelay.model.replies import PeerUnavailable, Reply, WireError
 from shadowrelay.ports import HoldAnswer
-from shadowrelay.protocol.fields import COUNTER_MAX, format_instant, mail_values_of, parse_mail, parse_rcpt, recipient_of
-from shadowrelay.protocol.xshadow import parse_commit, parse_envelope, parse_hello, parse_hold
+from shadowrelay.protocol.fields import COUNTER_MAX
+from shadowrelay.protocol.xshadow import parse_hello
 from shadowrelay.rules import delivery
 from shadowrelay.store import reading
 from tests.kit.clock import until
-from tests.kit.ledger import a_content
-from tests.kit.nodes import BASE, BUSY, EAST, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, message_id
+from tests.kit.hostile_peer import HELLOS, a_hello, odd_copies, offer
+from tests.kit.nodes import BUSY, EAST, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, message_id
 from tests.kit.played import DATABASES
-
-CONTENT = b"Subject: hello\r\nMessage-ID: <1@x.example>\r\n\r\nhello\r\n"
-DAY = timedelta(days=1)
-ODD_TEXTS = ("\x00\x01", "a\r\nb", "\ud800", "💥" * 40, " " * 300, "=?utf-8?q?=", "\u2028", "'\"\\")
-TEXTS = ("client_address", "client_name", "connector", "internet_message_id", "subject", "date")
-BOUNDS: dict[str, Sequence[str]] = {
-    "arrived": (
-        "0001-01-01T00:00:00.000000Z",
-        "1969-12-31T23:59:59.999999Z",
-        "1970-01-01T00:00:00.000000Z",
-        format_instant(BASE - 3 * DAY),
-        format_instant(BASE + delivery.AHEAD_MAX),
-        format_instant(BASE + 2 * DAY),
-        "8999-12-31T23:59:59.999999Z",
-        "9000-01-01T00:00:00.000000Z",
-        "9999-12-31T23:59:59.999999Z",
-    ),
-    "ownership": ("0", "1", str(RANK_MAX - 1), str(RANK_MAX), str(RANK_MAX + 1), "-1"),
-    "placement": ("0", "1", str(RANK_MAX - 1), str(RANK_MAX), str(RANK_MAX + 1)),
-    "done": ("", "1", "2", "1-3", "3-5000", "5001", "~" + "_" * 834, "0"),
-    "size": ("0", str(COUNTER_MAX), str(COUNTER_MAX + 1), "9" * 20),
-    "ret": ("FULL", "hdrs", "SOME"),
-    "envid": ("x" * 100, "x" * 101, ""),
-    "resubmitted_from": ("", DATABASES[WEST], "x"),
-    "relayed_from": ("", DATABASES[WEST], "x"),
-    "sender": ("", "a@x.example", "a" * 64 + "@x.example", "a" * 65 + "@x.example"),
-    "recipients_count": ("1", "3", "5000"),
-    **dict.fromkeys(TEXTS, ODD_TEXTS),
-}
-PLAIN = {
-    "arrived": format_instant(BASE),
-    "ownership": "1",
-    "placement": "1",
-    "done": "",
-    "size": str(len(CONTENT)),
-    "sender": "a@x.example",
-    "recipients_count": "3",
-}
-HELLOS: dict[str, Sequence[str]] = {
-    **dict.fromkeys(("incarnation", "began", "position"), ("0", "1", str(COUNTER_MAX), str(COUNTER_MAX + 1), "-1")),
-    "span": ("0", "0.000001", "0.999999", "1", "86400", "86400.000001", "999999"),
-    "track": ("0", "1", "86400", "86400.000001"),
-    "boundary": ("x" * 64, "x" * 65, ""),
-    "settings": ("a:" + "1" * 64, "a:" + "1" * 65, ""),
-    "former": (DATABASES[WEST], "x"),
-}
 
 
 @dataclass(slots=True)
@@ -126,52 +77,6 @@ class Hostile:
         pass
 
 
-def a_hello(**odd: str) -> str:
-    values = {
-        "server": WEST,
-        "boundary": "example",
-        "database": DATABASES[WEST],
-        "incarnation": "1",
-        "began": "1",
-        "position": "1",
-        "span": str(SPAN),
-        **odd,
-    }
-    return " ".join(f"{key}={value}" for key, value in values.items())
-
-
-async def offer(node: VirtualNode, wanted: MessageId, hello: str, odd: dict[str, str]) -> Reply:
-    """A copy, line by line as the receiver reads it; the first refusal, or the reply to COMMIT."""
-    values = {**PLAIN, **odd}
-    try:
-        peer = parse_hello(hello)
-        held, number = parse_hold(f"HOLD:{wanted}:{values['ownership']}.{values['placement']}", peer.database)
-        mail = parse_mail(f"FROM:<{values['sender']}> SIZE=1")
-        recipients = []
-        for ordinal in range(1, int(values["recipients_count"]) + 1):
-            rcpt = parse_rcpt(f"TO:<u{ordinal}.{wanted}@corp.example> NOTIFY=NEVER")
-            recipients.append(recipient_of(rcpt.address, rcpt.parameters))
-        names = ("arrived", "done", "ret", "envid", "resubmitted_from", "relayed_from", *TEXTS)
-        octets = json.dumps({name: values[name] for name in names if name in values}).encode()
-        extras = parse_envelope(base64.urlsafe_b64encode(octets).decode().rstrip("="))
-        size, _ = parse_commit(f"size={values['size']} sha256={hashlib.sha256(CONTENT).hexdigest()}")
-    except WireError as error:
-        return error.reply
-    if size != len(CONTENT):
-        return Reply(451, "4.5.0", "another size")
-    mail_values = mail_values_of({"SIZE": "1"}, frozenset({"SIZE"}))
-    envelope = extras.envelope(held, mail.address, tuple(recipients), mail_values.body, smtputf8=False)
-    return await node.services.peer_requests.hold(peer, CopyOffer(number, envelope, extras.done, a_content(CONTENT)))
-
-
-def odd_copies() -> list[dict[str, str]]:
-    """Each bound of each value alone, and together with others."""
-    one = [{name: value} for name, values in BOUNDS.items() for value in values]
-    chance = random.Random(31)
-    inside = {name: [value for value in values if value not in ("5000",)] for name, values in BOUNDS.items()}
-    return one + [{name: chance.choice(values) for name, values in inside.items() if chance.random() < 0.3} for _ in range(60)]
-
-
 async def a_node_with_a_hostile_peer(net: Net) -> tuple[VirtualNode, Hostile]:
     link = Hostile(WEST)
     net.link_to = lambda node, server: link
@@ -200,7 +105,7 @@ async def test_what_is_outside_its_range_is_refused_and_all_else_is_promoted_and
     with structlog.testing.capture_logs() as logs:
         for count, odd in enumerate(odd_copies()):
             wanted = message_id(f"hostile {count}")
-            replies[wanted] = await offer(node, wanted, a_hello(), odd)
+            replies[wanted] = await offer(node.services.peer_requests, wanted, a_hello(), odd)
             assert replies[wanted].code in (250, 451, 501, 554), odd
         held = [wanted for wanted, reply in replies.items() if reply.code == 250]
         assert len(held) > 50
@@ -233,7 +138,7 @@ async def test_a_hello_at_its_bounds_is_refused_or_leaves_a_node_that_works(tmp_
         refusal = None
         link.identity = identity
         await node.services.peer_requests.greeted(identity)
-        assert 250 == (await offer(node, message_id("a"), a_hello(**{name: value}), {})).code
+        assert 250 == (await offer(node.services.peer_requests, message_id("a"), a_hello(**{name: value}), {})).code
         assert refusal is None or (501, "5.5.4") == (refusal.code, refusal.enhanced)
     link.identity = None
     assert 250 == (await node.accept("later@corp.example")).code
@@ -248,7 +153,7 @@ async def test_answers_and_notifications_at_their_bounds_end_what_they_are_about
     node, link = await a_node_with_a_hostile_peer(net)
     wanted = [message_id(f"hostile {count}") for count in range(8)]
     for each in wanted:
-        assert 250 == (await offer(node, each, a_hello(), {})).code
+        assert 250 == (await offer(node.services.peer_requests, each, a_hello(), {})).code
     highest = CopyNumber(RANK_MAX, RANK_MAX, DATABASES[WEST])
     link.said = [
         StatusAnswer(StatusState.SHADOW, highest, ServerName("mx9.example"), DATABASES[WEST], done=frozenset(range(1, 5001))),
@@ -319,7 +224,7 @@ async def test_a_message_whose_values_fail_a_scan_is_set_aside_and_the_scan_goes
     node, _ = await a_node_with_a_hostile_peer(net)
     odd, plain = message_id("odd"), message_id("plain")
     for wanted in (odd, plain):
-        assert 250 == (await offer(node, wanted, a_hello(), {"sender": f"{wanted}@x.example"})).code
+        assert 250 == (await offer(node.services.peer_requests, wanted, a_hello(), {"sender": f"{wanted}@x.example"})).code
     forks = node.services.deliver.forks
     of = forks.of
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from shadowrelay.model.ids import NO_DATABASE, DatabaseId, ServerName
 from shadowrelay.model.ownership import Role
+from shadowrelay.model.peers import Alive
 from shadowrelay.model.tracking import EventId
 from shadowrelay.model.values import replace
 from shadowrelay.ownership.rules import PeerDatabase
@@ -136,6 +138,29 @@ async def test_a_second_server_with_the_name_of_one_that_answers_is_refused_and_
 
 
 @in_virtual_time
+async def test_while_its_question_waits_any_number_of_processes_may_become_the_peer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        await asyncio.sleep(5)
+        state, link = west.context.peers.states[EAST], west.context.links[EAST]
+        second = replace(east.services.peer_requests.own_identity(WEST), incarnation=2)
+        asked = []
+
+        async def alive(known: Any, *, is_dialed: bool) -> Any:
+            asked.append(known)
+            if len(asked) < 3 * sys.getrecursionlimit():
+                state.incarnation += 7
+            return Alive.ANSWERS
+
+        monkeypatch.setattr(link, "alive", alive)
+
+        assert await west.services.peer_requests.second_server(second, "192.0.2.66", asyncio.get_running_loop().time())
+        assert 3 * sys.getrecursionlimit() == len(asked)
+
+
+@in_virtual_time
 async def test_a_server_that_is_replaced_by_an_empty_one_is_accepted_at_once(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST) as net:
         await asyncio.sleep(5)
@@ -203,6 +228,7 @@ async def a_clone_of(net: Net, name: ServerName, directory: Path, *, is_copied: 
     finally:
         await clone.tasks.close()
         clone.ledger.real.abandon()
+        await clone.ledger.real._readers.close()
 
 
 @pytest.mark.parametrize("hangs_seconds", [HEARTBEAT, SPAN / 2])

@@ -12,6 +12,7 @@ from shadowrelay.model.ownership import Choice, Role
 from shadowrelay.model.peers import PeerIdentity
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.tracking import EventId, ResubmitReason
+from shadowrelay.model.values import replace
 from shadowrelay.ownership import rules
 from shadowrelay.store import reading
 from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, SOUTH, SPAN, WEST, FakeLink, Net, VirtualNode, in_virtual_time, nodes, until
@@ -561,6 +562,8 @@ async def test_an_older_copy_that_is_recognised_late_takes_nothing_over_while_it
 
         west = await net.start(WEST)  # it greets nobody before it starts
         await until(west.services.rolled_back.found.is_set)
+        identity = replace(east.services.peer_requests.own_identity(WEST), seen=None)  # whatever the peer says that it has seen
+        assert west.services.rolled_back.check(identity)
         await asyncio.sleep(4 * SPAN)
 
         assert (await west.role(east.last), west.log.rows(EventId.RESUBMIT)) == (Role.SHADOW, [])

@@ -7,7 +7,7 @@ import pytest
 
 from shadowrelay.lab.traffic import Sink
 from shadowrelay.model.settings import Settings
-from shadowrelay.node import Node
+from shadowrelay.node.node import Node
 from shadowrelay.settings.configuration import LoadedSettings
 
 TIMES_OF_CHAINS = {"shadow_heartbeat_timeout_interval": "2s", "shadow_heartbeat_retry_count": 3, "reject_message_on_shadow_failure": False}

@@ -127,7 +127,7 @@ async def test_a_node_on_an_older_copy_ends_when_its_new_id_is_recorded_or_when_
         recorded(work)
 
     monkeypatch.setattr(promises.database_renamed, "run", recorded_late)
-    monkeypatch.setattr("shadowrelay.node.RENAME_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("shadowrelay.node.node.RENAME_AGAIN_SECONDS", 0.01)
     node = a_node(tmp_path)
     await node.start()
     before = node._ledger.identity.database

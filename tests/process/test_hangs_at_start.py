@@ -15,9 +15,9 @@ from tests.kit.processes import a_node_process, api_of, figure, operator_events,
 PROGRAM = """
 import os, pathlib, sys, time
 sys.argv[0] = "shadowrelay"
-from shadowrelay import node
+from shadowrelay.node import node, process
 from shadowrelay.cli import main
-main.START_SECONDS = node.START_SECONDS = 1.0
+main.START_SECONDS = node.START_SECONDS = process.START_SECONDS = 1.0
 main.LOOK_SECONDS = 0.5
 hangs = pathlib.Path({hangs!r})
 

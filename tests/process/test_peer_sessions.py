@@ -11,7 +11,7 @@ from shadowrelay.model.ids import BoundaryName, DatabaseId, ServerName
 from shadowrelay.model.peers import PeerIdentity
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.settings import Settings
-from shadowrelay.node import Node
+from shadowrelay.node.node import Node
 from shadowrelay.protocol.xshadow import format_hello
 from shadowrelay.settings.configuration import LoadedSettings
 from tests.kit.clients import submit
@@ -56,7 +56,7 @@ async def a_node(directory: Path, peer: ScriptedServer, **send: str) -> AsyncIte
     # Its first poll is over: a session that is opened meanwhile asks nothing.
     await until(lambda: bool(peer.sessions) and not node._services.heartbeat._asking[PEER.server].locked())
     try:
-        yield node._receivers[0].address
+        yield node._connectors.receivers[0].address
     finally:
         peer.script = {**peer.script, "XQDISCARD": "421 4.3.2 closing"}
         await node.stop()

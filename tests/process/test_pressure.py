@@ -11,7 +11,7 @@ import structlog
 
 from shadowrelay.lab.traffic import Sink
 from shadowrelay.model.settings import Settings
-from shadowrelay.node import Node
+from shadowrelay.node.node import Node
 from shadowrelay.settings.configuration import LoadedSettings
 from tests.kit.clients import talking_to
 from tests.kit.clock import until
@@ -61,7 +61,7 @@ class Sender:
     """Sends one message after the other; `accepted` are the subjects that were answered 250."""
 
     def __init__(self, node: Node, connector: int) -> None:
-        self._address = node._receivers[connector].address
+        self._address = node._connectors.receivers[connector].address
         self.accepted: list[str] = []
         self.replies: list[str] = []
 

@@ -12,7 +12,7 @@ from shadowrelay.admin.token import read_token
 from shadowrelay.lab.cluster import Cluster, NodeProcess, Place, free_ports
 from shadowrelay.lab.traffic import Sink
 from shadowrelay.model.routing import HostPort
-from shadowrelay.node import Node
+from shadowrelay.node.node import Node
 from shadowrelay.settings import configuration
 from tests.kit.clients import Client, talking_to
 from tests.kit.clock import until

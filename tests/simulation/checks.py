@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -14,11 +14,13 @@ from shadowrelay.model.settings import WithoutLease
 from shadowrelay.model.tracking import EventId, EventSource, TrackingEvent
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import rules
+from shadowrelay.rules.journal import report_id
 from shadowrelay.store.rows import Row
 from tests.simulation.machine import Machine
 from tests.simulation.power import Power
 from tests.simulation.sink import Arrival
 
+JOURNALED = "@branch.example"
 HOLDING = (Role.PRIMARY, Role.SHADOW, Role.SET_ASIDE)
 ENDS = (EventId.SEND, EventId.SENDEXTERNAL, EventId.FAIL, EventId.EXPIRE, EventId.DUPLICATEDELIVER)
 
@@ -55,8 +57,11 @@ class Checker:
         self.machines: Mapping[str, Machine] = {}
         self.could_meet: Callable[[str, str], bool] = lambda one, other: True  # by name; just now
         self.could_ask: Callable[[str, str], bool] = lambda one, other: True  # by name; at any time of the last span
+        self.lost_together: Sequence[frozenset[str]] = ()  # hosts that one machine or label takes at once; others are lost alone
         self.expires_after: float | None = None  # seconds; None: no message expires in this world
         self.power: Power | None = None
+        self.journal = ""  # the recipient of reports about mail for `JOURNALED`
+        self.strange: set[MessageId] = set()  # copies of a hostile peer: their times and what is done may be anything
         self.violations: list[Violation] = []
         self.claims: dict[str, dict[MessageId, Claim]] = defaultdict(dict)
         self.envelopes: dict[MessageId, Envelope] = {}
@@ -107,6 +112,9 @@ class Checker:
             self.notices.setdefault(generated.message.envelope.message_id, set()).add(machine.host)
         for ordinal in attempt.done:
             address = envelope.recipients[ordinal - 1].address
+            if attempt.message_id in self.strange:
+                self._returned(attempt.message_id, ordinal, ())
+                continue
             if self.arrived[attempt.message_id, ordinal]:
                 has_failed = ordinal not in attempt.sent and any(generated.action == "failed" for generated in attempt.generated)
                 if has_failed and not self._is_refused(attempt.message_id, address):
@@ -241,7 +249,7 @@ class Checker:
         if not done_before <= after.done:
             self.violation("done grows", f"{machine.name} forgets of {message_id} that {sorted(done_before - after.done)} are done")
         for ordinal in after.done - done_before:
-            if not self.arrived[message_id, ordinal] and ordinal not in self.bounced[message_id]:
+            if not self.arrived[message_id, ordinal] and ordinal not in self.bounced[message_id] and message_id not in self.strange:
                 self.violation("I3", f"{machine.name} calls {message_id} done for {ordinal}, which it is not")
             if before is not None and before.is_primary:
                 self.recorded[message_id, ordinal].append((self._now(), machine.host))
@@ -388,16 +396,32 @@ class Checker:
         may be released at any time: also a primary server and its copy, for the sake of a copy whose primary server has just burnt."""
         hosts = {machine.name: machine.host for machine in self.machines.values()}
         holders = [host for host in self.holders(message_id) if host != without]
-        claim = max((self.claims[host][message_id] for host in holders), key=lambda claim: (claim.number, claim.is_primary), default=None)
-        if claim is None:
+        owner = max(
+            holders, key=lambda host: (self.claims[host][message_id].number, self.claims[host][message_id].is_primary), default=None
+        )
+        if owner is None:
             return False
-        return sum(claim.is_chosen(copy.server) and hosts[copy.server] in holders for copy in claim.copies) >= self._copies
+        claim = self.claims[owner][message_id]
+        kept = {owner, *(hosts[copy.server] for copy in claim.copies if claim.is_chosen(copy.server) and hosts[copy.server] in holders)}
+        return all(kept - lost for lost in self._losses(kept))
 
     def is_resolved(self, message_id: MessageId, ordinal: int, without: Sequence[str] | None) -> bool:
-        """It arrived, or the sender is going to be told, even if those disks are destroyed. `None`: no disk survives."""
+        """It arrived, or the sender is going to be told, even if those disks are destroyed. `None`: no disk survives. What arrived and is
+        journaled is not over before its report is."""
         if self.arrived[message_id, ordinal]:
-            return True
+            return self._is_reported(message_id, without)
         return any(self._is_told(notices, without) for notices in self.bounced[message_id].get(ordinal, ()))
+
+    def _is_reported(self, message_id: MessageId, without: Sequence[str] | None) -> bool:
+        if not self.journal or not self.is_journaled(message_id):
+            return True
+        report = report_id(message_id, self.journal)
+        return report in self.envelopes and self._is_told((report,), without)
+
+    def is_journaled(self, message_id: MessageId) -> bool:
+        """By the route of its recipients."""
+        envelope = self.envelopes[message_id]
+        return envelope.sender != "" and any(recipient.address.endswith(JOURNALED) for recipient in envelope.recipients)
 
     def _is_told(self, notices: Sequence[MessageId], without: Sequence[str] | None) -> bool:
         return all((without is not None and notice in self.exposed) or self.survives(notice, without) for notice in notices)
@@ -436,13 +460,19 @@ class Checker:
         """I1: what was acknowledged as redundant survives the loss of any one disk, or of as many as there are copies."""
         if message_id in self.exposed:
             return
-        holders = self.holders(message_id)
-        for hosts in combinations(holders, min(self._copies, len(holders))):
-            if not self.survives(message_id, hosts):
+        for hosts in self._losses(self.holders(message_id)):
+            if not self.survives(message_id, tuple(hosts)):
                 state = self.state(message_id)
                 self.violation("I1", f"{message_id} would not survive the loss of {' and '.join(hosts) or 'nothing'}: {state}")
                 self.exposed.add(message_id)  # said once
                 return
+
+    def _losses(self, holders: Collection[str]) -> Iterator[frozenset[str]]:
+        """What may be destroyed at once: as many disks as there are copies, each with all that are lost together with it."""
+        alone = [frozenset({host}) for host in holders]
+        events = dict.fromkeys([*(hosts for hosts in self.lost_together if not hosts.isdisjoint(holders)), *alone])
+        for together in combinations(events, min(self._copies, len(events))):
+            yield frozenset().union(*together)
 
     def check_all_copies(self) -> None:
         for message_id in self.redundant:

@@ -28,6 +28,8 @@ def complaints(world: "World") -> list[str]:
     world.counts["virtual seconds"] = round(world.now())
     world.counts.update(world.checker.counts)
     world.counts["sent again and recognised"] += world.checker.recognised_count
+    if journal := world.checker.journal:
+        world.counts["journaled"] += sum(arrival.recipient == journal for arrival in world.sink.arrivals)
     found = [f"still queued: {line}" for line in world.still_open()]
     return found + _lost(world) + _changed(world) + _duplicates(world) + _unexplained_rows(world)
 

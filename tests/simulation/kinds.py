@@ -7,6 +7,9 @@ as it was.
 | cuts | the network falls into three parts and more, at once or in stages; they are joined in any order. Sites lose power in turn |
 | absences | a node is away for longer than anybody remembers its messages |
 | disks | a disk takes no commit, returns errors, or hangs, for many spans, while its process runs |
+| clones | a second machine with the name of a node that runs, on an empty disk or a copy of the node's; for less than the span |
+| hostile | a peer that no machine has says who it is, and sends copies, with values at and beyond each bound; then it is silent |
+| journals | no fault: mail of one route is journaled, and the reports must not be lost |
 
 They come at any step, and in *sieges*: everything is in order, messages wait for a next hop that is away, and then come faults of these
 kinds. When they are over, and the nodes have had four spans, each message must have exactly one primary server, and as many copies as are
@@ -21,10 +24,15 @@ from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from shadowrelay.lab.account import FaultKind
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.ownership import Claim, Role
+from shadowrelay.model.replies import WireError
+from shadowrelay.protocol.xshadow import parse_hello
+from tests.kit.hostile_peer import CONTENT, HELLOS, a_hello, odd_copies, offer
+from tests.simulation.clones import Clones
 from tests.simulation.disk import Sickness
 
 if TYPE_CHECKING:
@@ -32,11 +40,15 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 KINDS = ("restores", "cuts", "absences", "disks")
+ALL_KINDS = (*KINDS, "clones", "hostile", "journals")
 SNAPSHOTS_MAX = 8  # of each node
 SETTLING_SPANS = 4.0
 CLIENT_SECONDS = 80.0
 MEMORY = (10, 60)  # seconds: safety_net_hold_time, message_expiration_timeout; in a world with absences
 TICK_SECONDS = 0.25
+JOURNAL = "journal@archive.example"
+HOSTILE, HOSTILE_HOST = "mx9.hostile.example", "10.0.0.9"
+RECEIVED = b"Received: from x by x id %s; Sun, 1 Mar 2026 12:00:00 +0000\r\n"
 OWNERS = (Role.PRIMARY, Role.SET_ASIDE)
 
 
@@ -62,6 +74,16 @@ class Kinds:
             self.names = (first, *others)
         self._snapshots: dict[str, list[Snapshot]] = {}
         self._number = 0
+        self.clones = Clones(world, self.keep, chance)
+
+    @property
+    def has_hostile_peer(self) -> bool:
+        return "hostile" in self.names
+
+    @property
+    def journal_recipient(self) -> str:
+        """Of one route."""
+        return JOURNAL if "journals" in self.names else ""
 
     def shape(self) -> None:
         """Short spans, three sites where the network is cut, and a memory of a minute where nodes are away for longer."""
@@ -73,6 +95,8 @@ class Kinds:
         shape.count = max(shape.count, 3)
         if "cuts" in self.names:
             shape.sites, shape.count = 3, chance.choice((3, 4, 4, 6))
+        if "hostile" in self.names:  # with `defer`, a notice waits for each configured peer until that is forgotten
+            shape.transport["delivery_without_lease"] = "deliver"
         if "absences" in self.names:
             hold, expiration = MEMORY
             shape.transport |= {"safety_net_hold_time": f"{hold}s", "message_expiration_timeout": f"{expiration}s"}
@@ -182,6 +206,9 @@ class Kinds:
             "restores": (self._restore,),
             "cuts": (self._parts, self._parts, self._in_turn),
             "disks": (self._sick,),
+            "clones": (self.clones.begin,),
+            "hostile": (self._hostile,),
+            "journals": (self._world._kill, self._world._wipe),
         }
         await self.chance.choice(does[self.chance.choice(self.names)])()
 
@@ -339,6 +366,42 @@ class Kinds:
                     checker.violation("sick", text)
         while world.has_faults:
             await self._wait(1.0)
+
+    async def _hostile(self) -> None:
+        """A peer that does not listen says who it is, and sends some copies. What is held is promoted when it was silent for the span."""
+        world, chance = self._world, self.chance
+        up = [one for one in world.machines if one.process is not None and not one.process.is_paused and hasattr(one.node, "_services")]
+        if not up:
+            return
+        machine = chance.choice(up)
+        hello = {"server": HOSTILE, "boundary": "sim", "span": str(world.shape.span)}
+        names = [name for name in HELLOS if name not in ("span", "track", "boundary")]
+        world.counts["hostile peer"] += 1
+        assert machine.process is not None
+        for odd in chance.sample(odd_copies(), 4):
+            if chance.random() < 0.3 and (name := chance.choice(names)):
+                hello |= {name: chance.choice(HELLOS[name])}
+            wanted = MessageId(str(UUID(int=chance.getrandbits(128), version=4)))
+            if odd.get("recipients_count") != "5000":  # that takes longer than the world
+                machine.process.spawn(self._says(machine, wanted, a_hello(**hello), odd), f"hostile {wanted}")
+        world.note(f"fault: hostile peer at {machine.name}")
+
+    async def _says(self, machine: "Machine", wanted: MessageId, hello: str, odd: dict[str, str]) -> None:
+        world, node = self._world, machine.node
+        assert node is not None
+        requests = node._services.peer_requests
+        world.checker.strange.add(wanted)
+        try:
+            identity = parse_hello(hello)
+        except WireError:
+            return
+        if requests.refusal(identity) is None:
+            await requests.greeted(identity)
+            reply = await offer(requests, wanted, hello, odd, RECEIVED % wanted.encode() + CONTENT)
+            world.counts["copies of a hostile peer"] += reply.code == 250
+            world.note(f"hostile: {wanted} with {odd} to {machine.name}: {reply}")
+            if reply.code not in (250, 451, 452, 501, 550, 554):
+                world.checker.violation("I6", f"{machine.name} answers {reply} to a copy with {odd}")
 
     async def _absence(self) -> None:
         """A node goes with mail that waits, and with copies, and is back when everybody has forgotten what became of them."""

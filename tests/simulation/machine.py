@@ -3,7 +3,7 @@
 import asyncio
 import random
 import shutil
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,7 +19,8 @@ from shadowrelay.model.routing import HostPort
 from shadowrelay.model.settings import Settings
 from shadowrelay.model.tracking import TrackingEvent
 from shadowrelay.model.values import replace
-from shadowrelay.node import Node, close_with
+from shadowrelay.node.closing import close_with
+from shadowrelay.node.node import Node
 from shadowrelay.pipeline.context import SystemClock
 from shadowrelay.ports import DeliveryJob
 from shadowrelay.settings.configuration import LoadedSettings
@@ -66,6 +67,7 @@ class Machine:
     node: "SimulatedNode | None" = None
     watcher: "asyncio.Future[None] | None" = None  # starts the node again if its database is an older copy
     backup: Path | None = None
+    boot: str = ""  # of its kernel; empty: it has none to tell
 
     @property
     def is_up(self) -> bool:
@@ -118,7 +120,8 @@ class SimulatedNode(Node):
             return await network.dial(machine.host, to, process)
 
         loaded = LoadedSettings(machine.directory / "node.toml", machine.settings, {})
-        super().__init__(loaded, clock=MachineClock(machine, loop), dial=dial, open_listener=VirtualListener.open, machine=FakeMachine())
+        kernel = FakeMachine(boot=machine.boot)
+        super().__init__(loaded, clock=MachineClock(machine, loop), dial=dial, open_listener=VirtualListener.open, machine=kernel)
         self._simulated, self._process, self._observer = machine, process, observer
         self._shipper = None  # the log is memory
 
@@ -139,7 +142,7 @@ class SimulatedNode(Node):
         self._tracking = MemoryTrackingLog(self._simulated, self._process, self._observer)  # type: ignore[assignment]
         self._build_services()
         self._context.peers.load(self._ledger.peers.listed())
-        await self._start_receiver()
+        await self._open_connectors()
         await self._services.rolled_back.introduce()
         if self.is_rolled_back:
             return
@@ -195,10 +198,13 @@ class Machines:
 
     def __init__(self, loop: WorldLoop, network: Network, observer: Observer, chance: random.Random, power: Power | None) -> None:
         self._loop, self._network, self._observer, self._chance, self._power = loop, network, observer, chance, power
+        self.before_change: Callable[[], Awaitable[None]] | None = None  # a process begins or ends
+        self.closing_seconds = 0.0  # what a node needs that has recognised an older copy, for a next hop or a disk that does not answer
 
     async def start(self, machine: Machine) -> None:
         """A new process on the disk as it is."""
         assert not machine.is_up
+        await self._changes()
         process = Process(machine.host, machine.rate)
         machine.process, machine.started_at = process, self._loop.world_time()
         self._network.silent.discard(machine.host)
@@ -207,11 +213,17 @@ class Machines:
         machine.watcher = asyncio.ensure_future(self._started_again(machine, process, machine.node))
         await process.spawn(machine.node.start(), f"start {machine.name}")
 
+    async def _changes(self) -> None:
+        if self.before_change is not None:
+            await self.before_change()
+
     async def _started_again(self, machine: Machine, process: Process, node: "SimulatedNode") -> None:
         """What the process does itself in reality: end the node, and run another one."""
         while not hasattr(node, "_services"):
             await asyncio.sleep(0.01)
         await node.rolled_back()
+        await asyncio.sleep(self.closing_seconds)
+        await self._changes()
         await process.spawn(node.abort(), f"abort {machine.name}")
         if process.is_dead:
             return
@@ -222,6 +234,7 @@ class Machines:
 
     async def kill(self, machine: Machine, *, is_silent: bool = False) -> None:
         """Like SIGKILL; `is_silent` like a loss of power: no kernel is left to end its connections, or to write what was not synced."""
+        await self._changes()
         process, node = machine.process, machine.node
         directory = machine.settings.server.data_directory
         remains = self._power.fail(directory) if is_silent and self._power is not None else None
@@ -250,6 +263,7 @@ class Machines:
 
     async def stop(self, machine: Machine) -> None:
         """Like SIGTERM: the node ends by itself, and then its process."""
+        await self._changes()
         process, node = machine.process, machine.node
         assert process is not None
         assert node is not None

@@ -26,6 +26,7 @@ from shadowrelay.pipeline.review import ReviewService
 from shadowrelay.pipeline.rolled_back import RolledBackService
 from shadowrelay.protocol import tracking
 from shadowrelay.rules import delivery, dsn, repeats
+from shadowrelay.rules.fates import NO_SHARERS, Fates
 from shadowrelay.smtp import delivery_transaction
 from shadowrelay.store import content, promises, writing
 from shadowrelay.store.commit import Call, Prepared, settle
@@ -124,6 +125,10 @@ def _hears_no_released(heard: Callable[..., Any]) -> Callable[..., Any]:
     return off
 
 
+def _all_count(self: Fates, *, is_redundant: bool) -> None:
+    self.is_redundant, self.counted = True, NO_SHARERS
+
+
 class _WithoutDsync:
     """`os` as it is, but a write returns when the kernel has it."""
 
@@ -180,10 +185,12 @@ RULES: dict[str, RuleOff] = {
     "closing": RuleOff(
         "a node that has recognised its database as an older copy takes nothing over, and sends no final dot, until it has started again",
         ((RolledBackService, "_close", lambda self: self.found.set()),),
+        ("closes-slowly",), "has yet to start again",
     ),
     "expired copies": RuleOff(
         "a copy that expires before its message ends is placed again",
         ((claims, "heard", _hears_no_released(claims.heard)),),
+        ("copy-expires",), "has too few copies",
     ),
     "patience": RuleOff(
         "what has expired waits a span for servers that may know its end",
@@ -268,6 +275,11 @@ RULES: dict[str, RuleOff] = {
         "a message that may be delivered by another node is not delivered meanwhile",
         ((repeats, "first_of", lambda stored, keys, copies: None),),
         ("sent-again-elsewhere",), "delivers it again",
+    ),
+    "fate": RuleOff(
+        "a copy on a server that may be lost together with this one does not count",
+        ((Fates, "count", _all_count),),
+        ("machine-burnt",), "is lost",
     ),
     "forget": RuleOff(
         "nothing is kept in memory for a message that is done",

@@ -1,6 +1,6 @@
 """`python -m tests.simulation.run SEED [--steps N]` replays a world and prints its trace; `--seeds 1-200` runs many, `--jobs` at once, and
 says what they were in all; `--without RULE` switches a rule off; `--script NAME` runs a world in which nothing is left to chance but
-the grain of time; `--plain` one without loss of power, partitions, half-open connections and TLS.
+the grain of time; `--plain` one without loss of power, partitions, half-open connections and TLS; `--machines` has several nodes on each.
 
 Runs itself again with hashing and addresses that are the same each time: sets decide the order of some things.
 """
@@ -39,24 +39,27 @@ import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from functools import cache
+from functools import cache, partial
 
 from tests.kit.quick import share_texts
-from tests.simulation.kinds import KINDS
+from tests.simulation.fates import FatedWorld
+from tests.simulation.kinds import ALL_KINDS, KINDS
 from tests.simulation.rules_off import RULES, without
 from tests.simulation.scripts import SCRIPTS
 from tests.simulation.world import STEPS, Result, World
 
 COMPLAINTS_SHOWN = 10
-KINDS_FROM = 100_000  # seeds from here on have all kinds of faults
+KINDS_FROM, ALL_KINDS_FROM = 100_000, 400_000  # seeds from here on have the first kinds of faults, or all
 WARM_SEED = 1
 FAULTS = (
     *("kill", "power loss", "wipe", "put back", "pause", "cut", "cut one way", "partition, cut", "partition, cut one way", "half open"),
     *("slow", "break", "clock jump", "full disk", "sink away", "siege", "restore", "restore, of a node that was down"),
     *("cut in three and more", "cut of a part", "power lost in turn", "power lost in turn, of a node", "absence"),
-    *("disk read-only", "disk returns EIO", "disk hangs"),
+    *("disk read-only", "disk returns EIO", "disk hangs", "machine without power", "machine destroyed", "wipe, of a node that was down"),
+    *("clone, on an empty disk", "clone, on a copied disk", "hostile peer"),
 )
-MESSAGES = ("sent", "acknowledged", "redundant", "lost with its only disk", "promoted", "sent again and recognised")
+OTHERS = ("copies of a hostile peer", "journaled")
+MESSAGES = ("sent", "acknowledged", "redundant", "lost with its only disk", "promoted", "sent again and recognised", *OTHERS)
 
 
 def run(seed: int, arguments: argparse.Namespace, *, is_traced: bool) -> Result:
@@ -65,7 +68,8 @@ def run(seed: int, arguments: argparse.Namespace, *, is_traced: bool) -> Result:
         if arguments.script:
             world: World = SCRIPTS[arguments.script](is_traced=is_traced)
         else:
-            world = World(
+            kind = partial(FatedWorld, is_trusting=arguments.trusting) if arguments.machines else World
+            world = kind(
                 seed,
                 steps=arguments.steps,
                 is_traced=is_traced,
@@ -73,12 +77,16 @@ def run(seed: int, arguments: argparse.Namespace, *, is_traced: bool) -> Result:
                 copies=arguments.copies,
                 nodes=arguments.nodes,
                 messages=arguments.messages,
-                kinds=KINDS if arguments.faults is None and seed >= KINDS_FROM else arguments.faults or (),
+                kinds=_kinds_of(seed) if arguments.faults is None else arguments.faults,
             )
         try:
             return world.run()
         except Exception:
             return Result(seed, [traceback.format_exc()], world.__dict__.get("counts", Counter()), world.trace)
+
+
+def _kinds_of(seed: int) -> Sequence[str]:
+    return ALL_KINDS if seed >= ALL_KINDS_FROM else KINDS if seed >= KINDS_FROM else ()
 
 
 @cache
@@ -181,7 +189,7 @@ def _range(text: str) -> Sequence[int]:
 
 def _kinds(text: str) -> Sequence[str]:
     chosen = [] if text == "none" else text.split(",")
-    if unknown := set(chosen) - set(KINDS):
+    if unknown := set(chosen) - set(ALL_KINDS):
         raise argparse.ArgumentTypeError(f"no such kinds: {', '.join(sorted(unknown))}")
     return chosen
 
@@ -198,7 +206,10 @@ def main() -> int:
     parser.add_argument("--trace", action="store_true", help="of a script")
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--nodes", type=_range, default=(), help="3-4: the seed chooses the number of nodes from these")
-    parser.add_argument("--faults", type=_kinds, help=f"kinds, with commas: {', '.join(KINDS)}; or none. All, from seed {KINDS_FROM} on")
+    names = ", ".join(ALL_KINDS)
+    parser.add_argument("--faults", type=_kinds, help=f"kinds, with commas: {names}; or none. From seed {ALL_KINDS_FROM} on all")
+    parser.add_argument("--machines", action="store_true", help="several nodes on each machine, which is destroyed with all of them")
+    parser.add_argument("--trusting", action="store_true", help="with --machines: shared_fate_is_redundant")
     parser.add_argument("--messages", type=int, help="exactly so many, in place of about 100")
     parser.add_argument("--copies", type=int, default=1, help="shadow_copies; as many disks are destroyed at once")
     arguments = parser.parse_args()

@@ -2,17 +2,17 @@
 
 import asyncio
 import math
-import random
 import shutil
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from itertools import combinations, product
+from pathlib import Path
 
 from shadowrelay.lab.account import Fault, FaultKind
 from shadowrelay.model.ids import ServerName
-from shadowrelay.model.routing import HostPort
-from tests.simulation.disk import SlowDisk
-from tests.simulation.machine import Machine, Machines
+from tests.simulation.clones import Unwatched, clone_of
+from tests.simulation.kinds import MEMORY
+from tests.simulation.machine import Machine
 from tests.simulation.sink import CALM
 from tests.simulation.world import Shape, World
 
@@ -377,6 +377,57 @@ class RestoredPrimary(Scripted):
         self.next_hop(is_there=True)
 
 
+class ClosesSlowly(Scripted):
+    """An older copy is put back, and recognised late: its node met nobody at its start. It refuses its peers' sessions from then on, and
+    closes for longer than the span, because something hangs. What it held for others was delivered long ago."""
+
+    async def script(self) -> None:
+        first, second = self.machines
+        await self.queued(first, 4)
+        snapshot = self.kinds.keep(second)
+        self.next_hop(is_there=True)
+        while self._open():
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(4 * POLL)
+        self.processes.closing_seconds = 3 * self.span
+        apart = asyncio.ensure_future(self.cut(first, second, 5.0))  # longer than a node waits for its peers when it starts
+        await self.kinds.replace(second, snapshot, 0.05)
+        await self.passes(4.9, 0.05, lambda: None)
+        await apart
+        self.network.heal_all()
+        await self.passes(2 * self.span, 0.05, lambda: None)
+        if second.node is not None and second.node._services.rolled_back.found.is_set():  # nothing counts that it is told now
+            for message_id, claim in self.checker.claims[second.host].items():
+                if claim != snapshot.claims.get(message_id):
+                    self.checker.violation("rolled back", f"{second.name} has yet to start again, and changes {message_id}")
+        await self.passes(2 * self.span, 0.05, lambda: None)
+
+
+class CopyExpires(Scripted):
+    """A message waits, with `defer`, for a server that is away and may deliver it, for longer than its other copy is kept."""
+
+    count = 3
+    policy = "defer"
+    hold, expiration = MEMORY
+
+    def __init__(self, *, is_traced: bool = False) -> None:
+        super().__init__(is_traced=is_traced)
+        self.shape.transport |= {"safety_net_hold_time": f"{self.hold}s", "message_expiration_timeout": f"{self.expiration}s"}
+        self.expires_after = self.expiration
+
+    async def script(self) -> None:
+        first, second, third = self.machines
+        await self.queued(first, 4)
+        holder = next(machine for machine in (second, third) if self.checker.claims[machine.host])
+        away = asyncio.ensure_future(self.during(FaultKind.KILL, holder, 2.0 * (self.hold + self.expiration)))
+        await self.processes.kill(holder)
+        await asyncio.sleep(1.8 * (self.hold + self.expiration))
+        self.kinds.check_owners()
+        await away
+        await self.processes.start(holder)
+        self.next_hop(is_there=True)
+
+
 class ThreeParts(Scripted):
     """Two servers have a copy, and all three are cut from each other for longer than the span. Then the former primary server meets one of
     the two, and later the other."""
@@ -444,13 +495,6 @@ class ForgottenHeirs(Scripted):
         self.next_hop(is_there=True)
 
 
-class Unwatched:
-    """Whatever this node holds, nobody counts."""
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *arguments: None
-
-
 class Cloned(Scripted):
     """A node hangs for less than the span, and a second machine with its name comes, on a copy of its disk or an empty one. What the clone
     stores is no copy: it is not watched. It runs on beside the node, and delivers what others may not."""
@@ -461,7 +505,8 @@ class Cloned(Scripted):
     async def script(self) -> None:
         first, second = self.machines
         await self.queued(first, 4)
-        clone = self._clone_of(first)
+        clone = clone_of(first)
+        self._names[clone.host] = "clone"
         if self.is_copied:
             shutil.copytree(self.kinds.keep(first).directory, clone.directory)
         hung = asyncio.ensure_future(self.during(FaultKind.PAUSE, first, 11.0))
@@ -469,7 +514,7 @@ class Cloned(Scripted):
         assert process is not None
         process.is_paused = True
         await asyncio.sleep(3.0)
-        clones = Machines(self.loop, self.network, Unwatched(), random.Random(1), None)
+        clones = self.other_machines(Unwatched())
         started = asyncio.ensure_future(clones.start(clone))
         await asyncio.sleep(4.0)
         await self.accepted(second, 4)
@@ -484,24 +529,32 @@ class Cloned(Scripted):
         await self.passes(self.span, 0.5, lambda: None)
         await clones.kill(clone)
 
-    def _clone_of(self, machine: Machine) -> Machine:
-        """At another address, from which peers take it for what it says."""
-        host = "10.0.0.99"
-        directory = machine.directory.with_name(host)
-        server = machine.settings.server.model_copy(update={"data_directory": directory})
-        connectors = [each.model_copy(update={"listen": HostPort(host, each.listen.port)}) for each in machine.settings.receive_connectors]
-        settings = machine.settings.model_copy(update={"server": server, "receive_connectors": tuple(connectors)})
-        self._names[host] = "clone"
-        return replace(
-            machine,
-            host=host,
-            directory=directory,
-            settings=settings,
-            disk=SlowDisk(random.Random(1)),
-            process=None,
-            node=None,
-            watcher=None,
-        )
+
+class MachineBurnt(Scripted):
+    """Two machines of two nodes each, with mail that waits on both nodes of one; it burns, and both disks with it, at the same instant."""
+
+    count = 4
+
+    def _machines(self, directory: Path) -> list[Machine]:
+        machines = super()._machines(directory)
+        for number, machine in enumerate(machines):
+            machine.boot = f"machine{number % 2}"
+        return machines
+
+    async def script(self) -> None:
+        first, _, third, _ = self.machines
+        for machine in (first, third):
+            await self.queued(machine, 6)
+        for machine in (first, third):
+            self.faults.append(Fault(FaultKind.WIPE, machine.name, self.now(), self.now() + 0.01))
+        await asyncio.gather(*(self.processes.kill(machine, is_silent=True) for machine in (first, third)))
+        for machine in (first, third):
+            self.processes.wipe(machine)
+        self.checker.wiped(first.host, third.host)
+        await asyncio.sleep(2 * self.span)
+        for machine in (first, third):
+            await self.processes.start(machine)
+        self.next_hop(is_there=True)
 
 
 class ClonedWithItsDisk(Cloned):
@@ -527,9 +580,12 @@ SCRIPTS: dict[str, Callable[..., Scripted]] = {
     "put-back": PutBack,
     "restored-in-traffic": RestoredInTraffic,
     "restored-primary": RestoredPrimary,
+    "closes-slowly": ClosesSlowly,
+    "copy-expires": CopyExpires,
     "three-parts": ThreeParts,
     "three-parts-other-order": ThreePartsOtherOrder,
     "forgotten-heirs": ForgottenHeirs,
     "cloned": Cloned,
     "cloned-with-its-disk": ClonedWithItsDisk,
+    "machine-burnt": MachineBurnt,
 }

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tests.kit.smtp_servers import CLOSE, ScriptedServer, Session
 
 NETWORK_ID = re.compile(rb"^Received:(?:(?!^\S)[\s\S])*?\bid ([0-9a-f-]{36})", re.MULTILINE)
-DSN_ID = re.compile(rb"^Message-ID: <([0-9a-f-]{36})", re.MULTILINE | re.IGNORECASE)
+DSN_ID = re.compile(rb"^Message-ID: <(?:journal\.)?([0-9a-f-]{36})", re.MULTILINE | re.IGNORECASE)
 OWN = b"X-Sim: "
 TAKEN = "250 2.0.0 taken"
 
@@ -114,7 +114,7 @@ class RecordingSink(ScriptedServer):
 def _message_id(content: bytes) -> str:
     """The network message id: of the oldest Received line, or of a notification's own header."""
     header = content[: content.find(b"\r\n\r\n") + 2]
-    if b"Auto-Submitted: auto-replied" in header and (made := DSN_ID.search(header)):
+    if b"Auto-Submitted: auto-" in header and (made := DSN_ID.search(header)):
         return made.group(1).decode()
     ids = NETWORK_ID.findall(header)
     return ids[-1].decode() if ids else ""

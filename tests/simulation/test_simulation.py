@@ -1,13 +1,11 @@
 """Whole nodes in virtual time. Each seed is a world; it runs in a process of its own, where hashing and addresses are fixed."""
 
-import json
 import re
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.simulation.conftest import COMMAND, Run
 from tests.simulation.rules_off import RULES
 
 FEW = "1-4"
@@ -21,26 +19,6 @@ REGRESSIONS = (
     *(36, 310, 330, 492, 719, 905, 924, 6102, 6230, 7157, 7175, 8029, 9019, 20038, 20160, 20203, 20490, 20782, 21113),
     *(21414, 21421, 21628, 22321, 22435, 22438, 22636, 22756, 22955, 40180, 40215, 40282, 41026, 41036),
 )
-
-
-COMMAND = (sys.executable, "-m", "tests.simulation.run")
-Run = Callable[..., tuple[int, str]]
-
-
-@pytest.fixture(scope="session")
-def run() -> Iterator[Run]:
-    """One process after the other, which inherit what the first one has imported."""
-    with subprocess.Popen([*COMMAND, "--serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
-        requests, answers = server.stdin, server.stdout
-        assert requests is not None
-        assert answers is not None
-
-        def ask(*arguments: str) -> tuple[int, str]:
-            print(json.dumps(arguments), file=requests, flush=True)
-            code, text = json.loads(answers.readline())
-            return code, text
-
-        yield ask
 
 
 @pytest.mark.slow

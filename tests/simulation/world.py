@@ -31,9 +31,9 @@ from tests.simulation import bounds, judge
 from tests.simulation.checks import Checker
 from tests.simulation.client import Clients
 from tests.simulation.disk import SlowDisk
-from tests.simulation.kinds import Kinds
+from tests.simulation.kinds import HOSTILE, HOSTILE_HOST, Kinds
 from tests.simulation.loop import PROCESS, WorldLoop
-from tests.simulation.machine import Machine, Machines
+from tests.simulation.machine import Machine, Machines, Observer
 from tests.simulation.network import Network
 from tests.simulation.power import Power
 from tests.simulation.sink import CALM, RecordingSink
@@ -218,9 +218,11 @@ class World:
         self.checker.could_meet = self.could_meet
         self.checker.could_ask = self.could_ask
         self.checker.expires_after = self.expires_after
+        self.checker.journal = self.kinds.journal_recipient
         self.checker.power = self.power
         self.checker.machines = {machine.host: machine for machine in self.machines}
         self.processes = Machines(self.loop, self.network, self.checker, random.Random(chance.getrandbits(64)), self.power)
+        self.processes.before_change = self.kinds.clones.end
         hosts = [machine.host for machine in self.machines]
         self.clients = Clients(self.network, hosts, random.Random(chance.getrandbits(64)), self.note)
         if not self.is_plain:
@@ -228,6 +230,10 @@ class World:
         self.clients.on_acknowledged = self.checker.acknowledged
         self._complaints: list[str] = []
         self.counts: Counter[str] = Counter()
+
+    def other_machines(self, observer: Observer) -> Machines:
+        """That are none of the world's."""
+        return Machines(self.loop, self.network, observer, random.Random(1), None)
 
     def _machines(self, directory: Path) -> list[Machine]:
         shape, chance = self.shape, self.chance
@@ -237,6 +243,9 @@ class World:
         secured = {} if shape.has_tls else {"externally_secured": ["10.0.0.0/24"]}
         for name, host, site in names:
             peers = [{"name": n, "site": s, "address": f"{h}:25", "boundary": "sim"} for n, h, s in names if n != name]
+            if self.kinds.has_hostile_peer:
+                peers.append({"name": HOSTILE, "site": "site0", "address": f"{HOSTILE_HOST}:25", "boundary": "sim"})
+            journal = {"journal_recipient": address} if (address := self.kinds.journal_recipient) else {}
             settings = Settings.model_validate(
                 {
                     "server": {"name": name, "site": site, "boundary": "sim", "data_directory": str(directory / host)},
@@ -246,7 +255,7 @@ class World:
                     ],
                     "peers": peers,
                     "routes": [
-                        {"recipients": ["*@branch.example"], "next_hop": f"{SINK_HOST}:2525"},
+                        {"recipients": ["*@branch.example"], "next_hop": f"{SINK_HOST}:2525", **journal},
                         {"recipients": ["*"], "next_hop": f"{SINK_HOST}:25"},
                     ],
                     "send": {
@@ -557,6 +566,7 @@ class World:
 
     async def _calm(self) -> None:
         self.note("calm")
+        await self.kinds.clones.end()
         await self.end_faults()
         self.sink.behaviour = CALM
         self.clients.is_giving_up = True

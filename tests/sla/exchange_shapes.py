@@ -36,6 +36,7 @@ class ExchangeShape:
     logs: dict[str, list[tuple[float, bytes]]] = field(default_factory=dict)
     copied_to: dict[str, str] = field(default_factory=dict)  # directory -> that of the same log
     twice: list[str] = field(default_factory=list)  # servers of whose log there is a copy made by Explorer
+    together: tuple[str, ...] = ()  # servers whose logs are in the directory of the first
 
     def host(self, short: str, *, is_full: bool = True) -> str:
         return f"{short}{self.name}" + (".nordhof.example" if is_full else "")
@@ -98,9 +99,11 @@ class ExchangeShape:
         for server, rows in self.logs.items():
             octets = "".join(f"{line}\r\n" for line in header).encode() + b"".join(line for _, line in sorted(rows))
             for name in (server, *(name for name, same in self.copied_to.items() if same == server)):
-                folder = logs / (self.host(server) if name != server else self.host(server, is_full=False))
-                folder.mkdir(parents=True)
-                (folder / "MSGTRK2023032810-1.LOG").write_bytes(b"\xef\xbb\xbf" + octets)
+                is_full = name != server
+                folder = logs / self.host(self.together[0] if server in self.together else server, is_full=is_full)
+                folder.mkdir(parents=True, exist_ok=True)
+                file = folder / f"MSGTRK2023032810-{1 + [*self.logs].index(server) if server in self.together else 1}.LOG"
+                file.write_bytes(b"\xef\xbb\xbf" + octets)
                 if server in self.twice:
                     (folder / "MSGTRK2023032810-1 - Copy.LOG").write_bytes(octets)
 

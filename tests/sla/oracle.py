@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tests.sla.oracle_logs import Logs, Row, meant, read_logs, with_logged_names
+from tests.sla.oracle_logs import Logs, Row, first_label, meant, read_logs, with_logged_names
 
 SECOND = 1_000_000
 UNITS = {"us": 1, "ms": 1000, "s": SECOND, "m": 60 * SECOND, "h": 3600 * SECOND, "d": 86_400 * SECOND}
@@ -47,9 +47,13 @@ REDIRECTING = ("REDIRECT", "DUPLICATEREDIRECT")
 PUTTING_OFF = ("DEFER", "RESUBMITDEFER", "SUBMITDEFER", "THROTTLE")
 NO_COPY = ("failed", "disabled", "none", "skipped", "notrequired", "false", "no")
 UNDELIVERABLE = (
-    "undeliverable", "unzustellbar", "non remis", "non distribuable", "no se puede entregar", "non recapitabile", "onbestelbaar",
-    "não entregue", "nao entregue", "kan inte levereras", "nie można dostarczyć", "недоставлено",
-    "не удается доставить",
+    "undeliverable", "unzustellbar", "non remis", "non distribuable", "échec de la remise", "no se puede entregar", "no entregado",
+    "no entregable", "non recapitabile", "mancato recapito", "onbestelbaar", "não entregue", "nao entregue", "não é possível entregar",
+    "não foi possível entregar", "kan inte levereras", "kan ikke leveres", "ei voi toimittaa", "ei voida toimittaa", "toimittamaton",
+    "nie można dostarczyć", "niedostarczon", "nedoručiteln", "nelze doručit", "nedoručiteľn", "kézbesíthetetlen", "nelivrabil",
+    "imposibil de livrat", "teslim edileme", "недоставлено", "не удается доставить", "не доставлено", "недоставен", "μη παραδοτέο",
+    "δεν είναι δυνατή η παράδοση", "neisporučivo", "配信不能", "配信できません", "无法送达", "无法传递", "未送达", "無法傳遞", "無法送達",
+    "未傳遞", "배달되지 않음", "배달할 수 없음", "전달할 수 없음", "לא ניתן למסירה", "غير قابل للتسليم", "تعذر التسليم",
 )  # fmt: skip
 DEFAULTS: dict[str, dict[str, Any]] = {
     "times": {
@@ -264,7 +268,14 @@ class Oracle:
         for row in believed:
             self.last_row[row.server] = max(row.at, self.last_row.get(row.server, row.at))
         by_message: dict[str, list[Row]] = defaultdict(list)
-        named = [with_logged_names(row, logs.logged) for row in logs.rows]
+        named = [with_logged_names(row, logs.logged, logs.domains) for row in logs.rows]
+        own_mailboxes = {"DELIVER", "DUPLICATEDELIVER", "DELIVERFAIL", "PROCESS", "PROCESSMEETINGMESSAGE"}
+        of_exchange = [row for row in logs.rows if row.format != "shadowrelay"]
+        self.without_deliveries = {
+            row.server
+            for row in of_exchange
+            if row.event in ("SEND", "SENDEXTERNAL") and first_label(row.client) == first_label(row.server_hostname) and row.client
+        } - {row.server for row in of_exchange if row.event in own_mailboxes}
         takeovers = [row for row in named if row.event == "RESUBMIT" and row.source == "REDUNDANCY"]
         self.lost = {row.reference for row in takeovers if row.at >= self.last_row.get(row.reference, row.at)}
         named += [_kept_copy(row) for row in named if _is_relayed_and_kept(row)]
@@ -295,7 +306,8 @@ class Oracle:
         found = Message(id, rows)
         receives = [row for row in found.those("RECEIVE") if row.source == "SMTP"]
         copies, takeovers = found.those("HARECEIVE"), found.takeovers
-        found.is_dsn = bool(found.those("DSN"))
+        made = found.those("DSN")
+        found.is_dsn = bool(made) and (not receives or made[0].format == "shadowrelay" or made[0].at <= receives[0].at)
         named = found.those("RECEIVE") if receives and not found.is_dsn else [*copies, *takeovers]
         found.addressed = frozenset(address for row in named for address in row.recipients)
         stepping_in = {address for row in found.replacements for address in {*row.recipients} - found.replaced(row)}
@@ -307,7 +319,7 @@ class Oracle:
             found.other = max((row.at, row.server_hostname) for row in made)[1] if made else receives[0].custom.get("ShadowAt")
             told = receives[0].custom.get("Replication", "")
             if found.other is None and receives[0].format != "shadowrelay" and told != "Success" and found.is_redundant:
-                found.other = meant(told, self.logs.logged) or None
+                found.other = meant(told, self.logs.logged, self.logs.domains) or None
         elif (copies or takeovers) and not found.those("RECEIVE") and not found.is_dsn and not self._is_refused_or_made_here(found):
             first = min([*copies, *takeovers], key=lambda row: (row.at, row.primary))
             found.is_acknowledged = found.is_reconstructed = True
@@ -398,15 +410,28 @@ class Oracle:
                         original[row.message] = max(original.get(row.message, (0, "")), (one.at, one.message))
         return [replace(row, message=original[row.message][1]) if row.message in original else row for row in rows]
 
+    def _is_to_logged(self, row: Row) -> bool:
+        """Did it go to a server that knows the message by this id, and whose log is here?"""
+        other = self.logs.formats.get(row.server_hostname, "shadowrelay")
+        if other == "shadowrelay" or row.server_hostname in self.without_deliveries:
+            return False
+        return (other == "exchange2010") == (row.format == "exchange2010")
+
     def _is_hop(self, message: Message, row: Row) -> bool:
         """Does the server to which it went go on with the message under its id, and do the logs tell of that?"""
-        other = self.logs.formats.get(row.server_hostname, "shadowrelay")
-        if other != "shadowrelay" and (other == "exchange2010") == (row.format == "exchange2010"):
+        if self._is_to_logged(row):
             return True
-        return any(
-            does(one, "acknowledges") and one.server != row.server and one.client == row.server and {*row.recipients} <= {*one.recipients}
-            for one in message.rows
-        )
+        received = [one for one in message.rows if does(one, "acknowledges")]
+        for one in received:
+            if not {*row.recipients} <= {*one.recipients}:
+                continue
+            if one.client == row.server and one.server != row.server:
+                return True
+            is_after = one.at > row.at if one.server == row.server else one.at >= row.at - 2 * MINUTE
+            is_first = one.at == min(each.at for each in received)
+            if row.format != "exchange2010" and one.client not in self.logs.logged and is_after and not is_first:
+                return True
+        return False
 
     def _notified(self, rows: list[Row]) -> dict[str, int]:
         """When a report came of which no FAIL tells, by the message that it is about."""
@@ -414,17 +439,20 @@ class Oracle:
         by_id: dict[str, list[Message]] = defaultdict(list)
         for message in self.messages:
             if message.receive is not None:
-                by_id[max(row.internet_message_id for row in message.rows)].append(message)
+                by_id[max(row.internet_message_id for row in message.rows if row.event != "DSN")].append(message)
+        acknowledged = {message.id: message for message in self.messages if message.receive is not None}
         found: dict[str, int] = {}
         for row in rows:
             is_failure = row.subject.strip().lower().startswith(UNDELIVERABLE)
-            if not does(row, "reports") or not row.reference or not is_failure or row.internet_message_id in named:
+            if not does(row, "reports") or not is_failure:
                 continue
-            candidates = [
-                one
-                for one in by_id[row.reference]
-                if one.acknowledged_at <= row.at and (not row.recipients or {one.sender.lower(), _path(one)} & {*row.recipients})
-            ]
+            candidates = [acknowledged[row.message]] if row.message in acknowledged else []
+            if not candidates and row.reference and row.internet_message_id not in named:
+                candidates = [
+                    one
+                    for one in by_id[row.reference]
+                    if one.acknowledged_at <= row.at and (not row.recipients or {one.sender.lower(), _path(one)} & {*row.recipients})
+                ]
             if candidates:
                 owner = max(candidates, key=lambda one: (one.acknowledged_at, one.id))
                 fails = [one.at for one in owner.those("FAIL") if one.format != "shadowrelay"]
@@ -573,7 +601,8 @@ class Oracle:
             if ack is not None:
                 self._add(*belongs, shadow_us=shadow, ack_us=ack)
         if message.deliveries and not message.is_reconstructed:
-            last = max(when for each in message.deliveries.values() for when, _ in each)
+            first_or_last = min if message.is_of_exchange else max
+            last = max(first_or_last(when for when, _ in each) for each in message.deliveries.values())
             if message.receive is not None and message.receive.format == "shadowrelay" and message.receive.context.startswith("delayed: "):
                 last = max(last, at)
             elapsed = self._elapsed(belongs, "delivery_latency_ms", last - at)
@@ -748,6 +777,11 @@ class Oracle:
             return "set aside"
         if message.is_of_exchange and (message.known_until is None or message.known_until < up):
             return "no end in the logs"
+        handed = [row for row in message.rows if does(row, "hands on") and recipient in row.recipients and self._is_to_logged(row)]
+        if handed:
+            last = max(handed, key=lambda row: (row.at, row.server_hostname))
+            if last.server_hostname not in {row.server for row in message.rows if row.format != "shadowrelay"}:
+                return "not in the next log"
         for row in message.those("HADISCARD"):
             if row.tells_delivery and (not row.recipients or recipient in row.recipients):
                 return "discarded without delivery"

@@ -77,6 +77,7 @@ class Logs:
     places: dict[str, tuple[str, str]] = field(default_factory=dict)  # server -> site, boundary
     logged: set[str] = field(default_factory=set)  # directories with a log
     formats: dict[str, str] = field(default_factory=dict)  # of each
+    domains: set[str] = field(default_factory=set)  # of Exchange's servers, as far as their names are told
     files: int = 0
     lines: int = 0
     repeated: int = 0
@@ -198,7 +199,7 @@ def _row(raw: bytes, fields: list[str], server: str, file: str, number: int, is_
     related = tuple(value for value in cell["related-recipient-address"].split(";") if value)
     spelled = recipients
     if not is_ours:
-        recipients, related = tuple(each.lower() for each in recipients), tuple(each.lower() for each in related)
+        recipients, related = (tuple(each.lower().removeprefix("smtp:") for each in those) for those in (recipients, related))
     custom = {}
     for item in cell["custom-data"].split(";") if cell["custom-data"] else ():
         key, equals, value = item.removeprefix("S:").partition("=")
@@ -209,11 +210,16 @@ def _row(raw: bytes, fields: list[str], server: str, file: str, number: int, is_
         custom[plain(key)] = plain(value)
     return Row(
         at, server, cell["event-id"], cell["source"],
-        plain(cell.get("network-message-id") or cell["message-id"]), plain(cell["message-id"]),
+        plain(_network_id(cell, is_ours) or cell["message-id"]), plain(cell["message-id"]),
         plain(cell["client-hostname"]), plain(cell["server-hostname"]), plain(cell["source-context"]), plain(cell["reference"]),
         recipients, related, plain(cell["sender-address"]), plain(cell["message-subject"]), plain(cell.get("return-path", "")), custom,
         _format(fields, is_ours), file, number, spelled,
     )  # fmt: skip
+
+
+def _network_id(cell: dict[str, str], is_ours: bool) -> str:
+    told = cell.get("network-message-id", "")
+    return told if is_ours or told.strip("0-") else ""
 
 
 def _is_proved(raw: bytes, cells: list[str]) -> bool:
@@ -233,36 +239,44 @@ def _format(fields: list[str], is_ours: bool) -> str:
 # Who is who in Exchange's logs. docs/sla.md, section 2.
 
 
-def meant(name: str, logged: Collection[str]) -> str:
+def first_label(name: str) -> str:
+    """Of whatever it is."""
+    return name.split(".")[0].lower()
+
+
+def meant(name: str, logged: Collection[str], domains: Collection[str] = ()) -> str:
     """The logged server that Exchange means by a name; the name itself where none, or where it might be several."""
     if name == "" or name in logged:
         return name
     alike = [server for server in logged if server.lower() == name.lower()]
     if len(alike) == 1:
         return alike[0]
+    if "." in name and domains and name.lower().split(".", 1)[1] not in domains:
+        return name
     namesakes = [server for server in logged if server.lower().split(".")[0] == name.lower().split(".")[0]]
     if len(namesakes) == 1 and not ("." in name and "." in namesakes[0]):
         return namesakes[0]
     return name
 
 
-def _shadow_server(row: Row, logged: Collection[str]) -> str:
+def _shadow_server(row: Row, logged: Collection[str], domains: Collection[str]) -> str:
     """`EX2.corp.example = 250 2.6.0 …` tells who has the copy; server-hostname is then the row's own server."""
     told, _, reply = row.context.partition("=")
     is_told = reply.split()[:1] == ["250"] and len(told.split()) == 1
     name = told.strip() if is_told else row.server_hostname
-    return "" if meant(name, logged) == row.server else name
+    return "" if meant(name, logged, domains) == row.server else name
 
 
-def with_logged_names(row: Row, logged: Collection[str]) -> Row:
+def with_logged_names(row: Row, logged: Collection[str], domains: Collection[str]) -> Row:
     """A row of Exchange as if it named servers as the directories do; ours says what it means."""
     if row.format == "shadowrelay":
         return row
     if row.event == "HAREDIRECT":
-        row = replace(row, server_hostname=_shadow_server(row, logged))
-    named = replace(row, client=meant(row.client, logged), server_hostname=meant(row.server_hostname, logged))
+        row = replace(row, server_hostname=_shadow_server(row, logged, domains))
+    client, server_hostname = (meant(name, logged, domains) for name in (row.client, row.server_hostname))
+    named = replace(row, client=client, server_hostname=server_hostname)
     if (row.event, row.source) == ("RESUBMIT", "REDUNDANCY"):
-        named = replace(named, reference=meant(row.reference, logged))
+        named = replace(named, reference=meant(row.reference, logged, domains))
     return named
 
 
@@ -274,37 +288,78 @@ def _label(name: str) -> str:
     return lowered if lowered.replace(".", "").isdecimal() or ":" in lowered else lowered.split(".")[0]
 
 
-def _writer(row: Row) -> str:
+def _writers(row: Row) -> list[str]:
     """Who wrote it, by what it says itself."""
+    found = []
     if (row.event, row.source) == ("RECEIVE", "SMTP") or row.event in ("HARECEIVE", "HADISCARD", "HAREDIRECTFAIL"):
-        return row.server_hostname
-    return row.client if row.event in ("SEND", "SENDEXTERNAL") else ""
+        found.append(row.server_hostname)
+    if row.event in ("SEND", "SENDEXTERNAL"):
+        found.append(row.client)
+    return [name for name in found if name]
+
+
+def _peers(row: Row) -> list[str]:
+    """Other servers of its kind that it names, or itself by its full name."""
+    if row.event in ("HARECEIVE", "HADISCARD"):
+        return [row.client]
+    if (row.event, row.source) == ("RESUBMIT", "REDUNDANCY"):
+        return [row.reference]
+    return [row.custom.get("FirstForestHop", "")] if (row.event, row.source) == ("RECEIVE", "SMTP") else []
+
+
+def _most(names: Counter[str]) -> str:
+    labels: Counter[str] = Counter()
+    for name, count in names.items():
+        labels[_label(name)] += count
+    best = max(labels, key=lambda one: (labels[one], one))
+    return max((name for name in names if _label(name) == best), key=lambda name: ("." in name, names[name], name))
 
 
 def _call_by_their_names(logs: Logs) -> None:
-    """Directories of Exchange with one server's log become one, with the full name; one that is named after nobody gets its server's."""
+    """Directories of Exchange with one server's log become one, with the full name; one that is named after nobody gets its server's, and
+    a file that only other servers wrote gets theirs."""
+    of_exchange = [row for row in logs.rows if row.format != "shadowrelay"]
     votes: dict[str, Counter[str]] = {}
-    for row in logs.rows:
-        if row.format != "shadowrelay" and _writer(row):
-            votes.setdefault(row.server, Counter())[_writer(row)] += 1
+    of_file: dict[tuple[str, str], Counter[str]] = {}
+    for row in of_exchange:
+        for name in _writers(row):
+            votes.setdefault(row.server, Counter())[name] += 1
+            of_file.setdefault((row.server, row.file), Counter())[name] += 1
     called = {directory: directory for directory, each in logs.formats.items() if each != "shadowrelay"}
     for directory, names in votes.items():
-        labels: Counter[str] = Counter()
-        for name, count in names.items():
-            labels[_label(name)] += count
-        if _label(directory) in labels:
-            called[directory] = directory
-            continue
-        best = max(labels, key=lambda one: (labels[one], one))
-        called[directory] = max((name for name in names if _label(name) == best), key=lambda name: ("." in name, names[name], name))
-    renamed: dict[str, str] = {}
-    for directory, name in called.items():
-        alike = {each for each in called.values() if _label(each) == _label(name)}
+        called[directory] = directory if _label(directory) in {_label(name) for name in names} else _most(names)
+    files = {
+        (directory, file): _most(names)
+        for (directory, file), names in of_file.items()
+        if _label(called[directory]) not in {_label(name) for name in names}
+    }
+    everyone = {*called.values(), *files.values()}
+
+    def full(name: str) -> str:
+        alike = {each for each in everyone if _label(each) == _label(name)}
         if len({each.lower() for each in alike if "." in each}) <= 1:
-            name = max(alike, key=lambda each: ("." in each, each))
-        renamed[directory] = name
-    logs.rows = [replace(row, server=renamed.get(row.server, row.server)) for row in logs.rows]
-    logs.formats = {renamed.get(server, server): each for server, each in logs.formats.items()}
-    logs.logged = {renamed.get(server, server) for server in logs.logged}
+            return max(alike, key=lambda each: ("." in each, each))
+        return name
+
+    renamed = {directory: full(name) for directory, name in called.items()}
+    moved = {place: full(name) for place, name in files.items()}
+    formats = {renamed.get(server, server): each for server, each in logs.formats.items()}
+    formats |= {moved[row.server, row.file]: row.format for row in of_exchange if (row.server, row.file) in moved}
+    logs.rows = [
+        replace(row, server=moved.get((row.server, row.file)) or renamed.get(row.server, row.server))
+        if row.format != "shadowrelay"
+        else replace(row, server=renamed.get(row.server, row.server))
+        for row in logs.rows
+    ]
+    logs.formats = formats
+    logs.logged = {renamed.get(server, server) for server in logs.logged} | {*moved.values()}
     known = {server: place for server, place in logs.places.items() if server not in renamed and any(place)}
     logs.places = {renamed.get(server, server): place for server, place in logs.places.items()} | known
+    names = {name for row in of_exchange for name in (*_writers(row), *_peers(row))}
+    names |= {server for server, each in logs.formats.items() if each != "shadowrelay"}
+    logs.domains = {name.lower().split(".", 1)[1] for name in names if "." in _spelled(name)}
+
+
+def _spelled(name: str) -> str:
+    """Nothing for an address."""
+    return "" if _label(name) == name.lower() else name

@@ -9,11 +9,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from shadowrelay.sla.columns import split_statuses
-from shadowrelay.sla.figures.exchange import EFFECTS, identities
+from shadowrelay.sla.figures.exchange import EFFECTS
+from shadowrelay.sla.figures.log_writers import PEER, WRITER, Word, identities, told
 from shadowrelay.sla.ingest import ingest_once
 from shadowrelay.sla.report import write_report
 from shadowrelay.sla.sites import read_sites_file
 from shadowrelay.sla.summary import placed_figures
+from tests.sla import exchange_variants  # noqa: F401 - adds its shapes
 from tests.sla.agreement import COLUMNS, WINDOWS, disagreements
 from tests.sla.exchange_shapes import SHAPES, ExchangeShape
 from tests.sla.oracle import TABLE, judge
@@ -39,7 +41,7 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with (directory / "sites.toml").open("w") as file:
         for case in ALL:
             case.write(directory / "logs")
-            for server in case.logs:
+            for server in {"a1", *case.logs}:
                 for is_full in (False, True):
                     file.write(f'["{case.host(server, is_full=is_full)}"]\nsite = "{case.name}"\nboundary = "{case.name}"\n')
     return directory
@@ -60,7 +62,7 @@ def report(spark: SparkSession, logs: Path) -> dict[str, Any]:
 
 
 def check(case: ExchangeShape, told: ShapesReport) -> None:
-    found = told.figures[case.name]
+    found = told.figures.get(case.name, {})
     assert case.expected == {name: found.get(name, 0) for name in case.expected}
     assert case.causes == {table: told.causes(table, case) for table in case.causes}
 
@@ -89,6 +91,17 @@ def test_a_log_in_two_directories_is_one_server_and_a_caution(report: dict[str, 
     assert [names] == report["summary"]["input"]["one_server"]
     servers = {one["name"] for one in report["summary"]["input"]["servers"]}
     assert {names[1]} == servers & {*names}
+
+
+def test_logs_of_two_servers_in_one_directory_are_two_servers_and_a_caution(report: dict[str, Any]) -> None:
+    given = report["summary"]["input"]
+
+    assert [["a1onedirectory", "a1onedirectory", "a2onedirectory"]] == given["one_directory"]
+    assert {"a1onedirectory", "a2onedirectory"} <= {one["name"] for one in given["servers"]}
+
+
+def test_a_server_without_the_log_of_its_mailboxes_is_named(report: dict[str, Any]) -> None:
+    assert ["a1withoutmailboxlog"] == report["summary"]["input"]["without_deliveries"]
 
 
 def test_the_job_has_the_table_of_the_page() -> None:
@@ -126,5 +139,23 @@ def test_a_directory_is_the_server_that_its_rows_are_of() -> None:
     formats = dict.fromkeys(("A1", "a1.x.example", "disk7", "b1.x.example", "b1.y.example"), "exchange2016")
     written = [("A1", "a1", 5), ("a1.x.example", "A1", 2), ("disk7", "C1", 3), ("disk7", "c1.x.example", 1), ("disk7", "gw", 1)]
     written += [("b1.x.example", "B1", 1), ("b1.y.example", "B1", 1)]
+    said = [Word(directory, "", WRITER, name, times) for directory, name, times in written]
 
-    assert {"A1": "a1.x.example", "disk7": "c1.x.example"} == identities(formats, written)
+    assert {"A1": "a1.x.example", "disk7": "c1.x.example"} == identities(formats, said).directories
+
+
+def test_a_file_that_only_another_server_wrote_is_that_servers() -> None:
+    of_files = [Word("A1", "1.LOG", WRITER, "A1", 5), Word("A1", "2.LOG", WRITER, "B1", 2), Word("A1", "3.LOG", WRITER, "B1", 2)]
+    of_files += [Word("A1", "3.LOG", WRITER, "a1.x.example", 1), Word("b1.x.example", "1.LOG", WRITER, "B1", 1)]
+
+    assert {("A1", "2.LOG"): "b1.x.example"} == identities({"A1": "exchange2016", "b1.x.example": "exchange2016"}, of_files, of_files).files
+
+
+def test_the_domains_of_servers_are_those_of_their_full_names() -> None:
+    said = [
+        Word("A1", "", WRITER, "A1.Nordhof.example", 1),
+        Word("A1", "", PEER, "b1.perimeter.example", 1),
+        Word("A1", "", PEER, "10.0.0.1", 1),
+    ]
+
+    assert {"nordhof.example", "perimeter.example"} == told(said, identities({}, []), ["A1"]).domains

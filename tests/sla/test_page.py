@@ -263,12 +263,24 @@ def test_the_headline_says_whether_the_promise_was_kept(name: str, said: str) ->
 def test_the_sentence_below_it_has_the_figures_that_matter() -> None:
     summary = with_overall(summaries.demo(), messages_acknowledged=1_204, redundancy_ratio=0.99996, recipients_lost=1)
     summary["overall"] |= {"recipients_duplicated": 5, "recipients_duplicated_unexplained": 2, "promotions": 1, "messages_promoted": 1}
-    summary["overall"] |= {"messages_done": 1_201}
+    summary["overall"] |= {"messages_done": 1_201, "messages_by_copies": {"0": 0, "1": 1_204, "2": 0, "3": 0}}
     lead = next(one.text for one in Page(render(summary)).all("p") if one.get("class") == "lead")
 
     assert lead.replace("\xa0", " ") == (
         "Of 1,204 acknowledged messages, 99.996 % had a synced copy on a second server before the client got its 250; "
         "1 recipient lost, 5 recipients got a message more than once (2 of them unexplained); 3 messages not done; 1 takeover of 1 message."
+    )
+
+
+def test_a_share_of_few_messages_is_not_said_of_all() -> None:
+    """As of Exchange's probes without recipients, or of logs of 2010 beside others."""
+    summary = with_overall(summaries.demo(), messages_acknowledged=390, redundancy_ratio=1.0)
+    summary["overall"]["messages_by_copies"] = {"0": 0, "1": 300, "2": 0, "3": 0}
+    lead = next(one.text for one in Page(render(summary)).all("p") if one.get("class") == "lead")
+
+    assert lead.replace("\xa0", " ").startswith(
+        "Of 390 acknowledged messages, these logs tell of 300 whether there was a second copy: 100 % of those had a synced one on a second "
+        "server before the client got its 250; "
     )
 
 

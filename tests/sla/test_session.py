@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -111,6 +112,22 @@ def test_a_failure_of_spark_is_told_in_its_first_line():
 
     assert "[PATH_NOT_FOUND] no such path" == failure_of(AnalysisException("\n[PATH_NOT_FOUND] no such path\n\tat java.lang.Thread.run"))
     assert None is failure_of(KeyError("ours"))
+
+
+def java_exception(text: str, cause: object = None) -> SimpleNamespace:
+    return SimpleNamespace(_target_id="o1", _gateway_client=None, toString=lambda: text, getCause=lambda: cause)
+
+
+def test_what_the_system_said_at_the_bottom_of_a_failure_is_told_once():
+    from py4j.protocol import Py4JJavaError
+
+    full = java_exception("java.io.IOException: No space left on device")
+    written = java_exception("SparkException: [TASK_WRITE_FAILED] Task failed", java_exception("X: in between", full))
+
+    assert "SparkException: [TASK_WRITE_FAILED] Task failed; java.io.IOException: No space left on device" == failure_of(
+        Py4JJavaError("an error", written)
+    )
+    assert "java.io.IOException: No space left on device" == failure_of(Py4JJavaError("an error", full))
 
 
 def test_what_a_person_can_do_about_a_failure_of_spark_is_told():

@@ -109,6 +109,7 @@ SITUATIONS: dict[str, Callable[[Path], Given]] = {
     "no loopback": lambda place: ({}, ["unshare", "--net"]),
     "a user id without an entry in `/etc/passwd`": nobody_we_know,
     "the working directory was deleted": no_directory,
+    "an address of another machine in `spark-defaults.conf`": defaults("spark.driver.bindAddress 203.0.113.1\n"),
     "64 open files": shell("ulimit -n 64"),
     "little address space": shell("ulimit -v 2000000"),
     "little memory in a control group": little_memory,

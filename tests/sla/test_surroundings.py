@@ -1,5 +1,6 @@
 """What others have set for Spark, and what it would not survive, by values: no JVM is started here."""
 
+import logging
 import os
 import pwd
 import socket
@@ -8,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from shadowrelay.sla import surroundings
+from shadowrelay.sla.details import Details
 from shadowrelay.sla.session import LARGE_JVM, QUICK_JVM, default_memory, java_version
 from shadowrelay.sla.surroundings import SparkUnavailable, java_options, java_said, others, parse_defaults, require_spark_home
 
@@ -141,3 +143,12 @@ def test_a_version_in_the_options_for_java_is_not_taken_for_javas(tmp_path):
     java.chmod(0o755)
 
     assert 21 == java_version(str(java))
+
+
+def test_what_is_logged_on_the_root_while_a_connection_breaks_is_in_the_file_and_not_shown(monkeypatch, capsys):
+    monkeypatch.setattr(logging.root, "handlers", [])
+    details = Details()
+    details.output().close()
+
+    logging.exception("Exception while sending command.")
+    assert ("", True) == (capsys.readouterr().err, "Exception while sending command." in details.said())

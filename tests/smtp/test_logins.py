@@ -545,8 +545,14 @@ async def test_a_route_whose_files_hang_waits_and_takes_no_thread_of_the_others(
     async with serving(server), a_deliverer() as deliverer:
         reasons = await asyncio.gather(*(deferred(deliverer, to(server, Login(user="relay", secret_file=secret))) for _ in range(12)))
         other = await asyncio.wait_for(asyncio.to_thread(lambda: "done"), PATIENCE_SECONDS)
-        hung_count = deliverer.hung_reads_count
+        hung = [files for files in bounded.FILES.hung() if secret.parent / which in files]
+        well = secret.parent / "well"
+        well.write_text(SECRET)
+        well.chmod(0o600)
+        beside = Protection(TlsMode.REQUIRED, login=Login(user="relay", secret_file=well))
+        report = await deliver(deliverer, Destination("beside", (HostPort("localhost", server.port),), protection=beside))
 
     assert "done" == other
-    assert all("hangs" in reason for reason in reasons)
-    assert 0 < hung_count <= bounded.HUNG_MAX
+    assert all(f"{secret.parent / which} hangs" in reason for reason in reasons)
+    assert 1 == len(hung)
+    assert {1: TAKEN} == report.replies

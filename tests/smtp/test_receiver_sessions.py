@@ -483,6 +483,22 @@ async def test_a_drained_connector_greets_whoever_may_be_a_peer_and_refuses_its_
         assert 0 == station.server.waited_for_count
 
 
+@pytest.mark.parametrize("hello", ["EHLO haproxy.corp.example", "HELO client.example"])
+async def test_a_drained_connector_for_peers_refuses_whoever_does_not_have_the_name_of_a_peer(tmp_path: Path, hello: str) -> None:
+    """So that a load balancer takes its clients elsewhere, and clients that come directly need not wait for MAIL."""
+    async with receiving(tmp_path, **PEER) as station:
+        peer = await station.client_in("EHLO b.example", HELLO)
+        await station.server.refuse_mail(0.0)
+
+        assert NOT_ACTIVE.strip() == await (await station.connect()).ask(hello)
+        assert (await peer.ask("XQDISCARD 10")).startswith("250")
+        assert (await (await station.client_in("EHLO B.Example.", HELLO)).ask("XQDISCARD 10")).startswith("250")
+
+        station.server.take_mail()
+
+        assert (await (await station.connect()).ask(hello)).startswith("250")
+
+
 async def test_a_transaction_whose_content_is_complete_is_not_cut_off_by_a_drain(tmp_path: Path) -> None:
     async with receiving(tmp_path) as station:
         station.acceptor.gate = asyncio.Event()

@@ -9,7 +9,12 @@ from shadowrelay.model.settings import Admin, Send, Settings, Tracking, Transpor
 from shadowrelay.settings.reload import FIXED_KEYS, FIXED_SEND, FIXED_TABLES, FIXED_TRANSPORT, adopted, reason
 from tests.tidy.house import ROOT
 
-READ_AT_THE_START = ("shadowrelay/node.py", "shadowrelay/smtp/listener.py", "shadowrelay/tracking/shipper.py")
+READ_AT_THE_START = (
+    "shadowrelay/node/node.py",
+    "shadowrelay/node/connectors.py",
+    "shadowrelay/smtp/listener.py",
+    "shadowrelay/tracking/shipper.py",
+)
 RUNNING: dict[str, Any] = {
     "server": {"name": "mx1.east.example", "site": "east"},
     "receive_connectors": [{"name": "inbound", "listen": "127.0.0.1:2525"}, {"name": "inside", "listen": "127.0.0.1:2526"}],

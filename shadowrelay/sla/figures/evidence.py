@@ -25,6 +25,7 @@ from shadowrelay.sla.figures.incidents import (
     takeovers,
     with_return,
 )
+from shadowrelay.sla.figures.log_writers import Told
 from shadowrelay.sla.figures.repetitions import delivered_again, repeated, with_repetitions
 from shadowrelay.sla.figures.rows import exact_rows, has_logs_of_exchange
 
@@ -70,6 +71,7 @@ def evidence(
     log_ends: Mapping[str, int | None],
     *,
     logs: Mapping[str, str | None],
+    told: Told,
     rules: Rules,
     keep: Callable[[Mapping[str, Callable[[], DataFrame]]], dict[str, DataFrame]],
     with_few_rows: Callable[[], AbstractContextManager[None]] = nullcontext,
@@ -77,11 +79,11 @@ def evidence(
     """Combine `seen` from `first_pass` (None: treat no message as plain) with the `odd` events: all events of the other messages.
     `several`: copies of plain messages with several (`several_copies`), None if there are none.
 
-    Shapes: `log_ends`: last row of each server's log, None if it has none. `logs`: the format of each.
+    Shapes: `log_ends`: last row of each server's log, None if it has none. `logs`: the format of each; `told`: what those of Exchange say.
     `keep` stores frames under their names and returns the stored frames, so
     that each is computed once, and plans stay small. `with_few_rows` is entered for what reads none but the rows of `odd`.
     """
-    rows = keep({"rows": lambda: exact_rows(odd, logs)})["rows"]
+    rows = keep({"rows": lambda: exact_rows(odd, logs, told)})["rows"]
     has_exchange = has_logs_of_exchange(logs)
     with with_few_rows():
         known = known_until(rows, log_ends, now=rules.now)
@@ -129,10 +131,17 @@ def evidence(
 
 
 def _with_ends(gathered: DataFrame, recipients: DataFrame) -> DataFrame:
-    """The timelines with `ends`. A message of Exchange without any recipient, as its probes are, is done when it is acknowledged."""
+    """The timelines with `ends`. A message of Exchange without any recipient, as its probes are, is done when it is acknowledged; one that
+    Exchange delivered again was not late for that."""
     joined = gathered.join(ends(recipients), on="message", how="left")
     is_for_nobody = F.col("is_exchange") & (F.col("kind") == ACKNOWLEDGED) & (F.coalesce("recipients_count", F.lit(0)) == 0)
-    return joined.withColumn("done_at", F.coalesce("done_at", F.when(is_for_nobody, F.col("at"))))
+    first = F.when(F.col("is_exchange"), F.col("all_delivered_at"))
+    return joined.withColumns(
+        {
+            "done_at": F.coalesce("done_at", F.when(is_for_nobody, F.col("at"))),
+            "last_delivery_at": F.coalesce(first, "last_delivery_at"),
+        }
+    ).drop("all_delivered_at")
 
 
 def within(found: Evidence, since: int | None, until: int | None) -> Evidence:

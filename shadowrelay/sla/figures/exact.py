@@ -113,7 +113,8 @@ def _judged(rows: DataFrame, known: Mapping[str, int]) -> DataFrame:
         .alias("addressed"),
         F.when(F.col("kind") == ACKNOWLEDGED, F.col("receive.client_hostname")).alias("client"),
         has_shared_fate(F.col("receive.custom_data"), F.col("receive.format")).alias("is_fate_shared"),
-        "is_exchange", "is_moderated", "is_put_off", "safety_nets", "arrivals", "ended_for_all_at", "first_fail_at", "return_path",
+        "is_exchange", "seen_on",
+        "is_moderated", "is_put_off", "safety_nets", "arrivals", "ended_for_all_at", "first_fail_at", "return_path",
     )  # fmt: skip
 
 
@@ -157,9 +158,11 @@ def _gathered(rows: DataFrame) -> DataFrame:
     }
     return rows.groupBy("message").agg(
         *[gathered.alias(name) for name, gathered in lists.items()],
-        F.max("internet_message_id").alias("internet_message_id"),
+        F.coalesce(F.max(F.when(~is_event("DSN"), F.col("internet_message_id"))), F.max("internet_message_id")).alias(
+            "internet_message_id"
+        ),
         F.min(F.when(is_acknowledgement(), receive)).alias("receive"),
-        F.min(F.when(is_event("DSN"), F.struct("at", "server"))).alias("notification"),
+        F.min(F.when(is_event("DSN"), F.struct("at", "server", is_own().alias("is_own")))).alias("notification"),
         F.min(F.when(is_held | is_promotion(), F.struct("at", primary.alias("primary"), "recipients_hash"))).alias("holder"),
         F.min(F.when(is_held, F.struct("at", "server", (F.col("source") == KEPT).alias("is_kept")))).alias("held"),
         F.max(F.struct("at", is_event("POISONMESSAGE").alias("is_set_aside"))).alias("last_row"),
@@ -176,6 +179,7 @@ def _gathered(rows: DataFrame) -> DataFrame:
         F.max(is_end() | is_told_delivered()).alias("is_ended"),
         F.count(F.when(F.col("source") != KEPT, 1)).alias("rows_count"),
         F.max(~is_own()).alias("is_exchange"),
+        F.collect_set(F.when(~is_own(), F.col("server"))).alias("seen_on"),
         F.max(does(WAITS, APPROVES)).alias("is_moderated"),
         F.max(~is_own() & is_event(*PUTTING_OFF)).alias("is_put_off"),
         F.min(F.when(~is_own() & F.col("is_ending") & has_no_recipients(), F.col("at"))).alias("ended_for_all_at"),
@@ -192,9 +196,12 @@ def _each(condition: Column, value: Column) -> Column:
 def _kind() -> Column:
     is_all_released = F.size(F.array_except("holders", "released_by")) == 0
     is_released = (F.size("holders") > 0) & is_all_released & ~F.col("is_resubmitted") & ~F.col("is_ended")
+    # Exchange: a DSN row after the RECEIVE is about this message, and no message of its own
+    is_first = F.coalesce(F.col("notification.is_own") | (F.col("notification.at") <= F.col("receive.at")), F.lit(True))
+    is_made_here = F.col("notification").isNotNull() & is_first
     is_refused = ~F.col("is_received") & (F.col("is_redirect_failed") | is_released)
     return (
-        F.when(F.col("notification").isNotNull(), DSN)
+        F.when(is_made_here, DSN)
         .when(F.col("receive").isNotNull(), ACKNOWLEDGED)
         .when(is_refused, REFUSED)
         .when(~F.col("is_received") & ~F.col("is_from_safety_net") & F.col("holder").isNotNull(), RECONSTRUCTED)
@@ -250,7 +257,15 @@ def recipients(rows: DataFrame, lines: DataFrame, *, now: int, is_final: bool, e
     is_redirected = is_replaced & is_event(*REDIRECTING)
     delivery = F.when(F.col("is_delivery"), F.struct("at", "server", "row_id"))
     of_recipient = (
-        rows.where(is_event("RECEIVE") | held | is_end() | is_told_delivered() | is_replacement() | does(ADDS, PUTS_OFF, WAITS, APPROVES))
+        rows.where(
+            is_event("RECEIVE")
+            | held
+            | is_end()
+            | is_told_delivered()
+            | is_replacement()
+            | does(ADDS, PUTS_OFF, WAITS, APPROVES)
+            | F.col("hop_to").isNotNull()
+        )
         .withColumn("recipient", F.explode(F.array_union("recipients", F.coalesce("replaced", F.array().cast("array<string>")))))
         .groupBy("message", "recipient")
         .agg(
@@ -262,6 +277,7 @@ def recipients(rows: DataFrame, lines: DataFrame, *, now: int, is_final: bool, e
             F.min(F.when(does(WAITS), F.col("at"))).alias("waits_at"),
             F.max(does(APPROVES, GOES_ON)).alias("is_approved"),
             F.min(F.when(is_told_delivered(), F.col("at"))).alias("discarded_at"),
+            F.max(F.when(F.col("hop_to").isNotNull(), F.struct("at", "hop_to")))["hop_to"].alias("handed_to"),
             F.count(delivery).alias("deliveries_count"),
             F.slice(F.sort_array(F.collect_list(delivery)), 1, 2).alias("deliveries"),
         )
@@ -277,7 +293,7 @@ def recipients(rows: DataFrame, lines: DataFrame, *, now: int, is_final: bool, e
     is_up = F.lit(is_final) | F.coalesce(due_at <= F.col("known_until"), F.lit(False))
     return joined.select(
         "message", "recipient", "kind", "acknowledged_at", "primary", "is_named", "end_at", "deliveries_count", "deliveries",
-        "discarded_at",
+        "discarded_at", "handed_to",
         (is_open & is_up).alias("is_lost"), F.coalesce(due_at <= F.col("known_until"), F.lit(False)).alias("is_over"),
         (is_open & ~is_up & (due_at <= now)).alias("is_unknown"),
         (is_counted() & (F.col("deliveries_count") > 1)).alias("is_duplicated"),
@@ -292,7 +308,8 @@ def _end_at() -> Column:
 
 
 def ends(recipients: DataFrame) -> DataFrame:
-    """One line per message: number of recipients, of lost ones and of duplicates, and when it was done (null: it is not)."""
+    """One line per message: number of recipients, of lost ones and of duplicates, when it was done (null: it is not), and when the last
+    recipient had it for the first time."""
     is_named = F.col("is_named")
     is_open = is_named & F.col("end_at").isNull()
     counted = recipients.groupBy("message").agg(
@@ -301,9 +318,10 @@ def ends(recipients: DataFrame) -> DataFrame:
         F.max(F.when(is_named, F.col("end_at"))).alias("last_end_at"),
         F.count(F.when(F.col("is_lost"), 1)).alias("lost"),
         F.count(F.when(F.col("is_duplicated"), 1)).alias("duplicated"),
+        F.max(F.try_element_at("deliveries", F.lit(1))["at"]).alias("all_delivered_at"),
     )
     done_at = F.when(F.col("open_count") == 0, F.col("last_end_at"))
-    return counted.select("message", "recipients_count", "lost", "duplicated", done_at.alias("done_at"))
+    return counted.select("message", "recipients_count", "lost", "duplicated", "all_delivered_at", done_at.alias("done_at"))
 
 
 # ---- copies

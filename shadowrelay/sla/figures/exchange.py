@@ -5,9 +5,6 @@ id of the message that had waited; `handled` tells of each server when it got a 
 the stays of a message (`bare_stays`) and the end of a hop (`hops_done`); `notifications` finds the message that a DSN is about.
 """
 
-import json
-from collections.abc import Mapping
-
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
@@ -202,9 +199,13 @@ def hops_done(copies: DataFrame, handled: DataFrame) -> DataFrame:
 # ---- DSNs
 
 UNDELIVERABLE = (
-    "undeliverable", "unzustellbar", "non remis", "non distribuable", "no se puede entregar", "non recapitabile", "onbestelbaar",
-    "não entregue", "nao entregue", "kan inte levereras", "nie można dostarczyć", "недоставлено",
-    "не удается доставить",
+    "undeliverable", "unzustellbar", "non remis", "non distribuable", "échec de la remise", "no se puede entregar", "no entregado",
+    "no entregable", "non recapitabile", "mancato recapito", "onbestelbaar", "não entregue", "nao entregue", "não é possível entregar",
+    "não foi possível entregar", "kan inte levereras", "kan ikke leveres", "ei voi toimittaa", "ei voida toimittaa", "toimittamaton",
+    "nie można dostarczyć", "niedostarczon", "nedoručiteln", "nelze doručit", "nedoručiteľn", "kézbesíthetetlen", "nelivrabil",
+    "imposibil de livrat", "teslim edileme", "недоставлено", "не удается доставить", "не доставлено", "недоставен", "μη παραδοτέο",
+    "δεν είναι δυνατή η παράδοση", "neisporučivo", "配信不能", "配信できません", "无法送达", "无法传递", "未送达", "無法傳遞", "無法送達",
+    "未傳遞", "배달되지 않음", "배달할 수 없음", "전달할 수 없음", "לא ניתן למסירה", "غير قابل للتسليم", "تعذر التسليم",
 )  # fmt: skip
 """How the subject of a non-delivery report begins. A notice of delay, of delivery or of relaying ends nothing."""
 
@@ -212,14 +213,15 @@ UNDELIVERABLE = (
 def notifications(rows: DataFrame, lines: DataFrame) -> DataFrame:
     """(message, notified_at): non-delivery reports of which no FAIL tells, with the message that each is about.
 
-    A DSN that a row of a message names (`reference`) is that message's, and the row says whom it ends. Any other is about the last message
-    with that Message-ID that was acknowledged before it and came from whom it is addressed to.
+    A DSN under the id of a message that was acknowledged is about that one. One that a row of a message names (`reference`) is that
+    message's, and the row says whom it ends. Any other is about the last message with that Message-ID that was acknowledged before it and
+    came from whom it is addressed to.
     """
-    is_report = does(REPORTS) & (F.col("reference") != "")
     is_failure = F.lower("subject").rlike(f"^\\s*({'|'.join(UNDELIVERABLE)})")
-    reports = rows.where(is_report & is_failure).select(
-        F.col("internet_message_id").alias("report"), F.col("reference").alias("internet_message_id"), F.col("at").alias("reported_at"),
-        F.col("recipients").alias("told"),
+    failures = rows.where(does(REPORTS) & is_failure)
+    reports = failures.where(F.col("reference") != "").select(
+        "message", F.col("internet_message_id").alias("report"), F.col("reference").alias("internet_message_id"),
+        F.col("at").alias("reported_at"), F.col("recipients").alias("told"),
     )  # fmt: skip
     named = rows.where((F.col("format") != OWN) & (F.col("event") != "DSN") & (F.col("reference") != ""))
     reports = reports.join(named.select(F.col("reference").alias("report")).distinct(), on="report", how="left_anti")
@@ -227,70 +229,15 @@ def notifications(rows: DataFrame, lines: DataFrame) -> DataFrame:
         "message", "internet_message_id", F.col("at").alias("acknowledged_at"), "first_fail_at", F.lower("sender").alias("from"),
         F.lower("return_path").alias("path"),
     )  # fmt: skip
+    under_own_id = failures.select("message", F.col("at").alias("reported_at")).join(
+        candidates.select("message", "first_fail_at"), on="message", how="inner"
+    )
+    reports = reports.join(candidates.select("message"), on="message", how="left_anti").drop("message")
     joined = reports.join(candidates, on="internet_message_id", how="inner").where(
         (F.col("acknowledged_at") <= F.col("reported_at"))
         & (F.array_contains("told", F.col("from")) | F.array_contains("told", F.col("path")) | (F.size("told") == 0))
     )
     owner = joined.groupBy("report", "reported_at").agg(F.max(F.struct("acknowledged_at", "message", "first_fail_at")).alias("owner"))
-    is_untold = F.coalesce(F.col("owner.first_fail_at") > F.col("reported_at"), F.lit(True))
-    return owner.where(is_untold).groupBy(F.col("owner.message").alias("message")).agg(F.min("reported_at").alias("notified_at"))
-
-
-# ---- who wrote a log
-
-_WROTE = {
-    "server_hostname": ("HARECEIVE", "HADISCARD", "HAREDIRECTFAIL"),
-    "client_hostname": ("SEND", "SENDEXTERNAL"),
-}
-
-
-def writers(events: DataFrame) -> DataFrame:
-    """(server, name, count): by which names the rows of a directory call the server that wrote them. Shapes: `events` as stored."""
-    by_peer = F.col("event").isin(*_WROTE["server_hostname"]) | does(ACKNOWLEDGES)
-    name = F.when(by_peer, F.col("server_hostname")).when(F.col("event").isin(*_WROTE["client_hostname"]), F.col("client_hostname"))
-    named = events.where(F.col("format") != OWN).select("server", name.alias("name"))
-    return named.where(F.coalesce(F.col("name") != "", F.lit(False))).groupBy("server", "name").agg(F.count(F.lit(1)).alias("count"))
-
-
-def identities(directories: Mapping[str, str | None], written: list[tuple[str, str, int]]) -> dict[str, str]:
-    """Directory -> server, for those of Exchange that are to be called otherwise: several directories with one server's log, or one that is
-    named after no server of its rows.
-
-    Shapes: `directories` with the format of each; `written` as from `writers`.
-    """
-    votes: dict[str, dict[str, int]] = {}
-    for directory, name, count in written:
-        found = votes.setdefault(directory, {})
-        found[name] = found.get(name, 0) + count
-    called = {directory: directory for directory, each in directories.items() if (each or OWN) != OWN}
-    for directory, names in votes.items():
-        if label(directory) in {label(name) for name in names} or not names:
-            called[directory] = directory
-        else:
-            best = max({label(name) for name in names}, key=lambda one: (sum(n for name, n in names.items() if label(name) == one), one))
-            called[directory] = max((name for name in names if label(name) == best), key=lambda name: ("." in name, names[name], name))
-    by_label: dict[str, set[str]] = {}
-    for name in called.values():
-        by_label.setdefault(label(name), set()).add(name)
-    result: dict[str, str] = {}
-    for directory, name in called.items():
-        alike = by_label[label(name)]
-        full = {one.lower() for one in alike if "." in one}
-        one = max(alike, key=lambda each: ("." in each, each)) if len(full) <= 1 else name
-        if one != directory:
-            result[directory] = one
-    return result
-
-
-def with_identities(events: DataFrame, called: Mapping[str, str]) -> DataFrame:
-    """The events of each directory as of its server. Shapes: `called` as from `identities`."""
-    if not called:
-        return events
-    names = F.from_json(F.lit(json.dumps(dict(called))), "map<string,string>")
-    return events.withColumn("server", F.coalesce(F.try_element_at(names, F.col("server")), "server"))
-
-
-def label(name: str) -> str:
-    """`ex1` of `EX1.corp.example`. An address is a label of its own."""
-    lowered = name.lower()
-    return lowered if lowered.replace(".", "").isdecimal() or ":" in lowered else lowered.partition(".")[0]
+    owned = owner.select("owner.message", "reported_at", "owner.first_fail_at").unionByName(under_own_id)
+    is_untold = F.coalesce(F.col("first_fail_at") > F.col("reported_at"), F.lit(True))
+    return owned.where(is_untold).groupBy("message").agg(F.min("reported_at").alias("notified_at"))

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from shadowrelay.sla.figures.exact import is_counted
 from shadowrelay.sla.figures.rows import instant_of_server, is_event, is_own, is_promotion
-from shadowrelay.sla.objectives import LOG_ENDS, NO_END, NOT_TOLD
+from shadowrelay.sla.objectives import LOG_ENDS, NO_END, NOT_SEEN, NOT_TOLD
 
 # ---- duplicates, losses, orphans
 
@@ -113,7 +113,16 @@ def losses(recipients: DataFrame, lines: DataFrame, log_ends: Mapping[str, int |
     Shapes: `log_ends`: last row of each server's log. Units: microseconds.
     """
     of_message = lines.select(
-        "message", "server", "promotions", "is_set_aside", "last_try_at", "discarded_for_all_at", "is_exchange", "sender", "subject"
+        "message",
+        "server",
+        "promotions",
+        "is_set_aside",
+        "last_try_at",
+        "discarded_for_all_at",
+        "is_exchange",
+        "seen_on",
+        "sender",
+        "subject",
     )
     lost = recipients.where(F.col("is_lost") | F.col("is_unknown")).join(of_message, on="message", how="inner")
     lost = lost.withColumn("last_at", instant_of_server(F.col("server"), with_rows(log_ends)))
@@ -135,6 +144,7 @@ def _cause_of_loss(expiration_us: int) -> Column:
         F.when(F.col("is_unknown"), LOG_ENDS)
         .when(F.col("is_set_aside"), "set aside")
         .when(F.col("is_exchange") & ~F.col("is_over"), NO_END)
+        .when(F.coalesce(~F.array_contains("seen_on", F.col("handed_to")), F.lit(False)), NOT_SEEN)
         .when(is_discarded, "discarded without delivery")
         .when((F.size("promotions") == 0) & is_log_over, "both copies gone")
         .when(F.col("last_try_at") >= due_at, "still queued")

@@ -6,7 +6,7 @@ name of the logged server.
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -24,8 +24,10 @@ from shadowrelay.sla.figures.exchange import (
     does,
     joined_when_approved,
 )
+from shadowrelay.sla.figures.log_writers import NOTHING_TOLD, Told
 
 OWN_FORMAT = "shadowrelay"
+CLOCKS_DIFFER_US = 120_000_000  # of two servers, at most; and SEND is logged after the RECEIVE of the server that it went to
 COLUMNS = (
     "row_id", "at", "event", "source", "message", "internet_message_id", "client_hostname", "server_hostname", "source_context",
     "reference", "related_recipient", "sender", "subject", "return_path",
@@ -122,13 +124,14 @@ def is_end() -> Column:
     return F.col("is_delivery") | is_event("FAIL", "DUPLICATEDELIVER") | is_expired | is_end_of_exchange()
 
 
-def exact_rows(events: DataFrame, logs: Mapping[str, str | None]) -> DataFrame:
+def exact_rows(events: DataFrame, logs: Mapping[str, str | None], told: Told = NOTHING_TOLD) -> DataFrame:
     """Each row once, with instants as microseconds, servers by the names of their logs, `is_delivery`, and `replaced`: recipients that
     the row's recipients replace, `kept`: those that it leaves as they are. Addresses of Exchange are in lower case. A row by which a
     message was relayed and kept is followed by the HARECEIVE that it stands for, of the message that it names; the same relayed again is
     no delivery.
 
     Shapes: `logs`: the servers whose own log is in the input, with its format. Partitioned by message, by which all later steps group.
+    `told`: what the logs of Exchange say about their servers.
     """
     logged_servers, has_exchange = list(logs), has_logs_of_exchange(logs)
     is_delivery = F.when(is_own(), is_event("SEND", "SENDEXTERNAL")).otherwise(does(DELIVERS) | (does(HANDS_ON) & ~F.col("is_hop")))
@@ -142,13 +145,17 @@ def exact_rows(events: DataFrame, logs: Mapping[str, str | None]) -> DataFrame:
         .dropDuplicates(["message", "row_id"])
         .withColumns({name: F.unix_micros(name) for name in ("at", "silent_since", "detected_at")})
         .withColumn("server_hostname", F.when(_is_exchange_redirect(), _shadow_server()).otherwise(F.col("server_hostname")))
-        .withColumns(_servers(logged_servers))
+        .withColumns(_servers(logged_servers, told.domains))
         .withColumn("server_hostname", F.when(_is_exchange_redirect() & is_itself, "").otherwise(F.col("server_hostname")))
         .withColumn("recipients", F.when(is_own(), F.col("recipients")).otherwise(_lower(F.col("recipients"))))
         .withColumn("return_path", F.when(is_own(), F.lit("")).otherwise(F.lower("return_path")))
         .withColumns(_replaced())
     )
-    rows = _with_hops(rows, logs) if has_exchange else rows.withColumn("is_hop", F.lit(False))
+    rows = (
+        _with_hops(rows, logs, told.without_deliveries)
+        if has_exchange
+        else rows.withColumns({"is_hop": F.lit(False), "hop_to": F.lit(None).cast("string")})
+    )
     rows = rows.withColumn("is_delivery", is_delivery & ~has_no_recipients() & ~is_offered_again)
     return rows.withColumns({"is_replacing": is_replacement(), "is_ending": is_end()})
 
@@ -158,23 +165,30 @@ def has_logs_of_exchange(logs: Mapping[str, str | None]) -> bool:
     return any(each not in (None, "", OWN_FORMAT) for each in logs.values())
 
 
-def _with_hops(rows: DataFrame, logs: Mapping[str, str | None]) -> DataFrame:
+def _with_hops(rows: DataFrame, logs: Mapping[str, str | None], without_deliveries: Collection[str]) -> DataFrame:
     """`is_hop`: Exchange handed the message to a server that goes on with it under the same id, and whose log tells what became of it:
-    its log is of Exchange, and identifies messages alike, or there the same recipients were received from this server."""
-    oldest = [server for server, each in logs.items() if each == WITHOUT_NETWORK_ID]
-    later = [server for server, each in logs.items() if each not in (None, "", OWN_FORMAT, WITHOUT_NETWORK_ID)]
+    its log is of Exchange, tells of deliveries, and identifies messages alike, or the same recipients were received from this server, or
+    later through one that has no log here, as through a filter. `hop_to`: that server, if it has a log."""
+    telling = {server: each for server, each in logs.items() if server not in without_deliveries}
+    oldest = [server for server, each in telling.items() if each == WITHOUT_NETWORK_ID]
+    later = [server for server, each in telling.items() if each not in (None, "", OWN_FORMAT, WITHOUT_NETWORK_ID)]
     is_oldest = F.col("format") == WITHOUT_NETWORK_ID
     is_logged = F.when(is_oldest, F.col("server_hostname").isin(*oldest)).otherwise(F.col("server_hostname").isin(*later))
-    is_from_another = F.col("client_hostname").isin(*logs) & (F.col("client_hostname") != F.col("server"))
-    arrived = rows.where(does(ACKNOWLEDGES) & is_from_another).select("message", "client_hostname", F.col("recipients").alias("whom"))
-    arrived = arrived.groupBy("message").agg(F.collect_list(F.struct("client_hostname", "whom")).alias("arrivals"))
+    arrival = F.struct("at", "server", "client_hostname", F.col("recipients").alias("whom"))
+    arrived = rows.where(does(ACKNOWLEDGES)).groupBy("message").agg(F.collect_list(arrival).alias("arrivals"))
     joined = rows.join(arrived, on="message", how="left")
+    first_at = F.array_min(F.transform("arrivals", lambda arrival: arrival["at"]))
 
     def is_seen(arrival: Column) -> Column:
-        return (arrival["client_hostname"] == F.col("server")) & (F.size(F.array_except("recipients", arrival["whom"])) == 0)
+        is_from_it = (arrival["client_hostname"] == F.col("server")) & (arrival["server"] != F.col("server"))
+        is_elsewhere = (arrival["server"] != F.col("server")) & (arrival["at"] >= F.col("at") - CLOCKS_DIFFER_US)
+        is_after = is_elsewhere | ((arrival["server"] == F.col("server")) & (arrival["at"] > F.col("at")))
+        is_by_stranger = ~arrival["client_hostname"].isin(*logs) & ~is_oldest & (arrival["at"] > first_at) & is_after
+        return (is_from_it | is_by_stranger) & (F.size(F.array_except("recipients", arrival["whom"])) == 0)
 
     is_seen_again = F.coalesce(F.exists("arrivals", is_seen), F.lit(False))
-    return joined.withColumn("is_hop", does(HANDS_ON) & (is_logged | is_seen_again)).drop("arrivals")
+    is_hop = does(HANDS_ON) & (is_logged | is_seen_again)
+    return joined.withColumns({"is_hop": is_hop, "hop_to": F.when(is_hop & is_logged, F.col("server_hostname"))}).drop("arrivals")
 
 
 def _with_kept_copies(events: DataFrame) -> DataFrame:
@@ -205,7 +219,8 @@ def _shadow_server() -> Column:
 
 
 def _lower(addresses: Column) -> Column:
-    return F.transform(addresses, F.lower)
+    """Exchange: also without the prefix that an address has in the directory (`SMTP:otto@nordhof.example`)."""
+    return F.transform(addresses, lambda address: F.regexp_replace(F.lower(address), "^smtp:", ""))
 
 
 def _replaced() -> dict[str, Column]:
@@ -216,20 +231,30 @@ def _replaced() -> dict[str, Column]:
     return {"replaced": F.when(is_replacement(), others), "kept": F.when(is_replacement(), kept)}
 
 
-def _servers(logged_servers: Sequence[str]) -> dict[str, Column]:
+def _servers(logged_servers: Sequence[str], domains: Collection[str]) -> dict[str, Column]:
     """The columns that name a server. Our own rows use only one name for each."""
     is_named = {"client_hostname": ~is_own(), "server_hostname": ~is_own(), "reference": ~is_own() & is_promotion()}
-    named = {name: F.when(is_so, logged_name(F.col(name), logged_servers)).otherwise(F.col(name)) for name, is_so in is_named.items()}
+
+    def meant(name: str) -> Column:
+        return logged_name(F.col(name), logged_servers, domains)
+
+    named = {name: F.when(is_so, meant(name)).otherwise(F.col(name)) for name, is_so in is_named.items()}
     is_telling = ~is_own() & is_event("RECEIVE") & (F.col("replication") != "")
-    return named | {"shadow_server": F.when(is_telling, logged_name(F.col("replication"), logged_servers)).otherwise(F.lit(""))}
+    return named | {"shadow_server": F.when(is_telling, meant("replication")).otherwise(F.lit(""))}
 
 
-def logged_name(name: Column, logged_servers: Sequence[str]) -> Column:
-    """The logged server that an Exchange log means by this name; unchanged if it means none of them, or may mean several."""
+def logged_name(name: Column, logged_servers: Sequence[str], domains: Collection[str] = ()) -> Column:
+    """The logged server that an Exchange log means by this name; unchanged if it means none of them, or may mean several.
+
+    Shapes: `domains` of the servers of these logs, empty if none is known: `mail.kunde.example` is not the server `MAIL` of another domain.
+    """
     key = F.lower(name)
     labels = _by(_first_label, logged_servers)
     short = {label: server for label, server in labels.items() if "." not in server}
-    by_label = F.when(F.contains(key, F.lit(".")), _found(F.substring_index(key, ".", 1), short)).otherwise(_found(key, labels))
+    label = F.substring_index(key, ".", 1)
+    is_of_ours = F.substr(key, F.length(label) + 2).isin(*sorted(domains)) if domains else F.lit(True)
+    by_full_name = F.when(is_of_ours, _found(label, short))
+    by_label = F.when(F.contains(key, F.lit(".")), by_full_name).otherwise(_found(key, labels))
     meant = F.coalesce(_found(key, _by(str.lower, logged_servers)), by_label, name)
     is_plain = (name == "") | name.isin(*logged_servers)  # first, because a map look-up scans the whole map
     return F.when(is_plain, name).otherwise(meant)

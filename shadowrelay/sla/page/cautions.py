@@ -105,12 +105,23 @@ def _of_names(summary: Summary) -> list[str]:
 
 
 def _of_copies(summary: Summary) -> list[str]:
-    """Logs that were collected twice: counted once, which whoever collects them may not know."""
+    """Logs that were collected twice, together, or not at all, which whoever collects them may not know."""
     given = summary["input"]
     several, alike = given.get("one_server", []), given.get("files_alike", 0)
     said = [f"The directories {' and '.join(names)} have logs of one server: each row counts once." for names in several[:_NAMED_MAX]]
     if len(several) > _NAMED_MAX:
         said.append(f"So do those of {counted(len(several) - _NAMED_MAX, 'other server')}.")
+    said += [
+        f"The directory {directory} has logs of {_named(list(servers))}: each file counts as of the server that its rows name."
+        for directory, *servers in given.get("one_directory", [])[:_NAMED_MAX]
+    ]
+    if silent := given.get("without_deliveries", []):
+        its = "its" if len(silent) == 1 else "their"
+        said += [
+            f"What {_named(list(silent))} delivered to mailboxes is not in the logs (MSGTRKMD*.LOG): "
+            f"mail counts as delivered when it was handed to {its} mailbox transport.",
+            "Collect these logs, too.",
+        ]
     if alike:
         have = "has" if alike == 1 else "have"
         said.append(f"{counted(alike, 'log file')} {have} the rows of another one, as a copy has: each row counts once.")

@@ -136,6 +136,7 @@ CAUSES: dict[str, dict[str, str]] = {  # list -> cause -> in words
         "both copies gone": "both copies gone (both servers were lost)",
         "discarded without delivery": "discarded without delivery (a log is missing, or the copy was cleaned up too early)",
         "no trace": "no trace (the logs do not tell why)",
+        "not in the next log": "not in the next log (it was handed to a server whose log has nothing about it: collect the rest of that)",
         "no end in the logs": "no end in the logs (they end before its time was up: collect the rest)",
     },
     "orphans": {

@@ -118,6 +118,8 @@ class Input(TypedDict):
     dropped_before_shipping: Sequence[Mapping[str, Cell]]
     dropped_count: NotRequired[int]
     one_server: NotRequired[Sequence[Sequence[str]]]
+    one_directory: NotRequired[Sequence[Sequence[str]]]
+    without_deliveries: NotRequired[Sequence[str]]
     files_alike: NotRequired[int]
 
 

@@ -96,6 +96,17 @@ def test_a_node_that_goes_is_drained_forgotten_and_in_no_file_any_more(cluster: 
     assert ["nothing: every node has what this call would write"] == again(cluster)[1]
 
 
+def test_the_directory_that_a_node_works_in_stays_when_it_goes(tmp_path: Path) -> None:
+    here = [f"{name}.example,{name},127.0.0.1:{port}" for name, port in (("a", 2601), ("b", 2602), ("c", 2603))]
+    assert 0 == run(tmp_path, *nodes(*here), *MAIL).exit_code
+    (tmp_path / "c.example" / "data").mkdir()
+    files, steps = again(tmp_path, "--remove", "c.example")
+
+    assert (["c.example"], True) == (files["removed"], (tmp_path / "c.example" / "data").exists())
+    assert f"shadowrelay drain --config {tmp_path}/c.example/node.toml" == steps[0]
+    assert [f"shadowrelay peers forget c.example --config {tmp_path}/{name}.example/node.toml" for name in "ab"] == [steps[3], steps[5]]
+
+
 def test_a_node_that_is_unknown_cannot_go_and_two_must_stay(cluster: Path) -> None:
     unknown, alone = run(cluster, "--remove", "mx9.example"), run(cluster, "--remove", NAMES[0])
 

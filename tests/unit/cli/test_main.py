@@ -205,7 +205,7 @@ def test_serve_runs_the_node_with_the_loaded_settings_and_ends_with_its_code(nod
         served.append(loaded)
         return 1
 
-    modules["shadowrelay.node"] = SimpleNamespace(run=run_node)
+    modules["shadowrelay.node.process"] = SimpleNamespace(run=run_node)
 
     result = run("serve", "--config", node_file)
 
@@ -221,7 +221,7 @@ def raising(error: Exception) -> Callable[..., int]:
 
 
 def test_what_the_node_finds_wrong_with_its_configuration_ends_with_2(node_file: Path, modules: dict[str, Any]) -> None:
-    modules["shadowrelay.node"] = SimpleNamespace(run=raising(ConfigurationError("admin.token_file: cannot be made")))
+    modules["shadowrelay.node.process"] = SimpleNamespace(run=raising(ConfigurationError("admin.token_file: cannot be made")))
 
     result = run("serve", "--config", node_file)
 

@@ -170,6 +170,16 @@ def test_queue_list_shows_depth_and_oldest_age_and_counts_shadow_queues_apart(no
     assert "2 to deliver, 40 held for others" == result.output.splitlines()[-1]
 
 
+def test_queue_list_says_why_messages_that_are_done_are_still_held_by_others(node: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = {"count": 3, "since": LONG_AGO, "message_id": "0193-aa", "generated": "0193-ff"}
+    monkeypatch.setattr(node, "node", lambda: {"name": "mx1", "untold": waits})
+
+    said = run("queue", "list").output.splitlines()[-1]
+
+    assert said.startswith("mx1 has 3 messages that are done, and tells nobody while the DSN or journal report that was made of each is on")
+    assert said.endswith("0193-aa waits for 0193-ff.")
+
+
 OF_FORKS = QUEUES[1] | {"identity": "mx1\\Shadow\\mx2.example\\store:25", "next_hop": "store:25", "primary": "mx2.example", "count": 8}
 
 
@@ -390,7 +400,13 @@ SENTENCES = (
     ({}, ["This server delivers it: 1 of 2 recipients left."]),
     ({"missing_copies_count": 1, "shadow": ""}, ["No other server has a copy, and it is lost with this server's disk: 1 more to be made"]),
     ({"missing_copies_count": 1}, ["Only mx2.example has a copy: 1 more to be made"]),
-    ({"role": "shadow", "primary": "mx2.example"}, ["A copy for mx2.example, which delivers it: 1 of 2 recipients left."]),
+    (
+        {"role": "shadow", "primary": "mx2.example"},
+        [
+            "A copy for mx2.example, which delivers it: 1 of 2 recipients left.",
+            "Why it is still here, mx2.example knows: shadowrelay messages trace 0193-aa",
+        ],
+    ),
     ({"role": "delivered", "done_count": 2, "delivered_at": LONG_AGO}, ["Delivered by this server at 2026-01-01 00:00:00 UTC: 2 of 2 re"]),
     ({"role": "delivered", "delivered_at": LONG_AGO, "promoted_from": "mx2.example"}, ["Delivered by this server after takeover from mx2"]),
     ({"role": "delivered", "done_count": 2}, ["Ended by this server, without a delivery: 2 of 2 recipients done."]),

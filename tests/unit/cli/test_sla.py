@@ -415,6 +415,14 @@ def test_a_name_that_spark_would_take_for_a_pattern_is_refused(job: Job, command
     assert f"Invalid value for '{option}'" in result.stderr
 
 
+@pytest.mark.parametrize("option", ["--logs", "--output"])
+def test_a_name_that_is_not_utf8_is_refused_in_a_line(job: Job, option: str) -> None:
+    result = run("report", *(word for pair in ({"--logs": "/l", "--output": "/o"} | {option: "/a\udcff"}).items() for word in pair))
+
+    assert (2, []) == (result.exit_code, job.asked)
+    assert "Spark takes only names that are UTF-8" in " ".join(result.stderr.replace("│", " ").split())
+
+
 def test_objectives_are_read_before_anything_is_done(job: Job, tmp_path: Path) -> None:
     (tmp_path / "promise.toml").write_text("[objectives]\nredundancy_ratio = 7\n")
     result = run("report", "--logs", "/l", "--output", "/o", "--objectives", str(tmp_path / "promise.toml"))

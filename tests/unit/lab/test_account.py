@@ -297,6 +297,7 @@ def test_who_is_cut_off_and_then_down_is_away_all_the_time(expected: Cause, down
 ACKNOWLEDGED = Submission(103.0, WEST, SubmissionResult.ACKNOWLEDGED, "id-1")
 UNANSWERED = Submission(100.0, EAST, SubmissionResult.NOTHING)
 REFUSED = Submission(100.0, EAST, SubmissionResult.REFUSED)
+IN_ONE_SESSION = replace(ACKNOWLEDGED, began_at=99.0)  # perhaps after a 451, on which a kept session tries again at once
 STRANGE = {"id-1": an_arrival(104.0, WEST), "id-2": an_arrival(106.0, SOUTH)}
 
 
@@ -316,6 +317,9 @@ STRANGE = {"id-1": an_arrival(104.0, WEST), "id-2": an_arrival(106.0, SOUTH)}
         (False, [REFUSED, ACKNOWLEDGED], STRANGE, [CUT]),  # it could tell that one
         (False, [REFUSED, ACKNOWLEDGED], {"id-2": an_arrival(106.0, EAST), "id-1": STRANGE["id-1"]}, [KILLED]),  # it gave it up itself
         (False, [ACKNOWLEDGED, replace(ACKNOWLEDGED, network_id="id-2")], STRANGE, []),
+        (True, [IN_ONE_SESSION], STRANGE, [replace(KILLED, node=WEST)]),
+        (False, [IN_ONE_SESSION], STRANGE, [replace(KILLED, node=SOUTH)]),
+        (False, [IN_ONE_SESSION], STRANGE, []),
     ],
 )
 def test_a_repetition_by_the_client_needs_a_try_without_an_answer(
