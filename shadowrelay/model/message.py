@@ -76,7 +76,8 @@ class Content:
 
     Shapes: exactly one of `data` and `path` is set; `sha256` has 32 bytes; line ends are CRLF, not dot-stuffed.
     The ledger owns the file once a `record_…` call that takes it has returned. `portion` is the part of the node's memory budget
-    that `data` uses (`memory.Portion`); it is released with the last reference to this object.
+    that `data` uses (`memory.Portion`); it is released with the last reference to this object. `is_checked`: as it came, this process found
+    its line ends right.
     """
 
     size: int
@@ -84,6 +85,7 @@ class Content:
     data: bytes | None = None
     path: Path | None = None
     portion: object = None
+    is_checked: bool = False
 
     def __eq__(self, other: object) -> bool:
         """The same bytes, whatever memory they use."""

@@ -51,7 +51,8 @@ class CopyLimits:
     async def refusal(self, server: ServerName, envelope: Envelope, octets: int) -> Reply | None:
         """The answer to a copy that is one too many; else it counts from now on."""
         context, recipients = self._context, len(envelope.recipients)
-        estimate = self._estimates.setdefault(server, Estimate())
+        if (estimate := self._estimates.get(server)) is None:
+            estimate = self._estimates[server] = Estimate()
         more = estimate.held.plus(octets, recipients)
         if not estimate.is_known or self._excess(more):
             async with estimate.looking:  # nobody is refused while the answer is on its way

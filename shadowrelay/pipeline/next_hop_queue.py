@@ -184,12 +184,13 @@ class NextHopQueues:
         if queue is None:
             return fork.destination.key not in self._suspended
         now = self._context.now()
+        is_behind = queue.is_behind(now)
         return delivery.takes_new(
             queue.state,
             self.room(queue, now),
             others_wait=bool(queue.arriving),
-            is_behind=queue.is_behind(now),
-            has_free_session=queue.working_count < queue.concurrency,
+            is_behind=is_behind,
+            has_free_session=not is_behind or queue.working_count < queue.concurrency,  # it matters only where due mail waits
         )
 
     def room(self, queue: NextHopQueue, now: datetime) -> int:

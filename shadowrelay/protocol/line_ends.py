@@ -1,15 +1,17 @@
 """Whether content is text, as SMTP has it: lines that end in CRLF. RFC 5321 2.3.8."""
 
+from shadowrelay.model.values import dataclass
 
+
+@dataclass(slots=True)
 class LineEnds:
     """Whether each CR and LF of a content in blocks, split anywhere, is part of a CRLF.
 
     CRLFs are taken out and the rest is searched: `bytes.count` of one octet takes longer than all of it.
     """
 
-    def __init__(self) -> None:
-        self.has_bare = False
-        self.ends_with_cr = False  # a bare one, unless an LF follows
+    has_bare: bool = False
+    ends_with_cr: bool = False  # a bare one, unless an LF follows
 
     def take(self, block: bytes) -> None:
         """The next block."""

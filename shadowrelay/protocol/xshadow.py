@@ -54,8 +54,7 @@ COMMIT_OCTETS_MAX = 5 + 19 + 1 + 7 + 64  # 96
 
 _PAIR = re.compile(r"([A-Za-z][A-Za-z0-9-]{0,31})=([!-~]*)")
 _POSITION = re.compile(r"(?<![^\s])position=(0|[1-9][0-9]{0,18})(?![^\s])")
-_BASE64URL = re.compile(r"[A-Za-z0-9_-]+")
-_TO_URL, _FROM_URL = bytes.maketrans(b"+/", b"-_"), bytes.maketrans(b"-_", b"+/")
+_TO_URL, _FROM_URL = bytes.maketrans(b"+/", b"-_"), bytes.maketrans(b"-_+/=", b"+/!!!")
 _SETTINGS = re.compile(r"[a-z0-9_]{1,64}:[A-Za-z0-9.+-]{1,64}(,[a-z0-9_]{1,64}:[A-Za-z0-9.+-]{1,64}){0,31}", re.ASCII)
 _COMMIT = re.compile(r"size=([0-9]{1,19}) sha256=([0-9A-Fa-f]{64})", re.IGNORECASE | re.ASCII)
 _MACHINE = re.compile(r"[0-9a-f]{32}", re.ASCII)
@@ -292,7 +291,6 @@ _TEXT_OCTETS_MAX: Mapping[str, int] = {
     "resubmitted_from": 36,
     "relayed_from": 36,
 }
-_ENVELOPE_KEYS = frozenset(("arrived", *_TEXT_OCTETS_MAX, "ret", "envid", "done"))
 _FINGERPRINT = re.compile(r"[0-9a-f]{32}")
 _RET = re.compile(r"FULL|HDRS", re.IGNORECASE | re.ASCII)
 
@@ -331,45 +329,61 @@ def _cut(text: str, octets_max: int) -> str:
     return text
 
 
+class _Said(msgspec.Struct, kw_only=True):
+    """The JSON of XSHADOW ENVELOPE. Every value is a text; unknown names are ignored."""
+
+    arrived: str
+    client_address: str = ""
+    client_name: str = ""
+    connector: str = ""
+    internet_message_id: str = ""
+    subject: str = ""
+    date: str = ""
+    fingerprint: str = ""
+    original_client: str = ""
+    resubmitted_from: str = ""
+    relayed_from: str = ""
+    ret: str | msgspec.UnsetType = msgspec.UNSET
+    envid: str | msgspec.UnsetType = msgspec.UNSET
+    done: str = ""
+
+
+_said_in = msgspec.json.Decoder(_Said).decode
+
+
 def parse_envelope(text: str) -> EnvelopeExtras:
     """Inverse of `format_envelope`. Unknown names are ignored. Raises: WireError 501 5.5.4."""
-    if len(text) > ENVELOPE_OCTETS_MAX or _BASE64URL.fullmatch(text) is None:
+    if not 0 < len(text) <= ENVELOPE_OCTETS_MAX:
         raise bad_argument("Bad XSHADOW ENVELOPE")
     try:
-        octets = binascii.a2b_base64(text.encode("ascii").translate(_FROM_URL) + b"=" * (-len(text) % 4))
+        octets = binascii.a2b_base64(text.encode("ascii").translate(_FROM_URL) + b"=" * (-len(text) % 4), strict_mode=True)
+        said = octets.decode("utf-8")
         # `json` takes lone surrogates, too, and what is no JSON but was taken before
-        loaded = json.loads(octets.decode("utf-8")) if b"\\" in octets else msgspec.json.decode(octets)
-    except (ValueError, RecursionError):  # a length that base64 cannot have; deeply nested brackets
+        loaded = msgspec.convert(json.loads(said), _Said) if "\\" in said else _said_in(octets)
+    except (ValueError, RecursionError):  # a length that base64 cannot have; deeply nested brackets; a value that is no text
         raise bad_argument("Bad XSHADOW ENVELOPE") from None
-    if not isinstance(loaded, dict):
+    ret = None if loaded.ret is msgspec.UNSET else loaded.ret
+    envid = None if loaded.envid is msgspec.UNSET else loaded.envid
+    if (ret is not None and _RET.fullmatch(ret) is None) or (envid is not None and ENVID.fullmatch(envid) is None):
         raise bad_argument("Bad XSHADOW ENVELOPE")
-    values = {key: loaded[key] for key in _ENVELOPE_KEYS & loaded.keys()}
-    ret, envid = values.get("ret"), values.get("envid")
-    if (
-        not {str}.issuperset(map(type, values.values()))
-        or "arrived" not in values
-        or (ret is not None and _RET.fullmatch(ret) is None)
-        or (envid is not None and ENVID.fullmatch(envid) is None)
-    ):
-        raise bad_argument("Bad XSHADOW ENVELOPE")
-    fingerprint = values.get("fingerprint", "")
-    if fingerprint and _FINGERPRINT.fullmatch(fingerprint) is None:
+    if loaded.fingerprint and _FINGERPRINT.fullmatch(loaded.fingerprint) is None:
         raise bad_argument("Bad fingerprint")
-    if not "".join(values.values()).isprintable():
-        values = {key: printable(text) for key, text in values.items()}
+    if "\\" in said or not said.isprintable():
+        for name in _TEXT_OCTETS_MAX:
+            setattr(loaded, name, printable(getattr(loaded, name)))
     return EnvelopeExtras(
-        arrived_at=parse_instant(values["arrived"]),
-        client_address=values.get("client_address", ""),
-        client_name=values.get("client_name", ""),
-        connector=values.get("connector", ""),
-        internet_message_id=values.get("internet_message_id", ""),
-        subject=values.get("subject", ""),
-        date=values.get("date", ""),
-        fingerprint=fingerprint,
-        original_client=checked_original_client(values["original_client"]) if values.get("original_client") else "",
-        resubmitted_from=parse_message_id(values["resubmitted_from"]) if values.get("resubmitted_from") else NO_MESSAGE,
-        relayed_from=parse_message_id(values["relayed_from"]) if values.get("relayed_from") else NO_MESSAGE,
+        arrived_at=parse_instant(loaded.arrived),
+        client_address=loaded.client_address,
+        client_name=loaded.client_name,
+        connector=loaded.connector,
+        internet_message_id=loaded.internet_message_id,
+        subject=loaded.subject,
+        date=loaded.date,
+        fingerprint=loaded.fingerprint,
+        original_client=checked_original_client(loaded.original_client) if loaded.original_client else "",
+        resubmitted_from=parse_message_id(loaded.resubmitted_from) if loaded.resubmitted_from else NO_MESSAGE,
+        relayed_from=parse_message_id(loaded.relayed_from) if loaded.relayed_from else NO_MESSAGE,
         ret=ret,
         envid=envid,
-        done=parse_done(values.get("done", "")),
+        done=parse_done(loaded.done),
     )

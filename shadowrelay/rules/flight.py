@@ -237,4 +237,4 @@ def waits_for(stored: StoredMessage, flight: Flight) -> str:
 
 
 def _stale(forks: Mapping[str, Stage]) -> Mapping[str, Stage]:
-    return {next_hop: Stage.STALE if stage is Stage.WAITING else stage for next_hop, stage in forks.items()}
+    return forks and {next_hop: Stage.STALE if stage is Stage.WAITING else stage for next_hop, stage in forks.items()}

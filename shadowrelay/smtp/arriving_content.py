@@ -57,28 +57,25 @@ class ArrivingContent:
 
     def complete(self, sender: str, recipients: Sequence[Recipient], original: OriginalClient) -> tuple[Envelope, Content]:
         """The message, once its end was read. Raises: ContentRefused."""
+        reception, state, values = self._reception, self._state, self._values
         try:
-            return self._complete(sender, recipients, original)
+            if (refusal := self.data.refusal) is not None:
+                raise ContentRefused(refusal)
+            content = self.sink.content(is_checked=not self._is_binary)
+            beginning = beginning_of(content, len(self.trace))
+            facts = header_facts(beginning, reception.name, self.trace)
+            if facts.hop_count > reception.connector.max_hop_count:
+                raise ContentRefused(LOOP)
+            if facts.is_in_circles:
+                raise ContentRefused(CIRCLE)
+            if self._is_binary and not has_text_header(beginning):
+                raise ContentRefused(BINARY_HEADER)
         except ContentRefused:
             self.discard()
             raise
         except OSError:
             self.discard()
             raise ContentRefused(INSUFFICIENT_RESOURCES) from None
-
-    def _complete(self, sender: str, recipients: Sequence[Recipient], original: OriginalClient) -> tuple[Envelope, Content]:
-        if self.data.refusal is not None:
-            raise ContentRefused(self.data.refusal)
-        reception, state, values = self._reception, self._state, self._values
-        content = self.sink.content()
-        beginning = beginning_of(content, len(self.trace))
-        facts = header_facts(beginning, reception.name, self.trace)
-        if facts.hop_count > reception.connector.max_hop_count:
-            raise ContentRefused(LOOP)
-        if facts.is_in_circles:
-            raise ContentRefused(CIRCLE)
-        if self._is_binary and not has_text_header(beginning):
-            raise ContentRefused(BINARY_HEADER)
         return Envelope(
             message_id=self.message_id,
             sender=sender,

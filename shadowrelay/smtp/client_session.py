@@ -84,6 +84,9 @@ class Breakage(NamedTuple):
         return SessionBroken(self.reply, is_refusal=self.is_refusal)
 
 
+_tuple = tuple.__new__  # same as the NamedTuple's constructor, without a Python call
+
+
 def reply_from(code: int, lines: Sequence[str]) -> Reply:
     """Convert a reply to `Reply`: one line of text, the enhanced code separate, printable, bounded.
 
@@ -92,7 +95,7 @@ def reply_from(code: int, lines: Sequence[str]) -> Reply:
     first = ENHANCED.match(lines[0])
     if len(lines) == 1 and first is not None:  # the common case
         text = lines[0][first.end() :]
-        return Reply(code, first[1], (text if text.isprintable() else printable(text))[:TEXT_CHARACTERS_MAX])
+        return _tuple(Reply, (code, first[1], (text if text.isprintable() else printable(text))[:TEXT_CHARACTERS_MAX]))
     texts = [ENHANCED.sub("", line, count=1) if ENHANCED.match(line) else line for line in lines]
     text = printable(" ".join(texts)).strip()
     return Reply(code, first[1] if first is not None else "", text[:TEXT_CHARACTERS_MAX])
@@ -137,9 +140,6 @@ REPLY_OCTETS_MAX = 32 * 1024  # a page of XQDISCARD has 24 KiB. docs/protocol.md
 REPLIES_OCTETS_MAX = 1024 * 1024  # of one pipelined batch
 SERVICE_CLOSING = 421
 QUIT_SECONDS_MAX = 2.0
-
-
-_tuple = tuple.__new__  # same as the NamedTuple's constructor, without a Python call
 
 
 class RawReply(NamedTuple):

@@ -183,6 +183,7 @@ class SmtpDeliverer:
         self._concurrency = concurrency_per_destination
         self._limits = limits.within(inactivity_seconds)
         self._log = structlog.get_logger().bind()
+        self._is_verbose = self._log.is_enabled_for(logging.DEBUG)
         self._tried: dict[str, dict[NextHopHost, None]] = {}  # by next hop, for listings
         self._is_closed = False
 
@@ -204,7 +205,9 @@ class SmtpDeliverer:
             error = caught
             raise
         finally:
-            self._log_attempt(job, course.began_at, report, error)
+            # Successes at debug level: the tracking log has them, and a busy server has hundreds a second.
+            if report is None or max(report.replies.values()).code >= 300 or self._is_verbose:
+                self._log_attempt(job, course.began_at, report, error)
             course.result = error = None  # break the cycle from frame to exception, which would keep the attempt's content alive
 
     async def _try_others(self, course: ServersInTurn, tried: NextHopHost | None) -> None:
@@ -451,12 +454,10 @@ class SmtpDeliverer:
         return await open_session(target.host, target.name, replace(base, dial=options.dial))
 
     def _log_attempt(self, job: DeliveryJob, began: float, report: DeliveryReport | None, error: BaseException | None) -> None:
-        """Log one attempt. Successes only at debug level: the tracking log has them, and a busy server has hundreds a second."""
+        """Log one attempt."""
         replies = tuple(report.replies.values()) if report is not None else ()
         negative = [reply for reply in replies if reply.code >= 300]
         is_success = report is not None and not negative
-        if is_success and not self._log.is_enabled_for(logging.DEBUG):
-            return
         if report is not None:
             reply, server = str(negative[0] if negative else replies[0]), report.server
         elif isinstance(error, DeliveryError):

@@ -13,6 +13,7 @@ import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import field
+from functools import lru_cache
 
 from shadowrelay.model.message import BodyType
 from shadowrelay.model.numbers import decimal
@@ -22,7 +23,7 @@ from shadowrelay.protocol.fields import format_mail, format_rcpt
 from shadowrelay.protocol.line_ends import LineEnds
 from shadowrelay.smtp.client import Opened
 from shadowrelay.smtp.client_session import BROKEN_REPLY, SERVICE_CLOSING, RawReply, SessionBroken, failure
-from shadowrelay.smtp.data import BARE_LINE_END, DotStuffer, check_line_ends, stuffed_with_end
+from shadowrelay.smtp.data import BARE_LINE_END, DotStuffer, check_line_ends, stuffed_with_end, whole_chunk
 from shadowrelay.smtp.outgoing_message import BLOCK_OCTETS, CONTENT_UNREADABLE, Blocks, Form, OutgoingMessage, form_for
 
 RSET = b"RSET\r\n"
@@ -34,6 +35,7 @@ NEEDS_8BITMIME = Reply(554, "5.6.3", "The content is 8-bit and the next hop does
 NEEDS_SMTPUTF8 = Reply(550, "5.6.7", "The message needs SMTPUTF8 and the next hop does not offer it")  # RFC 6531 3.5
 BAD_ENVELOPE = Reply(554, "5.5.2", "The envelope cannot be written as SMTP commands")
 UNKNOWN_COMMAND = (500, 502)
+_decimal = lru_cache(64)(decimal)  # next hops name the same sizes for every message
 NOTHING_ASKED = RawReply(0, ("",))
 NOT_FOR_THIS_SERVER = (TOO_LARGE, NEEDS_8BITMIME, NEEDS_SMTPUTF8)  # another one may take it
 
@@ -77,6 +79,12 @@ class DeliveryTransaction:
             if not await announce(mail, rcpts, is_chunked=is_chunked):
                 return
             answer = await (self._chunks(form) if is_chunked else self._content(form))
+            if answer is None:
+                limit, left = self.work.limits.dot, self.work.reply_seconds()
+                pipeline = self.session.pipeline
+                answer = (await pipeline.answers(1, limit))[0] if left >= limit else await self._reply_while_leased(left)
+                if 300 <= answer.code < 400:
+                    raise self._out_of_place(answer)
             self.is_bdat_unknown = is_chunked and answer.code in UNKNOWN_COMMAND
         except SessionBroken as error:
             raise Unfinished(error, dot_sent=self.dot_sent) from error
@@ -202,7 +210,7 @@ class DeliveryTransaction:
         """Raises PermanentDeliveryError if the next hop does not offer an extension that the message needs."""
         work, offered, server = self.work, self.session.extensions, self.session.server
         envelope, needs = work.envelope, form.needs
-        if 0 < (decimal(offered.get("size", "")) or 0) < form.size:  # RFC 1870 3: 0 is no limit
+        if 0 < (_decimal(offered.get("size", "")) or 0) < form.size:  # RFC 1870 3: 0 is no limit
             raise PermanentDeliveryError(TOO_LARGE, server)
         if needs.is_8bit and "8bitmime" not in offered and not (work.may_send_8bit or needs.is_binary):
             raise PermanentDeliveryError(NEEDS_8BITMIME, server)
@@ -226,15 +234,21 @@ class DeliveryTransaction:
         addresses = [envelope.sender, *(envelope.recipients[ordinal - 1].address for ordinal in self.work.ordinals)]
         return not all(map(str.isascii, addresses))
 
-    async def _content(self, form: Form) -> RawReply:
-        """Send the content and the dot, and return the reply."""
+    async def _content(self, form: Form) -> RawReply | None:
+        """Send the content and the dot. None: its reply is to come."""
         work, data = self.work, form.data
         end = b"" if data is not None else await self._stream(form)
         with work.handling():
             if data is not None:
-                end = stuffed_with_end(work.prefix + data if work.prefix else data, self.session.server)
+                end = stuffed_with_end(data if form.is_checked else self._checked(data))
             self._end(end, 1)
-        return await self._final_reply()
+        return None
+
+    def _checked(self, data: bytes) -> bytes:
+        """The whole content with the lines before it. Raises: PermanentDeliveryError for a bare CR or LF."""
+        data = self.work.prefix + data
+        check_line_ends(data, self.session.server)
+        return data
 
     def _end(self, octets: bytes, replies_count: int) -> None:
         """Write the end of the content: from here on the server may have the message. Raises: LeaseTooShort."""
@@ -244,24 +258,15 @@ class DeliveryTransaction:
         self.dot_sent = True
         self.session.pipeline.write(octets, replies_count)
 
-    async def _final_reply(self) -> RawReply:
-        pipeline, limit, left = self.session.pipeline, self.work.limits.dot, self.work.reply_seconds()
-        answer = (await pipeline.answers(1, limit))[0] if left >= limit else await self._reply_while_leased(left)
-        if 300 <= answer.code < 400:
-            raise self._out_of_place(answer)
-        return answer
-
-    async def _chunks(self, form: Form) -> RawReply:
-        """Send the content by BDAT, and return the reply to it: that to the last chunk, or to the first one that is refused."""
+    async def _chunks(self, form: Form) -> RawReply | None:
+        """Send the content by BDAT, and return the reply to the first chunk that is refused. None: that to the last one is to come."""
         work, pipeline = self.work, self.session.pipeline
         if form.data is not None:
+            is_binary = form.needs.is_binary
             with work.handling():
-                data = work.prefix + form.data if work.prefix else form.data
-                if not form.needs.is_binary:
-                    check_line_ends(data, self.session.server)
-                    data = data if data.endswith(b"\r\n") else data + b"\r\n"
-                self._end(b"BDAT %d LAST\r\n" % len(data) + data, 1)
-            return await self._final_reply()
+                data = work.prefix + form.data if is_binary or form.is_checked else self._checked(form.data)
+                self._end(whole_chunk(data, is_binary=is_binary), 1)
+            return None
         sent_count, chunk = 0, work.prefix
         line_ends = LineEnds()
         try:
@@ -284,10 +289,8 @@ class DeliveryTransaction:
         if not line_ends.are_right:  # known only now: where a chunk was refused, the rest was not read
             raise PermanentDeliveryError(BARE_LINE_END, self.session.server)
         with work.handling():
-            if not form.needs.is_binary and not chunk.endswith(b"\r\n"):
-                chunk += b"\r\n"
-            self._end(b"BDAT %d LAST\r\n" % len(chunk) + chunk, 1)
-        return await self._final_reply()
+            self._end(whole_chunk(chunk, is_binary=form.needs.is_binary), 1)
+        return None
 
     async def _refusal_of_chunks(self, count: int) -> RawReply | None:
         """The first refusal among the replies to so many chunks; the session can be used again. RFC 3030 2: nothing is taken then."""

@@ -73,12 +73,14 @@ NEEDS_NOTHING = Needs(is_8bit=False, has_utf8_header=False)
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How the content goes out: as it is, or by a conversion. `size`: octets for SIZE, without stuffing and final dot. RFC 1870 5"""
+    """How the content goes out: as it is, or by a conversion. `size`: octets for SIZE, without stuffing and final dot. RFC 1870 5
+    `is_checked`: the line ends of `data`, which is all that goes out, are known to be right."""
 
     needs: Needs
     size: int
     data: bytes | None = None
     conversion: Conversion | None = None
+    is_checked: bool = False
 
 
 async def form_for(work: OutgoingMessage, offered: Mapping[str, str], server: str) -> Form:
@@ -92,10 +94,12 @@ async def form_for(work: OutgoingMessage, offered: Mapping[str, str], server: st
         return await _in_lines(work, server)
     data = content.data
     if data is not None:
+        is_checked = content.is_checked and not work.prefix
         if data.isascii() and work.prefix.isascii():
-            return Form(NEEDS_NOTHING, size, data)
+            return Form(NEEDS_NOTHING, size, data, is_checked=is_checked)
         header = data[: data.find(b"\r\n\r\n")]
-        return Form(Needs(is_8bit=True, has_utf8_header=not (header.isascii() and work.prefix.isascii())), size, data)
+        needs = Needs(is_8bit=True, has_utf8_header=not (header.isascii() and work.prefix.isascii()))
+        return Form(needs, size, data, is_checked=is_checked)
     declared = Needs(envelope.body is BodyType.EIGHT_BIT_MIME, envelope.smtputf8)
     if (declared.is_8bit and "8bitmime" not in offered) or (declared.has_utf8_header and "smtputf8" not in offered):
         try:

@@ -589,7 +589,7 @@ class Receiver(Connection):
             return CHUNKS_HAVE_BEGUN
         if transaction.values.body is BodyType.BINARY_MIME:
             return BINARY_NEEDS_BDAT
-        return self._lack_of_recipients(transaction)
+        return None if transaction.recipients else self._lack_of_recipients(transaction)
 
     def _lack_of_recipients(self, transaction: MailTransaction) -> Reply | None:
         if transaction.recipients:

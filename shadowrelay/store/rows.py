@@ -179,11 +179,11 @@ def encode_envelope(envelope: Envelope, arrived_at: int) -> str:
         values += (envelope.relayed_from, envelope.fingerprint, envelope.original_client)
     elif envelope.relayed_from or envelope.fingerprint:
         values += (envelope.relayed_from, envelope.fingerprint)
-    with suppress(UnicodeEncodeError):  # a lone surrogate
+    try:
         octets = msgspec.json.encode(values)
-        if octets.isascii():
-            return octets.decode("ascii")
-    return _escaped(values)
+    except UnicodeEncodeError:  # a lone surrogate
+        return _escaped(values)
+    return octets.decode("ascii") if octets.isascii() else _escaped(values)
 
 
 def decode_envelope(message_id: MessageId, text: str) -> Envelope:

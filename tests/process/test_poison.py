@@ -27,13 +27,13 @@ from shadowrelay.cli.main import app
 from shadowrelay.smtp import delivery_transaction
 
 def dies_of(step):
-    def dies(data, server):
+    def dies(data, **named):
         if b"X-Kills: yes" in data:
             os._exit(139)
-        return step(data, server)
+        return step(data, **named)
     return dies
 
-for name in ("stuffed_with_end", "check_line_ends"):  # before the content of DATA, and of BDAT
+for name in ("stuffed_with_end", "whole_chunk"):  # before the content of DATA, and of BDAT
     setattr(delivery_transaction, name, dies_of(getattr(delivery_transaction, name)))
 app()
 """

@@ -258,7 +258,7 @@ RULES: dict[str, RuleOff] = {
     ),
     "bytes": RuleOff(
         "a line that begins with a dot gets another one",
-        ((delivery_transaction, "stuffed_with_end", lambda data, server: data + (b".\r\n" if data.endswith(b"\r\n") else b"\r\n.\r\n")),),
+        ((delivery_transaction, "stuffed_with_end", lambda data: data + (b".\r\n" if data.endswith(b"\r\n") else b"\r\n.\r\n")),),
         (30000,), "other bytes",
     ),
     "duplicates": RuleOff(

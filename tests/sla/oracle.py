@@ -735,7 +735,8 @@ class Oracle:
                 self._add(*belongs, recipients_lost=is_known)
                 self.tables["losses"].append(
                     {"message": message.id, "recipient": recipient, "acknowledged_at": instant(message.acknowledged_at),
-                     "server": message.server, "cause": self._why_lost(message, recipient) if is_known else "unknown: log ends",
+                     "server": self._last_holder(message, recipient),
+                     "cause": self._why_lost(message, recipient) if is_known else "unknown: log ends",
                      "sender": message.sender, "subject": message.subject}
                 )  # fmt: skip
 
@@ -770,6 +771,12 @@ class Oracle:
                 return "received again"
             return "not told by Exchange"
         return "unexplained"
+
+    def _last_holder(self, message: Message, recipient: str) -> str:
+        """Who acknowledged it; of Exchange, who had it last."""
+        hops = [row for row in message.rows if does(row, "hands on") and recipient in row.recipients and self._is_to_logged(row)]
+        taken = [(row.at, row.server) for row in message.takeovers] + [(row.at, row.server_hostname) for row in hops]
+        return max(taken)[1] if taken and message.is_of_exchange else message.server
 
     def _why_lost(self, message: Message, recipient: str) -> str:
         up = message.acknowledged_at + self.expiration

@@ -104,6 +104,14 @@ def test_a_server_without_the_log_of_its_mailboxes_is_named(report: dict[str, An
     assert ["a1withoutmailboxlog"] == report["summary"]["input"]["without_deliveries"]
 
 
+def test_a_loss_names_the_server_that_had_the_message_last(report: dict[str, Any]) -> None:
+    servers = {line["message"].partition("-")[2]: line["server"] for line in report["tables"]["losses"]}
+
+    assert "a2failedserverandlost" == servers["failedserverandlost"]  # that took over
+    assert "b1gapinthenextlog" == servers["gapinthenextlog"]
+    assert "a1nested" == servers["nested"]
+
+
 def test_the_job_has_the_table_of_the_page() -> None:
     assert EFFECTS == TABLE
 

@@ -457,7 +457,7 @@ def unstuffed(stream: bytes) -> bytes:
 def test_a_strict_reader_gets_every_content_back_byte_for_byte(lines: list[bytes], has_end: bool):
     data = b"\r\n".join(lines) + (b"\r\n" if has_end and lines else b"")
 
-    received = unstuffed(stuffed_with_end(data, "x"))
+    received = unstuffed(stuffed_with_end(data))
 
     assert (data if data.endswith(b"\r\n") or not data else data + b"\r\n") == received
 
@@ -471,7 +471,7 @@ def test_blocks_cut_anywhere_make_the_same_stream(lines: list[bytes], cuts: list
 
     parts = [stuffer.feed(data[start:end]) for start, end in pairwise(places)]
 
-    assert stuffed_with_end(data, "x") == b"".join((*parts, stuffer.end()))
+    assert stuffed_with_end(data) == b"".join((*parts, stuffer.end()))
 
 
 def test_a_bare_line_end_is_refused_wherever_the_blocks_are_cut():

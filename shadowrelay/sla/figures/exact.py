@@ -277,7 +277,7 @@ def recipients(rows: DataFrame, lines: DataFrame, *, now: int, is_final: bool, e
             F.min(F.when(does(WAITS), F.col("at"))).alias("waits_at"),
             F.max(does(APPROVES, GOES_ON)).alias("is_approved"),
             F.min(F.when(is_told_delivered(), F.col("at"))).alias("discarded_at"),
-            F.max(F.when(F.col("hop_to").isNotNull(), F.struct("at", "hop_to")))["hop_to"].alias("handed_to"),
+            F.max(F.when(F.col("hop_to").isNotNull(), F.struct("at", F.col("hop_to").alias("server")))).alias("handed"),
             F.count(delivery).alias("deliveries_count"),
             F.slice(F.sort_array(F.collect_list(delivery)), 1, 2).alias("deliveries"),
         )
@@ -293,7 +293,7 @@ def recipients(rows: DataFrame, lines: DataFrame, *, now: int, is_final: bool, e
     is_up = F.lit(is_final) | F.coalesce(due_at <= F.col("known_until"), F.lit(False))
     return joined.select(
         "message", "recipient", "kind", "acknowledged_at", "primary", "is_named", "end_at", "deliveries_count", "deliveries",
-        "discarded_at", "handed_to",
+        "discarded_at", "handed",
         (is_open & is_up).alias("is_lost"), F.coalesce(due_at <= F.col("known_until"), F.lit(False)).alias("is_over"),
         (is_open & ~is_up & (due_at <= now)).alias("is_unknown"),
         (is_counted() & (F.col("deliveries_count") > 1)).alias("is_duplicated"),

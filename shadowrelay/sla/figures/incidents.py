@@ -108,7 +108,8 @@ def _cause_in_exchange() -> Column:
 
 
 def losses(recipients: DataFrame, lines: DataFrame, log_ends: Mapping[str, int | None], *, expiration_us: int) -> DataFrame:
-    """One line for each recipient that was lost, or of which nobody knows whether it was (`LOG_ENDS`).
+    """One line for each recipient that was lost, or of which nobody knows whether it was (`LOG_ENDS`). `server`: who acknowledged it; of
+    Exchange, who had it last, by the last hop or takeover.
 
     Shapes: `log_ends`: last row of each server's log. Units: microseconds.
     """
@@ -126,8 +127,16 @@ def losses(recipients: DataFrame, lines: DataFrame, log_ends: Mapping[str, int |
     )
     lost = recipients.where(F.col("is_lost") | F.col("is_unknown")).join(of_message, on="message", how="inner")
     lost = lost.withColumn("last_at", instant_of_server(F.col("server"), with_rows(log_ends)))
+    taken = F.transform("promotions", lambda row: F.struct(row["at"].alias("at"), row["server"].alias("server")))
+    last = F.when(F.col("is_exchange"), F.array_max(F.concat(F.array("handed"), taken))["server"])
     return lost.select(
-        "message", "recipient", "acknowledged_at", "server", _cause_of_loss(expiration_us).alias("cause"), "sender", "subject"
+        "message",
+        "recipient",
+        "acknowledged_at",
+        F.coalesce(last, "server").alias("server"),
+        _cause_of_loss(expiration_us).alias("cause"),
+        "sender",
+        "subject",
     )
 
 
@@ -144,7 +153,7 @@ def _cause_of_loss(expiration_us: int) -> Column:
         F.when(F.col("is_unknown"), LOG_ENDS)
         .when(F.col("is_set_aside"), "set aside")
         .when(F.col("is_exchange") & ~F.col("is_over"), NO_END)
-        .when(F.coalesce(~F.array_contains("seen_on", F.col("handed_to")), F.lit(False)), NOT_SEEN)
+        .when(F.coalesce(~F.array_contains("seen_on", F.col("handed.server")), F.lit(False)), NOT_SEEN)
         .when(is_discarded, "discarded without delivery")
         .when((F.size("promotions") == 0) & is_log_over, "both copies gone")
         .when(F.col("last_try_at") >= due_at, "still queued")
