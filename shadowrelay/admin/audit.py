@@ -1,4 +1,4 @@
-"""Who changed what: a line of the operator log for each write, and the last ones in memory for the page. docs/reference.md "People and roles"."""
+"""Who changed what: a line of the operator log for each write, the last ones in memory. docs/reference.md "People and roles"."""
 
 from collections import deque
 from collections.abc import Callable
