@@ -135,7 +135,7 @@ if ! has_venv; then
     "$python" -m venv --clear .venv
 fi
 
-# ---- the lock: uv fetches, builds and unpacks all at once, in a quarter of the time that pip takes; pip, where uv cannot be had or fails
+# ---- the lock: uv fetches, builds and unpacks all at once, which pip does one after the other; pip, where uv cannot be had or fails
 pip=(.venv/bin/python -m pip --disable-pip-version-check --no-input)
 work=.venv/.setup
 rm -rf "$work" && mkdir "$work"

@@ -206,9 +206,7 @@ async def test_an_office_relay_works_as_it_is_written(tmp_path: Path) -> None:
         for node in nodes.values():
             node.types("echo wrong > /etc/shadowrelay/secret && systemctl reload shadowrelay")
         office.types(script)
-        listed = ""
-        while "535" not in listed:
-            listed = nodes["relay1"].types("shadowrelay queue list --config /etc/shadowrelay/node.toml")
+        await until(lambda: "535" in nodes["relay1"].types("shadowrelay queue list --config /etc/shadowrelay/node.toml"), 120)
         nodes["relay1"].types("systemctl kill --signal KILL shadowrelay && rm -r /var/lib/shadowrelay/data && systemctl start shadowrelay")
         await until(lambda: waiting(nodes["relay2"]), 120)
         for node in nodes.values():
