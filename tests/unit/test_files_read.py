@@ -33,8 +33,9 @@ def let_go(path: Path) -> None:
     os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))
 
 
-def threads_count() -> int:
-    return sum(thread.name == "file" for thread in threading.enumerate())
+def threads() -> set[threading.Thread]:
+    """That read files now; those of an earlier test may be about to end."""
+    return {thread for thread in threading.enumerate() if thread.name == "file"}
 
 
 async def test_a_file_is_read_while_another_one_hangs_and_nobody_waits_for_that(files: FilesRead, tmp_path: Path, monkeypatch) -> None:
@@ -53,14 +54,14 @@ async def test_a_file_is_read_while_another_one_hangs_and_nobody_waits_for_that(
 
 async def test_what_hangs_has_one_thread_however_many_ask_until_it_has_returned(files: FilesRead, tmp_path: Path) -> None:
     hung = a_fifo(tmp_path / "hung")
-    before = threads_count()
+    before = threads()
 
     found = await asyncio.gather(*(files.read((hung,), hung.read_text) for _ in range(20)), return_exceptions=True)
     with pytest.raises(TimeoutError, match=f"{hung} hangs"):
         files.look((hung,), hung.read_text)
 
     assert {TimeoutError} == {type(each) for each in found}
-    assert (1, [(hung,)]) == (threads_count() - before, list(files.hung()))
+    assert (1, [(hung,)]) == (len(threads() - before), list(files.hung()))
     let_go(hung)
     await until(lambda: not files.hung())
     hung.unlink()
@@ -86,7 +87,7 @@ async def test_of_one_directory_a_few_hang_and_other_directories_are_read(files:
     hung = [a_fifo(tmp_path / "mount" / str(number)) for number in range(bounded.HUNG_MAX + 3)]
     well = tmp_path / "well"
     well.write_text("here")
-    before = threads_count()
+    before = threads()
     for path in hung[: bounded.HUNG_MAX]:
         with pytest.raises(TimeoutError, match="hangs: no answer in"):
             await files.read((path,), path.read_text)
@@ -96,7 +97,7 @@ async def test_of_one_directory_a_few_hang_and_other_directories_are_read(files:
             await files.read((path,), path.read_text)
 
     assert "here" == await files.read((well,), well.read_text)
-    assert bounded.HUNG_MAX == threads_count() - before
+    assert bounded.HUNG_MAX == len(threads() - before)
     for path in hung[: bounded.HUNG_MAX]:
         let_go(path)
     await until(lambda: not files.hung())
