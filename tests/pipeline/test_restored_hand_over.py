@@ -161,8 +161,11 @@ async def test_a_hand_over_in_an_older_copy_is_not_obeyed_while_its_speaker_is_a
         await asyncio.sleep(SPAN / 2)
 
         await net.start(EAST)
+        await until(again.services.rolled_back.found.is_set, 4 * HEARTBEAT)
+        await net.kill(holder.name)  # which ends the process, and begins anew
+        again = await net.start(holder.name, introduced=True)
 
-        await until(again.in_role(message_id, Role.DELIVERED), 4 * HEARTBEAT)
+        await until(again.in_role(message_id, Role.DELIVERED), SPAN)
         assert 1 == len(net.sink.arrived)
 
 
