@@ -232,7 +232,11 @@ SLOW_SECONDS = 12
 
 @pytest.mark.parametrize(
     ("places", "transport"),
-    [(ONE, {}), pytest.param(TWO, {"shadow_redundancy_enabled": False}, marks=pytest.mark.heavy), (TWO, {})],
+    [
+        pytest.param(ONE, {}, marks=pytest.mark.heavy),
+        pytest.param(TWO, {"shadow_redundancy_enabled": False}, marks=pytest.mark.heavy),
+        (TWO, {}),
+    ],
     ids=["without peers", "without redundancy", "with a lease that is renewed meanwhile"],
 )
 async def test_a_next_hop_that_is_slow_to_answer_the_dot_gets_each_message_once(

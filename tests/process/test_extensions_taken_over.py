@@ -33,7 +33,7 @@ async def sent(node: NodeProcess, body: str, content: bytes) -> None:
         await client.close()
 
 
-@pytest.mark.parametrize(("body", "content"), [("BINARYMIME", BINARY), ("8BITMIME", TEXT)])
+@pytest.mark.parametrize(("body", "content"), [("BINARYMIME", BINARY), pytest.param("8BITMIME", TEXT, marks=pytest.mark.heavy)])
 async def test_a_message_that_is_taken_over_keeps_its_octets_and_its_parameters(body: str, content: bytes, tmp_path: Path) -> None:
     hop = ScriptedServer(extensions=(*EXTENSIONS, "CHUNKING", "BINARYMIME"), port=free_port())
     async with Cluster([EAST, WEST], HostPort("127.0.0.1", hop.port), directory=tmp_path) as cluster:

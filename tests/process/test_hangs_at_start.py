@@ -50,7 +50,7 @@ def text_of(node: NodeProcess) -> str:
     return (node.directory / "node.log").read_text()
 
 
-@pytest.mark.parametrize("is_shipped", [False, True])
+@pytest.mark.parametrize("is_shipped", [pytest.param(False, marks=pytest.mark.heavy), True])
 async def test_a_node_whose_tracking_log_hangs_at_its_start_starts_and_writes_the_rows_later(tmp_path: Path, is_shipped: bool) -> None:
     node, hangs = a_hanging_node(tmp_path, "/tracking", SHIPPING.format(tmp_path / "evidence") if is_shipped else "")
     await node.start()

@@ -31,7 +31,7 @@ def to_smart_host(directory: Path, port: int) -> tuple[dict[str, Any], ssl.SSLCo
     return {"[routes]": route, "routes.auth": {"user": "relay", "secret_file": str(directory / "secret")}}, context
 
 
-@pytest.mark.parametrize("moment", ["AUTH", "MAIL", "DOT"])
+@pytest.mark.parametrize("moment", [pytest.param("AUTH", marks=pytest.mark.heavy), pytest.param("MAIL", marks=pytest.mark.heavy), "DOT"])
 async def test_a_node_that_takes_over_logs_in_like_the_one_that_burnt(moment: str, tmp_path: Path) -> None:
     tables, context = to_smart_host(tmp_path, port := free_port())
     first = AuthServer(tls=context, port=port, users={} if moment == "AUTH" else {"relay": SECRET})

@@ -18,6 +18,7 @@ def test_machines_of_several_nodes_are_destroyed_and_nothing_that_was_called_red
 
 
 @pytest.mark.slow
+@pytest.mark.heavy
 def test_with_two_copies_two_machines_are_destroyed_at_once(run: Run) -> None:
     code, text = run("--machines", "--seeds", "7-8", "--steps", STEPS, "--copies", "2")
 
