@@ -36,7 +36,8 @@ class WhatIfService:
         survivors = tuple(sorted({*listed, *context.peers.states} - {*lost, me}))
         if me in lost:
             survival = await context.ledger.read(reading.survival, survivors)
-            ids, are_all = await self._ids(frozenset(survivors), frozenset(lost), ids_max) if ids_max else ((), True)
+            is_asked = ids_max and survival.lost_count  # to look for ids, messages are read, and many where few are lost
+            ids, are_all = await self._ids(frozenset(survivors), frozenset(lost), ids_max) if is_asked else ((), True)
             held_by = {server: listed[server] for server in survivors if listed.get(server)}
             return WhatIf(tuple(sorted(lost)), now, survival, held_by, (), None, None, ids, are_all)
         groups = [group for group in await context.ledger.read(reading.shadow_groups) if group.primary in lost]

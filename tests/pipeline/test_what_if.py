@@ -3,9 +3,12 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.readiness import NewMail
 from shadowrelay.model.survival import Survival, WhatIf
+from shadowrelay.store import reading
 from tests.kit.clock import until
 from tests.kit.nodes import BUSY, EAST, HEARTBEAT, NORTH, SPAN, WEST, Net, in_virtual_time, nodes
 from tests.pipeline.scenes import holders
@@ -47,6 +50,20 @@ async def test_what_has_a_copy_elsewhere_is_taken_over_and_the_rest_is_lost(tmp_
         (taken,) = (await ask(net, NORTH, EAST, WEST)).taken_over
         assert (EAST, held[NORTH]) == (taken.primary, taken.count)
         assert 0 < taken.within <= SPAN
+
+
+@in_virtual_time
+async def test_where_nothing_would_be_lost_no_message_is_read_for_its_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        net.sink.answer = lambda address: BUSY
+        await net.nodes[EAST].accept()
+        await asyncio.sleep(1)
+        monkeypatch.setattr(reading, "unplaced", None)
+        monkeypatch.setattr(reading, "primaries_listed_on", None)
+
+        found = await ask(net, EAST, EAST)
+
+        assert (Survival(1, 0, 0), (), True) == (found.survival, found.ids, found.are_all)
 
 
 @in_virtual_time
