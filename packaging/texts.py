@@ -30,7 +30,7 @@ FILES = (
     ("/var/log/shadowrelay", "the message tracking log: the evidence of what became of each message"),
     (
         "/usr/share/doc/shadowrelay",
-        "the documentation (operations.md first), and examples: every setting, alert rules, dashboards, other mail servers",
+        "the documentation (setup.md first), and examples: every setting, alert rules, dashboards, other mail servers",
     ),
 )
 
