@@ -191,6 +191,8 @@ def lived(cluster: MixedCluster, tell: Callable[[str], None]) -> None:
         raise Failed(f"doctor says nothing of the earlier authority: {doctor}")
 
     for lost, other, image in ((EAST, WEST, "earlier"), (WEST, EAST, "present")):
+        # what was delivered must be known to the other node: else this loss makes it twice, which design.md explains
+        until(f"{other} holds no copies", lambda: ", 0 held for others" in cluster.command(other, "queue", "list"))
         ran("pause", f"{cluster.mark}-{STORE}")  # it accepts connections and says nothing, so mail waits
         waiting = [*cluster.takes(lost), *cluster.takes(lost)]
         cluster.destroy(lost)
