@@ -151,6 +151,10 @@ class MixedCluster:
         until(f"{name} takes mail", is_taken)
         return f"m{self.sent}"
 
+    def hears_what_is_done(self, name: str) -> None:
+        """Until it holds no copy."""
+        until(f"{name} holds no copies", lambda: ", 0 held for others" in self.command(name, "queue", "list"))
+
     def arrive(self, subjects: list[str]) -> None:
         """Each once. Raises: Failed."""
         until(f"{subjects} arrive", lambda: set(subjects) <= set(self.delivered()))
@@ -192,7 +196,7 @@ def lived(cluster: MixedCluster, tell: Callable[[str], None]) -> None:
 
     for lost, other, image in ((EAST, WEST, "earlier"), (WEST, EAST, "present")):
         # what was delivered must be known to the other node: else this loss makes it twice, which design.md explains
-        until(f"{other} holds no copies", lambda: ", 0 held for others" in cluster.command(other, "queue", "list"))
+        cluster.hears_what_is_done(other)
         ran("pause", f"{cluster.mark}-{STORE}")  # it accepts connections and says nothing, so mail waits
         waiting = [*cluster.takes(lost), *cluster.takes(lost)]
         cluster.destroy(lost)
