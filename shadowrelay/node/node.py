@@ -38,7 +38,6 @@ from shadowrelay.model.values import replace
 from shadowrelay.node import gauges
 from shadowrelay.node.closing import close_with
 from shadowrelay.node.connectors import GRACE_SECONDS, Connectors
-from shadowrelay.node.descriptors import descriptor_limit
 from shadowrelay.pipeline.assembly import Outside, Services
 from shadowrelay.pipeline.context import SystemClock, Tasks
 from shadowrelay.pipeline.draining import Doors
@@ -51,7 +50,7 @@ from shadowrelay.smtp.call_ahead import Asking
 from shadowrelay.smtp.client import ConnectOptions, Dial, Opened, TlsUse
 from shadowrelay.smtp.deliverer import SmtpDeliverer
 from shadowrelay.smtp.host_names import HostNames, Lookups
-from shadowrelay.smtp.limits import Descriptors
+from shadowrelay.smtp.limits import Descriptors, descriptor_limit
 from shadowrelay.smtp.listener import Listener, OpenListener
 from shadowrelay.smtp.mail_filters import make_bank
 from shadowrelay.smtp.mta_sts import MtaSts

@@ -11,9 +11,9 @@ import structlog
 import uvloop
 
 from shadowrelay.model.replies import LedgerUnavailable
-from shadowrelay.node.descriptors import raise_descriptor_limit
 from shadowrelay.node.node import START_SECONDS, Node
 from shadowrelay.settings.configuration import LoadedSettings
+from shadowrelay.smtp.limits import raise_descriptor_limit
 from shadowrelay.tracking import operator_log
 from shadowrelay.tracking.operator_log import LineLogger
 

@@ -7,6 +7,8 @@ Replies are named for the situation, and never echo client input. 5xx is used on
 failures on this side are 4xx.
 """
 
+import contextlib
+import resource
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -197,6 +199,22 @@ FRUITLESS_RECIPIENTS = 10  # recipients of a transaction that came to nothing co
 EVICTED_IDLE_SECONDS = 10.0  # where all sessions are taken, one that was silent for so long gives way. Postfix's stress time-out
 EVICTION_LOOKS = 100  # at sessions of strangers, in turn: a flood of connections must not cost more
 HANDSHAKES_MAX = 64  # of clients that have proved nothing, at a time; as many again of those that give a peer's name
+DESCRIPTORS_MAX = 1_048_576  # of this process; a larger table only wastes memory
+
+
+def descriptor_limit() -> int:
+    """How many files and connections this process may have open now."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return DESCRIPTORS_MAX if soft == resource.RLIM_INFINITY else soft
+
+
+def raise_descriptor_limit() -> None:
+    """Raise the soft limit as far as allowed: it is 1,024 on most systems, for programs that use select()."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS_MAX if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_MAX)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):  # some systems report more than they grant
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class Descriptors:

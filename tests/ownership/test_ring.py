@@ -74,7 +74,7 @@ def test_on_four_nodes_nothing_is_lost_doubled_or_stuck_with_more_faults(four: C
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="known: docs/reliability.md, Limits")
+@pytest.mark.xfail(strict=True, reason="their machine burns as they meet after a cut: docs/reliability.md, Limits")
 def test_a_node_that_yields_to_one_on_its_machine_leaves_the_copy_elsewhere_until_that_one_has_another() -> None:
     finding = explore("defer", LOST_WITNESSED.budget, beginning=LOST_WITNESSED.beginning)
 
