@@ -23,7 +23,7 @@ from tests.process.conftest import TIMES_OF_CHAINS
 from tests.sla.oracle import judge
 
 EDGE, HUB, OTHER_HUB = "edge.dmz.example", "hub1.east.example", "hub2.east.example"
-COUNT = 300
+COUNT = 60
 
 
 def places(*hubs: str) -> list[Place]:
