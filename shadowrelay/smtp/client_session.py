@@ -2,7 +2,8 @@
 
 aiosmtplib awaits each reply before the next command and rewrites line ends, so its transport is taken over (`client.py`). The rule
 here: replies are counted. Each write states how many replies it will get; unsolicited data, a malformed or oversized reply, or a
-421 ends the session, because later replies could no longer be matched to commands.
+421 ends the session, because later replies could no longer be matched to commands. Where the codes of a reply's lines differ in more than
+their first digit nobody can say what it means; else the last one counts, as for other clients.
 
 No other package uses a class of aiosmtplib, ssl, socket or dns. `LIBRARY_ERRORS` is the only table that maps their exceptions; a test walks
 the libraries' class trees, so that a new class fails the test. An unknown exception counts as transient (CONTRIBUTING.md "Errors").
@@ -134,7 +135,7 @@ def failure(reply: Reply, server: str, *, is_connection: bool = False, dot_sent_
     return kind(reply, server, is_connection=is_connection, dot_sent_unanswered=dot_sent_unanswered)
 
 
-_reply_line = re.compile(rb"([2-5][0-9][0-9])(?:([ -])([^\r\n]*))?\r?\n").match
+_reply_line = re.compile(rb"([2-5][0-9][0-9])(?:([ -])([^\n]*)|\r*)\n").match  # some servers and filters end a line with two CRs
 LINE_OCTETS_MAX = 4096  # RFC 5321 4.5.3.1.5 allows 512; real servers send longer lines
 REPLY_OCTETS_MAX = 32 * 1024  # a page of XQDISCARD has 24 KiB. docs/protocol.md 14
 REPLIES_OCTETS_MAX = 1024 * 1024  # of one pipelined batch
@@ -309,7 +310,7 @@ class Pipeline(asyncio.Protocol):
             length, position = line.end() - position, line.end()
             digits, mark, text = line.groups()
             code = int(digits)
-            words = text.decode("utf-8", "backslashreplace") if text else ""
+            words = text.rstrip(b"\r").decode("utf-8", "backslashreplace") if text else ""
             if not words.isprintable():
                 words = printable(words)
             if mark == b"-" or lines or length > LINE_OCTETS_MAX:
@@ -317,7 +318,7 @@ class Pipeline(asyncio.Protocol):
                 if length > LINE_OCTETS_MAX or self._reply_octets > self.reply_octets_max:
                     self._break_off(line[0], "reply too long")
                     return
-                if lines and code != self._code:
+                if lines and code // 100 != self._code // 100:
                     self._break_off(line[0], "codes differ within a reply")
                     return
                 lines.append(words)
