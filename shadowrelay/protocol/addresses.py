@@ -5,7 +5,9 @@ before any character means that character, and domains are compared without case
 and the detection of duplicates compare `canonical`; on the wire an address stays as received.
 
 **Routing.** `user%elsewhere`, `elsewhere!user` and `"user@elsewhere"` before the @ of a domain of ours are old forms of source routes. A
-server behind this one that trusts it may obey them, and so relay for whoever wrote them. RFC 5321 appendix C, F.2.
+server behind this one that trusts it may obey them, and so relay for whoever wrote them. RFC 5321 appendix C, F.2. So may Exchange obey
+an address of SMTP within another one (`IMCEASMTP-user+40elsewhere`); those of mailboxes (`IMCEAEX-`), to which old mail is answered, do not
+lead elsewhere.
 """
 
 import re
@@ -15,6 +17,7 @@ from functools import lru_cache
 from shadowrelay.protocol.fields import domain_of
 
 ROUTING_CHARACTERS = frozenset("@%!")
+_ENCAPSULATED = re.compile(r'"?IMCEA[A-Z0-9]*SMTP-', re.IGNORECASE | re.ASCII)  # `IMCEASMTP-user+40elsewhere@`; IMCEAEX- is a mailbox
 _PLAIN = re.compile(r"[^\x00-\x20\x7f-\x9f\"(),.:;<>@\[\\\]]+(?:\.[^\x00-\x20\x7f-\x9f\"(),.:;<>@\[\\\]]+)*")
 _PAIR = re.compile(r"\\(.)", re.DOTALL)
 _TO_BE_QUOTED = re.compile(r'(["\\])')
@@ -51,6 +54,5 @@ def mailbox(address: str) -> str:
 def has_routing(address: str) -> bool:
     """Whether the local part asks to be passed on, in a form that some server obeys."""
     local = address.rpartition("@")[0]
-    if local.isascii():
-        return not ROUTING_CHARACTERS.isdisjoint(local)
-    return not ROUTING_CHARACTERS.isdisjoint(unicodedata.normalize("NFKC", local))
+    text = local if local.isascii() else unicodedata.normalize("NFKC", local)
+    return not ROUTING_CHARACTERS.isdisjoint(text) or _ENCAPSULATED.match(text) is not None

@@ -3,10 +3,11 @@
 **MAIL and RCPT**: paths of RFC 5321 4.1.2 and RFC 6531 3.3, and ESMTP parameters of the extensions that we offer. Parsing is
 strict: no space after the colon, angle brackets required, no trailing dot and no underscore in a domain. Only spaces at the end
 of the line are accepted (RFC 5321 4.1.1). Control characters are always refused. A lenient connector also accepts what other
-software writes: local parts over 64 octets (the sizes of RFC 5321 4.5.3.1 are minima), no brackets, spaces and tabs around path and
-parameters, a dot at the end of the domain, which is dropped, underscores in it, and dots anywhere in a local part
-(`john.@docomo.ne.jp`). Such a local part becomes the equivalent quoted string (`"john."@docomo.ne.jp`), so that everything after the
-parser, here and on every other server, sees a valid address.
+software writes: local parts over 64 octets (the sizes of RFC 5321 4.5.3.1 are minima), no brackets or two pairs, spaces and tabs before
+`FROM:` and around path, address and parameters, a dot at the end of the domain, which is dropped, underscores in it, and dots anywhere in
+a local part (`john.@docomo.ne.jp`). Such a local part becomes the equivalent quoted string (`"john."@docomo.ne.jp`), so that everything
+after the parser, here and on every other server, sees a valid address. ENVID and ORCPT are xtext, and many do not know that: what they
+write is made xtext (`as_xtext`), because the next server may return the message for it; they are only labels.
 
 **Fields**: names, xtext, numbers, ordinals, instants, spans. Identifiers are case-insensitive on the wire and lower case
 inside. xtext is any text as printable ASCII without `=`, `+` and space (RFC 3461, section 4). Sets of ordinals are ranges
@@ -80,12 +81,15 @@ _PATH = re.compile(
 )
 _LENIENT_LABEL = rf"(?!-)[^{_NO_TEXT}!-,./:-@\[-\^`{{-~]{{1,63}}(?<!-)"
 _LENIENT_PATH = re.compile(
-    rf'(?P<open><?)(?:{_ROUTE})?(?P<local>[^{_NO_TEXT}"(),:;<>@\[\\\]]+|{_QUOTED})'
-    rf"@(?:(?P<domain>{_LENIENT_LABEL}(?:\.{_LENIENT_LABEL})*)\.?|(?P<literal>\[[0-9A-Fa-f:.IPVipv]{{1,64}}\]))(?P<close>>?)"
+    rf'(?P<open>(?:<{{1,2}}[ \t]*)?)(?:{_ROUTE})?(?P<local>[^{_NO_TEXT}"(),:;<>@\[\\\]]+|{_QUOTED})'
+    rf"@(?:(?P<domain>{_LENIENT_LABEL}(?:\.{_LENIENT_LABEL})*)\.?|(?P<literal>\[[0-9A-Fa-f:.IPVipv]{{1,64}}\]))"
+    r"(?P<close>(?:[ \t]*>{1,2})?)"
 )
 _ATOMS = re.compile(rf"{_ATOM}(?:\.{_ATOM})*")
 _POSTMASTER = re.compile(r"<(postmaster)>", re.IGNORECASE | re.ASCII)
+_BARE_POSTMASTER = re.compile(r"(postmaster)(?=[ \t]|\Z)", re.IGNORECASE | re.ASCII)
 _PARAMETER = re.compile(rf"([A-Za-z0-9][A-Za-z0-9-]*)(?:=([^{_NO_TEXT}=]+))?")
+_LENIENT_PARAMETER = re.compile(rf"(ENVID|ORCPT)=([^{_NO_TEXT}]+)", re.IGNORECASE | re.ASCII)  # with `=` in it, as in SRS0=x=y=z=user@b
 _CONTROL = re.compile("[\x00-\x1f\x7f]")
 _IPV4 = re.compile(r"[0-9.]{7,15}")
 
@@ -129,17 +133,18 @@ def parse_rcpt(argument: str, *, smtputf8: bool = False, lenient: bool = False) 
     Raises: WireError 501 5.1.3 for the path, 553 5.6.7 for UTF-8 without SMTPUTF8, 501 5.5.4 for the rest.
     """
     rest = _after(argument, "TO:", "Syntax: RCPT TO:<address> [parameters]", lenient)
-    if postmaster := _POSTMASTER.match(rest):
+    if postmaster := _POSTMASTER.match(rest) or (lenient and _BARE_POSTMASTER.match(rest)):
         address, end = postmaster[1], postmaster.end()
     else:
         address, end = _path_of(rest, BAD_RECIPIENT, lenient)
     parameters = _parameters_of(rest, end, BAD_RECIPIENT, lenient) if end < len(rest) else {}
     if not smtputf8 and not rest.isascii():
         raise WireError(SMTPUTF8_NEEDED)
-    return RcptCommand(address, parameters, rest.startswith(("<@", "@")))
+    return RcptCommand(address, parameters, rest.lstrip("< \t").startswith("@"))
 
 
 def _after(argument: str, word: str, syntax: str, lenient: bool) -> str:
+    argument = argument.lstrip(" \t") if lenient else argument
     rest = argument[len(word) :].lstrip(" \t") if lenient else argument[len(word) :]
     if len(argument) > ARGUMENT_OCTETS_MAX or argument[: len(word)].upper() != word or rest[:1] in ("", " "):
         raise bad_argument(syntax)
@@ -163,7 +168,7 @@ def _path_of(rest: str, bad: Reply, lenient: bool) -> tuple[str, int]:
 
 def _lenient_path_of(rest: str, bad: Reply) -> tuple[str, int]:
     found = _LENIENT_PATH.match(rest)
-    if found is None or bool(found["open"]) != bool(found["close"]) or not _is_utf8(found[0]):
+    if found is None or found["open"].count("<") != found["close"].count(">") or not _is_utf8(found[0]):
         raise WireError(bad)
     local, domain, literal = found.group("local", "domain", "literal")
     if literal is not None and not _is_literal(literal[1:-1]):
@@ -209,7 +214,7 @@ def _parameters_of(rest: str, end: int, bad: Reply, lenient: bool) -> dict[str, 
         raise WireError(bad)
     parameters: dict[str, str] = {}
     for word in text[1:].split(" ", PARAMETERS_COUNT_MAX):
-        found = _PARAMETER.fullmatch(word)
+        found = _PARAMETER.fullmatch(word) or (_LENIENT_PARAMETER.fullmatch(word) if lenient else None)
         if found is None or not _is_utf8(word) or (key := found[1].upper()) in parameters:
             raise bad_argument("Bad or repeated parameter")
         parameters[key] = found[2] or ""
@@ -223,6 +228,9 @@ _ORCPT = re.compile(r"[A-Za-z0-9-]{1,64};[!-<>-~]{1,500}")  # RFC 3461 4.2
 _UTF8_ORCPT = re.compile(r"utf-8;", re.IGNORECASE)  # RFC 6533 3
 _UTF8_ADDRESS = re.compile(r"(?:[!-*,-<>-\[\]-~]|\\x\{(?:[0-9A-F]{2,5}|10[0-9A-F]{4})\})*", re.IGNORECASE)
 _ORCPT_OCTETS_MAX = 500
+_NO_CODE = re.compile(r"\+(?![0-9A-Fa-f]{2})|=")
+_CODE = re.compile(r"\+[0-9A-Fa-f]{2}")
+_ENVID_OCTETS_MAX = 100  # RFC 3461 4.4
 _BODIES = {body.value: body for body in BodyType}
 MAIL_PARAMETERS = frozenset({"SIZE", "BODY", "SMTPUTF8", "RET", "ENVID"})
 _RCPT_PARAMETERS = frozenset({"NOTIFY", "ORCPT"})
@@ -239,8 +247,9 @@ class MailValues:
     envid: str | None = None
 
 
-def mail_values_of(parameters: Mapping[str, str], known: frozenset[str]) -> MailValues:
-    """The values of the parameters in MAIL_PARAMETERS; the caller parses other `known` ones.
+def mail_values_of(parameters: Mapping[str, str], known: frozenset[str], *, lenient: bool = False) -> MailValues:
+    """The values of the parameters in MAIL_PARAMETERS; the caller parses other `known` ones. `lenient`: a label that is too long is
+    left out.
 
     Raises: WireError 555 for a parameter that is not `known`, 501 for a bad value.
     """
@@ -248,6 +257,10 @@ def mail_values_of(parameters: Mapping[str, str], known: frozenset[str]) -> Mail
         raise WireError(UNKNOWN_PARAMETER)
     size, body = decimal(parameters.get("SIZE", "0")), parameters.get("BODY", BodyType.SEVEN_BIT.value).upper()
     ret, envid = parameters.get("RET"), parameters.get("ENVID")
+    if envid is not None and envid.isascii():
+        envid = as_xtext(envid)
+        if lenient and len(envid) > _ENVID_OCTETS_MAX:
+            envid = None
     if (
         size is None
         or body not in _BODIES
@@ -259,19 +272,38 @@ def mail_values_of(parameters: Mapping[str, str], known: frozenset[str]) -> Mail
     return MailValues(size, _BODIES[body], "SMTPUTF8" in parameters, ret, envid)
 
 
-def recipient_of(address: str, parameters: Mapping[str, str]) -> Recipient:
-    """A recipient with its parameters. Raises: WireError 555 for an unknown parameter, 501 for a bad value."""
+def recipient_of(address: str, parameters: Mapping[str, str], *, lenient: bool = False) -> Recipient:
+    """A recipient with its parameters. `lenient`: words of NOTIFY may be repeated, and a label that is too long or empty is left out.
+    Raises: WireError 555 for an unknown parameter, 501 for a bad value."""
     if parameters.keys() - _RCPT_PARAMETERS:
         raise WireError(UNKNOWN_PARAMETER)
     notify, orcpt = parameters.get("NOTIFY"), parameters.get("ORCPT")
+    if notify is not None and lenient:
+        notify = ",".join(dict.fromkeys(word for word in notify.split(",") if word))
     if notify is not None and _NOTIFY.fullmatch(notify) is None:
         raise WireError(BAD_PARAMETER)
+    if orcpt is not None and lenient and _is_no_label(orcpt):
+        orcpt = None
     return Recipient(address, notify, None if orcpt is None else original_recipient(orcpt))
 
 
+def _is_no_label(orcpt: str) -> bool:
+    kind, mark, address = orcpt.partition(";")
+    return bool(kind and mark) and orcpt.isascii() and not 0 < len(as_xtext(address)) <= _ORCPT_OCTETS_MAX
+
+
+def as_xtext(text: str) -> str:
+    """The same, where each `+` and `=` that is none of xtext is one: `a+b` becomes `a+2Bb`. What is xtext stays. RFC 3461 4"""
+    if "+" not in text and "=" not in text:
+        return text
+    return _CODE.sub(lambda code: code[0].upper(), _NO_CODE.sub(lambda found: f"+{ord(found[0]):02X}", text))
+
+
 def original_recipient(orcpt: str) -> str:
-    """ORCPT as passed on: unchanged, except that a UTF-8 address in UTF-8 (RFC 6533, utf-8-addr-unitext) is converted to its
+    """ORCPT as passed on: as xtext, and a UTF-8 address in UTF-8 (RFC 6533, utf-8-addr-unitext) is converted to its
     ASCII form (utf-8-addr-xtext), which means the same and passes every server. Raises: WireError 501."""
+    if orcpt.isascii() and not _UTF8_ORCPT.match(orcpt):
+        orcpt = as_xtext(orcpt)
     if _UTF8_ORCPT.match(orcpt):
         orcpt = "".join(character if character.isascii() else f"\\x{{{ord(character):X}}}" for character in orcpt)
         if len(orcpt) > _ORCPT_OCTETS_MAX or _UTF8_ADDRESS.fullmatch(orcpt, len("utf-8;")) is None:
@@ -296,7 +328,7 @@ def format_mail(envelope: Envelope, size: int | None, *, extra: str = "", dsn: b
         text += " SMTPUTF8"
     if dsn:
         text += f" RET={envelope.ret}" if envelope.ret else ""
-        text += f" ENVID={envelope.envid}" if envelope.envid else ""
+        text += f" ENVID={as_xtext(envelope.envid)}" if envelope.envid else ""
     if extra:
         text += f" {extra}"
     if not text.isprintable() and _CONTROL.search(text):
@@ -312,7 +344,7 @@ def format_rcpt(recipient: Recipient, *, dsn: bool) -> str:
     text = f"TO:<{recipient.address}>"
     if dsn:
         text += f" NOTIFY={recipient.notify}" if recipient.notify else ""
-        text += f" ORCPT={recipient.orcpt}" if recipient.orcpt else ""
+        text += f" ORCPT={as_xtext(recipient.orcpt)}" if recipient.orcpt else ""
     if not text.isprintable() and _CONTROL.search(text):
         raise ValueError("a control character in a command")
     return text
@@ -326,7 +358,7 @@ def domain_of(address: str) -> str:
     if domain.isascii():
         return _literal_of(domain.lower()) if domain.startswith("[") else domain.lower()
     try:
-        return idna.encode(domain, uts46=True).decode("ascii").lower()
+        return idna.encode(domain, uts46=True).decode("ascii").lower().removesuffix(".")  # which other scripts have, too
     except (idna.IDNAError, UnicodeError, ValueError, IndexError):
         return domain.lower()
 

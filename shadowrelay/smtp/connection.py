@@ -12,6 +12,7 @@ when no further command is buffered: one system call for a pipelined group.
 
 import asyncio
 import logging
+import re
 import ssl
 import uuid
 from collections.abc import Awaitable, Callable
@@ -80,6 +81,7 @@ PROTOCOL_ERROR_CODES = frozenset({500, 501, 502, 503, 504, 530, 555})
 Command = Callable[[Any, str], Awaitable[None]]
 
 BEFORE_TLS = frozenset({"EHLO", "HELO", "NOOP", "QUIT", "STARTTLS"})  # where a connector requires it. RFC 3207 4
+_BLANKS = re.compile(rb"[ \t]*([^ \t]+)[ \t]*(.*)", re.DOTALL)  # around a verb, where a connector is lenient: a tab, or some before it
 ORDINARY_ENDS = ("quit", "lost", "drain", "TLS failed")  # the last one leaves a warning of its own
 
 # A peer's session lasts so many times connection_timeout, an hour by default. A node ends its own after half an hour.
@@ -656,13 +658,17 @@ class Connection(SMTP):
 
     def _parsed(self, line: bytes) -> tuple[str, Command | None, str]:
         """The verb, the command and its argument; no command if the line was refused."""
-        if not line.endswith(b"\r\n") or line.find(b"\r") != len(line) - 2:
+        length = len(line)
+        if not line.endswith(b"\r\n") or line.find(b"\r") != length - 2:
             self.hang_up(BARE_CR_OR_LF, "bare CR or LF")
             return "", None, ""
         verb, _, octets = line[:-2].partition(b" ")
         name = verb.decode("ascii", "replace").upper()
         command = self.commands.get(name)
-        if len(line) > COMMAND_OCTETS_MAX_BY_VERB.get(name, COMMAND_OCTETS_MAX):
+        if command is None and self.reception.connector.lenient_addresses and (found := _BLANKS.fullmatch(line, 0, len(line) - 2)):
+            name, octets = found[1].decode("ascii", "replace").upper(), found[2]
+            command = self.commands.get(name)
+        if length > COMMAND_OCTETS_MAX and length > COMMAND_OCTETS_MAX_BY_VERB.get(name, COMMAND_OCTETS_MAX):
             self.refuse(COMMAND_TOO_LONG)
             return name, None, ""
         if command is None:

@@ -22,6 +22,7 @@ from pathlib import Path
 import structlog
 
 from shadowrelay.model.counts import SessionCounts
+from shadowrelay.model.message import BodyType
 from shadowrelay.model.queue import NextHopServer
 from shadowrelay.model.replies import DeliveryError, PermanentDeliveryError, Reply, TransientDeliveryError
 from shadowrelay.model.routing import HostPort
@@ -341,7 +342,9 @@ class SmtpDeliverer:
             job.reply_seconds,
             job.handling,
             may_send_8bit=job.destination.inside_boundary or self._sends_8bit,
-            may_send_chunks=self._sends_chunks and address.takes_chunks,
+            may_send_chunks=self._sends_chunks
+            and address.takes_chunks
+            and (not address.loses_chunks or job.envelope.body is BodyType.BINARY_MIME),
         )
         answers_before = session.pipeline.answers_count
         transaction = DeliveryTransaction(session, work)
@@ -349,6 +352,7 @@ class SmtpDeliverer:
             await transaction.run()
         except Unfinished as error:
             address.drop(session)
+            address.loses_chunks = address.loses_chunks or (transaction.is_chunked and error.dot_sent)
             answers_count = session.pipeline.answers_count - answers_before
             is_first_word = answers_count == 0 or (answers_count == 1 and error.error.reply.code == SERVICE_CLOSING)
             if may_replace and is_first_word and not error.dot_sent and not (is_fresh and address.standing_count == 0):

@@ -34,7 +34,7 @@ TOO_LARGE = Reply(552, "5.3.4", "The message is larger than the next hop takes")
 NEEDS_8BITMIME = Reply(554, "5.6.3", "The content is 8-bit and the next hop does not offer 8BITMIME")  # RFC 6152 3
 NEEDS_SMTPUTF8 = Reply(550, "5.6.7", "The message needs SMTPUTF8 and the next hop does not offer it")  # RFC 6531 3.5
 BAD_ENVELOPE = Reply(554, "5.5.2", "The envelope cannot be written as SMTP commands")
-UNKNOWN_COMMAND = (500, 502)
+BDAT_UNKNOWN = (500, 501, 502, 503, 504)  # to BDAT where RCPT was accepted: filters on the way take it for something else
 _decimal = lru_cache(64)(decimal)  # next hops name the same sizes for every message
 NOTHING_ASKED = RawReply(0, ("",))
 NOT_FOR_THIS_SERVER = (TOO_LARGE, NEEDS_8BITMIME, NEEDS_SMTPUTF8)  # another one may take it
@@ -58,6 +58,7 @@ class DeliveryTransaction:
     replies: dict[int, Reply] = field(default_factory=dict)
     accepted: list[int] = field(default_factory=list)
     dot_sent: bool = False
+    is_chunked: bool = False
     is_bdat_unknown: bool = False  # the server offers CHUNKING, and knows no BDAT
     _is_clean: bool = False  # the session can start another MAIL
     _lease_timer: asyncio.TimerHandle | None = None
@@ -71,7 +72,7 @@ class DeliveryTransaction:
         try:
             self._is_clean = True
             form = await form_for(self.work, self.session.extensions, self.session.server)
-            is_chunked = self.work.may_send_chunks and "chunking" in self.session.extensions
+            self.is_chunked = is_chunked = self.work.may_send_chunks and "chunking" in self.session.extensions
             mail, rcpts = self._commands(form)
             self._is_clean = False
             self.session.messages_count += 1
@@ -85,7 +86,7 @@ class DeliveryTransaction:
                 answer = (await pipeline.answers(1, limit))[0] if left >= limit else await self._reply_while_leased(left)
                 if 300 <= answer.code < 400:
                     raise self._out_of_place(answer)
-            self.is_bdat_unknown = is_chunked and answer.code in UNKNOWN_COMMAND
+            self.is_bdat_unknown = is_chunked and answer.code in BDAT_UNKNOWN
         except SessionBroken as error:
             raise Unfinished(error, dot_sent=self.dot_sent) from error
         except BaseException:

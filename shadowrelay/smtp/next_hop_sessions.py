@@ -167,6 +167,7 @@ class AddressSessions:
         self.trouble: rules.Trouble | None = None
         self.served_at = -inf  # when it last took a message
         self.takes_chunks = True  # false: it offered CHUNKING and then did not know BDAT
+        self.loses_chunks = False  # a session was lost when the content went by BDAT: what can go by DATA does so
 
     @property
     def idle_count(self) -> int:

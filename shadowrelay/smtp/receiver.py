@@ -97,7 +97,7 @@ from shadowrelay.smtp.peer_part import PeerPart, PeerTransaction
 
 PEER_MAIL_PARAMETERS = MAIL_PARAMETERS | {KEYWORD}
 NO_VALUES = MailValues()
-CHUNK = re.compile(r"([0-9]{1,19})( +LAST)? *", re.IGNORECASE)  # the argument of BDAT
+CHUNK = re.compile(r"[ \t]*([0-9]{1,19})([ \t]+LAST)?[ \t]*", re.IGNORECASE)  # the argument of BDAT
 _BLOCK = re.compile(r"STATUS BDAT ([0-9]{1,19}) *", re.IGNORECASE)
 _HELLO_NAME = re.compile(rf"[A-Za-z0-9._:\[\]-]{{1,{HELLO_NAME_OCTETS_MAX}}}")
 
@@ -328,7 +328,7 @@ class Receiver(Connection):
                 return
             xshadow = command.parameters.get(KEYWORD)
             known = PEER_MAIL_PARAMETERS if xshadow is not None and self.peer.may_use_xshadow() else MAIL_PARAMETERS
-            transaction.values = values = mail_values_of(command.parameters, known)
+            transaction.values = values = mail_values_of(command.parameters, known, lenient=is_lenient)
             if values.body is BodyType.BINARY_MIME and not self._takes_binary():
                 raise WireError(BAD_PARAMETER)
             if xshadow is not None:
@@ -407,7 +407,9 @@ class Receiver(Connection):
             if command.parameters and not (self.is_extended or transaction.is_lenient):
                 raise WireError(UNKNOWN_PARAMETER)
             address = command.address if "@" in command.address else self._with_home(transaction, command.address)
-            recipient = recipient_of(address, command.parameters) if command.parameters else Recipient(address)
+            recipient = Recipient(address)
+            if command.parameters:
+                recipient = recipient_of(address, command.parameters, lenient=transaction.is_lenient)
         except WireError as error:
             self._refused_recipient(transaction, error.reply)
             if error.reply != BAD_RECIPIENT:

@@ -32,11 +32,11 @@ async def test_one_console_shows_all_nodes_and_acts_on_each_in_the_persons_name(
             browser.get("/act", params={"act": "queue-suspend", "node": other.name, "on": queue})
             browser.post("/act", act="queue-suspend", node=other.name, on=queue, back="/queues")
 
-            assert "is suspended" in browser.get("/queues").text
-            assert "queues/suspend" in browser.get("/audit").text, "the audit has that of the other node, too"
-        (acted,) = operator_events(other, "admin.acted")
+            wait_until(lambda: "is suspended" in browser.get("/queues").text, what="the queue is shown as suspended")
+            wait_until(lambda: "queues/suspend" in browser.get("/audit").text, what="the audit has that of the other node, too")
+        (acted,) = wait_until(lambda: operator_events(other, "admin.acted"))
         assert ("operator", "queues/suspend", "done") == (acted["by"], acted["act"], acted["outcome"])
-        assert ["operator"] == [line["by"] for line in operator_events(other, "queue.suspended")]
+        assert ["operator"] == [line["by"] for line in wait_until(lambda: operator_events(other, "queue.suspended"))]
         assert [] == operator_events(one, "admin.acted")
 
 
@@ -66,7 +66,7 @@ async def test_an_open_page_shows_a_killed_node_and_a_drain_without_a_reload(tmp
             assert "/login" in page.url
 
         assert [] == [text for text in trouble if "username" not in text]
-        assert ["drain"] == [line["act"] for line in operator_events(one, "admin.acted")]
+        assert ["drain"] == [line["act"] for line in wait_until(lambda: operator_events(one, "admin.acted"))]
 
 
 async def test_a_lost_node_is_shown_as_the_others_know_it(tmp_path: Path) -> None:

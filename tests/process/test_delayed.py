@@ -42,7 +42,7 @@ async def test_a_250_by_best_effort_is_in_the_log_in_the_tracking_log_and_in_the
         (line,) = operator_events(node, BEST_EFFORT)
         assert (message_id, "warning") == (line["message_id"], line["level"])
         assert line["seconds"] > 0
-        assert 1 == figure(node, ACKNOWLEDGEMENTS.format("best effort"))
+        await until(lambda: 1 == figure(node, ACKNOWLEDGEMENTS.format("best effort")))
         assert figure(node, "acknowledgement_delay_seconds_total") > 0
         await until(lambda: list(reasons(node, "HAREDIRECTFAIL")) == [message_id])
         assert reasons(node, "HAREDIRECTFAIL")[message_id].endswith("s by best effort")
@@ -83,7 +83,7 @@ async def test_each_message_of_a_pipelining_session_waits_for_itself_and_the_ans
                 (arrival.recipient, arrival.network_id) for arrival in sink.arrivals
             ]
             await until(lambda: {(LATE, "done"): COUNT} == why(node))
-            assert (COUNT, 0) == (figure(node, ACKNOWLEDGEMENTS.format("done")), figure(node, "acknowledgements_waiting"))
+            await until(lambda: (COUNT, 0) == (figure(node, ACKNOWLEDGEMENTS.format("done")), figure(node, "acknowledgements_waiting")))
     finally:
         await sink.close()
 
@@ -99,7 +99,7 @@ async def test_a_node_that_stops_or_drains_gives_the_answers_that_wait(tmp_path:
             with api_of(node) as api:
                 await asyncio.to_thread(api.drain)
             ids = await asyncio.gather(*clients)
-            assert 0 == figure(node, "acknowledgements_waiting")
+            await until(lambda: 0 == figure(node, "acknowledgements_waiting"))
             with api_of(node) as api:
                 await asyncio.to_thread(api.undrain)
             again = asyncio.ensure_future(submit(node.address, TO))  # waits as before

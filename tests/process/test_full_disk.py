@@ -92,7 +92,7 @@ async def test_a_node_starts_on_a_full_disk_delivers_and_takes_mail_when_there_i
             assert [("error", "normal", "high"), ("warning", "high", "normal")] == [
                 (line["level"], line["before"], line["after"]) for line in told
             ]
-            assert any("reserve" in text for text in said(node, "database.note"))
+            await until(lambda: any("reserve" in text for text in said(node, "database.note")))
             assert not any(line["level"] == "error" and line["event"] != "pressure.increased" for line in operator_events(node))
 
 

@@ -56,13 +56,13 @@ async def test_a_node_whose_tracking_log_hangs_at_its_start_starts_and_writes_th
     await node.start()
     assert node.process is not None
     try:
-        assert "the rights of files were not looked at" in text_of(node)
-        assert is_shipped is bool(operator_events(node, "shipping.off"))
+        await until(lambda: "the rights of files were not looked at" in text_of(node))
+        await until(lambda: is_shipped is bool(operator_events(node, "shipping.off")))
         before = waiting_count(node)
         await submit(node.address, "b@here.example")
         assert waiting_count(node) > before
         with api_of(node) as client:
-            assert any("tracking log hangs" in reason for reason in client.ready()["reasons"])
+            await until(lambda: any("tracking log hangs" in reason for reason in client.ready()["reasons"]))
 
         hangs.unlink()
 

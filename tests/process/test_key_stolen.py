@@ -102,7 +102,7 @@ async def test_the_thief_is_out_and_the_node_is_in_again(tmp_path: Path) -> None
         await open_session.close()
         with pytest.raises((OSError, EOFError, AssertionError)):
             await as_the_thief(stolen, peers)
-        assert operator_events(east, "session.certificate_refused")
+        await until(lambda: operator_events(east, "session.certificate_refused"))
         await west.start()  # with its new key and tokens
         await east.stop()
         await east.start()

@@ -128,7 +128,8 @@ async def test_a_cluster_grows_by_sighup_and_a_peer_leaves_when_nothing_is_left(
         await followed(one)
         while_it_leaves = peers_in(one)
         await accepted(one, one.address, 2)
-        held = kept_count(two), kept_count(three)
+        # A try that was refused has left a copy, perhaps, until its primary says that there is no such message.
+        await until(lambda: (1, 1) == (kept_count(two), kept_count(three)), what="each has one copy")
         sink.is_deferring = False
         await until(lambda: {three.name: False} == peers_in(one))
         await until(lambda: not kept_count(two))
@@ -153,11 +154,9 @@ async def test_a_cluster_grows_by_sighup_and_a_peer_leaves_when_nothing_is_left(
         await followed(three)
         with pytest.raises(ConnectionRefusedError):
             await Client.to(further)
-        left = [line["server"] for line in operator_events(one, "peer.left")]
+        await until(lambda: [line for line in operator_events(one, "peer.left") if line["server"] == two.name])
 
     assert {two.name: True, three.name: False} == while_it_leaves
-    assert (1, 1) == held
-    assert two.name in left
     assert "9d" == age
     arrived = [arrival.internet_message_id for arrival in sink.arrivals]
     assert ["<1@there.example>", "<2@there.example>"] == sorted(arrived)[:2]
@@ -172,7 +171,7 @@ async def test_an_address_that_is_taken_changes_nothing_and_is_tried_again(tmp_p
             there = HostPort("127.0.0.1", taken.getsockname()[1])
             file.write_text(file.read_text().replace(str(node.address), str(there)))
             await reloaded(node)
-            refused = operator_events(node, "connector.not_listening")
+            refused = await until(lambda: operator_events(node, "connector.not_listening"))
             async with talking_to(node.address):
                 pass
         await reloaded(node)

@@ -1,5 +1,6 @@
 """Two copies on four nodes: the primary server and another one are destroyed at the same instant. docs/design.md 6.2 "Several copies"."""
 
+import asyncio
 import random
 from collections import Counter
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 from shadowrelay.lab.cluster import Cluster, Place, rows
 from shadowrelay.lab.traffic import DEFERRED, Load, Sink
 from tests.kit.clock import until
-from tests.kit.processes import held_by
+from tests.kit.processes import held_by, wait_until_peers_know_each_other
 
 pytestmark = [pytest.mark.usefixtures("quiet"), pytest.mark.slow]
 
@@ -25,6 +26,7 @@ TRANSPORT = {
 COUNT = 60
 
 
+@pytest.mark.heavy
 async def test_what_a_client_was_promised_survives_two_destroyed_disks_and_is_delivered_once(tmp_path: Path) -> None:
     sink = Sink()
     sink.decide = lambda envelope: DEFERRED
@@ -32,6 +34,7 @@ async def test_what_a_client_was_promised_survives_two_destroyed_disks_and_is_de
     try:
         async with Cluster(PLACES, next_hop, directory=tmp_path, transport=TRANSPORT) as cluster:
             primary, first = cluster.nodes[NAMES[0]], cluster.nodes[NAMES[1]]
+            await asyncio.to_thread(wait_until_peers_know_each_other, list(cluster.nodes.values()))
             load = Load({primary.name: primary.address}, random.Random(7), size=2048)
             await load.run(COUNT, rate=30.0)
             await load.close()

@@ -32,7 +32,7 @@ COMMANDS: list[tuple[str, bytes, bytes, list[str]]] = [
     ("a line of NULs", b"", b"\x00\x00\r\n", [UNKNOWN]),
     ("binary garbage", b"", b"\x80\xff\xfe\x16\x03\x01 \xff\r\n", [UNKNOWN]),
     ("a TLS handshake in plain", b"", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n", [UNKNOWN]),
-    ("a tab behind the verb", b"", b"NOOP\there\r\n", [UNKNOWN]),
+    ("a tab behind the verb", b"", b"NOOP\there\r\n", [OK]),
     ("a verb with a NUL", b"", b"NO\x00OP\r\n", [UNKNOWN]),
     ("a bare LF ends the command", b"", b"NOOP\nNOOP\r\n", [BARE, CLOSED]),
     ("a bare CR in the command", b"", b"NOOP a\rb\r\n", [BARE, CLOSED]),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from shadowrelay.model.message import BodyType
-from shadowrelay.model.replies import PermanentDeliveryError
+from shadowrelay.model.replies import PermanentDeliveryError, TransientDeliveryError
 from tests.kit.clock import until
 from tests.kit.ledger import a_content, a_spooled_content, an_envelope
 from tests.kit.receiving import files_in, receiving
@@ -207,8 +207,22 @@ async def test_without_an_answer_to_the_last_chunk_nothing_is_repeated() -> None
     assert sum(line.startswith("BDAT") for line in server.lines) == 1
 
 
-async def test_a_server_that_offers_chunks_and_does_not_know_them_gets_data() -> None:
-    server = ScriptedServer({"BDAT": "502 5.5.1 what"}, extensions=CHUNKING)
+async def test_a_server_that_loses_its_session_by_a_chunk_gets_data_the_next_time() -> None:
+    server = ScriptedServer({"BDAT": [CLOSE]}, extensions=BINARYMIME)
+    async with serving(server), a_deliverer() as deliverer:
+        with pytest.raises(TransientDeliveryError):
+            await deliverer.deliver(a_job(route(at(server)), an_envelope(1)))
+        await deliverer.deliver(a_job(route(at(server)), an_envelope(1)))
+        assert ["BDAT", "DATA"] == [line[:4] for line in server.lines if line[:4] in ("BDAT", "DATA")]
+
+        with pytest.raises(TransientDeliveryError):
+            await deliverer.deliver(a_job(route(at(server)), an_envelope(1, body=BodyType.BINARY_MIME), content=a_content(BINARY)))
+    assert sum(line.startswith("BDAT") for line in server.lines) == 2, "only by chunks it goes as it is"
+
+
+@pytest.mark.parametrize("refusal", ["500 what", "501 5.5.4 syntax", "502 5.5.1 what", "503 5.5.1 out of order", "504 no"])
+async def test_a_server_that_offers_chunks_and_does_not_know_them_gets_data(refusal: str) -> None:
+    server = ScriptedServer({"BDAT": refusal}, extensions=CHUNKING)
     async with serving(server), a_deliverer() as deliverer:
         for _ in range(2):
             report = await deliverer.deliver(a_job(route(at(server)), an_envelope(1)))

@@ -298,7 +298,7 @@ BROKEN = [
     ("no code", "25 short"),
     ("glued", "250no space"),
     ("eight bit garbage", "\udcff\udcfe\udc80"),
-    ("codes differ", "250-a\r\n251 b"),
+    ("codes differ", "250-a\r\n550 b"),
     ("continue out of place", "354 go on"),
     ("endless line", "250 " + "x" * 5000),
     ("endless reply", "\r\n".join(["250-" + "x" * 900] * 40)),
@@ -354,6 +354,19 @@ async def test_no_answer_to_the_dot_leaves_open_whether_it_was_delivered(reply):
     assert Reply(451, "4.4.2", result.error.error.reply.text) == result.error.error.reply
     assert {1: "550 no"} == result.replies
     assert [BODY] == server.messages
+
+
+@pytest.mark.parametrize("extensions", [EXTENSIONS, ()], ids=["pipelined", "one by one"])
+@pytest.mark.parametrize("reply", ["250 ok\r", "250-a\r\r\n250 b\r\r", "250-a\r\n251 b", "250 a\rb", "250"])
+async def test_a_reply_that_others_understand_is_understood(reply, extensions):
+    server = ScriptedServer(dict.fromkeys(("MAIL", "RCPT", "DOT"), reply) | {"DATA": "354 go\r"}, extensions)
+
+    result = await run(server, some_work())
+
+    assert result.error is None
+    assert [BODY] == server.messages
+    assert result.replies[1].startswith("25")
+    assert result.is_usable
 
 
 async def test_a_reply_that_nobody_asked_for_ends_the_session():

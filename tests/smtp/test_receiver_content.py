@@ -512,3 +512,15 @@ def test_a_fingerprint_is_of_what_follows_the_trace_fields() -> None:
     assert fingerprint_of(MESSAGE) == fingerprint_of(TRACES + MESSAGE)
     assert fingerprint_of(MESSAGE) != fingerprint_of(MESSAGE.replace(b"hello", b"hallo"))
     assert fingerprint_of(MESSAGE) != fingerprint_of(MESSAGE.replace(b"not at", b"at"))
+
+
+async def test_blanks_around_verbs_are_taken_where_the_connector_is_lenient(tmp_path: Path) -> None:
+    lines = ["\tEHLO client.example", " MAIL  FROM:<a@x.example>", "RCPT\tTO:<b@here.example>", "NOOP\tx", "BDAT\t0 \tLAST "]
+    said = []
+    for is_lenient in (True, False):
+        async with receiving(tmp_path, lenient_addresses=is_lenient) as station:
+            client = await station.client_in()
+            await client.ask("EHLO client.example")
+            said.append([(await client.ask(line))[:3] for line in lines])
+
+    assert [["250"] * 5, ["500", "500", "500", "500", "500"]] == said

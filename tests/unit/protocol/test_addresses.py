@@ -16,6 +16,7 @@ from shadowrelay.protocol.fields import (
     mail_values_of,
     parse_mail,
     parse_rcpt,
+    recipient_of,
 )
 from tests.unit.protocol.strategies import ARRIVED, ID, refusal
 
@@ -122,6 +123,7 @@ RCPTS = [
     ("to:<POSTMASTER> NOTIFY=NEVER", RcptCommand("POSTMASTER", {"NOTIFY": "NEVER"})),
     ("TO:<@x:a@b> ORCPT=rfc822;a@b", RcptCommand("a@b", {"ORCPT": "rfc822;a@b"}, has_source_route=True)),
 ]
+BAD_VALUE = "501 5.5.4 Bad parameter value"
 MAIL_SYNTAX = "501 5.5.4 Syntax: MAIL FROM:<address> [parameters]"
 RCPT_SYNTAX = "501 5.5.4 Syntax: RCPT TO:<address> [parameters]"
 
@@ -283,6 +285,8 @@ def test_what_is_written_is_read_again(address):
         ('"a@x"@b', "b"),
         ("a@[IPv6:::1]", "[ipv6:::1]"),
         ("a@B\u00dccher.example", "xn--bcher-kva.example"),
+        ("a@b\u00fccher\u3002example\u3002", "xn--bcher-kva.example"),
+        ("a@b\uff43.example\uff0e", "bc.example"),
         ("a@b\u00fc-.example", "b\u00fc-.example"),
         ("a@" + "\u00fc" * 300, "\u00fc" * 300),
     ],
@@ -339,7 +343,13 @@ def test_what_devices_write_is_read_as_the_valid_address_that_means_the_same(wri
 
 @pytest.mark.parametrize(
     ("argument", "lenient"),
-    [("TO:<@x.example:a@b.example>", False), ("TO:<@x.example,@y.example:a@b.example>", False), ("TO: @x.example:a.@b.example", True)],
+    [
+        ("TO:<@x.example:a@b.example>", False),
+        ("TO:<@x.example,@y.example:a@b.example>", False),
+        ("TO: @x.example:a.@b.example", True),
+        ("TO:<<@x.example:a@b.example>>", True),
+        ("TO:< \t@x.example:a@b.example>", True),
+    ],
 )
 def test_a_source_route_is_dropped_and_told(argument, lenient):
     command = parse_rcpt(argument, lenient=lenient)
@@ -377,6 +387,8 @@ LONG = "bounces+23091751-1e1a-some.person.with.a.long.name=customer-domain.test"
         ("<.a.@[192.0.2.1]>", '".a."@[192.0.2.1]'),
         ("a@c.example", "a@c.example"),
         ("\t <a@c.example>", "a@c.example"),
+        ("< a@c.example\t>", "a@c.example"),
+        ("<<a@c.example>>", "a@c.example"),
     ],
 )
 @pytest.mark.parametrize("parameters", ["SIZE=1 RET=FULL", "  SIZE=1\t RET=FULL ", "\tSIZE=1 RET=FULL\t"])
@@ -387,7 +399,47 @@ def test_what_other_servers_take_is_read_where_the_connector_is_lenient(written,
     assert refusal(parse_mail, f"FROM:{written} {parameters}") in (MAIL_SYNTAX, BAD_SENDER, BAD_PARAMETER)
 
 
-@pytest.mark.parametrize("argument", ["FROM :<a@b>", "FROM:a@b>", "FROM:<a@b", "FROM:a", "FROM: ", "FROM:"])
+@pytest.mark.parametrize("blanks", [" ", "\t", " \t "])
+def test_blanks_before_the_path_are_no_fault_where_the_connector_is_lenient(blanks):
+    assert "a@b" == parse_mail(f"{blanks}FROM:<a@b>", lenient=True).address
+    assert "Postmaster" == parse_rcpt(f"{blanks}TO:Postmaster{blanks}", lenient=True).address
+    assert MAIL_SYNTAX == refusal(parse_mail, f"{blanks}FROM:<a@b>")
+
+
+LABELS = [
+    ("a+b@c.example", "a+2Bb@c.example"),
+    ("a+2Bb@c.example", "a+2Bb@c.example"),
+    ("a+2bb@c.example", "a+2Bb@c.example"),
+    ("a+@c.example+", "a+2B@c.example+2B"),
+    ("a+zz@c.example", "a+2Bzz@c.example"),
+    ("SRS0=x=y=z=u@b.example", "SRS0+3Dx+3Dy+3Dz+3Du@b.example"),
+    ("a++2B", "a+2B+2B"),
+]
+
+
+@pytest.mark.parametrize(("written", "passed_on"), LABELS)
+def test_a_label_that_is_no_xtext_is_made_one_before_another_server_returns_the_message_for_it(written, passed_on):
+    mail = parse_mail(f"FROM:<a@b> ENVID={written}", lenient=True).parameters
+    rcpt = parse_rcpt(f"TO:<a@b> ORCPT=rfc822;{written}", lenient=True).parameters
+
+    assert passed_on == mail_values_of(mail, MAIL_PARAMETERS, lenient=True).envid
+    assert f"rfc822;{passed_on}" == recipient_of("a@b", rcpt, lenient=True).orcpt
+    assert f"TO:<a@b> ORCPT=rfc822;{passed_on}" == format_rcpt(Recipient("a@b", None, f"rfc822;{written}"), dsn=True)  # from an older queue
+    assert f"FROM:<a@b.example> ENVID={passed_on}" == format_mail(replace(ENVELOPE, envid=written), None, dsn=True)
+
+
+def test_labels_and_words_that_mean_nothing_are_left_out_where_the_connector_is_lenient():
+    parameters = {"ENVID": "x" * 101}
+    rcpt = {"NOTIFY": "SUCCESS,,DELAY,SUCCESS,", "ORCPT": f"rfc822;{'+' * 200}"}
+
+    assert MailValues() == mail_values_of(parameters, MAIL_PARAMETERS, lenient=True)
+    assert Recipient("a@b", "SUCCESS,DELAY") == recipient_of("a@b", rcpt, lenient=True)
+    assert Recipient("a@b") == recipient_of("a@b", {"ORCPT": "rfc822;"}, lenient=True)
+    for orcpt in ("", "x@c.example", ";x"):
+        assert BAD_VALUE == refusal(lambda value: recipient_of("a@b", {"ORCPT": value}, lenient=True), orcpt)
+
+
+@pytest.mark.parametrize("argument", ["FROM :<a@b>", "FROM:a@b>", "FROM:<a@b", "FROM:<<a@b>", "FROM:a", "FROM: ", "FROM:"])
 def test_other_freedoms_are_not_taken(argument):
     assert refusal(lambda text: parse_mail(text, lenient=True), argument) in (MAIL_SYNTAX, BAD_SENDER)
 
