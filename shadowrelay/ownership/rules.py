@@ -5,7 +5,7 @@ which messages are lost or duplicated without it.
 
 lease `without_lease`, dot `may_end_data`, higher `outranks`, placement `number_after`, ask `may_promote` and `waits`, twins
 `twin_goes_first` and `is_second_twin`, wait `asked_after_waiting`, again `begins_again`, list `listed_before_sending`, keep
-`may_release`, leave `left_to`, taken back `no_longer_handed`, said again `handed_again`, everybody `needs_everybody`, unheard
+`may_release`, leave `left_to`, no longer handed `no_longer_handed`, said again `handed_again`, everybody `needs_everybody`, unheard
 `with_unheard`, meet `ends_before`, rolled back `is_older_copy`, `is_of_older_copy` and `shows_lost_number`, forgotten `is_forgotten_end`,
 fate `is_apart`.
 
@@ -239,8 +239,8 @@ def left_to(claim: Claim, primary: ServerName) -> tuple[tuple[Copy, ...], tuple[
 
 
 def no_longer_handed(claim: Claim) -> Claim:
-    """Rule *taken back*: the primary server of this copy said `yours`, and then that it has yielded. It may take the message over again, so
-    the hand-over counts no more."""
+    """Rule *no longer handed*: the primary server of this copy said `yours`, and then that it has yielded. It may take the message over
+    again, so the hand-over counts no more."""
     return replace(claim, handed=False, asked=NOBODY) if claim.handed else claim
 
 

@@ -99,7 +99,7 @@ RULES = {
         rules, "left_to", lambda claim, primary: rules.release_copies(claim, primary), Budget(crashes=1, disks=1, has_witness=True), "lost",
         ("0: places on 1", "cut (0, 1)", "lease of 0 on 1 ends", "1: asks 2, promotes"),
     ),
-    "taken back": Rule(
+    "no longer handed": Rule(
         "who was sent `yours`, and then hears that the speaker has yielded, is no longer handed the message",
         rules, "no_longer_handed", lambda claim: claim, Budget(crashes=1, disks=1, hands=1), "twice",
         ("crash 0: after it placed on 1 and said 250, before it recorded the choice", "1: asks 2, promotes", "restart 0", "0: places on 2",
@@ -238,7 +238,7 @@ def _witnessed(*budgets: tuple[int, ...]) -> tuple[Budget, ...]:
 SMALL_WITNESSED = _witnessed((0, 0, 1), (1, 0, 1), (0, 0, 0, 1), (1, 1, 0))
 LARGE_WITNESSED = _witnessed((0, 0, 1, 1))
 # What these rules are for: the same worlds, with these rules.
-LEFT = tuple(Copies(RULES[name].shown_by, RULES[name].beginning) for name in ("leave", "heard of another", "taken back"))
+LEFT = tuple(Copies(RULES[name].shown_by, RULES[name].beginning) for name in ("leave", "heard of another", "no longer handed"))
 
 
 @contextmanager

@@ -407,6 +407,11 @@ class Checker:
         kept = {owner, *(hosts[copy.server] for copy in claim.copies if claim.is_chosen(copy.server) and hosts[copy.server] in holders)}
         return all(kept - lost for lost in self._losses(kept))
 
+    def could_be_whole(self, without: str) -> bool:
+        """The other nodes are not all lost together: with several nodes on each machine there may be no other place for a copy."""
+        kept = {machine.host for machine in self.machines.values()} - {without}
+        return all(kept - lost for lost in self._losses(kept))
+
     def is_resolved(self, message_id: MessageId, ordinal: int, without: Sequence[str] | None) -> bool:
         """It arrived, or the sender is going to be told, even if those disks are destroyed. `None`: no disk survives. What arrived and is
         journaled is not over before its report is."""
