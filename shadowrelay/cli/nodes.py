@@ -75,6 +75,16 @@ def asked_nodes(node: str | None, token_file: Path | None, config: Path | None) 
         yield Nodes(tuple(clients), unasked, settings.server.name if settings else "")
 
 
+def on_machine(answers: Sequence[NodeAnswer], own: str) -> tuple[str, list[NodeAnswer]]:
+    """The machine of the node `own`, or of the first that answers, and the answers of the nodes that run on it.
+
+    Shapes: each answer has `node`. A node that does not know its machine is alone on it."""
+    said = [answer for answer in answers if not answer.error]
+    this = next((answer for answer in said if answer.name == own), said[0])
+    machine = str(this.said["node"].get("machine") or "")  # missing in the API of older nodes
+    return machine, [answer for answer in said if answer is this or (machine and answer.said["node"].get("machine") == machine)]
+
+
 def name_missing(answers: Sequence[NodeAnswer]) -> None:
     """Say on standard error whose part is missing."""
     for answer in answers:

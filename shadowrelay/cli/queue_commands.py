@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shadowrelay.cli.find import filter_of, print_messages, resolved
-from shadowrelay.cli.nodes import asked_nodes
+from shadowrelay.cli.nodes import asked_nodes, name_missing, on_machine
 from shadowrelay.cli.output import (
     AsJson,
     Config,
@@ -33,14 +33,15 @@ from shadowrelay.cli.output import (
 )
 from shadowrelay.cli.what_if import warn
 from shadowrelay.cluster.answers import NodeAnswer
-from shadowrelay.cluster.lookup import MessageId
-from shadowrelay.cluster.overview import untold
+from shadowrelay.cluster.lookup import MessageId, merged
+from shadowrelay.cluster.overview import MACHINE_DIGITS, untold
 from shadowrelay.cluster.words import age, clock, counted, duration
 from shadowrelay.model.setting_texts import rounded_size
 
 if TYPE_CHECKING:
     from shadowrelay.admin.api_client import NodeClient
 
+Json = dict[str, Any]
 HELD_FOR_OTHERS = "Shadow"
 SET_ASIDE = "Poison"
 HANDED_OVER = "HandedOver"
@@ -60,6 +61,7 @@ QueueFilter = Annotated[
 MessageFilter = Annotated[
     str, typer.Option("--filter", help="As in Exchange: \"FromAddress -like '*@x.example' -and Size -gt 1MB\".", show_default=False)
 ]
+MachineWide = Annotated[bool, typer.Option("--machine", help="Of all nodes that run on the machine of this one.")]
 
 queue = typer.Typer(no_args_is_help=True, help="Queues of a node.")
 messages = typer.Typer(no_args_is_help=True, help="Messages of a node.")
@@ -68,13 +70,25 @@ peers = typer.Typer(no_args_is_help=True, help="Peers of a node.")
 
 @queue.command("list")
 def list_queues(
-    filter_text: QueueFilter = "", node: Node = None, token_file: TokenFile = None, config: Config = None, as_json: AsJson = False
+    filter_text: QueueFilter = "",
+    is_machine_wide: MachineWide = False,
+    node: Node = None,
+    token_file: TokenFile = None,
+    config: Config = None,
+    as_json: AsJson = False,
 ) -> None:
     """List queues with depth and oldest age. Shadow queues hold copies for other nodes and are not a backlog. Velocity: messages a second
     that left less those that came, over the last minute."""
-    with asked_node(node, token_file, config) as client:
-        rows = client.queues(filter_text)
-        said = [] if as_json else untold([{"node": client.node()}])
+
+    def look(client: "NodeClient") -> Json:
+        return {"node": client.node(), "rows": client.queues(filter_text)}
+
+    if is_machine_wide:
+        where, looks = _on_machine(node, token_file, config, look)
+    else:
+        with asked_node(node, token_file, config) as client:
+            where, looks = "", [look(client)]
+    rows = [row for one in looks for row in one["rows"]]
     if as_json:
         print_json(rows)
         return
@@ -97,8 +111,21 @@ def list_queues(
     print_table(columns, table, "no queues")
     waiting = sum(row["count"] for row in rows if row["kind"] in WAITING)
     held = sum(row["count"] for row in rows if row["kind"] == HELD_FOR_OTHERS)
-    say(f"{waiting} to deliver, {held} held for others")
-    print_sentences([f"{sentence}." for sentence in said])
+    say(f"{waiting} to deliver, {held} held for others{where}")
+    print_sentences([f"{sentence}." for sentence in untold(looks)])
+
+
+def _on_machine(
+    node: str | None, token_file: Path | None, config: Path | None, look: Callable[["NodeClient"], Json]
+) -> tuple[str, list[Json]]:
+    """What each node of the machine of this one says, in the order of the configuration, and the words that name them. Who does not answer
+    is named on standard error: it may be one of them."""
+    with asked_nodes(node, token_file, config) as nodes:
+        answers = nodes.ask(look)
+        name_missing(answers)
+        machine, found = on_machine(answers, nodes.own)
+    names = " and ".join(answer.name for answer in found)
+    return f", on machine {machine[:MACHINE_DIGITS]} by {names}", [answer.said for answer in found]
 
 
 @queue.command("show")
@@ -184,6 +211,7 @@ def list_messages(
     limit: Annotated[int, typer.Option("--limit", min=1, max=250_000, help="Maximum number of messages.")] = 100,
     after: Annotated[int, typer.Option("--after", min=0, help="With --queue: the next page, after the message with this number.")] = 0,
     filter_text: MessageFilter = "",
+    is_machine_wide: MachineWide = False,
     node: Node = None,
     token_file: TokenFile = None,
     config: Config = None,
@@ -192,19 +220,26 @@ def list_messages(
     """List messages, newest first. Without --queue: what is to be delivered, then copies held for other nodes."""
     if after and not in_queue:
         raise typer.BadParameter("pages belong to one queue: name it by --queue, or raise --limit", param_hint="--after")
-    with asked_node(node, token_file, config) as client:
-        if in_queue:
-            rows = client.messages(in_queue, limit, after, filter_text, newest=True)
-            if not rows:
+    if is_machine_wide and in_queue:
+        raise typer.BadParameter("a queue belongs to one node: leave out one of --queue and --machine", param_hint="--machine")
+
+    def look(client: "NodeClient") -> list[Json]:
+        found = client.messages(UNDELIVERED, limit, 0, filter_text, newest=True)
+        return found if len(found) == limit else found + client.messages(SHADOWS, limit - len(found), 0, filter_text, newest=True)
+
+    if is_machine_wide:
+        _, looks = _on_machine(node, token_file, config, lambda client: {"node": client.node(), "rows": look(client)})
+        rows = merged([NodeAnswer(one["node"]["name"], one["rows"]) for one in looks])
+        rows = sorted(rows, key=lambda row: row["role"] not in DELIVERED_HERE)[:limit]  # what is to be delivered first
+    else:
+        with asked_node(node, token_file, config) as client:
+            rows = client.messages(in_queue, limit, after, filter_text, newest=True) if in_queue else look(client)
+            if in_queue and not rows:
                 _require_queue(client, in_queue)
-        else:
-            rows = client.messages(UNDELIVERED, limit, 0, filter_text, newest=True)
-            if len(rows) < limit:
-                rows += client.messages(SHADOWS, limit - len(rows), 0, filter_text, newest=True)
     if as_json:
         print_json(rows)
         return
-    print_messages(rows, "no messages")
+    print_messages(rows, "no messages", where=is_machine_wide)
     if len(rows) == limit:
         say(f"there may be more: --after {rows[-1]['internal_id']}" if in_queue else "there may be more: raise --limit")
 

@@ -54,13 +54,15 @@ class CopyLimits:
         if (estimate := self._estimates.get(server)) is None:
             estimate = self._estimates[server] = Estimate()
         more = estimate.held.plus(octets, recipients)
-        if not estimate.is_known or self._excess(more):
+        reason = self._excess(more)
+        if reason or not estimate.is_known:
             async with estimate.looking:  # nobody is refused while the answer is on its way
                 if not estimate.is_known or self._excess(estimate.held.plus(octets, recipients)):
                     await self._look(server, estimate)
                 more = estimate.held.plus(octets, recipients)
+                reason = self._excess(more)
         state = context.peers.states.get(server)  # None: it left meanwhile
-        if not estimate.is_known or not (reason := self._excess(more)):
+        if not reason or not estimate.is_known:
             estimate.held = more
             if state is not None:
                 state.copies_refused = ""

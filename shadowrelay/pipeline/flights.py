@@ -33,14 +33,13 @@ class Flights(dict[MessageId, Flight]):
         with self._lock:
             before = self.get(message_id, NO_FLIGHT)
             after, may = event(before, *arguments, **named)
-            if after is before:
-                return may
-            if after == NO_FLIGHT:
-                self.pop(message_id, None)
-                return may
-            self[message_id] = after
-            if after.ended or after.is_released or after.is_changed or after.claim_end is not ClaimEnd.NO:
-                self._since_read.add(message_id)
+            if after is not before:
+                if after == NO_FLIGHT:
+                    self.pop(message_id, None)
+                else:
+                    self[message_id] = after
+                    if after.ended or after.is_released or after.is_changed or after.claim_end is not ClaimEnd.NO:
+                        self._since_read.add(message_id)
             return may
 
     def begin_read(self) -> None:

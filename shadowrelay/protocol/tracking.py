@@ -517,10 +517,8 @@ def format_line(event: TrackingEvent) -> bytes:
     recipients, statuses = event.recipients, event.recipient_statuses
     recipient_text = recipients[0] if len(recipients) == 1 else ";".join(recipients)
     status_text = statuses[0] if len(statuses) == 1 else ";".join(statuses)
-    sender = event.sender
-    custom = ""
-    for key, value in event.custom_data:
-        custom += f";S:{key}={value}" if custom else f"S:{key}={value}"
+    sender, pairs = event.sender, event.custom_data
+    custom = ";".join([f"S:{key}={value}" for key, value in pairs]) if pairs else ""
     row = [
         format_instant(event.at),
         event.client_ip,
@@ -552,14 +550,9 @@ def format_line(event: TrackingEvent) -> bytes:
         "Email",
     ]
     line = ",".join(row)
-    if (
-        not line.isprintable()
-        or "\\u" in line
-        or recipient_text.count(";") >= (len(recipients) or 1)
-        or status_text.count(";") >= (len(statuses) or 1)
-        or custom.count(";") >= (len(event.custom_data) or 1)
-        or custom.count("=") > len(event.custom_data)
-    ):
+    # Any other semicolon may stand in a recipient, a status or a value.
+    semicolons = max(len(recipients), 1) + max(len(statuses), 1) + max(len(pairs), 1) - 3
+    if not line.isprintable() or "\\u" in line or line.count(";") != semicolons or custom.count("=") != len(pairs):
         row = _escaped_row(row, event)
         line = ",".join(row)
     if line.count(",") != len(row) - 1 or '"' in line:

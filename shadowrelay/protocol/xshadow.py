@@ -303,8 +303,7 @@ def format_envelope(envelope: Envelope, done: Ordinals) -> str:
     for name, octets_max in _TEXT_OCTETS_MAX.items():
         if text := getattr(envelope, name):
             # A character takes at most \uXXXX, 6 octets, or 12 above U+FFFF; letters and digits of ASCII take one.
-            length = len(text)
-            is_short = length * 12 <= octets_max or (text.isascii() and length * (1 if text.isalnum() else 6) <= octets_max)
+            is_short = len(text) * 12 <= octets_max or (text.isascii() and len(text) * (1 if text.isalnum() else 6) <= octets_max)
             values[name] = text if is_short else _cut(text, octets_max)
     if envelope.ret is not None:
         values["ret"] = envelope.ret

@@ -135,7 +135,7 @@ def failure(reply: Reply, server: str, *, is_connection: bool = False, dot_sent_
     return kind(reply, server, is_connection=is_connection, dot_sent_unanswered=dot_sent_unanswered)
 
 
-REPLY_LINE = re.compile(rb"([2-5][0-9][0-9])(?:([ -])([^\n]*)|\r*)\n")  # some servers and filters end a line with two CRs
+_reply_line = re.compile(rb"([2-5][0-9][0-9])(?:([ -])([^\n]*)|\r*)\n").match  # some servers and filters end a line with two CRs
 LINE_OCTETS_MAX = 4096  # RFC 5321 4.5.3.1.5 allows 512; real servers send longer lines
 REPLY_OCTETS_MAX = 32 * 1024  # a page of XQDISCARD has 24 KiB. docs/protocol.md 14
 REPLIES_OCTETS_MAX = 1024 * 1024  # of one pipelined batch
@@ -290,43 +290,50 @@ class Pipeline(asyncio.Protocol):
             if self._is_quitting:
                 self._transport.close()
             return
+        self._batch_octets += len(data)
+        if self._batch_octets > REPLIES_OCTETS_MAX:
+            self._break_off(data, "reply too long")
+            return
         buffer = self._buffer + data if self._buffer else data
-        position, answers_before = 0, self.answers_count
-        while position < len(buffer):
-            if self._owed == 0 and not self._lines and buffer[position : position + 3] != b"421"[: len(buffer) - position]:
+        position, end, answers, lines = 0, len(buffer), self._answers, self._lines
+        answers_before = self.answers_count
+        while position < end:
+            if self._owed == 0 and not lines and buffer[position : position + 3] != b"421"[: end - position]:
                 self._break_off(buffer[position:], "unexpected data")
                 return
-            line = REPLY_LINE.match(buffer, position)
+            line = _reply_line(buffer, position)
             if line is None:
-                if buffer.find(b"\n", position) >= 0 or len(buffer) - position > LINE_OCTETS_MAX:
+                if buffer.find(b"\n", position) >= 0 or end - position > LINE_OCTETS_MAX:
                     self._break_off(buffer[position:], "not a reply")
                     return
                 break
             length, position = line.end() - position, line.end()
             digits, mark, text = line.groups()
             code = int(digits)
-            self._reply_octets += length
-            self._batch_octets += length
-            if length > LINE_OCTETS_MAX or self._reply_octets > self.reply_octets_max or self._batch_octets > REPLIES_OCTETS_MAX:
-                self._break_off(line[0], "reply too long")
-                return
-            if self._lines and code // 100 != self._code // 100:
-                self._break_off(line[0], "codes differ within a reply")
-                return
-            words = "" if text is None else text.rstrip(b"\r").decode("utf-8", "backslashreplace")
+            words = text.rstrip(b"\r").decode("utf-8", "backslashreplace") if text else ""
             if not words.isprintable():
                 words = printable(words)
-            if mark == b"-":
-                self._code = code
-                self._lines.append(words)
-                continue
-            self._reply_octets = 0
-            answer = _tuple(RawReply, (code, (*self._lines, words) if self._lines else (words,)))
-            self._lines.clear()
+            if mark == b"-" or lines or length > LINE_OCTETS_MAX:
+                self._reply_octets += length
+                if length > LINE_OCTETS_MAX or self._reply_octets > self.reply_octets_max:
+                    self._break_off(line[0], "reply too long")
+                    return
+                if lines and code // 100 != self._code // 100:
+                    self._break_off(line[0], "codes differ within a reply")
+                    return
+                lines.append(words)
+                if mark == b"-":
+                    self._code = code
+                    continue
+                answer = _tuple(RawReply, (code, tuple(lines)))
+                lines.clear()
+                self._reply_octets = 0
+            else:
+                answer = _tuple(RawReply, (code, (words,)))
             if self._owed:
                 self._owed -= 1
                 self.answers_count += 1
-                self._answers.append(answer)
+                answers.append(answer)
             if code == SERVICE_CLOSING:
                 self._break(Breakage(answer.reply, is_refusal=True))
                 return
@@ -335,7 +342,7 @@ class Pipeline(asyncio.Protocol):
             self._progress_at = self._loop.time()
             if self.on_progress is not None:
                 self.on_progress()
-            if self._waiter is not None and len(self._answers) >= self._wanted and not self._waiter.done():
+            if self._waiter is not None and len(answers) >= self._wanted and not self._waiter.done():
                 self._waiter.set_result(None)
 
     def _break_off(self, seen: bytes, why: str) -> None:

@@ -663,7 +663,8 @@ class Connection(SMTP):
 
     def _parsed(self, line: bytes) -> tuple[str, Command | None, str]:
         """The verb, the command and its argument; no command if the line was refused."""
-        if not line.endswith(b"\r\n") or line.find(b"\r") != len(line) - 2:
+        length = len(line)
+        if not line.endswith(b"\r\n") or line.find(b"\r") != length - 2:
             self.hang_up(BARE_CR_OR_LF, "bare CR or LF")
             return "", None, ""
         verb, _, octets = line[:-2].partition(b" ")
@@ -672,7 +673,7 @@ class Connection(SMTP):
         if command is None and self.reception.connector.lenient_addresses and (found := _BLANKS.fullmatch(line, 0, len(line) - 2)):
             name, octets = found[1].decode("ascii", "replace").upper(), found[2]
             command = self.commands.get(name)
-        if len(line) > COMMAND_OCTETS_MAX_BY_VERB.get(name, COMMAND_OCTETS_MAX):
+        if length > COMMAND_OCTETS_MAX and length > COMMAND_OCTETS_MAX_BY_VERB.get(name, COMMAND_OCTETS_MAX):
             self.refuse(COMMAND_TOO_LONG)
             return name, None, ""
         if command is None:

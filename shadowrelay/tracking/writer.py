@@ -351,13 +351,15 @@ class FileTrackingLog:
             self.dropped_count += 1
             _log.exception("tracking.row_refused", event_id=event.event, message_id=event.network_message_id)
             return
-        if self._pending_size + len(line) > PENDING_BYTES_MAX and not self.is_failing:
+        size = self._pending_size + len(line)
+        if size > PENDING_BYTES_MAX and not self.is_failing:
             self._flush()
-        if self._is_closed or self._pending_size + len(line) > PENDING_BYTES_MAX:
+            size = self._pending_size + len(line)
+        if size > PENDING_BYTES_MAX or self._is_closed:
             self.dropped_count += 1
             return
         self._pending.append(line)
-        self._pending_size += len(line)
+        self._pending_size = size
         if not self._is_scheduled:
             try:
                 loop = asyncio.get_running_loop()

@@ -12,6 +12,7 @@ import async_solipsism
 PATIENCE_SECONDS = 240.0  # below pytest's own bound, so that the failure says what was waited for
 VIRTUAL_PATIENCE_SECONDS = 600.0
 PAUSE_SECONDS = 0.05
+PAUSE_SECONDS_MAX = 0.5  # between two looks at real processes, each of which answers; what has taken long need not be seen at once
 
 What = str | Callable[[], str]
 
@@ -33,15 +34,17 @@ async def until(condition: Callable[[], Any], seconds: float | None = None, what
             return found
         waited = loop.time() - began
         assert waited < patience, _failure(what, patience)
-        await asyncio.sleep(max(PAUSE_SECONDS, waited / 20 if is_virtual else 0.0))  # there only the looks cost anything
+        pause = max(PAUSE_SECONDS, waited / 20)
+        await asyncio.sleep(pause if is_virtual else min(pause, PAUSE_SECONDS_MAX))  # in virtual time only the looks cost anything
 
 
 def wait_until(condition: Callable[[], Any], seconds: float = PATIENCE_SECONDS, what: What = "") -> Any:
     """`until`, where no loop runs."""
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
     while not (found := condition()):
-        assert time.monotonic() < deadline, _failure(what, seconds)
-        time.sleep(PAUSE_SECONDS)
+        waited = time.monotonic() - began
+        assert waited < seconds, _failure(what, seconds)
+        time.sleep(min(max(PAUSE_SECONDS, waited / 20), PAUSE_SECONDS_MAX))
     return found
 
 

@@ -32,7 +32,7 @@ IMPORTED = (
     "pydantic.v1",
     "uvicorn.lifespan.off",
 )  # the last three: by a start
-CHANGED = "from shadowrelay.cli.main import app"  # in the text of a `-c`: the program with something replaced
+CHANGED = ("from shadowrelay.cli.main import app", "from shadowrelay.cli import main")  # in a `-c`: the program with something replaced
 REQUEST_BYTES_MAX = 128 * 1024
 SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER: who inherits the children of those that have ended
 NONE = -1  # a standard file that is the starter's own
@@ -58,7 +58,7 @@ class Warm:
         """In the place of `_fork_exec`, with its arguments."""
         _, _, kept, directory, variables, stdin, _, _, stdout, _, stderr, _, _, _, is_session, *_ = others
         python, *words = (os.fsdecode(each) for each in arguments)
-        is_ours = tuple(words[:2]) == PROGRAM or (words[:1] == ["-c"] and CHANGED in words[1])
+        is_ours = tuple(words[:2]) == PROGRAM or (words[:1] == ["-c"] and any(text in words[1] for text in CHANGED))
         if python != sys.executable or not is_ours or len(kept) > 1:  # one is for the news of a failed start
             return self._start(arguments, *others)
         told = [text.split(b"=", 1) for text in variables] if variables is not None else os.environb.items()

@@ -35,8 +35,17 @@ SCENARIOS: dict[str, tuple[list[str], dict[str, int]]] = {
     "the outcome of the delivery cannot be recorded at first": (["store"], {"attempt": 1}),
 }
 
-
-CASES = [(name, True) for name in SCENARIOS] + [(name, False) for name in SCENARIOS if name.startswith(("all", "the second cannot"))]
+QUICK = (  # one of each kind: a place, an answer, a commit, a list, a verdict and an outcome that fails
+    ("the first stores", True),
+    ("all answers are lost", True),
+    ("all refuse", False),
+    ("the commit fails and the answer is lost", True),
+    ("the second cannot be listed after a lost answer", True),
+    ("the verdict fails at first", True),
+    ("the outcome of the delivery cannot be recorded at first", True),
+)
+ALL = [(name, True) for name in SCENARIOS] + [(name, False) for name in SCENARIOS if name.startswith(("all", "the second cannot"))]
+CASES = [pytest.param(*case, marks=() if case in QUICK else pytest.mark.heavy) for case in ALL]
 
 
 def begin_to_accept(node: VirtualNode) -> tuple[MessageId, "asyncio.Task[Reply]"]:

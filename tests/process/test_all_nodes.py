@@ -1,6 +1,7 @@
 """What an operator asks all nodes at once, of two real ones: a message is found, and its story told, after a takeover."""
 
 import asyncio
+import re
 import smtplib
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,8 @@ async def test_a_message_is_found_and_its_story_told_also_by_the_returned_primar
 
             waiting = await said(west, "messages", "find", "--to", "bob@", "--status", "waiting")
             listed = await said(east, "messages", "list")
+            on_machine = await said(west, "messages", "list", "--machine")
+            queues, _ = await typed(west, "queue", "list", "--machine")
 
             async def holds() -> Any:
                 status = await said(west, "status", code=None)
@@ -77,6 +80,10 @@ async def test_a_message_is_found_and_its_story_told_also_by_the_returned_primar
     assert (message_id, ["bob@corp.example"], []) == (found["message_id"], found["to"], waiting["missing"])
     assert [(EAST, "primary")] == [(one["node"], one["role"]) for one in found["nodes"]]
     assert [message_id] == [row["message_id"] for row in listed]
+    ((only,),) = [[row["nodes"] for row in on_machine]]
+    assert [(EAST, "primary"), (WEST, "shadow")] == [(one["node"], one["role"]) for one in only]
+    assert [True, True] == [f"{name}\\Submission" in queues for name in (EAST, WEST)]
+    assert re.search(rf"1 to deliver, 1 held for others, on machine [0-9a-f]{{8}} by {WEST} and {EAST}\n", queues)
     assert [(WEST, EAST, 1)] == held
     assert [True, True] == [text in table for text in ("Held for", "running")]
     assert alone.startswith(f"Delivered by {WEST} after takeover from {EAST}, ")

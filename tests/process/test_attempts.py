@@ -192,7 +192,9 @@ app(["serve", *sys.argv[1:]])
 """
 
 
-@pytest.mark.parametrize("is_started_again", [False, True], ids=["in the same process", "in the next process"])
+@pytest.mark.parametrize(
+    "is_started_again", [pytest.param(False, marks=pytest.mark.heavy), True], ids=["in the same process", "in the next process"]
+)
 async def test_a_clock_that_was_a_day_ahead_keeps_no_message_longer_than_its_interval(tmp_path: Path, is_started_again: bool) -> None:
     days = tmp_path / "days"
     days.write_text("0")

@@ -28,7 +28,7 @@ PLACES = tuple(Place(name, name.split(".")[1]) for name in NAMES)
 TIMES = FaultTimes(span=20.0, heartbeat=1.0, poll=0.25)
 TRANSPORT = {"shadow_resubmit_time_span": f"{TIMES.span:g}s", "shadow_heartbeat_frequency": "1s", "discard_poll_interval": "250ms"}
 RETRIES = {"message_retry_interval": "4s"}  # long enough that something waits on every node when it is drained
-RATE, SHARE_DEFERRED = 12.0, 0.3
+RATE, SHARE_DEFERRED = 6.0, 0.3
 SETTLE_SECONDS_MAX = 240.0
 
 
@@ -119,7 +119,7 @@ async def test_a_rolling_restart_under_load_loses_doubles_and_refuses_nothing(tm
     result = account(load.sent, sink.arrivals, faults, TIMES)
     assert ([], []) == (result.lost, result.changed)
     assert [] == (result.unexplained if is_killed else result.duplicates)
-    assert result.accepted > 100
+    assert result.accepted > 20
     tries = Counter(len(sent.tries) for sent in load.sent if sent.acknowledged_ids)
     assert max(tries) <= len(NAMES), f"tries until a node took it: {tries}"
     assert all(one.answer is not SubmissionResult.NOTHING for sent in load.sent for one in sent.tries) or is_killed

@@ -22,7 +22,7 @@ def shared_fates(node: NodeProcess) -> list[str]:
         return [peer["shared_fate"] for peer in client.peers()]
 
 
-@pytest.mark.parametrize("rejects", [True, False])
+@pytest.mark.parametrize("rejects", [True, pytest.param(False, marks=pytest.mark.heavy)])
 async def test_two_nodes_on_one_machine_do_not_call_their_mail_redundant(tmp_path: Path, rejects: bool) -> None:
     strict = {"shared_fate_is_redundant": False, "reject_message_on_shadow_failure": rejects}
     async with Cluster((EAST, WEST), NOBODY, directory=tmp_path, transport=strict) as cluster:

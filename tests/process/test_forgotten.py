@@ -23,7 +23,7 @@ def forgotten_by(node) -> list[str]:
         return [peer["name"] for peer in client.peers() if peer["is_forgotten"]]
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 async def test_mail_goes_on_without_a_node_that_is_destroyed_and_forgotten(tmp_path: Path) -> None:
     sink, chance = Sink(), random.Random(3)
     try:

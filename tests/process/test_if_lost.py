@@ -37,6 +37,7 @@ async def asked(node: NodeProcess, *words: str) -> Any:
     return await said(node, "status", "--if-lost", *words, code=None)
 
 
+@pytest.mark.heavy
 async def test_what_was_said_to_be_lost_is_lost_and_the_rest_is_taken_over_in_time(tmp_path: Path) -> None:
     sink = Sink()
     sink.decide = lambda envelope: DEFERRED

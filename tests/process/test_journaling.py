@@ -68,6 +68,7 @@ def holds(nodes: list[NodeProcess], count: int) -> bool:
     return found == count
 
 
+@pytest.mark.heavy
 async def test_each_message_is_reported_once_although_nodes_die(tmp_path: Path) -> None:
     sink = Archive()
     next_hop = await sink.start()

@@ -162,7 +162,7 @@ TO_VERSION_5 = ("DROP INDEX discard_ends",)
 BACK: dict[int, tuple[str, ...]] = {3: (*TO_VERSION_5, *TO_VERSION_3), 4: (*TO_VERSION_5, *TO_VERSION_4), VERSION: ()}
 
 
-@pytest.mark.parametrize("version", list(BACK))
+@pytest.mark.parametrize("version", [pytest.param(version, marks=pytest.mark.heavy if 3 < version < VERSION else ()) for version in BACK])
 def test_mail_in_every_state_survives_the_change_of_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int) -> None:
     monkeypatch.setattr(kit, "BASE", datetime.now(UTC) - timedelta(hours=1))
     (port,) = free_ports(1)

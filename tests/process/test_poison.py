@@ -86,6 +86,7 @@ async def heal(node: NodeProcess, sink: Sink) -> None:
     await node.start()
 
 
+@pytest.mark.heavy
 async def test_no_message_that_only_waits_is_set_aside_whoever_kills_the_node(tmp_path: Path) -> None:
     async with a_world(tmp_path, EAST, hole=ScriptedServer(SILENT)) as ((node,), sink):
         addresses = [f"user{number}@hole.example" for number in range(300)]
@@ -103,7 +104,7 @@ async def test_no_message_that_only_waits_is_set_aside_whoever_kills_the_node(tm
         assert set(addresses) == {arrival.recipient for arrival in sink.arrivals}
 
 
-@pytest.mark.parametrize("asks_first", [True, False], ids=["docker stop", "kill"])
+@pytest.mark.parametrize("asks_first", [pytest.param(True, marks=pytest.mark.heavy), False], ids=["docker stop", "kill"])
 async def test_a_next_hop_that_never_answers_the_dot_makes_no_poison(tmp_path: Path, asks_first: bool) -> None:
     hole = ScriptedServer(MUTE_AFTER_THE_DOT)
     async with a_world(tmp_path, EAST, hole=hole) as ((node,), sink):
@@ -177,6 +178,7 @@ async def test_the_message_that_kills_is_found_and_its_shadow_server_delivers_it
         await until(lambda: not [row for row in in_queue(east) if row[0] == "set-aside"], what="it did not yield")
 
 
+@pytest.mark.heavy
 async def test_the_message_that_kills_two_servers_stays_on_the_second_and_obeys_the_administrator(tmp_path: Path) -> None:
     async with a_world(tmp_path, EAST, WEST, killers=(EAST, WEST)) as ((east, west), sink):
         innocents = await send_poison(east)

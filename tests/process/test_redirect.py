@@ -24,7 +24,11 @@ def status_of(node: NodeProcess) -> dict[str, object]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("killed", ["", SOURCE, TARGET], ids=["undisturbed", "source killed", "target killed"])
+@pytest.mark.parametrize(
+    "killed",
+    ["", *(pytest.param(name, marks=pytest.mark.heavy) for name in (SOURCE, TARGET))],
+    ids=["undisturbed", "source killed", "target killed"],
+)
 async def test_what_is_redirected_is_delivered_once(tmp_path: Path, killed: str) -> None:
     (port,) = free_ports(1)
     sink, chance = Sink(port=port), random.Random(7)

@@ -85,7 +85,7 @@ async def test_an_older_copy_of_a_queue_repeats_and_loses_nothing(tmp_path: Path
     assert "DatabaseRolledBack" in (west.directory / "node.log").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 async def test_an_older_copy_that_is_recognised_late_does_not_wait_for_attempts_that_hang(tmp_path: Path) -> None:
     """While it closes it neither takes mail nor answers its peers, and such attempts may record nothing that is new to them."""
     sink = Sink()

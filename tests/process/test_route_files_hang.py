@@ -26,7 +26,7 @@ auth = {{ user = "relay", secret_file = "../{secret}" }}
 """
 
 
-@pytest.mark.parametrize("is_hung_at_start", [False, True])
+@pytest.mark.parametrize("is_hung_at_start", [pytest.param(False, marks=pytest.mark.heavy), True])
 async def test_a_file_that_hangs_costs_the_mail_that_needs_it_until_it_answers(tmp_path: Path, is_hung_at_start: bool) -> None:
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "authority.pem")

@@ -41,6 +41,7 @@ async def nothing_held(*nodes: NodeProcess) -> None:
     await until(lambda: not [each for node in nodes for each in held_by(node)])
 
 
+@pytest.mark.heavy
 async def test_a_killed_node_goes_on_and_shadow_servers_step_in_for_a_burnt_one(tmp_path: Path) -> None:
     sink = Sink()
     next_hop = await sink.start()

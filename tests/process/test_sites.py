@@ -42,7 +42,7 @@ def sends(node: NodeProcess) -> Counter[str]:
     return Counter(row["server-hostname"] for row in rows(node.tracking) if row["event-id"] == "SEND")
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 async def test_each_site_keeps_its_shadow_until_the_next_one_has_handed_on(tmp_path: Path) -> None:
     sink = Sink()
     sink.is_deferring = True

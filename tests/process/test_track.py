@@ -95,8 +95,8 @@ async def test_a_burnt_next_hop_is_replaced_by_another_route(tmp_path: Path, rep
     assert COUNT == overall["discard_lag_ms"]["count"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("is_wiped", [True, pytest.param(False, marks=pytest.mark.heavy)], ids=["new database", "same database"])
+@pytest.mark.heavy
+@pytest.mark.parametrize("is_wiped", [True, False], ids=["new database", "same database"])
 async def test_without_another_route_it_waits_until_the_next_hop_is_back(tmp_path: Path, is_wiped: bool) -> None:
     sink = Sink()
     sink.is_deferring = True

@@ -26,6 +26,7 @@ TRANSPORT = {
 COUNT = 60
 
 
+@pytest.mark.heavy
 async def test_what_a_client_was_promised_survives_two_destroyed_disks_and_is_delivered_once(tmp_path: Path) -> None:
     sink = Sink()
     sink.decide = lambda envelope: DEFERRED

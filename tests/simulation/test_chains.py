@@ -17,7 +17,7 @@ def _silent() -> Iterator[None]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1, 9))
+@pytest.mark.parametrize("seed", [*range(1, 4), *(pytest.param(seed, marks=pytest.mark.heavy) for seed in range(4, 9))])
 def test_what_an_edge_acknowledges_arrives_through_the_chain_whatever_fails(seed: int) -> None:
     world = ChainWorld(seed).run()
 

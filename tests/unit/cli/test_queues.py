@@ -10,6 +10,8 @@ from typer.testing import CliRunner, Result
 from shadowrelay.admin import api_client
 from shadowrelay.cli import output
 from shadowrelay.cli.main import app
+from shadowrelay.cli.nodes import on_machine
+from shadowrelay.cluster.answers import NodeAnswer
 from shadowrelay.cluster.words import age, duration
 from shadowrelay.model.setting_texts import rounded_size
 from tests.unit.cli.played_api import TOKEN, PlayedClient, play
@@ -252,6 +254,28 @@ def test_all_queues_that_can_be_retried_are(node: FakeClient) -> None:
 )
 def test_json_is_what_the_node_said(node: FakeClient, words: tuple[str, ...], document: object) -> None:
     assert document == json.loads(run(*words, "--json").output)
+
+
+def test_only_the_nodes_of_the_same_machine_are_counted_together() -> None:
+    def answer(name: str, machine: str | None) -> NodeAnswer:
+        return NodeAnswer(name, {"node": {"name": name} if machine is None else {"name": name, "machine": machine}})
+
+    answers = [answer("mx1", "aa"), answer("mx2", "bb"), NodeAnswer("mx3", error="no route"), answer("mx4", "aa"), answer("old", None)]
+
+    assert ("aa", ["mx1", "mx4"]) == _names(on_machine(answers, "mx4"))
+    assert ("bb", ["mx2"]) == _names(on_machine(answers, "mx2"))
+    assert ("", ["old"]) == _names(on_machine(answers, "old"))
+    assert ("aa", ["mx1", "mx4"]) == _names(on_machine(answers, ""))
+
+
+def _names(found: tuple[str, list[NodeAnswer]]) -> tuple[str, list[str]]:
+    return found[0], [one.name for one in found[1]]
+
+
+def test_a_queue_of_one_node_is_not_asked_of_a_whole_machine(node: FakeClient) -> None:
+    result = run("messages", "list", "--queue", "mx1\\Submission", "--machine")
+
+    assert (2, True) == (result.exit_code, "--machine" in result.output)
 
 
 def test_messages_list_asks_for_the_wanted_part_and_says_how_to_go_on(node: FakeClient) -> None:
