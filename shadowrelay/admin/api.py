@@ -49,6 +49,7 @@ from shadowrelay.admin.node_resources import (
     Copies,
     Drain,
     Forgotten,
+    Glance,
     NodeResource,
     Peers,
     Readiness,
@@ -61,7 +62,7 @@ from shadowrelay.admin.node_resources import (
 )
 from shadowrelay.admin.people import People
 from shadowrelay.model.client_minute import ClientView
-from shadowrelay.model.drain_progress import DrainView
+from shadowrelay.model.drain_progress import NOT_DRAINING, DrainView
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.invalid import explanation_of
 from shadowrelay.model.message import Content
@@ -521,6 +522,21 @@ def _add_routes(api: APIRouter, view: AdminView, trail: AuditTrail, now: Callabl
             raise _no_request(number)
         return resources.RequestRemoved(number=number, is_removed=True)
 
+    @api.get("/glance")
+    async def glance() -> Glance:
+        """All that the front page of a console shows of one node, at once. `drain` is null while it does not drain."""
+        its, rows, peers, lone = await asyncio.gather(view.node(), view.queues(), view.peers(), view.lone_messages())
+        at = now()
+        return Glance(
+            node=node_of(its, at),
+            ready=_readiness(view),
+            queues=[queue_of(row) for row in rows],
+            peers=[peer_of(row, at) for row in peers],
+            redundancy=Copies.model_validate(lone),
+            pressure=pressure_of(*view.pressure()),
+            drain=None if its.state in NOT_DRAINING else drain_of(await view.drain_view()),
+        )
+
     @api.get("/redundancy")
     async def redundancy() -> Copies:
         """How many of this node's undelivered messages have fewer copies than wanted, and how many no other living server has."""
@@ -611,17 +627,21 @@ def _health(view: AdminView, require_token: Callable[[Request], Any]) -> APIRout
         copies. 200 and degraded, with the reasons, while some mail is refused or has no copy, or that is not known: a load balancer keeps
         the node, because the other nodes lack the same peer. Without a token, whoever is not on this machine is told only whether it is
         ready: when mail is not redundant is nobody else's business."""
-        is_ready, reasons = view.is_ready()
+        is_ready, _ = view.is_ready()
         status = HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE
         if not _is_loopback(request):
             try:
                 await require_token(request)
             except HTTPException:
                 return JSONResponse({"is_ready": is_ready}, status)
-        found = Readiness(is_ready=is_ready, is_degraded=bool(reasons), reasons=list(reasons))
-        return JSONResponse(found.model_dump(), status)
+        return JSONResponse(_readiness(view).model_dump(), status)
 
     return health
+
+
+def _readiness(view: AdminView) -> Readiness:
+    is_ready, reasons = view.is_ready()
+    return Readiness(is_ready=is_ready, is_degraded=bool(reasons), reasons=list(reasons))
 
 
 def _metrics(view: AdminView, metrics: PrometheusMetrics, require_token: Callable[[Request], Any]) -> APIRouter:

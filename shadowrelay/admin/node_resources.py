@@ -5,6 +5,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
+from shadowrelay.admin.mail_resources import Queue
 from shadowrelay.admin.resources import ApiResource, Seconds, found_at
 from shadowrelay.model.client_minute import ClientView
 from shadowrelay.model.drain_progress import DrainView
@@ -249,6 +250,18 @@ class Drain(ApiResource):
     targets: list[str]
     moved_count: int
     left_count: int
+
+
+class Glance(ApiResource):
+    """A node at a glance: what it says under each of these names."""
+
+    node: NodeResource
+    ready: Readiness
+    queues: list[Queue]
+    peers: list[PeerResource]
+    redundancy: Copies
+    pressure: BackPressureResource
+    drain: Drain | None
 
 
 class Forgotten(ApiResource):

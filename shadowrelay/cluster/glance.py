@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from shadowrelay.cluster.answers import NodeAnswer
 from shadowrelay.cluster.overview import MACHINE_DIGITS, look, summary
 from shadowrelay.cluster.words import counted, duration
+from shadowrelay.model.drain_progress import NOT_DRAINING
 from shadowrelay.model.readiness import NewMail
 
 if TYPE_CHECKING:
@@ -17,12 +18,18 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 GOOD, CARE, BAD, UNKNOWN = "good", "care", "bad", "unknown"  # tones; each is shown with a shape and a word, too
-NOT_DRAINING = ("running", "starting")
 LEASE_SHORT_SECONDS = 10.0
 
 
 def look_closely(client: "NodeClient") -> Json:
-    """What one node is asked."""
+    """What one node is asked: in one question, unless it is of an older version."""
+    from shadowrelay.admin.api_client import NodeError
+
+    try:
+        return client.glance()
+    except NodeError as exc:
+        if exc.status != 404:
+            raise
     found = look(client)
     found["redundancy"] = _unless_older(client)
     found["pressure"] = client.pressure()

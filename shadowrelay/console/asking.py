@@ -50,6 +50,7 @@ class ClusterNodes:
     def __init__(self, settings: Settings, application: FastAPI, token: str) -> None:
         self._settings, self._application, self._token = settings, application, token
         self.name = str(settings.server.name)
+        self._said_names = {self.name: self.name}  # of nodes, by the names that the configuration has for them
 
     @property
     def names(self) -> list[str]:
@@ -59,6 +60,7 @@ class ClusterNodes:
     def adopt(self, settings: Settings) -> None:
         """The peers are others now."""
         self._settings = settings
+        self._said_names = {self.name: self.name}
 
     async def ask(self, question: Callable[[NodeClient], Any]) -> list[NodeAnswer]:
         """One answer of each, this node's first, of all at the same time."""
@@ -94,7 +96,7 @@ class ClusterNodes:
                     without.append(NodeAnswer(peer.name, error=str(exc)))
                 else:
                     clients.append((peer.name, stack.enter_context(client)))
-            return asked(clients, question) + without
+            return asked(clients, question, self._said_names) + without
 
     def _own_client(self, token: str, loop: asyncio.AbstractEventLoop) -> NodeClient:
         return NodeClient(OWN, token, transport=OwnTransport(self._application, loop))

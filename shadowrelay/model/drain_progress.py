@@ -22,6 +22,10 @@ class DrainState(StrEnum):
         return list(DrainState).index(self)
 
 
+NOT_DRAINING = ("running", "starting")
+"""States of a node in which there is no drain to tell of."""
+
+
 class DrainStep(StrEnum):
     """Where the drain is."""
 

@@ -165,6 +165,11 @@ _SHARES = {
     "delivery_latency": lambda row: (row["delivery_good"], row["delivery_count"] - row["delivery_good"]),
     "takeover": lambda row: (row["takeovers_in_time"], row["takeovers_late"]),
 }
+_UNKNOWN = {
+    "exposure": lambda row: row["messages_redundant"] + row["messages_not_redundant"] - row["exposure_judged"],
+}
+"""objective -> number of events that may be good or bad: the logs do not tell."""
+
 _NUMBERS = {
     "recipients_lost": "recipients",
     "recipients_duplicated_unexplained": "recipients",
@@ -235,12 +240,22 @@ def _judged_share(name: str, objective: Share, overall: Figures, looking_back: M
     actual = good / (good + bad) if good + bad else None
     verdict = "no data" if actual is None else "met" if actual >= objective.ratio else "missed"
     may_fail = 1 - objective.ratio
+    if unknown := _unknown(name, overall):
+        worst, best = (share / (good + bad + unknown) for share in (good, good + unknown))
+        verdict = "met" if worst >= objective.ratio else "missed" if best < objective.ratio else "not computable"
+        shown = None if verdict == "not computable" else actual
+        line = _line(name, objective.ratio, shown, good, bad, verdict, None, dict.fromkeys(BURN_WINDOWS_HOURS))
+        return line | {"unknown": unknown}
     if has_too_few(good + bad, objective.ratio):
         return _line(name, objective.ratio, actual, good, bad, verdict, None, dict.fromkeys(BURN_WINDOWS_HOURS))
     return _line(
         name, objective.ratio, actual, good, bad, verdict, budget_left=_left(bad, (good + bad) * may_fail),
         burn_rates={window: _burn_rate(name, looking_back.get(window), may_fail) for window in BURN_WINDOWS_HOURS},
     )  # fmt: skip
+
+
+def _unknown(name: str, of: Figures) -> int:
+    return int(_UNKNOWN[name](of)) if name in _UNKNOWN else 0
 
 
 def has_too_few(events: int, ratio: float) -> bool:
@@ -266,7 +281,8 @@ def _line(
     burn_rates: Mapping[str, float | None],
 ) -> dict[str, Any]:
     return {
-        "name": name, "objective": objective, "within_seconds": None, "actual": actual, "good": good, "bad": bad, "verdict": verdict,
+        "name": name, "objective": objective, "within_seconds": None, "actual": actual, "good": good, "bad": bad, "unknown": 0,
+        "verdict": verdict,
         "budget_left": budget_left, "burn_rates": dict(burn_rates),
     }  # fmt: skip
 

@@ -66,6 +66,7 @@ def figures_of(row: Line) -> dict[str, Any]:
         "shadow_share": row["shadow_share_us"] / row["ack_share_us"] if row["ack_share_us"] else None,
         "exposure_count": row["exposure_count"],
         "messages_exposed": row["messages_exposed"],
+        "messages_exposure_unknown": row["messages_exposure_unknown"],
         "exposure_seconds": row["exposure_us"] / 1e6,
         "exposure_max_seconds": row["exposure_max_us"] / 1e6,
         "discard_lag_ms": _times(row, "discard_lag"),

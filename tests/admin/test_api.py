@@ -1,5 +1,7 @@
 """The HTTP API, without a socket."""
 
+import asyncio
+
 import httpx
 import pytest
 import structlog
@@ -53,6 +55,7 @@ PROTECTED = [
     ("POST", "/api/v1/safety-net/requests/1/disable"),
     ("POST", "/api/v1/safety-net/requests/1/remove"),
     ("GET", "/api/v1/peers"),
+    ("GET", "/api/v1/glance"),
     ("GET", "/api/v1/pressure"),
     ("GET", "/api/v1/clients"),
     ("POST", f"/api/v1/peers/{MX2}/forget"),
@@ -394,6 +397,24 @@ async def test_an_unexpected_error_is_500_without_its_text(http, node):
     assert "NoneType" not in response.text
 
 
+async def test_a_glance_has_what_each_question_has(http):
+    seen = (await http.get("/api/v1/glance")).json()
+    paths = {
+        "node": "/api/v1/node", "ready": "/health/ready", "queues": "/api/v1/queues", "peers": "/api/v1/peers",
+        "redundancy": "/api/v1/redundancy", "pressure": "/api/v1/pressure",
+    }  # fmt: skip
+    alone = {name: (await http.get(path)).json() for name, path in paths.items()}
+
+    assert {name: alone[name].get(name, alone[name]) for name in paths} | {"drain": None} == seen
+
+
+async def test_a_glance_at_a_node_that_drains_has_the_drain(http, node, monkeypatch):
+    its = replace(await node.node(), state="draining")
+    monkeypatch.setattr(node, "node", lambda: asyncio.sleep(0, its))
+
+    assert (await http.get("/api/v1/drain")).json() == (await http.get("/api/v1/glance")).json()["drain"]
+
+
 async def test_there_is_no_page_with_parts_from_elsewhere(http):
     assert [404, 404, 404] == [(await http.get(page)).status_code for page in ("/docs", "/redoc", "/")]
 
@@ -410,7 +431,7 @@ async def test_the_description_is_openapi_and_says_that_the_token_is_needed(http
         "/api/v1/messages/{message_id}/events", "/api/v1/queue-ids/{queue_id}",
         "/api/v1/safety-net/requests", "/api/v1/safety-net/requests/{number}",
         *(f"/api/v1/safety-net/requests/{{number}}/{verb}" for verb in ("disable", "enable", "remove")),
-        "/api/v1/peers/{name}/forget", "/api/v1/pressure", "/api/v1/redundancy", "/api/v1/audit", "/api/v1/clients",
+        "/api/v1/peers/{name}/forget", "/api/v1/pressure", "/api/v1/redundancy", "/api/v1/audit", "/api/v1/clients", "/api/v1/glance",
         "/health/live", "/health/ready", "/metrics",
     } == set(document["paths"])  # fmt: skip
     assert [{"HTTPBearer": []}] == document["paths"]["/api/v1/queues"]["get"]["security"]

@@ -46,7 +46,8 @@ def bearer(token):
 
 
 MESSAGE = f"/api/v1/messages/{ENVELOPE.message_id}"
-READING = ["/api/v1/node", "/api/v1/queues", "/api/v1/peers", "/api/v1/messages", MESSAGE, f"{MESSAGE}/events", "/api/v1/redundancy",
+READING = ["/api/v1/node", "/api/v1/queues", "/api/v1/peers", "/api/v1/glance",
+           "/api/v1/messages", MESSAGE, f"{MESSAGE}/events", "/api/v1/redundancy",
            "/api/v1/pressure", "/api/v1/drain", "/api/v1/safety-net/requests", 
            "/api/v1/search?filter=Size -gt 1", "/openapi.json"]  # fmt: skip
 ACTING = [r"/api/v1/queues/retry?queue=mx1\x.example", r"/api/v1/queues/suspend?queue=mx1\x.example", f"{MESSAGE}/suspend",

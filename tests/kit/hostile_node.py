@@ -44,6 +44,7 @@ PAGES: dict[str, type[BaseModel]] = {
     "/peers": node_resources.Peers,
     "/forget": node_resources.Forgotten,
     "/redundancy": node_resources.Copies,
+    "/glance": node_resources.Glance,
     "/if-lost": node_resources.WhatIfResource,
     "/audit": resources.Audit,
     "/ready": node_resources.Readiness,

@@ -23,6 +23,7 @@ SUMS = (
     *(
         "exposure_count",
         "messages_exposed",
+        "messages_exposure_unknown",
         "exposure_seconds",
         "discards_late",
         "promotions",

@@ -9,7 +9,7 @@ from tests.ownership.ring import (
     LARGE_RELAYED,
     LARGE_TWO,
     LARGE_WITNESSED,
-    LOST_WITNESSED,
+    LEFT,
     RULES,
     SMALL,
     SMALL_RELAYED,
@@ -74,9 +74,10 @@ def test_on_four_nodes_nothing_is_lost_doubled_or_stuck_with_more_faults(four: C
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="their machine burns as they meet after a cut: docs/reliability.md, Limits")
-def test_a_node_that_yields_to_one_on_its_machine_leaves_the_copy_elsewhere_until_that_one_has_another() -> None:
-    finding = explore("defer", LOST_WITNESSED.budget, beginning=LOST_WITNESSED.beginning)
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("left", LEFT, ids=["to one on its machine", "to one whose disk has just burnt"])
+def test_a_node_that_yields_leaves_the_copies_elsewhere_until_the_other_one_has_enough(left: Copies, policy: str) -> None:
+    finding = explore(policy, left.budget, beginning=left.beginning)
 
     assert {} == finding.wrong, str(finding)
 

@@ -18,7 +18,7 @@ COLUMNS = {
     "slow": ("objective", "message", "server", "other", "at", "slow_us", "cause"),
 }  # fmt: skip
 INPUT = ("files", "lines", "rows", "rows_repeated")
-OBJECTIVE = ("name", "objective", "actual", "bad", "verdict", "budget_left", "burn_rates")
+OBJECTIVE = ("name", "objective", "actual", "bad", "unknown", "verdict", "budget_left", "burn_rates")
 Line = Mapping[str, Any]
 
 
@@ -90,7 +90,7 @@ def _in_objectives(objectives: Iterable[Line], expected: Iterable[Line]) -> list
         found += [
             f"objective {line['name']} {key}: {line[key]}, the oracle says {wanted[key]}"
             for key in OBJECTIVE
-            if not _close(line[key], wanted[key])
+            if not _close(line[key], wanted.get(key, 0))
         ]
     return found + [f"objective {name} is missing" for name in true]
 

@@ -478,7 +478,7 @@ def safety_net_anew(case: ExchangeShape) -> None:
     case.discard(60)
 
 
-@shape(promotions=1, recipients_duplicated=0, recipients_lost=0, messages_done=1)
+@shape(promotions=1, recipients_duplicated=0, recipients_lost=0, messages_done=1, messages_exposed=0, messages_exposure_unknown=1)
 def failed_server(case: ExchangeShape) -> None:
     case.copied()
     case.row("RESUBMIT", "REDUNDANCY", 10_800, "a2", reference=case.host("a1", is_full=False))
@@ -489,14 +489,23 @@ def failed_server(case: ExchangeShape) -> None:
     case.goes_on("a2", "a3")
 
 
-@shape(promotions=1, recipients_lost=1)
+@shape(promotions=1, recipients_lost=1, messages_exposure_unknown=1)
 def failed_server_and_lost(case: ExchangeShape) -> None:
     case.copied()
     case.row("RESUBMIT", "REDUNDANCY", 10_800, "a2", reference=case.host("a1"))
     case.goes_on("a2")
 
 
-@shape(messages_reconstructed=1, recipients_lost=1)
+@shape(promotions=1, messages_done=1, messages_exposed=0, messages_exposure_unknown=0)
+def failed_server_had_delivered(case: ExchangeShape) -> None:
+    """It was done with the message while it was there; its copy was taken over, and nothing was left to do."""
+    case.copied()
+    case.deliver(1)
+    case.row("RESUBMIT", "REDUNDANCY", 10_800, "a2", reference=case.host("a1"))
+    case.goes_on("a2")
+
+
+@shape(messages_reconstructed=1, recipients_lost=1, messages_exposure_unknown=1)
 def log_of_the_failed_lost(case: ExchangeShape) -> None:
     """The failed server's log is gone, too, and the shadow server never ends it."""
     case.hold(0, "a2", "a1")

@@ -28,7 +28,7 @@ PERCENTILES = {
 }
 COUNTS = (
     "messages_acknowledged", "messages_reconstructed", "messages_redundant", "messages_dsn", "messages_sent_again", "messages_done",
-    "exposure_count", "messages_exposed", "discards_late", "promotions", "messages_promoted", "takeovers_late",
+    "exposure_count", "messages_exposed", "messages_exposure_unknown", "discards_late", "promotions", "messages_promoted", "takeovers_late",
     "recipients_lost", "recipients_duplicated",
     "recipients_duplicated_unexplained", "shadows_orphaned", "shadows_kept", "shadows_taken_back", "shadows_rerouted", "clock_skews",
 )  # fmt: skip
@@ -255,6 +255,7 @@ class Oracle:
         believed = [row for row in logs.rows if limit is None or row.at <= limit]
         self.now = max((row.at for row in believed), default=clock or 0) if now is None else now
         self.is_final = is_final
+        self.untold = 0  # messages of which the logs do not tell for how long there was one copy
         rows = [row.at for row in logs.rows]
         self.is_short = bool(rows) and max((row.at for row in believed), default=0) - min(rows) <= SHORT
         self.instants: dict[str, list[int]] = defaultdict(list)  # of each server's rows
@@ -705,7 +706,16 @@ class Oracle:
                  "seconds": (end - begin) / SECOND, "is_open": is_open, "cause": cause}
             )  # fmt: skip
         total = sum(end - begin for begin, end, *_ in merged)
-        self.events["exposure"].append((message.acknowledged_at, total <= self._within("exposure")))
+        is_told = not any(
+            row.format != "shadowrelay" and row.instant("SilentSince") is None and (message.done_at is None or row.at < message.done_at)
+            for row in message.takeovers
+        )
+        self._add(*belongs, messages_exposure_unknown=not is_told)
+        is_good = total <= self._within("exposure")
+        if is_told or not is_good:
+            self.events["exposure"].append((message.acknowledged_at, is_good))
+        else:
+            self.untold += 1
 
     def _lost_and_duplicated(self, message: Message, belongs: tuple[int, str, tuple[str, str] | None]) -> None:
         for recipient, deliveries in sorted(message.deliveries.items()):
@@ -947,6 +957,8 @@ class Oracle:
                     "burn_rates": dict.fromkeys(BURN_WINDOWS)}  # fmt: skip
         ratio = wanted["ratio"] if isinstance(wanted, dict) else wanted
         events = self.events[name]
+        if name == "exposure" and self.untold:
+            return self._bounded(ratio, [is_good for _, is_good in events])
         good = sum(is_good for _, is_good in events)
         bad = len(events) - good
         if not events:
@@ -962,6 +974,15 @@ class Oracle:
         return {"name": name, "objective": ratio, "actual": good / len(events), "good": good, "bad": bad,
                 "verdict": "met" if good / len(events) >= ratio else "missed",
                 "budget_left": left, "burn_rates": burns}  # fmt: skip
+
+    def _bounded(self, ratio: float, known: list[bool]) -> dict[str, Any]:
+        """Judged only if it makes no difference what the logs do not tell."""
+        total = len(known) + self.untold
+        lowest, highest = sum(known) / total, (sum(known) + self.untold) / total
+        verdict = "met" if lowest >= ratio else "missed" if highest < ratio else "not computable"
+        actual = sum(known) / len(known) if known and verdict != "not computable" else None
+        return {"name": "exposure", "objective": ratio, "actual": actual, "good": sum(known), "bad": known.count(False), "verdict": verdict,
+                "budget_left": None, "burn_rates": dict.fromkeys(BURN_WINDOWS), "unknown": self.untold}  # fmt: skip
 
 
 def _path(message: Message) -> str:

@@ -58,6 +58,23 @@ def test_a_file_changes_what_it_names(tmp_path):
     assert Objectives().takeover == promise.objectives.takeover
 
 
+UNKNOWN_EXPOSURES = {  # of 3,000 messages, so many are known to have been exposed for too long, or not: what follows
+    "all known": (3000, 0, 0, "met", 1.0),
+    "one not known": (2999, 0, 1, "not computable", None),
+    "one in a million not known": (999_999, 0, 1, "met", 1.0),
+    "nothing known": (0, 0, 1, "not computable", None),
+    "too many too long, whatever the others were": (2000, 400, 600, "missed", 2000 / 2400),
+}
+
+
+@pytest.mark.parametrize(("good", "bad", "unknown", "verdict", "actual"), UNKNOWN_EXPOSURES.values(), ids=UNKNOWN_EXPOSURES)
+def test_what_the_logs_do_not_tell_is_neither_good_nor_bad(good, bad, unknown, verdict, actual):
+    told = line("exposure", {"messages_redundant": good + bad + unknown, "exposure_judged": good + bad, "exposure_bad": bad})
+
+    assert (verdict, actual, good, bad, unknown) == tuple(told[name] for name in ("verdict", "actual", "good", "bad", "unknown"))
+    assert unknown == 0 or (None, {None}) == (told["budget_left"], {*told["burn_rates"].values()})
+
+
 def test_every_problem_is_named_with_file_key_and_remedy(tmp_path):
     path = written(
         tmp_path,

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from shadowrelay.sla.objectives import NOT_LOGGED
+from shadowrelay.sla.page.comparison import MAIN_FIGURES
 from shadowrelay.sla.page.document import render
 from shadowrelay.sla.page.labels import FIGURES
 from tests.kit import summaries
@@ -224,6 +225,22 @@ def test_logs_that_have_nothing_about_takeovers_say_no_server_was_safe() -> None
     for version in ("exchange2013", "exchange2016", "shadowrelay"):
         assert lead_of(summaries_of[version]).endswith("; no server was taken over.")
         assert "Nothing: no server was lost" in Page(render(summaries_of[version])).by_id("happened").text
+
+
+def test_a_takeover_by_exchange_leaves_the_exposure_open_everywhere() -> None:
+    summary = with_overall(summaries.demo(), messages_exposed=0, messages_exposure_unknown=3, exposure_max_seconds=0.0)
+    exposure = next(one for one in summary["objectives"] if one["name"] == "exposure")
+    exposure |= {"actual": None, "good": 600, "bad": 0, "unknown": 3, "verdict": "not computable", "budget_left": None}
+    page = Page(render(summary | {"exposures": []}))
+
+    said = "of 3 messages that were taken over Exchange's logs do not tell"
+    card, section = (page.by_id(each).text.replace("\xa0", " ") for each in ("target-exposure", "exposure"))
+    assert "not computable" in card
+    assert said in card
+    assert f"no other message; {said}" in section
+    assert not any("No message depended on one copy." in one.text for one in page.all("p"))
+    main = {title: spoken(value(summary["overall"])) for title, value, spoken in MAIN_FIGURES}
+    assert main["Messages with one copy only for a time"] == main["Longest time with one copy only"] == "\N{EN DASH}"
 
 
 def test_what_exchange_does_not_tell_is_not_called_explained() -> None:

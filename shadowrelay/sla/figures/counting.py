@@ -32,7 +32,7 @@ COUNTS = (
     "messages_acknowledged", "messages_reconstructed", "messages_redundant", "messages_not_redundant", *BY_COPIES, *BY_WAY, "messages_dsn",
     "messages_sent_again",
     "messages_done", "shadow_share_us", "ack_share_us", "shadow_count", "shadow_good", "delivery_count", "delivery_good",
-    "exposure_count", "messages_exposed", "exposure_us", "exposure_judged", "exposure_bad",
+    "exposure_count", "messages_exposed", "messages_exposure_unknown", "exposure_us", "exposure_judged", "exposure_bad",
     "recipients", "recipients_lost", "recipients_duplicated", "recipients_duplicated_unexplained",
     "copies", "lag_count", "discards_late", "shadows_orphaned", "promotions", "takeovers_in_time", "takeovers_late", "clock_skews",
     "shadows_kept", "shadows_taken_back", "shadows_rerouted",
@@ -77,7 +77,8 @@ def _events(slots: TimeSlots) -> dict[str, str]:
     return {
         "message": f"""
             SELECT {slots.cell("server", "server", "pair_server")}, kind, is_redundant, copies, way, shadow_us, ack_us, done_at,
-                {DELIVERY_US} AS delivery_us, recipients_count, exposure_count, exposure_us, exposure_max_us, lost, duplicated, unexplained
+                {DELIVERY_US} AS delivery_us, recipients_count, is_exposure_known, exposure_count, exposure_us, exposure_max_us,
+                lost, duplicated, unexplained
             FROM {{messages}} WHERE `at` IS NOT NULL""",
         "copy": f"SELECT {slots.cell('`primary`', '`primary`', 'server')}, lag_us, is_kept, is_promoted, is_rerouted FROM {{copies}}",
         "promotion": f"""
@@ -94,6 +95,7 @@ def _events(slots: TimeSlots) -> dict[str, str]:
 def _facts(within: Within) -> Iterator[str]:
     """The counts of each event."""
     is_judged = f"{IS_COUNTED} AND is_redundant IS NOT NULL"
+    is_too_long = f"exposure_us > {within.exposure_us}L"
     has_both = "shadow_us IS NOT NULL AND ack_us IS NOT NULL"
     conditions = {
         "messages_acknowledged": IS_COUNTED,
@@ -109,8 +111,9 @@ def _facts(within: Within) -> Iterator[str]:
         "delivery_count": "delivery_us IS NOT NULL",
         "delivery_good": f"delivery_us <= {within.delivery_us}L",
         "messages_exposed": f"{IS_COUNTED} AND exposure_count > 0",
-        "exposure_judged": is_judged,
-        "exposure_bad": f"{is_judged} AND exposure_us > {within.exposure_us}L",
+        "messages_exposure_unknown": f"{is_judged} AND NOT is_exposure_known",
+        "exposure_judged": f"{is_judged} AND (is_exposure_known OR {is_too_long})",
+        "exposure_bad": f"{is_judged} AND {is_too_long}",
         "clock_skews": "delivery_us < 0L",
     }
     numbers = {

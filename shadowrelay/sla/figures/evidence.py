@@ -19,6 +19,7 @@ from shadowrelay.sla.figures.incidents import (
     duplicates,
     exposures,
     exposures_by_message,
+    is_exposure_untold,
     losses,
     orphans,
     promotions,
@@ -176,7 +177,7 @@ def exact_messages(lines: DataFrame, exposed: DataFrame, duplicates: DataFrame) 
     joined = lines.join(exposed, on="message", how="left").join(unexplained, on="message", how="left")
     return joined.select(
         "message", "kind", "at", "server", "pair_server", "is_redundant", "copies", "way", "shadow_us", "ack_us", "done_at",
-        "last_delivery_at", "first_deferred_at",
+        "last_delivery_at", "first_deferred_at", (~is_exposure_untold()).alias("is_exposure_known"),
         *[_or_none(name) for name in ("recipients_count", "exposure_count", "exposure_us", "exposure_max_us")],
         *[_or_none(name) for name in ("lost", "duplicated", "unexplained")],
     )  # fmt: skip

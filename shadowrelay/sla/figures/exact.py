@@ -127,7 +127,8 @@ def _gathered(rows: DataFrame) -> DataFrame:
     counts = ~has_shared_fate(F.col("custom_data"), F.col("format"))
     redirect = F.struct("at", "server", F.col("server_hostname").alias("to"), counts.alias("counts"))
     primary = F.when(is_held, F.col("client_hostname")).otherwise(F.col("reference"))
-    promotion = F.struct("at", "server", "reference", "reason", "silent_since")
+    is_untold = ~is_own() & F.col("silent_since").isNull()
+    promotion = F.struct("at", "server", "reference", "reason", "silent_since", is_untold.alias("is_untold"))
     receive = F.struct(
         "at",
         "server",

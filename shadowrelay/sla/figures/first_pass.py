@@ -238,7 +238,8 @@ def plain_messages(seen: DataFrame, several: DataFrame | None) -> DataFrame:
     return plain.select(
         "message", F.lit(ACKNOWLEDGED).alias("kind"), F.col("received_at").alias("at"), "server", "pair_server",
         F.lit(True).alias("is_redundant"), "copies", F.lit("shadow_server").alias("way"), "shadow_us", "ack_us",
-        F.col("sent_at").alias("done_at"), F.col("sent_at").alias("last_delivery_at"), "first_deferred_at", "recipients_count",
+        F.col("sent_at").alias("done_at"), F.col("sent_at").alias("last_delivery_at"), "first_deferred_at",
+        F.lit(True).alias("is_exposure_known"), "recipients_count",
         none.alias("exposure_count"), none.alias("exposure_us"), none.alias("exposure_max_us"),
         none.alias("lost"), none.alias("duplicated"), none.alias("unexplained"), *RESENT_KEYS,
     )  # fmt: skip

@@ -234,6 +234,13 @@ def _beginnings() -> Column:
     return F.when((F.col("copies") == 0) & ~F.col("is_exchange"), F.concat(without_copy, holders_lost)).otherwise(holders_lost)
 
 
+def is_exposure_untold() -> Column:
+    """Whether a takeover by Exchange came before the message was done: since when the lost server was silent is not logged, and so not for
+    how long there was one copy. Shapes: of a line of `exact.timelines` with `done_at`."""
+    is_open = F.col("done_at").isNull()
+    return F.exists("promotions", lambda row: row["is_untold"] & (is_open | (row["at"] < F.col("done_at"))))
+
+
 def _has_outlived(promotion: Column) -> Column:
     """Whether another copy outlived the loss that this promotion reports: docs/sla.md, 3, "another copy outlived"."""
     lost = F.transform(F.filter("promotions", lambda row: row["at"] <= promotion["at"]), lambda row: row["reference"])

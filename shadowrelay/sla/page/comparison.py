@@ -2,10 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from shadowrelay.sla.objectives import SAFETY, SPEED
 from shadowrelay.sla.page.summary_types import Figures, KindVerdict, Summary
 from shadowrelay.sla.page.wording import count, duration, milliseconds, percent
+
+
+def _exposed(name: Literal["messages_exposed", "exposure_max_seconds"]) -> Callable[[Figures], float | None]:
+    """No figure where the logs do not tell it of some messages: Exchange's, that were taken over."""
+    return lambda figures: None if figures.get("messages_exposure_unknown", 0) else figures[name]
+
 
 MAIN_FIGURES: tuple[tuple[str, Callable[[Figures], float | None], Callable[[float | None], str]], ...] = (
     ("Messages acknowledged", lambda figures: figures["messages_acknowledged"], count),
@@ -13,8 +20,8 @@ MAIN_FIGURES: tuple[tuple[str, Callable[[Figures], float | None], Callable[[floa
     ("Recipients lost", lambda figures: figures["recipients_lost"], count),
     ("Unexplained duplicates", lambda figures: figures["recipients_duplicated_unexplained"], count),
     ("Duplicates", lambda figures: figures["recipients_duplicated"], count),
-    ("Messages with one copy only for a time", lambda figures: figures["messages_exposed"], count),
-    ("Longest time with one copy only", lambda figures: figures["exposure_max_seconds"], duration),
+    ("Messages with one copy only for a time", _exposed("messages_exposed"), count),
+    ("Longest time with one copy only", _exposed("exposure_max_seconds"), duration),
     ("Left-over copies", lambda figures: figures["shadows_orphaned"], count),
     ("Takeovers", lambda figures: figures["promotions"], count),
     ("Second copy made, p99", lambda figures: figures["shadow_latency_ms"].get("p99"), milliseconds),

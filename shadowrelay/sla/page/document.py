@@ -73,6 +73,7 @@ def templates() -> Environment:
         *(
             wording.count,
             wording.counted,
+            wording.untold,
             wording.shown,
             wording.percent,
             wording.burn,

@@ -30,6 +30,7 @@ class Figures(TypedDict):
     shadow_share: float | None
     exposure_count: int
     messages_exposed: int
+    messages_exposure_unknown: NotRequired[int]
     exposure_seconds: float
     exposure_max_seconds: float
     discard_lag_ms: Percentiles
@@ -72,6 +73,7 @@ class Objective(TypedDict):
     actual: float | None
     good: int
     bad: int
+    unknown: NotRequired[int]
     verdict: Verdict
     budget_left: float | None
     burn_rates: Mapping[str, float | None]

@@ -12,7 +12,7 @@ from typing import Literal, get_args
 
 from shadowrelay.sla.page.plots import Axis, Line, Plot, counts, nines, times
 from shadowrelay.sla.page.summary_types import Figure, Figures, Objective, Percentiles, Summary
-from shadowrelay.sla.page.wording import NONE, count, counted, duration, milliseconds, parsed, percent
+from shadowrelay.sla.page.wording import NONE, count, counted, duration, milliseconds, parsed, percent, untold
 
 Window = Literal["day", "hour", "minute"]
 _WEEK = timedelta(days=7)
@@ -200,8 +200,9 @@ def _delivery_latency(summary: Summary) -> Pane:
 
 def exposure(figures: Figures) -> str:
     """199 messages, longest 8.2 s"""
-    number = figures["messages_exposed"]
-    return f"{counted(number, 'message')}, longest {duration(figures['exposure_max_seconds'])}" if number else "no message"
+    number, unknown = figures["messages_exposed"], figures.get("messages_exposure_unknown", 0)
+    said = f"{counted(number, 'message')}, longest {duration(figures['exposure_max_seconds'])}" if number else "no message"
+    return f"{said if number else 'no other message'}; of {untold(unknown)}" if unknown else said
 
 
 def _exposure(summary: Summary) -> Pane:

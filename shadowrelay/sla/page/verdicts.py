@@ -11,7 +11,7 @@ from shadowrelay.sla.objectives import NO_REDUNDANCY_EVENTS, NOT_LOGGED, NOT_TOL
 from shadowrelay.sla.page.cautions import unseen
 from shadowrelay.sla.page.labels import COUNTED, FORMATS, OBJECTIVES, TIMES, UNITS
 from shadowrelay.sla.page.summary_types import KindVerdict, Objective, Summary
-from shadowrelay.sla.page.wording import burn, count, counted, duration, percent
+from shadowrelay.sla.page.wording import burn, count, counted, duration, percent, untold
 
 _BURN_WINDOWS = ("1h", "6h", "1d", "30d")
 _BAR_PIXELS = 120
@@ -211,7 +211,9 @@ def failures(objective: Objective) -> str:
     """11 of 43 resubmissions late. Empty if there were no events, and for objectives that count."""
     name, bad, total = objective["name"], objective["bad"], objective["good"] + objective["bad"]
     one, many, failed = UNITS.get(name, ("event", "events", "failed"))
-    return f"{count(bad)} of {counted(total, one, many)} {failed}" if name not in COUNTED and total else ""
+    said = f"{count(bad)} of {counted(total, one, many)} {failed}" if name not in COUNTED and total else ""
+    unknown = objective.get("unknown", 0)
+    return "; ".join(part for part in (said, f"of {untold(unknown)}" if unknown else "") if part)
 
 
 # ---- error budgets

@@ -64,6 +64,11 @@ def percent(ratio: float | None) -> str:
     return (text.rstrip("0").rstrip(".") if "." in text else text) + NB + "%"
 
 
+def untold(messages: int) -> str:
+    """What follows "of": 3 messages that were taken over Exchange's logs do not tell."""
+    return f"{counted(messages, 'message')} that {'were' if messages != 1 else 'was'} taken over Exchange's logs do not tell"
+
+
 def burn(rate: float | None) -> str:
     """0, 0.03, 1.4, 14"""
     if rate is None:
