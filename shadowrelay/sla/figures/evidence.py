@@ -27,7 +27,7 @@ from shadowrelay.sla.figures.incidents import (
     with_return,
 )
 from shadowrelay.sla.figures.log_writers import Told
-from shadowrelay.sla.figures.repetitions import delivered_again, repeated, with_repetitions
+from shadowrelay.sla.figures.repetitions import delivered_again, repeated, repetitions_by_message, with_repetitions
 from shadowrelay.sla.figures.rows import exact_rows, has_logs_of_exchange
 
 
@@ -119,12 +119,13 @@ def evidence(
                 # no plain copy is left over, and Spark knows it
                 "orphans": lambda: orphans(held, log_ends, known, now=rules.now, is_final=rules.is_final, hold_us=hold_us),
                 "taken": lambda: takeovers(each["promotions"], lines.select("message", "done_at")),
+                **({} if again is None else {"again_counts": lambda: repetitions_by_message(again)}),
             }
         )
     each |= keep({"takeovers": lambda: with_return(each["taken"], events)})
     messages = each["exact_messages"] if plain is None else plain.drop(*RESENT_KEYS).unionByName(each["exact_messages"])
     if again is not None:
-        messages = with_repetitions(messages, again)
+        messages = with_repetitions(messages, each["again_counts"])
     kept: dict[str, Any] = {
         name: each[name] for name in ("repeated", "promotions", "takeovers", "duplicates", "losses", "orphans", "exposures")
     }
