@@ -96,6 +96,6 @@ def repetitions_by_message(again: DataFrame) -> DataFrame:
 
 
 def with_repetitions(messages: DataFrame, counted: DataFrame) -> DataFrame:
-    """The messages with these duplicates counted. Shapes: `counted` as from `repetitions_by_message`, stored: it is read several times."""
+    """The messages with these duplicates counted. Shapes: `counted` as from `repetitions_by_message`."""
     joined = messages.join(F.broadcast(counted), on="message", how="left")
     return joined.withColumn("duplicated", F.col("duplicated") + F.coalesce("again", F.lit(0).cast("long"))).drop("again")
