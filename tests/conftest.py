@@ -21,10 +21,18 @@ from tests.kit.secrets_shown import below, heard, listen, noted, shown
 from tests.kit.warm import Warm
 
 # How long an example takes says something about the machine only. A profile of Hypothesis that is in force stays the base of ours.
-ANY_MACHINE = "any machine"
+# `make test` tries fewer of them than `make test-all`, which deselects nothing.
+ANY_MACHINE, BRIEF = "any machine", "brief"
+BRIEF_EXAMPLES = 40
 NO_PLACE = {} if os.access(".", os.W_OK) else {"database": None}  # Hypothesis keeps its examples in the checkout
 settings.register_profile(ANY_MACHINE, settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow], **NO_PLACE)
 settings.load_profile(ANY_MACHINE)
+settings.register_profile(BRIEF, settings.get_profile(ANY_MACHINE), max_examples=BRIEF_EXAMPLES)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.markexpr and settings.default is not None and settings.default.max_examples > BRIEF_EXAMPLES:
+        settings.load_profile(BRIEF)
 
 
 @pytest.hookimpl(wrapper=True)

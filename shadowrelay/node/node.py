@@ -60,7 +60,7 @@ from shadowrelay.smtp.reception import Reception, reception_for
 from shadowrelay.smtp.recipient_sources import RecipientSources
 from shadowrelay.smtp.resolver import DnsResolver
 from shadowrelay.smtp.tls import TlsContexts, opportunistic_context
-from shadowrelay.store import promises, queues
+from shadowrelay.store import peer_promises, queues
 from shadowrelay.store.ledger import Ledger
 from shadowrelay.tracking.event_tap import TAP
 from shadowrelay.tracking.operator_log import LineLogger
@@ -197,7 +197,7 @@ class Node:
         said = ""
         while self.is_rolled_back:
             try:
-                await self._ledger.commit(promises.database_renamed)
+                await self._ledger.commit(peer_promises.database_renamed)
                 return
             except LedgerUnavailable as error:
                 if error.reason != said:

@@ -31,7 +31,7 @@ tries every cell.
 | `handed_over_by_drain`  | raises  | H       | other     | other       | late   | late       | late      | late     |
 | `taken_back`            | raises  | other   | P         | other       | other  | other      | late      | late     |
 | `recorded`              | raises  | P D     | A D       | D H         | S D    | U D        | D         | D R      |
-| `review`                | raises  | P S D R | A S D R   | S D R H     | late   | late       | late      | late     |
+| `review`                | raises  | P S D   | A S D     | S D H       | late   | late       | late      | late     |
 | `nobody_claims_more`    | raises  | P       | P A       | P H         | late   | late       | late      | late     |
 | `claimed_again`         | over    | P       | A         | H           | late   | late       | late      | late     |
 | `answer_question`       | asked   | P S     | A S       | S H         | S      | asked      | asked     | asked    |

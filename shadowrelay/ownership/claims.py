@@ -259,10 +259,8 @@ def apply_answer(claim: Claim, me: PeerDatabase, peer: PeerDatabase, answer: Sta
             return rules.become_shadow(claim, after, peer)
         return Transition(claim, after, outcome=Outcome.WAIT) if rules.ends_before(answer, claim) else None
     if answer.state is StatusState.SHADOW and answer.primary != me.server and rules.outranks(answer.number, claim.number):
-        if claim.wanted > 1:  # rule *keep*: yield to that primary itself, or to its successor, so that this copy counts there
-            return Transition(claim, after, outcome=Outcome.WAIT)
-        copies, tell = rules.release_copies(claim)
-        return Transition(claim, replace(after, role=Role.RELEASED, copies=copies), tell, outcome=Outcome.YIELDED)
+        # rule *heard of another*: it yields to that primary itself, or to its successor, because the disk of that one may have just burnt
+        return Transition(claim, after, outcome=Outcome.WAIT)
     if answer.state is StatusState.SHADOW and answer.primary == me.server and answer.database != me.database:
         return Transition(claim, after, outcome=Outcome.WAIT)  # this database is an older copy: the peer promotes, then this node yields
     return None

@@ -4,8 +4,8 @@ The other modules of this package call the rules through the module (`rules.outr
 which messages are lost or duplicated without it.
 
 lease `without_lease`, dot `may_end_data`, higher `outranks`, placement `number_after`, ask `may_promote` and `waits`, twins
-`twin_goes_first` and `is_second_twin`, wait `asked_after_waiting`, again `begins_again`, list `listed_before_sending`, keep `may_release`
-and `left_to`, said again `handed_again`, everybody `needs_everybody`, unheard `with_unheard`, meet `ends_before`, rolled back
+`twin_goes_first` and `is_second_twin`, wait `asked_after_waiting`, again `begins_again`, list `listed_before_sending`, keep `may_release`,
+leave `left_to`, said again `handed_again`, everybody `needs_everybody`, unheard `with_unheard`, meet `ends_before`, rolled back
 `is_older_copy`, `is_of_older_copy` and `shows_lost_number`, forgotten `is_forgotten_end`, fate `is_apart`.
 
 **Leases and silence** are the arithmetic by which a primary knows that a shadow server will not promote yet. docs/design.md 6.4.
@@ -218,7 +218,7 @@ def heir(claim: Claim) -> Copy | None:
 
 
 def release_copies(claim: Claim, primary: ServerName = NO_SERVER) -> tuple[tuple[Copy, ...], tuple[Notification, ...]]:
-    """A primary's claim ends: notify every server that may hold a copy, except the new `primary`.
+    """The client was refused: notify every server that may hold a copy, except `primary`.
 
     Notified servers stay with the claim until they acknowledge: if this node became primary again before that, the old
     `released` would discard a copy placed there.
@@ -230,10 +230,8 @@ def release_copies(claim: Claim, primary: ServerName = NO_SERVER) -> tuple[tuple
 
 
 def left_to(claim: Claim, primary: ServerName) -> tuple[tuple[Copy, ...], tuple[Notification, ...]]:
-    """Rule *keep*, second part: a claim ends because `primary` has a higher one. With this node, that one has two copies; if more are
-    wanted, the other servers on the list keep theirs. They are sent `promoted`, and follow (docs/design.md 6.2 "Several copies")."""
-    if claim.wanted <= 1:
-        return release_copies(claim, primary)
+    """Rule *leave*: a claim ends because `primary` has a higher one. The other servers on the list keep their copies until that one has as
+    many as it wants: they are sent `promoted`, and follow (docs/design.md 6.2 "Yielding and choosing again")."""
     waiting = [copy for copy in claim.copies if copy.choice.awaits_acknowledgement]
     others = [copy for copy in claim.copies if not copy.choice.awaits_acknowledgement and copy.server != primary]
     return (*waiting, *map(not_chosen, others)), notify(others, DiscardStatus.PROMOTED)

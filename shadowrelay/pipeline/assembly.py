@@ -47,7 +47,7 @@ from shadowrelay.pipeline.track import TrackService
 from shadowrelay.pipeline.view import View
 from shadowrelay.ports import Clock, Deliverer, Machine, PeerLink, TrackingLog
 from shadowrelay.rules.fates import Fates
-from shadowrelay.store import promises
+from shadowrelay.store import peer_promises
 from shadowrelay.store.ledger import Ledger
 
 AGAIN_SECONDS = 5.0
@@ -253,7 +253,7 @@ class Services:
         self._spawn(partial(self._record_heard, identity), f"remember {identity.server}")
 
     async def _record_heard(self, identity: PeerIdentity) -> None:
-        await self.context.ledger.commit(promises.peer_heard, identity, self.context.now())
+        await self.context.ledger.commit(peer_promises.peer_heard, identity, self.context.now())
 
     def _returned(self, server: ServerName, seconds: float) -> None:
         """Less than a heartbeat is no absence: no copy was given up, and no message can have been taken over, unless this node proceeded

@@ -29,7 +29,7 @@ from shadowrelay.pipeline.relay import RelayService
 from shadowrelay.pipeline.review import ReviewService
 from shadowrelay.pipeline.site_copies import choosable
 from shadowrelay.rules import delivery, flight
-from shadowrelay.store import promises, reading
+from shadowrelay.store import peer_promises, promises, reading
 
 DISCARDS_PER_QUESTION = 400  # docs/protocol.md 9: never more in a reply
 
@@ -160,7 +160,7 @@ class HeartbeatService:
         if server not in context.ledger.peers.told_unsaved or now < self._save_at[server] or identity is None:
             return
         self._save_at[server] = now + context.heartbeat
-        await context.ledger.commit(promises.peer_heard, identity, context.now())
+        await context.ledger.commit(peer_promises.peer_heard, identity, context.now())
 
     async def _ask(self, server: ServerName) -> None:
         link = self._context.links[server]

@@ -34,7 +34,7 @@ from shadowrelay.protocol.xqdiscard import format_superseded
 from shadowrelay.rules import delivery, flight
 from shadowrelay.rules.back_pressure import Level
 from shadowrelay.rules.placement import not_accepted
-from shadowrelay.store import promises, reading
+from shadowrelay.store import peer_promises, promises, reading
 
 HELD = Reply(250, "2.0.0", "Held")
 LOOK_SECONDS = 0.05
@@ -136,7 +136,7 @@ class PeerRequestService:
         server, latest = identity.server, (identity, context.now())
         self._unrecorded[server] = latest
         try:
-            await context.ledger.commit(promises.peer_heard, *latest)
+            await context.ledger.commit(peer_promises.peer_heard, *latest)
         except LedgerUnavailable as error:
             _log.warning("peer.unrecorded", server=server, reason=error.reason)
             if server not in self._recording:
@@ -163,7 +163,7 @@ class PeerRequestService:
                 if (latest := self._unrecorded.get(server)) is None:
                     return
                 with contextlib.suppress(LedgerUnavailable):
-                    await self._context.ledger.commit(promises.peer_heard, *latest)
+                    await self._context.ledger.commit(peer_promises.peer_heard, *latest)
                     self._recorded(server, latest)
         finally:
             self._recording.discard(server)

@@ -20,7 +20,7 @@ from shadowrelay.model.replies import LedgerUnavailable, PeerUnavailable, Reply
 from shadowrelay.ownership import rules
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.review import ReviewService
-from shadowrelay.store import promises, reading
+from shadowrelay.store import peer_promises, reading
 
 STARTS_AGAIN = Reply(451, "4.3.0", "The queue database of this server is an older copy; it starts again under a new id")
 OLDER_COPY = "the queue database of this node is an older copy"
@@ -106,7 +106,7 @@ class RolledBackService:
         while True:
             try:
                 if await self._ask_all(identity.older_until):
-                    await ledger.commit(promises.older_claims_over)
+                    await ledger.commit(peer_promises.older_claims_over)
                     break
             except LedgerUnavailable as error:
                 _log.warning("database.asking_waits", reason=error.reason)

@@ -602,9 +602,7 @@ class Connection(SMTP):
                             if state.peer and (self.peer.heard_at != reader.progress_at or name in EXCHANGE_STARTS):
                                 self.peer.heard(name, reader.progress_at)
                             if name in FRUITLESS and not (state.peer and name == "MAIL"):  # it leads to no mail by itself
-                                state.fruitless_count += 1
-                                if state.fruitless_count > FRUITLESS_SLOW:
-                                    await self._slow_down()
+                                await self.led_nowhere()
                             await command(self, argument)
                         except Exception as error:
                             if not self._is_answered(name, error):
@@ -633,14 +631,21 @@ class Connection(SMTP):
             if self.transport is None:
                 self.ended()
 
-    def _patience_factor(self) -> int:
+    def patience_factor(self) -> int:
+        """How many times what a stranger may do without mail this client may."""
         if self.state.peer:
             return FRUITLESS_PEER_FACTOR
         return FRUITLESS_TRUSTED_FACTOR if self.is_trusted else 1
 
-    async def _slow_down(self) -> None:
+    async def led_nowhere(self) -> None:
+        """A command leads to no mail. Raises: ConnectionError if the session ends."""
+        self.state.fruitless_count += 1
+        if self.state.fruitless_count > FRUITLESS_SLOW:
+            await self.slow_down()
+
+    async def slow_down(self) -> None:
         """After many commands that led to no mail the client waits, and after more it goes. Raises: ConnectionError if the session ends."""
-        count, patience = self.state.fruitless_count, self._patience_factor()
+        count, patience = self.state.fruitless_count, self.patience_factor()
         if count > FRUITLESS_MAX * patience:
             self.hang_up(TOO_MANY_COMMANDS, "too many commands")
             raise ConnectionResetError("the session ended: too many commands")

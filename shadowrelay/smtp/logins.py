@@ -29,13 +29,12 @@ from shadowrelay.model.printable import printable
 from shadowrelay.model.protection import Login, Mechanism
 from shadowrelay.model.replies import ConfigurationError, Reply
 from shadowrelay.smtp.client_session import SERVICE_CLOSING, SessionBroken, reply_from
+from shadowrelay.smtp.secrets_in_text import without
 from shadowrelay.smtp.tokens import NoToken, TokenSource
 
 PAUSE_SECONDS = 30.0
 ITERATIONS_MAX = 1_000_000  # of SCRAM: the server decides how much we compute
 REASON_CHARACTERS_MAX = 300
-LEFT_OUT = "[left out]"
-SECRET_LENGTH_MIN = 3  # shorter text is in too many words
 
 LOGIN_FAILED = Reply(451, "4.7.8", "The next hop does not accept the login")  # RFC 4954 6
 NO_SECRET = Reply(451, "4.7.0", "This node has no secret for its login")
@@ -65,16 +64,6 @@ def chosen(wanted: Mechanism, offered: Sequence[str], *, has_token: bool, is_ver
         return wanted if wanted.value in names else None
     order = WITH_TOKEN if has_token else WITH_PASSWORD if is_verified else UNVERIFIED
     return next((mechanism for mechanism in order if mechanism.value in names), None)
-
-
-def without(text: str, secrets: Sequence[str]) -> str:
-    """`text` of a server without these, in plain text or in base64."""
-    for secret in secrets:
-        octets = secret.encode()
-        for form in (secret, base64.b64encode(octets).decode(), base64.b64encode(octets).decode().rstrip("=")):
-            if len(form) >= SECRET_LENGTH_MIN:
-                text = text.replace(form, LEFT_OUT)
-    return text
 
 
 class LoginAt:
@@ -181,8 +170,7 @@ class LoginAt:
         except (scramp.ScramException, ValueError) as error:
             code, message = 535, f"5.7.8 {error}"
         reply = reply_from(code, message.split("\n") or [""])
-        said = [secret, f"\0{user}\0{secret}"]
-        text = without(printable(f"{reply.text} {details}".strip()), said)[:REASON_CHARACTERS_MAX]
+        text = without(printable(f"{reply.text} {details}".strip()), [secret], [f"\0{user}\0{secret}"])[:REASON_CHARACTERS_MAX]
         reply = reply._replace(text=text)
         if code == SERVICE_CLOSING:
             raise SessionBroken(reply, is_refusal=True)

@@ -57,7 +57,9 @@ from shadowrelay.smtp.limits import (
     CHUNKS_HAVE_BEGUN,
     ENVELOPE_OK,
     FAILED_IN_CONTENT,
+    FRUITLESS_DELAY_SECONDS,
     FRUITLESS_RECIPIENTS,
+    FRUITLESS_SLOW,
     HANDSHAKES_MAX,
     HELLO_FIRST,
     HELLO_NAME_OCTETS_MAX,
@@ -84,6 +86,9 @@ from shadowrelay.smtp.limits import (
     ROUTING_DENIED,
     SENDER_OK,
     SESSION_IS_OF_OTHERS,
+    SLOWED_TOGETHER,
+    SMALL_CHUNK_OCTETS,
+    SMALL_CHUNKS_MAX,
     START_DATA,
     START_TLS,
     TLS_BUSY,
@@ -113,6 +118,7 @@ class MailTransaction:
     refused_count: int = 0
     hold: PeerTransaction | None = None
     arriving: ArrivingContent | None = None  # since the first chunk of a client
+    small_chunks_count: int = 0
 
 
 IDS_DRAWN_AT_ONCE = 64  # a system call per id, which also releases the interpreter's lock, is too slow
@@ -140,6 +146,7 @@ class Receiver(Connection):
 
     is_extended = False
     transaction: MailTransaction | None = None
+    _misplaced_count = 0  # commands of a transaction that there is not, or that has no recipients
     was_mail_refused = False  # then the rest of the pipelined group is refused without counting as errors
     _is_in_content = False
     _forwarded: OriginalClient | None = None  # by XFORWARD, for one transaction
@@ -395,6 +402,7 @@ class Receiver(Connection):
     async def smtp_RCPT(self, argument: str) -> None:
         transaction = self.transaction
         if transaction is None:
+            await self._was_misplaced()
             self.refuse(MAIL_FIRST, is_error=not self.was_mail_refused)
             return
         if transaction.arriving is not None:
@@ -414,6 +422,7 @@ class Receiver(Connection):
             self._refused_recipient(transaction, error.reply)
             if error.reply != BAD_RECIPIENT:
                 raise
+            await self._slow_refusals(transaction, error.reply)
             self.refuse(BAD_RECIPIENT, is_error=False)  # the client passes on what it was given
             return
         refusal = self._refusal_of_recipient(transaction, recipient, has_source_route=command.has_source_route)
@@ -423,6 +432,7 @@ class Receiver(Connection):
             refusal = self.over_limit(Counted.RECIPIENTS)
         if refusal is not None:
             self._refused_recipient(transaction, refusal)
+            await self._slow_refusals(transaction, refusal)
             self.refuse(refusal)
             return
         if transaction.hold is None and (recipient.notify is not None or self.state.peer):
@@ -442,6 +452,24 @@ class Receiver(Connection):
             self.state.fruitless_count += 1
         if reply.code >= 500 and (limits := self.reception.limits) is not None and not self.state.peer:
             limits.note(self.state.address, Counted.REFUSED_RECIPIENTS, self.loop.time())
+
+    async def _was_misplaced(self) -> None:
+        """A group that was sent at once may have many of these commands: every tenth counts.
+        Raises: ConnectionError if the session ends."""
+        self._misplaced_count += 1
+        if self._misplaced_count % FRUITLESS_RECIPIENTS == 0:
+            await self.led_nowhere()
+
+    async def _slow_refusals(self, transaction: MailTransaction, reply: Reply) -> None:
+        """A list may have many old addresses, and its mail must get through: slowly, until they are more than any message has recipients.
+        Raises: ConnectionError if the session ends."""
+        count, slow = transaction.refused_count, FRUITLESS_SLOW * self.patience_factor()
+        if count <= slow or self.state.peer:
+            return
+        if count > HOLD_RECIPIENTS_MAX:
+            await self.slow_down()
+        elif reply.code != TOO_MANY_RECIPIENTS.code and count % SLOWED_TOGETHER == 0:
+            await self.hold_back(FRUITLESS_DELAY_SECONDS)
 
     def _notified(self, recipient: Recipient) -> Recipient:
         """A stranger's mail causes few notifications; that of a peer was accepted by it, and keeps what its own client was promised."""
@@ -487,6 +515,8 @@ class Receiver(Connection):
         if refusal is None and not self.has_room_now() and not await self.has_room(ROOM_SECONDS):
             refusal = INSUFFICIENT_RESOURCES
         if refusal is not None:
+            if not self._reader.has_octets():
+                await self._was_misplaced()
             self.refuse(refusal, is_error=not self.was_mail_refused)
             if self._reader.has_octets():  # content sent before our 354: it must not be executed as commands
                 self.hang_up(OUT_OF_STEP, "out of step")
@@ -635,16 +665,28 @@ class Receiver(Connection):
         self._is_in_content = False
         if arriving is not None and (refusal := arriving.data.refusal_so_far) is None and transaction is not None:
             if not is_last:
+                if count < SMALL_CHUNK_OCTETS:
+                    await self._slow_chunks(transaction, is_empty=not count)
                 self._collect(b"250 2.0.0 %d octets received\r\n" % count)
                 return
             arriving.data.end()
             await self._conclude(transaction, arriving)
             return
         assert refusal is not None
+        if arriving is None:
+            await self._was_misplaced()
         is_error = arriving is None and not self.was_mail_refused
         self.reset()
         self.was_mail_refused = not is_last
         self.refuse(refusal, is_error=is_error)
+
+    async def _slow_chunks(self, transaction: MailTransaction, *, is_empty: bool) -> None:
+        """Content may come octet by octet, and then takes its time. Raises: ConnectionError if the session ends."""
+        transaction.small_chunks_count += 1
+        if is_empty:
+            await self.led_nowhere()
+        elif transaction.small_chunks_count > SMALL_CHUNKS_MAX and transaction.small_chunks_count % SLOWED_TOGETHER == 0:
+            await self.hold_back(FRUITLESS_DELAY_SECONDS)
 
     def _refusal_of_chunk(self) -> Reply | None:
         transaction = self.transaction

@@ -20,6 +20,7 @@ from shadowrelay.protocol.recipient_list import BUCKETS_COUNT, Addresses, Broken
 LOOK_SECONDS = 5.0  # how often it is looked at
 STAT_SECONDS = 10.0  # for a file system that hangs
 READ_SECONDS = 600.0
+LINE_CHARACTERS_MAX = 64 * 1024  # also of a comment: a file that is something else may have no line end at all
 LINES_AT_ONCE = 500  # about a millisecond; then other threads run
 PAUSE_SECONDS = 0.0005
 
@@ -54,7 +55,9 @@ def read(path: Path, *, is_case_sensitive: bool, pause: Callable[[], None] = lam
     try:
         with path.open(encoding="utf-8-sig", errors="strict") as file:
             before = _signature(os.fstat(file.fileno()))
-            for number, line in enumerate(file, start=1):
+            for number, line in enumerate(iter(lambda: file.readline(LINE_CHARACTERS_MAX), ""), start=1):
+                if len(line) == LINE_CHARACTERS_MAX and not line.endswith("\n"):
+                    raise BrokenList(f"line {number} is longer than {LINE_CHARACTERS_MAX} characters")
                 reader.take(line)
                 if number % LINES_AT_ONCE == 0:
                     pause()

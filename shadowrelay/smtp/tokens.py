@@ -29,6 +29,7 @@ from shadowrelay.model.printable import printable
 from shadowrelay.model.protection import ClientAuthentication, Grant, Login
 from shadowrelay.model.replies import ConfigurationError, Reply, ShadowrelayError
 from shadowrelay.model.values import dataclass
+from shadowrelay.smtp.secrets_in_text import without
 from shadowrelay.smtp.web_answers import UNPACKED, octets_of, reason_of_request
 
 ASKING_SECONDS = 15.0
@@ -42,7 +43,6 @@ RENEWED_SHARE = 0.75  # of its life: then the next one is asked for
 MARGIN_SECONDS = 10.0  # before its end it counts as ended
 PAUSE_SECONDS = 15.0  # after a failure
 PAUSE_SECONDS_MAX = 3600.0  # whatever the endpoint says
-LEFT_OUT = "[left out]"
 NO_TOKEN = Reply(451, "4.7.0", "No access token for the login")
 
 _log = structlog.get_logger()
@@ -192,8 +192,7 @@ class TokenSource:
 
     def _refusal(self, status: int, found: Mapping[str, Any], retry_after: str, secrets: Sequence[str]) -> Failure:
         words = " ".join(str(found[name])[:200] for name in ("error", "error_description") if isinstance(found.get(name), str))
-        for secret in secrets:
-            words = words.replace(secret, LEFT_OUT) if len(secret) >= 3 else words
+        words = without(words, secrets)
         if found.get("error") == "invalid_grant":
             self._forget_kept()
         seconds = decimal(retry_after, int(PAUSE_SECONDS_MAX)) if retry_after else None

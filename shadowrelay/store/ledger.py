@@ -1,7 +1,7 @@
 """The queue database: SQLite and content segments. docs/design.md 3, 9.
 
-`commit` is given a promise of `promises` or `resubmit_requests`, `read` a question of `reading`, `queues` and their like, each with its
-arguments. `steps` has what takes several commits. Only the connections that run them can be exchanged: threads, or `Inline`.
+`commit` is given a promise of `promises`, `peer_promises` or `resubmit_requests`, `read` a question of `reading`, `queues` and their like,
+each with its arguments. `steps` has what takes several commits. Only the connections that run them can be exchanged: threads, or `Inline`.
 `tests/contract` is the contract.
 """
 

@@ -19,7 +19,7 @@ from shadowrelay.model.ids import DatabaseId, MessageId, ServerName, SiteName
 from shadowrelay.model.peers import Seen
 from shadowrelay.model.queue import Beginning, DatabaseIdentity, PeerRow, Suspension
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, UNUSABLE, ConfigurationError, LedgerUnavailable
-from shadowrelay.store import content, counters, errors, promises, rows, tables, versions
+from shadowrelay.store import content, counters, errors, peer_promises, promises, rows, tables, versions
 from shadowrelay.store.commit import Call, Committer
 from shadowrelay.store.content import ContentStore, WorkingFile
 from shadowrelay.store.dialect import condition_of, through
@@ -220,7 +220,7 @@ def _open_incarnation(opening: StoreFiles, connection: Connection) -> WriterStat
     identity = DatabaseIdentity(DatabaseId(database), incarnation + 1, began, openings, DatabaseId(former), older_until)
     connection.execute(update(tables.DATABASE).values(incarnation=identity.incarnation, began=identity.began, position=identity.began))
     connection.execute(insert(tables.OPENING).values(incarnation=identity.incarnation, began=began, found=position))
-    connection.exec_driver_sql(promises.UPSERT_PEER_DATABASE, (database, opening.server, 0, 0, 0))
+    connection.exec_driver_sql(peer_promises.UPSERT_PEER_DATABASE, (database, opening.server, 0, 0, 0))
     state = WriterState(
         now=opening.now,
         contents=opening.contents,

@@ -1,42 +1,36 @@
-"""What the ledger promises, as functions on a `UnitOfWork`: messages, peers, and the removal of expired rows. docs/design.md 3, 9.
+"""What the ledger promises about messages and queues, as functions on a `UnitOfWork`. docs/design.md 3, 9.
 
 `ledger.commit(promises.verdict, message_id, decide)` returns after the commit that contains it is synced, and raises `LedgerUnavailable`
 (nothing was stored) or what the function raised. `commit.py` runs several in one transaction. They run inside the transaction, on the event
 loop's thread or, if that takes long or failed there, on the writer's. Each decides everything first and changes the `UnitOfWork`
-afterwards, so that a `decide` that raises leaves nothing behind. The memory of `KnownPeers` changes after the commit.
-
-Expiry reads a message once more, when its row may be deleted. Content is deleted by whole segments, without reading rows: a segment
-goes when no message in it is unfinished or kept in Safety Net.
+afterwards, so that a `decide` that raises leaves nothing behind. `peer_promises` has those about peers, `expiry` what removes rows.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Any, TypeVar
-from uuid import uuid4
 
-from sqlalchemy import ColumnElement, Select, and_, bindparam, delete, func, select, tuple_, update
+from sqlalchemy import and_, bindparam, delete, func, select, tuple_, update
 
-from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, DatabaseId, MessageId, ServerName, SiteName
+from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import Content, ContentPlace, Ordinals
 from shadowrelay.model.ownership import Claim, Decide, DiscardEvent, DiscardStatus, Notification, Role, Transition
-from shadowrelay.model.peers import PeerIdentity, Seen
-from shadowrelay.model.queue import SUSPENDED, AttemptRecord, ForkRetry, GeneratedMessage, NewMessage, PeerRow, StoredMessage, Suspension
+from shadowrelay.model.queue import SUSPENDED, AttemptRecord, ForkRetry, GeneratedMessage, NewMessage, StoredMessage, Suspension
 from shadowrelay.model.replies import LOCAL_ERROR, LedgerUnavailable, RequestRefused
-from shadowrelay.model.values import dataclass, replace
-from shadowrelay.ownership.claims import expired, generated_claim
-from shadowrelay.ownership.rules import Outcome, without_server
+from shadowrelay.model.values import replace
+from shadowrelay.ownership.claims import generated_claim
+from shadowrelay.ownership.rules import Outcome
 from shadowrelay.rules.delivery import LadderStep
-from shadowrelay.store import counters, reading, rows, tables
+from shadowrelay.store import counters, rows, tables
 from shadowrelay.store.commit import ITSELF, promise
 from shadowrelay.store.content import Handing
-from shadowrelay.store.dialect import compiled, constant, through, upsert
-from shadowrelay.store.readers import Reader
+from shadowrelay.store.dialect import compiled, constant, upsert
 from shadowrelay.store.rows import LARGE, NEEDS_CONTENT, Row
 from shadowrelay.store.work import UnitOfWork, write_retries
+from shadowrelay.store.writing import put_back
 
 _R, _D, _W = tables.RETRY.c, tables.DISCARD.c, tables.WAITING.c
 UPSERT_ACKNOWLEDGED = upsert(tables.ACKNOWLEDGED, lambda new: {"sequence": func.max(tables.ACKNOWLEDGED.c.sequence, new.sequence)})
@@ -350,7 +344,7 @@ def queue_suspended(work: UnitOfWork, next_hop: str, suspension: Suspension | No
         work.execute_many(UPSERT_SUSPENDED, [(next_hop, rows.encode_instant(suspension.since), suspension.by)])
         known[next_hop] = suspension
     work.changes_count += 1
-    work.after_rollback.append(partial(_put_back, known, next_hop, before))
+    work.after_rollback.append(partial(put_back, known, next_hop, before))
     return True
 
 
@@ -501,303 +495,3 @@ def died(work: UnitOfWork, message_ids: Sequence[MessageId]) -> None:
         if row is not None and row.claim.role in (Role.PRIMARY, Role.SHADOW):
             row.deaths_count += 1
             work.changed(row)
-
-
-K = TypeVar("K")
-V = TypeVar("V")
-
-UPSERT_PEER = upsert(tables.PEER, lambda new: {column.name: column for column in list(new)[1:]})
-UPSERT_PEER_DATABASE = upsert(tables.PEER_DATABASE, lambda new: {column.name: column for column in list(new)[1:]})
-AT_ONCE_MAX = 1_000  # rows in one transaction
-UNADDRESS_WAITING = update(tables.WAITING).values(asker=NO_SERVER, asker_database=NO_DATABASE)
-
-
-@promise()
-def peer_heard(work: UnitOfWork, identity: PeerIdentity, heard_at: datetime) -> None:
-    known = work.state.peers
-    row = known.after(identity, rows.encode_instant(heard_at))
-    before = known.rows.get(identity.server)
-    _write(work, row)
-    if before is None or before.database != row.database:
-        known.remembered.pop(row.server, None)  # they may be for the former database
-        if before is not None and before.database:
-            _remember_former(work, before, known.seen(before.server, before.database))
-        work.execute_many(UPSERT_PEER_DATABASE, [(row.database, row.server, 0, 0, 0)])
-        _forget_former(work, row.database)
-        # No server needs the notifications for its old database any more. If there are many, housekeeping deletes them in steps
-        # (`steps.forget_unasked`); they are not sent meanwhile.
-        present = (row.database, NO_DATABASE)
-        if _discards_count(work, row.server) <= AT_ONCE_MAX:
-            work.delete_discards(and_(_D.asker == row.server, _D.asker_database.not_in(present)))
-        else:
-            _note_replaced(work, row)
-        _unaddress_waiting(work, row.server, present)
-    # Promises of one transaction see each other; a commit that fails takes it back.
-    known.rows[row.server] = row
-    had_server = known.servers.get(row.database)
-    known.servers[row.database] = row.server
-
-    def undo() -> None:
-        _put_back(known.rows, row.server, before)
-        _put_back(known.servers, row.database, had_server)
-
-    work.after_rollback.append(undo)
-
-
-def _unaddress_waiting(work: UnitOfWork, server: ServerName, kept: Collection[DatabaseId]) -> None:
-    """Notifications that wait for generated messages go to this server no more, except in the databases `kept`. Their rows stay until the
-    generated messages are safe: until then, a server that gets a copy must not learn that these recipients are done."""
-    work.connection.execute(UNADDRESS_WAITING.where(_W.asker == server, _W.asker_database.not_in(kept)))
-    work.waiting = [  # those of this transaction
-        (*row[:2], NO_SERVER, NO_DATABASE, *row[4:]) if row[2] == server and row[3] not in kept else row for row in work.waiting
-    ]
-
-
-def _remember_former(work: UnitOfWork, row: PeerRow, seen: Seen | None) -> None:
-    """The server has another database now. If an older copy of the former one is put back, the server must be notified."""
-    former, database = work.state.peers.former, row.database
-    before = former.get(database)
-    seen = seen or Seen(row.incarnation, row.began, row.position)
-    work.execute_many(UPSERT_PEER_DATABASE, [(database, row.server, seen.incarnation, seen.began, seen.position)])
-    former[database] = seen
-    work.after_rollback.append(lambda: _put_back(former, database, before))
-
-
-def _forget_former(work: UnitOfWork, database: DatabaseId) -> None:
-    """It is the server's present database again."""
-    former = work.state.peers.former
-    before = former.pop(database, None)
-    work.after_rollback.append(lambda: _put_back(former, database, before))
-
-
-@promise()
-def database_renamed(work: UnitOfWork) -> None:
-    """This database is an older copy that was put back: it gets a new id with the next opening, and its claims are to be asked about. A
-    process commits nothing after it."""
-    state, database = work.state, DatabaseId(str(uuid4()))
-    work.changes_count += 1
-    work.connection.execute(
-        update(tables.DATABASE).values(database=database, former=state.identity.database, older_until=state.internal_id)
-    )
-    work.execute_many(UPSERT_PEER_DATABASE, [(database, state.peers.server_of(state.identity.database), 0, 0, 0)])
-
-
-@promise()
-def older_claims_over(work: UnitOfWork) -> None:
-    """All claims of the older copy have been asked about: `identity.older_until` is 0 from the next opening on."""
-    work.changes_count += 1
-    work.connection.execute(update(tables.DATABASE).values(older_until=0))
-
-
-def _note_replaced(work: UnitOfWork, row: PeerRow) -> None:
-    """Housekeeping removes notifications only for databases that are recorded as replaced. Record those as well that could not be recorded
-    while the disk was full."""
-    known = work.state.peers
-    names = [name.partition(" ") for name, *_ in counters.of_kind(work.connection, counters.DISCARD)]
-    databases = [DatabaseId(database) for asker, _, database in names if asker == row.server]
-    for database in databases:
-        if database not in (NO_DATABASE, row.database) and database not in known.servers:
-            work.execute_many(UPSERT_PEER_DATABASE, [(database, row.server, 0, 0, 0)])
-            known.servers[database] = row.server
-            work.after_rollback.append(partial(_put_back, known.servers, database, None))
-
-
-def _discards_count(work: UnitOfWork, server: ServerName) -> int:
-    return sum(count for name, _, count, _ in counters.of_kind(work.connection, counters.DISCARD) if name.partition(" ")[0] == server)
-
-
-def _put_back(values: dict[K, V], key: K, value: V | None) -> None:
-    if value is None:
-        values.pop(key, None)
-    else:
-        values[key] = value
-
-
-def _write(work: UnitOfWork, row: PeerRow) -> None:
-    work.changes_count += 1
-    heard_at = None if row.heard_at is None else rows.encode_instant(row.heard_at)
-    columns = (row.server, row.database, row.incarnation, row.began, row.position, heard_at, 1 if row.is_forgotten else 0)
-    work.execute_many(UPSERT_PEER, [columns])
-
-
-def listed_on(server: ServerName, after: int) -> Select[Any]:
-    """Message ids and internal ids of one step."""
-    return reading.listed_on(server, after, AT_ONCE_MAX).with_only_columns(tables.MESSAGE.c.message_id, tables.MESSAGE.c.internal_id)
-
-
-@promise(is_heavy=True)
-def peer_forgotten(work: UnitOfWork, server: ServerName, after: int) -> int | None:
-    """One step: off every list behind the message `after`, with its notifications; its databases stay known, so that it is
-    recognised when it comes back. Behind which message the next step begins; None after the last."""
-    known = work.state.peers
-    before = known.rows.get(server)
-    row = (
-        replace(before, is_forgotten=True)
-        if before is not None
-        else PeerRow(server, SiteName(""), DatabaseId(""), 0, 0, 0, None, is_forgotten=True)
-    )
-    _write(work, row)
-    known.rows[server] = row
-    work.after_rollback.append(lambda: _put_back(known.rows, server, before))
-    found = work.connection.execute(listed_on(server, after)).fetchall()
-    listed = [MessageId(message_id) for message_id, _ in found]
-    is_last = len(found) < AT_ONCE_MAX
-    listed.extend([message_id for message_id, row_ in work.rows.items() if row_ is not None and server in row_.listed])
-    work.preload(listed)
-    for message_id in listed:
-        message = work.row(message_id)
-        if message is not None and message.claim.copy_on(server) is not None:
-            work.apply(message_id, Transition(message.claim, without_server(message.claim, server)))
-    work.discards = [columns for columns in work.discards if columns[1] != server]
-    is_last &= _discards_count(work, server) <= AT_ONCE_MAX
-    first = select(_D.sequence).where(_D.asker == server).order_by(_D.sequence).limit(AT_ONCE_MAX).correlate(None)
-    work.delete_discards(_D.sequence.in_(first))
-    _unaddress_waiting(work, server, ())
-    if is_last:
-        return None
-    return int(found[-1][1]) if found else after
-
-
-SEGMENTS_PER_STEP = 8
-DISCARDS_PER_STEP = 1_000
-DELETE_DISCARD = compiled(delete(tables.DISCARD).where(_D.sequence == bindparam("sequence")))
-
-
-_T = tables.DELIVERED_TO.c
-DELIVERED_PER_STEP = 1_000
-
-
-def old_deliveries(condition: ColumnElement[bool]) -> Select[Any]:
-    """The keys of one step."""
-    return select(_T.key).where(condition).order_by(_T.delivered_at).limit(DELIVERED_PER_STEP)
-
-
-@promise(is_heavy=True)
-def deliveries_forgotten(work: UnitOfWork, window: timedelta) -> int:
-    """One step: deliveries longer ago than the window, and those recorded while the wall clock was ahead by more than that. How many."""
-    work.state.may_be_delivered.turn_over(work.now, window)
-    earliest, latest = rows.encode_instant(work.now - window), rows.encode_instant(work.now + window)
-    count = 0
-    for condition in (_T.delivered_at <= earliest, _T.delivered_at > latest):
-        done = work.connection.execute(delete(tables.DELIVERED_TO).where(_T.key.in_(old_deliveries(condition).correlate(None))))
-        count += done.rowcount
-    work.changes_count += count
-    return count
-
-
-_EXPIRES_AT, _SEGMENT = tables.MESSAGE.c.expires_at, tables.SEGMENT.c
-SELECT_EXPIRED = compiled(  # the messages with which `expire` has something to do
-    select(tables.MESSAGE.c.message_id).where(_EXPIRES_AT <= bindparam("at")).order_by(_EXPIRES_AT).limit(bindparam("limit"))
-)
-SELECT_FREE_SEGMENTS = compiled(  # by their counts; a row for each segment of 64 MB or an hour, so there are few
-    select(_SEGMENT.segment)
-    .where(_SEGMENT.pinned_count <= constant(0), _SEGMENT.keep_until <= bindparam("at"))
-    .order_by(_SEGMENT.segment)
-    .limit(constant(SEGMENTS_PER_STEP))
-)
-
-
-def pinned(segment: int) -> Select[Any]:
-    """An unfinished message with content in this segment."""
-    return through(tables.UNFINISHED, tables.MESSAGE.c.internal_id).where(tables.MESSAGE.c.segment == segment).limit(1)
-
-
-def first_discards(asker: str, after: int) -> Select[Any]:
-    """The oldest notifications for this server, behind this sequence."""
-    found = select(_D.sequence, _D.asker_database, _D.created_at, _D.status).where(_D.asker == asker, _D.sequence > after)
-    return found.order_by(_D.sequence).limit(DISCARDS_PER_STEP)
-
-
-@dataclass(frozen=True, slots=True)
-class ExpiryStep:
-    """`shadows` expired unacknowledged; `has_more`: the limit was reached."""
-
-    shadows: tuple[StoredMessage, ...]
-    has_more: bool
-
-
-REMEMBERED = (DiscardStatus.PROMOTED, DiscardStatus.RELEASED)  # `tables.ENDS_UNHEARD`
-SELECT_END_UNHEARD = compiled(through(tables.ENDS_UNHEARD, _D.sequence).where(_D.message_id == bindparam("message_id")).limit(constant(1)))
-LOOK_AGAIN_MICROSECONDS = 24 * 3600 * 1_000_000
-
-
-@promise(is_heavy=True)
-def expired_removed(work: UnitOfWork, now: datetime, limit: int) -> ExpiryStep:
-    """One step of at most `limit` rows. What ended here, but not on its former primary server as far as that has heard, is remembered
-    until it has: away for long, that server would return mail as undelivered that was delivered here."""
-    at = rows.encode_instant(now)
-    ids = [MessageId(found) for (found,) in work.select(SELECT_EXPIRED, (at, limit))]
-    work.preload(ids)
-    due = [row for message_id in ids if (row := work.row(message_id)) is not None and (row.expires_at or at + 1) <= at]
-    shadows = [row for row in due if row.claim.role is Role.SHADOW]
-    gone = reading.load_many(Reader(work.connection, work.state), [row.message_id for row in shadows])
-    for row in due:
-        if row.place is not None and row.place.segment == LARGE and row.claim.role is Role.DELIVERED:
-            work.large_gone.append(row.place.offset)
-            row.place = None
-            work.changed(row)  # its row stays until remember_until
-            if row.remember_until > at:
-                continue
-        if row.claim.role is Role.SHADOW:
-            transition = expired(row.claim)
-            work.apply(row.message_id, transition)
-            work.tell(row.message_id, transition)
-            row.remember_until = at + work.state.shadow_keep_microseconds
-        elif (row.is_promoted or row.claim.role is Role.RELEASED) and work.select(SELECT_END_UNHEARD, (row.message_id,)):
-            row.remember_until = at + LOOK_AGAIN_MICROSECONDS
-            work.changed(row)
-        else:
-            work.delete(row)
-    _free_segments(work, at)
-    return ExpiryStep(gone, len(ids) >= limit)
-
-
-def _free_segments(work: UnitOfWork, at: int) -> None:
-    """Unlink segments that no message needs, by their counts; the index of unfinished messages is checked once more before that. No rows of
-    expired messages are read."""
-    for (segment,) in work.select(SELECT_FREE_SEGMENTS, (at,)):
-        if segment == work.state.contents.current_segment or segment in work.segments:
-            continue
-        if work.connection.execute(pinned(segment)).first() is None:
-            work.changes_count += 1
-            work.segments_gone.append(segment)
-
-
-@promise(is_heavy=True)
-def unasked_forgotten(work: UnitOfWork, older_than: datetime) -> tuple[int, bool]:
-    """One step: the oldest notifications of askers that have not asked since that instant, without those that the asker must hear however
-    late it returns (`REMEMBERED`); and those for a database that its server has replaced. How many, and whether there may be more.
-
-    A database that was never recorded is not a replaced one but a newer one: the disk was full when the peer showed it.
-    """
-    before = rows.encode_instant(older_than)
-    peers = work.state.peers
-    askers = {name.partition(" ")[0] for name, *_ in counters.of_kind(work.connection, counters.DISCARD)}
-    gone: list[tuple[int]] = []
-    has_more = False
-    for asker in sorted(askers):
-        row = peers.rows.get(ServerName(asker))
-        present = NO_DATABASE if row is None else row.database
-        is_unasked = peers.asked_at.get(ServerName(asker), 0) < before
-        remembered = peers.remembered.get(ServerName(asker), 0)
-        found = work.connection.execute(first_discards(asker, remembered)).fetchall()
-        count = 0
-        for sequence, database, created_at, status in found:
-            is_replaced = database != present and peers.server_of(database) == asker
-            if not is_replaced and not (is_unasked and created_at < before):
-                break  # those behind it are younger
-            if not is_replaced and status in REMEMBERED:
-                remembered = sequence
-                continue
-            gone.append((sequence,))
-            work.counts.append(((counters.DISCARD, f"{asker} {database}", 0), -1, 0))
-            count += 1
-        has_more |= len(found) == DISCARDS_PER_STEP and (count > 0 or remembered == found[-1][0])
-        if count:
-            work.after_commit.append(partial(peers.remembered.__setitem__, ServerName(asker), remembered))
-        else:
-            peers.remembered[ServerName(asker)] = remembered  # nothing is committed: the next step would begin here again, for ever
-    if gone:
-        work.changes_count += 1
-        work.execute_many(DELETE_DISCARD, gone)
-    return len(gone), has_more

@@ -15,7 +15,7 @@ from shadowrelay.model.values import dataclass
 from shadowrelay.store import counters, rows, tables
 from shadowrelay.store.commit import promise
 from shadowrelay.store.dialect import compiled, constant
-from shadowrelay.store.promises import pinned
+from shadowrelay.store.expiry import pinned
 from shadowrelay.store.readers import Reader
 from shadowrelay.store.rows import LARGE
 from shadowrelay.store.work import UnitOfWork

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, exc
 from sqlalchemy.pool import StaticPool
@@ -31,6 +31,8 @@ from shadowrelay.store.content import ContentStore
 from shadowrelay.store.dialect import use_queue_compiler
 from shadowrelay.store.rows import Row, decode_instant
 
+K = TypeVar("K")
+V = TypeVar("V")
 BUSY_TIMEOUT_MILLISECONDS = 5_000  # another process holds the lock: an administrator's shell, a copy being made
 CHECKPOINT_PAGES = 6_000  # 24 MB of WAL, some thousand messages: the same pages are then written back once
 WRITER_CACHE_KIB = 65_536
@@ -359,3 +361,11 @@ class WriterState:
     suspended_queues: dict[str, Suspension] = field(default_factory=dict)  # by next hop
     corrupt_rows_count: int = 0
     log_bytes: int = 0  # of the write-ahead log, after the last commit
+
+
+def put_back(values: dict[K, V], key: K, value: V | None) -> None:
+    """An entry as it was before, after a transaction that failed."""
+    if value is None:
+        values.pop(key, None)
+    else:
+        values[key] = value

@@ -13,7 +13,7 @@ from shadowrelay.model.replies import ContentCorrupt
 from shadowrelay.model.values import replace
 from shadowrelay.ownership.claims import handing_over, nobody_left_to_ask
 from shadowrelay.ownership.rules import PeerDatabase
-from shadowrelay.store import promises, queues, reading, steps
+from shadowrelay.store import expiry, peer_promises, promises, queues, reading, steps
 from shadowrelay.store.ledger import Ledger
 from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.ledger import (
@@ -39,8 +39,8 @@ from tests.kit.ledger import (
 # peers
 async def test_a_peer_is_remembered_with_the_highest_position_seen(ledger: Ledger) -> None:
     assert ledger.peers.seen(THERE, THEIR_DATABASE) is None
-    await ledger.commit(promises.peer_heard, an_identity(position=10), NOW)
-    await ledger.commit(promises.peer_heard, an_identity(position=7), NOW + SECOND)
+    await ledger.commit(peer_promises.peer_heard, an_identity(position=10), NOW)
+    await ledger.commit(peer_promises.peer_heard, an_identity(position=7), NOW + SECOND)
 
     (row,) = ledger.peers.listed()
     assert Seen(1, 1, 10) == ledger.peers.seen(THERE, THEIR_DATABASE)
@@ -48,7 +48,7 @@ async def test_a_peer_is_remembered_with_the_highest_position_seen(ledger: Ledge
 
 
 async def test_the_highest_position_that_any_reply_told_counts(ledger: Ledger) -> None:
-    await ledger.commit(promises.peer_heard, an_identity(position=10), NOW)
+    await ledger.commit(peer_promises.peer_heard, an_identity(position=10), NOW)
     present = an_identity().whole_incarnation
 
     ledger.peers.note_told(THERE, present, 30)
@@ -56,10 +56,10 @@ async def test_the_highest_position_that_any_reply_told_counts(ledger: Ledger) -
     ledger.peers.note_told(THERE, Incarnation(THEIR_DATABASE, 1, 999), 40)  # begun elsewhere
     assert Seen(1, 1, 30) == ledger.peers.seen(THERE, THEIR_DATABASE)
 
-    await ledger.commit(promises.peer_heard, an_identity(position=15), NOW)  # a new session's hello crossed with that reply
+    await ledger.commit(peer_promises.peer_heard, an_identity(position=15), NOW)  # a new session's hello crossed with that reply
     assert Seen(1, 1, 30) == ledger.peers.seen(THERE, THEIR_DATABASE)
 
-    await ledger.commit(promises.peer_heard, an_identity(database=NEW_DATABASE), NOW)
+    await ledger.commit(peer_promises.peer_heard, an_identity(database=NEW_DATABASE), NOW)
     assert Seen(1, 1, 30) == ledger.peers.seen(THERE, THEIR_DATABASE), "also of its former database"
 
 
@@ -73,18 +73,18 @@ async def test_the_highest_position_that_any_reply_told_counts(ledger: Ledger) -
 )
 async def test_an_older_copy_of_a_peers_database_does_not_replace_what_was_seen(ledger: Ledger, older: PeerIdentity) -> None:
     """Otherwise the peer would never learn that it runs on an older copy."""
-    await ledger.commit(promises.peer_heard, an_identity(incarnation=5, began=40, position=50), NOW)
-    await ledger.commit(promises.peer_heard, older, NOW + SECOND)
+    await ledger.commit(peer_promises.peer_heard, an_identity(incarnation=5, began=40, position=50), NOW)
+    await ledger.commit(peer_promises.peer_heard, older, NOW + SECOND)
     assert Seen(5, 40, 50) == ledger.peers.seen(THERE, THEIR_DATABASE)
 
-    await ledger.commit(promises.peer_heard, an_identity(database=NEW_DATABASE), NOW)
-    await ledger.commit(promises.peer_heard, older, NOW + SECOND)
+    await ledger.commit(peer_promises.peer_heard, an_identity(database=NEW_DATABASE), NOW)
+    await ledger.commit(peer_promises.peer_heard, older, NOW + SECOND)
     assert Seen(5, 40, 50) == ledger.peers.seen(THERE, THEIR_DATABASE), "also if the peer had another database meanwhile"
 
 
 async def test_every_database_of_a_server_is_recognised_this_nodes_own_too(ledger: Ledger) -> None:
-    await ledger.commit(promises.peer_heard, an_identity(), NOW)
-    await ledger.commit(promises.peer_heard, an_identity(database=NEW_DATABASE, position=2), NOW)
+    await ledger.commit(peer_promises.peer_heard, an_identity(), NOW)
+    await ledger.commit(peer_promises.peer_heard, an_identity(database=NEW_DATABASE, position=2), NOW)
 
     assert ledger.peers.seen(THERE, NO_DATABASE) is None
     assert Seen(1, 1, 2) == ledger.peers.seen(THERE, NEW_DATABASE)
@@ -94,7 +94,7 @@ async def test_every_database_of_a_server_is_recognised_this_nodes_own_too(ledge
 
 
 async def test_a_forgotten_peer_is_off_every_list_until_it_is_heard_again(ledger: Ledger) -> None:
-    await ledger.commit(promises.peer_heard, an_identity(), NOW)
+    await ledger.commit(peer_promises.peer_heard, an_identity(), NOW)
     stored, done = await accept(ledger), await accept(ledger)
     await ledger.commit(promises.attempt, an_attempt(done.envelope.message_id), all_done)
 
@@ -104,13 +104,13 @@ async def test_a_forgotten_peer_is_off_every_list_until_it_is_heard_again(ledger
     assert () == (await ledger.read(reading.load, stored.envelope.message_id)).claim.copies  # type: ignore[union-attr]
     assert () == (await ledger.discards_for(THERE, THEIR_DATABASE, 9)).events
     assert (ledger.peers.listed())[0].is_forgotten
-    await ledger.commit(promises.peer_heard, an_identity(), NOW)
+    await ledger.commit(peer_promises.peer_heard, an_identity(), NOW)
     assert not (ledger.peers.listed())[0].is_forgotten
 
 
 @pytest.mark.parametrize("event", ["new database", "forgotten"])
 async def test_a_peer_lost_while_a_delivery_with_a_dsn_is_recorded_is_told_nothing_of_it(ledger: Ledger, event: str) -> None:
-    await ledger.commit(promises.peer_heard, an_identity(), NOW)
+    await ledger.commit(peer_promises.peer_heard, an_identity(), NOW)
     stored, generated = await accept(ledger), a_generated_message()
     attempt = an_attempt(stored.envelope.message_id, generated=(generated,))
 
@@ -120,7 +120,7 @@ async def test_a_peer_lost_while_a_delivery_with_a_dsn_is_recorded_is_told_nothi
         if event == "forgotten":
             await steps.forget_peer(ledger, THERE)
         else:
-            await ledger.commit(promises.peer_heard, an_identity(database=NEW_DATABASE), NOW)
+            await ledger.commit(peer_promises.peer_heard, an_identity(database=NEW_DATABASE), NOW)
 
     lost = asyncio.ensure_future(lose())  # begins with the next await: after the attempt, in its commit
     await ledger.commit(promises.attempt, attempt, all_done)
@@ -184,7 +184,7 @@ async def test_an_end_is_remembered_until_the_former_primary_server_has_heard_of
 @pytest.mark.parametrize("count", [1, 2, 5])
 async def test_what_must_be_heard_does_not_keep_what_grows_old(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     """However many whole steps of it come first."""
-    monkeypatch.setattr(promises, "DISCARDS_PER_STEP", 2)
+    monkeypatch.setattr(expiry, "DISCARDS_PER_STEP", 2)
     for _ in range(count):
         await ledger.commit(promises.transition, [(await hold(ledger)).envelope.message_id], promote)
     delivered = await accept(ledger, copies=(Copy(THERE, THEIR_DATABASE, Choice.CHOSEN),))

@@ -7,7 +7,7 @@ from shadowrelay.model.ownership import Choice, Claim, Copy, DiscardEvent, Disca
 from shadowrelay.model.values import replace
 from shadowrelay.ownership.claims import released_acknowledged
 from shadowrelay.ownership.rules import PeerDatabase
-from shadowrelay.store import promises, reading, steps
+from shadowrelay.store import peer_promises, promises, reading, steps
 from shadowrelay.store.ledger import Ledger
 from tests.kit.clock import Hands
 from tests.kit.ledger import (
@@ -228,7 +228,7 @@ async def test_a_message_that_is_done_while_nobody_had_a_copy_is_not_said_before
 
 @pytest.mark.parametrize("event", ["new database", "forgotten"])
 async def test_what_waits_for_its_dsn_waits_on_when_its_asker_is_lost(ledger: Ledger, event: str) -> None:
-    await ledger.commit(promises.peer_heard, an_identity(), NOW)
+    await ledger.commit(peer_promises.peer_heard, an_identity(), NOW)
     stored = await accept(ledger, recipients_count=2)
     message_id, generated = stored.envelope.message_id, a_generated_message()
     await ledger.commit(promises.attempt, an_attempt(message_id, generated=(generated,)), some_done(1))
@@ -236,7 +236,7 @@ async def test_what_waits_for_its_dsn_waits_on_when_its_asker_is_lost(ledger: Le
     if event == "forgotten":
         await steps.forget_peer(ledger, THERE)
     else:
-        await ledger.commit(promises.peer_heard, an_identity(database=NEW_DATABASE), NOW)
+        await ledger.commit(peer_promises.peer_heard, an_identity(database=NEW_DATABASE), NOW)
 
     assert frozenset({1}) == await ledger.read(reading.unreported, message_id)
     copies = (Copy(OTHER, NEW_DATABASE, Choice.CHOSEN),)
@@ -304,36 +304,36 @@ async def test_a_dsn_that_is_there_already_is_not_made_again(ledger: Ledger) -> 
 
 
 async def test_notifications_for_the_old_database_of_a_peer_are_void_once_it_shows_a_new_one(ledger: Ledger) -> None:
-    await ledger.commit(promises.peer_heard, an_identity(), NOW)
+    await ledger.commit(peer_promises.peer_heard, an_identity(), NOW)
     stored = await accept(ledger)
     await ledger.commit(promises.attempt, an_attempt(stored.envelope.message_id), all_done)
 
-    await ledger.commit(promises.peer_heard, an_identity(database=NEW_DATABASE), NOW)
+    await ledger.commit(peer_promises.peer_heard, an_identity(database=NEW_DATABASE), NOW)
 
     assert () == (await ledger.discards_for(THERE, THEIR_DATABASE, 9)).events
 
 
 async def test_notifications_for_a_database_that_could_not_be_recorded_yet_are_kept(ledger: Ledger) -> None:
     """The disk was full when the peer showed its new database (simulation seed 21414)."""
-    await ledger.commit(promises.peer_heard, an_identity(), NOW)
+    await ledger.commit(peer_promises.peer_heard, an_identity(), NOW)
     stored = await accept(ledger, copies=(Copy(THERE, NEW_DATABASE),))
     await ledger.commit(promises.attempt, an_attempt(stored.envelope.message_id), all_done)
 
     assert 0 == await steps.forget_unasked(ledger, NOW - DAY)
     assert 1 == len((await ledger.discards_for(THERE, NEW_DATABASE, 9)).events)
-    await ledger.commit(promises.peer_heard, an_identity(database=NEW_DATABASE), NOW)
+    await ledger.commit(peer_promises.peer_heard, an_identity(database=NEW_DATABASE), NOW)
     assert 1 == len((await ledger.discards_for(THERE, NEW_DATABASE, 9)).events)
 
 
 async def test_what_is_too_much_to_remove_at_once_is_removed_later_also_for_a_database_that_was_never_recorded(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shadowrelay.store.promises.AT_ONCE_MAX", 0)
-    await ledger.commit(promises.peer_heard, an_identity(), NOW)
+    monkeypatch.setattr("shadowrelay.store.peer_promises.AT_ONCE_MAX", 0)
+    await ledger.commit(peer_promises.peer_heard, an_identity(), NOW)
     stored = await accept(ledger, copies=(Copy(THERE, DatabaseId("33333333-3333-4333-8333-333333333333")),))
     await ledger.commit(promises.attempt, an_attempt(stored.envelope.message_id), all_done)
 
-    await ledger.commit(promises.peer_heard, an_identity(database=NEW_DATABASE), NOW)
+    await ledger.commit(peer_promises.peer_heard, an_identity(database=NEW_DATABASE), NOW)
 
     assert 1 == await steps.forget_unasked(ledger, NOW - DAY)
 

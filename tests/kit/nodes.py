@@ -39,7 +39,7 @@ from shadowrelay.pipeline.context import Tasks
 from shadowrelay.ports import DeliveryJob, DeliveryReport, HoldAnswer, PeerLink
 from shadowrelay.protocol.xqdiscard import parse_superseded
 from shadowrelay.protocol.xshadow import format_hello, parse_hello
-from shadowrelay.store import Ledger, promises, reading
+from shadowrelay.store import Ledger, peer_promises, reading
 from shadowrelay.store.commit import Promise
 from tests.kit.clock import until
 from tests.kit.fake_machine import FakeMachine
@@ -648,7 +648,7 @@ class VirtualNode:
             await self.services.rolled_back.introduce()
             if self.services.rolled_back.found.is_set():
                 await self.tasks.close()
-                await ledger.commit(promises.database_renamed)
+                await ledger.commit(peer_promises.database_renamed)
                 await ledger.close()
                 self.tasks = Tasks()
                 await self.open()

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, Select, exc
 from sqlalchemy.engine import Compiled
 
-from shadowrelay.store import counters, dialect, errors, opening, promises, queues, readers, reading, writing
+from shadowrelay.store import counters, dialect, errors, expiry, opening, peer_promises, promises, queues, readers, reading, writing
 from shadowrelay.store.commit import Committer, InlineWriter
 from shadowrelay.store.ledger import Inline
 from shadowrelay.store.readers import InlineReaders
@@ -20,7 +20,10 @@ from shadowrelay.store.writing import WriterConnection
 
 Text = tuple[str, tuple[str, ...], Compiled]
 CONSTANT = {
-    id(value) for module in (counters, opening, promises, queues, reading) for value in vars(module).values() if type(value) is Select
+    id(value)
+    for module in (counters, expiry, opening, peer_promises, promises, queues, reading)
+    for value in vars(module).values()
+    if type(value) is Select
 }
 _texts: dict[Any, Text | None] = {}  # by cache key, or by the address of a constant; None: SQLAlchemy runs it
 

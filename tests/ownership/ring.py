@@ -10,8 +10,9 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from shadowrelay.model.ownership import Choice, Claim, CopyNumber
-from shadowrelay.ownership import rules
+from shadowrelay.model.ownership import Choice, Claim, CopyNumber, Role, StatusAnswer, StatusState, Transition
+from shadowrelay.model.values import replace
+from shadowrelay.ownership import claims, rules
 from tests.ownership import events
 from tests.ownership.explore import POLICIES, explore
 from tests.ownership.state import Budget
@@ -37,6 +38,17 @@ def _same_number(claim: Claim, me: Any) -> CopyNumber:
 def _releases_anybody_listed(claim: Claim, server: Any) -> bool:
     entry = claim.copy_on(server)
     return entry is None or entry.choice is Choice.LISTED
+
+
+def _ends_when_it_hears_of_another(
+    claim: Claim, me: Any, peer: Any, answer: StatusAnswer, apply_answer: Callable[..., Transition | None] = claims.apply_answer
+) -> Transition | None:
+    transition = apply_answer(claim, me, peer, answer)
+    has_heard = answer.state is StatusState.SHADOW and answer.primary != me.server
+    if transition is None or transition.outcome != rules.Outcome.WAIT or not has_heard:
+        return transition
+    copies, tell = rules.release_copies(claim)
+    return Transition(claim, replace(claim, role=Role.RELEASED, copies=copies), tell, outcome=rules.Outcome.YIELDED)
 
 
 ACCEPTED = ("0: places on 1", "0: places on 2", "250 to the client")  # with two copies
@@ -81,6 +93,16 @@ RULES = {
     "keep": Rule(
         "nobody is told `released` before another copy is confirmed",
         rules, "may_release", _releases_anybody_listed, Budget(late=1, crashes=1, disks=1), "lost",
+    ),
+    "leave": Rule(
+        "who yields leaves its list to the server with the higher claim, and releases nobody",
+        rules, "left_to", lambda claim, primary: rules.release_copies(claim, primary), Budget(crashes=1, disks=1, has_witness=True), "lost",
+        ("0: places on 1", "cut (0, 1)", "lease of 0 on 1 ends", "1: asks 2, promotes"),
+    ),
+    "heard of another": Rule(
+        "who hears from a shadow server that another one took the message over keeps its claim until it meets that one",
+        claims, "apply_answer", _ends_when_it_hears_of_another, Budget(crashes=1, disks=2), "lost",
+        ("0: places on 1", "250 to the client", "crash 0", "1: asks 2, promotes", "1: places on 2", "destroy 1"),
     ),
     "everybody": Rule(
         "where a lease has ended and the server no longer holds the copy, everybody is asked",
@@ -209,8 +231,8 @@ def _witnessed(*budgets: tuple[int, ...]) -> tuple[Budget, ...]:
 
 SMALL_WITNESSED = _witnessed((0, 0, 1), (1, 0, 1), (0, 0, 0, 1), (1, 1, 0))
 LARGE_WITNESSED = _witnessed((0, 0, 1, 1))
-# Known, docs/reliability.md "Limits": `promoted` in place of `released` would cure it, as with several copies.
-LOST_WITNESSED = Copies(*_witnessed((0, 1, 1)), ("0: places on 1", "cut (0, 1)", "lease of 0 on 1 ends", "1: asks 2, promotes"))
+# What the rules *leave* and *heard of another* are for: the same worlds, with these rules.
+LEFT = tuple(Copies(RULES[name].shown_by, RULES[name].beginning) for name in ("leave", "heard of another"))
 
 
 @contextmanager
@@ -231,7 +253,7 @@ def main(names: list[str]) -> int:
     fine = True
     with without(*names):
         ones = SMALL + SMALL_RELAYED + SMALL_WITNESSED + LARGE + LARGE_RELAYED + LARGE_WITNESSED
-        for budget, beginning in *map(Copies, ones), *SMALL_TWO, *LARGE_TWO, *LARGE_HUBS:
+        for budget, beginning in *map(Copies, ones), *LEFT, *SMALL_TWO, *LARGE_TWO, *LARGE_HUBS:
             for policy in POLICIES:
                 finding = explore(policy, budget, is_first_enough=bool(names), beginning=beginning)
                 print(finding, flush=True)

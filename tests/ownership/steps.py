@@ -14,7 +14,7 @@ from shadowrelay.model.fate import NOT_SHARED
 from shadowrelay.model.ownership import Choice, DiscardStatus, Role
 from shadowrelay.ownership import rules
 from shadowrelay.ownership.rules import Outcome
-from tests.ownership.events import After, Events, Facts, Node, Tell
+from tests.ownership.events import NOBODY, After, Events, Facts, Node, Tell
 from tests.ownership.state import (
     ALL,
     CHOICES_MAX,
@@ -313,8 +313,8 @@ class Steps:
         if s.late and sent != s:
             yield "late: 2: relays to 0, too, not heard", sent._replace(late=s.late - 1)
 
-    def _review(self, s: State, n: int, t: int) -> Iterator[Step]:
-        """Primary n asks a server on its list."""
+    def _review(self, s: State, n: int, t: int, asked_before: frozenset[int] = NOBODY) -> Iterator[Step]:
+        """Primary n asks a server on its list, and then the one that this names. No server is asked twice in a round."""
         runs = self.lease(s, n, t)
         asked, heard = self.events.review(self.node(s, n), self.node(s, t), runs)
         if heard is None or heard.outcome == Outcome.OLDER_COPY:
@@ -330,8 +330,10 @@ class Steps:
             yield from self._choose_again(after, n, t)
         else:
             yield name, after
-            if heard.other is not None and self.facts(after, n).is_primary and self.is_parted and self.reach(s, n, heard.other):
-                yield from ((f"{name}; {what}", then) for what, then in self._review(after, n, heard.other) if not what.startswith(FAULTS))
+            is_new = heard.other is not None and heard.other not in asked_before
+            if heard.other is not None and is_new and self.facts(after, n).is_primary and self.reach(s, n, heard.other):
+                further = self._review(after, n, heard.other, asked_before | {t})
+                yield from ((f"{name}; {what}", then) for what, then in further if not what.startswith(FAULTS))
         if s.late:
             unheard = self._asked(s, t, n, asked, None)
             if unheard != s:
@@ -405,7 +407,7 @@ class Steps:
         if not self._silent(s, n, mine):
             if mine.has_asked and p is not None and self.reach(s, n, p):
                 yield f"{n}: its primary {p} lives", self.commit(s, n, self.events.lives(s.claims[n]))
-            if p is not None and self.reach(s, n, p) and self.events.wanted > 1:
+            if p is not None and self.reach(s, n, p):
                 yield from self._follow(s, n, p)
             if p is not None and self.reach(s, n, p) and self.reconciles:
                 yield from self._reconcile(s, n, p)

@@ -307,3 +307,26 @@ async def test_a_machine_that_burns_with_two_nodes_takes_nothing_that_was_called
 
         assert len(promised) >= 12
         assert counts == bool(promised - set(net.sink.addresses()))
+
+
+@in_virtual_time
+async def test_who_yields_to_a_server_on_its_machine_leaves_the_copy_elsewhere_to_it(tmp_path: Path) -> None:
+    """That server does not reach the other machine yet, so the copy there is the only one when theirs burns."""
+    async with on_machines(tmp_path, {EAST: "one", WEST: "one", SOUTH: "two"}) as net:
+        east, west, south = net.nodes[EAST], net.nodes[WEST], net.nodes[SOUTH]
+        net.cut = {frozenset((EAST, SOUTH))}
+        await asyncio.sleep(2 * HEARTBEAT)
+        await east.accept()
+        assert {WEST} == await holders(net, east)
+        net.part([EAST], [WEST], [SOUTH])
+        await until(west.in_role(east.last, Role.PRIMARY), 3 * SPAN)
+        net.part([EAST, SOUTH], [WEST])
+        await until(has_chosen(east, SOUTH), 4 * HEARTBEAT)
+
+        net.cut = {frozenset((WEST, SOUTH))}
+        await until(east.in_role(east.last, Role.SHADOW), 4 * HEARTBEAT)
+        await asyncio.sleep(2 * HEARTBEAT)
+        assert Role.SHADOW is await south.role(east.last)
+        await asyncio.gather(net.wipe(EAST), net.wipe(WEST))
+
+        await until(south.in_role(east.last, Role.PRIMARY), 3 * SPAN)

@@ -41,7 +41,11 @@ async def test_a_message_is_found_and_its_story_told_also_by_the_returned_primar
             await typed(east, "queue", "suspend", str(address), "--hold")  # so that this node never delivers it
             message_id = await asyncio.to_thread(send, east, "bob@corp.example")
 
-            waiting = await said(west, "messages", "find", "--to", "bob@", "--status", "waiting")
+            async def find() -> Any:  # each node is asked, and a busy one may answer too late
+                found = await said(west, "messages", "find", "--to", "bob@", "--status", "waiting", code=None)
+                return found["messages"] and not found["missing"] and found
+
+            waiting = await until(find)
             listed = await said(east, "messages", "list")
             on_machine = await said(west, "messages", "list", "--machine")
             queues, _ = await typed(west, "queue", "list", "--machine")
@@ -69,7 +73,12 @@ async def test_a_message_is_found_and_its_story_told_also_by_the_returned_primar
                 return EAST in found["messages"] and found["messages"][EAST]["role"] == "delivered"
 
             await until(east_knows)
-            told, complaints = await typed(east, "messages", "trace", message_id)
+
+            async def trace() -> Any:
+                texts = await typed(east, "messages", "trace", message_id)
+                return not texts[1] and texts
+
+            told, complaints = await until(trace)
             own, _ = await typed(east, "messages", "show", message_id)
             shown, _ = await typed(east, "messages", "find", "--subject", "story")
             _, unknown = await typed(east, "messages", "list", "--queue", "nowhere", code=1)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from shadowrelay.lab.cluster import NodeProcess
 from tests.kit.clients import Client
+from tests.kit.clock import until
 from tests.kit.processes import a_served_node, client_of, figure, operator_events, said
 
 LIMITS = "limits = { connections_per_minute = 5, refused_recipients_per_minute = 1 }\n"
@@ -28,7 +29,7 @@ async def test_who_exceeds_its_limits_is_refused_and_shown(tmp_path: Path) -> No
         found = await greetings(node)
         (row,) = await said(node, "clients", "list")
         counted = [figure(node, f'clients_limited_total{{limit="{limit}"}}') for limit in ("connections", "refused_recipients", "messages")]
-        lines = operator_events(node, "client.limited")
+        lines = await until(lambda: operator_events(node, "client.limited"))
 
     assert ("550", "421", "421") == (before[:3], after[:3], found[-1])
     assert ("127.0.0.1", 5, 1, 2) == tuple(row[key] for key in ("client", "connections", "refused_recipients", "limited_count"))

@@ -14,7 +14,7 @@ from shadowrelay.smtp.deliverer import SmtpDeliverer
 from shadowrelay.smtp.host_names import Lookups
 from shadowrelay.smtp.listener import ReceiverServer
 from shadowrelay.smtp.peer_link import SmtpPeerLink
-from shadowrelay.store import promises
+from shadowrelay.store import peer_promises
 from shadowrelay.store.ledger import Ledger
 from shadowrelay.store.work import UnitOfWork
 from shadowrelay.tracking.shipper import Shipper
@@ -115,7 +115,7 @@ async def test_a_node_on_an_older_copy_ends_when_its_new_id_is_recorded_or_when_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_stopped: bool
 ) -> None:
     """Peers know an older copy by its opening: one more under the old id would look like the present database."""
-    recorded = promises.database_renamed.run
+    recorded = peer_promises.database_renamed.run
     tries: list[str] = []
 
     def recorded_late(work: UnitOfWork) -> None:
@@ -126,7 +126,7 @@ async def test_a_node_on_an_older_copy_ends_when_its_new_id_is_recorded_or_when_
             raise LedgerUnavailable(STORE_UNAVAILABLE, "disk full")
         recorded(work)
 
-    monkeypatch.setattr(promises.database_renamed, "run", recorded_late)
+    monkeypatch.setattr(peer_promises.database_renamed, "run", recorded_late)
     monkeypatch.setattr("shadowrelay.node.node.RENAME_AGAIN_SECONDS", 0.01)
     node = a_node(tmp_path)
     await node.start()

@@ -1,5 +1,6 @@
 """What a client said of its message is said to the next hop by the node that takes it over from one that was killed and wiped."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from shadowrelay.model.routing import HostPort
 from tests.kit.clients import Client
 from tests.kit.clock import until
 from tests.kit.postfix import free_port
+from tests.kit.processes import wait_until_peers_know_each_other
 from tests.kit.smtp_servers import EXTENSIONS, ScriptedServer, serving
 
 pytestmark = [pytest.mark.slow]
@@ -38,6 +40,7 @@ async def test_a_message_that_is_taken_over_keeps_its_octets_and_its_parameters(
     hop = ScriptedServer(extensions=(*EXTENSIONS, "CHUNKING", "BINARYMIME"), port=free_port())
     async with Cluster([EAST, WEST], HostPort("127.0.0.1", hop.port), directory=tmp_path) as cluster:
         east = cluster.nodes[EAST.name]
+        await asyncio.to_thread(wait_until_peers_know_each_other, list(cluster.nodes.values()))
         await sent(east, body, content)
         await east.kill()
         east.wipe()

@@ -13,7 +13,7 @@ import pytest
 from shadowrelay.admin.token import read_token
 from shadowrelay.lab.cluster import Cluster, Place, free_ports
 from shadowrelay.model.routing import HostPort
-from tests.kit.clock import PATIENCE_SECONDS
+from tests.kit.clock import PATIENCE_SECONDS, until
 from tests.kit.processes import a_node_process, operator_events
 
 ROOT = Path(__file__).parents[2]
@@ -30,7 +30,7 @@ async def test_a_damaged_database_is_set_aside_and_said(tmp_path: Path) -> None:
             path.write_bytes(b"this is no database " * 500)
         await node.start()  # until it greets; what it found was said before that
 
-        notes = operator_events(node, "database.note")
+        notes = await until(lambda: operator_events(node, "database.note"))
 
     assert [("warning", True)] == [(line["level"], line["text"].startswith("queue.db is damaged")) for line in notes]
 

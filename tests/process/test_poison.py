@@ -171,10 +171,10 @@ async def test_the_message_that_kills_is_found_and_its_shadow_server_delivers_it
         await until(lambda: wanted == {arrival.recipient for arrival in sink.arrivals}, what="innocent messages did not arrive")
 
         assert 3 == starts_count
-        (aside,) = operator_events(east, "message.set_aside")
+        (aside,) = await until(lambda: operator_events(east, "message.set_aside"))
         assert "died 3 times" in str(aside["reason"])
         assert ["b.west.example"] == [arrival.client_name for arrival in sink.arrivals if arrival.recipient == "poison@corp.example"]
-        assert 1 == len([row for row in rows(east.tracking) if row["event-id"] == "POISONMESSAGE"])
+        await until(lambda: 1 == len([row for row in rows(east.tracking) if row["event-id"] == "POISONMESSAGE"]))
         await until(lambda: not [row for row in in_queue(east) if row[0] == "set-aside"], what="it did not yield")
 
 

@@ -1,5 +1,6 @@
 """A next hop that wants a login over verified TLS gets what a node took over as from the one that burnt, in whatever moment that was."""
 
+import asyncio
 import ssl
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from tests.kit.auth_servers import SECRET, AuthServer
 from tests.kit.clients import submit
 from tests.kit.clock import until
 from tests.kit.postfix import free_port
+from tests.kit.processes import wait_until_peers_know_each_other
 from tests.kit.smtp_servers import HANG, serving
 
 pytestmark = [pytest.mark.slow]
@@ -39,6 +41,7 @@ async def test_a_node_that_takes_over_logs_in_like_the_one_that_burnt(moment: st
         first.script = {moment: HANG}
     async with Cluster([EAST, WEST], None, directory=tmp_path / "nodes", tables=tables) as cluster:
         east, west = (cluster.nodes[place.name] for place in (EAST, WEST))
+        await asyncio.to_thread(wait_until_peers_know_each_other, [east, west])
         async with serving(first):
             await submit(east.address, "bob@corp.example")
             await until(lambda: bool(first.tried) and (moment == "AUTH" or any(line.startswith("MAIL") for line in first.lines)))

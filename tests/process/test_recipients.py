@@ -31,6 +31,7 @@ async def test_a_list_is_followed_and_the_last_good_one_kept(tmp_path: Path) -> 
         node.signal(signal.SIGHUP)
         await until(lambda: operator_events(node, "recipients.kept"))
         third = await answer(node, "jane"), await answer(node, "jack")
+        await until(lambda: 1 == figure(node, 'recipient_source_broken{source="corp"}'))
         figures = [figure(node, name) for name in ('recipient_source_broken{source="corp"}', 'recipients_checked_total{answer="unknown"}')]
         texts = [(await typed(node, command, code=None))[0] for command in ("status", "doctor", "check")]
         reasons = (await said(node, "status", code=None))["nodes"][0]["reasons"]

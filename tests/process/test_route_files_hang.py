@@ -65,7 +65,7 @@ async def test_a_file_that_hangs_costs_the_mail_that_needs_it_until_it_answers(t
             await submit(node.address, "b@well.example")
             await until(lambda: any("b@well.example" in line for line in server.lines))
             with api_of(node) as client:
-                assert any("/hung hangs" in reason for reason in client.ready()["reasons"])
+                await until(lambda: any("/hung hangs" in reason for reason in client.ready()["reasons"]))
 
             configuration.write_text(text.replace("[tracking]\n", "[tracking]\nmessage_subject_logging_enabled = false\n"))
             node.signal(signal.SIGHUP)

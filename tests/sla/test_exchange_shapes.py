@@ -1,4 +1,6 @@
-"""Rows of the shapes that real Exchange servers write are judged rightly, by the oracle and by the job: all of them in one report."""
+"""Rows of the shapes that real Exchange servers write are judged rightly, by the oracle and by the job: all of them in one report.
+
+The job's is heavy; rows of Exchange in tests/sla/figures are judged by it in each run."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,18 +75,21 @@ def test_the_oracle_judges_each_shape_as_a_person_would(case: ExchangeShape, exp
     check(case, ShapesReport(figures, {name: expected[name] for name in COLUMNS}))
 
 
+@pytest.mark.heavy
 @pytest.mark.timeout(600, func_only=True)
 def test_the_job_says_what_the_oracle_says_of_every_shape(report: dict[str, Any], expected: dict[str, Any]) -> None:
     figures = [placed_figures(line) for line in report["tables"]["figures"] if line["window"] in WINDOWS]
     assert [] == disagreements(report["summary"], figures, {name: report["tables"][name] for name in COLUMNS}, expected)
 
 
+@pytest.mark.heavy
 @BY_NAME
 def test_the_job_judges_each_shape_as_a_person_would(case: ExchangeShape, report: dict[str, Any]) -> None:
     lines = [placed_figures(line) for line in report["tables"]["figures"] if line["window"] == "all" and line["scope"] == "boundary"]
     check(case, ShapesReport({line["name"]: line for line in lines}, report["tables"]))
 
 
+@pytest.mark.heavy
 def test_a_log_in_two_directories_is_one_server_and_a_caution(report: dict[str, Any]) -> None:
     names = ["a1twonames", "a1twonames.nordhof.example"]
 
@@ -93,6 +98,7 @@ def test_a_log_in_two_directories_is_one_server_and_a_caution(report: dict[str, 
     assert {names[1]} == servers & {*names}
 
 
+@pytest.mark.heavy
 def test_logs_of_two_servers_in_one_directory_are_two_servers_and_a_caution(report: dict[str, Any]) -> None:
     given = report["summary"]["input"]
 
@@ -100,10 +106,12 @@ def test_logs_of_two_servers_in_one_directory_are_two_servers_and_a_caution(repo
     assert {"a1onedirectory", "a2onedirectory"} <= {one["name"] for one in given["servers"]}
 
 
+@pytest.mark.heavy
 def test_a_server_without_the_log_of_its_mailboxes_is_named(report: dict[str, Any]) -> None:
     assert ["a1withoutmailboxlog"] == report["summary"]["input"]["without_deliveries"]
 
 
+@pytest.mark.heavy
 def test_a_loss_names_the_server_that_had_the_message_last(report: dict[str, Any]) -> None:
     servers = {line["message"].partition("-")[2]: line["server"] for line in report["tables"]["losses"]}
 

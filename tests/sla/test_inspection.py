@@ -260,6 +260,10 @@ def test_what_was_pruned_is_no_damage_and_is_not_read_again(spark, tmp_path):
     assert 0 == read_files(spark, str(warehouse)).count()
     summary = write_report(spark, str(warehouse), str(tmp_path / "report"))
     assert (0, 0, []) == (summary["input"]["rows"], summary["input"]["files"], summary["input"]["servers"])
+    # of nothing every figure is there: tests/sla/figures/test_report.py has more
+    assert {"summary.json", "report.html", "tables", "csv"} == {path.name for path in (tmp_path / "report").iterdir()}
+    assert (0, None) == (summary["overall"]["messages_acknowledged"], summary["overall"]["redundancy_ratio"])
+    assert {"no data"} == {objective["verdict"] for objective in summary["objectives"]}
 
 
 def test_to_keep_less_than_was_logged_forgets_whole_days(tmp_path):

@@ -145,6 +145,49 @@ def test_commands_that_lead_to_no_mail_are_slowed_and_then_end_the_session(tmp_p
     assert (True, True, "421 4.7.0 Too many commands that lead to no mail", 199) == (quick, is_slowed, answer, count)
 
 
+@pytest.mark.parametrize(
+    ("before", "command"),
+    [
+        (["MAIL FROM:<a@@x.example>"], "RCPT TO:<b@here.example>"),
+        (["MAIL FROM:<a@@x.example>"], "DATA"),
+        (["MAIL FROM:<a@@x.example>"], "BDAT 0"),
+        (["MAIL FROM:<a@x.example>", "RCPT TO:<b@elsewhere.example>"], "DATA"),
+        (["MAIL FROM:<a@x.example>", "RCPT TO:<b@elsewhere.example>"], "BDAT 0"),
+        (["MAIL FROM:<a@x.example>", "RCPT TO:<b@here.example>"], "BDAT 0"),
+        (["MAIL FROM:<a@x.example>"], "RCPT TO:<b@elsewhere.example>"),
+        (["MAIL FROM:<a@x.example>"], "RCPT TO:<b@@here.example>"),
+        (["MAIL FROM:<a@x.example>"], "RCPT TO:<b@here.example>"),
+    ],
+)
+def test_commands_of_no_transaction_and_refused_ones_do_not_go_on_for_ever(tmp_path: Path, before: list[str], command: str) -> None:
+    async def scenario(station: Station, client: Client) -> Any:
+        began = asyncio.get_running_loop().time()
+        for each in before:
+            await client.ask(each)
+        for count in range(20_000):
+            if (answer := await client.ask(command)).startswith("421"):
+                return answer, asyncio.get_running_loop().time() - began > 20, count > 150
+        return "it goes on"
+
+    ended = "421 4.7.0 Too many commands that lead to no mail", True, True
+    assert ended == in_a_session(tmp_path, scenario, "EHLO c.example", connection_timeout="1h", max_protocol_errors=1000)
+
+
+def test_a_message_with_many_old_addresses_or_small_chunks_gets_through(tmp_path: Path) -> None:
+    async def scenario(station: Station, client: Client) -> Any:
+        await client.ask("MAIL FROM:<a@x.example>")
+        said = {(await client.ask(f"RCPT TO:<b{number}@elsewhere.example>"))[:3] for number in range(1_000)}
+        await client.ask("RCPT TO:<b@here.example>")
+        for octet in b"Subject: x\r\n\r\n" + b"y" * 2_000:
+            client.writer.write(b"BDAT 1\r\n%c" % octet)
+            said.add((await client.reply())[:3])
+        return said, (await client.ask("BDAT 0 LAST"))[:3], station.acceptor.bodies
+
+    said, last, bodies = in_a_session(tmp_path, scenario, "EHLO c.example", connection_timeout="1h")
+
+    assert ({"550", "250"}, "250", [b"Subject: x\r\n\r\n" + b"y" * 2_000]) == (said, last, bodies)
+
+
 def test_transactions_that_come_to_nothing_count_with_their_recipients(tmp_path: Path) -> None:
     async def scenario(station: Station, client: Client) -> Any:
         count = 0

@@ -60,6 +60,7 @@ BROKEN: list[tuple[str, str | bytes | None]] = [
     ("line 2 is neither an address", "john@corp.example\nrubbish\n"),
     ("it is not UTF-8 text", b"j\xfcrgen@corp.example\n"),
     ("line 1 is neither an address", b"\x00" * 100),
+    ("line 1 is longer than 65536 characters", "#" * 100_000),
     ("No such file or directory", None),
 ]
 

@@ -21,7 +21,7 @@ from shadowrelay.model.survival import Survival
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import claims
 from shadowrelay.rules.delivery import LadderStep
-from shadowrelay.store import Ledger, promises, queues, reading, steps
+from shadowrelay.store import Ledger, peer_promises, promises, queues, reading, steps
 from shadowrelay.store.ledger import Inline
 from tests.kit.clock import Hands
 from tests.kit.ledger import (
@@ -140,7 +140,7 @@ class Driver:
                 return asyncio.to_thread(ledger.peers.note_forks_offered, THERE if which % 2 else OTHER, bool(detail % 3))
             case "heard":
                 return ledger.commit(
-                    promises.peer_heard, an_identity(database=(THEIR_DATABASE, NEW_DATABASE)[detail % 2], position=detail), NOW
+                    peer_promises.peer_heard, an_identity(database=(THEIR_DATABASE, NEW_DATABASE)[detail % 2], position=detail), NOW
                 )
             case "acknowledge":
                 return ledger.commit(promises.forget_acknowledged, THERE, THEIR_DATABASE, detail, released_heard)

@@ -12,7 +12,7 @@ from shadowrelay.model.ownership import DiscardStatus
 from shadowrelay.model.queue import DeliveredTo
 from shadowrelay.model.replies import LedgerUnavailable
 from shadowrelay.ownership import claims
-from shadowrelay.store import opening, promises, reading, steps
+from shadowrelay.store import expiry, opening, promises, reading, steps
 from shadowrelay.store.ledger import Inline, Ledger
 from shadowrelay.store.writing import BEFORE_ALL, MayBeDelivered
 from tests.kit.clock import Hands
@@ -86,7 +86,7 @@ async def test_any_number_of_keys_is_looked_up(tmp_path: Path) -> None:
 
 
 async def test_old_deliveries_are_removed_in_bounded_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(promises, "DELIVERED_PER_STEP", 10)
+    monkeypatch.setattr(expiry, "DELIVERED_PER_STEP", 10)
     wall = Hands(NOW)
     async with a_ledger(tmp_path, now=wall) as ledger:
         await deliver(ledger, *range(25))

@@ -11,7 +11,7 @@ from shadowrelay.model.ownership import Role
 from shadowrelay.model.peers import Seen
 from shadowrelay.model.queue import Beginning
 from shadowrelay.ownership import rules
-from shadowrelay.store import promises, reading
+from shadowrelay.store import peer_promises, promises, reading
 from tests.kit.clock import Hands
 from tests.kit.ledger import (
     HERE,
@@ -75,7 +75,7 @@ async def test_a_renamed_database_has_another_id_and_the_claims_from_before(tmp_
         await ledger.commit(promises.attempt, an_attempt(stored[1].envelope.message_id), all_done)
         await ledger.commit(promises.set_aside, stored[2].envelope.message_id, "poison")
         await ledger.commit(promises.hold, a_new_message(a_claim(Role.SHADOW)), a_content(), keep_copy)
-        await ledger.commit(promises.database_renamed)
+        await ledger.commit(peer_promises.database_renamed)
 
     async with a_ledger(tmp_path) as ledger:
         identity = ledger.identity
@@ -88,7 +88,7 @@ async def test_a_renamed_database_has_another_id_and_the_claims_from_before(tmp_
         assert 4 == identity.older_until
         new = await ledger.commit(promises.accepted, a_new_message(), a_content(), decided=True)
         assert new.internal_id > identity.older_until
-        await ledger.commit(promises.older_claims_over)
+        await ledger.commit(peer_promises.older_claims_over)
 
     async with a_ledger(tmp_path) as ledger:
         assert (identity.database, former, 0) == (ledger.identity.database, ledger.identity.former, ledger.identity.older_until)
@@ -99,7 +99,7 @@ async def test_a_database_that_was_renamed_twice_knows_its_last_id(tmp_path: Pat
     for _ in range(3):
         async with a_ledger(tmp_path) as ledger:
             ids.append((ledger.identity.former, ledger.identity.database))
-            await ledger.commit(promises.database_renamed)
+            await ledger.commit(peer_promises.database_renamed)
 
     assert [NO_DATABASE, ids[0][1], ids[1][1]] == [former for former, _ in ids]
 
@@ -108,7 +108,7 @@ async def test_a_position_that_a_reply_told_is_written_with_the_next_commit_and_
     """Without a transaction of its own: a peer that is restarted still knows it."""
     wall = Hands(NOW)
     async with a_ledger(tmp_path, now=wall) as ledger:
-        await ledger.commit(promises.peer_heard, an_identity(position=10), NOW)
+        await ledger.commit(peer_promises.peer_heard, an_identity(position=10), NOW)
         for position in (20, 30, 40):
             ledger.peers.note_told(THERE, an_identity().whole_incarnation, position)
             assert THERE in ledger.peers.told_unsaved

@@ -10,7 +10,7 @@ import pytest
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.replies import ConfigurationError, LedgerUnavailable
-from shadowrelay.store import promises, queues, reading, writing
+from shadowrelay.store import peer_promises, promises, queues, reading, writing
 from shadowrelay.store.commit import Promise
 from shadowrelay.store.content import read_boot_id
 from shadowrelay.store.ledger import Inline
@@ -58,7 +58,7 @@ async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
         stored = await ledger.commit(promises.accepted, message, a_content(b"kept\r\n"), decided=True)
         await ledger.commit(promises.hold, copy, a_content(), keep_copy)
         held = await ledger.read(reading.load, copy.envelope.message_id)
-        await ledger.commit(promises.peer_heard, an_identity(), NOW)
+        await ledger.commit(peer_promises.peer_heard, an_identity(), NOW)
         peers, listed = ledger.peers.listed(), await ledger.read(queues.queues)
     async with a_ledger(tmp_path) as ledger:
         assert (stored, held) == (

@@ -9,7 +9,20 @@ from sqlalchemy.sql.elements import ClauseElement
 
 from shadowrelay.model.ids import DatabaseId, ServerName
 from shadowrelay.protocol.filters import MESSAGE_PROPERTIES, parse_filter
-from shadowrelay.store import counters, filter_sql, lone_messages, opening, promises, queues, reading, resubmit_requests, tables, work
+from shadowrelay.store import (
+    counters,
+    expiry,
+    filter_sql,
+    lone_messages,
+    opening,
+    peer_promises,
+    promises,
+    queues,
+    reading,
+    resubmit_requests,
+    tables,
+    work,
+)
 from shadowrelay.store.ledger import Inline
 from tests.kit.ledger import a_ledger
 
@@ -70,19 +83,19 @@ PLANS: dict[str, tuple[Statement, str]] = {
     "retries": (reading.SELECT_RETRIES, "SEARCH retry USING PRIMARY KEY (message=?)"),
     "discards": (reading.SELECT_DISCARDS, "USING INDEX discard_asker (asker=?)"),
     "untold": (reading.SELECT_UNTOLD, "USING INDEX discard_asker (asker=?)"),
-    "discards of an asker": (promises.first_discards("s", 1), "USING INDEX discard_asker (asker=? AND sequence>?)"),
+    "discards of an asker": (expiry.first_discards("s", 1), "USING INDEX discard_asker (asker=? AND sequence>?)"),
     "reached by an acknowledgement": (promises.SELECT_REACHED, "USING INDEX discard_asker (asker=? AND sequence<?)"),
     "delete what is acknowledged": (promises.DELETE_REACHED, "USING INDEX discard_asker (asker=? AND sequence<?)"),
     "delivered before": (reading.delivered([b"key"], 0, 1), "SEARCH delivered_to USING PRIMARY KEY (key=?)"),
     "newest deliveries": (opening.SELECT_NEWEST_DELIVERED, "SCAN delivered_to USING COVERING INDEX delivered_to_at"),
     "old deliveries": (
-        promises.old_deliveries(tables.DELIVERED_TO.c.delivered_at <= 0),
+        expiry.old_deliveries(tables.DELIVERED_TO.c.delivered_at <= 0),
         "USING COVERING INDEX delivered_to_at (delivered_at<?)",
     ),
     "waiting": (work.SELECT_WAITING, "USING INDEX waiting_side (side=?)"),
-    "an end that is unheard": (promises.SELECT_END_UNHEARD, "USING INDEX discard_ends (message_id=?)"),
-    "expired": (promises.SELECT_EXPIRED, "USING INDEX message_expires (expires_at<?)"),
-    "pinned": (promises.pinned(1), "USING INDEX message_content (segment=?)"),
+    "an end that is unheard": (expiry.SELECT_END_UNHEARD, "USING INDEX discard_ends (message_id=?)"),
+    "expired": (expiry.SELECT_EXPIRED, "USING INDEX message_expires (expires_at<?)"),
+    "pinned": (expiry.pinned(1), "USING INDEX message_content (segment=?)"),
     "decided at an opening": (opening.DECIDE, "message_undecided (role=?)"),
     "large files": (opening.SELECT_LARGE, "USING COVERING INDEX message_large (segment=?)"),
     "update": (work.UPDATE_MESSAGE, "SEARCH message USING INTEGER PRIMARY KEY (rowid=?)"),
@@ -91,7 +104,7 @@ PLANS: dict[str, tuple[Statement, str]] = {
     "delete listing": (work.DELETE_LISTING, "SEARCH listing USING PRIMARY KEY (server=? AND message=?)"),
     "delete retry": (work.DELETE_RETRY, "SEARCH retry USING PRIMARY KEY (message=?)"),
     "queues of retries": (work.SELECT_RETRIES_GONE, "SEARCH retry USING PRIMARY KEY (message=?)"),
-    "listed on a forgotten peer": (promises.listed_on(SERVER, 0), "USING PRIMARY KEY (server=? AND message>?)"),
+    "listed on a forgotten peer": (peer_promises.listed_on(SERVER, 0), "USING PRIMARY KEY (server=? AND message>?)"),
     "oldest of submission": (queues.oldest(queues.DECIDED), "USING INDEX message_submission (role=?)"),
     "oldest without a verdict": (queues.oldest(queues.UNDECIDED), "USING INDEX message_undecided (role=?)"),
     "oldest of a shadow queue": (queues.oldest(SHADOWS), "message_shadow (role=? AND primary_server=? AND primary_database=?)"),

@@ -14,7 +14,7 @@ import pytest
 from shadowrelay.model.ids import NO_SERVER
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, STORE_UNAVAILABLE, LedgerUnavailable
-from shadowrelay.store import Ledger, content, promises, reading, writing
+from shadowrelay.store import Ledger, content, peer_promises, promises, reading, writing
 from shadowrelay.store.commit import Promise
 from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.ledger import (
@@ -168,7 +168,7 @@ async def test_a_commit_that_fails_is_rolled_back_and_the_writer_goes_on(
 
         for promised in (
             partial(ledger.commit, promises.verdict, first.envelope.message_id, choose),
-            partial(ledger.commit, promises.peer_heard, an_identity(), NOW),
+            partial(ledger.commit, peer_promises.peer_heard, an_identity(), NOW),
         ):
             with monkeypatch.context() as patched:
                 patched.setattr(ledger._committer.connection.get().dialect, "do_commit", fail)

@@ -96,7 +96,18 @@ def test_what_decides_does_not_touch_the_world() -> None:
     assert {} == touched
 
 
-STORE_DOORS = {"ledger", "promises", "reading", "queues", "resubmit_requests", "lone_messages", "shedding", "steps", "errors"}
+STORE_DOORS = {
+    "ledger",
+    "promises",
+    "peer_promises",
+    "reading",
+    "queues",
+    "resubmit_requests",
+    "lone_messages",
+    "shedding",
+    "steps",
+    "errors",
+}
 SQL = re.compile(r"\b(SELECT\b.+\bFROM|INSERT\s+INTO|DELETE\s+FROM|UPDATE\b.+\bSET|PRAGMA\s+\w)\b", re.DOTALL)
 
 

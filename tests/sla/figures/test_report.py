@@ -96,6 +96,7 @@ def test_the_files_of_a_report(judged):
     assert "shadowrelay_sla_messages_acknowledged " in (judged.warehouse.parent / "sla.prom").read_text()
 
 
+@pytest.mark.heavy
 def test_of_nothing_every_figure_is_there_and_takes_the_place_of_the_report_before(spark, tmp_path):
     (tmp_path / "report" / "tables" / "of the report before").mkdir(parents=True)
 

@@ -36,6 +36,10 @@ def released(party: PeerDatabase) -> Notification:
     return Notification(party.server, party.database, DiscardStatus.RELEASED)
 
 
+def promoted(party: PeerDatabase) -> Notification:
+    return Notification(party.server, party.database, DiscardStatus.PROMOTED)
+
+
 def yours(party: PeerDatabase) -> Notification:
     return Notification(party.server, party.database, DiscardStatus.YOURS)
 
@@ -57,14 +61,12 @@ def test_a_message_that_another_server_delivered_is_over_has_its_name_and_the_li
     assert (Notification(TWO.server, TWO.database, DiscardStatus.DELIVERED),) == transition.tell
 
 
-def test_a_primary_yields_to_a_higher_one_goes_below_its_own_numbers_and_lets_the_others_go() -> None:
+def test_a_primary_yields_to_a_higher_one_goes_below_its_own_numbers_and_leaves_the_others_to_it() -> None:
     transition = claims.apply_answer(claim(entry(ONE, Choice.CHOSEN), entry(TWO)), ME, ONE, a_primary(HIGHER))
-    after = Claim(
-        Role.SHADOW, replace(NUMBER, placement=0), 1, primary=ONE.server, database=ONE.database, copies=(entry(TWO, Choice.DISMISSED),)
-    )
+    after = Claim(Role.SHADOW, replace(NUMBER, placement=0), 1, primary=ONE.server, database=ONE.database, copies=(entry(TWO),))
 
     assert transition is not None
-    assert (after, (released(TWO),), Outcome.YIELDED) == (transition.after, transition.tell, transition.outcome)
+    assert (after, (promoted(TWO),), Outcome.YIELDED) == (transition.after, transition.tell, transition.outcome)
 
 
 def test_the_higher_of_two_primaries_waits_for_the_lower_to_end() -> None:
@@ -80,13 +82,12 @@ def test_without_the_rule_meet_the_higher_primary_does_not_wait(monkeypatch: pyt
     assert claims.apply_answer(claim(), ME, ONE, a_primary(LOWER)) is None
 
 
-def test_a_primary_yields_to_the_primary_of_a_higher_copy() -> None:
+def test_a_primary_waits_until_it_meets_the_primary_of_a_higher_copy() -> None:
     answer = StatusAnswer(StatusState.SHADOW, HIGHER, TWO.server, TWO.database)
     transition = claims.apply_answer(claim(entry(ONE)), ME, ONE, answer)
 
     assert transition is not None
-    assert claim(entry(ONE, Choice.DISMISSED), role=Role.RELEASED) == transition.after
-    assert (released(ONE),) == transition.tell
+    assert (claim(entry(ONE)), (), Outcome.WAIT) == (transition.after, transition.tell, transition.outcome)
 
 
 def test_a_copy_of_an_older_database_of_ours_will_promote_first() -> None:

@@ -276,12 +276,12 @@ def test_a_higher_question_ends_a_primary_between_two_attempts() -> None:
     before = replace(OWN, copies=(Copy(TWO.server, TWO.database), Copy(ONE.server, ONE.database, Choice.CHOSEN)))
     ended = claims.answer_question(before, OWNER, TWO, HIGHER, NO_SERVER, False)
     running = claims.answer_question(before, OWNER, TWO, HIGHER, NO_SERVER, True)
-    dismissed = (Copy(ONE.server, ONE.database, Choice.DISMISSED),)
+    left = (Copy(ONE.server, ONE.database),)
 
     below = replace(NUMBER, placement=0)
 
-    assert replace(HELD, number=below, primary=TWO.server, database=TWO.database, copies=dismissed) == ended.after
-    assert (Notification(ONE.server, ONE.database, DiscardStatus.RELEASED),) == ended.tell
+    assert replace(HELD, number=below, primary=TWO.server, database=TWO.database, copies=left) == ended.after
+    assert (Notification(ONE.server, ONE.database, DiscardStatus.PROMOTED),) == ended.tell
     assert (before, ()) == (running.after, running.tell)
 
 
