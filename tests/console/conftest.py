@@ -99,7 +99,7 @@ class InLoop(httpx.AsyncBaseTransport):
         self._transport = httpx.ASGITransport(application, raise_app_exceptions=False, client=client)
 
     async def handle_async_request(self, request):
-        return await asyncio.wait_for(self._transport.handle_async_request(request), 20)
+        return await asyncio.wait_for(self._transport.handle_async_request(request), 60)
 
 
 @pytest.fixture

@@ -94,6 +94,7 @@ async def test_mail_from_postfix_through_three_nodes_to_postfix_arrives_once_and
     assert set(way.cluster.nodes) == nodes
 
 
+@pytest.mark.heavy
 async def test_a_recipient_whom_postfix_refuses_costs_the_others_nothing_and_the_sender_is_told(workplace: Path) -> None:
     recipients = [f"user1@{DOMAIN}", f"nobody.here@{DOMAIN}", f"user4@{DOMAIN}"]
     async with chain(workplace) as way:

@@ -21,7 +21,7 @@ PLACES = (
     Place(HUB, "east", redundancy="previous-hop"),
 )
 TIMES = {"reject_message_on_shadow_failure": False, "shadow_resubmit_time_span": "60s"}
-COUNT = 500
+COUNT = 150
 
 
 async def test_mail_of_postfix_passes_an_edge_and_a_hub_once_and_is_acknowledged_when_the_hub_has_it(workplace: Path) -> None:

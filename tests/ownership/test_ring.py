@@ -28,9 +28,21 @@ def _name(budget: Budget) -> str:
     return "-".join(f"{count}{fault}" for fault, count in budget._asdict().items() if count)
 
 
+def _quick_or_heavy(budget: Budget, policy: str) -> tuple[pytest.MarkDecorator, ...]:
+    """A crash has most interleavings: with one policy they are enough for each day."""
+    return (pytest.mark.heavy,) if budget.crashes and policy == "defer" else ()
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("budget", SMALL + SMALL_RELAYED + SMALL_WITNESSED, ids=_name)
+@pytest.mark.parametrize(
+    ("budget", "policy"),
+    [
+        pytest.param(budget, policy, marks=_quick_or_heavy(budget, policy))
+        for budget in SMALL + SMALL_RELAYED + SMALL_WITNESSED
+        for policy in POLICIES
+    ],
+    ids=lambda value: _name(value) if isinstance(value, Budget) else value,
+)
 def test_nothing_is_lost_doubled_or_stuck(budget: Budget, policy: str) -> None:
     finding = explore(policy, budget)
 
@@ -51,7 +63,7 @@ def test_nothing_is_lost_doubled_or_stuck_with_more_faults(budget: Budget, polic
 @pytest.mark.parametrize(
     ("two", "policy"),
     [
-        pytest.param(two, policy, marks=[pytest.mark.heavy] * (policy == "deliver" and two.budget.disks > 0))
+        pytest.param(two, policy, marks=[pytest.mark.heavy] * (two.budget.disks > 1 or (policy == "deliver" and not two.budget.hands)))
         for two in SMALL_TWO
         for policy in POLICIES
     ],
@@ -83,7 +95,7 @@ def test_a_node_that_yields_leaves_the_copies_elsewhere_until_the_other_one_has_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.heavy) if name == "unheard" else name for name in RULES])
 def test_each_rule_switched_off_loses_doubles_or_blocks_a_message(name: str) -> None:
     rule = RULES[name]
     with without(name):
