@@ -304,8 +304,8 @@ class Account:
 
 def reached(one: Sent, acknowledged: Submission, got: Iterable[Arrival]) -> set[str]:
     """Recipients that have this message: under the id that was acknowledged, or under another one if the client had tried before without
-    an answer. The relay does not deliver what it recognises as sent again. docs/design.md 6.5."""
-    is_sent_again = any(
+    an answer, perhaps in the same session after a 451. The relay does not deliver what it recognises as sent again. docs/design.md 6.5."""
+    is_sent_again = bool(acknowledged.began_at) or any(
         submission.answer is not SubmissionResult.ACKNOWLEDGED and submission.at <= acknowledged.at for submission in one.tries
     )
     return {

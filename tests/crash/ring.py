@@ -34,6 +34,7 @@ SEEDS = (*range(1, 31), *DISK_SEEDS)
 MESSAGES_MAX, ACKNOWLEDGED_MIN = 10_000, 100  # in each episode
 LOAD_SECONDS_MAX = 60.0  # after the faults, until enough is acknowledged
 SETTLE_SECONDS_MAX = 120.0
+CONTENDED_SHARE_MIN = 0.9  # is told: nodes that wait for a processor answer no question in time (docs/reliability.md "The crash ring")
 
 PLACES = tuple(Place(name, name.split(".")[1]) for name in NODES)
 
@@ -66,6 +67,7 @@ class Episode:
     sent: list[Sent]
     complaints: list[str] = field(default_factory=list)
     ring: str = "tests.crash.ring"
+    contended: float = 0.0  # share of the time in which something waited for a processor of this machine
 
     @property
     def causes(self) -> Counter[Cause]:
@@ -77,6 +79,8 @@ class Episode:
         return (
             f"seed {self.seed:>3}: {result.accepted} acknowledged, {len(result.lost)} lost, {len(result.changed)} changed, "
             f"{causes} duplicated, {result.taken_over} taken over, {len(self.complaints)} complaints, {self.seconds:.0f} s"
+            + f", processors contended {self.contended:.0%} of the time"
+            * (self.contended >= CONTENDED_SHARE_MIN)
         )
 
     def explain(self) -> str:
@@ -93,7 +97,7 @@ class Episode:
 
 async def run(seed: int, directory: Path, make: Callable[..., Cluster] = Cluster) -> Episode:
     """Run one episode, in a cluster that `make` makes; everything it started has ended when it returns."""
-    began = time.monotonic()
+    began, waited_before = time.monotonic(), waited_seconds()
     the_plan = plan(seed)
     chance = random.Random(seed)
     sinks = (Sink(), Sink())
@@ -124,12 +128,23 @@ async def run(seed: int, directory: Path, make: Callable[..., Cluster] = Cluster
     arrivals = arrivals_of(sinks)
     lines = evidence.lines_of(cluster)
     result = account(load.sent, arrivals, trouble.faults, TIMES, evidence.unanswered(lines, arrivals))
-    episode = Episode(seed, str(the_plan), result, trouble.faults, time.monotonic() - began, load.sent)
+    seconds = time.monotonic() - began
+    contended = (waited_seconds() - waited_before) / seconds
+    episode = Episode(seed, str(the_plan), result, trouble.faults, seconds, load.sent, contended=contended)
     kills = {name: node.kills for name, node in cluster.nodes.items()}
     episode.complaints += about_account(result, load, arrivals, trouble.faults) + still_queued
     episode.complaints += waited_in_vain(load.sent, arrivals, trouble.faults)
     episode.complaints += evidence.complaints(lines, load.sent, kills, trouble.wiped_at)
     return episode
+
+
+def waited_seconds() -> float:
+    """For how long something has waited for a processor of this machine, since it booted. 0 if the kernel does not count that."""
+    try:
+        total = Path("/proc/pressure/cpu").read_text().partition("total=")[2].split()[0]
+    except (OSError, IndexError):
+        return 0.0
+    return int(total) / 1e6
 
 
 def deferring(chance: random.Random, share: float) -> Callable[[Envelope], Reply | None]:

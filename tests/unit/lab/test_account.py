@@ -68,6 +68,13 @@ def test_a_message_that_was_recognised_as_sent_again_is_delivered() -> None:
     assert has_all_arrived([SENT_AGAIN], [an_arrival(), an_arrival(recipient=TWO)])
 
 
+def test_what_was_tried_again_at_once_after_a_451_in_one_session_may_arrive_under_its_first_id() -> None:
+    """The server that refused it had a copy placed, which another one took over and delivered."""
+    sent = a_sent(Submission(104.0, EAST, SubmissionResult.ACKNOWLEDGED, "id-2", began_at=99.0))
+
+    assert [] == account([sent], [an_arrival()], [], TIMES).lost
+
+
 def test_what_was_sent_again_has_to_reach_every_recipient_under_one_of_its_ids() -> None:
     some = [an_arrival(), an_arrival(network_id="id-2")]
 
