@@ -139,7 +139,11 @@ async def watched(options: argparse.Namespace) -> dict[str, object]:
             await accepted_first(node)
             await acceptance(node.address, 2)
             async with logged_in(node) as client:
-                await client.get("/")
+                without = resident(node)
+                for path in PAGES * ASKED_TIMES:
+                    await client.get(path)
+                async with viewers(client, options.viewers):
+                    await asyncio.sleep(options.seconds)
                 before, shares, rounds = resident(node), [], []
                 for number in range(options.rounds):
                     share_of: dict[bool, float] = {}
@@ -158,7 +162,8 @@ async def watched(options: argparse.Namespace) -> dict[str, object]:
         "accepted with viewers, of the rate without": round(ratios[0], 3),
         "processor time of the node a message, of that without": round(ratios[1], 3),
         "rates, with and without": [[round(each[one][0]) for one in (True, False)] for each in rounds],
-        "memory more, MB": round(after - before, 1),
+        "memory more, MB": round(before - without, 1),
+        "memory more by the mail of the measurement, MB": round(after - before, 1),
     }
 
 

@@ -4,6 +4,7 @@ A stranger is led to the login from every page and is shown nothing else. Every 
 to do. What a page shows of other nodes is asked from them while it is made.
 """
 
+import asyncio
 import io
 from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime
@@ -79,15 +80,19 @@ class Desk:
         return value if session.person.sees_messages else without_private(value)
 
     def values(self, request: Request, session: ConsoleSession, title: str, **more: object) -> dict[str, object]:
-        """For the frame of every page."""
+        """For the frame of every page, which shows what was just done: it is told once."""
+        return self.part_values(request, session, title) | {"notes": session.told()} | more
+
+    def part_values(self, request: Request, session: ConsoleSession, title: str = "") -> dict[str, object]:
+        """For a part of a page."""
         person = session.person
         tabs = [(path, name) for path, name in TABS if path != "/audit" or person.may(AUDIT)]
         tabs += [(REPORT, "Report")] if self.settings.admin.report is not None and person.sees_messages else []
         return {
             "title": title, "node": self.nodes.name, "person": person, "csrf": session.csrf, "tabs": tabs, "now": self.now(),
             "path": request.url.path, "query": request.url.query, "may_act": person.may(ACT), "may_force": person.may(FORCE),
-            "notes": session.told(), "live": "", "node_names": self.nodes.names,
-        } | more  # fmt: skip
+            "notes": [], "live": "", "node_names": self.nodes.names,
+        }  # fmt: skip
 
 
 def page_route(desk: Desk) -> type[APIRoute]:
@@ -321,7 +326,7 @@ def add_pages(application: FastAPI, desk: Desk) -> None:
 async def live_part(desk: Desk, request: Request, session: ConsoleSession, path: str, query: Mapping[str, str]) -> str:
     """The moving part of that page, as it is now."""
     more = await (queue_values(desk, session, query) if path == "/queues" else overview_values(desk, session))
-    frame = desk.values(request, session, "") | {"path": path, "query": urlencode(query)}
+    frame = desk.part_values(request, session) | {"path": path, "query": urlencode(query)}
     return fragment(LIVE[path], frame | more)
 
 
@@ -470,13 +475,16 @@ OUTCOMES = {
 
 async def audit_values(desk: Desk, session: ConsoleSession) -> Json:
     """Of this node, and of all others that know the person's token."""
+    names = desk.nodes.names
+    asked = (desk.ask_in_person(session, name, lambda client: client.audit()) for name in names)
+    answers = dict(zip(names, await asyncio.gather(*asked, return_exceptions=True), strict=True))
     entries: list[Json] = []
     without: list[Json] = []
-    for name in desk.nodes.names:
-        try:
-            found = await desk.ask_in_person(session, name, lambda client: client.audit())
-        except NodeError as exc:
-            without.append({"node": name, "error": str(exc)})
+    for name, found in answers.items():
+        if isinstance(found, NodeError):
+            without.append({"node": name, "error": str(found)})
+        elif isinstance(found, BaseException):
+            raise found
         else:
             entries += [{"node": name, **entry} for entry in found]
     entries.sort(key=lambda entry: str(entry["at"]), reverse=True)

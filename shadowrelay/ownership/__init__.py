@@ -40,7 +40,7 @@ tries every cell.
 | `heard` delivered       | over    | P D     | A D       | D H         | S D    | U D        | over      | over     |
 | `heard` released        | over    | other   | other     | other       | R      | other      | over      | over     |
 | `heard` yours           | over    | other   | other     | other       | S      | other      | over      | over     |
-| `heard` promoted        | over    | asked   | asked     | asked       | asked  | other      | over      | over     |
+| `heard` promoted        | over    | asked   | asked     | asked       | S      | other      | over      | over     |
 | `heard` forks           | over    | other   | other     | other       | asked  | other      | over      | over     |
 | `reconciled`            | over    | D       | D         | D           | S D R  | D          | over      | over     |
 | `met`                   | over    | late    | late      | late        | S D    | late       | late      | late     |

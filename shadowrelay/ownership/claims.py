@@ -542,7 +542,9 @@ def heard(claim: Claim | None, speaker: PeerDatabase, event: DiscardEvent) -> Tr
     if claim.is_primary and (event.status is DiscardStatus.PROMOTED or is_copy_gone):
         return Transition(claim, claim, outcome=Outcome.REVIEW)
     if event.status is DiscardStatus.PROMOTED and claim.role is Role.SHADOW:
-        return Transition(claim, claim, outcome=Outcome.FOLLOW if claim.primary == speaker.server else Outcome.MEET)
+        if claim.primary != speaker.server:
+            return Transition(claim, claim, outcome=Outcome.MEET)
+        return Transition(claim, rules.no_longer_handed(claim), outcome=Outcome.FOLLOW)
     return Transition(claim, claim)
 
 

@@ -4,9 +4,10 @@ The other modules of this package call the rules through the module (`rules.outr
 which messages are lost or duplicated without it.
 
 lease `without_lease`, dot `may_end_data`, higher `outranks`, placement `number_after`, ask `may_promote` and `waits`, twins
-`twin_goes_first` and `is_second_twin`, wait `asked_after_waiting`, again `begins_again`, list `listed_before_sending`, keep `may_release`,
-leave `left_to`, said again `handed_again`, everybody `needs_everybody`, unheard `with_unheard`, meet `ends_before`, rolled back
-`is_older_copy`, `is_of_older_copy` and `shows_lost_number`, forgotten `is_forgotten_end`, fate `is_apart`.
+`twin_goes_first` and `is_second_twin`, wait `asked_after_waiting`, again `begins_again`, list `listed_before_sending`, keep
+`may_release`, leave `left_to`, no longer handed `no_longer_handed`, said again `handed_again`, everybody `needs_everybody`, unheard
+`with_unheard`, meet `ends_before`, rolled back `is_older_copy`, `is_of_older_copy` and `shows_lost_number`, forgotten `is_forgotten_end`,
+fate `is_apart`.
 
 **Leases and silence** are the arithmetic by which a primary knows that a shadow server will not promote yet. docs/design.md 6.4.
 
@@ -235,6 +236,12 @@ def left_to(claim: Claim, primary: ServerName) -> tuple[tuple[Copy, ...], tuple[
     waiting = [copy for copy in claim.copies if copy.choice.awaits_acknowledgement]
     others = [copy for copy in claim.copies if not copy.choice.awaits_acknowledgement and copy.server != primary]
     return (*waiting, *map(not_chosen, others)), notify(others, DiscardStatus.PROMOTED)
+
+
+def no_longer_handed(claim: Claim) -> Claim:
+    """Rule *no longer handed*: the primary server of this copy said `yours`, and then that it has yielded. It may take the message over
+    again, so the hand-over counts no more."""
+    return replace(claim, handed=False, asked=NOBODY) if claim.handed else claim
 
 
 def not_chosen(copy: Copy) -> Copy:

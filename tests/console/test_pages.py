@@ -200,6 +200,7 @@ async def test_a_filter_that_is_wrong_shows_where(browser):
 
     assert 'role="alert"' in text
     assert "^" in text
+    assert "No queue satisfies" not in text
 
 
 async def test_queues_come_fullest_first_and_by_pages(browser, node):

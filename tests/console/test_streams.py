@@ -65,6 +65,22 @@ async def test_an_open_page_follows_what_happens(looking, node):
         await lines_of(response, "starting")
 
 
+async def test_an_open_page_in_another_tab_takes_no_notice_away(looking):
+    """What was just done, and how to take it back, is told once: on the next page, not to a stream that does not show it."""
+    csrf = re.search(r'name="csrf" value="([^"]+)"', (await looking.get("/")).text)[1]
+    async with looking.stream("GET", "/live?path=/peers") as response:
+        lines = response.aiter_lines()
+        await lines_of(response, "event: part", lines)
+        done = await looking.post(
+            "/act", data={"csrf": csrf, "act": "queue-suspend", "node": "mx1", "on": "mx1\\x.example", "back": "/queues"}
+        )
+        assert 303 == done.status_code
+        for _ in range(3):
+            await lines_of(response, "event: part", lines)
+
+    assert '<div class="notice good"' in (await looking.get("/queues")).text
+
+
 async def test_a_stream_ends_with_the_session(looking):
     csrf = re.search(r'name="csrf" value="([^"]+)"', (await looking.get("/")).text)[1]
     async with looking.stream("GET", "/live?path=/") as response:

@@ -99,6 +99,12 @@ RULES = {
         rules, "left_to", lambda claim, primary: rules.release_copies(claim, primary), Budget(crashes=1, disks=1, has_witness=True), "lost",
         ("0: places on 1", "cut (0, 1)", "lease of 0 on 1 ends", "1: asks 2, promotes"),
     ),
+    "no longer handed": Rule(
+        "who was sent `yours`, and then hears that the speaker has yielded, is no longer handed the message",
+        rules, "no_longer_handed", lambda claim: claim, Budget(crashes=1, disks=1, hands=1), "twice",
+        ("crash 0: after it placed on 1 and said 250, before it recorded the choice", "1: asks 2, promotes", "restart 0", "0: places on 2",
+         "hands: 0 says yours to 2", "0: reviews 1: yielded", "destroy 1"),
+    ),
     "heard of another": Rule(
         "who hears from a shadow server that another one took the message over keeps its claim until it meets that one",
         claims, "apply_answer", _ends_when_it_hears_of_another, Budget(crashes=1, disks=2), "lost",
@@ -231,8 +237,8 @@ def _witnessed(*budgets: tuple[int, ...]) -> tuple[Budget, ...]:
 
 SMALL_WITNESSED = _witnessed((0, 0, 1), (1, 0, 1), (0, 0, 0, 1), (1, 1, 0))
 LARGE_WITNESSED = _witnessed((0, 0, 1, 1))
-# What the rules *leave* and *heard of another* are for: the same worlds, with these rules.
-LEFT = tuple(Copies(RULES[name].shown_by, RULES[name].beginning) for name in ("leave", "heard of another"))
+# What these rules are for: the same worlds, with these rules.
+LEFT = tuple(Copies(RULES[name].shown_by, RULES[name].beginning) for name in ("leave", "heard of another", "no longer handed"))
 
 
 @contextmanager

@@ -399,7 +399,8 @@ class Steps:
         theirs = self.facts(s, p)
         same = database(p, s.generation[p]) == mine.database
         entry = theirs.entries[n] if theirs.is_primary else None
-        leased = entry is not None and entry.database == database(n, s.generation[n]) and self.lease(s, p, n)
+        # after a start, also on an older disk with a new id, n waits for the whole span: no lease outlasts that
+        leased = entry is not None and self.lease(s, p, n)
         return not (same and (self.reach(s, n, p) or leased))
 
     def _shadow(self, s: State, n: int, mine: Facts) -> Iterator[Step]:

@@ -87,7 +87,7 @@ def test_on_four_nodes_nothing_is_lost_doubled_or_stuck_with_more_faults(four: C
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("left", LEFT, ids=["to one on its machine", "to one whose disk has just burnt"])
+@pytest.mark.parametrize("left", LEFT, ids=["to one on its machine", "to one whose disk has just burnt", "after a hand-over"])
 def test_a_node_that_yields_leaves_the_copies_elsewhere_until_the_other_one_has_enough(left: Copies, policy: str) -> None:
     finding = explore(policy, left.budget, beginning=left.beginning)
 

@@ -71,6 +71,7 @@ class Checker:
         self.refused: set[tuple[str, str]] = set()
         self.bounced: dict[MessageId, dict[int, list[tuple[MessageId, ...]]]] = defaultdict(dict)  # the notices of each node that did so
         self._tells_of: dict[MessageId, set[tuple[MessageId, int]]] = defaultdict(set)  # a notice's recipients of other messages
+        self._made_of: dict[MessageId, set[MessageId]] = defaultdict(set)  # of which messages a notice or a report was made
         self.recorded: dict[tuple[MessageId, int], list[tuple[float, str]]] = defaultdict(list)  # done here, by its primary
         self.told: dict[tuple[MessageId, int], set[str]] = defaultdict(set)  # hosts that held a copy, and heard that it was done
         self.ended: dict[tuple[MessageId, str], list[float]] = defaultdict(list)  # when that host sent a final dot
@@ -110,6 +111,7 @@ class Checker:
         envelope = self.envelopes[attempt.message_id]
         for generated in attempt.generated:  # also about a recipient that the message reached, by another node
             self.notices.setdefault(generated.message.envelope.message_id, set()).add(machine.host)
+            self._made_of[generated.message.envelope.message_id].add(attempt.message_id)
         for ordinal in attempt.done:
             address = envelope.recipients[ordinal - 1].address
             if attempt.message_id in self.strange:
@@ -265,8 +267,8 @@ class Checker:
             self.check_owner(message_id)
 
     def _lost_original(self, host: str, notice: MessageId) -> str:
-        """From whom it took over what this notice tells of: both heirs of a server make the same one."""
-        return next((name for message_id, _ in self._tells_of[notice] if (name := self._lost.get((host, message_id)))), "")
+        """From whom it took over what this notice or report was made of: both heirs of a server make the same one."""
+        return next((name for message_id in self._made_of[notice] if (name := self._lost.get((host, message_id)))), "")
 
     def _content(self, machine: Machine, message_id: MessageId, sha256: bytes) -> None:
         if message_id in self.notices:
@@ -403,6 +405,11 @@ class Checker:
             return False
         claim = self.claims[owner][message_id]
         kept = {owner, *(hosts[copy.server] for copy in claim.copies if claim.is_chosen(copy.server) and hosts[copy.server] in holders)}
+        return all(kept - lost for lost in self._losses(kept))
+
+    def could_be_whole(self, without: str) -> bool:
+        """The other nodes are not all lost together: with several nodes on each machine there may be no other place for a copy."""
+        kept = {machine.host for machine in self.machines.values()} - {without}
         return all(kept - lost for lost in self._losses(kept))
 
     def is_resolved(self, message_id: MessageId, ordinal: int, without: Sequence[str] | None) -> bool:

@@ -505,6 +505,37 @@ def failed_server_had_delivered(case: ExchangeShape) -> None:
     case.goes_on("a2")
 
 
+@shape(promotions=2, messages_promoted=1, messages_done=1, recipients_lost=0, messages_exposure_unknown=1, shadows_orphaned=0)
+def failed_server_after_server(case: ExchangeShape) -> None:
+    """Who took over failed, too, before it had delivered."""
+    case.copied()
+    case.row("RESUBMIT", "REDUNDANCY", 10_800, "a2", reference=case.host("a1"))
+    case.hold(10_800.1, "a3", "a2")
+    case.redirect(10_800.2, "a2", "a3")
+    case.row("RESUBMIT", "REDUNDANCY", 21_600, "a3", reference=case.host("a2", is_full=False))
+    case.deliver(21_601, "a3")
+    case.goes_on("a3")
+
+
+@shape("2013", promotions=1, messages_done=1, messages_exposed=0, messages_exposure_unknown=1)
+def failed_server_thirteen(case: ExchangeShape) -> None:
+    case.copied()
+    case.row("RESUBMIT", "REDUNDANCY", 10_800, "a2", reference=case.host("a1"))
+    case.deliver(10_801, "a2")
+    case.goes_on("a2")
+
+
+@shape(promotions=1, messages_exposed=1, exposure_max_seconds=700.0, messages_exposure_unknown=1)
+def failed_server_without_a_copy_at_first(case: ExchangeShape) -> None:
+    """Of the time before its copy the log tells, of that after the loss it does not."""
+    case.receive(0, said="Failed")
+    case.hold(699.9)
+    case.redirect(700)
+    case.row("RESUBMIT", "REDUNDANCY", 10_800, "a2", reference=case.host("a1"))
+    case.deliver(10_801, "a2")
+    case.goes_on("a2")
+
+
 @shape(messages_reconstructed=1, recipients_lost=1, messages_exposure_unknown=1)
 def log_of_the_failed_lost(case: ExchangeShape) -> None:
     """The failed server's log is gone, too, and the shadow server never ends it."""

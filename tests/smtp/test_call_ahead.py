@@ -65,13 +65,14 @@ async def test_several_clients_that_name_one_address_make_one_question() -> None
     assert 1 == len([line for line in store.lines if line.startswith("RCPT")])
 
 
-async def test_there_are_never_more_sessions_than_the_setting_says() -> None:
+@pytest.mark.parametrize("sessions", [1, 3])  # not the default
+async def test_there_are_never_more_sessions_than_the_setting_says(sessions: int) -> None:
     store = ScriptedServer(knows())
-    async with serving(store), asking(route(at(store)), sessions=2) as source:
+    async with serving(store), asking(route(at(store)), sessions=sessions) as source:
         found = await asyncio.gather(*(source.answer(f"u{number}@here.example") for number in range(30)))
 
     assert {Existence.UNKNOWN} == {one.existence for one in found}
-    assert store.open_count_max <= 2
+    assert store.open_count_max <= sessions
 
 
 @pytest.mark.parametrize("script", [{"RCPT": "450 4.2.1 busy"}, {"MAIL": "451 4.3.0 later"}, {"RCPT": "451 4.7.1 greylisted"}])

@@ -27,8 +27,9 @@ from shadowrelay.sla.figures.incidents import (
     with_return,
 )
 from shadowrelay.sla.figures.log_writers import Told
-from shadowrelay.sla.figures.repetitions import delivered_again, repeated, with_repetitions
+from shadowrelay.sla.figures.repetitions import delivered_again, repeated, repetitions_by_message, with_repetitions
 from shadowrelay.sla.figures.rows import exact_rows, has_logs_of_exchange
+from shadowrelay.sla.session import is_quick
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,9 @@ def evidence(
     each |= keep({"takeovers": lambda: with_return(each["taken"], events)})
     messages = each["exact_messages"] if plain is None else plain.drop(*RESENT_KEYS).unionByName(each["exact_messages"])
     if again is not None:
-        messages = with_repetitions(messages, again)
+        counts = repetitions_by_message(again)
+        # several tables have them; where there is little, to make them anew is less than a job of their own
+        messages = with_repetitions(messages, counts if is_quick(again.sparkSession) else keep({"counts": lambda: counts})["counts"])
     kept: dict[str, Any] = {
         name: each[name] for name in ("repeated", "promotions", "takeovers", "duplicates", "losses", "orphans", "exposures")
     }

@@ -89,7 +89,10 @@ def _judged(rows: DataFrame, known: Mapping[str, int]) -> DataFrame:
     lines = lines.withColumns({"at": F.col("belongs.at"), "server": F.col("belongs.server")})
     is_earlier = F.filter("redirects", lambda row: (row["at"] <= F.col("at")) & (row["server"] == F.col("server")))
     previous_hop = F.regexp_extract("receive.custom_data", _SHADOW_AT, 1)
-    other = F.coalesce(F.try_element_at(is_earlier, F.lit(-1))["to"], F.when(previous_hop != "", previous_hop), _named_shadow_server())
+    redundant = _is_redundant()  # built once: each part of it is a call to the JVM
+    other = F.coalesce(
+        F.try_element_at(is_earlier, F.lit(-1))["to"], F.when(previous_hop != "", previous_hop), _named_shadow_server(redundant)
+    )
     pair_server = F.when(F.col("kind") == ACKNOWLEDGED, other)
     is_delayed = F.col("receive.source_context").startswith(DELAYED) & (F.col("receive.format") == OWN_FORMAT)
     last_delivery_at = F.when(is_delayed, F.greatest("last_delivery_at", "at")).otherwise(F.col("last_delivery_at"))
@@ -98,12 +101,12 @@ def _judged(rows: DataFrame, known: Mapping[str, int]) -> DataFrame:
     return lines.select(
         "message", "internet_message_id", "kind", "at", "server",
         F.when(is_reconstructed, F.col("held.server")).otherwise(pair_server).alias("pair_server"),
-        _is_redundant().alias("is_redundant"),
-        F.when(_is_redundant().isNotNull(), F.coalesce(_reported_copies(), _is_redundant().cast("long"))).alias("copies"),
+        redundant.alias("is_redundant"),
+        F.when(redundant.isNotNull(), F.coalesce(_reported_copies(), redundant.cast("long"))).alias("copies"),
         F.when(F.col("kind") == ACKNOWLEDGED, F.col("receive.shadow_us")).alias("shadow_us"),
         F.when(F.col("kind") == ACKNOWLEDGED, F.col("receive.ack_us")).alias("ack_us"),
         F.when(F.col("kind") == ACKNOWLEDGED, F.col("received_by")).otherwise(F.col("held_for")).alias("recipients"),
-        _way(F.size(is_earlier) > 0).alias("way"),
+        _way(redundant, is_copied=F.size(is_earlier) > 0).alias("way"),
         F.when(F.col("last_delivery_at").isNotNull(), last_delivery_at).alias("last_delivery_at"),
         "redirects", "promotions", "holds", "sightings", "loads", "discarded_for_all_at",
         "last_row.is_set_aside", "last_try_at", "first_deferred_at", "is_redirect_failed", "sender", "subject", "rows_count",
@@ -221,7 +224,7 @@ def _is_redundant() -> Column:
     return F.when(F.col("kind") == ACKNOWLEDGED, of_receive).when(F.col("kind") == RECONSTRUCTED, F.lit(True))
 
 
-def _way(is_copied: Column) -> Column:
+def _way(redundant: Column, *, is_copied: Column) -> Column:
     """Where the second copy was. Shapes: one of WAYS; null if there was none."""
     is_out_of_hand = (F.col("receive.source_context") == f"{DELAYED}done") & (F.col("receive.format") == OWN_FORMAT)
     of_receive = (
@@ -230,16 +233,16 @@ def _way(is_copied: Column) -> Column:
         .otherwise(F.lit("shadow_server"))
     )
     of_copies = F.when(F.col("held.is_kept"), F.lit("previous_hop")).otherwise(F.lit("shadow_server"))
-    return F.when(_is_redundant(), F.when(F.col("kind") == ACKNOWLEDGED, of_receive).otherwise(of_copies))
+    return F.when(redundant, F.when(F.col("kind") == ACKNOWLEDGED, of_receive).otherwise(of_copies))
 
 
 def _reported_copies() -> Column:
     return F.when(F.col("kind") == ACKNOWLEDGED, F.col("receive.copies"))
 
 
-def _named_shadow_server() -> Column:
+def _named_shadow_server(redundant: Column) -> Column:
     """Exchange: S:Replication names it, of which no HAREDIRECT is left."""
-    is_named = (F.col("receive.format") != OWN_FORMAT) & F.coalesce(_is_redundant(), F.lit(False))
+    is_named = (F.col("receive.format") != OWN_FORMAT) & F.coalesce(redundant, F.lit(False))
     return F.when(is_named & (F.col("receive.replication") != "Success"), F.nullif(F.col("receive.shadow_server"), F.lit("")))
 
 

@@ -90,8 +90,12 @@ def _of_others(sent: DataFrame, recipients: DataFrame, lines: DataFrame) -> Data
     return got.join(wanted, on="message", how="inner").join(lines.select("message", "sender", "subject"), on="message", how="inner")
 
 
-def with_repetitions(messages: DataFrame, again: DataFrame) -> DataFrame:
-    """The messages with these duplicates counted. Shapes: `again` as from `delivered_again`."""
-    counted = again.groupBy("message").agg(F.count(F.lit(1)).alias("again"))
+def repetitions_by_message(again: DataFrame) -> DataFrame:
+    """How many recipients got a message again. Shapes: `again` as from `delivered_again`."""
+    return again.groupBy("message").agg(F.count(F.lit(1)).alias("again"))
+
+
+def with_repetitions(messages: DataFrame, counted: DataFrame) -> DataFrame:
+    """The messages with these duplicates counted. Shapes: `counted` as from `repetitions_by_message`."""
     joined = messages.join(F.broadcast(counted), on="message", how="left")
     return joined.withColumn("duplicated", F.col("duplicated") + F.coalesce("again", F.lit(0).cast("long"))).drop("again")
