@@ -44,22 +44,22 @@ class EventStream(StreamingResponse):
 
 
 class LiveParts:
-    """Of pages, made once for all viewers. `clock`: seconds that only grow."""
+    """Of pages, made once for all viewers, as the octets that each is sent. `clock`: seconds that only grow."""
 
     def __init__(self, desk: Desk, clock: Callable[[], float] = time.monotonic) -> None:
         self._desk, self._clock = desk, clock
-        self._parts: dict[tuple[object, ...], tuple[float, str]] = {}
-        self._making = asyncio.Lock()
+        self._parts: dict[tuple[object, ...], tuple[float, bytes]] = {}
+        self._making = {path: asyncio.Lock() for path in LIVE}  # a page that waits for a node that hangs holds up no other
 
-    async def part(self, request: Request, path: str, query: Mapping[str, str]) -> str:
-        """As it is now, for this person. Raises: HTTPException."""
+    async def part(self, request: Request, path: str, query: Mapping[str, str]) -> bytes:
+        """As it is now, for this person: a server-sent event. Raises: HTTPException."""
         session = request.state.session
         person = session.person
         key = (path, tuple(sorted(query.items())), person.sees_messages, person.role)
-        async with self._making:
-            made_at, part = self._parts.get(key, (float("-inf"), ""))
+        async with self._making[path]:
+            made_at, part = self._parts.get(key, (float("-inf"), b""))
             if self._clock() - made_at >= FRESH_SECONDS:
-                part = await live_part(self._desk, request, session, path, query)
+                part = _as_sse("part", await live_part(self._desk, request, session, path, query)).encode()
                 self._parts = {one: each for one, each in self._parts.items() if self._clock() - each[0] < FRESH_SECONDS}
                 if len(self._parts) < PARTS_MAX:
                     self._parts[key] = self._clock(), part
@@ -81,11 +81,10 @@ def add_streams(application: FastAPI, desk: Desk, tap: EventTap, guard: type[API
         request.state.session = session
         query = {name: value for name, value in request.query_params.items() if name != "path"}
 
-        async def told() -> AsyncIterator[str]:
+        async def told() -> AsyncIterator[str | bytes]:
             yield "retry: 2000\n\n"
             while desk.session_of(request) is not None:
-                text = await parts.part(request, path, query)
-                yield _as_sse("part", text)
+                yield await parts.part(request, path, query)
                 await asyncio.sleep(EVERY_SECONDS - time.monotonic() % EVERY_SECONDS)  # all at once, so that one look serves all pages
             yield _as_sse("gone", "")
 

@@ -218,14 +218,14 @@ def heir(claim: Claim) -> Copy | None:
     return chosen
 
 
-def release_copies(claim: Claim, primary: ServerName = NO_SERVER) -> tuple[tuple[Copy, ...], tuple[Notification, ...]]:
-    """The client was refused: notify every server that may hold a copy, except `primary`.
+def release_copies(claim: Claim) -> tuple[tuple[Copy, ...], tuple[Notification, ...]]:
+    """The client was refused: notify every server that may hold a copy.
 
     Notified servers stay with the claim until they acknowledge: if this node became primary again before that, the old
     `released` would discard a copy placed there.
     """
     waiting = [copy for copy in claim.copies if copy.choice.awaits_acknowledgement]
-    others = [copy for copy in claim.copies if not copy.choice.awaits_acknowledgement and copy.server != primary]
+    others = [copy for copy in claim.copies if not copy.choice.awaits_acknowledgement]
     dismissed = (replace(copy, choice=Choice.DISMISSED) for copy in others)
     return (*waiting, *dismissed), notify(others, DiscardStatus.RELEASED)
 

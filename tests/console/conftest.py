@@ -22,6 +22,7 @@ from shadowrelay.model.settings import AdminRole, AdminUser, Settings
 from shadowrelay.model.values import replace
 from shadowrelay.tracking.event_tap import EventTap
 from tests.admin.conftest import NOW, READ_ONLY_TOKEN, TOKEN, FakeNode
+from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.consoles import HASHES
 
 USERS = [{"name": role.value, "role": role, "token_hash": HASHES[role]} for role in AdminRole]
@@ -99,7 +100,7 @@ class InLoop(httpx.AsyncBaseTransport):
         self._transport = httpx.ASGITransport(application, raise_app_exceptions=False, client=client)
 
     async def handle_async_request(self, request):
-        return await asyncio.wait_for(self._transport.handle_async_request(request), 60)
+        return await asyncio.wait_for(self._transport.handle_async_request(request), PATIENCE_SECONDS)
 
 
 @pytest.fixture

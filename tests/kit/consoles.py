@@ -13,6 +13,7 @@ from argon2 import PasswordHasher
 from shadowrelay.lab.cluster import Cluster, Place
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.settings import AdminRole
+from tests.kit.clock import PATIENCE_SECONDS
 
 PLACES = (Place("mx1.east.example", "east"), Place("mx2.east.example", "east"), Place("mx1.west.example", "west"))
 TOKENS = {role: f"the-token-of-the-{role.value}" for role in AdminRole}
@@ -46,7 +47,7 @@ class PlainBrowser:
     """Follows no redirects, and sends forms with the fields of the page that it is on. Use it as a context manager."""
 
     def __init__(self, url: str, transport: httpx.BaseTransport | None = None) -> None:
-        self.http = httpx.Client(base_url=url, timeout=20, trust_env=False, transport=transport, verify=False)
+        self.http = httpx.Client(base_url=url, timeout=PATIENCE_SECONDS, trust_env=False, transport=transport, verify=False)
         self.csrf = ""
 
     def __enter__(self) -> "PlainBrowser":

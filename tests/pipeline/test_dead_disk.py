@@ -49,7 +49,7 @@ async def test_mail_of_a_node_whose_disk_is_dead_is_taken_over_after_the_span_an
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("policy", ["deliver", "defer"])
-@pytest.mark.parametrize("spans", [1.5, 4.0])
+@pytest.mark.parametrize("spans", [1.5, pytest.param(4.0, marks=pytest.mark.heavy)])
 @in_virtual_time
 async def test_when_the_disk_is_well_again_the_node_asks_and_delivers_nothing_twice(
     tmp_path: Path, kind: str, policy: str, spans: float

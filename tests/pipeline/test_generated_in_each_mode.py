@@ -78,7 +78,7 @@ def takes_no_copies(*servers: VirtualNode) -> None:
         server.services.peer_requests.offers_hold = lambda: False  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize("redundancy", ["previous-hop", "both"])
+@pytest.mark.parametrize("redundancy", ["previous-hop", pytest.param("both", marks=pytest.mark.heavy)])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("hubs_copy", [True, False])
 @in_virtual_time
@@ -100,7 +100,7 @@ MODES = ("previous-hop", "both")
 
 @pytest.mark.parametrize("modes", list(product(MODES, MODES)), ids="-".join)
 @pytest.mark.parametrize("kind", ["report", "dsn"])
-@pytest.mark.parametrize("hubs_copy", [True, False])
+@pytest.mark.parametrize("hubs_copy", [True, pytest.param(False, marks=pytest.mark.heavy)])
 @in_virtual_time
 async def test_what_a_hub_made_of_mail_that_was_taken_back_outlives_its_disk(
     tmp_path: Path, modes: tuple[str, str], kind: str, hubs_copy: bool

@@ -18,7 +18,7 @@ from shadowrelay.lab.traffic import Sink
 from shadowrelay.model.routing import HostPort
 from shadowrelay.settings import configuration
 from tests.kit.clients import Client, submit
-from tests.kit.clock import until
+from tests.kit.clock import PATIENCE_SECONDS, until
 from tests.kit.init_runs import nodes, run
 from tests.kit.pages import OPERATORS
 from tests.kit.processes import operator_events, wait_until_peers_know_each_other
@@ -64,7 +64,7 @@ async def as_the_thief(stolen: Path, at: HostPort) -> tuple[Client, str]:
 
 def status_of(node: NodeProcess, token: str) -> int:
     url = f"http://{node.admin}/api/v1/queues"
-    return httpx.get(url, headers={"Authorization": f"Bearer {token}"}, timeout=20).status_code
+    return httpx.get(url, headers={"Authorization": f"Bearer {token}"}, timeout=PATIENCE_SECONDS).status_code
 
 
 async def test_the_thief_is_out_and_the_node_is_in_again(tmp_path: Path) -> None:

@@ -46,13 +46,17 @@ async def test_queue_token_and_api_are_where_the_settings_say(tmp_path: Path) ->
         assert (node.directory / "data" / "queue.db").exists()
         answers = {
             (host, known): httpx.get(
-                f"http://{node.admin}/api/v1/node", headers={"Host": host, "Authorization": f"Bearer {token if known else 'x' * 40}"}
+                f"http://{node.admin}/api/v1/node",
+                headers={"Host": host, "Authorization": f"Bearer {token if known else 'x' * 40}"},
+                timeout=PATIENCE_SECONDS,
             )
             for host in ("console.example", "other.example", "a.example")
             for known in (True, False)
         }
-        looked = httpx.get(f"http://{node.admin}/api/v1/node", headers={"Authorization": f"Bearer {read_only}"})
-        touched = httpx.post(f"http://{node.admin}/api/v1/drain", headers={"Authorization": f"Bearer {read_only}"})
+        looked = httpx.get(f"http://{node.admin}/api/v1/node", headers={"Authorization": f"Bearer {read_only}"}, timeout=PATIENCE_SECONDS)
+        touched = httpx.post(
+            f"http://{node.admin}/api/v1/drain", headers={"Authorization": f"Bearer {read_only}"}, timeout=PATIENCE_SECONDS
+        )
     finally:
         await node.stop()
 

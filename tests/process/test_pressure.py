@@ -14,7 +14,7 @@ from shadowrelay.model.settings import Settings
 from shadowrelay.node.node import Node
 from shadowrelay.settings.configuration import LoadedSettings
 from tests.kit.clients import talking_to
-from tests.kit.clock import until
+from tests.kit.clock import PATIENCE_SECONDS, until
 from tests.kit.fake_machine import FakeMachine
 
 FAST = {"resource_monitoring_interval": "100ms"}
@@ -122,7 +122,9 @@ async def test_pressure_is_visible_to_scrapers_balancers_and_operators(
     node: Node, machine: FakeMachine, admin: str, tmp_path: Path
 ) -> None:
     token = (tmp_path / "token").read_text().strip()
-    async with httpx.AsyncClient(base_url=f"http://{admin}", headers={"Authorization": f"Bearer {token}"}) as http:
+    async with httpx.AsyncClient(
+        base_url=f"http://{admin}", headers={"Authorization": f"Bearer {token}"}, timeout=PATIENCE_SECONDS
+    ) as http:
 
         async def look() -> tuple[int, bool, str, float, float]:
             ready = await http.get("/health/ready")

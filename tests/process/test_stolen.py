@@ -24,7 +24,7 @@ from shadowrelay.model.routing import HostPort
 from shadowrelay.settings import configuration
 from shadowrelay.settings.authority import private_pem, read_authority, signed_pems
 from tests.kit.clients import Client
-from tests.kit.clock import until
+from tests.kit.clock import PATIENCE_SECONDS, until
 from tests.kit.processes import operator_events
 
 EAST, WEST = "mx1.east.example", "mx1.west.example"
@@ -55,7 +55,7 @@ class StolenCluster:
         context = ssl.create_default_context(cafile=str(self.west / "peers.pem"))
         if of is not None:
             context.load_cert_chain(of / "node.pem", of / "node.key")
-        with httpx.Client(verify=context, timeout=20) as client:
+        with httpx.Client(verify=context, timeout=PATIENCE_SECONDS) as client:
             headers = {"Authorization": f"Bearer {token}"} if token else {}
             return client.request(method, f"https://{self.api}{path}", headers=headers, extensions={"sni_hostname": name})
 
@@ -271,7 +271,7 @@ async def test_the_state_of_a_node_is_not_told_to_who_has_no_right_to_it(tmp_pat
         wrong = cluster.ask("GET", "/health/ready", "x" * 40, of=None)
         known = cluster.ask("GET", "/health/ready", (cluster.west / "token").read_text().strip(), of=None)
         by_certificate = cluster.ask("GET", "/health/ready", of=cluster.east)
-        here = httpx.get(f"http://{cluster.node.admin}/health/ready")
+        here = httpx.get(f"http://{cluster.node.admin}/health/ready", timeout=PATIENCE_SECONDS)
 
     assert [{"is_ready"}, {"is_ready"}] == [set(anonymous.json()), set(wrong.json())]
     assert known.json()["reasons"]

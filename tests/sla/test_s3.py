@@ -14,7 +14,7 @@ import pytest
 
 from shadowrelay.lab.cluster import free_ports
 from tests.kit.clients import submit
-from tests.kit.clock import until, wait_until
+from tests.kit.clock import PATIENCE_SECONDS, until, wait_until
 from tests.kit.processes import a_node_process
 
 MESSAGES = 3
@@ -43,7 +43,7 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     def answers() -> bool:
         assert process.poll() is None, log.read_text()
         try:
-            return httpx.put(f"{url}/bucket").is_success
+            return httpx.put(f"{url}/bucket", timeout=PATIENCE_SECONDS).is_success
         except httpx.TransportError:
             return False
 
@@ -57,7 +57,9 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def names_in(endpoint: str) -> list[str]:
     """Keys of the bucket."""
-    return re.findall("<Key>(.*?)</Key>", httpx.get(f"{endpoint}/bucket", params={"list-type": "2"}).raise_for_status().text)
+    return re.findall(
+        "<Key>(.*?)</Key>", httpx.get(f"{endpoint}/bucket", params={"list-type": "2"}, timeout=PATIENCE_SECONDS).raise_for_status().text
+    )
 
 
 @pytest.fixture(scope="module")

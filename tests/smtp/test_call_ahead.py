@@ -93,9 +93,9 @@ async def test_a_next_hop_that_is_silent_costs_its_time_once_and_then_nobody(mon
     async with serving(store), asking(route(at(store)), timeout="300ms") as source:
         with structlog.testing.capture_logs() as logs:
             first = await source.answer(JOHN)
-            began = asyncio.get_running_loop().time()
+            asked = list(store.lines)
             rest = [await source.answer(f"u{number}@here.example") for number in range(100)]
-            seconds = asyncio.get_running_loop().time() - began
+            asked_again = store.lines[len(asked) :]
         problem = source.problem
         source.forget_refused()
         store.script = knows(JOHN)
@@ -103,7 +103,7 @@ async def test_a_next_hop_that_is_silent_costs_its_time_once_and_then_nobody(mon
 
     assert {Existence.UNDECIDED} == {one.existence for one in (first, *rest)}
     assert ("450", "4.4.1") == tuple(str(first.reply).split()[:2])
-    assert seconds < 0.3
+    assert [] == asked_again
     assert ["recipients.unanswered"] == [line["event"] for line in logs if line["event"].startswith("recipients.")]
     assert "route does not say who its recipients are" in problem
     assert (IS_KNOWN, "") == (again, source.problem)
