@@ -96,7 +96,7 @@ RULES = {
     ),
     "leave": Rule(
         "who yields leaves its list to the server with the higher claim, and releases nobody",
-        rules, "left_to", lambda claim, primary: rules.release_copies(claim, primary), Budget(crashes=1, disks=1, has_witness=True), "lost",
+        rules, "left_to", lambda claim, primary: rules.release_copies(rules.without_server(claim, primary)), Budget(crashes=1, disks=1, has_witness=True), "lost",
         ("0: places on 1", "cut (0, 1)", "lease of 0 on 1 ends", "1: asks 2, promotes"),
     ),
     "no longer handed": Rule(
@@ -239,6 +239,21 @@ SMALL_WITNESSED = _witnessed((0, 0, 1), (1, 0, 1), (0, 0, 0, 1), (1, 1, 0))
 LARGE_WITNESSED = _witnessed((0, 0, 1, 1))
 # What these rules are for: the same worlds, with these rules.
 LEFT = tuple(Copies(RULES[name].shown_by, RULES[name].beginning) for name in ("leave", "heard of another", "no longer handed"))
+
+# Known, docs/reliability.md "Limits": each of three holders waits for the next one.
+STUCK = Copies(
+    Budget(late=1, crashes=1, restores=1),
+    (
+        "late: 0: places on 1, not heard",
+        "crash 0: after it placed on 2 and said 250, before it recorded the choice",
+        "back up 2",
+        "2: asks 1, promotes",
+        "restart 0",
+        "0: reviews 2: yielded",
+        "1: follows 0 to 2: yielded",
+        "put back 2",
+    ),
+)
 
 
 @contextmanager

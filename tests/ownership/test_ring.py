@@ -15,6 +15,7 @@ from tests.ownership.ring import (
     SMALL_RELAYED,
     SMALL_TWO,
     SMALL_WITNESSED,
+    STUCK,
     Copies,
     main,
     without,
@@ -102,6 +103,14 @@ def test_each_rule_switched_off_loses_doubles_or_blocks_a_message(name: str) -> 
         finding = explore("defer", rule.shown_by, is_first_enough=True, beginning=rule.beginning)
 
     assert [rule.goes_wrong] == list(finding.wrong), str(finding)
+
+
+@pytest.mark.slow
+@pytest.mark.xfail(strict=True, reason="three holders wait for each other: docs/reliability.md, Limits")
+def test_holders_whose_primary_server_is_on_an_older_disk_do_not_wait_for_each_other() -> None:
+    finding = explore("defer", STUCK.budget, beginning=STUCK.beginning)
+
+    assert {} == finding.wrong, str(finding)
 
 
 def test_the_ring_sees_that_without_faults_a_message_arrives_once() -> None:
