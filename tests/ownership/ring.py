@@ -96,7 +96,8 @@ RULES = {
     ),
     "leave": Rule(
         "who yields leaves its list to the server with the higher claim, and releases nobody",
-        rules, "left_to", lambda claim, primary: rules.release_copies(rules.without_server(claim, primary)), Budget(crashes=1, disks=1, has_witness=True), "lost",
+        rules, "left_to", lambda claim, primary: rules.release_copies(rules.without_server(claim, primary)),
+        Budget(crashes=1, disks=1, has_witness=True), "lost",
         ("0: places on 1", "cut (0, 1)", "lease of 0 on 1 ends", "1: asks 2, promotes"),
     ),
     "no longer handed": Rule(
