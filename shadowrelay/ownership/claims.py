@@ -561,7 +561,7 @@ def reconciled(
     if claim.number != question.number and status is not DiscardStatus.DELIVERED:
         return Transition(claim, claim)
     is_of_primary = claim.role is Role.SHADOW and (claim.primary, claim.database) == (primary.server, primary.database)
-    if rules.holds_for(answer, me) and not rules.takes_from_holder(claim, me, primary, answer):
+    if rules.waits_for_server(answer, me) and not rules.takes_from_holder(claim, me, primary, answer):
         return Transition(claim, claim)
     if status is DiscardStatus.YOURS and is_of_primary and not claim.handed:
         return Transition(claim, replace(claim, handed=True, asked=rules.NOBODY), outcome=Outcome.HANDED)

@@ -5,9 +5,9 @@ which messages are lost or duplicated without it.
 
 lease `without_lease`, dot `may_end_data`, higher `outranks`, placement `number_after`, ask `may_promote` and `waits`, twins
 `twin_goes_first` and `is_second_twin`, wait `asked_after_waiting`, again `begins_again`, list `listed_before_sending`, keep
-`may_release`, leave `left_to`, no longer handed `no_longer_handed`, said again `handed_again`, everybody `needs_everybody`, unheard
-`with_unheard`, meet `ends_before`, rolled back `is_older_copy`, `is_of_older_copy` and `shows_lost_number`, forgotten `is_forgotten_end`,
-fate `is_apart`.
+`may_release`, leave `left_to`, no longer handed `no_longer_handed`, said again `handed_again`, in a circle `waits_for_server`, everybody
+`needs_everybody`, unheard `with_unheard`, meet `ends_before`, rolled back `is_older_copy`, `is_of_older_copy` and `shows_lost_number`,
+forgotten `is_forgotten_end`, fate `is_apart`.
 
 **Leases and silence** are the arithmetic by which a primary knows that a shadow server will not promote yet. docs/design.md 6.4.
 
@@ -316,9 +316,13 @@ def may_promote(claim: Claim, reachable: Collection[ServerName]) -> bool:
 
 def waits(answer: StatusAnswer, claim: Claim, me: PeerDatabase, server: ServerName) -> bool:
     """Rule *ask*, second part: wait while another node, `server`, holds a copy with a higher number, because that node promotes first. The
-    same applies to a node to which this node, as its primary, sent `yours`, and to one that holds it for a former database of this node."""
+    same applies to a node to which this node, as its primary, sent `yours`, and to one that holds it for a former database of this node.
+    Rule *in a circle*, second part: not for one that holds it for the server which handed the message to this node, because it waits for
+    that one, unless it is promoting."""
     is_held_for_me = answer.primary == me.server and answer.database == me.database and not answer.promoting
     if answer.state is not StatusState.SHADOW or is_held_for_me or answer.number is None:
+        return False
+    if claim.handed and (answer.primary, answer.database) == (claim.primary, claim.database) and not answer.promoting:
         return False
     return outranks(answer.number, claim.number) or twin_goes_first(answer.number, server, claim, me)
 
@@ -452,6 +456,12 @@ def holds_for(answer: StatusAnswer, me: PeerDatabase) -> bool:
     return answer.state is StatusState.SHADOW and answer.primary == me.server and answer.database == me.database
 
 
+def waits_for_server(answer: StatusAnswer, me: PeerDatabase) -> bool:
+    """Rule *in a circle*: whether the answering server holds its copy for this server, in its present database or in one that it had before
+    its disk was replaced by an older one. Then it does not deliver."""
+    return answer.state is StatusState.SHADOW and answer.primary == me.server
+
+
 def takes_from_holder(claim: Claim, me: PeerDatabase, peer: PeerDatabase, answer: StatusAnswer) -> bool:
     """Rule *higher*, of two servers that hold a message for each other: the one with the higher copy takes it over, and the other waits for
     that."""
@@ -464,7 +474,7 @@ def takes_from_holder(claim: Claim, me: PeerDatabase, peer: PeerDatabase, answer
 
 def as_notification(answer: StatusAnswer, me: PeerDatabase, *, from_sender: bool) -> DiscardStatus | None:
     """A running primary's answer to STATUS about a copy that this node holds for it, as the equivalent discard notification;
-    `None` if it still claims the message. If it holds the message for this node, nobody delivers it: that counts as `yours`.
+    `None` if it still claims the message. If it holds the message for this server, nobody delivers it: that counts as `yours`.
 
     Shapes: `from_sender`: the incarnation that sent the copy answers. It starts to accept a message before it sends the copy, is
     `active` while it accepts, and keeps what it committed until the row has expired. Its `unknown` therefore proves that the commit
@@ -472,7 +482,7 @@ def as_notification(answer: StatusAnswer, me: PeerDatabase, *, from_sender: bool
     lost the row of an acknowledged message, if an older copy of the database was restored. Its `unknown` proves nothing, and the
     message is taken over.
     """
-    if holds_for(answer, me):
+    if waits_for_server(answer, me):
         return DiscardStatus.YOURS
     if answer.state is StatusState.UNKNOWN:
         return DiscardStatus.RELEASED if from_sender else DiscardStatus.YOURS

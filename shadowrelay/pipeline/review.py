@@ -450,8 +450,8 @@ class ReviewService:
         self, message_ids: Iterable[MessageId], servers: Iterable[ServerName], patience: float | None = None
     ) -> tuple[set[MessageId], set[ServerName], set[ServerName]]:
         """Which of these messages none of these servers claims, and the servers that did not answer: those that must be waited for, and the
-        others."""
-        open_ids = set(message_ids)
+        others. Where one has heard of another that claims a message, the others are asked all the same: that one may be among them."""
+        open_ids, claimed = set(message_ids), set[MessageId]()
         unanswered: set[ServerName] = set()
         unheard: set[ServerName] = set()
         for server in servers:
@@ -464,10 +464,11 @@ class ReviewService:
                     continue
                 _log.warning("everybody.unheard", server=server, count=len(open_ids))
                 unheard.add(server)
-            settled = (Outcome.YIELDED, Outcome.DONE, Outcome.FORGOTTEN, Outcome.WAIT, Outcome.OLDER_COPY)
+            settled = (Outcome.YIELDED, Outcome.DONE, Outcome.FORGOTTEN, Outcome.OLDER_COPY)
             open_ids -= {message_id for message_id, transition in (transitions or {}).items() if transition.outcome in settled}
+            claimed |= {message_id for message_id, transition in (transitions or {}).items() if transition.outcome == Outcome.WAIT}
         self.note_unheard(unheard)
-        return open_ids, unanswered, unheard
+        return open_ids - claimed, unanswered, unheard
 
     async def _question(
         self, server: ServerName, message_ids: Sequence[MessageId], number: Callable[[MessageId, Claim], CopyNumber]

@@ -147,6 +147,13 @@ RULES = {
         ("0: places on 1", "250 to the client", "hands: 0 says yours to 1", "1: hears yours from 0",
          "crash 1", "restart 1"),
     ),
+    "in a circle": Rule(
+        "who has the higher copy, and whose primary server holds the message for a former database of it, takes it over",
+        rules, "waits_for_server", rules.holds_for, Budget(late=1, crashes=1, restores=1), "stuck",
+        ("late: 0: places on 1, not heard",
+         "crash 0: after it placed on 2 and said 250, before it recorded the choice", "back up 2", "2: asks 1, promotes", "restart 0",
+         "0: reviews 2: yielded", "1: follows 0 to 2: yielded", "put back 2"),
+    ),
     "start": Rule(
         "a hand-over counts in the process that heard it",
         events, "after_start", lambda claim: claim, Budget(hands=1, restores=1), "twice",
@@ -239,21 +246,8 @@ def _witnessed(*budgets: tuple[int, ...]) -> tuple[Budget, ...]:
 SMALL_WITNESSED = _witnessed((0, 0, 1), (1, 0, 1), (0, 0, 0, 1), (1, 1, 0))
 LARGE_WITNESSED = _witnessed((0, 0, 1, 1))
 # What these rules are for: the same worlds, with these rules.
-LEFT = tuple(Copies(RULES[name].shown_by, RULES[name].beginning) for name in ("leave", "heard of another", "no longer handed"))
-
-# Known, docs/reliability.md "Limits": each of three holders waits for the next one.
-STUCK = Copies(
-    Budget(late=1, crashes=1, restores=1),
-    (
-        "late: 0: places on 1, not heard",
-        "crash 0: after it placed on 2 and said 250, before it recorded the choice",
-        "back up 2",
-        "2: asks 1, promotes",
-        "restart 0",
-        "0: reviews 2: yielded",
-        "1: follows 0 to 2: yielded",
-        "put back 2",
-    ),
+LEFT = tuple(
+    Copies(RULES[name].shown_by, RULES[name].beginning) for name in ("leave", "heard of another", "no longer handed", "in a circle")
 )
 
 

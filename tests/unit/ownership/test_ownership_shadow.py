@@ -156,6 +156,10 @@ def test_a_primary_that_hears_promoted_asks_the_speaker() -> None:
     assert Outcome.REVIEW == claims.heard(OWN, ONE, event(DiscardStatus.PROMOTED)).outcome
 
 
+HANDED = replace(HELD, handed=True)
+HANDED_AND_ASKED = replace(HANDED, asked=frozenset({TWO.server}))
+
+
 @pytest.mark.parametrize(
     ("before", "peer", "answer", "outcome", "after"),
     [
@@ -169,6 +173,9 @@ def test_a_primary_that_hears_promoted_asks_the_speaker() -> None:
         (HELD, TWO, StatusAnswer(StatusState.SHADOW, HIGHER, ONE.server, ONE.database), Outcome.WAIT, HELD),
         (HELD, TWO, StatusAnswer(StatusState.SHADOW, HIGHER, ME.server, ME.database, True), Outcome.WAIT, HELD),
         (ASKED, TWO, StatusAnswer(StatusState.SHADOW, HIGHER, ME.server, DatabaseId("former")), Outcome.WAIT, HELD),
+        (HANDED, TWO, StatusAnswer(StatusState.SHADOW, HIGHER, ONE.server, ONE.database), Outcome.ASKED, HANDED_AND_ASKED),
+        (HANDED, TWO, StatusAnswer(StatusState.SHADOW, HIGHER, ONE.server, ONE.database, True), Outcome.WAIT, HANDED),
+        (HANDED, TWO, StatusAnswer(StatusState.SHADOW, HIGHER, ONE.server, DatabaseId("former")), Outcome.WAIT, HANDED),
         (
             ASKED, TWO, StatusAnswer(StatusState.SHADOW, HIGHER, ME.server, ME.database), Outcome.PROMOTED,
             Claim(Role.PRIMARY, CopyNumber(3, 0, ME.database), 2, copies=(Copy(TWO.server, TWO.database),)),  # it holds a copy for us
@@ -403,10 +410,11 @@ def test_who_leaves_a_list_was_told_or_holds_nothing_or_is_the_one_yielded_to(tr
     assert len(gone - told) <= untold_max
 
 
+@pytest.mark.parametrize("database", [ME.database, DatabaseId("former")])
 @pytest.mark.parametrize("held", [HELD, YIELDED])
-def test_a_primary_that_holds_the_message_for_its_shadow_server_has_it_take_over(held: Claim) -> None:
-    """Each would hold it for the other, and nobody deliver it."""
-    for_me = StatusAnswer(StatusState.SHADOW, CopyNumber(1, 0, ONE.database), ME.server, ME.database)
+def test_a_primary_that_holds_the_message_for_its_shadow_server_has_it_take_over(held: Claim, database: DatabaseId) -> None:
+    """Each would hold it for the other, and nobody deliver it; for its former database, if an older copy of its disk was put back."""
+    for_me = StatusAnswer(StatusState.SHADOW, CopyNumber(1, 0, ONE.database), ME.server, database)
     question = StatusQuestion(MessageId("m"), held.number)
 
     for from_sender in (True, False):
