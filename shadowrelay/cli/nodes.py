@@ -76,11 +76,14 @@ def asked_nodes(node: str | None, token_file: Path | None, config: Path | None) 
 
 
 def on_machine(answers: Sequence[NodeAnswer], own: str) -> tuple[str, list[NodeAnswer]]:
-    """The machine of the node `own`, or of the first that answers, and the answers of the nodes that run on it.
+    """The machine of the node `own`, or without a name of the first that answers, and the answers of the nodes that run on it. If that node
+    does not answer, the command ends: another one may run elsewhere.
 
-    Shapes: each answer has `node`. A node that does not know its machine is alone on it."""
+    Shapes: each answer has `node`, and one has no error. A node that does not know its machine is alone on it."""
     said = [answer for answer in answers if not answer.error]
-    this = next((answer for answer in said if answer.name == own), said[0])
+    this = next((answer for answer in said if answer.name == own or not own), None)
+    if this is None:
+        stop(f"{own} does not answer, so its machine is not known; give the file of another of its nodes", ExitCode.UNREACHABLE)
     machine = str(this.said["node"].get("machine") or "")  # missing in the API of older nodes
     return machine, [answer for answer in said if answer is this or (machine and answer.said["node"].get("machine") == machine)]
 

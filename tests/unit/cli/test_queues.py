@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any, BinaryIO
 
 import pytest
+import typer
 from typer.testing import CliRunner, Result
 
 from shadowrelay.admin import api_client
@@ -266,6 +267,9 @@ def test_only_the_nodes_of_the_same_machine_are_counted_together() -> None:
     assert ("bb", ["mx2"]) == _names(on_machine(answers, "mx2"))
     assert ("", ["old"]) == _names(on_machine(answers, "old"))
     assert ("aa", ["mx1", "mx4"]) == _names(on_machine(answers, ""))
+    with pytest.raises(typer.Exit) as ended:  # it may run on another machine than those that answer
+        on_machine(answers, "mx3")
+    assert output.ExitCode.UNREACHABLE == ended.value.exit_code
 
 
 def _names(found: tuple[str, list[NodeAnswer]]) -> tuple[str, list[str]]:
