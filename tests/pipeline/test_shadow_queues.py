@@ -11,7 +11,7 @@ from shadowrelay.model.queue import QueueKind, QueueRow, QueueStatus
 from shadowrelay.model.replies import PeerUnavailable, Reply, TransientDeliveryError
 from shadowrelay.model.tracking import EventId
 from shadowrelay.protocol.filters import MESSAGE_PROPERTIES, parse_filter
-from shadowrelay.store import reading
+from shadowrelay.store import queues, reading
 from tests.kit.clock import until
 from tests.kit.nodes import BUSY, EAST, NORTH, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes
 
