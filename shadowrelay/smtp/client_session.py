@@ -181,7 +181,7 @@ class OpeningProtocol(SMTPProtocol):
         super().data_received(b"".join(kept))
 
 
-aiosmtplib.smtp.SMTPProtocol = OpeningProtocol  # type: ignore[misc]  # the library asks for no other way
+aiosmtplib.smtp.SMTPProtocol = OpeningProtocol  # type: ignore[attr-defined]  # it has no other way to be given one
 
 
 class Pipeline(asyncio.Protocol):
