@@ -47,7 +47,7 @@ from shadowrelay.pipeline.velocity import Velocities
 from shadowrelay.protocol.filters import Expression
 from shadowrelay.rules import back_pressure
 from shadowrelay.rules.back_pressure import Level, Pressure
-from shadowrelay.rules.flight import Flight
+from shadowrelay.rules.flight import Flight, not_before
 from shadowrelay.rules.placement import apart, may_get_copies, new_mail, rule_of
 from shadowrelay.rules.router import is_smart_host
 from shadowrelay.store import lone_messages, promises, queues, reading, steps
@@ -159,7 +159,8 @@ class View:
     def _with_takeover(self, row: QueueRow, takeovers: Mapping[ServerName, float]) -> QueueRow:
         if row.kind is not QueueKind.SHADOW or not row.count or row.primary not in takeovers:
             return row
-        error = row.last_error or ("" if row.primary in self._context.peers else NOT_CONFIGURED)
+        state = self._context.peers.states.get(row.primary)
+        error = row.last_error or (NOT_CONFIGURED if state is None else state.last_error)
         return replace(row, next_retry_at=self._context.now() + timedelta(seconds=takeovers[row.primary]), last_error=error)
 
     async def _named(self, queue: str) -> QueueRow | None:
@@ -620,7 +621,8 @@ def _with_state(row: QueueRow, queue: NextHopQueue | None) -> QueueRow:
         row = replace(row, status=QueueStatus.SUSPENDED, next_retry_at=None)
     if row.kind is not QueueKind.DELIVERY:
         return row
-    row = replace(row, is_smart_host=is_smart_host(row.next_hop))
+    said = "; ".join(filter(None, (row.last_error, not_before(row.waits_for))))
+    row = replace(row, is_smart_host=is_smart_host(row.next_hop), last_error=said)
     if row.suspended is not None or queue is None:
         return row
     if (retry := queue.state.retry) is None:
