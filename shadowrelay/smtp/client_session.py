@@ -136,6 +136,9 @@ def failure(reply: Reply, server: str, *, is_connection: bool = False, dot_sent_
 
 
 _reply_line = re.compile(rb"([2-5][0-9][0-9])(?:([ -])([^\n]*)|\r*)\n").match  # some servers and filters end a line with two CRs
+# nearly all replies that arrive: whole ones, of one line of ASCII each, and none that ends the session
+_are_plain = re.compile(rb"(?:(?!421)[2-5][0-9][0-9] [ -~]{0,500}\r\n)+").fullmatch
+_plain_replies = re.compile(r"([2-5][0-9][0-9]) ([ -~]*)\r\n").findall
 LINE_OCTETS_MAX = 4096  # RFC 5321 4.5.3.1.5 allows 512; real servers send longer lines
 REPLY_OCTETS_MAX = 32 * 1024  # a page of XQDISCARD has 24 KiB. docs/protocol.md 14
 REPLIES_OCTETS_MAX = 1024 * 1024  # of one pipelined batch
@@ -295,17 +298,33 @@ class Pipeline(asyncio.Protocol):
             self._break_off(data, "reply too long")
             return
         buffer = self._buffer + data if self._buffer else data
-        position, end, answers, lines = 0, len(buffer), self._answers, self._lines
         answers_before = self.answers_count
+        if not self._lines and _are_plain(buffer) and (came := buffer.count(b"\n")) <= self._owed:
+            self._buffer = b""
+            self._owed -= came
+            self.answers_count += came
+            self._answers += [_tuple(RawReply, (int(digits), (words,))) for digits, words in _plain_replies(buffer.decode("ascii"))]
+        elif not self._take_lines(buffer):
+            return
+        if self.answers_count != answers_before:
+            self._progress_at = self._loop.time()
+            if self.on_progress is not None:
+                self.on_progress()
+            if self._waiter is not None and len(self._answers) >= self._wanted and not self._waiter.done():
+                self._waiter.set_result(None)
+
+    def _take_lines(self, buffer: bytes) -> bool:
+        """Any replies, line by line. False: the session is broken, and `_break` was called."""
+        position, end, lines = 0, len(buffer), self._lines
         while position < end:
             if self._owed == 0 and not lines and buffer[position : position + 3] != b"421"[: end - position]:
                 self._break_off(buffer[position:], "unexpected data")
-                return
+                return False
             line = _reply_line(buffer, position)
             if line is None:
                 if buffer.find(b"\n", position) >= 0 or end - position > LINE_OCTETS_MAX:
                     self._break_off(buffer[position:], "not a reply")
-                    return
+                    return False
                 break
             length, position = line.end() - position, line.end()
             digits, mark, text = line.groups()
@@ -317,10 +336,10 @@ class Pipeline(asyncio.Protocol):
                 self._reply_octets += length
                 if length > LINE_OCTETS_MAX or self._reply_octets > self.reply_octets_max:
                     self._break_off(line[0], "reply too long")
-                    return
+                    return False
                 if lines and code // 100 != self._code // 100:
                     self._break_off(line[0], "codes differ within a reply")
-                    return
+                    return False
                 lines.append(words)
                 if mark == b"-":
                     self._code = code
@@ -333,17 +352,12 @@ class Pipeline(asyncio.Protocol):
             if self._owed:
                 self._owed -= 1
                 self.answers_count += 1
-                answers.append(answer)
+                self._answers.append(answer)
             if code == SERVICE_CLOSING:
                 self._break(Breakage(answer.reply, is_refusal=True))
-                return
+                return False
         self._buffer = buffer[position:]
-        if self.answers_count != answers_before:
-            self._progress_at = self._loop.time()
-            if self.on_progress is not None:
-                self.on_progress()
-            if self._waiter is not None and len(answers) >= self._wanted and not self._waiter.done():
-                self._waiter.set_result(None)
+        return True
 
     def _break_off(self, seen: bytes, why: str) -> None:
         text = seen[:80].decode("ascii", "backslashreplace")
