@@ -518,10 +518,7 @@ def format_line(event: TrackingEvent) -> bytes:
     Shapes: a single empty recipient or status is parsed as none. Fast, because it runs six times per message:
     a usual row is checked as a whole, and only one that needs escaping is processed field by field.
     """
-    recipients, statuses = event.recipients, event.recipient_statuses
-    recipient_text = recipients[0] if len(recipients) == 1 else ";".join(recipients)
-    status_text = statuses[0] if len(statuses) == 1 else ";".join(statuses)
-    sender, pairs = event.sender, event.custom_data
+    recipients, statuses, sender, pairs = event.recipients, event.recipient_statuses, event.sender, event.custom_data
     custom = ";".join([f"S:{key}={value}" for key, value in pairs]) if pairs else ""
     row = [
         format_instant(event.at),
@@ -536,8 +533,8 @@ def format_line(event: TrackingEvent) -> bytes:
         str(event.internal_message_id),
         event.message_id,
         event.network_message_id,
-        recipient_text,
-        status_text,
+        ";".join(recipients),
+        ";".join(statuses),
         str(event.total_bytes),
         str(len(recipients)),
         "",

@@ -136,9 +136,10 @@ def failure(reply: Reply, server: str, *, is_connection: bool = False, dot_sent_
 
 
 _reply_line = re.compile(rb"([2-5][0-9][0-9])(?:([ -])([^\n]*)|\r*)\n").match  # some servers and filters end a line with two CRs
-# nearly all replies that arrive: whole ones, of one line of ASCII each, and none that ends the session
-_are_plain = re.compile(rb"(?:(?!421)[2-5][0-9][0-9] [ -~]{0,500}\r\n)+").fullmatch
-_plain_replies = re.compile(r"([2-5][0-9][0-9]) ([ -~]*)\r\n").findall
+# What nearly always arrives: whole replies in ASCII, of one line each, or one of several lines, and none that ends the session.
+_are_short = re.compile(rb"(?:(?!421)[2-5][0-9][0-9] [ -~]{0,500}\r\n)+").fullmatch
+_is_long = re.compile(rb"(?!421)([2-5][0-9][0-9])-[ -~]{0,999}\r\n(?:\1-[ -~]{0,999}\r\n)*\1 [ -~]{0,999}\r\n").fullmatch
+_short_replies = re.compile(r"([2-5][0-9][0-9]) ([ -~]*)\r\n").findall
 LINE_OCTETS_MAX = 4096  # RFC 5321 4.5.3.1.5 allows 512; real servers send longer lines
 REPLY_OCTETS_MAX = 32 * 1024  # a page of XQDISCARD has 24 KiB. docs/protocol.md 14
 REPLIES_OCTETS_MAX = 1024 * 1024  # of one pipelined batch
@@ -156,6 +157,15 @@ class RawReply(NamedTuple):
     def reply(self) -> Reply:
         """Converted to `Reply`."""
         return reply_from(self.code, self.lines)
+
+
+def _whole_replies(octets: bytes, octets_max: int) -> Sequence[RawReply]:
+    """The replies, if nothing is unusual about them (see `_are_short`), else none. `octets_max`: of a reply of several lines."""
+    if _are_short(octets):
+        return [_tuple(RawReply, (int(digits), (words,))) for digits, words in _short_replies(octets.decode("ascii"))]
+    if len(octets) <= octets_max and (long := _is_long(octets)):
+        return (_tuple(RawReply, (int(long[1]), tuple([line[4:] for line in octets.decode("ascii").splitlines()]))),)
+    return ()
 
 
 class Pipeline(asyncio.Protocol):
@@ -299,11 +309,11 @@ class Pipeline(asyncio.Protocol):
             return
         buffer = self._buffer + data if self._buffer else data
         answers_before = self.answers_count
-        if not self._lines and _are_plain(buffer) and (came := buffer.count(b"\n")) <= self._owed:
+        if not self._lines and (came := _whole_replies(buffer, self.reply_octets_max)) and len(came) <= self._owed:
             self._buffer = b""
-            self._owed -= came
-            self.answers_count += came
-            self._answers += [_tuple(RawReply, (int(digits), (words,))) for digits, words in _plain_replies(buffer.decode("ascii"))]
+            self._owed -= len(came)
+            self.answers_count += len(came)
+            self._answers += came
         elif not self._take_lines(buffer):
             return
         if self.answers_count != answers_before:
