@@ -9,6 +9,7 @@ X was entitled to deliver; the question is why Y did not know of that.
 A caller that has read the tracking logs may pass `record_of`: X's own record of an arrival.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,10 @@ from shadowrelay.lab.traffic import Arrival, Sent, Submission, SubmissionResult
 
 # ---- causes
 
+ID_SECONDS = 0.001  # the time in an id is cut to milliseconds
 RECORD_SECONDS = 1.0  # between a next hop's acceptance and our synced record of it, on a busy machine
+
+_UUID7 = re.compile(r"[0-9a-f]{12}7[0-9a-f]{3}[89ab][0-9a-f]{15}")
 
 
 class FaultKind(StrEnum):
@@ -252,8 +256,11 @@ def explains_repetition(one: Sent, firsts: Mapping[str, Arrival], faults: Sequen
     for submission in one.tries:
         if submission.answer is SubmissionResult.NOTHING:
             explanations += 1
-        elif submission.answer is SubmissionResult.REFUSED or submission.began_at:  # in a kept session, a 451 is tried again at once
-            explanations += any(_kept_from_releasing(submission, arrival, fault, times) for fault in faults for arrival in unmatched)
+            continue
+        refused = unmatched  # in a kept session, a 451 is tried again at once, within the try that was acknowledged
+        if submission.answer is SubmissionResult.ACKNOWLEDGED:
+            refused = [arrival for arrival in unmatched if _is_of_try(submission, arrival)]
+        explanations += any(_kept_from_releasing(submission, arrival, fault, times) for fault in faults for arrival in refused)
     return len(unmatched) <= explanations
 
 
@@ -302,17 +309,34 @@ class Account:
         return not (self.lost or self.changed or self.unexplained)
 
 
+def was_made_between(network_id: str, began_at: float, ended_at: float) -> bool:
+    """Whether a node made this id then: a UUID of version 7 begins with its time (`smtp/receiver.py`). False if the id says no time.
+
+    Units: time.time. Servers and clients of a lab read one clock.
+    """
+    digits = network_id.replace("-", "")
+    if _UUID7.fullmatch(digits) is None:
+        return False
+    return began_at - ID_SECONDS <= int(digits[:12], 16) / 1000 <= ended_at + ID_SECONDS
+
+
 def reached(one: Sent, acknowledged: Submission, got: Iterable[Arrival]) -> set[str]:
     """Recipients that have this message: under the id that was acknowledged, or under another one if the client had tried before without
-    an answer, perhaps in the same session after a 451. The relay does not deliver what it recognises as sent again. docs/design.md 6.5."""
-    is_sent_again = bool(acknowledged.began_at) or any(
+    an answer. That may have been in the same session after a 451, of which the client says nothing: then the other id was made during the
+    try that was acknowledged. The relay does not deliver what it recognises as sent again. docs/design.md 6.5."""
+    is_sent_again = any(
         submission.answer is not SubmissionResult.ACKNOWLEDGED and submission.at <= acknowledged.at for submission in one.tries
     )
     return {
         arrival.recipient
         for arrival in got
-        if arrival.network_id == acknowledged.network_id or (is_sent_again and arrival.network_id not in one.acknowledged_ids)
+        if arrival.network_id == acknowledged.network_id
+        or (arrival.network_id not in one.acknowledged_ids and (is_sent_again or _is_of_try(acknowledged, arrival)))
     }
+
+
+def _is_of_try(submission: Submission, arrival: Arrival) -> bool:
+    return bool(submission.began_at) and was_made_between(arrival.network_id, submission.began_at, submission.at)
 
 
 def has_all_arrived(sent: Iterable[Sent], arrivals: Iterable[Arrival]) -> bool:

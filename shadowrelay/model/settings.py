@@ -371,7 +371,7 @@ class ReceiveConnector(Section):
 
     lenient_addresses: bool = True
     """Accept what other software writes: `MAIL FROM: a@b`, local parts over 64 octets or like `john.` (relayed as "john."@b), `a@b.`,
-    `a@my_host`, any name in EHLO, parameters after HELO, content lines of any length."""
+    `a@my_host`, `root` of clients that may relay, any name in EHLO, parameters after HELO, content lines of any length."""
     limits: LimitsPerClient = LimitsPerClient()
     """Limits for each client: a table of its own, [receive_connectors.limits]."""
 

@@ -9,6 +9,7 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any
 
+from shadowrelay.protocol.tracking import NULL_PATH
 from shadowrelay.sla.objectives import LOG_ENDS, NO_END, NOT_SEEN
 from shadowrelay.sla.page.labels import CAUSES, REASONS, SLOW, UNITS
 from shadowrelay.sla.page.wording import NB, counted, duration
@@ -19,6 +20,7 @@ Places = Mapping[str, tuple[str, str]]
 """Server -> boundary and site."""
 SILENCE = "Silence"
 UNEXPLAINED = "unexplained"
+UNNAMED = "a server that the logs do not name"
 NAMED_MAX = 3  # servers, recipients; more are counted
 
 
@@ -55,13 +57,13 @@ def _incident(kind: str, at: str | None, who: str, what: str, *, until: str | No
 
 
 def _losses(summary: Line) -> list[dict[str, Any]]:
-    """Nobody is to write to a sender because a log ends."""
+    """Nobody is to write to a sender because a log ends, and nobody can write to the one of a report (`<>`)."""
     known = [line for line in summary["losses"] if line["cause"] != LOG_ENDS]
     is_cut = len(summary["losses"]) < sum(summary["causes"].get("losses", {}).values())
     return [
         _told(
             "loss", lines, lines[0]["acknowledged_at"], server, f"did not get the message: {_cause('losses', cause)}", is_cut=is_cut,
-            tell="" if cause in (NO_END, NOT_SEEN) else "sender",
+            tell="" if cause in (NO_END, NOT_SEEN) or lines[0]["sender"] == NULL_PATH else "sender",
         )
         for (_, server, cause), lines in _grouped(known, "message", "server", "cause")
     ]  # fmt: skip
@@ -202,7 +204,7 @@ def _lost_servers(takeovers: Sequence[Line]) -> list[dict[str, Any]]:
                 "" if returned else "not back yet",
             ]
             found.append(
-                _incident("lost server", _began(same[0]), old, "; ".join(filter(None, parts)), until=returned, count=messages)
+                _incident("lost server", _began(same[0]), old or UNNAMED, "; ".join(filter(None, parts)), until=returned, count=messages)
             )  # fmt: skip
     return found
 

@@ -409,8 +409,8 @@ async def test_a_glance_has_what_each_question_has(http):
 
 
 async def test_a_glance_at_a_node_that_drains_has_the_drain(http, node, monkeypatch):
-    its = replace(await node.node(), state="draining")
-    monkeypatch.setattr(node, "node", lambda: asyncio.sleep(0, its))
+    its = replace(await node.tell(), state="draining")
+    monkeypatch.setattr(node.node, "view", lambda: asyncio.sleep(0, its))
 
     assert (await http.get("/api/v1/drain")).json() == (await http.get("/api/v1/glance")).json()["drain"]
 

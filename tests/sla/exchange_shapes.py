@@ -20,6 +20,7 @@ FIELDS_OF = {
     "2010": tuple(name for name in FIELDS[:27] if name != "network-message-id"),
     "2013": FIELDS[:27],
     "2016": FIELDS,
+    "later": (*FIELDS, "something-new"),
 }
 WHOM = ("otto@nordhof.example",)
 MODERATED = ("allstaff@nordhof.example",)
@@ -37,9 +38,13 @@ class ExchangeShape:
     copied_to: dict[str, str] = field(default_factory=dict)  # directory -> that of the same log
     twice: list[str] = field(default_factory=list)  # servers of whose log there is a copy made by Explorer
     together: tuple[str, ...] = ()  # servers whose logs are in the directory of the first
+    versions: dict[str, str] = field(default_factory=dict)  # of servers of another version; given before their rows
 
     def host(self, short: str, *, is_full: bool = True) -> str:
         return f"{short}{self.name}" + (".nordhof.example" if is_full else "")
+
+    def fields(self, server: str) -> tuple[str, ...]:
+        return FIELDS_OF[self.versions.get(server, self.version)]
 
     def row(self, event: str, source: str, seconds: float, server: str, message: str = "m", to: Sequence[str] = WHOM, **cells: str) -> None:
         """A row as the server writes it: what the row is about has its own cells, with hyphens written as underscores."""
@@ -53,7 +58,7 @@ class ExchangeShape:
         }  # fmt: skip
         given |= {name.replace("_", "-"): value for name, value in cells.items()}
         text = io.StringIO(newline="")
-        csv.writer(text, lineterminator="\r\n").writerow([given.get(name, "") for name in FIELDS_OF[self.version]])
+        csv.writer(text, lineterminator="\r\n").writerow([given.get(name, "") for name in self.fields(server)])
         self.logs.setdefault(server, []).append((seconds, text.getvalue().encode()))
 
     def receive(self, seconds: float, server: str = "a1", client: str = "gw.kunde.example", said: str = "", **more: Any) -> None:
@@ -91,12 +96,9 @@ class ExchangeShape:
             self.row("AGENTINFO", "AGENT", 7 * DAY, server, f"later-{server}", ())
 
     def write(self, logs: Path) -> None:
-        header = (
-            "#Software: Microsoft Exchange Server",
-            "#Log-type: Message Tracking Log",
-            f"#Fields: {','.join(FIELDS_OF[self.version])}",
-        )
         for server, rows in self.logs.items():
+            fields = f"#Fields: {','.join(self.fields(server))}"
+            header = ("#Software: Microsoft Exchange Server", "#Log-type: Message Tracking Log", fields)
             octets = "".join(f"{line}\r\n" for line in header).encode() + b"".join(line for _, line in sorted(rows))
             for name in (server, *(name for name, same in self.copied_to.items() if same == server)):
                 is_full = name != server

@@ -269,7 +269,7 @@ class Oracle:
         for row in believed:
             self.last_row[row.server] = max(row.at, self.last_row.get(row.server, row.at))
         by_message: dict[str, list[Row]] = defaultdict(list)
-        named = [with_logged_names(row, logs.logged, logs.domains) for row in logs.rows]
+        named = self._with_primaries(self._approved([with_logged_names(row, logs.logged, logs.domains) for row in logs.rows]))
         own_mailboxes = {"DELIVER", "DUPLICATEDELIVER", "DELIVERFAIL", "PROCESS", "PROCESSMEETINGMESSAGE"}
         of_exchange = [row for row in logs.rows if row.format != "shadowrelay"]
         self.without_deliveries = {
@@ -280,7 +280,7 @@ class Oracle:
         takeovers = [row for row in named if row.event == "RESUBMIT" and row.source == "REDUNDANCY"]
         self.lost = {row.reference for row in takeovers if row.at >= self.last_row.get(row.reference, row.at)}
         named += [_kept_copy(row) for row in named if _is_relayed_and_kept(row)]
-        for row in sorted(self._approved(named), key=lambda row: (row.at, row.server, row.file, row.line)):
+        for row in sorted(named, key=lambda row: (row.at, row.server, row.file, row.line)):
             by_message[row.message].append(row)
         self.messages = [self._message(id, rows) for id, rows in by_message.items()]
         self.notified = self._notified(named)
@@ -411,6 +411,19 @@ class Oracle:
                         original[row.message] = max(original.get(row.message, (0, "")), (one.at, one.message))
         return [replace(row, message=original[row.message][1]) if row.message in original else row for row in rows]
 
+    @staticmethod
+    def _with_primaries(rows: list[Row]) -> list[Row]:
+        """A takeover that names nobody is of whom its server had the message from, last."""
+        copies: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
+        for row in rows:
+            if does(row, "begins copy"):
+                copies[row.message, row.server].append((row.at, row.client))
+
+        def primary(row: Row) -> str:
+            return max((copy for copy in copies[row.message, row.server] if copy[0] <= row.at), default=(0, ""))[1]
+
+        return [replace(row, reference=primary(row)) if does(row, "promotes") and not row.reference else row for row in rows]
+
     def _is_to_logged(self, row: Row) -> bool:
         """Did it go to a server that knows the message by this id, and whose log is here?"""
         other = self.logs.formats.get(row.server_hostname, "shadowrelay")
@@ -457,7 +470,7 @@ class Oracle:
             if candidates:
                 owner = max(candidates, key=lambda one: (one.acknowledged_at, one.id))
                 fails = [one.at for one in owner.those("FAIL") if one.format != "shadowrelay"]
-                if not any(at <= row.at for at in fails):
+                if not any(at <= row.at + MINUTE for at in fails):
                     found[owner.id] = min(row.at, found.get(owner.id, row.at))
         return found
 
@@ -472,9 +485,9 @@ class Oracle:
                 if does(row, "goes on") or (does(row, "acknowledges") and row.format != "exchange2010" and row.recipients)
             ]
             made = [row.at for row in own if row.event == "HAREDIRECT"]
-            for number, row in enumerate(received):
-                after = received[number + 1].at if number + 1 < len(received) else None
-                before = received[number - 1].at if number else None
+            for row in received:
+                after = min((other.at for other in received if other.at > row.at), default=None)
+                before = max((other.at for other in received if other.at < row.at), default=None)
                 told = said_redundant(row)
                 has_copy = any(at <= row.at and (before is None or at > before) for at in made) if told is None else told
                 if has_copy or does(row, "goes on"):

@@ -157,6 +157,20 @@ def test_a_message_with_several_lost_recipients_is_one_incident_and_its_cause_is
     assert (5, "r0@y, r1@y, r2@y, r3@y, r4@y", "s@x") == tuple(one[name] for name in ("count", "recipient", "sender"))
 
 
+def test_nobody_is_told_to_write_to_the_sender_of_a_report() -> None:
+    line = {"message": "m", "server": "e1", "acknowledged_at": at(0), "cause": "no trace", "subject": "A", "recipient": "r@y"}
+    summary = summaries.empty() | {"losses": [line | {"sender": sender} for sender in ("<>", "s@x")], "causes": {"losses": {"no trace": 2}}}
+    summary["losses"][1]["message"] = "n"
+
+    assert [("n", "sender"), ("m", "")] == [(one["message"], one["tell"]) for one in incidents(summary)]
+
+
+def test_a_takeover_from_a_server_that_the_logs_do_not_name_says_so() -> None:
+    summary = summaries.empty() | {"takeovers": with_cuts([takeover("", "EX2") | {"reason": "", "silent_since": None}], [], 2)}
+
+    assert ["a server that the logs do not name"] == [one["who"] for one in incidents(summary)]
+
+
 def test_many_servers_are_counted() -> None:
     lines = [{"message": "m", "server": f"e{number}", "began_at": at(0), "ended_at": at(9), "is_open": False} for number in range(5)]
     summary = summaries.empty() | {"exposures": lines, "causes": {"exposures": {"holder lost": 5}}}

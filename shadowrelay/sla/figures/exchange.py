@@ -25,6 +25,7 @@ EFFECTS: dict[tuple[str, str], str] = {
     ("DUPLICATEREDIRECT", ANY): REPLACES,
     ("TRANSFER", ANY): ADDS,
     ("DEFER", ANY): PUTS_OFF,
+    ("SEND", "GATEWAY"): DELIVERS,
     ("SEND", ANY): HANDS_ON,
     ("SENDEXTERNAL", ANY): HANDS_ON,
     ("DELIVER", ANY): DELIVERS,
@@ -61,6 +62,8 @@ EFFECTS: dict[tuple[str, str], str] = {
 }  # fmt: skip
 """(event, source) -> what the row does. `ANY` stands for each source that the event has no entry of its own with."""
 
+REPORTED_BEFORE_US = 60_000_000
+"""A FAIL so much later than a report is the one of which the report tells."""
 PUTTING_OFF = ("DEFER", "RESUBMITDEFER", "SUBMITDEFER", "THROTTLE")
 ALREADY_RECIPIENTS = ("DUPLICATEEXPAND", "DUPLICATEREDIRECT")
 """With a related recipient they replace it. Without one they end their own."""
@@ -150,15 +153,16 @@ def handled(rows: DataFrame) -> DataFrame:
 
 def bare_stays(rows: DataFrame, lines: DataFrame, handled: DataFrame) -> DataFrame:
     """The stays without a copy: each RECEIVE of SMTP begins one on its server, which ends when that server has a copy made, or has
-    handed on or ended all that it got. `over_at` is null for one that has not ended.
+    handed on or ended all that it got. `over_at` is null for one that has not ended. Rows of one instant are one receipt.
 
     Shapes: `lines` as from `exact.timelines`, with `done_at`.
     """
-    of_server = Window.partitionBy("message", "server").orderBy("at", "row_id")
+    of_server = Window.partitionBy("message", "server").orderBy("at")
+    before, after = of_server.rangeBetween(Window.unboundedPreceding, -1), of_server.rangeBetween(1, Window.unboundedFollowing)
     is_one = does(ACKNOWLEDGES) & (F.col("format") != WITHOUT_NETWORK_ID) & (F.size("recipients") > 0)
     begun = rows.where(is_one | does(GOES_ON)).select(
         "message", "server", "row_id", is_one.alias("is_one"), F.col("at").alias("began_at"),
-        F.lag("at").over(of_server).alias("before_at"), F.lead("at").over(of_server).alias("next_at"),
+        F.max("at").over(before).alias("before_at"), F.min("at").over(after).alias("next_at"),
         is_said_redundant(F.col("replication"), F.col("server")).alias("is_said"),
     )  # fmt: skip
     received = begun.where("is_one")
@@ -239,5 +243,5 @@ def notifications(rows: DataFrame, lines: DataFrame) -> DataFrame:
     )
     owner = joined.groupBy("report", "reported_at").agg(F.max(F.struct("acknowledged_at", "message", "first_fail_at")).alias("owner"))
     owned = owner.select("owner.message", "reported_at", "owner.first_fail_at").unionByName(under_own_id)
-    is_untold = F.coalesce(F.col("first_fail_at") > F.col("reported_at"), F.lit(True))
+    is_untold = F.coalesce(F.col("first_fail_at") > F.col("reported_at") + REPORTED_BEFORE_US, F.lit(True))
     return owned.where(is_untold).groupBy("message").agg(F.min("reported_at").alias("notified_at"))

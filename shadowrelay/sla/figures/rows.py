@@ -152,7 +152,7 @@ def exact_rows(events: DataFrame, logs: Mapping[str, str | None], told: Told = N
         .withColumns(_replaced())
     )
     rows = (
-        _with_hops(rows, logs, told.without_deliveries)
+        _with_hops(_with_old_primaries(rows), logs, told.without_deliveries)
         if has_exchange
         else rows.withColumns({"is_hop": F.lit(False), "hop_to": F.lit(None).cast("string")})
     )
@@ -163,6 +163,14 @@ def exact_rows(events: DataFrame, logs: Mapping[str, str | None], told: Told = N
 def has_logs_of_exchange(logs: Mapping[str, str | None]) -> bool:
     """Whether any of the logs is of Exchange."""
     return any(each not in (None, "", OWN_FORMAT) for each in logs.values())
+
+
+def _with_old_primaries(rows: DataFrame) -> DataFrame:
+    """Exchange: a RESUBMIT of source REDUNDANCY that names nobody is about the primary server of the copy that its server got last."""
+    before = Window.partitionBy("message", "server").orderBy("at").rangeBetween(Window.unboundedPreceding, Window.currentRow)
+    copy = F.max(F.when(is_event("HARECEIVE") & ~is_own(), F.struct("at", "client_hostname"))).over(before)
+    is_unnamed = is_promotion() & ~is_own() & (F.col("reference") == "")
+    return rows.withColumn("reference", F.when(is_unnamed, F.coalesce(copy["client_hostname"], F.lit(""))).otherwise(F.col("reference")))
 
 
 def _with_hops(rows: DataFrame, logs: Mapping[str, str | None], without_deliveries: Collection[str]) -> DataFrame:

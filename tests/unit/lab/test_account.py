@@ -1,5 +1,6 @@
 """The account can fail: what was planted is found. Causes are narrow: one second or one server beside it, and there is none."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -15,8 +16,10 @@ from shadowrelay.lab.account import (
     cause_of,
     explains_repetition,
     has_all_arrived,
+    was_made_between,
 )
 from shadowrelay.lab.traffic import Arrival, Sent, Submission, SubmissionResult
+from shadowrelay.smtp.receiver import new_message_id
 
 TIMES = FaultTimes(span=5.0, heartbeat=1.0, poll=0.25)
 EAST, SOUTH, WEST = "mx1.east.example", "mx2.east.example", "mx1.west.example"
@@ -30,6 +33,12 @@ def a_sent(*tries: Submission, recipients: tuple[str, ...] = (ONE,)) -> Sent:
 
 def an_arrival(at: float = 101.0, client_name: str = EAST, network_id: str = "id-1", recipient: str = ONE) -> Arrival:
     return Arrival(at, recipient, network_id, "<1@client.example>", client_name, False, "digest")
+
+
+def an_id(at: float) -> str:
+    """A network message id that was made then."""
+    digits = f"{int(at * 1000):012x}"
+    return f"{digits[:8]}-{digits[8:]}-7abc-8def-0123456789ab"
 
 
 def test_a_message_that_arrived_once_is_delivered_and_good() -> None:
@@ -68,11 +77,28 @@ def test_a_message_that_was_recognised_as_sent_again_is_delivered() -> None:
     assert has_all_arrived([SENT_AGAIN], [an_arrival(), an_arrival(recipient=TWO)])
 
 
-def test_what_was_tried_again_at_once_after_a_451_in_one_session_may_arrive_under_its_first_id() -> None:
+@pytest.mark.parametrize(
+    ("lost", "other_id"),
+    [
+        ([], an_id(99.0)),  # in the millisecond in which the try began
+        ([], an_id(103.9)),
+        (["id-2"], an_id(98.9)),  # of nothing that this client tried
+        (["id-2"], an_id(104.1)),
+        (["id-2"], "id-1"),  # which says no time
+        (["id-2"], ""),
+    ],
+)
+def test_what_was_tried_again_at_once_after_a_451_in_one_session_may_arrive_under_an_id_of_that_try(lost: list[str], other_id: str) -> None:
     """The server that refused it had a copy placed, which another one took over and delivered."""
     sent = a_sent(Submission(104.0, EAST, SubmissionResult.ACKNOWLEDGED, "id-2", began_at=99.0))
 
-    assert [] == account([sent], [an_arrival()], [], TIMES).lost
+    assert lost == account([sent], [an_arrival(network_id=other_id)], [], TIMES).lost
+
+
+def test_an_id_that_a_node_made_is_of_the_time_at_which_it_made_it() -> None:
+    before = time.time()
+
+    assert was_made_between(new_message_id(), before, time.time())
 
 
 def test_what_was_sent_again_has_to_reach_every_recipient_under_one_of_its_ids() -> None:
@@ -304,8 +330,9 @@ def test_who_is_cut_off_and_then_down_is_away_all_the_time(expected: Cause, down
 ACKNOWLEDGED = Submission(103.0, WEST, SubmissionResult.ACKNOWLEDGED, "id-1")
 UNANSWERED = Submission(100.0, EAST, SubmissionResult.NOTHING)
 REFUSED = Submission(100.0, EAST, SubmissionResult.REFUSED)
-IN_ONE_SESSION = replace(ACKNOWLEDGED, began_at=99.0)  # perhaps after a 451, on which a kept session tries again at once
 STRANGE = {"id-1": an_arrival(104.0, WEST), "id-2": an_arrival(106.0, SOUTH)}
+IN_ONE_SESSION = replace(ACKNOWLEDGED, began_at=99.0)  # perhaps after a 451, on which a kept session tries again at once
+FIRST_OF_TWO = {"id-1": STRANGE["id-1"], an_id(100.5): an_arrival(106.0, SOUTH, an_id(100.5))}
 
 
 @pytest.mark.parametrize(
@@ -324,9 +351,11 @@ STRANGE = {"id-1": an_arrival(104.0, WEST), "id-2": an_arrival(106.0, SOUTH)}
         (False, [REFUSED, ACKNOWLEDGED], STRANGE, [CUT]),  # it could tell that one
         (False, [REFUSED, ACKNOWLEDGED], {"id-2": an_arrival(106.0, EAST), "id-1": STRANGE["id-1"]}, [KILLED]),  # it gave it up itself
         (False, [ACKNOWLEDGED, replace(ACKNOWLEDGED, network_id="id-2")], STRANGE, []),
-        (True, [IN_ONE_SESSION], STRANGE, [replace(KILLED, node=WEST)]),
-        (False, [IN_ONE_SESSION], STRANGE, [replace(KILLED, node=SOUTH)]),
-        (False, [IN_ONE_SESSION], STRANGE, []),
+        (True, [IN_ONE_SESSION], FIRST_OF_TWO, [replace(KILLED, node=WEST)]),
+        (False, [IN_ONE_SESSION], STRANGE, [replace(KILLED, node=WEST)]),  # an id of no time is of no try
+        (False, [replace(IN_ONE_SESSION, began_at=101.0)], FIRST_OF_TWO, [replace(KILLED, node=WEST)]),  # made before it
+        (False, [IN_ONE_SESSION], FIRST_OF_TWO, [replace(KILLED, node=SOUTH)]),
+        (False, [IN_ONE_SESSION], FIRST_OF_TWO, []),
     ],
 )
 def test_a_repetition_by_the_client_needs_a_try_without_an_answer(
