@@ -31,9 +31,10 @@ from shadowrelay.model.ids import ServerName
 from shadowrelay.model.peers import PeerIdentity
 from shadowrelay.model.protection import Protection
 from shadowrelay.model.queue import InForce
+from shadowrelay.model.receive_settings import ReceiveConnector
 from shadowrelay.model.replies import ConfigurationError, LedgerUnavailable
 from shadowrelay.model.routing import HostPort
-from shadowrelay.model.settings import Peer, ReceiveConnector, Settings, Tls
+from shadowrelay.model.settings import Peer, Settings, Tls
 from shadowrelay.model.values import replace
 from shadowrelay.node import gauges
 from shadowrelay.node.closing import close_with
