@@ -250,6 +250,7 @@ class QueueRow:
     count: int
     oldest_at: datetime | None
     last_error: str = ""
+    waits_for: ServerName = ServerName("")  # as of the retry that is due last
     next_retry_at: datetime | None = None  # of a shadow queue: when this node takes its messages over, if the silence lasts
     octets: int = 0  # content sizes of its messages; a message in several queues counts in each
     status: QueueStatus = QueueStatus.READY

@@ -3,11 +3,13 @@
 **MAIL and RCPT**: paths of RFC 5321 4.1.2 and RFC 6531 3.3, and ESMTP parameters of the extensions that we offer. Parsing is
 strict: no space after the colon, angle brackets required, no trailing dot and no underscore in a domain. Only spaces at the end
 of the line are accepted (RFC 5321 4.1.1). Control characters are always refused. A lenient connector also accepts what other
-software writes: local parts over 64 octets (the sizes of RFC 5321 4.5.3.1 are minima), no brackets or two pairs, spaces and tabs before
-`FROM:` and around path, address and parameters, a dot at the end of the domain, which is dropped, underscores in it, and dots anywhere in
-a local part (`john.@docomo.ne.jp`). Such a local part becomes the equivalent quoted string (`"john."@docomo.ne.jp`), so that everything
-after the parser, here and on every other server, sees a valid address. ENVID and ORCPT are xtext, and many do not know that: what they
-write is made xtext (`as_xtext`), because the next server may return the message for it; they are only labels.
+software writes: local parts over 64 octets (the sizes of RFC 5321 4.5.3.1 are minima), no brackets or two pairs, one too many at the
+end, a comma or semicolon there, spaces and tabs before `FROM:` and around path, address and parameters, a dot at the end of the domain,
+which is dropped, underscores in it, and dots, colons and at signs anywhere in a local part (`john.@docomo.ne.jp`, `a@b@c`). Such a local
+part becomes the equivalent quoted string (`"john."@docomo.ne.jp`), so that everything after the parser, here and on every other server,
+sees a valid address. Blanks between two brackets are the null sender, and an address in UTF-8 says itself that it needs SMTPUTF8. ENVID
+and ORCPT are xtext, and many do not know that: what they write is made xtext (`as_xtext`), because the next server may return the message
+for it; they are only labels. So is AUTH (RFC 4954 5): ignored. Where the domain may be left out (`takes_bare`), the caller adds it.
 
 **Fields**: names, xtext, numbers, ordinals, instants, spans. Identifiers are case-insensitive on the wire and lower case
 inside. xtext is any text as printable ASCII without `=`, `+` and space (RFC 3461, section 4). Sets of ordinals are ranges
@@ -61,6 +63,7 @@ LOCAL_PART_OCTETS_MAX = 64  # RFC 5321 4.5.3.1.1
 PATH_OCTETS_MAX = 256  # 4.5.3.1.3, with the brackets and a source route; so a domain never reaches the 255 octets of 4.5.3.1.2
 LENIENT_MAILBOX_OCTETS_MAX = 490
 """So that MAIL to a peer stays in its limit (docs/protocol.md 14): 512, less `MAIL FROM:<>` and CRLF. Longest seen: 300, of Exchange."""
+BARE_OCTETS_MAX = LENIENT_MAILBOX_OCTETS_MAX - 256  # `@` and a domain come behind it
 PARAMETERS_COUNT_MAX = 20  # RFC 1870, 6152, 6531, 3461 (4), 4954, 2852, 6710, 8689 and XSHADOW make 11
 ARGUMENT_OCTETS_MAX = 2_000
 """5+256, SIZE 26, BODY 14, SMTPUTF8 9, RET 9, ENVID 107, AUTH 506, ORCPT 507, NOTIFY 29, XSHADOW 72: 1,540, rounded up."""
@@ -81,22 +84,30 @@ _PATH = re.compile(
 )
 _LENIENT_LABEL = rf"(?!-)[^{_NO_TEXT}!-,./:-@\[-\^`{{-~]{{1,63}}(?<!-)"
 _LENIENT_PATH = re.compile(
-    rf'(?P<open>(?:<{{1,2}}[ \t]*)?)(?:{_ROUTE})?(?P<local>[^{_NO_TEXT}"(),:;<>@\[\\\]]+|{_QUOTED})'
+    rf'(?P<open>(?:<{{1,2}}[ \t]*)?)(?:{_ROUTE})?(?P<local>[^{_NO_TEXT}"(),;<>\[\\\]]+|{_QUOTED})'
     rf"@(?:(?P<domain>{_LENIENT_LABEL}(?:\.{_LENIENT_LABEL})*)\.?|(?P<literal>\[[0-9A-Fa-f:.IPVipv]{{1,64}}\]))"
-    r"(?P<close>(?:[ \t]*>{1,2})?)"
+    r"(?P<close>(?:[ \t]*>{1,3})?)[,;]?(?=[ \t]|\Z)"
 )
+_BARE = re.compile(
+    rf'(?P<open>(?:<{{1,2}}[ \t]*)?)(?P<local>[^{_NO_TEXT}"(),:;<>@\[\\\]]{{1,{BARE_OCTETS_MAX}}})'
+    r"(?P<close>(?:[ \t]*>{1,3})?)[,;]?(?=[ \t]|\Z)"
+)
+_BLANK = re.compile(r"<<>>|<[ \t]*>")
 _ATOMS = re.compile(rf"{_ATOM}(?:\.{_ATOM})*")
 _POSTMASTER = re.compile(r"<(postmaster)>", re.IGNORECASE | re.ASCII)
 _BARE_POSTMASTER = re.compile(r"(postmaster)(?=[ \t]|\Z)", re.IGNORECASE | re.ASCII)
 _PARAMETER = re.compile(rf"([A-Za-z0-9][A-Za-z0-9-]*)(?:=([^{_NO_TEXT}=]+))?")
-_LENIENT_PARAMETER = re.compile(rf"(ENVID|ORCPT)=([^{_NO_TEXT}]+)", re.IGNORECASE | re.ASCII)  # with `=` in it, as in SRS0=x=y=z=user@b
+_LENIENT_PARAMETER = re.compile(  # with `=` in it, as in SRS0=x=y=z=user@b
+    rf"(ENVID|ORCPT)=([^{_NO_TEXT}]+)|(AUTH)=[^{_NO_TEXT}]*", re.IGNORECASE | re.ASCII
+)
 _CONTROL = re.compile("[\x00-\x1f\x7f]")
 _IPV4 = re.compile(r"[0-9.]{7,15}")
 
 
 @dataclass(frozen=True, slots=True)
 class MailCommand:
-    """`address` is empty for the null sender. Keys are upper case; a parameter without a value has the value ""."""
+    """`address` is empty for the null sender, and has no domain only where that may be left out. Keys are upper case; a parameter without a
+    value has the value ""."""
 
     address: str
     parameters: Mapping[str, str]
@@ -104,58 +115,66 @@ class MailCommand:
 
 @dataclass(frozen=True, slots=True)
 class RcptCommand:
-    """`address` has no domain only when it is `Postmaster`. Parameters as in `MailCommand`. `has_source_route`: one stood before it."""
+    """`address` has no domain only when it is `Postmaster`, or where that may be left out. Parameters as in `MailCommand`.
+    `has_source_route`: one stood before it."""
 
     address: str
     parameters: Mapping[str, str]
     has_source_route: bool = False
 
 
-def parse_mail(argument: str, *, lenient: bool = False) -> MailCommand:
-    """Parse what follows `MAIL `. UTF-8 is accepted if SMTPUTF8 is among the parameters. `lenient`: see the head of this module.
+def parse_mail(argument: str, *, lenient: bool = False, takes_bare: bool = False) -> MailCommand:
+    """Parse what follows `MAIL `. UTF-8 is accepted if SMTPUTF8 is among the parameters. For `lenient`, `takes_bare` see the module's head.
 
     Raises: WireError 501 5.1.7 for the path, 553 5.6.7 for UTF-8 without SMTPUTF8, 501 5.5.4 for the rest.
     """
-    rest = _after(argument, "FROM:", "Syntax: MAIL FROM:<address> [parameters]", lenient)
-    if rest.startswith("<>"):
+    rest = _after(argument, "FROM", "Syntax: MAIL FROM:<address> [parameters]", lenient)
+    if rest.startswith("<>") and not (lenient and rest.startswith("<>>")):
         address, end = "", 2
+    elif lenient and (blank := _BLANK.match(rest)):
+        address, end = "", blank.end()
     else:
-        address, end = _path_of(rest, BAD_SENDER, lenient)
+        address, end = _path_of(rest, BAD_SENDER, lenient, takes_bare)
     parameters = _parameters_of(rest, end, BAD_SENDER, lenient) if end < len(rest) else {}
     if not rest.isascii() and "SMTPUTF8" not in parameters:
-        raise WireError(SMTPUTF8_NEEDED)
+        if not lenient:
+            raise WireError(SMTPUTF8_NEEDED)
+        parameters |= {} if address.isascii() else {"SMTPUTF8": ""}
     return MailCommand(address, parameters)
 
 
-def parse_rcpt(argument: str, *, smtputf8: bool = False, lenient: bool = False) -> RcptCommand:
-    """Parse what follows `RCPT `; `smtputf8`: the transaction's MAIL had that parameter. `lenient`: see the head of this module.
+def parse_rcpt(argument: str, *, smtputf8: bool = False, lenient: bool = False, takes_bare: bool = False) -> RcptCommand:
+    """Parse what follows `RCPT `; `smtputf8`: MAIL had that parameter. `lenient`, `takes_bare`: see the head of the module.
 
     Raises: WireError 501 5.1.3 for the path, 553 5.6.7 for UTF-8 without SMTPUTF8, 501 5.5.4 for the rest.
     """
-    rest = _after(argument, "TO:", "Syntax: RCPT TO:<address> [parameters]", lenient)
+    rest = _after(argument, "TO", "Syntax: RCPT TO:<address> [parameters]", lenient)
     if postmaster := _POSTMASTER.match(rest) or (lenient and _BARE_POSTMASTER.match(rest)):
         address, end = postmaster[1], postmaster.end()
     else:
-        address, end = _path_of(rest, BAD_RECIPIENT, lenient)
+        address, end = _path_of(rest, BAD_RECIPIENT, lenient, takes_bare)
     parameters = _parameters_of(rest, end, BAD_RECIPIENT, lenient) if end < len(rest) else {}
-    if not smtputf8 and not rest.isascii():
+    if not (smtputf8 or lenient or rest.isascii()):
         raise WireError(SMTPUTF8_NEEDED)
     return RcptCommand(address, parameters, rest.lstrip("< \t").startswith("@"))
 
 
 def _after(argument: str, word: str, syntax: str, lenient: bool) -> str:
-    argument = argument.lstrip(" \t") if lenient else argument
-    rest = argument[len(word) :].lstrip(" \t") if lenient else argument[len(word) :]
-    if len(argument) > ARGUMENT_OCTETS_MAX or argument[: len(word)].upper() != word or rest[:1] in ("", " "):
+    said, _, rest = argument.partition(":")
+    if lenient:
+        said, rest = said.lstrip(" \t"), rest.lstrip(" \t")
+    if len(argument) > ARGUMENT_OCTETS_MAX or said.upper() != word or rest[:1] in ("", " "):
         raise bad_argument(syntax)
     return rest
 
 
-def _path_of(rest: str, bad: Reply, lenient: bool) -> tuple[str, int]:
+def _path_of(rest: str, bad: Reply, lenient: bool, takes_bare: bool) -> tuple[str, int]:
     """The mailbox, and the index at which the path ends."""
     found = _PATH.match(rest)
-    if lenient and (found is None or found.end("local") - found.start("local") > LOCAL_PART_OCTETS_MAX):
-        return _lenient_path_of(rest, bad)
+    if lenient and (
+        found is None or found.end("local") - found.start("local") > LOCAL_PART_OCTETS_MAX or rest[found.end() :][:1] not in ("", " ")
+    ):
+        return _lenient_path_of(rest, bad, takes_bare)
     if found is None or not (found[0].isascii() or _is_utf8(found[0])):
         raise WireError(bad)
     mailbox, local, literal = found.groups()
@@ -166,10 +185,12 @@ def _path_of(rest: str, bad: Reply, lenient: bool) -> tuple[str, int]:
     return mailbox, found.end()
 
 
-def _lenient_path_of(rest: str, bad: Reply) -> tuple[str, int]:
-    found = _LENIENT_PATH.match(rest)
-    if found is None or found["open"].count("<") != found["close"].count(">") or not _is_utf8(found[0]):
+def _lenient_path_of(rest: str, bad: Reply, takes_bare: bool) -> tuple[str, int]:
+    found = _LENIENT_PATH.match(rest) or (_BARE.match(rest) if takes_bare else None)
+    if found is None or found["open"].count("<") > found["close"].count(">") or not _is_utf8(found[0]):
         raise WireError(bad)
+    if found.re is _BARE:
+        return (found["local"] if _ATOMS.fullmatch(found["local"]) else f'"{found["local"]}"'), found.end()
     local, domain, literal = found.group("local", "domain", "literal")
     if literal is not None and not _is_literal(literal[1:-1]):
         raise WireError(bad)
@@ -215,9 +236,12 @@ def _parameters_of(rest: str, end: int, bad: Reply, lenient: bool) -> dict[str, 
     parameters: dict[str, str] = {}
     for word in text[1:].split(" ", PARAMETERS_COUNT_MAX):
         found = _PARAMETER.fullmatch(word) or (_LENIENT_PARAMETER.fullmatch(word) if lenient else None)
-        if found is None or not _is_utf8(word) or (key := found[1].upper()) in parameters:
+        if found is None or not _is_utf8(word):
             raise bad_argument("Bad or repeated parameter")
-        parameters[key] = found[2] or ""
+        key, value = (found[1] or found[3]).upper(), found[2] or ""
+        if key in parameters and not (lenient and parameters[key] == value):
+            raise bad_argument("Bad or repeated parameter")
+        parameters[key] = value
     if len(parameters) > PARAMETERS_COUNT_MAX:
         raise bad_argument("Too many parameters")
     return parameters
@@ -233,6 +257,7 @@ _CODE = re.compile(r"\+[0-9A-Fa-f]{2}")
 _ENVID_OCTETS_MAX = 100  # RFC 3461 4.4
 _BODIES = {body.value: body for body in BodyType}
 MAIL_PARAMETERS = frozenset({"SIZE", "BODY", "SMTPUTF8", "RET", "ENVID"})
+_IGNORED = frozenset({"AUTH"})  # who a client was where it came in: RFC 4954 5 lets a server know nobody
 _RCPT_PARAMETERS = frozenset({"NOTIFY", "ORCPT"})
 
 
@@ -253,7 +278,7 @@ def mail_values_of(parameters: Mapping[str, str], known: frozenset[str], *, leni
 
     Raises: WireError 555 for a parameter that is not `known`, 501 for a bad value.
     """
-    if parameters.keys() - known:
+    if parameters.keys() - (known | _IGNORED if lenient else known):
         raise WireError(UNKNOWN_PARAMETER)
     size, body = decimal(parameters.get("SIZE", "0")), parameters.get("BODY", BodyType.SEVEN_BIT.value).upper()
     ret, envid = parameters.get("RET"), parameters.get("ENVID")
@@ -289,7 +314,9 @@ def recipient_of(address: str, parameters: Mapping[str, str], *, lenient: bool =
 
 def _is_no_label(orcpt: str) -> bool:
     kind, mark, address = orcpt.partition(";")
-    return bool(kind and mark) and orcpt.isascii() and not 0 < len(as_xtext(address)) <= _ORCPT_OCTETS_MAX
+    if not orcpt.isascii():
+        return kind.lower() != "utf-8"
+    return bool(kind and mark) and not 0 < len(as_xtext(address)) <= _ORCPT_OCTETS_MAX
 
 
 def as_xtext(text: str) -> str:

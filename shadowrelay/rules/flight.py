@@ -37,9 +37,10 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Concatenate, ParamSpec
 
+from shadowrelay.model.ids import NO_SERVER, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Ordinals
 from shadowrelay.model.ownership import Role
-from shadowrelay.model.queue import WAITS_FOR_COPY, StoredMessage
+from shadowrelay.model.queue import SUSPENDED, WAITS_FOR_COPY, StoredMessage
 from shadowrelay.model.replies import IllegalTransition
 from shadowrelay.model.values import dataclass, replace
 
@@ -229,11 +230,18 @@ def waits_for(stored: StoredMessage, flight: Flight) -> str:
     if not stored.retries:
         return "its turn in Submission comes"
     first = min(stored.retries, key=lambda retry: retry.attempts_next_at)
-    if first.waits_for == WAITS_FOR_COPY:
-        return "it is not attempted before another server has a copy"
-    if first.waits_for:
-        return f"it is not attempted before {first.waits_for} answers, which may deliver it"
+    if awaited := not_before(first.waits_for):
+        return f"it is {awaited}"
     return f"{first.next_hop} is tried at {first.attempts_next_at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def not_before(server: ServerName) -> str:
+    """What a retry that waits for this server waits for, for people; empty if it waits for nobody, or is suspended."""
+    if server in (NO_SERVER, SUSPENDED):
+        return ""
+    if server == WAITS_FOR_COPY:
+        return "not attempted before another server has a copy"
+    return f"not attempted before {server} answers, which may deliver it"
 
 
 def _stale(forks: Mapping[str, Stage]) -> Mapping[str, Stage]:

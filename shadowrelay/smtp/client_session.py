@@ -3,7 +3,8 @@
 aiosmtplib awaits each reply before the next command and rewrites line ends, so its transport is taken over (`client.py`). The rule
 here: replies are counted. Each write states how many replies it will get; unsolicited data, a malformed or oversized reply, or a
 421 ends the session, because later replies could no longer be matched to commands. Where the codes of a reply's lines differ in more than
-their first digit nobody can say what it means; else the last one counts, as for other clients.
+their first digit nobody can say what it means; else the last one counts, as for other clients. What a next hop says at length is cut, as
+other clients do it, and not refused: its mail would wait until it expires. A peer's reply has a meaning in each line, and is not cut.
 
 No other package uses a class of aiosmtplib, ssl, socket or dns. `LIBRARY_ERRORS` is the only table that maps their exceptions; a test walks
 the libraries' class trees, so that a new class fails the test. An unknown exception counts as transient (CONTRIBUTING.md "Errors").
@@ -17,7 +18,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-import aiosmtplib
+import aiosmtplib.smtp
+from aiosmtplib.protocol import SMTPProtocol
 
 from shadowrelay.model.printable import printable
 from shadowrelay.model.replies import DeliveryError, PermanentDeliveryError, Reply, ShadowrelayError, TransientDeliveryError
@@ -135,9 +137,16 @@ def failure(reply: Reply, server: str, *, is_connection: bool = False, dot_sent_
     return kind(reply, server, is_connection=is_connection, dot_sent_unanswered=dot_sent_unanswered)
 
 
+_part_of_line = re.compile(rb"[^\n]*\n|[^\n]+")
+_code = re.compile(rb"[2-5][0-9][0-9][ \r-]").match
 _reply_line = re.compile(rb"([2-5][0-9][0-9])(?:([ -])([^\n]*)|\r*)\n").match  # some servers and filters end a line with two CRs
-LINE_OCTETS_MAX = 4096  # RFC 5321 4.5.3.1.5 allows 512; real servers send longer lines
+# What nearly always arrives: whole replies in ASCII, of one line each, or one of several lines, and none that ends the session.
+_are_short = re.compile(rb"(?:(?!421)[2-5][0-9][0-9] [ -~]{0,500}\r\n)+").fullmatch
+_is_long = re.compile(rb"(?!421)([2-5][0-9][0-9])-[ -~]{0,999}\r\n(?:\1-[ -~]{0,999}\r\n)*\1 [ -~]{0,999}\r\n").fullmatch
+_short_replies = re.compile(r"([2-5][0-9][0-9]) ([ -~]*)\r\n").findall
+LINE_OCTETS_MAX = 4096  # RFC 5321 4.5.3.1.5 allows 512; real servers send longer lines, the rest of which is dropped
 REPLY_OCTETS_MAX = 32 * 1024  # a page of XQDISCARD has 24 KiB. docs/protocol.md 14
+CODE_OCTETS = 4  # of a line: `250-`
 REPLIES_OCTETS_MAX = 1024 * 1024  # of one pipelined batch
 SERVICE_CLOSING = 421
 QUIT_SECONDS_MAX = 2.0
@@ -155,6 +164,39 @@ class RawReply(NamedTuple):
         return reply_from(self.code, self.lines)
 
 
+def _whole_replies(octets: bytes, octets_max: int) -> Sequence[RawReply]:
+    """The replies, if nothing is unusual about them (see `_are_short`), else none. `octets_max`: of a reply of several lines."""
+    if _are_short(octets):
+        return [_tuple(RawReply, (int(digits), (words,))) for digits, words in _short_replies(octets.decode("ascii"))]
+    if len(octets) <= octets_max and (long := _is_long(octets)):
+        return (_tuple(RawReply, (int(long[1]), tuple([line[4:] for line in octets.decode("ascii").splitlines()]))),)
+    return ()
+
+
+class OpeningProtocol(SMTPProtocol):
+    """Until the transport is taken over: cuts what is said at length. aiosmtplib fails at 8 KiB of a line or 32 KiB of a reply."""
+
+    _line_octets = _reply_octets = 0
+
+    def data_received(self, data: bytes) -> None:
+        """Pass on no more of each line than the limit, and of those after too many only the code."""
+        if not self._buffer:
+            self._line_octets = self._reply_octets = 0
+        kept = []
+        for part in _part_of_line.findall(data):
+            octets_max = LINE_OCTETS_MAX if self._reply_octets < REPLY_OCTETS_MAX // 2 else CODE_OCTETS
+            cut = part[: max(0, octets_max - self._line_octets)]
+            self._line_octets += len(part)
+            if part.endswith(b"\n"):
+                cut, self._line_octets = cut.rstrip(b"\r\n") + b"\n", 0
+            self._reply_octets += len(cut)
+            kept.append(cut)
+        super().data_received(b"".join(kept))
+
+
+aiosmtplib.smtp.SMTPProtocol = OpeningProtocol  # type: ignore[attr-defined]  # it has no other way to be given one
+
+
 class Pipeline(asyncio.Protocol):
     """One open session. For one task at a time."""
 
@@ -162,6 +204,7 @@ class Pipeline(asyncio.Protocol):
         self._transport = transport
         self._loop = asyncio.get_running_loop()
         self._buffer = b""
+        self._is_line_cut = False  # the rest of the line in `_buffer` is dropped
         self._lines: list[str] = []
         self._code = 0
         self._reply_octets = 0
@@ -179,6 +222,7 @@ class Pipeline(asyncio.Protocol):
         self._is_quitting = False
         self._closed = self._loop.create_future()
         self.reply_octets_max = REPLY_OCTETS_MAX
+        self.is_cut_at_length = True  # what is longer; else the session ends
         self.broken: Breakage | None = None
         self.answers_count = 0
         self.on_progress: Callable[[], None] | None = None  # called when replies arrived, or the other side took octets
@@ -294,34 +338,61 @@ class Pipeline(asyncio.Protocol):
         if self._batch_octets > REPLIES_OCTETS_MAX:
             self._break_off(data, "reply too long")
             return
+        if self._is_line_cut:
+            line_end = data.find(b"\n")
+            data, self._is_line_cut = (data[line_end:], False) if line_end >= 0 else (b"", True)
         buffer = self._buffer + data if self._buffer else data
-        position, end, answers, lines = 0, len(buffer), self._answers, self._lines
         answers_before = self.answers_count
+        if not self._lines and (came := _whole_replies(buffer, self.reply_octets_max)) and len(came) <= self._owed:
+            self._buffer = b""
+            self._owed -= len(came)
+            self.answers_count += len(came)
+            self._answers += came
+        elif not self._take_lines(buffer):
+            return
+        if self.answers_count != answers_before:
+            self._progress_at = self._loop.time()
+            if self.on_progress is not None:
+                self.on_progress()
+            if self._waiter is not None and len(self._answers) >= self._wanted and not self._waiter.done():
+                self._waiter.set_result(None)
+
+    def _take_lines(self, buffer: bytes) -> bool:
+        """Any replies, line by line. False: the session is broken, and `_break` was called."""
+        position, end, lines = 0, len(buffer), self._lines
         while position < end:
             if self._owed == 0 and not lines and buffer[position : position + 3] != b"421"[: end - position]:
                 self._break_off(buffer[position:], "unexpected data")
-                return
+                return False
             line = _reply_line(buffer, position)
             if line is None:
-                if buffer.find(b"\n", position) >= 0 or end - position > LINE_OCTETS_MAX:
+                is_too_long = end - position > LINE_OCTETS_MAX
+                is_reply = self.is_cut_at_length and _code(buffer, position) is not None
+                if buffer.find(b"\n", position) >= 0 or (is_too_long and not is_reply):
                     self._break_off(buffer[position:], "not a reply")
-                    return
+                    return False
+                if is_too_long:
+                    buffer, self._is_line_cut = buffer[: position + LINE_OCTETS_MAX], True
                 break
             length, position = line.end() - position, line.end()
             digits, mark, text = line.groups()
             code = int(digits)
+            if length > LINE_OCTETS_MAX and self.is_cut_at_length:
+                text, length = text and text[: LINE_OCTETS_MAX - CODE_OCTETS], LINE_OCTETS_MAX
             words = text.rstrip(b"\r").decode("utf-8", "backslashreplace") if text else ""
             if not words.isprintable():
                 words = printable(words)
             if mark == b"-" or lines or length > LINE_OCTETS_MAX:
                 self._reply_octets += length
-                if length > LINE_OCTETS_MAX or self._reply_octets > self.reply_octets_max:
+                is_over = self._reply_octets > self.reply_octets_max
+                if length > LINE_OCTETS_MAX or (is_over and not self.is_cut_at_length):
                     self._break_off(line[0], "reply too long")
-                    return
+                    return False
                 if lines and code // 100 != self._code // 100:
                     self._break_off(line[0], "codes differ within a reply")
-                    return
-                lines.append(words)
+                    return False
+                if not is_over:
+                    lines.append(words)
                 if mark == b"-":
                     self._code = code
                     continue
@@ -333,17 +404,12 @@ class Pipeline(asyncio.Protocol):
             if self._owed:
                 self._owed -= 1
                 self.answers_count += 1
-                answers.append(answer)
+                self._answers.append(answer)
             if code == SERVICE_CLOSING:
                 self._break(Breakage(answer.reply, is_refusal=True))
-                return
+                return False
         self._buffer = buffer[position:]
-        if self.answers_count != answers_before:
-            self._progress_at = self._loop.time()
-            if self.on_progress is not None:
-                self.on_progress()
-            if self._waiter is not None and len(answers) >= self._wanted and not self._waiter.done():
-                self._waiter.set_result(None)
+        return True
 
     def _break_off(self, seen: bytes, why: str) -> None:
         text = seen[:80].decode("ascii", "backslashreplace")

@@ -27,6 +27,7 @@ from shadowrelay.smtp.data import BARE_LINE_END, DotStuffer, check_line_ends, st
 from shadowrelay.smtp.outgoing_message import BLOCK_OCTETS, CONTENT_UNREADABLE, Blocks, Form, OutgoingMessage, form_for
 
 RSET = b"RSET\r\n"
+SETTLE_SECONDS = 5.0  # where all is decided but whether the session can be used again
 TOO_MANY_RECIPIENTS_552, TLS_DEMANDED, LOGIN_REFUSED = 552, 530, 535  # to RCPT; RFC 3207 4; RFC 4954 6
 TRANSIENT = re.compile(r"^5\.")
 
@@ -101,11 +102,15 @@ class DeliveryTransaction:
         """Send MAIL, RCPT and DATA (not if `is_chunked`). True: the content may follow. False: no recipient was accepted."""
         pipeline, limits = self.session.pipeline, self.work.limits
         pipeline.write(b"".join((mail, *rcpts, b"" if is_chunked else b"DATA\r\n")), len(rcpts) + (1 if is_chunked else 2))
+        answers: Sequence[RawReply] = ()
         try:
             answers = await pipeline.answers(len(rcpts) + 1, limits.command)
-            data = NOTHING_ASKED if is_chunked else await pipeline.answer(limits.data)
+            is_decided = answers[0].code >= 400 or all(answer.code >= 400 for answer in answers[1:])
+            data = NOTHING_ASKED if is_chunked else await pipeline.answer(min(limits.data, SETTLE_SECONDS) if is_decided else limits.data)
         except SessionBroken:
-            self._note_early_refusals(pipeline.taken())
+            self._note_early_refusals(answers or pipeline.taken())
+            if len(self.replies) == len(self.work.ordinals):
+                return False
             raise
         if answers[0].code >= 300 and not self._is_positive(answers[0]):
             if data.code == 354:  # it accepts DATA although MAIL was refused
@@ -120,9 +125,9 @@ class DeliveryTransaction:
         if self.accepted:
             return is_chunked or data.code == 354 or await self._may_follow(data)
         if data.code == 354:  # RFC 2920 3.1: the client must still end the content
-            await self._settle(b".\r\n", limits.dot)
+            await self._settle(b".\r\n")
         else:
-            await self._settle(RSET, limits.command)
+            await self._settle(RSET)
         return False
 
     async def _announce_one_by_one(self, mail: bytes, rcpts: Sequence[bytes], *, is_chunked: bool) -> bool:
@@ -136,7 +141,7 @@ class DeliveryTransaction:
             pipeline.write(rcpt, 1)
             self._note_recipient(ordinal, await pipeline.answer(limits.command))
         if not self.accepted:
-            await self._settle(RSET, limits.command)
+            await self._settle(RSET)
             return False
         if is_chunked:
             return True
@@ -148,7 +153,7 @@ class DeliveryTransaction:
             return True
         if self._is_positive(data):
             raise self._out_of_place(data)
-        await self._settle(RSET, self.work.limits.command)
+        await self._settle(RSET)
         for ordinal in self.accepted:
             self.replies[ordinal] = data.reply
         if len(self.accepted) == len(self.work.ordinals):
@@ -164,11 +169,11 @@ class DeliveryTransaction:
             if answer.code >= 400 and answer.code != SERVICE_CLOSING:
                 self.replies[ordinal] = self._meaning(answer.reply, to_rcpt=True)
 
-    async def _settle(self, line: bytes, seconds: float) -> None:
-        """Return the session to a state in which MAIL is possible. Recorded replies stay valid if that fails."""
+    async def _settle(self, line: bytes) -> None:
+        """Return the session to a state in which MAIL is possible. Recorded replies stay valid if that fails: nobody waits long for it."""
         try:
             self.session.pipeline.write(line, 1)
-            answer = await self.session.pipeline.answer(seconds)
+            answer = await self.session.pipeline.answer(min(self.work.limits.command, SETTLE_SECONDS))
         except SessionBroken:
             self.session.pipeline.abort()
         else:
@@ -298,7 +303,7 @@ class DeliveryTransaction:
         answers = await self.session.pipeline.answers(count, self.work.limits.block)
         refusal = next((answer for answer in answers if not self._is_positive(answer)), None)
         if refusal is not None:
-            await self._settle(RSET, self.work.limits.command)
+            await self._settle(RSET)
         return refusal
 
     async def _stream(self, form: Form) -> bytes:

@@ -43,7 +43,7 @@ from shadowrelay.protocol.xqdiscard import (
 from shadowrelay.protocol.xshadow import KEYWORD, XshadowForm, format_position, parse_envelope, parse_form
 from shadowrelay.rules import strangers
 from shadowrelay.smtp.arriving_content import ArrivingContent, ContentRefused
-from shadowrelay.smtp.connection import Connection
+from shadowrelay.smtp.connection import Connection, reply_line
 from shadowrelay.smtp.data import ContentSink, beginning_of, header_facts, receive_chunk, receive_data, receive_octets
 from shadowrelay.smtp.limits import (
     ARGUMENT_NEEDED,
@@ -114,6 +114,7 @@ class MailTransaction:
     sender: str
     values: MailValues
     is_lenient: bool
+    takes_bare: bool  # addresses without a domain
     recipients: list[Recipient] = field(default_factory=list)
     refused_count: int = 0
     hold: PeerTransaction | None = None
@@ -327,8 +328,11 @@ class Receiver(Connection):
         self.was_mail_refused = True
         # also with a peer, which took the address from a client of its own: a copy must not fail by it
         is_lenient = self.reception.connector.lenient_addresses or bool(self.state.peer)
-        command = parse_mail(argument, lenient=is_lenient)
-        transaction = MailTransaction(command.address, NO_VALUES, is_lenient)
+        takes_bare = is_lenient and not self.state.peer and self.reception.may_relay(self.state)
+        command = parse_mail(argument, lenient=is_lenient, takes_bare=takes_bare)
+        transaction = MailTransaction(command.address, NO_VALUES, is_lenient, takes_bare)
+        if command.address and "@" not in command.address:
+            transaction.sender += f"@{self.reception.postmaster_home(may_relay=True) or self.reception.name}"
         if command.parameters:
             if not (self.is_extended or is_lenient):
                 self.refuse(UNKNOWN_PARAMETER)
@@ -411,7 +415,9 @@ class Receiver(Connection):
         if self.reception.limits is not None and transaction.hold is None and self._has_tried_too_many():
             return
         try:
-            command = parse_rcpt(argument, smtputf8=transaction.values.smtputf8, lenient=transaction.is_lenient)
+            command = parse_rcpt(
+                argument, smtputf8=transaction.values.smtputf8, lenient=transaction.is_lenient, takes_bare=transaction.takes_bare
+            )
             if command.parameters and not (self.is_extended or transaction.is_lenient):
                 raise WireError(UNKNOWN_PARAMETER)
             address = command.address if "@" in command.address else self._with_home(transaction, command.address)
@@ -437,6 +443,8 @@ class Receiver(Connection):
             return
         if transaction.hold is None and (recipient.notify is not None or self.state.peer):
             recipient = self._notified(recipient)
+        if not (transaction.values.smtputf8 or recipient.address.isascii()):
+            transaction.values = replace(transaction.values, smtputf8=True)
         transaction.recipients.append(recipient)
         self.say(RECIPIENT_OK)
 
@@ -480,7 +488,8 @@ class Receiver(Connection):
         return replace(recipient, notify=strangers.notify(recipient.notify))
 
     def _with_home(self, transaction: MailTransaction, address: str) -> str:
-        """A bare `Postmaster` gets the domain where it can be delivered (RFC 5321 4.5.1); in a copy, its primary added it.
+        """A bare `Postmaster` gets the domain where it can be delivered (RFC 5321 4.5.1), as other names of clients that may relay; in
+        a copy, its primary added it.
 
         Raises: WireError 550 if there is no such domain: if accepted, it would bounce to a sender that may be forged.
         """
@@ -790,7 +799,7 @@ class Receiver(Connection):
         if reply.text.startswith(SUPERSEDED):  # followed by the answer to STATUS only, without a position
             self.say(reply)
         else:
-            self._collect(f"{reply} {format_position(self.reception.peer_requests.position)}\r\n".encode())
+            self._collect(reply_line(reply)[:-2] + f" {format_position(self.reception.peer_requests.position)}\r\n".encode())
 
     async def smtp_XQDISCARD(self, argument: str) -> None:
         announced = _BLOCK.fullmatch(argument)

@@ -54,6 +54,7 @@ DELIVERY = (  # a look or two into an index for each queue
         select(_M.arrived_at).where(_M.internal_id == _first_fork(_R.message, tables.BY_NEXT_HOP, _R.message)).scalar_subquery(),
         _first_fork(_R.attempts_next_at, tables.DUE, _R.attempts_next_at),
         _first_fork(_R.last_reply, tables.DUE, _R.attempts_next_at.desc()),
+        _first_fork(_R.waits_for, tables.DUE, _R.attempts_next_at.desc()),
     )
     .where(_QUEUE.kind == counters.DELIVERY, _QUEUE["count"] > 0)
     .order_by(_QUEUE.name)
@@ -187,9 +188,9 @@ def queues(reader: Reader) -> tuple[QueueRow, ...]:
     held = _total(connection, counters.SUBMISSION)
     first = firsts(oldest(DECIDED), oldest(UNDECIDED))
     listed = [row(SUBMISSION, QueueKind.SUBMISSION, SUBMISSION, held, first, suspended=suspended.get(SUBMISSION))]
-    for next_hop, count, octets, oldest_at, next_at, last_reply in connection.execute(DELIVERY).fetchall():
+    for next_hop, count, octets, oldest_at, next_at, last_reply, waits_for in connection.execute(DELIVERY).fetchall():
         more = {"last_error": last_reply or "", "next_retry_at": rows.decode_instant_or_none(None if next_at == NEVER_DUE else next_at)}
-        more["suspended"] = suspended.get(next_hop)
+        more |= {"suspended": suspended.get(next_hop), "waits_for": ServerName(waits_for or "")}
         listed.append(row(next_hop, QueueKind.DELIVERY, next_hop, (count, octets), (oldest_at,), **more))
     present = {row.next_hop for row in listed}
     for next_hop, suspension in sorted((entry for entry in suspended.items() if entry[0] not in present), key=itemgetter(0)):

@@ -54,7 +54,8 @@ async def test_the_library_rewrites_line_ends_so_content_does_not_go_through_it(
     assert [b"one\r\ntwo\r\nthree\r\n"] == server.messages
 
 
-async def test_the_library_gives_up_on_a_reply_over_32_kib_and_stays_connected():
+async def test_the_library_gives_up_on_a_reply_over_32_kib_and_stays_connected(monkeypatch):
+    monkeypatch.setattr(aiosmtplib.smtp, "SMTPProtocol", aiosmtplib.protocol.SMTPProtocol)
     server = ScriptedServer({"NOOP": "\r\n".join([*["250-" + "x" * 36] * 900, "250 end"])})
     async with serving(server):
         client = await a_client(server)

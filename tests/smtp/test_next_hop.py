@@ -14,6 +14,7 @@ from shadowrelay.model.message import BodyType, Content, Recipient
 from shadowrelay.model.replies import DeliveryError, LeaseTooShort, PermanentDeliveryError, Reply, TransientDeliveryError
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import replace
+from shadowrelay.smtp import delivery_transaction
 from shadowrelay.smtp.client import ConnectOptions, TlsUse, open_session
 from shadowrelay.smtp.data import DotStuffer, stuffed_with_end
 from shadowrelay.smtp.delivery_transaction import DeliveryTransaction, Unfinished
@@ -289,8 +290,46 @@ async def test_a_refusal_counts_although_the_server_closes_right_behind_it():
     assert "554 5.7.1 go away" == str(result.error.reply)
 
 
+HANGS_WHEN_ALL_IS_DECIDED = [
+    ({"RCPT": "550 no", "DATA": "354 go", "DOT": HANG}, "550 no"),
+    ({"RCPT": "550 no", "DATA": "354 go", "DOT": CLOSE}, "550 no"),
+    ({"RCPT": "550 no", "DATA": HANG, "RSET": HANG}, "550 no"),
+    ({"RCPT": "550 no", "DATA": CLOSE, "RSET": CLOSE}, "550 no"),
+    ({"RCPT": "550 no", "DATA": "hello", "RSET": "hello"}, "550 no"),
+    ({"RCPT": "550 no", "DATA": "421 4.7.0 enough", "RSET": "421 4.7.0 enough"}, "550 no"),
+    ({"RCPT": "550 no", "DATA": "503 no", "RSET": HANG}, "550 no"),
+    ({"RCPT": "550 no", "DATA": "503 no", "RSET": "451 no"}, "550 no"),
+    ({"DATA": "554 no", "RSET": HANG}, "554 no"),
+    ({"MAIL": "550 no", "RCPT": "503 no", "DATA": HANG}, "550 no"),
+    ({"MAIL": "550 no", "RCPT": "503 no", "DATA": CLOSE}, "550 no"),
+    ({"MAIL": "550 no", "RCPT": "250 ok", "DATA": CLOSE}, "550 no"),
+]
+
+
+@pytest.mark.parametrize("extensions", [EXTENSIONS, ()], ids=["pipelined", "one by one"])
+@pytest.mark.parametrize(("script", "reply"), HANGS_WHEN_ALL_IS_DECIDED, ids=[str(case[0]) for case in HANGS_WHEN_ALL_IS_DECIDED])
+async def test_a_refusal_counts_whatever_the_server_does_after_it(script, reply, extensions, monkeypatch):
+    monkeypatch.setattr(delivery_transaction, "SETTLE_SECONDS", 0.1)
+
+    result = await run(ScriptedServer(script, extensions), some_work())
+
+    if result.error is None:
+        assert {1: reply} == result.replies
+    else:
+        assert isinstance(result.error, PermanentDeliveryError)
+        assert reply == str(result.error.reply)
+
+
+async def test_refused_recipients_are_known_although_the_session_breaks_at_data():
+    result = await run(ScriptedServer({"RCPT": ["550 no", "250 ok"], "DATA": CLOSE}), some_work(2))
+
+    assert {1: "550 no"} == result.replies
+    assert isinstance(result.error, Unfinished)
+
+
 # sessions that break
 
+MUCH = 1_200_000
 BROKEN = [
     ("garbage", "hello there"),
     ("code too high", "650 what"),
@@ -300,8 +339,9 @@ BROKEN = [
     ("eight bit garbage", "\udcff\udcfe\udc80"),
     ("codes differ", "250-a\r\n550 b"),
     ("continue out of place", "354 go on"),
-    ("endless line", "250 " + "x" * 5000),
-    ("endless reply", "\r\n".join(["250-" + "x" * 900] * 40)),
+    ("endless line", "250 " + "x" * MUCH),
+    ("endless line that is no reply", "x" * 5000),
+    ("endless reply", "\r\n".join(["250-" + "x" * 900] * (MUCH // 900))),
     ("closing", "421 4.3.2 shutting down"),
     ("end", CLOSE),
     ("silence", HANG),
@@ -356,8 +396,26 @@ async def test_no_answer_to_the_dot_leaves_open_whether_it_was_delivered(reply):
     assert [BODY] == server.messages
 
 
+UNDERSTOOD = {
+    "two CRs": "250 ok\r",
+    "two CRs in two lines": "250-a\r\r\n250 b\r\r",
+    "codes that differ": "250-a\r\n251 b",
+    "a CR": "250 a\rb",
+    "a code": "250",
+    "a line of 5 kB": "250 " + "x" * 5_000,
+    "a line of 300 kB": "250 " + "x" * 300_000,
+    "a line of 4096 octets": "250 " + "x" * 4_090,
+    "a line of 4097 octets": "250 " + "x" * 4_091,
+    "CRs": "250" + "\r" * 5_000,
+    "a long line among others": "250-a\r\n250-" + "x" * 10_000 + "\r\n250 b",
+    "many lines": "\r\n".join(["250-" + "x" * 900] * 40 + ["250 end"]),
+    "many long lines": "\r\n".join(["250-" + "x" * 5_000] * 40 + ["250 " + "y" * 5_000]),
+    "many short lines": "\r\n".join(["250-"] * 20_000 + ["250 end"]),
+}
+
+
 @pytest.mark.parametrize("extensions", [EXTENSIONS, ()], ids=["pipelined", "one by one"])
-@pytest.mark.parametrize("reply", ["250 ok\r", "250-a\r\r\n250 b\r\r", "250-a\r\n251 b", "250 a\rb", "250"])
+@pytest.mark.parametrize("reply", UNDERSTOOD.values(), ids=UNDERSTOOD)
 async def test_a_reply_that_others_understand_is_understood(reply, extensions):
     server = ScriptedServer(dict.fromkeys(("MAIL", "RCPT", "DOT"), reply) | {"DATA": "354 go\r"}, extensions)
 
@@ -367,6 +425,22 @@ async def test_a_reply_that_others_understand_is_understood(reply, extensions):
     assert [BODY] == server.messages
     assert result.replies[1].startswith("25")
     assert result.is_usable
+
+
+@pytest.mark.parametrize("size", [1, 3, 4_095, 4_096, 4_097, 100_000])
+async def test_a_long_reply_is_understood_however_it_is_cut_on_the_way(size):
+    replies = "".join(f"{text}\r\n" for text in UNDERSTOOD.values()).encode()
+
+    async with a_session(ScriptedServer()) as session:
+        pipeline, whole = session.pipeline, len(UNDERSTOOD)
+        pipeline.write(b"", whole)
+        for start in range(0, len(replies), size):
+            pipeline.data_received(replies[start : start + size])
+            pipeline._batch_octets = 0  # as if each were read at once
+        answers = await pipeline.answers(whole, PATIENCE_SECONDS)
+
+    assert {250, 251} == {answer.code for answer in answers}
+    assert [max(map(len, answer.lines)) <= 4_096 for answer in answers] == [True] * whole
 
 
 async def test_a_reply_that_nobody_asked_for_ends_the_session():

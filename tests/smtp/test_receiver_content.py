@@ -6,6 +6,7 @@ import re
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -357,7 +358,7 @@ async def test_a_message_that_loops_is_refused(hops_max: int, over: int, expecte
     ],
 )
 async def test_an_original_recipient_in_utf8_is_kept_as_ascii_that_means_the_same(tmp_path: Path, orcpt: str, kept: str | None) -> None:
-    async with receiving(tmp_path) as station:
+    async with receiving(tmp_path, lenient_addresses=False) as station:
         client = await station.client_in("EHLO client.example", "MAIL FROM:<a@x.example> SMTPUTF8")
         reply = await client.ask(f"RCPT TO:<b@here.example> ORCPT={orcpt}")
         if kept is None:
@@ -370,8 +371,8 @@ async def test_an_original_recipient_in_utf8_is_kept_as_ascii_that_means_the_sam
     assert kept == station.acceptor.accepted[0][0].recipients[0].orcpt
 
 
-async def test_utf8_in_an_original_recipient_needs_smtputf8(tmp_path: Path) -> None:
-    async with receiving(tmp_path) as station:
+async def test_utf8_in_an_original_recipient_needs_smtputf8_where_the_connector_is_strict(tmp_path: Path) -> None:
+    async with receiving(tmp_path, lenient_addresses=False) as station:
         client = await station.client_in("EHLO client.example", "MAIL FROM:<a@x.example>")
 
         assert (await client.ask("RCPT TO:<b@here.example> ORCPT=utf-8;大@x.example")).startswith("553 5.6.7")
@@ -392,11 +393,58 @@ async def test_what_devices_write_is_taken_where_the_connector_says_so(tmp_path:
     assert expected == tuple(replies)
 
 
+BARE = [
+    ([], "mx1.example", ""),
+    (["*.x.example", "here.example"], "here.example", "here.example"),
+]
+
+
+@pytest.mark.parametrize(("domains", "of_sender", "of_recipient"), BARE, ids=["nothing accepted", "accepted"])
+async def test_a_client_that_may_relay_may_leave_out_the_domain(
+    domains: list[str], of_sender: str, of_recipient: str, tmp_path: Path
+) -> None:
+    async with receiving(tmp_path, relay_from=["127.0.0.1/32"], accepted_domains=domains) as station:
+        client = await station.client_in("HELO web7")
+        assert "250 2.1.0 Sender OK" == await client.ask("MAIL FROM:<root> AUTH=<>")
+        assert ("250 2.1.5" if of_recipient else "550 5.1.1") == (await client.ask("RCPT TO:<admin>"))[:9]
+        await client.ask("RCPT TO:<b@else.example>")
+        await client.ask("DATA")
+        await client.send(b".\r\n")
+        await client.reply()
+
+    envelope = station.acceptor.accepted[0][0]
+    of_sender = station.server.reception.name if not domains else of_sender
+    assert f"root@{of_sender}" == envelope.sender
+    assert [f"admin@{of_recipient}"] * bool(of_recipient) + ["b@else.example"] == [one.address for one in envelope.recipients]
+
+
+async def test_strangers_and_strict_connectors_take_no_address_without_a_domain(tmp_path: Path) -> None:
+    of_connectors: list[dict[str, Any]] = [{}, {"relay_from": ["127.0.0.1/32"], "lenient_addresses": False}]
+    for of_connector in of_connectors:
+        async with receiving(tmp_path, **of_connector) as station:
+            client = await station.client_in("EHLO web7")
+            assert "501 5.1.7 Bad sender address syntax" == await client.ask("MAIL FROM:<root>")
+            await client.ask("MAIL FROM:<a@x.example>")
+            assert "501 5.1.3 Bad recipient address syntax" == await client.ask("RCPT TO:<root>")
+
+
+async def test_a_recipient_in_utf8_without_smtputf8_is_passed_on_with_it(tmp_path: Path) -> None:
+    async with receiving(tmp_path) as station:
+        client = await station.client_in("EHLO web7", "MAIL FROM:<a@x.example>")
+        assert "250 2.1.5 Recipient OK" == await client.ask("RCPT TO:<bü@here.example> ORCPT=rfc822;bü@here.example")
+        await client.ask("DATA")
+        await client.send(b".\r\n")
+        await client.reply()
+
+    envelope = station.acceptor.accepted[0][0]
+    assert (True, "bü@here.example", None) == (envelope.smtputf8, envelope.recipients[0].address, envelope.recipients[0].orcpt)
+
+
 async def test_a_recipient_of_bad_syntax_is_refused_and_the_session_goes_on(tmp_path: Path) -> None:
     async with receiving(tmp_path, max_protocol_errors=1) as station:
         client = await station.client_in(*TO_DATA[:2])
 
-        assert {"501 5.1.3 Bad recipient address syntax"} == {await client.ask("RCPT TO:<a@@here.example>") for _ in range(5)}
+        assert {"501 5.1.3 Bad recipient address syntax"} == {await client.ask("RCPT TO:<a(@here.example>") for _ in range(5)}
         assert "250 2.1.5 Recipient OK" == await client.ask("RCPT TO:<b@here.example>")
 
 

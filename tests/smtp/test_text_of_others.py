@@ -2,21 +2,24 @@
 
 import json
 import sqlite3
+import ssl
 from collections.abc import Callable
 from contextlib import closing
 
 import pytest
+import trustme
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadowrelay.model.printable import printable
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.routing import HostPort
-from shadowrelay.smtp.client import ConnectOptions, open_session
+from shadowrelay.smtp.client import ConnectOptions, TlsUse, open_session
 from shadowrelay.smtp.client_session import TEXT_CHARACTERS_MAX, SessionBroken, on_behalf, reason_of, reply_from
 from shadowrelay.smtp.data import header_facts
+from shadowrelay.smtp.tls import opportunistic_context
 from tests.kit.smtp_servers import ScriptedServer, serving
-from tests.smtp.transactions import run, some_work
+from tests.smtp.transactions import run, run_in, some_work
 
 MANY = 10_000_000
 HOSTILE = [
@@ -66,13 +69,49 @@ async def test_a_reply_of_any_octets_is_recorded_as_harmless_text(octets: bytes,
         assert any("554" in text for text in texts)
 
 
-@pytest.mark.parametrize("octets", HOSTILE[:-2])
+@pytest.mark.parametrize("octets", HOSTILE)
 async def test_extensions_of_any_octets_do_not_keep_a_message_from_being_delivered(octets: bytes) -> None:
     hello = f"250-{as_text(octets)}\r\n250-{as_text(octets)} {as_text(octets)}\r\n250 PIPELINING"
 
     result = await run(ScriptedServer({"EHLO": hello}), some_work())
 
     assert {1: "250 2.0.0 taken"} == result.replies
+
+
+@pytest.fixture(scope="module")
+def server_tls() -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    trustme.CA().issue_cert("localhost").configure_cert(context)
+    return context
+
+
+AT_LENGTH = {
+    "a line": ("", "x" * 9_000),
+    "a line of 300 kB": ("", "x" * 300_000),
+    "many lines": ("x" * 900 + "\n", "x") * 40,
+    "many long lines": ("x" * 9_000 + "\n", "x" * 9_000) * 20,
+}
+
+
+@pytest.mark.parametrize("verb", ["GREETING", "EHLO", "STARTTLS"])
+@pytest.mark.parametrize("texts", AT_LENGTH.values(), ids=AT_LENGTH)
+async def test_a_server_that_says_much_gets_its_mail(texts: tuple[str, ...], verb: str, server_tls: ssl.SSLContext) -> None:
+    code = "250" if verb == "EHLO" else "220"
+    *more, last = [line for line in "".join(texts).split("\n") if line]
+    lines = [*(f"{code}-{line}" for line in more), f"{code} {last}"]
+    if verb == "EHLO":
+        lines = [f"{code}-test", f"{code}-STARTTLS", f"{code}-PIPELINING", *lines]
+    server = ScriptedServer({verb: "\r\n".join(lines)}, tls=server_tls)
+
+    options = ConnectOptions("me.example", TlsUse.OPPORTUNISTIC, opportunistic_context())
+    async with serving(server):
+        session = await open_session(HostPort("127.0.0.1", server.port), "hop.example", options)
+        result = await run_in(session, some_work())
+        session.pipeline.quit()
+
+    assert {1: "250 2.0.0 taken"} == result.replies
+    assert "pipelining" in session.extensions
+    assert session.is_tls
 
 
 @pytest.mark.parametrize("size", ["9" * 5_000, "\u0663", "-1", "1e3", "", "x"])
