@@ -5,11 +5,11 @@ problems without exception texts. No file from another host is loaded, so there 
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from ipaddress import ip_address
-from typing import Annotated, Any, BinaryIO, Protocol
+from typing import Annotated, Any, BinaryIO
 from uuid import UUID
 
 import structlog
@@ -61,17 +61,14 @@ from shadowrelay.admin.node_resources import (
     pressure_of,
 )
 from shadowrelay.admin.people import People
-from shadowrelay.model.client_minute import ClientView
-from shadowrelay.model.drain_progress import NOT_DRAINING, DrainView
+from shadowrelay.model.drain_progress import NOT_DRAINING
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.invalid import explanation_of
-from shadowrelay.model.message import Content
-from shadowrelay.model.queue import LoneMessages, MessagePage, NodeView, PeerView, QueueRow, StoredMessage, Untold
+from shadowrelay.model.queue import MessagePage
 from shadowrelay.model.replies import LedgerUnavailable, RequestRefused
-from shadowrelay.model.resubmission import Criteria, ResubmitRequest
-from shadowrelay.model.settings import BackPressure
-from shadowrelay.model.survival import WhatIf
-from shadowrelay.model.tracking import TrackingEvent
+from shadowrelay.model.resubmission import Criteria
+from shadowrelay.pipeline.assembly import Services
+from shadowrelay.pipeline.ready import ReadinessService
 from shadowrelay.protocol.filters import (
     LENGTH_MAX,
     MESSAGE_PROPERTIES,
@@ -82,8 +79,8 @@ from shadowrelay.protocol.filters import (
     matches,
     parse_filter,
 )
-from shadowrelay.rules.back_pressure import Pressure
-from shadowrelay.rules.flight import Flight
+from shadowrelay.store import queues as queue_pages
+from shadowrelay.store import reading
 
 LISTED_MAX = 1000  # messages in one response: about 500 KB
 LISTED_DEFAULT = 100
@@ -112,151 +109,8 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 }
 
 
-class AdminView(Protocol):
-    """Data and operations for the administration. All methods may raise LedgerUnavailable."""
-
-    async def queues(self) -> tuple[QueueRow, ...]: ...
-
-    def history(self, row: QueueRow) -> Sequence[int]:
-        """How many messages this queue had in each minute of the last hour, oldest first; empty if that is not known."""
-        ...
-
-    async def retry_queue(self, queue: str) -> QueueRow | None:
-        """Try what is in the queue with this identity at once. Returns the queue as it was, or `None` if there is none.
-        Raises RequestRefused for a queue in which nothing is tried."""
-        ...
-
-    async def suspend_queue(self, queue: str, by: str, *, is_hold: bool = False) -> QueueRow | None:
-        """Attempt nothing from this delivery queue, also after a restart; `is_hold`: also if nothing is in it now. Returns and raises
-        as `retry_queue`."""
-        ...
-
-    async def resume_queue(self, queue: str, by: str) -> QueueRow | None:
-        """Deliver from it again, at once. Returns and raises as `retry_queue`."""
-        ...
-
-    async def messages(self, queue: str, limit: int, after: int = 0, *, newest: bool = False) -> tuple[StoredMessage, ...]:
-        """See `store.queues.messages`."""
-        ...
-
-    async def filtered_messages(
-        self, queue: str, expression: Expression, limit: int, after: int = 0, *, newest: bool = False
-    ) -> MessagePage:
-        """See `store.queues.filtered`."""
-        ...
-
-    async def searched_messages(self, expression: Expression, limit: int, after: int = 0) -> MessagePage:
-        """See `store.queues.searched`."""
-        ...
-
-    async def message(self, message_id: MessageId) -> StoredMessage | None: ...
-
-    def flight(self, message_id: MessageId) -> Flight:
-        """What the node has of the message in memory."""
-        ...
-
-    async def awaited(self, message_id: MessageId) -> tuple[MessageId, ...]:
-        """See `store.reading.awaited`."""
-        ...
-
-    async def untold(self) -> Untold | None:
-        """See `store.reading.untold`; only if the oldest waits for longer than a heartbeat."""
-        ...
-
-    async def events(self, message_id: MessageId) -> Sequence[TrackingEvent]:
-        """The rows of this node's tracking log that name this message, oldest first. Raises: RequestRefused if it cannot be read."""
-        ...
-
-    async def queued_as(self, queue_id: str) -> Sequence[MessageId]:
-        """The messages of which a next hop said this id in its reply, oldest first. Raises: RequestRefused if the log cannot be read."""
-        ...
-
-    async def content(self, message_id: MessageId, *, with_envelope: bool = False) -> tuple[bytes, Content] | None:
-        """The header lines to prepend and the content, as it would be delivered; `with_envelope`: the lines begin with the envelope
-        (`protocol.replay`). None: there is no such message.
-        Raises RequestRefused if it cannot be read."""
-        ...
-
-    async def suspend(self, message_id: MessageId, by: str) -> bool:
-        """Attempt nothing on this message, also after a restart. False: there is no such message. Raises RequestRefused."""
-        ...
-
-    async def resume(self, message_id: MessageId, by: str) -> bool:
-        """Deliver it again, at once. False: there is no such message. Raises RequestRefused."""
-        ...
-
-    async def resubmit(self, message_id: MessageId, by: str) -> bool:
-        """Route this message anew and attempt it now. False: there is no such message. Raises RequestRefused."""
-        ...
-
-    async def release(self, message_id: MessageId) -> bool:
-        """Deliver a message that was set aside. False: there is no such message. Raises RequestRefused."""
-        ...
-
-    async def remove(self, message_id: MessageId, *, with_dsn: bool) -> bool:
-        """End a message for all remaining recipients. False: there is no such message. Raises RequestRefused."""
-        ...
-
-    async def peers(self) -> tuple[PeerView, ...]: ...
-
-    async def if_lost(self, servers: Collection[ServerName], ids_max: int) -> WhatIf:
-        """What becomes of mail if these servers are lost at this moment, disks included; up to so many ids of what would be lost."""
-        ...
-
-    async def clients(self, limit: int) -> Sequence[ClientView]:
-        """Clients of the receive connectors, those who were refused most first."""
-        ...
-
-    async def forget(self, server: ServerName, *, is_forced: bool = False) -> bool:
-        """The peer will not come back. False: there is no such peer. Raises RequestRefused for one that answers, unless `is_forced`."""
-        ...
-
-    async def request_resubmission(self, criteria: Criteria) -> ResubmitRequest:
-        """Resubmit deliveries from Safety Net. Raises RequestRefused."""
-        ...
-
-    async def resubmit_requests(self) -> tuple[ResubmitRequest, ...]: ...
-
-    async def change_request(self, number: int, *, is_enabled: bool) -> ResubmitRequest | None:
-        """Stop a request, or continue a stopped one. None: there is no such request. Raises RequestRefused."""
-        ...
-
-    async def remove_request(self, number: int) -> bool:
-        """Forget a request that is done or disabled. False: there is no such request. Raises RequestRefused."""
-        ...
-
-    async def node(self) -> NodeView: ...
-
-    async def drain(self) -> DrainView:
-        """Begin to drain, if it does not yet. Raises RequestRefused while the node starts or stops."""
-        ...
-
-    async def undrain(self) -> DrainView:
-        """Take and deliver mail again. Raises RequestRefused if the node does not drain."""
-        ...
-
-    async def redirect(self, targets: Sequence[ServerName]) -> DrainView:
-        """Refuse mail, hand all active messages over to these peers, and take mail again. Raises RequestRefused."""
-        ...
-
-    async def drain_view(self) -> DrainView: ...
-
-    async def lone_messages(self) -> LoneMessages:
-        """How many messages of this node lack copies now."""
-        ...
-
-    def pressure(self) -> tuple[Pressure, BackPressure]:
-        """The back pressure, and the settings that it was measured with."""
-        ...
-
-    def is_ready(self) -> tuple[bool, tuple[str, ...]]:
-        """Whether mail is accepted now, and if not, the reasons: starting, draining, high back pressure. If it is ready and there are
-        reasons, it is degraded: they name what it does not accept."""
-        ...
-
-
 def make_application(
-    view: AdminView,
+    services: Services,
     metrics: PrometheusMetrics,
     people: People,
     version: str,
@@ -277,10 +131,10 @@ def make_application(
         await person_asking(people, request)
 
     api = APIRouter(route_class=guarded(people, trail))
-    _add_routes(api, view, trail, now)
+    _add_routes(api, services, trail, now)
     application.include_router(api, prefix="/api/v1", dependencies=[authorised], responses=PROBLEMS)
-    application.include_router(_health(view, require_token))
-    application.include_router(_metrics(view, metrics, require_token))
+    application.include_router(_health(services, require_token))
+    application.include_router(_metrics(services, metrics, require_token))
 
     @application.get("/openapi.json", include_in_schema=False, dependencies=[Depends(require_token)])
     async def openapi() -> JSONResponse:
@@ -294,27 +148,32 @@ def make_application(
     return application
 
 
-def _add_routes(api: APIRouter, view: AdminView, trail: AuditTrail, now: Callable[[], datetime]) -> None:
+def _add_routes(api: APIRouter, services: Services, trail: AuditTrail, now: Callable[[], datetime]) -> None:
+    def lifetime() -> timedelta:
+        return services.context.settings.transport.message_expiration_timeout
 
     @api.get("/node")
     async def node() -> NodeResource:
         """Identity, version, uptime, queue database, effective settings."""
-        return node_of(await view.node(), now())
+        return node_of(await services.node.view(), now())
 
     @api.get("/drain")
     async def drain_status() -> Drain:
         """Whether this node drains, how far it is, and what it waits for."""
-        return drain_of(await view.drain_view())
+        return drain_of(await services.drain.view())
 
     @api.post("/drain")
     async def drain() -> Drain:
         """Begin to drain: mail is refused when this answers, the rest goes on. Repeated, it changes nothing. 409 while stopping."""
-        return drain_of(await view.drain())
+        await services.drain.begin()
+        return drain_of(await services.drain.view())
 
     @api.post("/undrain")
     async def undrain() -> Drain:
         """Take and deliver mail again. 409 if the node does not drain."""
-        return drain_of(await view.undrain())
+        if not await services.drain.end():
+            raise RequestRefused("this node does not drain")
+        return drain_of(await services.drain.view())
 
     @api.get("/queues")
     async def queues(
@@ -323,16 +182,16 @@ def _add_routes(api: APIRouter, view: AdminView, trail: AuditTrail, now: Callabl
     ) -> Queues:
         """All queues with depth and oldest message, or those that satisfy a filter."""
         expression = _parsed(filter, QUEUE_PROPERTIES)
-        rows = await view.queues()
+        rows = await services.queues.rows()
         if expression is not None:
             at = now()
             rows = tuple([row for row in rows if matches(expression, values_of(row, at))])
-        return Queues(queues=[queue_of(row, view.history(row) if history else ()) for row in rows])
+        return Queues(queues=[queue_of(row, services.queues.history(row) if history else ()) for row in rows])
 
     @api.post("/queues/retry")
     async def retry_queue(queue: QueueName) -> QueueRetried:
         """Try what is in this queue at once. 409 for a queue in which nothing is tried, with the reason."""
-        found = await view.retry_queue(queue)
+        found = await services.queues.retry(queue)
         if found is None:
             raise HTTPException(HTTPStatus.NOT_FOUND, f"this node has no queue {queue}")
         return QueueRetried(queue=queue_of(found), is_retried=True)
@@ -344,7 +203,7 @@ def _add_routes(api: APIRouter, view: AdminView, trail: AuditTrail, now: Callabl
         hold: Annotated[bool, Query(description="also if no mail waits for this next hop now")] = False,
     ) -> QueueSuspended:
         """Attempt nothing from this delivery queue until it is resumed. 409 for another kind of queue, with the reason."""
-        found = await view.suspend_queue(queue, by, is_hold=hold)
+        found = await services.queues.suspend(queue, by, is_hold=hold)
         if found is None:
             raise HTTPException(HTTPStatus.NOT_FOUND, f"this node has no queue {queue}")
         return QueueSuspended(queue=queue_of(found), is_suspended=True)
@@ -352,7 +211,7 @@ def _add_routes(api: APIRouter, view: AdminView, trail: AuditTrail, now: Callabl
     @api.post("/queues/resume")
     async def resume_queue(queue: QueueName, by: By = ADMINISTRATOR) -> QueueSuspended:
         """Deliver from a suspended queue again, at once. 409 if it is not suspended."""
-        found = await view.resume_queue(queue, by)
+        found = await services.queues.resume(queue, by)
         if found is None:
             raise HTTPException(HTTPStatus.NOT_FOUND, f"this node has no queue {queue}")
         return QueueSuspended(queue=queue_of(found), is_suspended=False)
@@ -366,7 +225,8 @@ def _add_routes(api: APIRouter, view: AdminView, trail: AuditTrail, now: Callabl
         targets = [ServerName(name.strip().lower()) for name in to.split(",") if name.strip()]
         if not targets:
             raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, "to: name at least one peer")
-        return drain_of(await view.redirect(targets))
+        await services.drain.redirect(targets)
+        return drain_of(await services.drain.view())
 
     @api.get("/messages")
     async def messages(
@@ -382,8 +242,18 @@ def _add_routes(api: APIRouter, view: AdminView, trail: AuditTrail, now: Callabl
         """Messages of one queue, or of all but Safety Net, by pages: by internal id, in Safety Net by the time they leave it. With a
         filter a page may have few messages, or none, and not be the last: `next_after` says so."""
         if (expression := _parsed(filter, MESSAGE_PROPERTIES)) is not None:
-            return page_of(await view.filtered_messages(queue, expression, limit, after, newest=newest))
-        page = await view.messages(queue, limit, after, newest=newest)
+            return page_of(
+                await services.context.ledger.read(
+                    queue_pages.filtered,
+                    queue,
+                    expression,
+                    services.context.settings.transport.message_expiration_timeout,
+                    limit,
+                    after,
+                    newest=newest,
+                )
+            )
+        page = await services.context.ledger.read(queue_pages.messages, queue, limit, after, newest=newest)
         return page_of(MessagePage(page, page[-1].internal_id if len(page) == limit else None))
 
     @api.get("/search")
@@ -396,26 +266,26 @@ def _add_routes(api: APIRouter, view: AdminView, trail: AuditTrail, now: Callabl
         messages, or none, and not be the last: `next_after` says so."""
         expression = _parsed(filter, MESSAGE_PROPERTIES)
         assert expression is not None
-        return page_of(await view.searched_messages(expression, limit, after))
+        return page_of(await services.context.ledger.read(queue_pages.searched, expression, lifetime(), limit, after))
 
     @api.get("/messages/{message_id}")
     async def message(message_id: UUID) -> Message:
         """One message: role, number, copies, retries, last replies, due time, reason."""
-        stored = await view.message(MessageId(str(message_id)))
+        stored = await services.context.ledger.read(reading.load, MessageId(str(message_id)))
         if stored is None:
             raise HTTPException(HTTPStatus.NOT_FOUND, f"this node knows no message {message_id}")
-        awaited = await view.awaited(stored.envelope.message_id) if stored.claim.done else ()
-        return message_of(stored, awaited, view.flight(stored.envelope.message_id))
+        awaited = await services.context.ledger.read(reading.awaited, stored.envelope.message_id) if stored.claim.done else ()
+        return message_of(stored, awaited, services.context.flights[stored.envelope.message_id])
 
     @api.get("/messages/{message_id}/events")
     async def events(message_id: UUID) -> Events:
         """The rows of this node's message tracking log about a message, oldest first; none where it knows nothing of it."""
-        return Events(events=[event_of(row) for row in await view.events(MessageId(str(message_id)))])
+        return Events(events=[event_of(row) for row in await services.messages.events(MessageId(str(message_id)))])
 
     @api.get("/queue-ids/{queue_id}")
     async def queued_as(queue_id: Annotated[str, PathParameter(min_length=QUEUE_ID_MIN, max_length=QUEUE_ID_MAX)]) -> QueuedAs:
         """The messages that a next hop took as this one, by the replies in this node's message tracking log."""
-        return QueuedAs(message_ids=[str(each) for each in await view.queued_as(queue_id)])
+        return QueuedAs(message_ids=[str(each) for each in await services.messages.queued_as(queue_id)])
 
     @api.get("/messages/{message_id}" + CONTENT_PATH, response_class=Response, responses={200: {"content": {CONTENT_OF_A_MESSAGE: {}}}})
     async def content(
@@ -425,7 +295,7 @@ def _add_routes(api: APIRouter, view: AdminView, trail: AuditTrail, now: Callabl
         ] = False,
     ) -> Response:
         """The message as it would be delivered: header and body, byte for byte."""
-        found = await view.content(MessageId(str(message_id)), with_envelope=envelope)
+        found = await services.messages.content(MessageId(str(message_id)), with_envelope=envelope)
         if found is None:
             raise HTTPException(HTTPStatus.NOT_FOUND, f"this node knows no message {message_id}")
         prefix, content = found
@@ -438,28 +308,28 @@ def _add_routes(api: APIRouter, view: AdminView, trail: AuditTrail, now: Callabl
     @api.post("/messages/{message_id}/suspend")
     async def suspend(message_id: UUID, by: By = ADMINISTRATOR) -> MessageSuspended:
         """Attempt nothing on this message until it is resumed. 409 with the reason if that is not possible."""
-        if not await view.suspend(MessageId(str(message_id)), by):
+        if not await services.messages.suspend(MessageId(str(message_id)), by):
             raise HTTPException(HTTPStatus.NOT_FOUND, f"this node knows no message {message_id}")
         return MessageSuspended(message_id=str(message_id), is_suspended=True)
 
     @api.post("/messages/{message_id}/resume")
     async def resume(message_id: UUID, by: By = ADMINISTRATOR) -> MessageSuspended:
         """Attempt a suspended message again, at once; release one that was set aside. 409 with the reason if that is not possible."""
-        if not await view.resume(MessageId(str(message_id)), by):
+        if not await services.messages.resume(MessageId(str(message_id)), by):
             raise HTTPException(HTTPStatus.NOT_FOUND, f"this node knows no message {message_id}")
         return MessageSuspended(message_id=str(message_id), is_suspended=False)
 
     @api.post("/messages/{message_id}/resubmit")
     async def resubmit(message_id: UUID, by: By = ADMINISTRATOR) -> ResubmittedResource:
         """Route a message anew and attempt it now; release one that was set aside. 409 with the reason if that is not possible."""
-        if not await view.resubmit(MessageId(str(message_id)), by):
+        if not await services.messages.resubmit(MessageId(str(message_id)), by):
             raise HTTPException(HTTPStatus.NOT_FOUND, f"this node knows no message {message_id}")
         return ResubmittedResource(message_id=str(message_id), is_resubmitted=True)
 
     @api.post("/messages/{message_id}/release")
     async def release(message_id: UUID) -> Released:
         """Deliver a message that was set aside. 409 with the reason if that is not possible."""
-        if not await view.release(MessageId(str(message_id))):
+        if not await services.messages.release(MessageId(str(message_id))):
             raise HTTPException(HTTPStatus.NOT_FOUND, f"this node knows no message {message_id}")
         return Released(message_id=str(message_id), is_released=True)
 
@@ -468,14 +338,14 @@ def _add_routes(api: APIRouter, view: AdminView, trail: AuditTrail, now: Callabl
         message_id: UUID, dsn: Annotated[bool, Query(description="tell the sender that it was not delivered")] = True
     ) -> Removed:
         """End a message for all remaining recipients. 409 with the reason if that is not possible."""
-        if not await view.remove(MessageId(str(message_id)), with_dsn=dsn):
+        if not await services.messages.remove(MessageId(str(message_id)), with_dsn=dsn):
             raise HTTPException(HTTPStatus.NOT_FOUND, f"this node knows no message {message_id}")
         return Removed(message_id=str(message_id), is_removed=True, is_sender_told=dsn)
 
     @api.get("/safety-net/requests")
     async def resubmit_requests() -> resources.ResubmitRequests:
         """All requests to resubmit from Safety Net, by number."""
-        return resources.ResubmitRequests(requests=[request_of(found) for found in await view.resubmit_requests()])
+        return resources.ResubmitRequests(requests=[request_of(found) for found in await services.safety_net.requests()])
 
     @api.post("/safety-net/requests")
     async def request_resubmission(
@@ -489,12 +359,12 @@ def _add_routes(api: APIRouter, view: AdminView, trail: AuditTrail, now: Callabl
     ) -> resources.ResubmitRequestResource:
         """Deliver again what was delivered in an interval. 409 with the reason if the request is not possible."""
         criteria = Criteria(_utc(from_at), _utc(to_at), next_hop, sender, recipient, message_id, ServerName(primary_server.lower()))
-        return request_of(await view.request_resubmission(criteria))
+        return request_of(await services.safety_net.request(criteria))
 
     @api.get("/safety-net/requests/{number}")
     async def resubmit_request(number: RequestNumber) -> resources.ResubmitRequestResource:
         """One request."""
-        for found in await view.resubmit_requests():
+        for found in await services.safety_net.requests():
             if found.number == number:
                 return request_of(found)
         raise _no_request(number)
@@ -510,7 +380,7 @@ def _add_routes(api: APIRouter, view: AdminView, trail: AuditTrail, now: Callabl
         return await change_request(number, is_enabled=True)
 
     async def change_request(number: int, *, is_enabled: bool) -> resources.ResubmitRequestResource:
-        changed = await view.change_request(number, is_enabled=is_enabled)
+        changed = await services.safety_net.change(number, is_enabled=is_enabled)
         if changed is None:
             raise _no_request(number)
         return request_of(changed)
@@ -518,39 +388,41 @@ def _add_routes(api: APIRouter, view: AdminView, trail: AuditTrail, now: Callabl
     @api.post("/safety-net/requests/{number}/remove")
     async def remove_request(number: RequestNumber) -> resources.RequestRemoved:
         """Forget a request that is done or disabled; what it resubmitted stays. 409 for any other."""
-        if not await view.remove_request(number):
+        if not await services.safety_net.remove(number):
             raise _no_request(number)
         return resources.RequestRemoved(number=number, is_removed=True)
 
     @api.get("/glance")
     async def glance() -> Glance:
         """All that the front page of a console shows of one node, at once. `drain` is null while it does not drain."""
-        its, rows, peers, lone = await asyncio.gather(view.node(), view.queues(), view.peers(), view.lone_messages())
+        its, rows, peers, lone = await asyncio.gather(
+            services.node.view(), services.queues.rows(), services.peers.views(), services.node.lone_messages()
+        )
         at = now()
         return Glance(
             node=node_of(its, at),
-            ready=_readiness(view),
+            ready=_readiness(services.readiness),
             queues=[queue_of(row) for row in rows],
             peers=[peer_of(row, at) for row in peers],
             redundancy=Copies.model_validate(lone),
-            pressure=pressure_of(*view.pressure()),
-            drain=None if its.state in NOT_DRAINING else drain_of(await view.drain_view()),
+            pressure=pressure_of(services.context.pressure, services.context.settings.back_pressure),
+            drain=None if its.state in NOT_DRAINING else drain_of(await services.drain.view()),
         )
 
     @api.get("/redundancy")
     async def redundancy() -> Copies:
         """How many of this node's undelivered messages have fewer copies than wanted, and how many no other living server has."""
-        return Copies.model_validate(await view.lone_messages())
+        return Copies.model_validate(await services.node.lone_messages())
 
     @api.get("/clients")
     async def clients(limit: Limit = LISTED_DEFAULT) -> Clients:
         """Clients with open sessions, and what each did in its minute where limits are configured; those who were refused most first."""
-        return Clients(clients=[client_of(view_of_it) for view_of_it in await view.clients(limit)])
+        return Clients(clients=[client_of(view_of_it) for view_of_it in await services.node.clients(limit)])
 
     @api.get("/pressure")
     async def pressure() -> BackPressureResource:
         """Back pressure: what is refused or delayed, and the use, level and thresholds of every resource."""
-        return pressure_of(*view.pressure())
+        return pressure_of(services.context.pressure, services.context.settings.back_pressure)
 
     @api.get("/if-lost")
     async def if_lost(
@@ -559,19 +431,19 @@ def _add_routes(api: APIRouter, view: AdminView, trail: AuditTrail, now: Callabl
     ) -> WhatIfResource:
         """What this node knows about the loss of these servers, disks included: from indexes and counters, nothing is asked of others."""
         names = [ServerName(name.strip().lower()) for name in servers.split(",") if name.strip()]
-        return WhatIfResource.model_validate(await view.if_lost(names, ids))
+        return WhatIfResource.model_validate(await services.what_if.ask(names, ids))
 
     @api.get("/peers")
     async def peers() -> Peers:
         """Every peer: last heard, lease, breaker, copies held for it and by it."""
-        return Peers(peers=[peer_of(row, now()) for row in await view.peers()])
+        return Peers(peers=[peer_of(row, now()) for row in await services.peers.views()])
 
     @api.post("/peers/{name}/forget")
     async def forget(
         name: str, force: Annotated[bool, Query(description="also a peer that answers: what it holds may be delivered again")] = False
     ) -> Forgotten:
         """This peer will not come back: stop waiting for it. 409 if it answers, unless `force` is true."""
-        if not await view.forget(ServerName(name.lower()), is_forced=force):
+        if not await services.peers.forget(ServerName(name.lower()), is_forced=force):
             raise HTTPException(HTTPStatus.NOT_FOUND, "this node knows no such peer")
         return Forgotten(name=name.lower(), is_forgotten=True)
 
@@ -613,7 +485,7 @@ def _blocks(prefix: bytes, file: BinaryIO) -> Iterator[bytes]:
             yield block
 
 
-def _health(view: AdminView, require_token: Callable[[Request], Any]) -> APIRouter:
+def _health(services: Services, require_token: Callable[[Request], Any]) -> APIRouter:
     health = APIRouter(prefix="/health")
 
     @health.get("/live")
@@ -627,24 +499,24 @@ def _health(view: AdminView, require_token: Callable[[Request], Any]) -> APIRout
         copies. 200 and degraded, with the reasons, while some mail is refused or has no copy, or that is not known: a load balancer keeps
         the node, because the other nodes lack the same peer. Without a token, whoever is not on this machine is told only whether it is
         ready: when mail is not redundant is nobody else's business."""
-        is_ready, _ = view.is_ready()
+        is_ready, _ = services.readiness.is_ready()
         status = HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE
         if not _is_loopback(request):
             try:
                 await require_token(request)
             except HTTPException:
                 return JSONResponse({"is_ready": is_ready}, status)
-        return JSONResponse(_readiness(view).model_dump(), status)
+        return JSONResponse(_readiness(services.readiness).model_dump(), status)
 
     return health
 
 
-def _readiness(view: AdminView) -> Readiness:
-    is_ready, reasons = view.is_ready()
+def _readiness(readiness: ReadinessService) -> Readiness:
+    is_ready, reasons = readiness.is_ready()
     return Readiness(is_ready=is_ready, is_degraded=bool(reasons), reasons=list(reasons))
 
 
-def _metrics(view: AdminView, metrics: PrometheusMetrics, require_token: Callable[[Request], Any]) -> APIRouter:
+def _metrics(services: Services, metrics: PrometheusMetrics, require_token: Callable[[Request], Any]) -> APIRouter:
     router = APIRouter()
 
     @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
@@ -653,7 +525,7 @@ def _metrics(view: AdminView, metrics: PrometheusMetrics, require_token: Callabl
         if not _is_loopback(request):
             await require_token(request)
         try:
-            metrics.observe_queues(await view.queues(), await view.untold())
+            metrics.observe_queues(await services.queues.rows(), await services.node.untold())
         except LedgerUnavailable:  # the scrape that reports this must not fail: keep the last listing
             _log.warning("metrics.queues_unavailable")
         return Response(metrics.render(), headers={"content-type": CONTENT_TYPE})

@@ -60,7 +60,7 @@ def watch_services(metrics: PrometheusMetrics, services: Services) -> None:
         "new_mail",
         "What happens to the next message: 1 for one of copied, unknown, fewer, refused and not copied.",
         "outcome",
-        lambda: {one.value: float(one is services.view.new_mail().outcome) for one in NewMail},
+        lambda: {one.value: float(one is services.readiness.new_mail().outcome) for one in NewMail},
     )
     metrics.watch("time_seconds", "This node's wall clock, in seconds since 1970.", lambda: context.now().timestamp())
 

@@ -31,9 +31,10 @@ from shadowrelay.model.ids import ServerName
 from shadowrelay.model.peers import PeerIdentity
 from shadowrelay.model.protection import Protection
 from shadowrelay.model.queue import InForce
+from shadowrelay.model.receive_settings import ReceiveConnector
 from shadowrelay.model.replies import ConfigurationError, LedgerUnavailable
 from shadowrelay.model.routing import HostPort
-from shadowrelay.model.settings import Peer, ReceiveConnector, Settings, Tls
+from shadowrelay.model.settings import Peer, Settings, Tls
 from shadowrelay.model.values import replace
 from shadowrelay.node import gauges
 from shadowrelay.node.closing import close_with
@@ -154,9 +155,7 @@ class Node:
         names = (settings.server.name, *(listen.host for listen in self._admin_addresses().values()), *settings.admin.allowed_hosts)
         people = People(token, read_only_token, settings.admin.users)
         trail = AuditTrail(self._clock.now)
-        self._application = application = make_application(
-            self._services.view, self._metrics, people, __version__, trail=trail, names=names
-        )
+        self._application = application = make_application(self._services, self._metrics, people, __version__, trail=trail, names=names)
         self._desk = desk = Desk(settings, people, application, token, self._clock.now)
         add_errors(application, desk)
         add_login(application, desk)
@@ -177,7 +176,7 @@ class Node:
             return
         self._start_services()
         await self._connectors.started()
-        self._services.view.is_running = self.is_started = True
+        self._services.readiness.is_running = self.is_started = True
         _log.info("node.started", server=settings.server.name, database=self._ledger.identity.database, version=__version__)
         if self._is_reload_wanted:
             await self._followed_reload()
@@ -375,10 +374,10 @@ class Node:
             self._shipper.start()
             self._shipper.watch(self._metrics)
         self._watch()
-        self._services.view.hanging = lambda: [*self._hanging(), *self._ending_certificates(), *self._recipients.problems()]
-        self._services.view.list_clients = self._connectors.clients
+        self._services.readiness.hanging = lambda: [*self._hanging(), *self._ending_certificates(), *self._recipients.problems()]
+        self._services.node.list_clients = self._connectors.clients
         self._services.start()
-        self._tasks.keep(self._services.view.run, "velocity")
+        self._tasks.keep(self._services.queues.run, "velocity")
         if self._settings.webhooks:
             hooks = Webhooks(self._settings.webhooks, TAP, self._settings.server.name)
             self._tasks.keep(hooks.run, "webhooks")
@@ -429,7 +428,7 @@ class Node:
             if (spare_bytes := self._services.pressure.spare_bytes()) is not None:
                 await self._ledger.keep_reserve(spare_bytes)
             with contextlib.suppress(LedgerUnavailable):
-                self._metrics.observe_queues(await self._ledger.read(queues.queues), await self._services.view.untold())
+                self._metrics.observe_queues(await self._ledger.read(queues.queues), await self._services.node.untold())
             await asyncio.sleep(ADMIN_OBSERVES_SECONDS)
 
     def _look_at_descriptors(self, refused_before: int) -> int:

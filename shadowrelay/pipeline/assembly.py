@@ -29,12 +29,17 @@ from shadowrelay.pipeline.follow import FollowService
 from shadowrelay.pipeline.forks import Forks, Verdicts
 from shadowrelay.pipeline.heartbeat import HeartbeatService
 from shadowrelay.pipeline.leases import Leases
+from shadowrelay.pipeline.losses import WhatIfService
 from shadowrelay.pipeline.membership import Membership
 from shadowrelay.pipeline.message_desk import MessageDesk
+from shadowrelay.pipeline.node_desk import NodeDesk
+from shadowrelay.pipeline.peer_desk import PeerDesk
 from shadowrelay.pipeline.peer_requests import PeerRequestService
 from shadowrelay.pipeline.peerbook import PeerBook
 from shadowrelay.pipeline.pressure import PressureService
 from shadowrelay.pipeline.promote import PromoteService
+from shadowrelay.pipeline.queue_desk import QueueDesk
+from shadowrelay.pipeline.ready import ReadinessService
 from shadowrelay.pipeline.reconcile import ReconcileService
 from shadowrelay.pipeline.relay import RelayService
 from shadowrelay.pipeline.review import ReviewService
@@ -44,7 +49,6 @@ from shadowrelay.pipeline.safety_net_size import SafetyNetSize
 from shadowrelay.pipeline.shadow_copy import Copier
 from shadowrelay.pipeline.sweep import SweepService
 from shadowrelay.pipeline.track import TrackService
-from shadowrelay.pipeline.view import View
 from shadowrelay.ports import Clock, Deliverer, Machine, PeerLink, TrackingLog
 from shadowrelay.rules.fates import Fates
 from shadowrelay.store import peer_promises
@@ -151,19 +155,11 @@ class Services:
         self.messages = MessageDesk(context, self.deliver, self.review, forks.notices, self.copy_repair.wake)
         self.safety_net_size = SafetyNetSize(context, outside.machine)
         self.safety_net = SafetyNetService(context, self.deliver, forks.resubmitted_to, self.promote.is_lost)
-        self.view = View(
-            context,
-            self.messages,
-            self.rolled_back,
-            self.drain,
-            self.deliver,
-            self.copy_repair,
-            self.safety_net,
-            context.now(),
-            in_force,
-            self._forgotten,
-            self.promote.seconds_until_takeover,
-        )
+        self.readiness = ReadinessService(context, self.rolled_back, self.drain, self.copy_repair)
+        self.peers = PeerDesk(context, self._forgotten, self.promote.seconds_until_takeover)
+        self.queues = QueueDesk(context, self.deliver, self.peers)
+        self.node = NodeDesk(context, self.readiness, self.peers, in_force)
+        self.what_if = WhatIfService(context, self.promote.seconds_until_takeover, self.readiness.new_mail)
         context.repeats.on_ended = self.deliver.first_ended
         context.peers.on_new_database.append(self._database_changed)
         context.peers.on_new_incarnation.append(self._restarted)

@@ -101,17 +101,26 @@ class DrainService:
             self._start()
 
     async def begin(self) -> None:
-        """Drain. Returns when it is recorded and mail is refused; the other steps follow in the background. Raises: LedgerUnavailable."""
+        """Drain. Returns when it is recorded and mail is refused; the other steps follow in the background. Raises:
+        RequestRefused, LedgerUnavailable."""
+        self._refuse_while_stopping()
         await self._context.tasks.whole(self._begin(), "drain")
 
     async def end(self) -> bool:
-        """Undrain: take and deliver mail again. False: it did not drain. Raises: LedgerUnavailable."""
+        """Undrain: take and deliver mail again. False: it did not drain. Raises: RequestRefused, LedgerUnavailable."""
+        if self._context.is_stopping:
+            raise RequestRefused("this node is stopping: undrain it after the next start")
         return await self._context.tasks.whole(self._end(), "undrain")
 
     async def redirect(self, targets: Sequence[ServerName]) -> None:
         """Hand all active messages over to these peers, and take mail again after that. Returns when mail is refused. Raises:
         RequestRefused, LedgerUnavailable."""
+        self._refuse_while_stopping()
         await self._context.tasks.whole(self._redirect(tuple(dict.fromkeys(targets))), "redirect")
+
+    def _refuse_while_stopping(self) -> None:
+        if self._context.is_stopping:
+            raise RequestRefused("this node is stopping: its queue stays, and the next start goes on with it")
 
     async def _begin(self) -> None:
         async with self._changing:
@@ -458,7 +467,7 @@ class DrainService:
                     self._review.suspect(message.envelope.message_id, server)
 
     async def view(self) -> DrainView:
-        """See `admin.api.AdminView`."""
+        """How far it is, and what it waits for."""
         context = self._context
         rows = await context.ledger.read(queues.queues)
         held: Counter[str] = Counter()

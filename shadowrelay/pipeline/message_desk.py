@@ -10,7 +10,9 @@ notified of its removal.
 """
 
 import asyncio
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from functools import partial
 
 import structlog
@@ -20,7 +22,7 @@ from shadowrelay.model.message import NO_ORDINALS, Content
 from shadowrelay.model.ownership import Claim, Role, Transition
 from shadowrelay.model.queue import AttemptRecord, GeneratedMessage, StoredMessage, Suspension
 from shadowrelay.model.replies import ContentCorrupt, Reply, RequestRefused
-from shadowrelay.model.tracking import Acknowledged, EventSource
+from shadowrelay.model.tracking import Acknowledged, EventSource, TrackingEvent
 from shadowrelay.ownership import claims, rules
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.deliver import DeliverService
@@ -39,6 +41,13 @@ WAIT_SECONDS = 4.0  # for leases and for an attempt to end; less than the client
 LOOK_SECONDS = 0.1
 
 _log = structlog.get_logger()
+
+
+def messages_queued_as(queue_id: str, rows: Iterable[TrackingEvent]) -> tuple[MessageId, ...]:
+    """Whose replies have this id of a next hop, as a word."""
+    word = re.compile(rf"(?<![\w.-]){re.escape(queue_id)}(?![\w-])")
+    named = [row.network_message_id for row in rows if any(map(word.search, row.recipient_statuses))]
+    return tuple(MessageId(each) for each in dict.fromkeys(named) if each)
 
 
 async def withheld_content() -> Content:
@@ -255,6 +264,21 @@ class MessageDesk:
         if with_envelope:
             prefix = format_envelope_lines(stored.envelope, stored.claim.done) + prefix
         return prefix, content
+
+    async def events(self, message_id: MessageId) -> Sequence[TrackingEvent]:
+        """The rows of this node's tracking log that name this message, oldest first."""
+        stored = await self._context.ledger.read(reading.load, message_id)
+        return await self._rows(message_id, None if stored is None else stored.envelope.arrived_at)
+
+    async def queued_as(self, queue_id: str) -> tuple[MessageId, ...]:
+        """The messages of which a next hop said this id in its reply, oldest first."""
+        return messages_queued_as(queue_id, await self._rows(queue_id, None))
+
+    async def _rows(self, text: str, since: datetime | None) -> Sequence[TrackingEvent]:
+        try:
+            return await self._context.tracking.about(text, since)
+        except OSError as error:
+            raise RequestRefused(f"the message tracking log cannot be read: {error}") from error
 
 
 def _refuse_if(reason: str) -> None:

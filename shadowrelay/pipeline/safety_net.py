@@ -75,7 +75,7 @@ class SafetyNetService:
         return await self._context.ledger.read(resubmit_requests.requests)
 
     async def change(self, number: int, *, is_enabled: bool) -> ResubmitRequest | None:
-        """See `admin.api.AdminView.change_request`."""
+        """Stop a request, or continue a stopped one. None: there is no such request. Raises: RequestRefused."""
         state = RequestState.PENDING if is_enabled else RequestState.DISABLED
         changed = await self._context.ledger.commit(resubmit_requests.change_state, number, state)
         if changed is None:
@@ -88,7 +88,7 @@ class SafetyNetService:
         return changed
 
     async def remove(self, number: int) -> bool:
-        """See `admin.api.AdminView.remove_request`."""
+        """Forget a request that is done or disabled. False: there is no such request. Raises: RequestRefused."""
         if not await self._context.ledger.commit(resubmit_requests.remove, number):
             present = await self._find(number)
             if present is None:

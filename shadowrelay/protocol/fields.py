@@ -128,7 +128,7 @@ def parse_mail(argument: str, *, lenient: bool = False, takes_bare: bool = False
 
     Raises: WireError 501 5.1.7 for the path, 553 5.6.7 for UTF-8 without SMTPUTF8, 501 5.5.4 for the rest.
     """
-    rest = _after(argument, "FROM:", "Syntax: MAIL FROM:<address> [parameters]", lenient)
+    rest = _after(argument, "FROM", "Syntax: MAIL FROM:<address> [parameters]", lenient)
     if rest.startswith("<>") and not (lenient and rest.startswith("<>>")):
         address, end = "", 2
     elif lenient and (blank := _BLANK.match(rest)):
@@ -148,7 +148,7 @@ def parse_rcpt(argument: str, *, smtputf8: bool = False, lenient: bool = False, 
 
     Raises: WireError 501 5.1.3 for the path, 553 5.6.7 for UTF-8 without SMTPUTF8, 501 5.5.4 for the rest.
     """
-    rest = _after(argument, "TO:", "Syntax: RCPT TO:<address> [parameters]", lenient)
+    rest = _after(argument, "TO", "Syntax: RCPT TO:<address> [parameters]", lenient)
     if postmaster := _POSTMASTER.match(rest) or (lenient and _BARE_POSTMASTER.match(rest)):
         address, end = postmaster[1], postmaster.end()
     else:
@@ -160,9 +160,10 @@ def parse_rcpt(argument: str, *, smtputf8: bool = False, lenient: bool = False, 
 
 
 def _after(argument: str, word: str, syntax: str, lenient: bool) -> str:
-    argument = argument.lstrip(" \t") if lenient else argument
-    rest = argument[len(word) :].lstrip(" \t") if lenient else argument[len(word) :]
-    if len(argument) > ARGUMENT_OCTETS_MAX or argument[: len(word)].upper() != word or rest[:1] in ("", " "):
+    said, _, rest = argument.partition(":")
+    if lenient:
+        said, rest = said.lstrip(" \t"), rest.lstrip(" \t")
+    if len(argument) > ARGUMENT_OCTETS_MAX or said.upper() != word or rest[:1] in ("", " "):
         raise bad_argument(syntax)
     return rest
 

@@ -18,6 +18,8 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from hashlib import blake2b
+from itertools import pairwise
+from operator import itemgetter
 
 from shadowrelay.model.ids import NO_MESSAGE, NO_SERVER, MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Envelope, Ordinals
@@ -490,6 +492,8 @@ _IN_LIST = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff;]|\\\\(?=u)"
 _IN_KEY = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff;=]|\\\\(?=u)")
 _ESCAPED = re.compile(r"\\u([0-9a-f]{4})")
 _LOG_ID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
+_parts_of_log_id = itemgetter(*(slice(*ends) for ends in pairwise((0, 8, 12, 16, 20, 32))))  # of the digits of a hash: those of a UUID
+_NONE = ("",)  # an empty list is written like one with an empty text
 _COUNTER = re.compile(r"0|-?[1-9][0-9]{0,18}")
 _FIELD = re.compile(r'(?:"([^"]*(?:""[^"]*)*)"|([^",]*))(?=,|\Z)')
 _RECIPIENTS, _STATUSES, _CUSTOM = (FIELDS.index(name) for name in ("recipient-address", "recipient-status", "custom-data"))
@@ -514,10 +518,7 @@ def format_line(event: TrackingEvent) -> bytes:
     Shapes: a single empty recipient or status is parsed as none. Fast, because it runs six times per message:
     a usual row is checked as a whole, and only one that needs escaping is processed field by field.
     """
-    recipients, statuses = event.recipients, event.recipient_statuses
-    recipient_text = recipients[0] if len(recipients) == 1 else ";".join(recipients)
-    status_text = statuses[0] if len(statuses) == 1 else ";".join(statuses)
-    sender, pairs = event.sender, event.custom_data
+    recipients, statuses, sender, pairs = event.recipients, event.recipient_statuses, event.sender, event.custom_data
     custom = ";".join([f"S:{key}={value}" for key, value in pairs]) if pairs else ""
     row = [
         format_instant(event.at),
@@ -532,8 +533,8 @@ def format_line(event: TrackingEvent) -> bytes:
         str(event.internal_message_id),
         event.message_id,
         event.network_message_id,
-        recipient_text,
-        status_text,
+        ";".join(recipients),
+        ";".join(statuses),
         str(event.total_bytes),
         str(len(recipients)),
         "",
@@ -551,7 +552,7 @@ def format_line(event: TrackingEvent) -> bytes:
     ]
     line = ",".join(row)
     # Any other semicolon may stand in a recipient, a status or a value.
-    semicolons = max(len(recipients), 1) + max(len(statuses), 1) + max(len(pairs), 1) - 3
+    semicolons = len(recipients or _NONE) + len(statuses or _NONE) + len(pairs or _NONE) - 3
     if not line.isprintable() or "\\u" in line or line.count(";") != semicolons or custom.count("=") != len(pairs):
         row = _escaped_row(row, event)
         line = ",".join(row)
@@ -559,7 +560,7 @@ def format_line(event: TrackingEvent) -> bytes:
         line = ",".join([_quoted(text) for text in row])
     octets = f"{line},".encode()
     digest = blake2b(octets, digest_size=LOG_ID_OCTETS).hexdigest()
-    return octets + f"{digest[:8]}-{digest[8:12]}-{digest[12:16]}-{digest[16:20]}-{digest[20:]},{SCHEMA_VERSION}\r\n".encode()
+    return octets + f"{'-'.join(_parts_of_log_id(digest))},{SCHEMA_VERSION}\r\n".encode()
 
 
 def _quoted(text: str) -> str:

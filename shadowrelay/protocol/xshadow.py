@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
+from operator import attrgetter, gt
 
 import msgspec
 
@@ -297,39 +298,8 @@ _RET = re.compile(r"FULL|HDRS", re.IGNORECASE | re.ASCII)
 _COMPACT = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"))
 
 
-def format_envelope(envelope: Envelope, done: Ordinals) -> str:
-    """The argument of XSHADOW ENVELOPE: base64url, without padding, of compact JSON; long texts are truncated."""
-    values: dict[str, str] = {"arrived": format_instant(envelope.arrived_at)}
-    for name, octets_max in _TEXT_OCTETS_MAX.items():
-        if text := getattr(envelope, name):
-            # A character takes at most \uXXXX, 6 octets, or 12 above U+FFFF; letters and digits of ASCII take one.
-            is_short = len(text) * 12 <= octets_max or (text.isascii() and len(text) * (1 if text.isalnum() else 6) <= octets_max)
-            values[name] = text if is_short else _cut(text, octets_max)
-    if envelope.ret is not None:
-        values["ret"] = envelope.ret
-    if envelope.envid is not None:
-        values["envid"] = envelope.envid
-    if done:
-        values["done"] = format_done(done)
-    try:
-        octets = msgspec.json.encode(values)
-    except UnicodeEncodeError:  # a lone surrogate
-        octets = b"\xff"
-    if not octets.isascii():
-        octets = _COMPACT.encode(values).encode("ascii")
-    return binascii.b2a_base64(octets, newline=False).rstrip(b"=").translate(_TO_URL).decode("ascii")
-
-
-def _cut(text: str, octets_max: int) -> str:
-    """Truncate by eighths until the JSON fits, quotes not counted. Lone surrogates survive as escapes."""
-    text = text[:octets_max]
-    while len(json.dumps(text, ensure_ascii=True)) > octets_max + 2:
-        text = text[: len(text) - max(1, len(text) // 8)]
-    return text
-
-
-class _Said(msgspec.Struct, kw_only=True):
-    """The JSON of XSHADOW ENVELOPE. Every value is a text; unknown names are ignored."""
+class _Said(msgspec.Struct, omit_defaults=True):
+    """The JSON of XSHADOW ENVELOPE. Every value is a text; unknown names are ignored, and empty texts are not written."""
 
     arrived: str
     client_address: str = ""
@@ -348,6 +318,40 @@ class _Said(msgspec.Struct, kw_only=True):
 
 
 _said_in = msgspec.json.Decoder(_Said).decode
+_octets_of = msgspec.json.Encoder().encode
+_texts_of = attrgetter(*_TEXT_OCTETS_MAX)  # of an envelope, in the order in which `_Said` has them
+
+
+def format_envelope(envelope: Envelope, done: Ordinals) -> str:
+    """The argument of XSHADOW ENVELOPE: base64url, without padding, of compact JSON; long texts are truncated."""
+    texts = _texts_of(envelope)
+    said = _Said(format_instant(envelope.arrived_at), *texts)
+    if envelope.ret is not None:
+        said.ret = envelope.ret
+    if envelope.envid is not None:
+        said.envid = envelope.envid
+    if done:
+        said.done = format_done(done)
+    try:
+        octets = _octets_of(said)
+    except UnicodeEncodeError:  # a lone surrogate
+        octets = b"\xff"
+    # Where nothing is escaped, each text takes as many octets as it has characters.
+    if not octets.isascii() or b"\\" in octets or any(map(gt, map(len, texts), _TEXT_OCTETS_MAX.values())):
+        for name, octets_max in _TEXT_OCTETS_MAX.items():
+            setattr(said, name, _cut(getattr(said, name), octets_max))
+        octets = _COMPACT.encode(msgspec.to_builtins(said)).encode("ascii")
+    return binascii.b2a_base64(octets, newline=False).rstrip(b"=").translate(_TO_URL).decode("ascii")
+
+
+def _cut(text: str, octets_max: int) -> str:
+    """Truncate by eighths until the JSON fits, quotes not counted. Lone surrogates survive as escapes."""
+    if len(text) * 12 <= octets_max:  # a character takes at most \uXXXX, or two of these
+        return text
+    text = text[:octets_max]
+    while len(json.dumps(text, ensure_ascii=True)) > octets_max + 2:
+        text = text[: len(text) - max(1, len(text) // 8)]
+    return text
 
 
 def parse_envelope(text: str) -> EnvelopeExtras:

@@ -57,6 +57,7 @@ Within one process CLOCK_BOOTTIME distinguishes a jump from elapsed time (includ
 wall clock.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -463,6 +464,8 @@ KEY_OCTETS = 16
 # Longer ones may have been cut: XSHADOW ENVELOPE leaves at least 1,100 / 2 x 7/8 characters of a Message-ID, docs/protocol.md 6.
 MESSAGE_ID_CHARACTERS_MAX = 450
 DATE_CHARACTERS_MAX = 99  # the receiver records 100
+_is_usual_id = re.compile(rf"[ -~]{{1,{MESSAGE_ID_CHARACTERS_MAX}}}").fullmatch
+_is_usual_date = re.compile(rf"[ -~]{{1,{DATE_CHARACTERS_MAX}}}").fullmatch
 
 
 def duplicate_keys(envelope: Envelope, ordinals: Ordinals) -> dict[int, bytes]:
@@ -475,10 +478,7 @@ def duplicate_keys(envelope: Envelope, ordinals: Ordinals) -> dict[int, bytes]:
     message_id, date = envelope.internet_message_id, envelope.date
     if envelope.resubmitted_from or not envelope.fingerprint:
         return {}  # it is delivered again on request; or a version took it that did not know its content
-    if not message_id or not date or len(message_id) > MESSAGE_ID_CHARACTERS_MAX or len(date) > DATE_CHARACTERS_MAX:
-        return {}
-    both = message_id + date
-    if not both.isascii() or not both.isprintable():
+    if not _is_usual_id(message_id) or not _is_usual_date(date):
         return {}
     # No part has a line end, so two parts cannot run into each other.
     text = f"{message_id}\n{date}\n{envelope.fingerprint}\n{envelope.client_address}\n{envelope.connector}\n{canonical(envelope.sender)}\n"

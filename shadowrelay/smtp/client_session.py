@@ -143,6 +143,10 @@ _success = re.compile(rb"^2[0-9][0-9](?![0-9])", re.MULTILINE)
 _empty_line = re.compile(rb"\r*\n").match
 _code = re.compile(rb"[2-5][0-9][0-9][ \r-]").match
 _reply_line = re.compile(rb"([2-5][0-9][0-9])(?:([ -])([^\n]*)|\r*)\n").match  # some servers and filters end a line with two CRs
+# What nearly always arrives: whole replies in ASCII, of one line each, or one of several lines, and none that ends the session.
+_are_short = re.compile(rb"(?:(?!421)[2-5][0-9][0-9] [ -~]{0,500}\r\n)+").fullmatch
+_is_long = re.compile(rb"(?!421)([2-5][0-9][0-9])-[ -~]{0,999}\r\n(?:\1-[ -~]{0,999}\r\n)*\1 [ -~]{0,999}\r\n").fullmatch
+_short_replies = re.compile(r"([2-5][0-9][0-9]) ([ -~]*)\r\n").findall
 LINE_OCTETS_MAX = 4096  # RFC 5321 4.5.3.1.5 allows 512; real servers send longer lines, the rest of which is dropped
 REPLY_OCTETS_MAX = 32 * 1024  # a page of XQDISCARD has 24 KiB. docs/protocol.md 14
 CODE_OCTETS = 4  # of a line: `250-`
@@ -161,6 +165,15 @@ class RawReply(NamedTuple):
     def reply(self) -> Reply:
         """Converted to `Reply`."""
         return reply_from(self.code, self.lines)
+
+
+def _whole_replies(octets: bytes, octets_max: int) -> Sequence[RawReply]:
+    """The replies, if nothing is unusual about them (see `_are_short`), else none. `octets_max`: of a reply of several lines."""
+    if _are_short(octets):
+        return [_tuple(RawReply, (int(digits), (words,))) for digits, words in _short_replies(octets.decode("ascii"))]
+    if len(octets) <= octets_max and (long := _is_long(octets)):
+        return (_tuple(RawReply, (int(long[1]), tuple([line[4:] for line in octets.decode("ascii").splitlines()]))),)
+    return ()
 
 
 class OpeningProtocol(SMTPProtocol):
@@ -341,15 +354,31 @@ class Pipeline(asyncio.Protocol):
             line_end = data.find(b"\n")
             data, self._is_line_cut = (data[line_end:], False) if line_end >= 0 else (b"", True)
         buffer = self._buffer + data if self._buffer else data
-        position, end, answers, lines = 0, len(buffer), self._answers, self._lines
         answers_before = self.answers_count
+        if not self._lines and (came := _whole_replies(buffer, self.reply_octets_max)) and len(came) <= self._owed:
+            self._buffer = b""
+            self._owed -= len(came)
+            self.answers_count += len(came)
+            self._answers += came
+        elif not self._take_lines(buffer):
+            return
+        if self.answers_count != answers_before:
+            self._progress_at = self._loop.time()
+            if self.on_progress is not None:
+                self.on_progress()
+            if self._waiter is not None and len(self._answers) >= self._wanted and not self._waiter.done():
+                self._waiter.set_result(None)
+
+    def _take_lines(self, buffer: bytes) -> bool:
+        """Any replies, line by line. False: the session is broken, and `_break` was called."""
+        position, end, lines = 0, len(buffer), self._lines
         while position < end:
             if self._owed == 0 and not lines and buffer[position : position + 3] != b"421"[: end - position]:
                 if self.is_lenient and not buffer[position:].strip(b"\r\n"):
                     position = end
                     break
                 self._break_off(buffer[position:], "unexpected data")
-                return
+                return False
             line = _reply_line(buffer, position)
             if line is None:
                 if self.is_lenient and (empty := _empty_line(buffer, position)) is not None:
@@ -359,7 +388,7 @@ class Pipeline(asyncio.Protocol):
                 is_reply = self.is_lenient and _code(buffer, position) is not None
                 if buffer.find(b"\n", position) >= 0 or (is_too_long and not is_reply):
                     self._break_off(buffer[position:], "not a reply")
-                    return
+                    return False
                 if is_too_long:
                     buffer, self._is_line_cut = buffer[: position + LINE_OCTETS_MAX], True
                 break
@@ -376,10 +405,10 @@ class Pipeline(asyncio.Protocol):
                 is_over = self._reply_octets > self.reply_octets_max
                 if length > LINE_OCTETS_MAX or (is_over and not self.is_lenient):
                     self._break_off(line[0], "reply too long")
-                    return
+                    return False
                 if lines and code // 100 != self._code // 100:
                     self._break_off(line[0], "codes differ within a reply")
-                    return
+                    return False
                 if not is_over:
                     lines.append(words)
                 if mark == b"-":
@@ -393,17 +422,12 @@ class Pipeline(asyncio.Protocol):
             if self._owed:
                 self._owed -= 1
                 self.answers_count += 1
-                answers.append(answer)
+                self._answers.append(answer)
             if code == SERVICE_CLOSING:
                 self._break(Breakage(answer.reply, is_refusal=True))
-                return
+                return False
         self._buffer = buffer[position:]
-        if self.answers_count != answers_before:
-            self._progress_at = self._loop.time()
-            if self.on_progress is not None:
-                self.on_progress()
-            if self._waiter is not None and len(answers) >= self._wanted and not self._waiter.done():
-                self._waiter.set_result(None)
+        return True
 
     def _break_off(self, seen: bytes, why: str) -> None:
         text = seen[:80].decode("ascii", "backslashreplace")

@@ -81,6 +81,7 @@ PROTOCOL_ERROR_CODES = frozenset({500, 501, 502, 503, 504, 530, 555})
 Command = Callable[[Any, str], Awaitable[None]]
 
 BEFORE_TLS = frozenset({"EHLO", "HELO", "NOOP", "QUIT", "STARTTLS"})  # where a connector requires it. RFC 3207 4
+_as_sent = re.compile(rb"([^ \r\n]*)(?: ([^\r\n]*))?\r\n").fullmatch  # a verb, and what follows it
 _BLANKS = re.compile(rb"[ \t]*([^ \t]+)[ \t]*(.*)", re.DOTALL)  # around a verb, where a connector is lenient: a tab, or some before it
 ORDINARY_ENDS = ("quit", "lost", "drain", "TLS failed")  # the last one leaves a warning of its own
 
@@ -663,17 +664,17 @@ class Connection(SMTP):
 
     def _parsed(self, line: bytes) -> tuple[str, Command | None, str]:
         """The verb, the command and its argument; no command if the line was refused."""
-        length = len(line)
-        if not line.endswith(b"\r\n") or line.find(b"\r") != length - 2:
+        sent = _as_sent(line)
+        if sent is None:
             self.hang_up(BARE_CR_OR_LF, "bare CR or LF")
             return "", None, ""
-        verb, _, octets = line[:-2].partition(b" ")
-        name = verb.decode("ascii", "replace").upper()
+        verb, octets = sent.groups(b"")
+        name = _name_of(verb)
         command = self.commands.get(name)
         if command is None and self.reception.connector.lenient_addresses and (found := _BLANKS.fullmatch(line, 0, len(line) - 2)):
-            name, octets = found[1].decode("ascii", "replace").upper(), found[2]
+            name, octets = _name_of(found[1]), found[2]
             command = self.commands.get(name)
-        if length > COMMAND_OCTETS_MAX and length > COMMAND_OCTETS_MAX_BY_VERB.get(name, COMMAND_OCTETS_MAX):
+        if len(line) > COMMAND_OCTETS_MAX and len(line) > COMMAND_OCTETS_MAX_BY_VERB.get(name, COMMAND_OCTETS_MAX):
             self.refuse(COMMAND_TOO_LONG)
             return name, None, ""
         if command is None:
@@ -758,6 +759,11 @@ def report_every_unwritten_octet(transport: asyncio.BaseTransport) -> None:
     """Have `pause_writing` called as soon as the kernel does not accept a whole reply."""
     assert hasattr(transport, "set_write_buffer_limits")  # uvloop's transports are not asyncio.Transport instances
     transport.set_write_buffer_limits(high=1)  # not 0: TLS pauses at the limit, and would stay paused for ever
+
+
+@lru_cache(64)
+def _name_of(verb: bytes) -> str:
+    return verb.decode("ascii", "replace").upper()
 
 
 @lru_cache(64)

@@ -124,6 +124,9 @@ class PeerPart:
         """The peer's identity. Raises: WireError 530, 502; 503 before its XSHADOW hello."""
         if not self.may_use_xshadow():
             raise self._refusal_of_right()
+        return self._introduced()
+
+    def _introduced(self) -> PeerIdentity:
         if self.identity is None:
             raise WireError(XSHADOW_FIRST)
         return self.identity
@@ -205,12 +208,12 @@ class PeerPart:
 
     def begin_hold(self, value: str, size: int, path: str, *, smtputf8: bool) -> PeerTransaction:
         """MAIL with XSHADOW=: the transaction becomes a copy, or a message whose shadow the peer keeps. It is exempt from the limits for
-        other clients. Raises: WireError.
+        other clients. Its client may use the extension: MAIL knew the parameter by that. Raises: WireError.
 
         Shapes: `value` that of the parameter; `size` the declared one, or 0; `path` of a spool file. It must not be that of the message
         id: an earlier copy of the same message may still be on its way into the ledger.
         """
-        identity, reception = self.required(), self._reception
+        identity, reception = self._introduced(), self._reception
         message_id, number = parse_hold(value, identity.database)
         is_tracked = is_track(value)
         size_max = reception.connector.max_message_size if is_tracked else HOLD_SIZE_MAX

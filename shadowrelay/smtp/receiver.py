@@ -43,7 +43,7 @@ from shadowrelay.protocol.xqdiscard import (
 from shadowrelay.protocol.xshadow import KEYWORD, XshadowForm, format_position, parse_envelope, parse_form
 from shadowrelay.rules import strangers
 from shadowrelay.smtp.arriving_content import ArrivingContent, ContentRefused
-from shadowrelay.smtp.connection import Connection
+from shadowrelay.smtp.connection import Connection, reply_line
 from shadowrelay.smtp.data import ContentSink, beginning_of, header_facts, receive_chunk, receive_data, receive_octets
 from shadowrelay.smtp.limits import (
     ARGUMENT_NEEDED,
@@ -799,7 +799,7 @@ class Receiver(Connection):
         if reply.text.startswith(SUPERSEDED):  # followed by the answer to STATUS only, without a position
             self.say(reply)
         else:
-            self._collect(f"{reply} {format_position(self.reception.peer_requests.position)}\r\n".encode())
+            self._collect(reply_line(reply)[:-2] + f" {format_position(self.reception.peer_requests.position)}\r\n".encode())
 
     async def smtp_XQDISCARD(self, argument: str) -> None:
         announced = _BLOCK.fullmatch(argument)

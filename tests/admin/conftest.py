@@ -1,8 +1,10 @@
-"""A node to look at: what `AdminView` promises, from values."""
+"""A node to look at: of each service, what the API asks of it, from values."""
 
 import asyncio
+from collections import defaultdict
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from shadowrelay.admin.api import make_application
 from shadowrelay.admin.metrics import PrometheusMetrics
 from shadowrelay.admin.people import People
+from shadowrelay.model.back_pressure_settings import BackPressure
 from shadowrelay.model.client_minute import ClientView, Minute
 from shadowrelay.model.counts import Counts
 from shadowrelay.model.drain_progress import DrainState, DrainStep, DrainView, Obstacle, Waiting
@@ -33,12 +36,13 @@ from shadowrelay.model.queue import (
 from shadowrelay.model.readiness import NewMail, NextMessage
 from shadowrelay.model.replies import STORE_UNAVAILABLE, LedgerUnavailable, RequestRefused
 from shadowrelay.model.resubmission import RequestState, ResubmitRequest
-from shadowrelay.model.settings import BackPressure
 from shadowrelay.model.survival import Survival, TakenOver, WhatIf
 from shadowrelay.model.tracking import EventId, EventSource, TrackingEvent
 from shadowrelay.model.values import replace
 from shadowrelay.rules.back_pressure import NO_PRESSURE, Pressure
 from shadowrelay.rules.flight import NO_FLIGHT, Flight
+from shadowrelay.store import queues as queue_pages
+from shadowrelay.store import reading
 
 NOW = datetime(2026, 11, 21, 10, 30, tzinfo=UTC)
 TOKEN = "a-token-for-tests-only"
@@ -81,7 +85,7 @@ def numbered(number: int) -> StoredMessage:
 
 @dataclass
 class FakeNode:
-    """An `AdminView`."""
+    """The services of a node, and what they know."""
 
     stored: list[StoredMessage] = field(default_factory=lambda: [STORED])
     reasons: tuple[str, ...] = ()
@@ -96,16 +100,51 @@ class FakeNode:
     requests: list[ResubmitRequest] = field(default_factory=list)
     more_queues: tuple[QueueRow, ...] = ()
     waits_for: tuple[MessageId, ...] = ()
-    flights: dict[MessageId, Flight] = field(default_factory=dict)
+    flights: dict[MessageId, Flight] = field(default_factory=lambda: defaultdict(lambda: NO_FLIGHT))
     untold_ones: Untold | None = None
     row: TrackingEvent = ROW
     knows_events: bool = True
+    drained: DrainView = DRAINING
+
+    def __post_init__(self):
+        self.queues = SimpleNamespace(
+            rows=self.list_queues, history=self.history, retry=self.retry_queue, suspend=self.suspend_queue, resume=self.resume_queue
+        )
+        self.messages = SimpleNamespace(
+            suspend=self.suspend, resume=self.resume, resubmit=self.resubmit, release=self.release, remove=self.remove,
+            content=self.content, events=self.events, queued_as=self.queued_as,
+        )  # fmt: skip
+        self.peers = SimpleNamespace(views=lambda: self.list_peers(), forget=self.forget)
+        self.node = SimpleNamespace(view=self.tell, untold=self.untold, lone_messages=self.lone_messages, clients=self.clients)
+        self.drain = SimpleNamespace(begin=self.begin, end=self.end, redirect=self.redirect, view=self.drain_view)
+        self.safety_net = SimpleNamespace(
+            request=self.request_resubmission, requests=self.resubmit_requests, change=self.change_request, remove=self.remove_request
+        )
+        self.readiness = SimpleNamespace(is_ready=self.is_ready)
+        self.what_if = SimpleNamespace(ask=self.if_lost)
+
+    @property
+    def context(self):
+        transport = SimpleNamespace(message_expiration_timeout=timedelta(days=2))
+        settings = SimpleNamespace(transport=transport, back_pressure=BackPressure())
+        return SimpleNamespace(ledger=self, flights=self.flights, settings=settings, pressure=self.pressed)
+
+    async def read(self, question, *arguments, **choices):
+        """As the ledger is asked."""
+        answers = {
+            queue_pages.messages: self.list_messages,
+            queue_pages.filtered: self.filtered_messages,
+            queue_pages.searched: self.searched_messages,
+            reading.load: self.message,
+            reading.awaited: self.awaited,
+        }
+        return await answers[question](*arguments, **choices)
 
     def _check(self) -> None:
         if self.is_broken:
             raise LedgerUnavailable(STORE_UNAVAILABLE, "disk I/O error: /secret/path")
 
-    async def queues(self):
+    async def list_queues(self):
         self._check()
         return (
             QueueRow("mx1\\Submission", QueueKind.SUBMISSION, "", 0, None),
@@ -121,20 +160,20 @@ class FakeNode:
         self._check()
         if queue == "Poison":
             raise RequestRefused("nothing is tried in mx1\\Poison")
-        return next((row for row in await self.queues() if queue == row.identity), None)
+        return next((row for row in await self.list_queues() if queue == row.identity), None)
 
-    async def messages(self, queue, limit, after=0, *, newest=False):
+    async def list_messages(self, queue, limit, after=0, *, newest=False):
         self._check()
         self.asked.append((queue, limit, after))
         found = [stored for stored in self.stored if stored.internal_id > after][:limit]
         return tuple(reversed(found) if newest else found)
 
-    async def filtered_messages(self, queue, expression, limit, after=0, *, newest=False):
+    async def filtered_messages(self, queue, expression, lifetime, limit, after=0, *, newest=False):
         self._check()
         self.asked.append((queue, expression, limit, after))
         return MessagePage(tuple(self.stored[:1]), 77)
 
-    async def searched_messages(self, expression, limit, after=0):
+    async def searched_messages(self, expression, lifetime, limit, after=0):
         self._check()
         self.asked.append(("search", expression, limit, after))
         return MessagePage(tuple(self.stored[:1]), 77 if after == 0 else None)
@@ -142,9 +181,6 @@ class FakeNode:
     async def message(self, message_id):
         self._check()
         return next((stored for stored in self.stored if stored.envelope.message_id == message_id), None)
-
-    def flight(self, message_id):
-        return self.flights.get(message_id, NO_FLIGHT)
 
     async def awaited(self, message_id):
         return self.waits_for
@@ -217,7 +253,7 @@ class FakeNode:
         self.commands.append(("remove", number))
         return any(request.number == number for request in self.requests)
 
-    async def peers(self):
+    async def list_peers(self):
         return (
             PeerView(
                 MX2, SiteName("west"), BoundaryName("example"), f"{MX2}:2525", DATABASE, NOW - timedelta(seconds=5), True,
@@ -246,7 +282,7 @@ class FakeNode:
         self.forgotten.append(server)
         return server == MX2
 
-    async def node(self):
+    async def tell(self):
         return NodeView(
             ServerName("mx1"), SiteName("east"), BoundaryName("example"), "1.2.3", NOW - timedelta(hours=1), "running",
             DATABASE, 4, 1000, 1234, NO_DATABASE,
@@ -254,33 +290,31 @@ class FakeNode:
             NextMessage(NewMail.FEWER, 0, 1, "new mail is accepted without a copy: mx2: no answer"), untold=self.untold_ones,
         )  # fmt: skip
 
-    async def drain(self):
+    async def begin(self):
         if self.refusal:
             raise RequestRefused(self.refusal)
         self.commands.append(("drain", ""))
-        return DRAINING
+        self.drained = DRAINING
 
     async def redirect(self, targets):
         if self.refusal:
             raise RequestRefused(self.refusal)
         self.commands.append(("redirect", ",".join(targets)))
-        return replace(DRAINING, state=DrainState.REDIRECTING, targets=tuple(targets), moved_count=5, left_count=1)
+        self.drained = replace(DRAINING, state=DrainState.REDIRECTING, targets=tuple(targets), moved_count=5, left_count=1)
 
-    async def undrain(self):
+    async def end(self):
         if self.refusal:
             raise RequestRefused(self.refusal)
-        return replace(DRAINING, state=DrainState.ACTIVE, step=DrainStep.NONE, waiting=())
+        self.drained = replace(DRAINING, state=DrainState.ACTIVE, step=DrainStep.NONE, waiting=())
+        return True
 
     async def drain_view(self):
         self._check()
-        return DRAINING
+        return self.drained
 
     async def lone_messages(self):
         self._check()
         return LoneMessages(3, 1, 100_000)
-
-    def pressure(self):
-        return self.pressed, BackPressure()
 
     def is_ready(self):
         return not self.reasons, (*self.reasons, *self.warnings)

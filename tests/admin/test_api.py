@@ -8,10 +8,10 @@ import structlog
 
 from shadowrelay.admin.api import make_application
 from shadowrelay.admin.people import People
+from shadowrelay.model.back_pressure_settings import BackPressure
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import Content
 from shadowrelay.model.queue import Delivery, QueueKind, QueueRow, ReportedFork, Untold
-from shadowrelay.model.settings import BackPressure
 from shadowrelay.model.values import replace
 from shadowrelay.protocol.filters import Comparison, Operator
 from shadowrelay.rules import flight
@@ -409,8 +409,8 @@ async def test_a_glance_has_what_each_question_has(http):
 
 
 async def test_a_glance_at_a_node_that_drains_has_the_drain(http, node, monkeypatch):
-    its = replace(await node.node(), state="draining")
-    monkeypatch.setattr(node, "node", lambda: asyncio.sleep(0, its))
+    its = replace(await node.tell(), state="draining")
+    monkeypatch.setattr(node.node, "view", lambda: asyncio.sleep(0, its))
 
     assert (await http.get("/api/v1/drain")).json() == (await http.get("/api/v1/glance")).json()["drain"]
 

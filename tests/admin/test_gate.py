@@ -79,7 +79,7 @@ async def test_requests_that_take_long_leave_room_for_health(application, node):
         await gate_of_node.wait()
         return ()
 
-    node.peers = slow
+    node.list_peers = slow
     request = f"GET /api/v1/peers HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n\r\n".encode()
     async with serving(application) as address:
         running = [await connect(address, request) for _ in range(gate.REQUESTS_MAX)]
@@ -110,7 +110,7 @@ async def test_when_every_connection_has_a_request_the_oldest_gives_way_and_neve
         await gate_of_node.wait()
         return ()
 
-    node.peers = slow
+    node.list_peers = slow
     request = f"GET /api/v1/peers HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n\r\n".encode()
     async with serving(application) as address:
         running = []

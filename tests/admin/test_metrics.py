@@ -66,7 +66,7 @@ def test_shadow_latency_is_a_histogram(metrics, counts):
 
 
 async def test_queues_have_depth_and_oldest_age_by_kind_and_empty_ones_are_zero(metrics, node):
-    metrics.observe_queues(await node.queues())
+    metrics.observe_queues(await node.list_queues())
 
     counted = samples(metrics)
     assert [(5, 90.0), (0, 0.0), (0, 0.0)] == [
@@ -78,7 +78,7 @@ async def test_queues_have_depth_and_oldest_age_by_kind_and_empty_ones_are_zero(
 async def test_messages_of_whose_end_nobody_may_hear_are_counted(metrics, node):
     before = samples(metrics)["shadowrelay_untold_messages",]
 
-    metrics.observe_queues(await node.queues(), Untold(3, NOW, ENVELOPE.message_id, ENVELOPE.message_id))
+    metrics.observe_queues(await node.list_queues(), Untold(3, NOW, ENVELOPE.message_id, ENVELOPE.message_id))
 
     assert (0, 3) == (before, samples(metrics)["shadowrelay_untold_messages",])
 

@@ -42,8 +42,8 @@ class Time:
 class ShownNode(FakeNode):
     """With the settings that `status` reads."""
 
-    async def node(self):
-        return replace(await super().node(), in_force=InForce({"transport.shadow_redundancy_enabled": True}))
+    async def tell(self):
+        return replace(await super().tell(), in_force=InForce({"transport.shadow_redundancy_enabled": True}))
 
 
 @pytest.fixture

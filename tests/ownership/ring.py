@@ -138,8 +138,8 @@ RULES = {
     ),
     "unheard": Rule(
         "whoever goes on without the answer of a node asks that node when it answers again",
-        rules, "with_unheard", lambda claim, unheard: claim, Budget(late=1, parts=1), "two owners",
-        ("late: 0: places on 1, not heard", "0: places on 2", "250 to the client", "part all"),
+        rules, "with_unheard", lambda claim, unheard: claim,
+        Budget(crashes=1, disks=1, wanted=0, is_relayed=True, is_relayed_twice=True), "two owners",
     ),
     "said again": Rule(
         "who was sent `yours`, holds the copy and does not know of the hand-over is sent it again",

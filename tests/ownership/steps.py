@@ -387,8 +387,8 @@ class Steps:
 
     def _unheard(self, nodes: list[int]) -> frozenset[int]:
         """Rule *unheard*. In other worlds no two holders of copies promote without meeting: the state would be the same but for an entry
-        that is asked, and leaves the list."""
-        return frozenset(nodes) if self.is_parted or self.reconciles else frozenset()
+        that is asked, and leaves the list. Where two previous hops keep a shadow, one cut is enough."""
+        return frozenset(nodes) if self.is_parted or self.reconciles or self.is_relayed_twice else frozenset()
 
     # a shadow server
     def _silent(self, s: State, n: int, mine: Facts) -> bool:

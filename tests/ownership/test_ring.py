@@ -97,7 +97,7 @@ def test_a_node_that_yields_leaves_the_copies_elsewhere_until_the_other_one_has_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.heavy) if name == "unheard" else name for name in RULES])
+@pytest.mark.parametrize("name", RULES)
 def test_each_rule_switched_off_loses_doubles_or_blocks_a_message(name: str) -> None:
     rule = RULES[name]
     with without(name):

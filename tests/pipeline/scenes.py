@@ -95,12 +95,12 @@ async def resubmit(node: VirtualNode, begin: Any = None, **criteria: str) -> int
     """All that was delivered so far, and matches."""
     await asyncio.sleep(0.01)
     now = node.clock.now()
-    request = await node.services.view.request_resubmission(Criteria(begin or now - timedelta(hours=1), now, **criteria))
+    request = await node.services.safety_net.request(Criteria(begin or now - timedelta(hours=1), now, **criteria))
     return request.number
 
 
 async def request_of(node: VirtualNode, number: int) -> ResubmitRequest:
-    return next(found for found in await node.services.view.resubmit_requests() if found.number == number)
+    return next(found for found in await node.services.safety_net.requests() if found.number == number)
 
 
 def in_state(node: VirtualNode, number: int, state: RequestState) -> Any:

@@ -29,7 +29,7 @@ def refused(node: VirtualNode, peer: ServerName) -> int:
 
 
 async def last_error(node: VirtualNode, peer: ServerName) -> str:
-    return next(view.last_error for view in await node.services.view.peers() if view.name == peer)
+    return next(view.last_error for view in await node.services.peers.views() if view.name == peer)
 
 
 def put_off(net: Net) -> None:

@@ -92,8 +92,8 @@ async def test_it_takes_no_mail_offers_no_hold_and_says_which_disk_and_who_takes
         east, west = await silent(net, EAST, kind), net.nodes[WEST]
 
         requests, seconds = east.services.peer_requests, east.services.commits.seconds()
-        east.services.view.is_running = True
-        is_ready, (reason, *_) = east.services.view.is_ready()
+        east.services.readiness.is_running = True
+        is_ready, (reason, *_) = east.services.readiness.is_ready()
         await until(lambda: west.context.peers.states[EAST].last_error, HEARTBEAT)
 
         assert STORE_UNAVAILABLE == await east.accept()

@@ -267,7 +267,7 @@ async def a_client_waits(directory: Path, *peers: ServerName, **changes: Any) ->
 @in_virtual_time
 async def test_the_wait_for_a_message_that_an_administrator_removes_ends_at_once(tmp_path: Path) -> None:
     async with a_client_waits(tmp_path) as (node, waiting):
-        assert await node.services.view.remove(node.last, with_dsn=False)
+        assert await node.services.messages.remove(node.last, with_dsn=False)
         began = now()
         reply = await waiting
 

@@ -415,7 +415,7 @@ async def test_without_its_lease_a_message_is_deferred_until_the_peer_is_forgott
 
         await asyncio.sleep(100)
         assert [] == net.sink.arrived
-        assert await east.services.view.forget(WEST)
+        assert await east.services.peers.forget(WEST)
 
         await until(lambda: bool(net.sink.arrived), 10)
 
@@ -446,8 +446,8 @@ async def test_a_peer_that_was_taken_out_of_the_configuration_can_be_forgotten(t
         await asyncio.sleep(30)
         assert [] == net.sink.arrived
 
-        assert await east.services.view.forget(WEST)
-        assert not await east.services.view.forget("mx9.nowhere.example")  # type: ignore[arg-type]
+        assert await east.services.peers.forget(WEST)
+        assert not await east.services.peers.forget("mx9.nowhere.example")  # type: ignore[arg-type]
 
         await until(east.in_role(last, Role.DELIVERED), 10)
 
@@ -459,7 +459,7 @@ async def test_a_peer_that_answers_cannot_be_forgotten(tmp_path: Path) -> None:
         await asyncio.sleep(2 * HEARTBEAT)
 
         with pytest.raises(RequestRefused, match=r"was heard .* s ago"):
-            await east.services.view.forget(WEST)
+            await east.services.peers.forget(WEST)
 
         assert [] == [row for row in east.ledger.peers.listed() if row.is_forgotten]
 
@@ -647,4 +647,4 @@ async def test_a_draining_node_begins_no_attempt_and_keeps_what_it_accepted(tmp_
         assert await draining
         assert ["first@corp.example"] == net.sink.addresses()
         assert Role.PRIMARY is await east.role(east.last)
-        assert ((False, ("starting", "draining"))) == east.services.view.is_ready()
+        assert ((False, ("starting", "draining"))) == east.services.readiness.is_ready()

@@ -166,7 +166,7 @@ async def test_a_next_hop_that_cannot_be_reached_is_probed_by_one_attempt_whatev
 
         assert 1 == dials
         assert 5 <= net.sink.attempts_count - dials <= 6  # every 10 to 11 s
-        (row,) = [row for row in await east.services.view.queues() if row.next_hop == "sick.example:25"]
+        (row,) = [row for row in await east.services.queues.rows() if row.next_hop == "sick.example:25"]
         assert (101, "451 4.4.1 nobody listens") == (row.count, row.last_error)
         assert row.next_retry_at is not None
         assert east.clock.now() < row.next_retry_at <= east.clock.now() + timedelta(seconds=11)
@@ -243,7 +243,7 @@ async def test_a_next_hop_that_loses_each_session_gets_one_attempt_a_second_what
 
         assert 6 <= attempts <= 6 + 5  # what ran while the sixth was lost, and nothing more
         assert 50 <= net.sink.attempts_count - attempts <= 61
-        (row,) = [row for row in await east.services.view.queues() if row.next_hop == "sick.example:25"]
+        (row,) = [row for row in await east.services.queues.rows() if row.next_hop == "sick.example:25"]
         assert (100, "451 4.4.2 Connection lost", QueueStatus.READY) == (row.count, row.last_error, row.status)
         net.sink.answer = lambda address: OK
         await until(lambda: 100 == len(net.sink.arrived), 20)
@@ -343,12 +343,12 @@ async def test_a_queue_in_retry_is_shown_with_its_reason_and_probed_at_once_when
         for number in range(50):
             await east.accept(f"u{number}@sick.example")
         await asyncio.sleep(10)
-        (row,) = [row for row in await east.services.view.queues() if row.next_hop == "sick.example:25"]
+        (row,) = [row for row in await east.services.queues.rows() if row.next_hop == "sick.example:25"]
 
         net.sink.answer = lambda address: OK
         await asyncio.sleep(60)
         waiting = 50 - len(net.sink.arrived)
-        found = await east.services.view.retry_queue("sick.example:25")
+        found = await east.services.queues.retry("sick.example:25")
 
         assert (QueueStatus.RETRY, 1, 50) == (row.status, row.probes_count, row.count)
         assert row.retry_since is not None
@@ -366,7 +366,7 @@ async def test_what_was_refused_by_itself_is_tried_again_when_asked(tmp_path: Pa
         await asyncio.sleep(20)
         net.sink.answer = lambda address: OK
 
-        await east.services.view.retry_queue(f"{EAST}\\sick.example:25")
+        await east.services.queues.retry(f"{EAST}\\sick.example:25")
 
         await until(lambda: 500 == len(net.sink.arrived), 20)
 
@@ -388,7 +388,7 @@ async def test_what_is_refused_again_is_tried_once_for_each_time_an_administrato
         east.ledger.instead["hasten"] = slowly
         attempts = net.sink.attempts_count
 
-        await east.services.view.retry_queue("sick.example:25")
+        await east.services.queues.retry("sick.example:25")
         await asyncio.sleep(60)
 
         assert (500, True) == (attempts, 0 < net.sink.attempts_count - attempts <= 500)
@@ -401,9 +401,9 @@ async def test_retrying_a_shadow_queue_asks_its_primary_server_at_once(tmp_path:
         await east.accept()
         await asyncio.sleep(5)
         held = await west.role(east.last)
-        (row,) = [row for row in await west.services.view.queues() if row.kind is QueueKind.SHADOW]
+        (row,) = [row for row in await west.services.queues.rows() if row.kind is QueueKind.SHADOW]
 
-        await west.services.view.retry_queue(row.identity)
+        await west.services.queues.retry(row.identity)
 
         assert held is Role.SHADOW
         await until(west.in_role(east.last, Role.DELIVERED), 5)
@@ -412,12 +412,12 @@ async def test_retrying_a_shadow_queue_asks_its_primary_server_at_once(tmp_path:
 @in_virtual_time
 async def test_nothing_is_tried_in_queues_of_what_is_delivered_or_set_aside(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST) as net:
-        view = net.nodes[EAST].services.view
-        for row in await view.queues():
+        queues = net.nodes[EAST].services.queues
+        for row in await queues.rows():
             if row.kind is not QueueKind.SUBMISSION:
                 with pytest.raises(RequestRefused, match="nothing is tried in"):
-                    await view.retry_queue(row.identity)
-        assert await view.retry_queue("nowhere:25") is None
+                    await queues.retry(row.identity)
+        assert await queues.retry("nowhere:25") is None
 
 
 @in_virtual_time

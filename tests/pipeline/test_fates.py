@@ -81,8 +81,8 @@ async def test_in_reject_mode_a_message_for_which_only_the_same_machine_has_room
         assert NOT_MADE_REDUNDANT == await east.accept()
 
         assert [] == west.log.rows(EventId.HARECEIVE)  # in vain, so it is not sent
-        assert NewMail.REFUSED is east.services.view.new_mail().outcome
-        assert "runs on this machine" in east.services.view.new_mail().sentence
+        assert NewMail.REFUSED is east.services.readiness.new_mail().outcome
+        assert "runs on this machine" in east.services.readiness.new_mail().sentence
 
 
 @in_virtual_time
@@ -94,7 +94,7 @@ async def test_another_machine_comes_before_another_site(tmp_path: Path) -> None
 
             assert {SOUTH} == await holders(net, east)
             assert 0 == await missing(east)
-        assert NewMail.COPIED is east.services.view.new_mail().outcome
+        assert NewMail.COPIED is east.services.readiness.new_mail().outcome
 
 
 @in_virtual_time
@@ -108,7 +108,7 @@ async def test_a_label_in_common_is_a_shared_fate_too(tmp_path: Path) -> None:
         await east.accept()
 
         assert ["power2"] == [row.get("SharedFate") for row in said(east, EventId.HAREDIRECT)]
-        assert "both have the label power2" in east.services.view.new_mail().sentence
+        assert "both have the label power2" in east.services.readiness.new_mail().sentence
 
 
 @in_virtual_time
@@ -153,7 +153,7 @@ async def test_with_shared_fate_is_redundant_the_same_machine_is_as_good_as_anot
 
         assert 0 == await missing(east)
         assert [None] == [row.get("SharedFate") for row in said(east, EventId.HAREDIRECT)]
-        assert (NewMail.COPIED, (WEST,)) == ((new := east.services.view.new_mail()).outcome, new.shared_fate)
+        assert (NewMail.COPIED, (WEST,)) == ((new := east.services.readiness.new_mail()).outcome, new.shared_fate)
 
         east.services.adopt_fates(Transport(shared_fate_is_redundant=False))  # a reload
         await until(lambda: is_missing(east))

@@ -14,7 +14,7 @@ from tests.kit.nodes import BUSY, EAST, HEARTBEAT, NORTH, OK, SOUTH, SPAN, WEST,
 
 async def is_shown(node: VirtualNode) -> bool:
     """In `peers list`, about west."""
-    return {row.name: row.is_forgotten for row in await node.services.view.peers()}[WEST]
+    return {row.name: row.is_forgotten for row in await node.services.peers.views()}[WEST]
 
 
 async def is_recorded(node: VirtualNode) -> bool:
@@ -27,7 +27,7 @@ async def without_west(net: Net) -> VirtualNode:
     await net.kill(WEST)
     east = net.nodes[EAST]
     await until(lambda: not east.context.peers.is_reachable(WEST), 2 * HEARTBEAT)
-    assert await east.services.view.forget(WEST)
+    assert await east.services.peers.forget(WEST)
     return east
 
 
@@ -76,15 +76,15 @@ async def test_a_forgotten_peer_is_asked_nothing_and_sent_no_copy_until_it_is_he
 async def test_a_peer_that_answers_is_forgotten_by_force_only_and_until_it_is_heard(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST) as net:
         await asyncio.sleep(HEARTBEAT)
-        view = net.nodes[EAST].services.view
-        view.is_running = True
+        services = net.nodes[EAST].services
+        services.readiness.is_running = True
         with pytest.raises(RequestRefused, match="--force forgets it all the same"):
-            await view.forget(WEST)
+            await services.peers.forget(WEST)
         assert not await is_shown(net.nodes[EAST])
 
-        assert await view.forget(WEST, is_forced=True)
+        assert await services.peers.forget(WEST, is_forced=True)
         assert await is_shown(net.nodes[EAST])
-        assert f"{WEST}: it was forgotten" in view.is_ready()[1][0]
+        assert f"{WEST}: it was forgotten" in services.readiness.is_ready()[1][0]
         await until(lambda: not net.nodes[EAST].context.peers.is_forgotten(WEST), 3 * HEARTBEAT)
 
 
@@ -148,7 +148,7 @@ async def test_what_cannot_be_recorded_is_not_done(tmp_path: Path, monkeypatch: 
 
         east.ledger.instead["peer_forgotten"] = full
         with pytest.raises(LedgerUnavailable):
-            await east.services.view.forget(WEST)
+            await east.services.peers.forget(WEST)
 
         assert not await is_shown(east)
 
@@ -222,7 +222,7 @@ async def test_of_two_shadow_servers_the_forgotten_one_is_replaced_and_the_messa
         (third,) = {WEST, NORTH, SOUTH} - {first, second}
         await net.kill(first)
         await until(lambda: not east.context.peers.is_reachable(first), 2 * HEARTBEAT)
-        assert await east.services.view.forget(first)
+        assert await east.services.peers.forget(first)
 
         async def is_replaced() -> bool:
             return {second, third} == set(await chosen_of(east))
@@ -252,7 +252,7 @@ async def test_of_two_shadow_servers_one_takes_over_from_a_forgotten_primary_who
             node = net.nodes[name]
             await until(lambda node=node: not node.context.peers.is_reachable(WEST), 2 * HEARTBEAT)
             if forgetting in (which, "both"):
-                assert await node.services.view.forget(WEST)
+                assert await node.services.peers.forget(WEST)
         net.sink.answer = lambda address: OK
 
         await until(lambda: bool(net.sink.arrived), 3 * SPAN)
@@ -275,7 +275,7 @@ async def test_the_second_shadow_server_does_not_wait_for_a_first_that_is_gone_a
         taker = net.nodes[second]
         for name in (EAST, first):
             await until(lambda name=name: not taker.context.peers.is_reachable(name), 2 * HEARTBEAT)
-            assert await taker.services.view.forget(name)
+            assert await taker.services.peers.forget(name)
         net.sink.answer = lambda address: OK
 
         await until(taker.in_role(east.last, Role.DELIVERED), 2 * SPAN)

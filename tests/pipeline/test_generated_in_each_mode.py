@@ -64,7 +64,7 @@ async def an_ended_message(net: Net, kind: str) -> MessageId:
     if kind == "removed":
         await until(hub.in_role(relayed, Role.PRIMARY), 10)
         await asyncio.sleep(2)
-        assert await hub.services.view.remove(relayed, with_dsn=True)
+        assert await hub.services.messages.remove(relayed, with_dsn=True)
     await until(hub.in_role(relayed, Role.DELIVERED), 60)
     return relayed
 
@@ -146,7 +146,7 @@ async def test_what_is_resubmitted_outlives_the_disk_of_the_hub_that_resubmits_i
         await asyncio.sleep(2 * HEARTBEAT)
         net.sink.answer = lambda address: BUSY
         now = hub.clock.now()
-        await hub.services.view.request_resubmission(Criteria(now - timedelta(minutes=1), now))
+        await hub.services.safety_net.request(Criteria(now - timedelta(minutes=1), now))
         await until(lambda: bool(hub.log.rows(EventId.RESUBMIT)), SPAN)
         await asyncio.sleep(3 * HEARTBEAT)
 
@@ -170,7 +170,7 @@ async def _takes_it(net: Net, made: MessageId) -> None:
 
 
 async def _removes_it(net: Net, made: MessageId) -> None:
-    assert await net.nodes[HUB].services.view.remove(made, with_dsn=False)
+    assert await net.nodes[HUB].services.messages.remove(made, with_dsn=False)
 
 
 async def _waits(net: Net, made: MessageId) -> None:
@@ -202,21 +202,21 @@ async def test_a_node_says_what_its_notifications_wait_for_and_since_when(tmp_pa
         relayed = await an_ended_message(net, "dsn")
         ended_at = hub.clock.now()
         (row,) = hub.log.rows(EventId.DSN)
-        view = hub.services.view
-        at_once = await view.untold()
+        node, ledger = hub.services.node, hub.services.context.ledger
+        at_once = await node.untold()
         await asyncio.sleep(2 * HEARTBEAT)
 
-        untold, awaited, node = await view.untold(), await view.awaited(relayed), await view.node()
+        untold, awaited, said = await node.untold(), await ledger.read(reading.awaited, relayed), await node.view()
         net.sink.answer = answers("dsn", is_taken=True)
         await until(net.nodes[EDGE].in_role(relayed, Role.DELIVERED), 30)
 
         assert at_once is None
         assert untold is not None
-        assert node.untold == untold
+        assert said.untold == untold
         assert (1, relayed, row.network_message_id) == (untold.count, untold.message_id, untold.generated)
         assert timedelta(seconds=2) > abs(untold.since - ended_at)
         assert (row.network_message_id,) == awaited
-        assert (None, ()) == (await view.untold(), await view.awaited(relayed))
+        assert (None, ()) == (await node.untold(), await ledger.read(reading.awaited, relayed))
 
 
 @in_virtual_time
@@ -268,7 +268,7 @@ async def test_what_safety_net_resubmits_is_copied_in_each_mode(tmp_path: Path) 
         await until(east.in_role(east.last, Role.DELIVERED), 10)
         net.sink.answer = lambda address: BUSY
         now = east.clock.now()
-        await east.services.view.request_resubmission(Criteria(now - timedelta(minutes=1), now))
+        await east.services.safety_net.request(Criteria(now - timedelta(minutes=1), now))
 
         await until(lambda: bool(east.log.rows(EventId.RESUBMIT)), 30)
         made = MessageId(east.log.rows(EventId.RESUBMIT)[0].network_message_id)
@@ -287,7 +287,7 @@ async def test_a_removed_message_is_acknowledged_when_its_dsn_is_copied_or_deliv
         await asyncio.sleep(1)
         waiting = asyncio.ensure_future(node.accept(connector="default"))
         await asyncio.sleep(2)
-        assert await node.services.view.remove(node.last, with_dsn=True)
+        assert await node.services.messages.remove(node.last, with_dsn=True)
         await asyncio.sleep(2 * HEARTBEAT)
         is_answered = waiting.done()
         net.sink.answer = lambda address: OK

@@ -23,7 +23,7 @@ from shadowrelay.ports import HoldAnswer
 from shadowrelay.protocol.fields import COUNTER_MAX
 from shadowrelay.protocol.xshadow import parse_hello
 from shadowrelay.rules import delivery
-from shadowrelay.store import reading
+from shadowrelay.store import queues, reading
 from tests.kit.clock import until
 from tests.kit.hostile_peer import HELLOS, a_hello, odd_copies, offer
 from tests.kit.nodes import BUSY, EAST, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, message_id
@@ -211,7 +211,7 @@ async def test_a_row_of_the_database_outside_its_range_is_set_aside_and_the_othe
     assert stored is not None
     assert "corrupt row" in stored.set_aside_reason
     assert node.ledger.corrupt_rows_count >= 1
-    assert await node.services.view.messages("Poison", 10)
+    assert await node.ledger.read(queues.messages, "Poison", 10)
     await net.close()
 
 

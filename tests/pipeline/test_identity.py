@@ -62,10 +62,10 @@ async def test_two_nodes_with_one_queue_refuse_each_other_and_say_why(tmp_path: 
         await asyncio.sleep(5)
 
         for me, peer in ((EAST, WEST), (WEST, EAST)):
-            view = net.nodes[me].services.view
-            view.is_running = True
-            (row,) = await view.peers()
-            is_ready, reasons = view.is_ready()
+            services = net.nodes[me].services
+            services.readiness.is_running = True
+            (row,) = await services.peers.views()
+            is_ready, reasons = services.readiness.is_ready()
             assert (peer, False) == (row.name, row.is_reachable)
             assert "it has this node's queue" in row.conflict
             assert is_ready
@@ -130,7 +130,7 @@ async def test_a_second_server_with_the_name_of_one_that_answers_is_refused_and_
 
             assert all(text in reason for text in (former, second.database, "192.0.2.66", f"{EAST}:2525"))
             assert {EAST: reason} == west.context.peers.conflicts
-            assert any(reason in said for said in west.services.view.is_ready()[1])
+            assert any(reason in said for said in west.services.readiness.is_ready()[1])
         assert former == west.context.peers.party(EAST).database
 
         await asyncio.sleep(4 * HEARTBEAT)
@@ -189,13 +189,13 @@ async def test_a_refused_clone_delivers_nothing_that_others_may_deliver_and_says
         clone = VirtualNode(net, EAST, make_settings(EAST, [WEST], elsewhere, delivery_without_lease="deliver"))
         await clone.open(introduced=True)
         clone.services.start()
-        clone.services.view.is_running = True
+        clone.services.readiness.is_running = True
         try:
             await asyncio.sleep(3 * SPAN)
 
             assert (Role.PRIMARY, Role.SHADOW) == (await clone.role(mine), await clone.role(theirs))
             assert [] == [row for row in clone.log.events if row.event in (EventId.DEFER, EventId.SEND, EventId.RESUBMIT)]
-            assert any("refuses this node" in reason for reason in clone.services.view.is_ready()[1])
+            assert any("refuses this node" in reason for reason in clone.services.readiness.is_ready()[1])
             assert [WEST] == list(clone.context.peers.refusing_us)
 
             if is_peer_lost:  # a refusal is a sign of life as long as it is heard: nothing waits for ever for who said it
@@ -222,7 +222,7 @@ async def a_clone_of(net: Net, name: ServerName, directory: Path, *, is_copied: 
     clone.address = "192.0.2.66:2525"
     await clone.open(introduced=True)
     clone.services.start()
-    clone.services.view.is_running = True
+    clone.services.readiness.is_running = True
     try:
         yield clone
     finally:

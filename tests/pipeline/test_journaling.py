@@ -136,7 +136,7 @@ async def test_what_is_resubmitted_from_safety_net_is_not_reported_again(tmp_pat
         await until(lambda: is_over(net))
         now = east.clock.now()
         await asyncio.sleep(1)
-        await east.services.view.request_resubmission(Criteria(now - timedelta(hours=1), now))
+        await east.services.safety_net.request(Criteria(now - timedelta(hours=1), now))
         await until(lambda: net.sink.addresses().count("u@corp.example") == 2)
         await until(lambda: is_over(net))
 

@@ -22,7 +22,7 @@ async def reload_peers(net: Net, node: VirtualNode, *peers: ServerName) -> None:
 
 async def listed(node: VirtualNode) -> Listed:
     """In `peers list`: whether each is configured, and whether it is leaving."""
-    return {row.name: (row.is_configured, row.is_leaving) for row in await node.services.view.peers()}
+    return {row.name: (row.is_configured, row.is_leaving) for row in await node.services.peers.views()}
 
 
 async def with_a_copy_on_west(net: Net) -> VirtualNode:
@@ -112,7 +112,7 @@ async def test_a_leaving_peer_that_is_forgotten_has_left_and_its_copies_are_plac
         east = await with_a_copy_on_west(net)
         await net.wipe(WEST)
         await until(lambda: not east.context.peers.is_reachable(WEST), 3 * HEARTBEAT)
-        assert await east.services.view.forget(WEST)
+        assert await east.services.peers.forget(WEST)
 
         assert WEST not in await listed(east)
         await until(lambda: net.nodes[NORTH].role(east.last), 3 * HEARTBEAT)

@@ -44,7 +44,7 @@ def answers_from_its_side_only(net: Net) -> None:
 
 
 def new_mail(node: VirtualNode) -> NewMail:
-    return node.services.view.new_mail().outcome
+    return node.services.readiness.new_mail().outcome
 
 
 def is_known(node: VirtualNode) -> Callable[[], bool]:
@@ -63,7 +63,7 @@ async def test_a_peer_that_accepts_sessions_and_stores_no_copy_takes_none(
     """Its polls and ours go on all the time."""
     async with nodes(tmp_path, EAST, WEST, reject_message_on_shadow_failure=rejects) as net:
         east = net.nodes[EAST]
-        east.services.view.is_running = True
+        east.services.readiness.is_running = True
         net.sink.answer = lambda address: BUSY
         await until(is_known(east))
         assert NewMail.COPIED is new_mail(east)
@@ -73,14 +73,14 @@ async def test_a_peer_that_accepts_sessions_and_stores_no_copy_takes_none(
             assert (451 if rejects else 250) == (await east.accept()).code
             for _ in range(3):
                 assert (NewMail.REFUSED if rejects else NewMail.FEWER) is new_mail(east)
-                is_ready, (sentence, *_) = east.services.view.is_ready()
+                is_ready, (sentence, *_) = east.services.readiness.is_ready()
                 began = east.context.peers.states[WEST].evidence.failing_since
                 is_out = rejects and began is not None and east.clock.awake() - began >= SICK_SECONDS_MAX
                 assert is_ready is not is_out
                 assert sentence.startswith(f"new mail is {'refused with 451' if rejects else 'accepted without a copy'}: {WEST}: ")
                 await asyncio.sleep(HEARTBEAT / 2)
 
-        assert rejects is not east.services.view.is_ready()[0]
+        assert rejects is not east.services.readiness.is_ready()[0]
         await until(lambda: east.context.peers.is_reachable(WEST))
         assert 1 == east.context.peers.refusing_count()
 
@@ -91,7 +91,7 @@ async def test_a_peer_that_only_reaches_us_takes_no_copies(tmp_path: Path) -> No
     answers_from_its_side_only(net)
     try:
         east, _ = await net.start(EAST), await net.start(WEST)
-        east.services.view.is_running = True
+        east.services.readiness.is_running = True
         await until(lambda: bool(east.context.peers.states[WEST].heard_awake))
         await until(is_known(east))
 
@@ -99,10 +99,10 @@ async def test_a_peer_that_only_reaches_us_takes_no_copies(tmp_path: Path) -> No
         for _ in range(20):
             is_young = east.clock.awake() - began < SICK_SECONDS_MAX - 5.0
             if is_young or east.clock.awake() - began > SICK_SECONDS_MAX:
-                assert (NewMail.REFUSED, is_young) == (new_mail(east), east.services.view.is_ready()[0])
+                assert (NewMail.REFUSED, is_young) == (new_mail(east), east.services.readiness.is_ready()[0])
             assert 451 == (await east.accept()).code
             await asyncio.sleep(5)
-        (peer,) = await east.services.view.peers()
+        (peer,) = await east.services.peers.views()
         assert (Takes.NO, True) == (peer.takes_copies, "554 no service here" in peer.last_error)
     finally:
         await net.close()
@@ -111,14 +111,14 @@ async def test_a_peer_that_only_reaches_us_takes_no_copies(tmp_path: Path) -> No
 @in_virtual_time
 async def test_after_a_start_nothing_is_known_until_a_session_of_ours(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST, reject_message_on_shadow_failure=True) as net:
-        view = net.nodes[EAST].services.view
-        view.is_running = True
+        readiness = net.nodes[EAST].services.readiness
+        readiness.is_running = True
 
-        assert (NewMail.UNKNOWN, True) == (view.new_mail().outcome, view.is_ready()[0])
-        assert f"{WEST}: no session with it yet" in view.is_ready()[1][0]
+        assert (NewMail.UNKNOWN, True) == (readiness.new_mail().outcome, readiness.is_ready()[0])
+        assert f"{WEST}: no session with it yet" in readiness.is_ready()[1][0]
 
-        await until(lambda: view.is_ready() == (True, ()))
-        assert NewMail.COPIED is view.new_mail().outcome
+        await until(lambda: readiness.is_ready() == (True, ()))
+        assert NewMail.COPIED is readiness.new_mail().outcome
 
 
 @in_virtual_time
@@ -126,20 +126,20 @@ async def test_a_node_that_gets_no_mail_any_more_says_after_a_while_that_it_does
     """A load balancer that never tried again would leave the cluster without a node: one stored copy proves it."""
     async with nodes(tmp_path, EAST, WEST, reject_message_on_shadow_failure=True) as net:
         east = net.nodes[EAST]
-        east.services.view.is_running = True
+        east.services.readiness.is_running = True
         await until(is_known(east))
         hangs_at_data(net)
         assert 451 == (await east.accept()).code
         net.hold_fault = lambda primary, shadow: ""
 
         await asyncio.sleep(REFUSED_SECONDS_MAX / 2)
-        assert (NewMail.REFUSED, True) == (new_mail(east), east.services.view.is_ready()[0])
+        assert (NewMail.REFUSED, True) == (new_mail(east), east.services.readiness.is_ready()[0])
         await asyncio.sleep(REFUSED_SECONDS_MAX)
-        assert (NewMail.UNKNOWN, True) == (new_mail(east), east.services.view.is_ready()[0])
-        assert "the last one failed" in east.services.view.is_ready()[1][0]
+        assert (NewMail.UNKNOWN, True) == (new_mail(east), east.services.readiness.is_ready()[0])
+        assert "the last one failed" in east.services.readiness.is_ready()[1][0]
 
         assert 250 == (await east.accept()).code
-        assert (NewMail.COPIED, (True, ())) == (new_mail(east), east.services.view.is_ready())
+        assert (NewMail.COPIED, (True, ())) == (new_mail(east), east.services.readiness.is_ready())
 
 
 @in_virtual_time
@@ -171,7 +171,7 @@ async def test_with_several_copies_each_peer_counts_for_one(tmp_path: Path, copi
             reply = await east.accept()
             await asyncio.sleep(HEARTBEAT / 2)
         assert (451 if outcome is NewMail.REFUSED else 250, outcome) == (reply.code, new_mail(east))
-        assert 2 == east.services.view.new_mail().takers_count
+        assert 2 == east.services.readiness.new_mail().takers_count
 
 
 @in_virtual_time
@@ -195,12 +195,12 @@ async def test_a_lost_peer_takes_the_node_out_of_service_at_once(tmp_path: Path)
     """With two copies wanted and one of three nodes down, each message is refused."""
     async with nodes(tmp_path, EAST, WEST, NORTH, shadow_copies=2, reject_message_on_shadow_failure=True) as net:
         east = net.nodes[EAST]
-        east.services.view.is_running = True
+        east.services.readiness.is_running = True
         await until(lambda: NewMail.COPIED is new_mail(east))
         await net.kill(WEST)
 
         assert 451 == (await east.accept()).code
 
-        is_ready, (sentence, *_) = east.services.view.is_ready()
+        is_ready, (sentence, *_) = east.services.readiness.is_ready()
         assert (NewMail.REFUSED, False) == (new_mail(east), is_ready)
         assert sentence.startswith("new mail is refused with 451: ")

@@ -23,7 +23,7 @@ def said(logged: list[dict[str, Any]]) -> Said:
 
 
 async def differs(net: Net, name: Any) -> str:
-    (row,) = await net.nodes[name].services.view.peers()
+    (row,) = await net.nodes[name].services.peers.views()
     return row.differs
 
 
@@ -108,7 +108,7 @@ async def test_a_forgotten_primary_is_taken_over_when_it_can_have_no_lease_any_m
         net.sink.answer = lambda address: OK
         await asyncio.sleep(2 * HEARTBEAT)
 
-        assert await west.services.view.forget(EAST)
+        assert await west.services.peers.forget(EAST)
 
         await asyncio.sleep(SPAN - 3 * HEARTBEAT)
         assert (Role.SHADOW, []) == (await west.role(held), net.sink.arrived)

@@ -109,7 +109,7 @@ async def test_a_peer_that_refuses_copies_is_sent_a_few_of_them_and_not_one_for_
 
 
 async def shown(node: VirtualNode) -> tuple[str, str]:
-    (view,) = await node.services.view.peers()
+    (view,) = await node.services.peers.views()
     return view.breaker, view.refusal
 
 
@@ -226,36 +226,36 @@ async def test_mail_without_a_copy_is_logged_and_the_node_degraded_while_it_last
     async with nodes(tmp_path, EAST, WEST) as net:
         east = net.nodes[EAST]
         net.sink.answer = lambda address: BUSY
-        east.services.view.is_running = True
+        east.services.readiness.is_running = True
         await east.accept()
-        assert ((True, ()), []) == (east.services.view.is_ready(), without_copy())
+        assert ((True, ()), []) == (east.services.readiness.is_ready(), without_copy())
         await net.kill(WEST)
         await until(lambda: "closed" != east.context.peers.breaker_state(WEST), 3 * HEARTBEAT)
-        (peer,) = await east.services.view.peers()
+        (peer,) = await east.services.peers.views()
 
         await east.accept()
 
         (line,) = without_copy()
         assert ("0/1", f"{WEST}: {peer.last_error}") == (line["copies"], line["reason"])
         assert (True, f"new mail is accepted without a copy: {WEST}: {peer.last_error}") == (
-            (ready := east.services.view.is_ready())[0], ready[1][0],
+            (ready := east.services.readiness.is_ready())[0], ready[1][0],
         )  # fmt: skip
         assert peer.last_error
 
         await net.start(WEST)
-        await until(lambda: (True, ()) == east.services.view.is_ready(), 10 * HEARTBEAT)
-        assert [""] == [peer.last_error for peer in await east.services.view.peers()]
+        await until(lambda: (True, ()) == east.services.readiness.is_ready(), 10 * HEARTBEAT)
+        assert [""] == [peer.last_error for peer in await east.services.peers.views()]
 
 
 @in_virtual_time
 async def test_a_node_that_refuses_mail_without_a_copy_is_not_ready(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST, reject_message_on_shadow_failure=True) as net:
-        view = net.nodes[EAST].services.view
-        view.is_running = True
+        readiness = net.nodes[EAST].services.readiness
+        readiness.is_running = True
         await net.kill(WEST)
-        await until(lambda: not view.is_ready()[0], 3 * HEARTBEAT)
+        await until(lambda: not readiness.is_ready()[0], 3 * HEARTBEAT)
 
-        is_ready, (reason, *_) = view.is_ready()
+        is_ready, (reason, *_) = readiness.is_ready()
         assert (False, True) == (is_ready, reason.startswith("new mail is refused with 451: "))
 
 
@@ -355,7 +355,7 @@ async def test_content_that_this_node_cannot_read_now_waits_visibly_and_no_peer_
     async with nodes(tmp_path, EAST, WEST) as net:
         east, west = net.nodes[EAST], net.nodes[WEST]
         net.sink.answer = lambda address: BUSY
-        east.services.view.is_running = True
+        east.services.readiness.is_running = True
         net.isolate(WEST)
         await east.services.accept.accept(envelope := an_envelope(), a_spooled_content(tmp_path, b"x" * 5_000_000))
         error = LedgerUnavailable(STORE_UNAVAILABLE, "content/large/1: Input/output error")
@@ -377,8 +377,8 @@ async def test_content_that_this_node_cannot_read_now_waits_visibly_and_no_peer_
         else:
             link.hold = unreadable
         net.heal()
-        await until(lambda: any("content/large/1" in reason for reason in east.services.view.is_ready()[1]), 60)
-        await until(lambda: not east.services.view.is_ready()[1][0].startswith("new mail"), 60)
+        await until(lambda: any("content/large/1" in reason for reason in east.services.readiness.is_ready()[1]), 60)
+        await until(lambda: not east.services.readiness.is_ready()[1][0].startswith("new mail"), 60)
         assert 250 == (await east.accept()).code
         assert Role.SHADOW is await west.role(east.last)
         await asyncio.sleep(30)
@@ -390,7 +390,7 @@ async def test_content_that_this_node_cannot_read_now_waits_visibly_and_no_peer_
         assert stored is not None
         assert Role.PRIMARY is stored.claim.role
         assert when == "sent" or error.reason in stored.retries[0].last_reply
-        await until(lambda: (True, ()) == east.services.view.is_ready(), 30)
+        await until(lambda: (True, ()) == east.services.readiness.is_ready(), 30)
 
 
 # woken, not polled

@@ -227,14 +227,14 @@ async def test_a_released_message_is_delivered_and_the_log_says_who_took_it_back
         east = net.nodes[EAST]
         await asyncio.sleep(20)
 
-        assert await east.services.view.release(message_id)
+        assert await east.services.messages.release(message_id)
 
         await until(east.in_role(message_id, Role.DELIVERED))
         assert ["done@corp.example", "open@corp.example"] == net.sink.addresses()
         reasons = [row.source_context for row in east.log.rows(EventId.POISONMESSAGE)]
         assert reasons[-1].startswith("released by an administrator; it was set aside because the outcome of an attempt")
         with pytest.raises(RequestRefused, match="not set aside"):
-            await east.services.view.release(message_id)
+            await east.services.messages.release(message_id)
 
 
 @pytest.mark.parametrize("with_dsn", [True, False])
@@ -245,7 +245,7 @@ async def test_a_removed_message_ends_with_a_fail_row_a_notice_and_no_copy(tmp_p
         east, west = net.nodes[EAST], net.nodes[WEST]
         await until(west.in_role(message_id, Role.SHADOW))
 
-        assert await east.services.view.remove(message_id, with_dsn=with_dsn)
+        assert await east.services.messages.remove(message_id, with_dsn=with_dsn)
 
         assert Role.DELIVERED is await east.role(message_id)
         await until(west.in_role(message_id, Role.DELIVERED))
@@ -266,7 +266,7 @@ async def test_the_null_sender_is_told_nothing_of_a_removal(tmp_path: Path) -> N
         message_id = await an_aside(net, sender="")
         east = net.nodes[EAST]
 
-        assert await east.services.view.remove(message_id, with_dsn=True)
+        assert await east.services.messages.remove(message_id, with_dsn=True)
 
         assert (Role.DELIVERED, []) == (await east.role(message_id), east.log.rows(EventId.DSN))
 
@@ -279,7 +279,7 @@ async def test_a_removal_that_cannot_be_committed_changes_nothing(tmp_path: Path
         east.ledger.fail("attempt", 1)
 
         with pytest.raises(LedgerUnavailable):
-            await east.services.view.remove(message_id, with_dsn=True)
+            await east.services.messages.remove(message_id, with_dsn=True)
 
         assert (Role.SET_ASIDE, []) == (await east.role(message_id), east.log.rows(EventId.FAIL))
 
@@ -294,13 +294,13 @@ async def test_what_was_handed_over_is_neither_released_nor_removed_until_that_s
         await until(east.in_role(poison, Role.SET_ASIDE))
         net.sink.answer = lambda address: BUSY
 
-        for command in (east.services.view.release(poison), east.services.view.remove(poison, with_dsn=False)):
+        for command in (east.services.messages.release(poison), east.services.messages.remove(poison, with_dsn=False)):
             with pytest.raises(RequestRefused, match=f"handed over to {WEST}"):
                 await command
         assert Role.SET_ASIDE is await east.role(poison)
-        await east.services.view.forget(WEST)
+        await east.services.peers.forget(WEST)
         await until(east.in_role(poison, Role.SET_ASIDE), 20)  # it is still poison, and nobody is left to take it
-        assert await east.services.view.release(poison)
+        assert await east.services.messages.release(poison)
 
         await asyncio.sleep(5)
         stored = await east.message(poison)
@@ -313,19 +313,19 @@ async def test_a_message_is_exported_as_it_would_be_delivered(tmp_path: Path) ->
     async with nodes(tmp_path, EAST, WEST) as net:
         message_id = await an_aside(net)
 
-        found = await net.nodes[EAST].services.view.content(message_id)
+        found = await net.nodes[EAST].services.messages.content(message_id)
 
         assert found is not None
         assert (b"", b"Subject: hello\r\n\r\nhello\r\n") == (found[0], found[1].data)
-        assert await net.nodes[EAST].services.view.content(MessageId("ffffffff-ffff-4fff-8fff-ffffffffffff")) is None
+        assert await net.nodes[EAST].services.messages.content(MessageId("ffffffff-ffff-4fff-8fff-ffffffffffff")) is None
 
 
 @in_virtual_time
 async def test_an_unknown_message_is_neither_released_nor_removed(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST) as net:
-        view, unknown = net.nodes[EAST].services.view, MessageId("ffffffff-ffff-4fff-8fff-ffffffffffff")
+        messages, unknown = net.nodes[EAST].services.messages, MessageId("ffffffff-ffff-4fff-8fff-ffffffffffff")
 
-        assert [False, False] == [await view.release(unknown), await view.remove(unknown, with_dsn=True)]
+        assert [False, False] == [await messages.release(unknown), await messages.remove(unknown, with_dsn=True)]
 
 
 @in_virtual_time

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from shadowrelay.model.back_pressure_settings import BackPressure
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.ownership import Role
-from shadowrelay.model.settings import BackPressure
 from shadowrelay.ports import Disk, MemoryUse
 from shadowrelay.rules.back_pressure import Level, Resource
 from shadowrelay.store import reading
@@ -222,9 +222,9 @@ def test_the_pressure_of_each_resource_is_told_once_and_shown_as_the_reason(reso
                 (line["event"], line["resource"], line["before"], line["after"], line["node"], line["log_level"]) for line in told
             ]
             assert east.context.pressure.meters[resource].reading.use == pytest.approx(told[0]["use"], abs=0.1)
-            _, reasons = east.services.view.is_ready()
-            east.services.view.is_running = True
-            assert east.services.view.is_ready()[0]  # degraded
+            _, reasons = east.services.readiness.is_ready()
+            east.services.readiness.is_running = True
+            assert east.services.readiness.is_ready()[0]  # degraded
             assert [True] == [text.startswith(f"back pressure medium: {reason}") for text in reasons if "back pressure" in text]
             assert (True, False, True) == refused(east)
             held.set()
@@ -236,12 +236,12 @@ def test_the_pressure_of_each_resource_is_told_once_and_shown_as_the_reason(reso
 async def test_a_node_under_high_pressure_is_not_ready_and_says_why(tmp_path: Path, said: Said) -> None:
     async with nodes(tmp_path, EAST) as net:
         east = net.nodes[EAST]
-        east.services.view.is_running = True
+        east.services.readiness.is_running = True
         await at(net, 100, EAST)
-        is_ready, reasons = east.services.view.is_ready()
+        is_ready, reasons = east.services.readiness.is_ready()
         await at(net, 10, EAST)
 
-        assert (False, True) == (is_ready, east.services.view.is_ready()[0])
+        assert (False, True) == (is_ready, east.services.readiness.is_ready()[0])
         assert "back pressure high: database_used_space is high at 100 % (above 99, until 94): 54 MB of 200 GB are free in" in reasons[0]
         assert [
             ("pressure.increased", "error", "all mail and copies are refused"),
@@ -258,7 +258,7 @@ async def test_a_data_directory_that_cannot_be_read_is_full(tmp_path: Path) -> N
 
         assert (True, True, True) == refused(east)
         reason = f"{east.settings.server.data_directory} cannot be read: Input/output error"
-        assert any(one.endswith(reason) for one in east.services.view.is_ready()[1])
+        assert any(one.endswith(reason) for one in east.services.readiness.is_ready()[1])
 
         net.machines[EAST].error = None
         await asyncio.sleep(2.1)
@@ -404,7 +404,7 @@ async def test_memory_that_rises_is_collected_once(tmp_path: Path) -> None:
 async def test_a_submission_queue_that_grows_delays_clients_then_refuses_them_and_ends(tmp_path: Path, said: Said) -> None:
     async with nodes(tmp_path, EAST) as net:
         east, held = net.nodes[EAST], asyncio.Event()
-        east.services.view.is_running = True
+        east.services.readiness.is_running = True
         few = {"low_to_medium": 4, "medium_to_high": 100, "high_to_medium": 50, "medium_to_low": 2}
         settings_of(east, submission_queue=few, submission_queue_history_depth=5)
         net.sink.hang = lambda address: held
@@ -412,7 +412,7 @@ async def test_a_submission_queue_that_grows_delays_clients_then_refuses_them_an
             await east.accept()
         await asyncio.sleep(2.1)
         delayed = east.context.pressure
-        reasons = east.services.view.is_ready()
+        reasons = east.services.readiness.is_ready()
         await asyncio.sleep(10)
         refusing = east.context.pressure
         held.set()

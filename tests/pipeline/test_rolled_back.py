@@ -125,7 +125,7 @@ async def test_under_defer_nothing_is_delivered_until_every_peer_has_answered(tm
         assert rules.is_of_older_copy(message.claim, east.context.me)
         assert east.services.rolled_back.is_asking
 
-        _, reasons = east.services.view.is_ready()
+        _, reasons = east.services.readiness.is_ready()
         await asyncio.sleep(2 * SPAN)
         assert [] == net.sink.by(EAST)
         assert any("older copy" in reason for reason in reasons)
@@ -151,7 +151,7 @@ async def test_a_peer_that_cannot_be_reached_at_the_start_tells_it_later(tmp_pat
         assert refusal is not None
         assert 451 == refusal.code
         assert east.services.rolled_back.found.is_set()
-        ready, reasons = east.services.view.is_ready()
+        ready, reasons = east.services.readiness.is_ready()
         assert (False, True) == (ready, any("older copy" in reason for reason in reasons))
 
 
@@ -269,7 +269,7 @@ async def test_the_older_copy_waits_for_a_lost_node_until_it_is_forgotten_or_a_s
         assert [] == net.sink.arrived
 
         if is_forgotten:
-            assert await east.services.view.forget(WEST)
+            assert await east.services.peers.forget(WEST)
             await until(lambda: bool(net.sink.arrived), 4 * HEARTBEAT)
         await asyncio.sleep(2 * SPAN)
 
@@ -535,12 +535,12 @@ async def test_until_it_is_asked_about_its_copies_a_returned_server_is_shown_as_
         await net.start(WEST)
 
         await until(lambda: east.context.peers.states[WEST].to_confirm is not None, 2 * HEARTBEAT)
-        _, reasons = east.services.view.is_ready()
+        _, reasons = east.services.readiness.is_ready()
         assert any(f"copies on {WEST} are not confirmed" in reason for reason in reasons)
 
         gate.set()
         await until(lambda: east.context.peers.states[WEST].to_confirm is None, 2 * HEARTBEAT)
-        assert not any("not confirmed" in reason for reason in east.services.view.is_ready()[1])
+        assert not any("not confirmed" in reason for reason in east.services.readiness.is_ready()[1])
 
 
 @in_virtual_time

@@ -290,7 +290,7 @@ async def test_a_disabled_request_stops_and_goes_on_when_enabled(tmp_path: Path,
     monkeypatch.setattr(safety_net, "UNFINISHED_MAX", 1)
     async with nodes(tmp_path, EAST, WEST, routes=INSIDE) as net:
         east = net.nodes[EAST]
-        view = east.services.view
+        desk = east.services.safety_net
         for number in range(3):
             await delivered(east, f"user{number}@corp.example")
         net.sink.answer = lambda address: Reply(451, "4.2.0", "later")
@@ -298,20 +298,20 @@ async def test_a_disabled_request_stops_and_goes_on_when_enabled(tmp_path: Path,
         await until(lambda: 1 == len(resubmissions(east)))
 
         with pytest.raises(RequestRefused, match="request 1 is running: disable it first"):
-            await view.remove_request(request)
-        assert await view.change_request(request, is_enabled=False) is not None
+            await desk.remove(request)
+        assert await desk.change(request, is_enabled=False) is not None
         with pytest.raises(RequestRefused, match="request 1 is disabled"):
-            await view.change_request(request, is_enabled=False)
+            await desk.change(request, is_enabled=False)
         net.sink.answer = lambda address: Reply(250, "2.0.0", "OK")
         await until(lambda: 4 == len(net.sink.arrived))
         await asyncio.sleep(30)
         assert 1 == len(resubmissions(east))
-        assert await view.change_request(request, is_enabled=True) is not None
+        assert await desk.change(request, is_enabled=True) is not None
         await until(in_state(east, request, RequestState.DONE))
         await until(lambda: 6 == len(net.sink.arrived))
-        assert await view.remove_request(request)
-        assert not await view.remove_request(request)
-        assert await view.change_request(request, is_enabled=True) is None
+        assert await desk.remove(request)
+        assert not await desk.remove(request)
+        assert await desk.change(request, is_enabled=True) is None
         assert 2 == await resubmit(east), "a number is not given twice: ids are made of it"
 
 
@@ -321,9 +321,9 @@ async def test_an_interval_must_be_over_and_not_empty(tmp_path: Path) -> None:
         east = net.nodes[EAST]
         now = east.clock.now()
         with pytest.raises(RequestRefused, match="must be over"):
-            await east.services.view.request_resubmission(Criteria(now, now + SECOND))
+            await east.services.safety_net.request(Criteria(now, now + SECOND))
         with pytest.raises(RequestRefused, match="ends before it begins"):
-            await east.services.view.request_resubmission(Criteria(now, now - SECOND))
+            await east.services.safety_net.request(Criteria(now, now - SECOND))
 
 
 @pytest.mark.parametrize("killed_after", range(1, 9))

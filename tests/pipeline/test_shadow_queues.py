@@ -11,7 +11,7 @@ from shadowrelay.model.queue import QueueKind, QueueRow, QueueStatus
 from shadowrelay.model.replies import PeerUnavailable, Reply, TransientDeliveryError
 from shadowrelay.model.tracking import EventId
 from shadowrelay.protocol.filters import MESSAGE_PROPERTIES, parse_filter
-from shadowrelay.store import reading
+from shadowrelay.store import queues, reading
 from tests.kit.clock import until
 from tests.kit.nodes import BUSY, EAST, NORTH, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes
 
@@ -21,7 +21,7 @@ RARELY = timedelta(hours=1)
 
 
 async def shadow_queues(node: VirtualNode) -> dict[str, int]:
-    return {row.identity.partition("\\")[2]: row.count for row in await node.services.view.queues() if row.kind is QueueKind.SHADOW}
+    return {row.identity.partition("\\")[2]: row.count for row in await node.services.queues.rows() if row.kind is QueueKind.SHADOW}
 
 
 def sick(net: Net) -> None:
@@ -38,14 +38,14 @@ async def test_what_waits_for_a_next_hop_at_the_primary_server_is_in_a_shadow_qu
         await asyncio.sleep(5)
 
         held = await west.ledger.read(reading.load, east.last)
-        queues = await shadow_queues(west)
+        found = await shadow_queues(west)
         condition = parse_filter(f"Queue -eq '{WEST}\\Shadow\\{EAST}\\sick.example:25'", MESSAGE_PROPERTIES)
-        page = await west.services.view.filtered_messages("", condition, 9)
+        page = await west.ledger.read(queues.filtered, "", condition, timedelta(days=2), 9)
         net.sink.answer = lambda address: OK if "ill" in address else GONE
         await until(lambda: "c@ill.example" in net.sink.addresses(), 60)
         await asyncio.sleep(2)
 
-        assert {f"Shadow\\{EAST}\\ill.example:25": 1, f"Shadow\\{EAST}\\sick.example:25": 1} == queues
+        assert {f"Shadow\\{EAST}\\ill.example:25": 1, f"Shadow\\{EAST}\\sick.example:25": 1} == found
         assert held is not None
         assert {("sick.example:25", frozenset({2})), ("ill.example:25", frozenset({3}))} == {
             (fork.next_hop, fork.ordinals) for fork in held.forks
@@ -122,7 +122,7 @@ async def test_a_server_that_is_chosen_later_hears_of_the_forks_too(tmp_path: Pa
 
 
 async def in_queue(node: VirtualNode, name: str) -> QueueRow:
-    (row,) = [row for row in await node.services.view.queues() if row.identity.endswith(name)]
+    (row,) = [row for row in await node.services.queues.rows() if row.identity.endswith(name)]
     return row
 
 
@@ -139,7 +139,7 @@ async def test_retrying_a_shadow_queue_of_one_next_hop_forces_a_heartbeat(tmp_pa
         net.heal()
         silence = west.context.peers.silence(EAST)
 
-        retried = await west.services.view.retry_queue(f"Shadow\\{EAST}\\sick.example:25")
+        retried = await west.services.queues.retry(f"Shadow\\{EAST}\\sick.example:25")
         assert retried is not None
         assert (row.identity, row.count) == (retried.identity, retried.count)
         await asyncio.sleep(3)
@@ -156,7 +156,7 @@ async def test_a_shadow_queue_does_not_show_the_state_of_the_delivery_queue_of_t
             await net.nodes[name].accept()
         await asyncio.sleep(10)
 
-        rows = [row for row in await net.nodes[EAST].services.view.queues() if row.next_hop == "sink.example:25"]
+        rows = [row for row in await net.nodes[EAST].services.queues.rows() if row.next_hop == "sink.example:25"]
         assert {(QueueKind.DELIVERY, QueueStatus.RETRY), (QueueKind.SHADOW, QueueStatus.READY)} == {(row.kind, row.status) for row in rows}
 
 
@@ -168,7 +168,7 @@ async def test_a_drain_counts_a_held_message_once(tmp_path: Path) -> None:
         await east.accept("b@sick.example", "c@ill.example")
         await asyncio.sleep(5)
 
-        assert {EAST: 1} == (await west.services.view.drain_view()).held
+        assert {EAST: 1} == (await west.services.drain.view()).held
         assert {EAST: 1} == west.services.heartbeat.held()
         assert 2 == sum((await shadow_queues(west)).values())
 

@@ -113,7 +113,7 @@ async def test_a_forgotten_peer_that_comes_back_and_has_taken_a_message_over_is_
         holder, _ = await _holder_and_third(net, east)
         net.isolate(holder.name)
         await until(lambda: not east.context.peers.is_reachable(holder.name), HEARTBEAT)
-        assert await east.services.view.forget(holder.name)
+        assert await east.services.peers.forget(holder.name)
         await until(holder.in_role(east.last, Role.PRIMARY), 2 * SPAN)
 
         net.heal()

@@ -11,7 +11,7 @@ from tests.kit.nodes import BUSY, EAST, NORTH, SPAN, WEST, VirtualNode, in_virtu
 
 
 async def view_of(node: VirtualNode, server: str) -> PeerView:
-    return next(peer for peer in await node.services.view.peers() if peer.name == server)
+    return next(peer for peer in await node.services.peers.views() if peer.name == server)
 
 
 @in_virtual_time
@@ -28,7 +28,7 @@ async def test_after_a_restart_the_time_until_a_takeover_is_what_the_node_counts
         await asyncio.sleep(SPAN / 2)
 
         peer = await view_of(west, EAST)
-        queue = next(row for row in await west.services.view.queues() if row.kind is QueueKind.SHADOW)
+        queue = next(row for row in await west.services.queues.rows() if row.kind is QueueKind.SHADOW)
 
         assert peer.heard_at is None
         assert peer.takes_over_in == timedelta(seconds=SPAN / 2)
@@ -58,7 +58,7 @@ async def test_what_is_held_for_a_server_that_is_no_peer_any_more_is_shown_with_
         await asyncio.sleep(10)
 
         peer = await view_of(west, EAST)
-        queue = next(row for row in await west.services.view.queues() if row.kind is QueueKind.SHADOW)
+        queue = next(row for row in await west.services.queues.rows() if row.kind is QueueKind.SHADOW)
 
         assert (1, False, False) == (peer.held_for_count, peer.is_configured, peer.is_reachable)
         assert peer.takes_over_in == timedelta(seconds=SPAN - 10)
@@ -69,7 +69,7 @@ async def test_what_is_held_for_a_server_that_is_no_peer_any_more_is_shown_with_
 
 
 async def queue_of(node: VirtualNode, kind: QueueKind) -> QueueRow:
-    return next(row for row in await node.services.view.queues() if row.kind is kind)
+    return next(row for row in await node.services.queues.rows() if row.kind is kind)
 
 
 @in_virtual_time
@@ -123,12 +123,12 @@ async def test_a_node_that_refuses_every_message_is_not_ready(tmp_path: Path) ->
     """Two copies are wanted, and one of three nodes is down."""
     async with nodes(tmp_path, EAST, WEST, NORTH, shadow_copies=2, reject_message_on_shadow_failure=True) as net:
         east = net.nodes[EAST]
-        east.services.view.is_running = True
+        east.services.readiness.is_running = True
         assert 250 == (await east.accept()).code
-        await until(lambda: (True, ()) == east.services.view.is_ready())
+        await until(lambda: (True, ()) == east.services.readiness.is_ready())
 
         await net.kill(NORTH)
-        await until(lambda: not east.services.view.is_ready()[0])
+        await until(lambda: not east.services.readiness.is_ready()[0])
 
         assert 451 == (await east.accept()).code
-        assert east.services.view.is_ready()[1][0].startswith("new mail is refused with 451: ")
+        assert east.services.readiness.is_ready()[1][0].startswith("new mail is refused with 451: ")

@@ -15,7 +15,7 @@ from tests.pipeline.scenes import holders
 
 
 async def ask(net: Net, server: ServerName, *lost: ServerName, ids: int = 10) -> WhatIf:
-    return await net.nodes[server].services.view.if_lost(lost, ids)
+    return await net.nodes[server].services.what_if.ask(lost, ids)
 
 
 @in_virtual_time
@@ -70,11 +70,11 @@ async def test_where_nothing_would_be_lost_no_message_is_read_for_its_id(tmp_pat
 async def test_new_mail_is_judged_without_the_lost_peers(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST, NORTH, reject_message_on_shadow_failure=True) as net:
         east = net.nodes[EAST]
-        await until(lambda: NewMail.COPIED is east.services.view.new_mail().outcome, 3 * HEARTBEAT)
+        await until(lambda: NewMail.COPIED is east.services.readiness.new_mail().outcome, 3 * HEARTBEAT)
         one, both = await ask(net, EAST, WEST), await ask(net, EAST, WEST, NORTH)
 
         assert one.new_mail is not None
         assert both.new_mail is not None
         assert (NewMail.COPIED, NewMail.REFUSED) == (one.new_mail.outcome, both.new_mail.outcome)
         assert f"{NORTH}: it would be lost" in both.new_mail.sentence
-        assert NewMail.COPIED is east.services.view.new_mail().outcome  # it was only a question
+        assert NewMail.COPIED is east.services.readiness.new_mail().outcome  # it was only a question

@@ -91,9 +91,9 @@ async def fill(net: Net) -> None:
     for name in ("bad", "journaled", "submission"):
         await east.accept(f"{name}@corp.example")
     await asyncio.sleep(2)
-    await east.services.view.suspend(ids["suspended@corp.example"], "ann")
-    (queue,) = [row.identity for row in await east.services.view.queues() if "localhost" in row.next_hop]
-    await east.services.view.suspend_queue(queue, "ann")
+    await east.services.messages.suspend(ids["suspended@corp.example"], "ann")
+    (queue,) = [row.identity for row in await east.services.queues.rows() if "localhost" in row.next_hop]
+    await east.services.queues.suspend(queue, "ann")
     (handed,) = await east.ledger.real.commit(
         promises.transition, [ids["handed@corp.example"]], lambda _, claim: claims.handed_over_by_drain(claim)
     )

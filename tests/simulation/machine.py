@@ -147,7 +147,7 @@ class SimulatedNode(Node):
         if self.is_rolled_back:
             return
         self._start_services()
-        self._services.view.is_running = True
+        self._services.readiness.is_running = True
 
     async def _show_what_was_found(self, store: Lagging) -> None:
         """All rows, and the messages that have to be delivered and whose content is not as it was."""

@@ -486,7 +486,7 @@ class ForgottenHeirs(Scripted):
             for stranger in strangers:
                 assert machine.node is not None
                 assert machine.process is not None
-                await machine.process.spawn(machine.node._services.view.forget(ServerName(stranger.name), is_forced=True), "forget")
+                await machine.process.spawn(machine.node._services.peers.forget(ServerName(stranger.name), is_forced=True), "forget")
         for cut in apart:
             await cut
         self.network.heal_all()

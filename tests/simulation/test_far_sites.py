@@ -77,17 +77,17 @@ def test_a_site_too_far_away_is_a_warning_and_no_longer_one_when_it_is_near_agai
         node = world.machines[HERE].node
         assert node is not None
         await world.message()
-        said.append(node._services.view.is_ready()[1])
+        said.append(node._services.readiness.is_ready()[1])
         world.rtt = 8.0
         for _ in range(11):
             await world.message()
             await asyncio.sleep(1.0)
-        said.append(node._services.view.is_ready()[1])
+        said.append(node._services.readiness.is_ready()[1])
         world.rtt = 0.1
         for _ in range(10):
             await asyncio.sleep(60.0)
             await world.message()
-        said.append(node._services.view.is_ready()[1])
+        said.append(node._services.readiness.is_ready()[1])
 
     world = played(0.1, has_tls=False, play=script)
 

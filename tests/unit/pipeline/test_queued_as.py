@@ -6,7 +6,7 @@ import pytest
 
 from shadowrelay.model.tracking import EventId, EventSource, TrackingEvent
 from shadowrelay.model.values import replace
-from shadowrelay.pipeline.view import messages_queued_as
+from shadowrelay.pipeline.message_desk import messages_queued_as
 
 ROW = TrackingEvent(datetime(2026, 11, 27, tzinfo=UTC), EventId.SENDEXTERNAL, EventSource.SMTP, 7, "0193a6a2-6f1e-7c3a-9c57-0d1f2e3a4b5c")
 
