@@ -7,7 +7,7 @@ import pytest
 from shadowrelay.console.asking import IDLE_MAX, KEPT_SECONDS, KeptClients
 
 
-class FakeClient:
+class NumberedClient:
     """Of a node that may fail."""
 
     def __init__(self, number):
@@ -29,7 +29,7 @@ class Maker:
         return self.kept.client(name, self._make)
 
     def _make(self):
-        self.made.append(FakeClient(next(self._numbers)))
+        self.made.append(NumberedClient(next(self._numbers)))
         return self.made[-1]
 
 
