@@ -24,10 +24,11 @@ from shadowrelay.machine import LinuxMachine
 from shadowrelay.model.ids import NO_MESSAGE
 from shadowrelay.model.message import Content, Envelope, Recipient
 from shadowrelay.model.protection import Protection
+from shadowrelay.model.receive_settings import Filter, OnFailure
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.setting_texts import format_next_hop, rounded_size
-from shadowrelay.model.settings import Filter, OnFailure, Peer, Settings
+from shadowrelay.model.settings import Peer, Settings
 from shadowrelay.model.values import dataclass
 from shadowrelay.settings import certificates, configuration, places
 from shadowrelay.settings.configuration import LoadedSettings

@@ -290,14 +290,14 @@ MUTANTS = (
     ),
     Mutant(
         "timeouts smaller",
-        "model/settings.py",
+        "model/receive_settings.py",
         "if self.connection_inactivity_timeout >= self.connection_timeout:",
         "if self.connection_inactivity_timeout > self.connection_timeout:",
         ("tests/unit/model/test_settings.py::test_the_inactivity_timeout_must_be_less_than_the_connection_timeout",),
     ),
     Mutant(
         "edge inactivity",
-        "model/settings.py",
+        "model/receive_settings.py",
         'return MINUTE if values.get("role")',
         'return 2 * MINUTE if values.get("role")',
         ("tests/unit/model/test_settings.py::test_the_role_decides_the_default_timeouts",),

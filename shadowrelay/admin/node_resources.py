@@ -7,10 +7,10 @@ from pydantic import BeforeValidator, Field
 
 from shadowrelay.admin.mail_resources import Queue
 from shadowrelay.admin.resources import ApiResource, Seconds, found_at
+from shadowrelay.model.back_pressure_settings import BackPressure
 from shadowrelay.model.client_minute import ClientView
 from shadowrelay.model.drain_progress import DrainView
 from shadowrelay.model.queue import NodeView, PeerView
-from shadowrelay.model.settings import BackPressure
 from shadowrelay.rules.back_pressure import EFFECTS, UNITS, Pressure, history_depth_of, reasons, thresholds_of
 
 

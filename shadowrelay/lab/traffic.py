@@ -22,9 +22,9 @@ from shadowrelay.model.ids import NO_DATABASE, BoundaryName, DatabaseId, Message
 from shadowrelay.model.message import Content, Envelope, Recipient
 from shadowrelay.model.ownership import StatusAnswer, StatusQuestion
 from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
+from shadowrelay.model.receive_settings import ReceiveConnector
 from shadowrelay.model.replies import DeliveryError, Reply, queued_as
 from shadowrelay.model.routing import Destination, HostPort
-from shadowrelay.model.settings import ReceiveConnector
 from shadowrelay.pipeline.context import SystemClock
 from shadowrelay.ports import DeliveryJob
 from shadowrelay.rules.back_pressure import NO_PRESSURE

@@ -11,10 +11,11 @@ from shadowrelay.model.client_minute import ClientView
 from shadowrelay.model.commit_failure import CommitFailure
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.peers import Incarnation
+from shadowrelay.model.receive_settings import ReceiveConnector
 from shadowrelay.model.replies import ConfigurationError, Reply
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.setting_texts import own_hosts
-from shadowrelay.model.settings import Peer, ReceiveConnector, Settings
+from shadowrelay.model.settings import Peer, Settings
 from shadowrelay.node.closing import close_with
 from shadowrelay.pipeline.context import Context, Tasks
 from shadowrelay.smtp.client_limits import heaviest

@@ -31,9 +31,10 @@ from shadowrelay.model.ids import ServerName
 from shadowrelay.model.peers import PeerIdentity
 from shadowrelay.model.protection import Protection
 from shadowrelay.model.queue import InForce
+from shadowrelay.model.receive_settings import ReceiveConnector
 from shadowrelay.model.replies import ConfigurationError, LedgerUnavailable
 from shadowrelay.model.routing import HostPort
-from shadowrelay.model.settings import Peer, ReceiveConnector, Settings, Tls
+from shadowrelay.model.settings import Peer, Settings, Tls
 from shadowrelay.model.values import replace
 from shadowrelay.node import gauges
 from shadowrelay.node.closing import close_with
@@ -156,6 +157,7 @@ class Node:
         trail = AuditTrail(self._clock.now)
         self._application = application = make_application(self._services, self._metrics, people, __version__, trail=trail, names=names)
         self._desk = desk = Desk(settings, people, application, token, self._clock.now)
+        close_with(self._opened, desk.close)
         add_errors(application, desk)
         add_login(application, desk)
         add_pages(application, desk)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import structlog
 
+from shadowrelay.model.back_pressure_settings import BackPressure
 from shadowrelay.model.replies import LedgerUnavailable
-from shadowrelay.model.settings import BackPressure
 from shadowrelay.pipeline.context import Context
 from shadowrelay.ports import Disk, Machine
 from shadowrelay.rules import back_pressure

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from enum import IntEnum, StrEnum
 
-from shadowrelay.model.settings import BackPressure, Transitions
+from shadowrelay.model.back_pressure_settings import BackPressure, Transitions
 from shadowrelay.model.values import dataclass, replace
 
 

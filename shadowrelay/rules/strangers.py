@@ -15,10 +15,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
 from shadowrelay.model.message import Envelope
+from shadowrelay.model.receive_settings import RelayRights
 from shadowrelay.model.replies import WireError
 from shadowrelay.model.routing import Destination, Reach
 from shadowrelay.model.setting_texts import is_in_networks
-from shadowrelay.model.settings import RelayRights, Settings
+from shadowrelay.model.settings import Settings
 from shadowrelay.protocol.addresses import has_routing
 from shadowrelay.protocol.fields import domain_of
 from shadowrelay.protocol.original_client import parse_original_client

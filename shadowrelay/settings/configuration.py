@@ -34,8 +34,9 @@ from pydantic_settings import (
 from shadowrelay.model.invalid import explanation_of
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.model.routing import HostPort
+from shadowrelay.model.section import Section
 from shadowrelay.model.setting_texts import format_duration
-from shadowrelay.model.settings import Section, Settings
+from shadowrelay.model.settings import Settings
 from shadowrelay.model.values import dataclass
 from shadowrelay.rules import site_links
 from shadowrelay.settings import certificates, consistency, route_rules

@@ -12,8 +12,11 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.fields import FieldInfo
 
+from shadowrelay.model import receive_settings as receive
 from shadowrelay.model import settings as model
-from shadowrelay.model.settings import Section, Settings
+from shadowrelay.model.back_pressure_settings import BackPressure
+from shadowrelay.model.section import Section
+from shadowrelay.model.settings import Settings
 
 _WIDTH = 110
 
@@ -31,15 +34,15 @@ _EXAMPLES: dict[tuple[type[Section], str], str] = {
     (model.Server, "name"): '"mx1.east.example"',
     (model.Server, "site"): '"east"',
     (model.Server, "boundary"): '"example"',
-    (model.ReceiveConnector, "name"): '"inbound"',
-    (model.ReceiveConnector, "listen"): '"0.0.0.0:2525"',
-    (model.ReceiveConnector, "relay_from"): '["10.0.0.0/8"]',
-    (model.ReceiveConnector, "accepted_domains"): '["corp.example"]',
-    (model.Filter, "name"): '"rspamd"',
-    (model.Filter, "address"): '"http://127.0.0.1:11333"',
-    (model.RecipientSource, "name"): '"corp"',
-    (model.RecipientSource, "kind"): '"file"',
-    (model.RecipientSource, "file"): '"recipients.txt"',
+    (receive.ReceiveConnector, "name"): '"inbound"',
+    (receive.ReceiveConnector, "listen"): '"0.0.0.0:2525"',
+    (receive.ReceiveConnector, "relay_from"): '["10.0.0.0/8"]',
+    (receive.ReceiveConnector, "accepted_domains"): '["corp.example"]',
+    (receive.Filter, "name"): '"rspamd"',
+    (receive.Filter, "address"): '"http://127.0.0.1:11333"',
+    (receive.RecipientSource, "name"): '"corp"',
+    (receive.RecipientSource, "kind"): '"file"',
+    (receive.RecipientSource, "file"): '"recipients.txt"',
     (model.Peer, "name"): '"mx1.west.example"',
     (model.Peer, "site"): '"west"',
     (model.Peer, "boundary"): '"example"',
@@ -77,17 +80,17 @@ _EXAMPLES: dict[tuple[type[Section], str], str] = {
 _TABLES: tuple[tuple[str, type[Section]], ...] = (
     ("[server]", model.Server),
     ("[transport]", model.Transport),
-    ("[[receive_connectors]]", model.ReceiveConnector),
-    ("[receive_connectors.limits]", model.LimitsPerClient),
-    ("[[filters]]", model.Filter),
-    ("[[recipient_sources]]", model.RecipientSource),
+    ("[[receive_connectors]]", receive.ReceiveConnector),
+    ("[receive_connectors.limits]", receive.LimitsPerClient),
+    ("[[filters]]", receive.Filter),
+    ("[[recipient_sources]]", receive.RecipientSource),
     ("[[peers]]", model.Peer),
     ("[[routes]]", model.Route),
     ("[[site_links]]", model.SiteLink),
     ("[[sites]]", model.Site),
     ("[tls]", model.Tls),
     ("[send]", model.Send),
-    ("[back_pressure]", model.BackPressure),
+    ("[back_pressure]", BackPressure),
     ("[tracking]", model.Tracking),
     ("[shipping]", model.Shipping),
     ("[admin]", model.Admin),
@@ -96,7 +99,9 @@ _TABLES: tuple[tuple[str, type[Section]], ...] = (
     ("[dns]", model.Dns),
 )
 _NESTED = frozenset({(model.Admin, "users")})  # lists of tables of their own
-_OPTIONAL_TABLES = frozenset({model.AdminUser, model.Webhook, model.Filter, model.RecipientSource, model.SiteLink, model.Site, model.Tls})
+_OPTIONAL_TABLES = frozenset(
+    {model.AdminUser, model.Webhook, receive.Filter, receive.RecipientSource, model.SiteLink, model.Site, model.Tls}
+)
 _SHOWN_ONLY = (
     "require_tls", "site", "nameservers", "tls_listen", "read_only_token_file", "peer_revoked", "report",
     "auth", "tls_names", "tls_authority", "tls_certificate", "tls_key",

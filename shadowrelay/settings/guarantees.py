@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
+from shadowrelay.model.receive_settings import OnFailure, ReceiveConnector, Redundancy, RelayRights
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.setting_texts import format_duration
-from shadowrelay.model.settings import OnFailure, Preference, ReceiveConnector, Redundancy, RelayRights, Route, Settings, WithoutLease
+from shadowrelay.model.settings import Preference, Route, Settings, WithoutLease
 from shadowrelay.rules.router import routes_of
 from shadowrelay.rules.site_links import in_words, sites_of
 

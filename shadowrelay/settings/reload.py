@@ -7,7 +7,8 @@ test checks that every key read while a node is assembled is listed here.
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from shadowrelay.model.settings import Section, Settings, Tls
+from shadowrelay.model.section import Section
+from shadowrelay.model.settings import Settings, Tls
 
 AnySection = TypeVar("AnySection", bound=Section)
 

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from ipaddress import IPv6Network, ip_network
 
+from shadowrelay.model.receive_settings import ReceiveConnector, Redundancy
 from shadowrelay.model.setting_texts import Network, format_size, is_loopback, own_hosts
-from shadowrelay.model.settings import Preference, ReceiveConnector, Redundancy, Settings
+from shadowrelay.model.settings import Preference, Settings
 from shadowrelay.ownership import rules
 from shadowrelay.rules.router import covers
 from shadowrelay.settings import certificates

@@ -18,9 +18,9 @@ from typing import Final
 import structlog
 
 from shadowrelay.model.message import Recipient
+from shadowrelay.model.receive_settings import RecipientSource
 from shadowrelay.model.replies import DeliveryError, Reply
 from shadowrelay.model.routing import Destination
-from shadowrelay.model.settings import RecipientSource
 from shadowrelay.model.values import dataclass
 from shadowrelay.protocol.addresses import canonical
 from shadowrelay.protocol.fields import domain_of, format_rcpt

@@ -16,9 +16,9 @@ from typing import Final
 import structlog
 
 from shadowrelay.model.client_minute import ClientView, Counted, Minute
+from shadowrelay.model.receive_settings import LimitsPerClient
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.setting_texts import is_in_networks
-from shadowrelay.model.settings import LimitsPerClient
 from shadowrelay.smtp.limits import CACHED_MAX, client_network
 
 MINUTE_SECONDS = 60.0

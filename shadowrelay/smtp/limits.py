@@ -16,10 +16,11 @@ from ipaddress import IPv6Address, IPv6Network
 from types import MappingProxyType
 from typing import Final
 
+from shadowrelay.model.receive_settings import ReceiveConnector
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.setting_texts import is_in_networks
-from shadowrelay.model.settings import ReceiveConnector, Route
+from shadowrelay.model.settings import Route
 from shadowrelay.protocol.fields import ORDINAL_MAX, domain_of
 from shadowrelay.rules.router import Router
 

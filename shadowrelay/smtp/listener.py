@@ -25,9 +25,10 @@ import structlog
 from shadowrelay.model.client_minute import ClientView
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.peers import Incarnation
+from shadowrelay.model.receive_settings import ReceiveConnector
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.routing import HostPort
-from shadowrelay.model.settings import Peer, ReceiveConnector, Route
+from shadowrelay.model.settings import Peer, Route
 from shadowrelay.smtp.client_limits import clients_of
 from shadowrelay.smtp.client_session import reason_of
 from shadowrelay.smtp.connection import BoundedReading, Connection

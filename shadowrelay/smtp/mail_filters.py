@@ -20,8 +20,8 @@ import structlog
 
 from shadowrelay.model.filtering import FilterAction, FilterVerdict, HeaderChanges
 from shadowrelay.model.message import Content, Envelope
+from shadowrelay.model.receive_settings import Filter, OnFailure
 from shadowrelay.model.replies import Reply
-from shadowrelay.model.settings import Filter, OnFailure
 from shadowrelay.model.values import dataclass
 from shadowrelay.protocol.header_edit import edited, header_end
 from shadowrelay.smtp.data import ContentSink, beginning_of

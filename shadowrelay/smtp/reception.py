@@ -14,8 +14,9 @@ from shadowrelay.model.ids import NO_DATABASE, BoundaryName, DatabaseId, ServerN
 from shadowrelay.model.message import Content, Envelope
 from shadowrelay.model.ownership import StatusAnswer, StatusQuestion
 from shadowrelay.model.peers import CopyOffer, DiscardReply, PeerIdentity
+from shadowrelay.model.receive_settings import ReceiveConnector, RelayRights
 from shadowrelay.model.replies import Reply
-from shadowrelay.model.settings import Peer, ReceiveConnector, RelayRights, Route, Settings
+from shadowrelay.model.settings import Peer, Route, Settings
 from shadowrelay.ports import Clock
 from shadowrelay.protocol.original_client import NOBODY, OriginalClient
 from shadowrelay.rules.back_pressure import Pressure

@@ -13,7 +13,8 @@ from typing import Final
 import structlog
 
 from shadowrelay.bounded import Attempt, Threads
-from shadowrelay.model.settings import RecipientSource, Settings
+from shadowrelay.model.receive_settings import RecipientSource
+from shadowrelay.model.settings import Settings
 from shadowrelay.model.values import dataclass
 from shadowrelay.protocol.recipient_list import BUCKETS_COUNT, Addresses, BrokenList, ListReader
 

@@ -16,8 +16,9 @@ from typing import Final, Protocol
 
 import structlog
 
+from shadowrelay.model.receive_settings import ReceiveConnector, RecipientSource, SourceKind, Undecided
 from shadowrelay.model.replies import Reply
-from shadowrelay.model.settings import ReceiveConnector, RecipientSource, Settings, SourceKind, Undecided
+from shadowrelay.model.settings import Settings
 from shadowrelay.protocol.addresses import canonical_local
 from shadowrelay.smtp.call_ahead import Asking, CallAhead
 from shadowrelay.smtp.recipient_answers import IS_KNOWN, IS_UNKNOWN, NO_SUCH_RECIPIENT, Answer, Existence

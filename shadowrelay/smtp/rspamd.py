@@ -6,7 +6,7 @@ from ipaddress import ip_address
 import httpx
 
 from shadowrelay.model.filtering import FilterVerdict
-from shadowrelay.model.settings import Filter
+from shadowrelay.model.receive_settings import Filter
 from shadowrelay.protocol.original_client import encoded
 from shadowrelay.protocol.rspamd_reply import REPLY_OCTETS_MAX, BadVerdict, parse_reply
 from shadowrelay.smtp.mail_filters import FilterFailed, Passage

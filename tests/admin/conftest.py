@@ -12,6 +12,7 @@ import pytest
 from shadowrelay.admin.api import make_application
 from shadowrelay.admin.metrics import PrometheusMetrics
 from shadowrelay.admin.people import People
+from shadowrelay.model.back_pressure_settings import BackPressure
 from shadowrelay.model.client_minute import ClientView, Minute
 from shadowrelay.model.counts import Counts
 from shadowrelay.model.drain_progress import DrainState, DrainStep, DrainView, Obstacle, Waiting
@@ -35,7 +36,6 @@ from shadowrelay.model.queue import (
 from shadowrelay.model.readiness import NewMail, NextMessage
 from shadowrelay.model.replies import STORE_UNAVAILABLE, LedgerUnavailable, RequestRefused
 from shadowrelay.model.resubmission import RequestState, ResubmitRequest
-from shadowrelay.model.settings import BackPressure
 from shadowrelay.model.survival import Survival, TakenOver, WhatIf
 from shadowrelay.model.tracking import EventId, EventSource, TrackingEvent
 from shadowrelay.model.values import replace

@@ -8,10 +8,10 @@ import structlog
 
 from shadowrelay.admin.api import make_application
 from shadowrelay.admin.people import People
+from shadowrelay.model.back_pressure_settings import BackPressure
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import Content
 from shadowrelay.model.queue import Delivery, QueueKind, QueueRow, ReportedFork, Untold
-from shadowrelay.model.settings import BackPressure
 from shadowrelay.model.values import replace
 from shadowrelay.protocol.filters import Comparison, Operator
 from shadowrelay.rules import flight

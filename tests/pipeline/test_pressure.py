@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from shadowrelay.model.back_pressure_settings import BackPressure
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.ownership import Role
-from shadowrelay.model.settings import BackPressure
 from shadowrelay.ports import Disk, MemoryUse
 from shadowrelay.rules.back_pressure import Level, Resource
 from shadowrelay.store import reading

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from shadowrelay.model.back_pressure_settings import BackPressure
 from shadowrelay.model.setting_texts import parse_size_or_share, size_of
-from shadowrelay.model.settings import BackPressure
 from shadowrelay.pipeline.safety_net_size import SafetyNetSize
 from shadowrelay.ports import Disk
 from shadowrelay.rules.safety_net_rules import excess

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from annotated_types import Ge, Le
 
-from shadowrelay.model.settings import Section, Settings, Transitions
+from shadowrelay.model.back_pressure_settings import Transitions
+from shadowrelay.model.section import Section
+from shadowrelay.model.settings import Settings
 from shadowrelay.ownership import rules
 from tests.kit.clock import until
 from tests.kit.nodes import EAST, SPAN, WEST, Net, VirtualNode, in_virtual_time, make_settings

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import structlog
 
+from shadowrelay.model.receive_settings import RecipientSource
 from shadowrelay.model.routing import Destination, HostPort
-from shadowrelay.model.settings import RecipientSource
 from shadowrelay.smtp import call_ahead
 from shadowrelay.smtp.call_ahead import Asking, CallAhead
 from shadowrelay.smtp.recipient_answers import IS_KNOWN, Existence

@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from shadowrelay.model.client_minute import Counted
-from shadowrelay.model.settings import LimitsPerClient
+from shadowrelay.model.receive_settings import LimitsPerClient
 from tests.kit.clients import Client
 from tests.kit.receiving import HELLO, PEER, Station, in_a_session
 from tests.smtp.copies import HELD, a_copy

@@ -13,9 +13,9 @@ from shadowrelay.model.ids import BoundaryName, DatabaseId, MessageId, ServerNam
 from shadowrelay.model.message import BodyType, Content, Envelope, Recipient
 from shadowrelay.model.ownership import CopyNumber, DiscardEvent, DiscardStatus, StatusAnswer, StatusQuestion, StatusState
 from shadowrelay.model.peers import CopyOffer, DiscardReply, Incarnation, PeerIdentity
+from shadowrelay.model.receive_settings import Redundancy
 from shadowrelay.model.replies import PeerSaid, PeerUnavailable, Reply
 from shadowrelay.model.routing import Destination, HostPort
-from shadowrelay.model.settings import Redundancy
 from shadowrelay.model.values import replace
 from shadowrelay.pipeline.relay import CANNOT_TRACK
 from shadowrelay.pipeline.track import NOT_LINKED

@@ -2,7 +2,8 @@
 
 import pytest
 
-from shadowrelay.model.settings import ReceiveConnector, Route
+from shadowrelay.model.receive_settings import ReceiveConnector
+from shadowrelay.model.settings import Route
 from shadowrelay.smtp.limits import Rights, client_ip, postmaster_homes
 from tests.kit.receiving import settings_for
 

@@ -9,7 +9,8 @@ from typing import Any, get_args
 
 import pytest
 
-from shadowrelay.model.settings import Section, Settings
+from shadowrelay.model.section import Section
+from shadowrelay.model.settings import Settings
 from shadowrelay.settings.reload import FIXED_KEYS, FIXED_OF_ENTRIES, FIXED_TABLES
 from tests.tidy.house import ROOT, files_below, listed_ids, relative
 

@@ -9,7 +9,8 @@ from pydantic import ValidationError
 
 from shadowrelay.model.invalid import explanation_of
 from shadowrelay.model.replies import ConfigurationError
-from shadowrelay.model.settings import Section, Settings
+from shadowrelay.model.section import Section
+from shadowrelay.model.settings import Settings
 from shadowrelay.rules.router import covers
 from shadowrelay.settings.configuration import load, warnings
 from shadowrelay.settings.guarantees import promises

@@ -5,25 +5,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from shadowrelay.model.back_pressure_settings import BackPressure, Transitions
 from shadowrelay.model.ids import BoundaryName, ServerName, SiteName
+from shadowrelay.model.receive_settings import ReceiveConnector
 from shadowrelay.model.routing import HostPort
-from shadowrelay.model.settings import (
-    Admin,
-    BackPressure,
-    Dns,
-    Peer,
-    Preference,
-    ReceiveConnector,
-    Route,
-    Send,
-    Server,
-    Settings,
-    Tls,
-    Tracking,
-    Transitions,
-    Transport,
-    WithoutLease,
-)
+from shadowrelay.model.settings import Admin, Dns, Peer, Preference, Route, Send, Server, Settings, Tls, Tracking, Transport, WithoutLease
 from shadowrelay.settings import consistency
 
 MINUTE = timedelta(minutes=1)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shadowrelay.model.settings import BackPressure, Transitions
+from shadowrelay.model.back_pressure_settings import BackPressure, Transitions
 from shadowrelay.rules.back_pressure import (
     NO_PRESSURE,
     TARPITTING,

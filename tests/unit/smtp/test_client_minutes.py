@@ -6,7 +6,7 @@ import tracemalloc
 import pytest
 
 from shadowrelay.model.client_minute import Counted
-from shadowrelay.model.settings import LimitsPerClient
+from shadowrelay.model.receive_settings import LimitsPerClient
 from shadowrelay.smtp.client_limits import REPLIES, ClientLimits, ClientMinutes, clients_of, fits
 
 
