@@ -452,6 +452,14 @@ async def test_a_greeting_that_others_understand_is_understood(greeting, seconds
     assert {1: "250 2.0.0 taken"} == (await run(server, some_work())).replies
 
 
+@pytest.mark.parametrize("reply", ["251 s", "220-s\r\n220 PIPELINING", "354 s", "500 s", "550 s"])
+async def test_a_server_that_does_not_answer_ehlo_with_250_is_asked_by_helo(reply):
+    server = ScriptedServer({"EHLO": reply})
+
+    assert {1: "250 2.0.0 taken"} == (await run(server, some_work())).replies
+    assert "HELO me.example" == server.lines[1]
+
+
 @pytest.mark.parametrize("size", [1, 3, 4_095, 4_096, 4_097, 100_000])
 async def test_a_long_reply_is_understood_however_it_is_cut_on_the_way(size):
     replies = "".join(f"{text}\r\n" for text in UNDERSTOOD.values()).encode()
