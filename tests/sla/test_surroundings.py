@@ -167,7 +167,7 @@ def test_settings_of_which_a_failure_speaks_are_named():
     settings = {
         "spark.plugins": "a.b.C, x.y.Plugin",
         "spark.x": "true",
-        "spark.jars.packages": "io.x:a_2.13:4.0",
+        "spark.jars.packages": "io.x:a:4.0",
         "spark.local.dir": "/data/a",
     }
 
