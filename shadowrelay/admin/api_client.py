@@ -120,6 +120,7 @@ class NodeClient:
         Raises: NodeError if that file cannot be used.
         """
         self.url, self._timeout = url.rstrip("/"), timeout
+        self.has_failed = False  # since it was made: it may have a connection that is of no use any more
         self._extensions = {"sni_hostname": name} if name else {}
         try:
             trusted: ssl.SSLContext | bool = True
@@ -323,8 +324,10 @@ class NodeClient:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
+        before, self.has_failed = self.has_failed, True
         try:
             yield
+            self.has_failed = before
         except httpx.TimeoutException as exc:
             raise NodeError(f"{self.url} did not answer within {self._timeout:g} s") from exc
         except httpx.ConnectError as exc:
@@ -337,6 +340,7 @@ class NodeClient:
 
     def _checked(self, response: httpx.Response, accepted: tuple[int, ...]) -> Json:
         if response.status_code == 401:
+            self.has_failed = True
             if "Authorization" in self._http.headers:
                 raise NodeError(f"{self.url} does not know this token; use the one in the node's admin.token_file", 401)
             raise NodeError(f"{self.url} takes the certificate of this node for none of its peers'; look at its [[peers]] and version", 401)

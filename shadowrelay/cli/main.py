@@ -1,6 +1,8 @@
 """The application: `serve`, `check`, `demo`, command groups. Imports large packages only when needed. docs/reference.md "Commands"."""
 
 import gc
+import os
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -53,6 +55,7 @@ class Commands(TyperGroup):
     nonsense) is shown with its traceback, and like all that is printed it does not reach the terminal raw."""
 
     def invoke(self, ctx: Any) -> Any:
+        _open_standard_streams()
         try:
             return self._invoked(ctx)
         except (typer.Exit, typer.Abort, BrokenPipeError):  # the last one: `| head` has seen enough, and typer ends in silence
@@ -73,6 +76,17 @@ class Commands(TyperGroup):
                 error = errors()[0]
                 exc.message = f"{error['input']!r} {explanation_of(error)}"
             raise
+
+
+def _open_standard_streams() -> None:
+    """Those that were closed before us: else the next file that is opened has their number, and is printed into."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            if descriptor != number:
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8"))
 
 
 app = typer.Typer(

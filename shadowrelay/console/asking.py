@@ -5,8 +5,12 @@ person's own token, on the node that it concerns: that node decides, and has the
 """
 
 import asyncio
-from collections.abc import Callable
-from contextlib import ExitStack
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import httpx
@@ -18,6 +22,8 @@ from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.model.settings import Peer, Settings
 
 PATIENCE_SECONDS = 3.0  # with a node: a page must come also while one hangs
+KEPT_SECONDS = 30.0  # a client and its connections; then the certificates and the token are read anew
+IDLE_MAX = 2  # clients of one node that are kept
 OWN = "http://localhost"
 
 Answer = TypeVar("Answer")
@@ -44,11 +50,54 @@ class OwnTransport(httpx.BaseTransport):
         return httpx.Response(response.status_code, headers=response.headers, content=await response.aread())
 
 
+class KeptClients:
+    """Clients for the next question, by node: to make one, with its certificates and a handshake, costs more than most questions. Each is
+    used by one thread at a time; one that failed, or is old, is closed. `clock`: seconds that only grow."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._idle: dict[str, deque[tuple[float, NodeClient]]] = {}
+        self._lock = threading.Lock()
+        self._generation = 0
+
+    @contextmanager
+    def client(self, name: str, make: Callable[[], NodeClient]) -> Iterator[NodeClient]:
+        """Of that node, made if there is none. Raises: what `make` raises."""
+        with self._lock:
+            generation, idle = self._generation, self._idle.get(name)
+            made_at, client = idle.pop() if idle else (float("-inf"), None)
+        if client is not None and self._clock() - made_at >= KEPT_SECONDS:
+            client.close()
+            client = None
+        if client is None:
+            made_at, client = self._clock(), make()
+        try:
+            yield client
+        finally:
+            with self._lock:
+                idle = self._idle.setdefault(name, deque())
+                is_kept = not client.has_failed and generation == self._generation and len(idle) < IDLE_MAX
+                if is_kept:
+                    idle.append((made_at, client))
+            if not is_kept:
+                client.close()
+
+    def close(self) -> None:
+        """All that are idle, and each that is in use as soon as it is given back."""
+        with self._lock:
+            self._generation += 1
+            clients = [client for idle in self._idle.values() for _, client in idle]
+            self._idle.clear()
+        for client in clients:
+            client.close()
+
+
 class ClusterNodes:
-    """This node and its peers. `token`: this node's own."""
+    """This node and its peers. `token`: this node's own. Call `forget` in the end."""
 
     def __init__(self, settings: Settings, application: FastAPI, token: str) -> None:
         self._settings, self._application, self._token = settings, application, token
+        self._kept = KeptClients()
         self.name = str(settings.server.name)
         self._said_names = {self.name: self.name}  # of nodes, by the names that the configuration has for them
 
@@ -60,7 +109,12 @@ class ClusterNodes:
     def adopt(self, settings: Settings) -> None:
         """The peers are others now."""
         self._settings = settings
+        self.forget()
         self._said_names = {self.name: self.name}
+
+    def forget(self) -> None:
+        """Closes the connections to the others."""
+        self._kept.close()
 
     async def ask(self, question: Callable[[NodeClient], Any]) -> list[NodeAnswer]:
         """One answer of each, this node's first, of all at the same time."""
@@ -85,18 +139,19 @@ class ClusterNodes:
         clients: list[tuple[str, NodeClient]] = []
         without: list[NodeAnswer] = []
         with ExitStack() as stack:
-            clients.append((self.name, stack.enter_context(self._own_client(self._token, loop))))
+            clients.append((self.name, stack.enter_context(self._kept.client(self.name, lambda: self._own_client(self._token, loop)))))
             for peer in self._settings.peers:
                 if not peer.admin:
                     without.append(NodeAnswer(peer.name, error=NOT_CONFIGURED))
                     continue
                 try:
-                    client = client_of_peer(self._settings, peer, lambda: self._token, PATIENCE_SECONDS)
+                    clients.append((peer.name, stack.enter_context(self._kept.client(peer.name, partial(self._peer_client, peer)))))
                 except (NodeError, ConfigurationError) as exc:
                     without.append(NodeAnswer(peer.name, error=str(exc)))
-                else:
-                    clients.append((peer.name, stack.enter_context(client)))
             return asked(clients, question, self._said_names) + without
+
+    def _peer_client(self, peer: Peer) -> NodeClient:
+        return client_of_peer(self._settings, peer, lambda: self._token, PATIENCE_SECONDS)
 
     def _own_client(self, token: str, loop: asyncio.AbstractEventLoop) -> NodeClient:
         return NodeClient(OWN, token, transport=OwnTransport(self._application, loop))

@@ -67,6 +67,10 @@ class Desk:
         self.settings = settings
         self.nodes.adopt(settings)
 
+    async def close(self) -> None:
+        """The connections to other nodes."""
+        self.nodes.forget()
+
     def session_of(self, request: Request) -> ConsoleSession | None:
         """Of the person who asks."""
         return self.sessions.find(request.cookies.get(self.cookie, ""))

@@ -21,8 +21,8 @@ from shadowrelay.console.pages import LIVE, Desk, live_part
 from shadowrelay.console.rendering import HEADERS
 from shadowrelay.tracking.event_tap import EventTap
 
-EVERY_SECONDS = 2.0
-FRESH_SECONDS = 1.5  # of a part that was made for another viewer
+EVERY_SECONDS = 1.5  # with what it takes to ask and to draw, all that happens is shown within two
+FRESH_SECONDS = 1.2  # of a part that was made for another viewer
 SLOW_SECONDS = 5.0
 IDLE_SECONDS = 15.0  # then a comment shows that the stream lives
 PARTS_MAX = 100

@@ -328,8 +328,9 @@ class Cluster:
     Shapes: `routes` are further next hops by recipient pattern, tried first; without a `next_hop`, DNS decides about other mail.
     `is_wired`: each node reaches each peer through a separate wire, `wires[from, to]`. `tables` are further ones for every
     node, such as "tls", or several of "[site_links]"; `admin` is more of that table. `program`: see NodeProcess. `peer_host`: the name by
-    which nodes address each other, if not the address. `network`: clients that may relay, and externally secured peers. `is_secured`:
-    peers prove their names by mutual TLS instead, with certificates of an authority of this cluster.
+    which nodes address each other, if not the address; `{name}` in it is that of the node. `network`: clients that may relay, and
+    externally secured peers. `is_secured`: peers prove their names by mutual TLS instead, with certificates of this
+    cluster's authority.
     """
 
     def __init__(
@@ -434,7 +435,7 @@ class Cluster:
 
     def _address_of(self, node: NodeProcess, other: NodeProcess) -> HostPort:
         """Where the first node reaches the other."""
-        peer = HostPort(self._peer_host or other.address.host, other.address.port)
+        peer = HostPort(self._peer_host.format(name=other.name) or other.address.host, other.address.port)
         return self._reached_at.get((node.name, other.name), peer)
 
 

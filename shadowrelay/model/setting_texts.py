@@ -206,7 +206,8 @@ def parse_host_port(value: object, *, port_default: int | None = None) -> HostPo
 def _split(text: str) -> tuple[str, str]:
     if text.startswith("["):
         host, _, rest = text[1:].partition("]")
-        return (host, rest.removeprefix(":")) if ":" in host and (not rest or rest.startswith(":")) else ("", "")
+        host = host[5:] if host[:5].lower() == "ipv6:" else host  # as in an address of mail
+        return (host, rest.removeprefix(":")) if ":" in host and is_ip_address(host) and (not rest or rest.startswith(":")) else ("", "")
     host, _, port = text.partition(":")
     return (host, port) if ":" not in port else ("", "")
 

@@ -157,6 +157,7 @@ class Node:
         trail = AuditTrail(self._clock.now)
         self._application = application = make_application(self._services, self._metrics, people, __version__, trail=trail, names=names)
         self._desk = desk = Desk(settings, people, application, token, self._clock.now)
+        close_with(self._opened, desk.close)
         add_errors(application, desk)
         add_login(application, desk)
         add_pages(application, desk)

@@ -171,9 +171,7 @@ def _after(argument: str, word: str, syntax: str, lenient: bool) -> str:
 def _path_of(rest: str, bad: Reply, lenient: bool, takes_bare: bool) -> tuple[str, int]:
     """The mailbox, and the index at which the path ends."""
     found = _PATH.match(rest)
-    if lenient and (
-        found is None or found.end("local") - found.start("local") > LOCAL_PART_OCTETS_MAX or rest[found.end() :][:1] not in ("", " ")
-    ):
+    if lenient and (found is None or len(found["local"]) > LOCAL_PART_OCTETS_MAX or rest[(end := found.end()) : end + 1] not in ("", " ")):
         return _lenient_path_of(rest, bad, takes_bare)
     if found is None or not (found[0].isascii() or _is_utf8(found[0])):
         raise WireError(bad)

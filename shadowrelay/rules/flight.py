@@ -123,6 +123,7 @@ class Flight:
 
 
 NO_FLIGHT = Flight()
+ONLY_CHANGED = Flight(is_changed=True)
 Answer = tuple[Flight, bool]
 Event = Callable[Concatenate[Flight, P], Answer]
 
@@ -176,6 +177,8 @@ def end(flight: Flight, next_hop: str) -> Answer:
 def change(flight: Flight) -> Answer:
     """The claim changed: forks that wait with the old one, or are being read now, must be read again. Say it after the commit, and before
     it, too, if the change must take effect sooner."""
+    if flight is NO_FLIGHT or flight is ONLY_CHANGED:  # nearly every report, twice: of a copy that this node holds and does not deliver
+        return ONLY_CHANGED, True
     meanwhile = flight.is_changed_meanwhile or flight.is_reserved
     return replace(flight, forks=_stale(flight.forks), is_changed=True, is_changed_meanwhile=meanwhile), True
 

@@ -36,10 +36,12 @@ from shadowrelay.sla.surroundings import (
     place_for_libraries,
     require_local_directories,
     require_loopback,
+    require_memory,
     require_open_files,
     require_own_address,
     require_spark_home,
     require_user,
+    settings_named,
 )
 
 if TYPE_CHECKING:
@@ -75,6 +77,7 @@ IS_QUICK = "spark.shadowrelay.isQuick"  # our own
 IS_BRIEF = "spark.shadowrelay.isBrief"
 NEEDED = {
     "spark.submit.deployMode": "client",
+    "spark.api.mode": "classic",  # with Spark Connect there is no JVM to speak to
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.caseSensitive": "false",
@@ -214,6 +217,7 @@ def spark_session(
     said = others(os.environ, spark_home())
     require_local_directories(os.environ, said.settings)
     require_own_address(said.settings)
+    require_memory(said.settings)
     memory = driver_memory or said.settings.get("spark.driver.memory") or default_memory(memory_allowed())
     settings = {
         "spark.ui.enabled": "false",
@@ -276,7 +280,7 @@ def _started(master: str, settings: Mapping[str, str], said: Others, attempts: l
                 if exc.getCondition() != "JAVA_GATEWAY_EXITED":
                     raise
                 if number == len(attempts) - 1:
-                    reason = "; ".join(filter(None, (java_said(DETAILS.said()), limits_said()))) or "it says nothing"
+                    reason = "; ".join(filter(None, (java_said(DETAILS.said()), limits_said(), settings_blamed()))) or "it says nothing"
                     raise SparkUnavailable(f"Java does not start Spark: {reason}{DETAILS.place()}") from exc
         if archive is not None and number == 1:
             archive.unlink(missing_ok=True)  # it is damaged: the JVM checks little of it
@@ -415,6 +419,14 @@ def failure_of(exc: Exception) -> str | None:
     if isinstance(exc, Py4JJavaError):
         return "; ".join(filter(None, (_gist(str(exc.java_exception.toString())), _cause_of(exc.java_exception))))
     return _gist(str(exc)) if isinstance(exc, PySparkException) else None
+
+
+def settings_blamed() -> str:
+    """Settings of others of which what was printed at length speaks; empty if none."""
+    try:
+        return settings_named(DETAILS.said(), others(os.environ, spark_home()).settings)
+    except SparkUnavailable:
+        return ""
 
 
 def _cause_of(exception: Any) -> str:

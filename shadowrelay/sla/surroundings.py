@@ -192,6 +192,17 @@ def require_own_address(settings: Mapping[str, str]) -> None:
         raise SparkUnavailable(f"{name}={address} is no address of this machine ({reason}): take it away, or name one that is") from None
 
 
+_SIZE = re.compile(r"[1-9][0-9]*([kmgtp]b?|b)?", re.IGNORECASE)
+
+
+def require_memory(settings: Mapping[str, str]) -> None:
+    """Raises: SparkUnavailable for a size that Java would not take."""
+    name = "spark.driver.memory"
+    size = settings.get(name, "")
+    if size and _SIZE.fullmatch(size) is None:
+        raise SparkUnavailable(f"{name}={size} is no size: correct it, as to 800m or 4g, or take it away")
+
+
 def require_open_files() -> None:
     """Raise the limit of this process as far as it may. Raises: SparkUnavailable if that is not enough."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -281,13 +292,26 @@ _NOISE = re.compile(
     r"|Using Spark's|Setting default log"
 )
 SAID_CHARACTERS_MAX = 300
+NAMED_MIN = 6  # characters of a value: a shorter one stands in any text
 
 
 def java_said(text: str) -> str:
     """What a JVM that did not start has printed, in one line; empty if it was nothing."""
     lines = [line.strip().lstrip("# ") for line in text.splitlines() if not _NOISE.match(line)]
+    thrown = [line for line in lines if line.startswith("Exception in thread ")]  # before it may stand what was done until then
     causes = [line for line in lines if line.startswith("Caused by: ")]
-    return "; ".join(dict.fromkeys([*lines[:2], *causes[-1:]]))[:SAID_CHARACTERS_MAX]
+    return "; ".join(dict.fromkeys([*(thrown[-1:] or lines[:2]), *causes[-1:]]))[:SAID_CHARACTERS_MAX]
+
+
+def settings_named(text: str, settings: Mapping[str, str]) -> str:
+    """Which of others' settings have a value, or a part of one, of which a failure speaks, as a class that is not there."""
+
+    def is_named(value: str) -> bool:
+        parts = [part.strip() for part in value.split(",")]
+        parts += ["{}#{};{}".format(*words) for part in parts if len(words := part.split(":")) == 3]  # a package, as Ivy writes it
+        return any(len(part) >= NAMED_MIN and re.search(rf"(?<![\w.]){re.escape(part)}(?!\w)", text) for part in parts)
+
+    return "; ".join(f"{name} is set to {value}" for name, value in settings.items() if is_named(value))
 
 
 def limits_said() -> str:

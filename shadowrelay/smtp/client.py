@@ -248,8 +248,9 @@ async def _greet(client: aiosmtplib.SMTP, options: ConnectOptions) -> None:
         try:
             await client.ehlo()
         except aiosmtplib.SMTPHeloError as error:
-            if not 500 <= error.code < 600 or not client.is_connected:  # RFC 5321 4.1.4: after 5xx to EHLO, try HELO
+            if 400 <= error.code < 500 or error.code < 0 or not client.is_connected:
                 raise
+            # RFC 5321 4.1.4 after 5xx; and after a success that is none: 251, 354
             await client.helo()
 
 

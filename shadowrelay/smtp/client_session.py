@@ -4,7 +4,8 @@ aiosmtplib awaits each reply before the next command and rewrites line ends, so 
 here: replies are counted. Each write states how many replies it will get; unsolicited data, a malformed or oversized reply, or a
 421 ends the session, because later replies could no longer be matched to commands. Where the codes of a reply's lines differ in more than
 their first digit nobody can say what it means; else the last one counts, as for other clients. What a next hop says at length is cut, as
-other clients do it, and not refused: its mail would wait until it expires. A peer's reply has a meaning in each line, and is not cut.
+other clients do it, and not refused: its mail would wait until it expires. So do empty lines not count, and a greeting may have any code of
+success. A peer's reply has a meaning in each line, and is not cut.
 
 No other package uses a class of aiosmtplib, ssl, socket or dns. `LIBRARY_ERRORS` is the only table that maps their exceptions; a test walks
 the libraries' class trees, so that a new class fails the test. An unknown exception counts as transient (CONTRIBUTING.md "Errors").
@@ -138,6 +139,8 @@ def failure(reply: Reply, server: str, *, is_connection: bool = False, dot_sent_
 
 
 _part_of_line = re.compile(rb"[^\n]*\n|[^\n]+")
+_success = re.compile(rb"^2[0-9][0-9](?![0-9])", re.MULTILINE)
+_empty_line = re.compile(rb"\r*\n").match
 _code = re.compile(rb"[2-5][0-9][0-9][ \r-]").match
 _reply_line = re.compile(rb"([2-5][0-9][0-9])(?:([ -])([^\n]*)|\r*)\n").match  # some servers and filters end a line with two CRs
 # What nearly always arrives: whole replies in ASCII, of one line each, or one of several lines, and none that ends the session.
@@ -174,24 +177,33 @@ def _whole_replies(octets: bytes, octets_max: int) -> Sequence[RawReply]:
 
 
 class OpeningProtocol(SMTPProtocol):
-    """Until the transport is taken over: cuts what is said at length. aiosmtplib fails at 8 KiB of a line or 32 KiB of a reply."""
+    """Until the transport is taken over: cuts what is said at length. aiosmtplib fails at 8 KiB of a line or 32 KiB of a reply, at an empty
+    line, and at a greeting that is not 220."""
 
     _line_octets = _reply_octets = 0
+    _is_greeting = True
 
     def data_received(self, data: bytes) -> None:
         """Pass on no more of each line than the limit, and of those after too many only the code."""
         if not self._buffer:
+            self._is_greeting = self._is_greeting and not self._reply_octets
             self._line_octets = self._reply_octets = 0
-        kept = []
+        kept = b""
         for part in _part_of_line.findall(data):
+            if not self._line_octets and not part.strip(b"\r\n"):
+                continue
             octets_max = LINE_OCTETS_MAX if self._reply_octets < REPLY_OCTETS_MAX // 2 else CODE_OCTETS
             cut = part[: max(0, octets_max - self._line_octets)]
             self._line_octets += len(part)
             if part.endswith(b"\n"):
                 cut, self._line_octets = cut.rstrip(b"\r\n") + b"\n", 0
             self._reply_octets += len(cut)
-            kept.append(cut)
-        super().data_received(b"".join(kept))
+            kept += cut
+        if self._is_greeting:
+            before = len(self._buffer)
+            whole = _success.sub(b"220", self._buffer + kept)
+            self._buffer[:], kept = whole[:before], bytes(whole[before:])
+        super().data_received(kept)
 
 
 aiosmtplib.smtp.SMTPProtocol = OpeningProtocol  # type: ignore[attr-defined]  # it has no other way to be given one
@@ -222,7 +234,7 @@ class Pipeline(asyncio.Protocol):
         self._is_quitting = False
         self._closed = self._loop.create_future()
         self.reply_octets_max = REPLY_OCTETS_MAX
-        self.is_cut_at_length = True  # what is longer; else the session ends
+        self.is_lenient = True  # cuts what is longer, and skips empty lines; else they end the session
         self.broken: Breakage | None = None
         self.answers_count = 0
         self.on_progress: Callable[[], None] | None = None  # called when replies arrived, or the other side took octets
@@ -362,12 +374,18 @@ class Pipeline(asyncio.Protocol):
         position, end, lines = 0, len(buffer), self._lines
         while position < end:
             if self._owed == 0 and not lines and buffer[position : position + 3] != b"421"[: end - position]:
+                if self.is_lenient and not buffer[position:].strip(b"\r\n"):
+                    position = end
+                    break
                 self._break_off(buffer[position:], "unexpected data")
                 return False
             line = _reply_line(buffer, position)
             if line is None:
+                if self.is_lenient and (empty := _empty_line(buffer, position)) is not None:
+                    position = empty.end()
+                    continue
                 is_too_long = end - position > LINE_OCTETS_MAX
-                is_reply = self.is_cut_at_length and _code(buffer, position) is not None
+                is_reply = self.is_lenient and _code(buffer, position) is not None
                 if buffer.find(b"\n", position) >= 0 or (is_too_long and not is_reply):
                     self._break_off(buffer[position:], "not a reply")
                     return False
@@ -377,7 +395,7 @@ class Pipeline(asyncio.Protocol):
             length, position = line.end() - position, line.end()
             digits, mark, text = line.groups()
             code = int(digits)
-            if length > LINE_OCTETS_MAX and self.is_cut_at_length:
+            if length > LINE_OCTETS_MAX and self.is_lenient:
                 text, length = text and text[: LINE_OCTETS_MAX - CODE_OCTETS], LINE_OCTETS_MAX
             words = text.rstrip(b"\r").decode("utf-8", "backslashreplace") if text else ""
             if not words.isprintable():
@@ -385,7 +403,7 @@ class Pipeline(asyncio.Protocol):
             if mark == b"-" or lines or length > LINE_OCTETS_MAX:
                 self._reply_octets += length
                 is_over = self._reply_octets > self.reply_octets_max
-                if length > LINE_OCTETS_MAX or (is_over and not self.is_cut_at_length):
+                if length > LINE_OCTETS_MAX or (is_over and not self.is_lenient):
                     self._break_off(line[0], "reply too long")
                     return False
                 if lines and code // 100 != self._code // 100:

@@ -113,7 +113,7 @@ class DeliveryTransaction:
                 return False
             raise
         if answers[0].code >= 300 and not self._is_positive(answers[0]):
-            if data.code == 354:  # it accepts DATA although MAIL was refused
+            if _may_go_on(data):  # it accepts DATA although MAIL was refused
                 pipeline.abort()
             self._is_clean = True
             raise failure(self._meaning(answers[0].reply), self.session.server)
@@ -123,8 +123,8 @@ class DeliveryTransaction:
             else:
                 self._note_recipient(ordinal, answer)
         if self.accepted:
-            return is_chunked or data.code == 354 or await self._may_follow(data)
-        if data.code == 354:  # RFC 2920 3.1: the client must still end the content
+            return is_chunked or await self._may_follow(data)
+        if _may_go_on(data):  # RFC 2920 3.1: the client must still end the content
             await self._settle(b".\r\n")
         else:
             await self._settle(RSET)
@@ -149,7 +149,7 @@ class DeliveryTransaction:
         return await self._may_follow(await pipeline.answer(limits.data))
 
     async def _may_follow(self, data: RawReply) -> bool:
-        if data.code == 354:
+        if _may_go_on(data):
             return True
         if self._is_positive(data):
             raise self._out_of_place(data)
@@ -336,6 +336,11 @@ class DeliveryTransaction:
             self._lease_timer = asyncio.get_running_loop().call_later(left, self._look_at_leases)
         else:
             self.session.pipeline.give_up()
+
+
+def _may_go_on(data: RawReply) -> bool:
+    """Whether the content may follow: 354, or any other code that means "go on". RFC 5321 4.2.1"""
+    return 300 <= data.code < 400
 
 
 def raised(unfinished: Unfinished, server: str) -> TransientDeliveryError:

@@ -193,9 +193,10 @@ def decode_envelope(message_id: MessageId, text: str) -> Envelope:
         sender, recipients, arrived_at, body, smtputf8, *rest = json.loads(text) if "\\" in text else msgspec.json.decode(text)
         ret, envid, client_address, client_name, connector, internet_message_id, subject, *added = rest
         # Rows of schema version 2 and older have none of these, those of version 5 no fingerprint, those of version 6 no original client.
-        if len(added) not in (0, 2, 3, 4, 5):
-            raise ValueError(f"envelope: {len(added)} values after the subject")
-        added.extend([""] * (5 - len(added)))
+        if len(added) != 5:
+            if len(added) not in (0, 2, 3, 4):
+                raise ValueError(f"envelope: {len(added)} values after the subject")
+            added.extend([""] * (5 - len(added)))
         date, resubmitted_from, relayed_from, fingerprint, original_client = added
         _require_instants(arrived_at)
         return Envelope(

@@ -90,7 +90,8 @@ def application(node, time, trail, tap, settings):
     add_acts(api, desk)
     add_report(api, desk)
     add_streams(api, desk, tap, guarded(people, trail))
-    return api
+    yield api
+    desk.nodes.forget()
 
 
 class InLoop(httpx.AsyncBaseTransport):

@@ -40,7 +40,7 @@ async def test_a_smart_host_takes_mail_by_each_mechanism_and_none_without_the_se
     file = directory / "node.toml"
     elsewhere = '[[routes]]\nrecipients = ["*"]\nnext_hop = "127.0.0.1:9"\n'
     routes = (
-        '[send]\nqueue_glitch_retry_interval = "300ms"\nunused_session_timeout = "10ms"\n'
+        '[send]\nqueue_glitch_retry_interval = "300ms"\nqueue_glitch_retry_count = 255\nunused_session_timeout = "10ms"\n'
         f'[[routes]]\nrecipients = ["*"]\nnext_hop = "localhost:{smart_host.port}"\ntls_authority = "{tmp_path}/authority.pem"\n'
         'auth = { user = "relay", secret_file = "secret", mechanism = "auto" }\n'
     )

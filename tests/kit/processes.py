@@ -13,11 +13,15 @@ import httpx
 
 from shadowrelay.admin.api_client import NodeClient
 from shadowrelay.admin.token import read_token
-from shadowrelay.lab.cluster import NodeProcess, Place, free_ports
+from shadowrelay.lab.account import has_all_arrived
+from shadowrelay.lab.cluster import Cluster, NodeProcess, Place, free_ports
+from shadowrelay.lab.traffic import Load, Sink
 from shadowrelay.model.routing import HostPort
 from tests.kit.clients import Client
-from tests.kit.clock import PATIENCE_SECONDS, wait_until
+from tests.kit.clock import PATIENCE_SECONDS, until, wait_until
 from tests.kit.secrets_shown import heard
+
+SETTLE_SECONDS_MAX = 240.0
 
 CONFIGURATION = """
 [server]
@@ -124,6 +128,15 @@ def held_by(node: NodeProcess) -> list[str]:
     with api_of(node) as client:
         queues = [queue for queue in client.queues() if queue["count"] and not queue["kind"].startswith("SafetyNet")]
     return [f"{node.name}: {queue['count']} in {queue['identity']} ({queue['next_hop']})" for queue in queues]
+
+
+async def settled(cluster: Cluster, load: Load, sink: Sink) -> None:
+    """All has arrived, and nothing is queued or held."""
+
+    def left() -> list[str]:
+        return [line for node in cluster.nodes.values() for line in held_by(node)]
+
+    await until(lambda: has_all_arrived(load.sent, sink.arrivals) and not left(), SETTLE_SECONDS_MAX, lambda: str(left()))
 
 
 def waiting_count(node: NodeProcess) -> int:

@@ -21,12 +21,12 @@ def are_available() -> bool:
     return SINK.exists() and SOURCE.exists()
 
 
-def greets(port: int, is_running: Callable[[], bool] = lambda: True) -> bool:
-    """Wait until the server on this port of 127.0.0.1 says 220. False: it does not run any more, or is silent for too long."""
+def greets(port: int, is_running: Callable[[], bool] = lambda: True, codes: tuple[bytes, ...] = (b"220",)) -> bool:
+    """Wait until the server on this port of 127.0.0.1 says one of these. False: it does not run any more, or is silent for too long."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline and is_running():
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
-            if connection.recv(3) == b"220":
+            if connection.recv(3) in codes:
                 return True
         time.sleep(0.02)
     return False
@@ -44,7 +44,7 @@ class SmtpSink:
 
     def wait_until_it_listens(self) -> None:
         """Raises: RuntimeError if it does not."""
-        if not greets(self.port, lambda: self.process.poll() is None):
+        if not greets(self.port, lambda: self.process.poll() is None, (b"220", b"421", b"450", b"500")):  # it may refuse connections
             raise RuntimeError(f"smtp-sink does not listen: {self.stop()}")
 
     def stop(self) -> str:

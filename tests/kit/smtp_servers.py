@@ -145,7 +145,7 @@ class ScriptedServer:
                 session.blocks_before = len(session.blocks)
             if verb == "RCPT" and said.startswith("2"):
                 session.recipients.append(session.address)
-            if verb == "DATA" and said.startswith("354"):
+            if verb == "DATA" and said.startswith("3"):
                 session.content = await _content(reader)
                 self.messages.append(session.content)
                 if not await self._reply("DOT", session, "250 2.0.0 taken", reader):

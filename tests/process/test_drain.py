@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shadowrelay.lab.account import Fault, FaultKind, FaultTimes, account, has_all_arrived
+from shadowrelay.lab.account import Fault, FaultKind, FaultTimes, account
 from shadowrelay.lab.cluster import Cluster, Place, rows
 from shadowrelay.lab.traffic import DEFERRED, Load, Sink, SubmissionResult
 from shadowrelay.model.ids import ServerName
@@ -18,7 +18,7 @@ from shadowrelay.smtp.limits import NOT_ACTIVE
 from shadowrelay.smtp.listener import ReceiverServer
 from shadowrelay.store import Ledger, promises
 from tests.kit.clock import until
-from tests.kit.processes import api_of, held_by, said, wait_until_peers_know_each_other
+from tests.kit.processes import api_of, said, settled, wait_until_peers_know_each_other
 from tests.process.conftest import a_node
 
 pytestmark = [pytest.mark.usefixtures("quiet"), pytest.mark.slow]
@@ -29,16 +29,6 @@ TIMES = FaultTimes(span=20.0, heartbeat=1.0, poll=0.25)
 TRANSPORT = {"shadow_resubmit_time_span": f"{TIMES.span:g}s", "shadow_heartbeat_frequency": "1s", "discard_poll_interval": "250ms"}
 RETRIES = {"message_retry_interval": "4s"}  # long enough that something waits on every node when it is drained
 RATE, SHARE_DEFERRED = 6.0, 0.3
-SETTLE_SECONDS_MAX = 240.0
-
-
-async def settled(cluster: Cluster, load: Load, sink: Sink) -> None:
-    """All has arrived, and nothing is queued or held."""
-
-    def left() -> list[str]:
-        return [line for node in cluster.nodes.values() for line in held_by(node)]
-
-    await until(lambda: has_all_arrived(load.sent, sink.arrivals) and not left(), SETTLE_SECONDS_MAX, lambda: str(left()))
 
 
 async def test_a_drained_node_that_starts_takes_no_mail_from_the_first_connection_on(

@@ -165,9 +165,7 @@ RULES: dict[str, RuleOff] = {
     "name": RuleOff(
         "of two servers with one name, the one that was known first keeps it while it may live", _NAME, ("cloned",), "I4"
     ),
-    "name of a copied disk": RuleOff(
-        "the same, of two processes of one database", _NAME, ("cloned-with-its-disk",), "without a cause"
-    ),
+    "name of a copied disk": RuleOff("the same, of two processes of one database", _NAME),  # not found out: docs/reliability.md
     "rolled back": RuleOff(
         "a database that is an older copy gets a new id, and its messages are asked about",
         ((rules, "is_older_copy", lambda openings, position, seen: False), (rules, "shows_older_copy", lambda seen, identity: False)),

@@ -4,238 +4,19 @@ It holds everything in memory and walks the rows of each message again for every
 that it says what the page says. Instants and spans are whole microseconds; `None` is "no events".
 """
 
-import re
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tests.sla.oracle_exchange import approved, bare_stays, handled, is_hop, is_to_logged, notified, with_primaries
 from tests.sla.oracle_logs import Logs, Row, first_label, meant, read_logs, with_logged_names
+from tests.sla.oracle_messages import KEPT, REDIRECTING, Message, does, is_by_next_hop, is_on_shared_fate, is_relayed_and_kept, kept_copy
+from tests.sla.oracle_report import DAY, DEFAULTS, HOUR, MINUTE, SECOND, finished, instant, objective, span
 
-SECOND = 1_000_000
-UNITS = {"us": 1, "ms": 1000, "s": SECOND, "m": 60 * SECOND, "h": 3600 * SECOND, "d": 86_400 * SECOND}
-MINUTE, HOUR, DAY = UNITS["m"], UNITS["h"], UNITS["d"]
-BURN_WINDOWS = {"1h": HOUR, "6h": 6 * HOUR, "1d": DAY, "30d": 30 * DAY}
-PERCENTILES = {
-    "shadow_latency_ms": ("p50", "p95", "p99", "max"),
-    "discard_lag_ms": ("p50", "p95", "max"),
-    "delivery_latency_ms": ("p50", "p95", "p99", "max"),
-    "takeover_detection_ms": ("p50", "p95", "max"),
-    "takeover_silence_ms": ("p50", "p95", "max"),
-}
-COUNTS = (
-    "messages_acknowledged", "messages_reconstructed", "messages_redundant", "messages_dsn", "messages_sent_again", "messages_done",
-    "exposure_count", "messages_exposed", "messages_exposure_unknown", "discards_late", "promotions", "messages_promoted", "takeovers_late",
-    "recipients_lost", "recipients_duplicated",
-    "recipients_duplicated_unexplained", "shadows_orphaned", "shadows_kept", "shadows_taken_back", "shadows_rerouted", "clock_skews",
-)  # fmt: skip
 CAUSED = ("duplicates", "losses", "orphans", "exposures")
 SHORT = 3 * HOUR
-NOT_LOGGED = {  # objectives about which a version of Exchange writes nothing at all
-    "exchange2010": {"redundancy_ratio", "shadow_latency", "exposure", "discard_lag", "takeover", "shadows_orphaned"},
-    "exchange2013": {"shadow_latency", "takeover"},
-    "exchange2016": {"shadow_latency", "takeover"},
-}
-PAGE = Path(__file__).parents[2] / "docs" / "sla.md"
-KEPT = "TRACK"  # source of what `_kept_copy` makes
-WAYS = ("shadow_server", "previous_hop", "next_hop")
-ALREADY_RECIPIENTS = ("DUPLICATEEXPAND", "DUPLICATEREDIRECT")
-REDIRECTING = ("REDIRECT", "DUPLICATEREDIRECT")
 PUTTING_OFF = ("DEFER", "RESUBMITDEFER", "SUBMITDEFER", "THROTTLE")
-NO_COPY = ("failed", "disabled", "none", "skipped", "notrequired", "false", "no")
-UNDELIVERABLE = (
-    "undeliverable", "unzustellbar", "non remis", "non distribuable", "échec de la remise", "no se puede entregar", "no entregado",
-    "no entregable", "non recapitabile", "mancato recapito", "onbestelbaar", "não entregue", "nao entregue", "não é possível entregar",
-    "não foi possível entregar", "kan inte levereras", "kan ikke leveres", "ei voi toimittaa", "ei voida toimittaa", "toimittamaton",
-    "nie można dostarczyć", "niedostarczon", "nedoručiteln", "nelze doručit", "nedoručiteľn", "kézbesíthetetlen", "nelivrabil",
-    "imposibil de livrat", "teslim edileme", "недоставлено", "не удается доставить", "не доставлено", "недоставен", "μη παραδοτέο",
-    "δεν είναι δυνατή η παράδοση", "neisporučivo", "配信不能", "配信できません", "无法送达", "无法传递", "未送达", "無法傳遞", "無法送達",
-    "未傳遞", "배달되지 않음", "배달할 수 없음", "전달할 수 없음", "לא ניתן למסירה", "غير قابل للتسليم", "تعذر التسليم",
-)  # fmt: skip
-DEFAULTS: dict[str, dict[str, Any]] = {
-    "times": {
-        "shadow_heartbeat_frequency": "2m",
-        "shadow_resubmit_time_span": "3h",
-        "safety_net_hold_time": "2d",
-        "message_expiration_timeout": "2d",
-    },
-    "objectives": {
-        "redundancy_ratio": 0.9999,
-        "shadow_latency": {"within": "250ms", "ratio": 0.99},
-        "exposure": {"within": "10m", "ratio": 0.9999},
-        "discard_lag": {"ratio": 0.99},
-        "delivery_latency": {"within": "1m", "ratio": 0.99},
-        "takeover": {"ratio": 0.99},
-        "recipients_lost": 0,
-        "recipients_duplicated_unexplained": 0,
-        "shadows_orphaned": 0,
-    },
-}
-
-
-def span(text: str) -> int:
-    """`250ms`, `2m`, `3h`: microseconds."""
-    number = text.rstrip("abcdefghijklmnopqrstuvwxyz")
-    return round(float(number) * UNITS[text[len(number) :]])
-
-
-def instant(at: int | None) -> str | None:
-    """As the summary writes it."""
-    if at is None:
-        return None
-    return datetime.fromtimestamp(at // SECOND, UTC).strftime("%Y-%m-%dT%H:%M:%S") + f".{at % SECOND:06d}Z"
-
-
-def _table() -> dict[tuple[str, str], str]:
-    """(event, source) -> what it does, as the page has it."""
-    part = PAGE.read_text(encoding="utf-8").partition("**Exchange, row by row.**")[2].partition("\n**")[0]
-    cells = [[cell.strip().replace("`", "") for cell in line.split("|")[1:-1]] for line in part.splitlines() if line.startswith("| `")]
-    return {
-        (event, source.strip()): does for events, sources, does, *_ in cells for event in events.split() for source in sources.split(",")
-    }
-
-
-TABLE = _table()
-
-
-def does(row: Row, *what: str) -> bool:
-    """A row of Exchange that does one of these."""
-    told = TABLE.get((row.event, row.source)) or TABLE.get((row.event, "any"), "nothing")
-    return row.format != "shadowrelay" and told in what
-
-
-def is_on_shared_fate(row: Row) -> bool:
-    """HAREDIRECT: the copy may be lost together with its primary server, and does not count. RECEIVE: such a copy was made."""
-    return row.format == "shadowrelay" and "SharedFate" in row.custom
-
-
-def said_redundant(receive: Row) -> bool | None:
-    """By S:Replication; None: it does not say."""
-    told = receive.custom.get("Replication", "")
-    if receive.format == "shadowrelay" or told in ("", "Success"):
-        return told == "Success" if "Replication" in receive.custom and told else None
-    word = re.match(r"\w*", told.lower())
-    return word is not None and word[0] not in NO_COPY and told.lower().split(".")[0] != receive.server.lower().split(".")[0]
-
-
-@dataclass
-class Message:
-    """What the rows say about one message. `server` is who acknowledged it; `other` the shadow server of its pair."""
-
-    id: str
-    rows: list[Row]
-    is_acknowledged: bool = False
-    is_reconstructed: bool = False
-    is_dsn: bool = False
-    acknowledged_at: int = 0
-    server: str = ""
-    other: str | None = None
-    receive: Row | None = None
-    addressed: frozenset[str] = frozenset()  # by RECEIVE, or by those who hold it
-    recipients: frozenset[str] = frozenset()  # those, and who took their place
-    deliveries: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
-    ends: dict[str, int] = field(default_factory=dict)
-    known_until: int | None = None
-    done_at: int | None = None
-
-    def those(self, *events: str) -> list[Row]:
-        """Rows of these events, oldest first."""
-        return [row for row in self.rows if row.event in events]
-
-    @property
-    def sender(self) -> str:
-        """Of all that the rows say, the last by spelling."""
-        return max(row.sender for row in self.rows)
-
-    @property
-    def subject(self) -> str:
-        """Likewise."""
-        return max(row.subject for row in self.rows)
-
-    @property
-    def replacements(self) -> list[Row]:
-        """Exchange: the row's recipients take the place of the related ones."""
-        return [row for row in self.rows if does(row, "replaces") and (row.related or row.event not in ALREADY_RECIPIENTS)]
-
-    @property
-    def added(self) -> list[Row]:
-        """Exchange: it names recipients that are such from then on."""
-        return [row for row in self.rows if does(row, "adds", "puts off")]
-
-    @property
-    def is_of_exchange(self) -> bool:
-        """Has it a row of Exchange?"""
-        return any(row.format != "shadowrelay" for row in self.rows)
-
-    @property
-    def kept(self) -> set[str]:
-        """Recipients that stay, though others get the message for them."""
-        return {address for row in self.replacements if row.event in REDIRECTING for address in {*row.related} & {*row.recipients}}
-
-    @staticmethod
-    def replaced(row: Row) -> set[str]:
-        """Whose place the row's recipients take."""
-        return {*row.related} if row.event == "EXPAND" else {*row.related} - {*row.recipients}
-
-    @property
-    def ends_of_exchange(self) -> list[Row]:
-        """Exchange: the row's recipients get nothing more."""
-        again = [row for row in self.rows if does(row, "replaces") and row.event in ALREADY_RECIPIENTS and not row.related]
-        return [row for row in self.rows if does(row, "ends")] + again
-
-    @property
-    def takeovers(self) -> list[Row]:
-        """RESUBMIT of source REDUNDANCY."""
-        return [row for row in self.rows if row.event == "RESUBMIT" and row.source == "REDUNDANCY"]
-
-    @property
-    def is_redundant(self) -> bool | None:
-        """Had it a synced second copy when it was acknowledged? `None`: Exchange 2010 does not write it."""
-        if self.receive is None:
-            return self.is_reconstructed
-        if self.receive.format == "exchange2010":
-            return None
-        if self.receive.format != "shadowrelay" and not any(row.recipients for row in self.those("RECEIVE")):
-            return None
-        told = said_redundant(self.receive)
-        if told is not None:
-            return told
-        return any(row.at <= self.receive.at for row in self.those("HAREDIRECT") if not is_on_shared_fate(row))
-
-    @property
-    def copies(self) -> int:
-        """How many it had when it was acknowledged, beside the primary server's."""
-        told = self.receive.custom.get("Copies", "") if self.receive is not None else ""
-        made, slash, _ = told.partition("/")
-        return int(made) if slash else int(bool(self.is_redundant))
-
-    @property
-    def way(self) -> str:
-        """Where the second copy of a redundant message was."""
-        if self.receive is not None:
-            if self.receive.format == "shadowrelay" and self.receive.context == "delayed: done":
-                return "next_hop"
-            made = [row for row in self.those("HAREDIRECT") if row.server == self.server and row.at <= self.acknowledged_at]
-            return "previous_hop" if "ShadowAt" in self.receive.custom and not made else "shadow_server"
-        held = self.those("HARECEIVE")
-        is_kept = bool(held) and min(held, key=lambda row: (row.at, row.server)).source == KEPT
-        return "previous_hop" if is_kept else "shadow_server"
-
-    def has_another(self, loss: Row) -> bool:
-        """Whether a third server kept its copy through the loss of a primary server."""
-        lost = {row.reference for row in self.takeovers if row.at <= loss.at}
-        since = loss.instant("SilentSince")
-        assert since is not None
-        for server in {row.server for row in self.those("HARECEIVE")} - {loss.server, loss.reference}:
-            seen = [row.at for row in [*self.those("HADISCARD"), *self.takeovers] if row.server == server]
-            seen += [row.at for row in self.those("HAREDIRECT") if row.server_hostname == server]
-            givers = {row.client for row in self.those("HARECEIVE") if row.server == server}
-            if givers <= lost and any(at > since for at in seen):
-                return True
-        return False
 
 
 class Oracle:
@@ -269,7 +50,7 @@ class Oracle:
         for row in believed:
             self.last_row[row.server] = max(row.at, self.last_row.get(row.server, row.at))
         by_message: dict[str, list[Row]] = defaultdict(list)
-        named = self._with_primaries(self._approved([with_logged_names(row, logs.logged, logs.domains) for row in logs.rows]))
+        named = with_primaries(approved([with_logged_names(row, logs.logged, logs.domains) for row in logs.rows]))
         own_mailboxes = {"DELIVER", "DUPLICATEDELIVER", "DELIVERFAIL", "PROCESS", "PROCESSMEETINGMESSAGE"}
         of_exchange = [row for row in logs.rows if row.format != "shadowrelay"]
         self.without_deliveries = {
@@ -279,11 +60,11 @@ class Oracle:
         } - {row.server for row in of_exchange if row.event in own_mailboxes}
         takeovers = [row for row in named if row.event == "RESUBMIT" and row.source == "REDUNDANCY"]
         self.lost = {row.reference for row in takeovers if row.at >= self.last_row.get(row.reference, row.at)}
-        named += [_kept_copy(row) for row in named if _is_relayed_and_kept(row)]
+        named += [kept_copy(row) for row in named if is_relayed_and_kept(row)]
         for row in sorted(named, key=lambda row: (row.at, row.server, row.file, row.line)):
             by_message[row.message].append(row)
         self.messages = [self._message(id, rows) for id, rows in by_message.items()]
-        self.notified = self._notified(named)
+        self.notified = notified(named, self.messages)
         for message in self.messages:
             self._end_all(message)
         self.figures: dict[tuple[str, str | None, str, str, str], dict[str, Any]] = {}
@@ -349,13 +130,13 @@ class Oracle:
 
     def _deliveries(self, message: Message) -> None:
         offered: dict[str, int] = {}
-        for row in filter(_is_relayed_and_kept, message.rows):
+        for row in filter(is_relayed_and_kept, message.rows):
             offered[row.context] = min(row.at, offered.get(row.context, row.at))
         for row in message.rows:
-            if _is_relayed_and_kept(row) and row.at > offered[row.context]:
+            if is_relayed_and_kept(row) and row.at > offered[row.context]:
                 continue
             is_own = row.format == "shadowrelay" and row.event in ("SEND", "SENDEXTERNAL")
-            if is_own or does(row, "delivers") or (does(row, "hands on") and not self._is_hop(message, row)):
+            if is_own or does(row, "delivers") or (does(row, "hands on") and not is_hop(message, row, self.logs, self.without_deliveries)):
                 for recipient in {*row.recipients}:
                     message.deliveries.setdefault(recipient, []).append((row.at, row.server))
 
@@ -373,10 +154,10 @@ class Oracle:
         for row in message.replacements:
             for recipient in message.replaced(row) - (message.kept if row.event in REDIRECTING else set()):
                 ends[recipient].append(row.at)
-        approved = {recipient for row in message.rows if does(row, "approves", "goes on") for recipient in row.recipients}
+        released = {recipient for row in message.rows if does(row, "approves", "goes on") for recipient in row.recipients}
         for row in message.rows:
             if does(row, "waits"):
-                for recipient in {*row.recipients} - approved:
+                for recipient in {*row.recipients} - released:
                     ends[recipient].append(row.at)
         if message.is_reconstructed:
             for row in message.those("HADISCARD"):
@@ -394,140 +175,6 @@ class Oracle:
             message.done_at = max(message.ends.values())
         if not message.recipients and message.receive is not None and message.is_of_exchange:
             message.done_at = message.acknowledged_at
-
-    # what several rows of Exchange say together
-
-    def _approved(self, rows: list[Row]) -> list[Row]:
-        """What a moderator approved goes on under another id; it is the message that waited."""
-        waited: dict[str, list[Row]] = defaultdict(list)
-        for row in rows:
-            if does(row, "waits", "approves") and row.internet_message_id:
-                waited[row.internet_message_id].append(row)
-        original: dict[str, tuple[int, str]] = {}
-        for row in rows:
-            if does(row, "goes on"):
-                for one in waited[row.internet_message_id]:
-                    if one.at <= row.at and one.message != row.message:
-                        original[row.message] = max(original.get(row.message, (0, "")), (one.at, one.message))
-        return [replace(row, message=original[row.message][1]) if row.message in original else row for row in rows]
-
-    @staticmethod
-    def _with_primaries(rows: list[Row]) -> list[Row]:
-        """A takeover that names nobody is of whom its server had the message from, last."""
-        copies: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
-        for row in rows:
-            if does(row, "begins copy"):
-                copies[row.message, row.server].append((row.at, row.client))
-
-        def primary(row: Row) -> str:
-            return max((copy for copy in copies[row.message, row.server] if copy[0] <= row.at), default=(0, ""))[1]
-
-        return [replace(row, reference=primary(row)) if does(row, "promotes") and not row.reference else row for row in rows]
-
-    def _is_to_logged(self, row: Row) -> bool:
-        """Did it go to a server that knows the message by this id, and whose log is here?"""
-        other = self.logs.formats.get(row.server_hostname, "shadowrelay")
-        if other == "shadowrelay" or row.server_hostname in self.without_deliveries:
-            return False
-        return (other == "exchange2010") == (row.format == "exchange2010")
-
-    def _is_hop(self, message: Message, row: Row) -> bool:
-        """Does the server to which it went go on with the message under its id, and do the logs tell of that?"""
-        if self._is_to_logged(row):
-            return True
-        received = [one for one in message.rows if does(one, "acknowledges")]
-        for one in received:
-            if not {*row.recipients} <= {*one.recipients}:
-                continue
-            if one.client == row.server and one.server != row.server:
-                return True
-            is_after = one.at > row.at if one.server == row.server else one.at >= row.at - 2 * MINUTE
-            is_first = one.at == min(each.at for each in received)
-            if row.format != "exchange2010" and one.client not in self.logs.logged and is_after and not is_first:
-                return True
-        return False
-
-    def _notified(self, rows: list[Row]) -> dict[str, int]:
-        """When a report came of which no FAIL tells, by the message that it is about."""
-        named = {row.reference for row in rows if row.format != "shadowrelay" and row.event != "DSN"} - {""}
-        by_id: dict[str, list[Message]] = defaultdict(list)
-        for message in self.messages:
-            if message.receive is not None:
-                by_id[max(row.internet_message_id for row in message.rows if row.event != "DSN")].append(message)
-        acknowledged = {message.id: message for message in self.messages if message.receive is not None}
-        found: dict[str, int] = {}
-        for row in rows:
-            is_failure = row.subject.strip().lower().startswith(UNDELIVERABLE)
-            if not does(row, "reports") or not is_failure:
-                continue
-            candidates = [acknowledged[row.message]] if row.message in acknowledged else []
-            if not candidates and row.reference and row.internet_message_id not in named:
-                candidates = [
-                    one
-                    for one in by_id[row.reference]
-                    if one.acknowledged_at <= row.at and (not row.recipients or {one.sender.lower(), _path(one)} & {*row.recipients})
-                ]
-            if candidates:
-                owner = max(candidates, key=lambda one: (one.acknowledged_at, one.id))
-                fails = [one.at for one in owner.those("FAIL") if one.format != "shadowrelay"]
-                if not any(at <= row.at + MINUTE for at in fails):
-                    found[owner.id] = min(row.at, found.get(owner.id, row.at))
-        return found
-
-    def _bare_stays(self, message: Message) -> list[tuple[int, int | None, str]]:
-        """(begin, end, server) of each time that a server of Exchange had the message without a copy."""
-        found = []
-        for server in {row.server for row in message.rows}:
-            own = [row for row in message.rows if row.server == server]
-            received = [
-                row
-                for row in own
-                if does(row, "goes on") or (does(row, "acknowledges") and row.format != "exchange2010" and row.recipients)
-            ]
-            made = [row.at for row in own if row.event == "HAREDIRECT"]
-            for row in received:
-                after = min((other.at for other in received if other.at > row.at), default=None)
-                before = max((other.at for other in received if other.at < row.at), default=None)
-                told = said_redundant(row)
-                has_copy = any(at <= row.at and (before is None or at > before) for at in made) if told is None else told
-                if has_copy or does(row, "goes on"):
-                    continue
-                ends = [at for at in made if at > row.at][:1]
-                over = []
-                for entered, handed in self._handled(message, server).values():
-                    if any(row.at <= at and (after is None or at < after) for at in entered):
-                        over.append(min((at for at in handed if at >= row.at), default=None))
-                if over and None not in over:
-                    ends.append(max(at for at in over if at is not None))
-                if message.done_at is not None:
-                    ends.append(message.done_at)
-                found.append((row.at, min(ends, default=None), server))
-        return found
-
-    def _handled(self, message: Message, server: str) -> dict[str, tuple[list[int], list[int]]]:
-        """When a server got each recipient, and when it was done with it."""
-        found: dict[str, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
-        own = [row for row in message.rows if row.server == server]
-        replacing, ending = message.replacements, message.ends_of_exchange
-        kept = {
-            address
-            for row in own
-            if row in replacing and row.event in REDIRECTING
-            for address in {*row.related} & {*row.recipients}
-        }  # fmt: skip
-        for row in own:
-            if does(row, "acknowledges", "adds", "puts off"):
-                for recipient in row.recipients:
-                    found[recipient][0].append(row.at)
-            if does(row, "hands on", "delivers", "waits") or row in ending or (row.event == "FAIL" and row.format != "shadowrelay"):
-                for recipient in row.recipients:
-                    found[recipient][1].append(row.at)
-            if row in replacing:
-                for recipient in {*row.recipients} - message.replaced(row):
-                    found[recipient][0].append(row.at)
-                for recipient in message.replaced(row) - (kept if row.event in REDIRECTING else set()):
-                    found[recipient][1].append(row.at)
-        return found
 
     # figures
 
@@ -622,7 +269,7 @@ class Oracle:
             elapsed = self._elapsed(belongs, "delivery_latency_ms", last - at)
             self.events["delivery_latency"].append((at, elapsed <= self._within("delivery_latency")))
             if elapsed > self._within("delivery_latency"):
-                is_deferred = any(row.at <= last for row in message.those("DEFER") if _is_by_next_hop(row))
+                is_deferred = any(row.at <= last for row in message.those("DEFER") if is_by_next_hop(row))
                 is_taken = any(row.at <= last for row in message.takeovers)
                 reasons = ["next hop was down"] * is_deferred + ["server lost or cut off"] * is_taken
                 cause = " and ".join(reasons) or "our own delay"
@@ -703,7 +350,7 @@ class Oracle:
             ends = [at for at in made if at > begin][:1] + ([message.done_at] if message.done_at is not None else [])
             parts.append((begin, is_lost, min(ends, default=over), cause, server, not ends))
         if message.receive is not None:
-            for begin, ended, server in self._bare_stays(message):
+            for begin, ended, server in bare_stays(message):
                 parts.append((begin, 0, over if ended is None else ended, "no copy at acknowledgement", server, ended is None))
         for begin, _, end, cause, server, is_open in sorted(part for part in parts if part[2] > part[0]):
             if merged and begin < merged[-1][1]:
@@ -795,9 +442,18 @@ class Oracle:
             return "not told by Exchange"
         return "unexplained"
 
+    def _handed_on(self, message: Message, recipient: str) -> list[Row]:
+        """The rows by which it went to a logged server."""
+        handing = [row for row in message.rows if does(row, "hands on") and recipient in row.recipients]
+        return [row for row in handing if is_to_logged(row, self.logs, self.without_deliveries)]
+
     def _last_holder(self, message: Message, recipient: str) -> str:
         """Who acknowledged it; of Exchange, who had it last."""
-        hops = [row for row in message.rows if does(row, "hands on") and recipient in row.recipients and self._is_to_logged(row)]
+        hops = [
+            row
+            for row in message.rows
+            if does(row, "hands on") and recipient in row.recipients and is_to_logged(row, self.logs, self.without_deliveries)
+        ]
         taken = [(row.at, row.server) for row in message.takeovers] + [(row.at, row.server_hostname) for row in hops]
         return max(taken)[1] if taken and message.is_of_exchange else message.server
 
@@ -807,7 +463,11 @@ class Oracle:
             return "set aside"
         if message.is_of_exchange and (message.known_until is None or message.known_until < up):
             return "no end in the logs"
-        handed = [row for row in message.rows if does(row, "hands on") and recipient in row.recipients and self._is_to_logged(row)]
+        handed = [
+            row
+            for row in message.rows
+            if does(row, "hands on") and recipient in row.recipients and is_to_logged(row, self.logs, self.without_deliveries)
+        ]
         if handed:
             last = max(handed, key=lambda row: (row.at, row.server_hostname))
             if last.server_hostname not in {row.server for row in message.rows if row.format != "shadowrelay"}:
@@ -876,8 +536,7 @@ class Oracle:
     def _hop_done(self, message: Message, server: str, since: int | None) -> int | None:
         """When that server was done with all that it had of the message."""
         first = [
-            min((at for at in handed if since is None or at >= since), default=None)
-            for _, handed in self._handled(message, server).values()
+            min((at for at in handed if since is None or at >= since), default=None) for _, handed in handled(message, server).values()
         ]
         return max((at for at in first if at is not None), default=None)
 
@@ -930,15 +589,19 @@ class Oracle:
 
     def report(self) -> dict[str, Any]:
         """Overall, figures by (window, start, scope, name, other), objectives, causes and the tables, whole and sorted."""
-        figures = {key: _finished(values) for key, values in self.figures.items()}
+        figures = {key: finished(values) for key, values in self.figures.items()}
         nothing: dict[str, list[Any]] = {}
-        overall = figures.get(("all", None, "all", "", "")) or _finished(nothing)
+        overall = figures.get(("all", None, "all", "", "")) or finished(nothing)
         reasons = Counter(reason for *_, reason in self.logs.quarantine)
+        formats = {row.format for row in self.logs.rows}
         return {
             "now": instant(self.now),
             "overall": overall | {"lines_quarantined": len(self.logs.quarantine)},
             "figures": figures,
-            "objectives": [self._objective(name, wanted, overall) for name, wanted in self.objectives.items()],
+            "objectives": [
+                objective(name, wanted, overall, self.events[name], formats=formats, untold=self.untold, now=self.now)
+                for name, wanted in self.objectives.items()
+            ],
             "causes": {name: dict(Counter(row["cause"] for row in rows)) for name, rows in self.tables.items() if name in CAUSED},
             "slow_causes": {
                 objective: dict(Counter(row["cause"] for row in self.tables["slow"] if row["objective"] == objective))
@@ -954,67 +617,6 @@ class Oracle:
             **{name: sorted(rows, key=lambda row: [str(value) for value in row.values()]) for name, rows in self.tables.items()},
         }
 
-    def _objective(self, name: str, wanted: Any, overall: dict[str, Any]) -> dict[str, Any]:
-        line = self._judged(name, wanted, overall)
-        formats = {row.format for row in self.logs.rows}
-        if formats and all(name in NOT_LOGGED.get(format, ()) for format in formats):
-            line |= {"actual": None, "verdict": "not computable", "budget_left": None, "burn_rates": dict.fromkeys(BURN_WINDOWS)}
-        return line
-
-    def _judged(self, name: str, wanted: Any, overall: dict[str, Any]) -> dict[str, Any]:
-        if not isinstance(wanted, dict) and name != "redundancy_ratio":
-            actual = overall[name]
-            left = 1 - actual / wanted if wanted else float(actual == 0)
-            verdict = "met" if actual <= wanted else "missed"
-            return {"name": name, "objective": wanted, "actual": actual, "bad": actual, "verdict": verdict, "budget_left": left,
-                    "burn_rates": dict.fromkeys(BURN_WINDOWS)}  # fmt: skip
-        ratio = wanted["ratio"] if isinstance(wanted, dict) else wanted
-        events = self.events[name]
-        if name == "exposure" and self.untold:
-            return self._bounded(ratio, [is_good for _, is_good in events])
-        good = sum(is_good for _, is_good in events)
-        bad = len(events) - good
-        if not events:
-            return {"name": name, "objective": ratio, "actual": None, "good": 0, "bad": 0, "verdict": "no data", "budget_left": 1.0,
-                    "burn_rates": dict.fromkeys(BURN_WINDOWS)}  # fmt: skip
-        allowed = len(events) * (1 - ratio)
-        has_budget = ratio == 1 or len(events) * (1_000_000 - round(ratio * 1_000_000)) >= 1_000_000
-        burns: dict[str, float | None] = {}
-        left = None if not has_budget else 1 - bad / allowed if allowed else float(bad == 0)
-        for window, length in BURN_WINDOWS.items():
-            inside = [is_good for at, is_good in events if self.now - length < at <= self.now]
-            burns[window] = inside.count(False) / len(inside) / (1 - ratio) if inside and ratio < 1 and has_budget else None
-        return {"name": name, "objective": ratio, "actual": good / len(events), "good": good, "bad": bad,
-                "verdict": "met" if good / len(events) >= ratio else "missed",
-                "budget_left": left, "burn_rates": burns}  # fmt: skip
-
-    def _bounded(self, ratio: float, known: list[bool]) -> dict[str, Any]:
-        """Judged only if it makes no difference what the logs do not tell."""
-        total = len(known) + self.untold
-        lowest, highest = sum(known) / total, (sum(known) + self.untold) / total
-        verdict = "met" if lowest >= ratio else "missed" if highest < ratio else "not computable"
-        actual = sum(known) / len(known) if known and verdict != "not computable" else None
-        return {"name": "exposure", "objective": ratio, "actual": actual, "good": sum(known), "bad": known.count(False), "verdict": verdict,
-                "budget_left": None, "burn_rates": dict.fromkeys(BURN_WINDOWS), "unknown": self.untold}  # fmt: skip
-
-
-def _path(message: Message) -> str:
-    return max((row.return_path.lower() for row in message.those("RECEIVE") if row.format != "shadowrelay"), default="")
-
-
-def _is_by_next_hop(row: Row) -> bool:
-    return row.source in ("SMTP", "DNS") or (row.format != "shadowrelay" and row.source in ("STOREDRIVER", "GATEWAY"))
-
-
-def _is_relayed_and_kept(row: Row) -> bool:
-    return row.format == "shadowrelay" and row.event in ("SEND", "SENDEXTERNAL") and row.context.startswith("shadow kept as ")
-
-
-def _kept_copy(row: Row) -> Row:
-    """What such a row says of the message that it names."""
-    message = row.context.removeprefix("shadow kept as ")
-    return replace(row, event="HARECEIVE", source=KEPT, message=message, client=row.server_hostname, custom={})
-
 
 def _reasons(takeovers: list[Row], one: str, other: str) -> set[str | None]:
     """Of all takeovers on all ways from one server to the other."""
@@ -1029,35 +631,6 @@ def _heirs(takeovers: list[Row], server: str) -> set[str]:
         found |= more
         more = {row.server for row in takeovers if row.reference in found} - found
     return found
-
-
-def nearest_rank(values: Iterable[int], percent: int) -> int:
-    """The `ceil(p * n)`-th of the sorted, in whole numbers."""
-    ordered = sorted(values)
-    return ordered[-(-percent * len(ordered) // 100) - 1]
-
-
-def _finished(values: dict[str, list[Any]]) -> dict[str, Any]:
-    def of(name: str) -> list[Any]:
-        return values.get(name, [])
-
-    figure: dict[str, Any] = {name: sum(of(name)) for name in COUNTS if name not in ("messages_promoted", "exposure_count")}
-    figure["messages_promoted"] = len(set(of("messages_promoted")))
-    figure["exposure_count"] = len(of("exposure_us"))
-    figure["exposure_seconds"] = sum(of("exposure_us")) / SECOND
-    figure["exposure_max_seconds"] = max(of("exposure_us"), default=0) / SECOND
-    judged = sum(of("messages_judged"))
-    figure["redundancy_ratio"] = figure["messages_redundant"] / judged if judged else None
-    figure["messages_by_copies"] = {str(number): of("copies").count(number) for number in range(4)}
-    figure["messages_redundant_by_way"] = {way: of("way").count(way) for way in WAYS}
-    figure["shadow_share"] = sum(of("shadow_us")) / sum(of("ack_us")) if sum(of("ack_us")) else None
-    for name, wanted in PERCENTILES.items():
-        found: dict[str, int | None] = {"count": len(of(name))}
-        for which in wanted:
-            percent = 100 if which == "max" else int(which[1:])
-            found[which] = nearest_rank(of(name), percent) if of(name) else None
-        figure[name] = found
-    return figure
 
 
 def judge(

@@ -20,7 +20,8 @@ from shadowrelay.sla.summary import placed_figures
 from tests.sla import exchange_documented, exchange_variants  # noqa: F401 - they add their shapes
 from tests.sla.agreement import COLUMNS, WINDOWS, disagreements
 from tests.sla.exchange_shapes import SHAPES, ExchangeShape
-from tests.sla.oracle import TABLE, judge
+from tests.sla.oracle import judge
+from tests.sla.oracle_messages import TABLE
 
 ALL = [make() for make in SHAPES]
 BY_NAME = pytest.mark.parametrize("case", ALL, ids=[each.name for each in ALL])

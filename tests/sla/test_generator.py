@@ -10,8 +10,9 @@ import pytest
 
 from benchmarks.sla_bulk import generate_parquet
 from benchmarks.sla_generate import generate
-from tests.sla.oracle import PERCENTILES, Oracle
+from tests.sla.oracle import Oracle
 from tests.sla.oracle_logs import Logs, Row, microseconds, read_logs
+from tests.sla.oracle_report import PERCENTILES
 
 # The oracle against the truth of the generator: two ways to the same figures, one from rows, one from what happened.
 

@@ -86,6 +86,29 @@ def little_memory(place: Path) -> Given:
     return {}, ["sh", "-c", words, "sh"]
 
 
+def latin(place: Path) -> Given:
+    (place / "spark-defaults.conf").write_bytes("# für uns\nspark.app.name Büro\n".encode("latin-1"))
+    return {"SPARK_CONF_DIR": str(place)}, []
+
+
+def a_java(words: str) -> Callable[[Path], Given]:
+    """A program of that name, which does that."""
+
+    def made(place: Path) -> Given:
+        (place / "bin").mkdir()
+        (place / "bin/java").write_text(f"#!/bin/sh\n{words}\n")
+        (place / "bin/java").chmod(0o755)
+        return {"JAVA_HOME": str(place)}, []
+
+    return made
+
+
+def older_pyspark(place: Path) -> Given:
+    (place / "pyspark").mkdir()
+    (place / "pyspark/__init__.py").write_text("__version__ = '3.5.1'\n")
+    return {"PYTHONPATH": f"{ROOT}:{place}"}, []
+
+
 SITUATIONS: dict[str, Callable[[Path], Given]] = {
     "a collector in `JAVA_TOOL_OPTIONS`": variables(JAVA_TOOL_OPTIONS="-XX:+UseG1GC"),
     "a heap and a collector in `_JAVA_OPTIONS`": variables(_JAVA_OPTIONS="-Xmx1g -XX:+UseG1GC"),
@@ -114,6 +137,40 @@ SITUATIONS: dict[str, Callable[[Path], Given]] = {
     "little address space": shell("ulimit -v 2000000"),
     "little memory in a control group": little_memory,
     "`SPARK_LOCAL_DIRS` that cannot be": variables(SPARK_LOCAL_DIRS="/proc/nowhere"),
+    "SQL of other jobs in `spark-defaults.conf`": defaults(
+        "spark.sql.caseSensitive true\nspark.sql.sources.default csv\nspark.sql.sources.partitionColumnTypeInference.enabled false\n"
+        "spark.sql.legacy.timeParserPolicy LEGACY\nspark.sql.execution.arrow.maxRecordsPerBatch 1\nspark.sql.mapKeyDedupPolicy LAST_WIN\n"
+        "spark.sql.sources.partitionOverwriteMode dynamic\nspark.sql.parquet.outputTimestampType INT96\n"
+        "spark.sql.parquet.compression.codec gzip\nspark.sql.crossJoin.enabled false\n"
+    ),
+    "Kryo with every class registered": defaults(
+        "spark.serializer org.apache.spark.serializer.KryoSerializer\nspark.kryo.registrationRequired true\n"
+    ),
+    "Spark Connect in `spark-defaults.conf`": defaults("spark.api.mode connect\n"),
+    "an address of another machine in `SPARK_LOCAL_IP`": variables(SPARK_LOCAL_IP="203.0.113.7"),
+    "a host name that does not resolve": lambda place: (
+        {},
+        ["unshare", "--uts", "sh", "-c", 'hostname no-such-host.invalid && exec "$@"', "sh"],
+    ),
+    "`LC_ALL=C`": variables(LC_ALL="C", LANG="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0"),
+    "`TMPDIR` that is not there": variables(TMPDIR="/nowhere"),
+    "a `spark-defaults.conf` in Latin-1": latin,
+    "standard output closed": shell("exec 1>&-"),
+    "a plug-in that is not there": defaults("spark.plugins com.nowhere.Plugin\n"),
+    "a listener that is not there": defaults("spark.extraListeners com.nowhere.Listener\n"),
+    "a number that is none in `spark-defaults.conf`": defaults("spark.sql.shuffle.partitions many\n"),
+    "results larger than they may be": defaults("spark.driver.maxResultSize 1k\n"),
+    "files that may have 8 kB": shell("ulimit -f 8"),
+    "packages that cannot be fetched": defaults("spark.jars.packages io.delta:nowhere_2.13:4.0.0\n"),
+    "an option that Spark does not know in `PYSPARK_SUBMIT_ARGS`": variables(PYSPARK_SUBMIT_ARGS="--bogus x pyspark-shell"),
+    "a size that is none in `spark-defaults.conf`": defaults("spark.driver.memory 1x\n"),
+    "`JAVA_HOME` that is not there": variables(JAVA_HOME="/nowhere"),
+    "Java 11": a_java("echo 'openjdk version \"11.0.2\" 2019-01-15' >&2"),
+    "a Java without one of its libraries": a_java("echo 'java: error while loading shared libraries: libjli.so' >&2; exit 127"),
+    "no Java": variables(PATH="/nowhere", JAVA_HOME=""),
+    "an option that Java does not know in `JDK_JAVA_OPTIONS`": variables(JDK_JAVA_OPTIONS="-Xbogus"),
+    "an agent that is not there in `JAVA_TOOL_OPTIONS`": variables(JAVA_TOOL_OPTIONS="-javaagent:/nowhere/agent.jar"),
+    "an older pyspark in `PYTHONPATH`": older_pyspark,
 }
 
 

@@ -1,12 +1,15 @@
 """What Spark needs for a store is said; paths are taken in every form."""
 
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.sla import storage as module
+from shadowrelay.sla.report import Store
 from shadowrelay.sla.storage import located, require_hadoop, written_whole
 
 
@@ -47,6 +50,26 @@ def test_a_relative_path_is_one_from_here(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
 
     assert f"{tmp_path}/logs" == located("logs")[1]
+
+
+def test_two_reports_that_end_at_once_in_one_directory_do_not_mix(tmp_path: Path) -> None:
+    """Tables, spreadsheets and pages are those of one of them."""
+    session: Any = None  # only tables need one
+
+    def make(number: int) -> None:
+        store = Store(session, str(tmp_path))
+        for directory in ("tables/losses", "csv"):
+            (Path(store.work) / directory).mkdir(parents=True)
+            (Path(store.work) / directory / "part").write_text(str(number))
+        store.publish({"report.html": b"%d" % number, "summary.json": b"%d" % number})
+        store.clear()
+
+    with ThreadPoolExecutor(4) as makers:
+        list(makers.map(make, range(40)))
+
+    found = {path.relative_to(tmp_path).as_posix(): path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
+    assert {"tables/losses/part", "csv/part", "report.html", "summary.json"} == {name for name in found if not name.startswith(".")}
+    assert 1 == len({found[name] for name in found if not name.startswith(".")})
 
 
 def test_a_failed_write_leaves_nothing_new_in_a_store() -> None:

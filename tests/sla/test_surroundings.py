@@ -11,7 +11,15 @@ import pytest
 from shadowrelay.sla import surroundings
 from shadowrelay.sla.details import Details
 from shadowrelay.sla.session import LARGE_JVM, QUICK_JVM, default_memory, java_version
-from shadowrelay.sla.surroundings import SparkUnavailable, java_options, java_said, others, parse_defaults, require_spark_home
+from shadowrelay.sla.surroundings import (
+    SparkUnavailable,
+    java_options,
+    java_said,
+    others,
+    parse_defaults,
+    require_spark_home,
+    settings_named,
+)
 
 
 def test_what_was_left_in_the_arguments_for_spark_does_not_end_or_redirect_it():
@@ -130,8 +138,9 @@ def test_the_heap_is_what_the_machine_has_room_for():
         ("Picked up JAVA_TOOL_OPTIONS: -Dx\nError occurred during initialization of VM\nNo room\n", "No room"),
         ("Exception in main X: y\n\tat a.b(C.java)\nCaused by: Z: w\n\t... 3 more\n", "Exception in main X: y; Caused by: Z: w"),
         ("WARNING: Using incubator modules: jdk.incubator.vector\n", ""),
+        ("The jars are in: /x\ng#a added\nException in thread main E: no\n\tat a.b(C.java)\n", "Exception in thread main E: no"),
     ],
-    ids=["memory", "stack", "nothing"],
+    ids=["memory", "stack", "nothing", "packages"],
 )  # fmt: skip
 def test_what_java_says_is_one_line_without_its_stack(text, said):
     assert said == java_said(text)
@@ -152,3 +161,28 @@ def test_what_is_logged_on_the_root_while_a_connection_breaks_is_in_the_file_and
 
     logging.exception("Exception while sending command.")
     assert ("", True) == (capsys.readouterr().err, "Exception while sending command." in details.said())
+
+
+def test_settings_of_which_a_failure_speaks_are_named():
+    settings = {
+        "spark.plugins": "a.b.C, x.y.Plugin",
+        "spark.x": "true",
+        "spark.jars.packages": "io.x:a:4.0",
+        "spark.local.dir": "/data/a",
+    }
+
+    assert "spark.plugins is set to a.b.C, x.y.Plugin" == settings_named("ClassNotFoundException: x.y.Plugin", settings)
+    assert "" == settings_named("true: x.y.Plugins, /data/ab", settings)
+    assert "spark.local.dir is set to /data/a" == settings_named("no space at file:/data/a/x", settings)
+    assert "spark.jars.packages is set to io.x:a:4.0" == settings_named("unresolved: io.x#a;4.0: not found", settings)
+
+
+@pytest.mark.parametrize("size", ["", "800m", "4G", "2gb", "1073741824"])
+def test_sizes_of_java_are_taken(size):
+    surroundings.require_memory({"spark.driver.memory": size})
+
+
+@pytest.mark.parametrize("size", ["1x", "4 g", "0", "lots"])
+def test_a_size_that_is_none_is_said(size):
+    with pytest.raises(SparkUnavailable, match=f"spark.driver.memory={size} is no size"):
+        surroundings.require_memory({"spark.driver.memory": size})

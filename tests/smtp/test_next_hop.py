@@ -402,6 +402,9 @@ UNDERSTOOD = {
     "codes that differ": "250-a\r\n251 b",
     "a CR": "250 a\rb",
     "a code": "250",
+    "an empty line before it": "\r\n250 ok",
+    "empty lines behind it": "250 ok\r\n\r\n\n",
+    "an empty line within": "250-a\r\n\r\n250 b",
     "a line of 5 kB": "250 " + "x" * 5_000,
     "a line of 300 kB": "250 " + "x" * 300_000,
     "a line of 4096 octets": "250 " + "x" * 4_090,
@@ -425,6 +428,36 @@ async def test_a_reply_that_others_understand_is_understood(reply, extensions):
     assert [BODY] == server.messages
     assert result.replies[1].startswith("25")
     assert result.is_usable
+
+
+@pytest.mark.parametrize("extensions", [EXTENSIONS, ()], ids=["pipelined", "one by one"])
+@pytest.mark.parametrize("reply", ["350 go", "355 go", "354-a\r\n354 b", "399"])
+async def test_any_code_that_means_go_on_lets_the_content_follow(reply, extensions):
+    server = ScriptedServer({"DATA": reply}, extensions)
+
+    result = await run(server, some_work())
+
+    assert {1: "250 2.0.0 taken"} == result.replies
+    assert result.is_usable
+
+
+GREETINGS = ["250 hi", "200 x", "220", "228-a\r\n228 b", "\r\n220 x", "\r\n\r\n250-a\r\n\r\n250 b", "220-\r\n220 "]
+
+
+@pytest.mark.parametrize("seconds_per_octet", [0.0, 0.001])
+@pytest.mark.parametrize("greeting", GREETINGS)
+async def test_a_greeting_that_others_understand_is_understood(greeting, seconds_per_octet):
+    server = ScriptedServer({"GREETING": greeting}, seconds_per_octet=seconds_per_octet)
+
+    assert {1: "250 2.0.0 taken"} == (await run(server, some_work())).replies
+
+
+@pytest.mark.parametrize("reply", ["251 s", "220-s\r\n220 PIPELINING", "354 s", "500 s", "550 s"])
+async def test_a_server_that_does_not_answer_ehlo_with_250_is_asked_by_helo(reply):
+    server = ScriptedServer({"EHLO": reply})
+
+    assert {1: "250 2.0.0 taken"} == (await run(server, some_work())).replies
+    assert "HELO me.example" == server.lines[1]
 
 
 @pytest.mark.parametrize("size", [1, 3, 4_095, 4_096, 4_097, 100_000])

@@ -148,14 +148,14 @@ def test_commands_that_lead_to_no_mail_are_slowed_and_then_end_the_session(tmp_p
 @pytest.mark.parametrize(
     ("before", "command"),
     [
-        (["MAIL FROM:<a@@x.example>"], "RCPT TO:<b@here.example>"),
-        (["MAIL FROM:<a@@x.example>"], "DATA"),
-        (["MAIL FROM:<a@@x.example>"], "BDAT 0"),
+        (["MAIL FROM:<a(@x.example>"], "RCPT TO:<b@here.example>"),
+        (["MAIL FROM:<a(@x.example>"], "DATA"),
+        (["MAIL FROM:<a(@x.example>"], "BDAT 0"),
         (["MAIL FROM:<a@x.example>", "RCPT TO:<b@elsewhere.example>"], "DATA"),
         (["MAIL FROM:<a@x.example>", "RCPT TO:<b@elsewhere.example>"], "BDAT 0"),
         (["MAIL FROM:<a@x.example>", "RCPT TO:<b@here.example>"], "BDAT 0"),
         (["MAIL FROM:<a@x.example>"], "RCPT TO:<b@elsewhere.example>"),
-        (["MAIL FROM:<a@x.example>"], "RCPT TO:<b@@here.example>"),
+        (["MAIL FROM:<a@x.example>"], "RCPT TO:<b(@here.example>"),
         (["MAIL FROM:<a@x.example>"], "RCPT TO:<b@here.example>"),
     ],
 )

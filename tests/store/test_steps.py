@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import pytest
 
 from benchmarks.backlog import Queue, fill, new_queue
-from shadowrelay.store import Ledger, queues, reading
+from shadowrelay.store import Ledger, counters, queues, reading
+from shadowrelay.store.opening import DATABASE_NAME
 
 PAGE = 5
 FEW, MANY = 40, 4_000
@@ -43,7 +45,7 @@ QUESTIONS: dict[str, Ask] = {
 
 
 @pytest.fixture
-def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Awaitable[dict[str, int]]]:
+def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Awaitable[dict[str, int]]]:
     """The steps of SQLite's machine for each question, with so many messages."""
     count = 0
     connect = sqlite3.connect
@@ -57,10 +59,13 @@ def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], 
         connection.set_progress_handler(step, 1)
         return connection
 
-    async def ask(messages_count: int) -> dict[str, int]:
+    async def ask(messages_count: int, *changes: str) -> dict[str, int]:
         nonlocal count
         one, other = [await new_queue(name, tmp_path / f"{messages_count}" / name) for name in (OWN_NAME, OTHER_NAME)]
         fill(one, other, messages_count // 2, messages_count // 2, NEXT_HOPS)
+        with closing(sqlite3.connect(one.directory / DATABASE_NAME)) as connection, connection:
+            for change in changes:
+                connection.execute(change)
         steps = {}
         with monkeypatch.context() as patch:
             patch.setattr(sqlite3, "connect", counting)
@@ -78,8 +83,46 @@ def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], 
     return ask
 
 
-async def test_no_question_costs_more_when_more_waits(counted: Callable[[int], Awaitable[dict[str, int]]]) -> None:
+async def test_no_question_costs_more_when_more_waits(counted: Callable[..., Awaitable[dict[str, int]]]) -> None:
     few, many = await counted(FEW), await counted(MANY)
 
     assert {} == {name: (few[name], steps) for name, steps in many.items() if steps > LONGER * few[name] + 50}
     assert [] == [name for name, steps in many.items() if not steps]
+
+
+def forked(but: str) -> tuple[str, ...]:
+    """The primary server has told which next hops all copies but this one go to."""
+    return (
+        f"UPDATE message SET forks_count = 1 WHERE role = 'shadow' AND internal_id <> (SELECT {but} FROM message WHERE role = 'shadow')",
+        f"INSERT INTO shadow_fork SELECT internal_id, '{OTHER_NAME} {NEXT_HOPS[0]}', '1' FROM message WHERE forks_count = 1",
+        "DELETE FROM counter",
+        f"INSERT INTO counter {counters.RECOUNT}",
+    )
+
+
+async def test_no_question_costs_more_when_more_copies_have_their_forks(counted: Callable[..., Awaitable[dict[str, int]]]) -> None:
+    """As while mail comes: the newest has none yet."""
+    told = forked("max(internal_id)")
+    few, many = await counted(FEW * 10, *told), await counted(MANY, *told)
+
+    assert {} == {name: (few[name], steps) for name, steps in many.items() if steps > LONGER * few[name] + 50}
+
+
+@pytest.mark.parametrize(("which", "internal_id"), [("min", 201), ("max", 400)])
+async def test_a_copy_without_forks_is_found_among_many_that_have_some(tmp_path: Path, which: str, internal_id: int) -> None:
+    one, other = [await new_queue(name, tmp_path / name) for name in (OWN_NAME, OTHER_NAME)]
+    fill(one, other, 200, 200, NEXT_HOPS)
+    with closing(sqlite3.connect(one.directory / DATABASE_NAME)) as connection, connection:
+        for change in forked(f"{which}(internal_id)"):
+            connection.execute(change)
+    ledger = await Ledger.open(one.directory, server=one.name, now=lambda: datetime.now(UTC))
+    try:
+        rows = {row.identity: row for row in await ledger.read(queues.queues)}
+        queue = f"{OWN_NAME}\\Shadow\\1"
+        assert (1, 199) == (rows[queue].count, rows[f"{OWN_NAME}\\Shadow\\{OTHER_NAME}\\{NEXT_HOPS[0]}"].count)
+        assert rows[queue].oldest_at is not None
+        for newest in (False, True):
+            page = await ledger.read(queues.messages, queue, PAGE, newest=newest)
+            assert [internal_id] == [message.internal_id for message in page]
+    finally:
+        await ledger.close()

@@ -97,11 +97,36 @@ def test_an_address_is_a_host_and_a_port(text: str, value: HostPort) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [5, "", "mx", ":25", "mx:", "mx:x", "mx:65536", "mx:-1", "::1:25", "[::1]", "[::1]25", "[mx]:25", "a b:25", "mx:25:26", "-:1"]
+    "wrong",
+    [
+        "[a:b]:25",
+        "[IPv6:mx]:25",
+        "[IPv6:]:25",
+        5,
+        "",
+        "mx",
+        ":25",
+        "mx:",
+        "mx:x",
+        "mx:65536",
+        "mx:-1",
+        "::1:25",
+        "[::1]",
+        "[::1]25",
+        "[mx]:25",
+        "a b:25",
+        "mx:25:26",
+        "-:1",
+    ],
 )
 def test_anything_else_is_no_address(wrong: object) -> None:
     with pytest.raises(ValueError, match=r"address|port"):
         parse_host_port(wrong)
+
+
+@pytest.mark.parametrize("text", ["[IPv6:2001:db8::1]:25", "[ipv6:2001:db8::1]:25"])
+def test_an_ipv6_address_may_be_written_as_in_an_address_of_mail(text: str) -> None:
+    assert HostPort("2001:db8::1", 25) == parse_host_port(text)
 
 
 def test_the_port_of_a_name_server_or_next_hop_may_be_left_out() -> None:

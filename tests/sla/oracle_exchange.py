@@ -1,0 +1,158 @@
+"""What several rows of Exchange say together: who approved, who was primary, which hop, which stay, which report. docs/sla.md, 2."""
+
+from collections import defaultdict
+from dataclasses import replace
+
+from tests.sla.oracle_logs import Logs, Row
+from tests.sla.oracle_messages import REDIRECTING, Message, does, said_redundant
+from tests.sla.oracle_report import MINUTE
+
+UNDELIVERABLE = (
+    "undeliverable", "unzustellbar", "non remis", "non distribuable", "échec de la remise", "no se puede entregar", "no entregado",
+    "no entregable", "non recapitabile", "mancato recapito", "onbestelbaar", "não entregue", "nao entregue", "não é possível entregar",
+    "não foi possível entregar", "kan inte levereras", "kan ikke leveres", "ei voi toimittaa", "ei voida toimittaa", "toimittamaton",
+    "nie można dostarczyć", "niedostarczon", "nedoručiteln", "nelze doručit", "nedoručiteľn", "kézbesíthetetlen", "nelivrabil",
+    "imposibil de livrat", "teslim edileme", "недоставлено", "не удается доставить", "не доставлено", "недоставен", "μη παραδοτέο",
+    "δεν είναι δυνατή η παράδοση", "neisporučivo", "配信不能", "配信できません", "无法送达", "无法传递", "未送达", "無法傳遞", "無法送達",
+    "未傳遞", "배달되지 않음", "배달할 수 없음", "전달할 수 없음", "לא ניתן למסירה", "غير قابل للتسليم", "تعذر التسليم",
+)  # fmt: skip
+
+
+def approved(rows: list[Row]) -> list[Row]:
+    """What a moderator approved goes on under another id; it is the message that waited."""
+    waited: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        if does(row, "waits", "approves") and row.internet_message_id:
+            waited[row.internet_message_id].append(row)
+    original: dict[str, tuple[int, str]] = {}
+    for row in rows:
+        if does(row, "goes on"):
+            for one in waited[row.internet_message_id]:
+                if one.at <= row.at and one.message != row.message:
+                    original[row.message] = max(original.get(row.message, (0, "")), (one.at, one.message))
+    return [replace(row, message=original[row.message][1]) if row.message in original else row for row in rows]
+
+
+def with_primaries(rows: list[Row]) -> list[Row]:
+    """A takeover that names nobody is of whom its server had the message from, last."""
+    copies: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
+    for row in rows:
+        if does(row, "begins copy"):
+            copies[row.message, row.server].append((row.at, row.client))
+
+    def primary(row: Row) -> str:
+        return max((copy for copy in copies[row.message, row.server] if copy[0] <= row.at), default=(0, ""))[1]
+
+    return [replace(row, reference=primary(row)) if does(row, "promotes") and not row.reference else row for row in rows]
+
+
+def notified(rows: list[Row], messages: list[Message]) -> dict[str, int]:
+    """When a report came of which no FAIL tells, by the message that it is about."""
+    named = {row.reference for row in rows if row.format != "shadowrelay" and row.event != "DSN"} - {""}
+    by_id: dict[str, list[Message]] = defaultdict(list)
+    for message in messages:
+        if message.receive is not None:
+            by_id[max(row.internet_message_id for row in message.rows if row.event != "DSN")].append(message)
+    acknowledged = {message.id: message for message in messages if message.receive is not None}
+    found: dict[str, int] = {}
+    for row in rows:
+        is_failure = row.subject.strip().lower().startswith(UNDELIVERABLE)
+        if not does(row, "reports") or not is_failure:
+            continue
+        candidates = [acknowledged[row.message]] if row.message in acknowledged else []
+        if not candidates and row.reference and row.internet_message_id not in named:
+            candidates = [
+                one
+                for one in by_id[row.reference]
+                if one.acknowledged_at <= row.at and (not row.recipients or {one.sender.lower(), _path(one)} & {*row.recipients})
+            ]
+        if candidates:
+            owner = max(candidates, key=lambda one: (one.acknowledged_at, one.id))
+            fails = [one.at for one in owner.those("FAIL") if one.format != "shadowrelay"]
+            if not any(at <= row.at + MINUTE for at in fails):
+                found[owner.id] = min(row.at, found.get(owner.id, row.at))
+    return found
+
+
+def bare_stays(message: Message) -> list[tuple[int, int | None, str]]:
+    """(begin, end, server) of each time that a server of Exchange had the message without a copy."""
+    found = []
+    for server in {row.server for row in message.rows}:
+        own = [row for row in message.rows if row.server == server]
+        received = [
+            row for row in own if does(row, "goes on") or (does(row, "acknowledges") and row.format != "exchange2010" and row.recipients)
+        ]
+        made = [row.at for row in own if row.event == "HAREDIRECT"]
+        for row in received:
+            after = min((other.at for other in received if other.at > row.at), default=None)
+            before = max((other.at for other in received if other.at < row.at), default=None)
+            told = said_redundant(row)
+            has_copy = any(at <= row.at and (before is None or at > before) for at in made) if told is None else told
+            if has_copy or does(row, "goes on"):
+                continue
+            ends = [at for at in made if at > row.at][:1]
+            over = []
+            for entered, handed in handled(message, server).values():
+                if any(row.at <= at and (after is None or at < after) for at in entered):
+                    over.append(min((at for at in handed if at >= row.at), default=None))
+            if over and None not in over:
+                ends.append(max(at for at in over if at is not None))
+            if message.done_at is not None:
+                ends.append(message.done_at)
+            found.append((row.at, min(ends, default=None), server))
+    return found
+
+
+def handled(message: Message, server: str) -> dict[str, tuple[list[int], list[int]]]:
+    """When a server got each recipient, and when it was done with it."""
+    found: dict[str, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    own = [row for row in message.rows if row.server == server]
+    replacing, ending = message.replacements, message.ends_of_exchange
+    kept = {
+        address
+        for row in own
+        if row in replacing and row.event in REDIRECTING
+        for address in {*row.related} & {*row.recipients}
+    }  # fmt: skip
+    for row in own:
+        if does(row, "acknowledges", "adds", "puts off"):
+            for recipient in row.recipients:
+                found[recipient][0].append(row.at)
+        if does(row, "hands on", "delivers", "waits") or row in ending or (row.event == "FAIL" and row.format != "shadowrelay"):
+            for recipient in row.recipients:
+                found[recipient][1].append(row.at)
+        if row in replacing:
+            for recipient in {*row.recipients} - message.replaced(row):
+                found[recipient][0].append(row.at)
+            for recipient in message.replaced(row) - (kept if row.event in REDIRECTING else set()):
+                found[recipient][1].append(row.at)
+    return found
+
+
+def is_to_logged(row: Row, logs: Logs, without_deliveries: set[str]) -> bool:
+    """Did it go to a server that knows the message by this id, and whose log is here?"""
+    other = logs.formats.get(row.server_hostname, "shadowrelay")
+    if other == "shadowrelay" or row.server_hostname in without_deliveries:
+        return False
+    return (other == "exchange2010") == (row.format == "exchange2010")
+
+
+def is_hop(message: Message, row: Row, logs: Logs, without_deliveries: set[str]) -> bool:
+    """Does the server to which it went go on with the message under its id, and do the logs tell of that?"""
+    if is_to_logged(row, logs, without_deliveries):
+        return True
+    received = [one for one in message.rows if does(one, "acknowledges")]
+    for one in received:
+        if not {*row.recipients} <= {*one.recipients}:
+            continue
+        if one.client == row.server and one.server != row.server:
+            return True
+        is_after = one.at > row.at if one.server == row.server else one.at >= row.at - 2 * MINUTE
+        is_first = one.at == min(each.at for each in received)
+        if row.format != "exchange2010" and one.client not in logs.logged and is_after and not is_first:
+            return True
+    return False
+
+
+def _path(message: Message) -> str:
+    return max((row.return_path.lower() for row in message.those("RECEIVE") if row.format != "shadowrelay"), default="")
