@@ -12,7 +12,7 @@ from shadowrelay.model.ids import ServerName
 from shadowrelay.model.queue import LoneMessages
 from shadowrelay.store import tables
 from shadowrelay.store.dialect import CrossJoin, constant, through
-from shadowrelay.store.readers import Reader
+from shadowrelay.store.readers import Reader, one_moment
 from shadowrelay.store.reading import listed_counts
 
 COUNTED_MAX = 100_000  # a tenth of a second
@@ -44,8 +44,9 @@ def lone_messages(reader: Reader, living: Collection[ServerName]) -> LoneMessage
     def count(statement: Select[Any]) -> int:
         return int(reader.connection.scalar(select(func.count()).select_from(statement.limit(COUNTED_MAX).subquery())) or 0)
 
-    lost = sorted(listed_counts(reader).keys() - set(living))
-    alone = count(unplaced_alone(living))
-    for number, server in enumerate(lost):  # what is on several of them counts at the first
-        alone += count(listed_alone(server, [*living, *lost[:number]]))
-    return LoneMessages(fewer_count=count(UNPLACED), alone_count=alone, counted_max=COUNTED_MAX)
+    with one_moment(reader.connection):
+        lost = sorted(listed_counts(reader).keys() - set(living))
+        alone = count(unplaced_alone(living))
+        for number, server in enumerate(lost):  # what is on several of them counts at the first
+            alone += count(listed_alone(server, [*living, *lost[:number]]))
+        return LoneMessages(fewer_count=count(UNPLACED), alone_count=alone, counted_max=COUNTED_MAX)

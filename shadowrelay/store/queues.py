@@ -21,7 +21,7 @@ from shadowrelay.model.queue import SUBMISSION, MessagePage, QueueKind, QueueRow
 from shadowrelay.protocol.filters import Expression
 from shadowrelay.store import counters, filter_sql, rows, tables
 from shadowrelay.store.dialect import CrossJoin, by_way_of, constant, through
-from shadowrelay.store.readers import Reader
+from shadowrelay.store.readers import Reader, one_moment
 from shadowrelay.store.reading import NEVER_DUE, fetch, found, held_for, in_order, page, readable
 from shadowrelay.store.rows import shadow_queue
 
@@ -185,28 +185,32 @@ def queues(reader: Reader) -> tuple[QueueRow, ...]:
 
     connection, server, at = reader.connection, reader.state.server, rows.encode_instant(reader.state.now())
     numbers, suspended = dict(reader.state.shadow_queues), dict(reader.state.suspended_queues)
-    held = _total(connection, counters.SUBMISSION)
-    first = firsts(oldest(DECIDED), oldest(UNDECIDED))
-    listed = [row(SUBMISSION, QueueKind.SUBMISSION, SUBMISSION, held, first, suspended=suspended.get(SUBMISSION))]
-    for next_hop, count, octets, oldest_at, next_at, last_reply, waits_for in connection.execute(DELIVERY).fetchall():
-        more = {"last_error": last_reply or "", "next_retry_at": rows.decode_instant_or_none(None if next_at == NEVER_DUE else next_at)}
-        more |= {"suspended": suspended.get(next_hop), "waits_for": ServerName(waits_for or "")}
-        listed.append(row(next_hop, QueueKind.DELIVERY, next_hop, (count, octets), (oldest_at,), **more))
-    present = {row.next_hop for row in listed}
-    for next_hop, suspension in sorted((entry for entry in suspended.items() if entry[0] not in present), key=itemgetter(0)):
-        listed.append(row(next_hop, QueueKind.DELIVERY, next_hop, (0, 0), (), suspended=suspension))
-    for primary, databases in sorted(_shadows(connection, forked=False).items(), key=lambda entry: numbers.get(entry[0], 0)):
-        held = (sum(count for count, _ in databases.values()), sum(octets for _, octets in databases.values()))
-        first = firsts(*map(oldest, _without_forks(connection, primary)))
-        listed.append(row(f"{SHADOW}{numbers.get(primary, 0)}", QueueKind.SHADOW, primary, held, first, primary=primary))
-    for name, count, octets, oldest_at in connection.execute(SHADOW_FORKS).fetchall():
-        primary, next_hop = shadow_queue(name)
-        listed.append(row(f"{SHADOW}{primary}\\{next_hop}", QueueKind.SHADOW, next_hop, (count, octets), (oldest_at,), primary=primary))
-    for name, kind, side in ((SAFETY_NET_PRIMARY, QueueKind.SAFETY_NET_PRIMARY, 0), (SAFETY_NET_SHADOW, QueueKind.SAFETY_NET_SHADOW, 1)):
-        listed.append(row(name, kind, "", counters.safety_net(connection, side, at), firsts(oldest_in_safety_net(side, at))))
-    listed.append(row(POISON, QueueKind.POISON, "", _total(connection, counters.POISON), firsts(oldest(SET_ASIDE))))
-    if (held := _total(connection, counters.HANDED_OVER))[0]:
-        listed.append(row(HANDED_OVER, QueueKind.HANDED_OVER, "", held, firsts(oldest(GIVEN_AWAY))))
+    with one_moment(connection):
+        held = _total(connection, counters.SUBMISSION)
+        first = firsts(oldest(DECIDED), oldest(UNDECIDED))
+        listed = [row(SUBMISSION, QueueKind.SUBMISSION, SUBMISSION, held, first, suspended=suspended.get(SUBMISSION))]
+        for next_hop, count, octets, oldest_at, next_at, last_reply, waits_for in connection.execute(DELIVERY).fetchall():
+            more = {"last_error": last_reply or "", "next_retry_at": rows.decode_instant_or_none(None if next_at == NEVER_DUE else next_at)}
+            more |= {"suspended": suspended.get(next_hop), "waits_for": ServerName(waits_for or "")}
+            listed.append(row(next_hop, QueueKind.DELIVERY, next_hop, (count, octets), (oldest_at,), **more))
+        present = {row.next_hop for row in listed}
+        for next_hop, suspension in sorted((entry for entry in suspended.items() if entry[0] not in present), key=itemgetter(0)):
+            listed.append(row(next_hop, QueueKind.DELIVERY, next_hop, (0, 0), (), suspended=suspension))
+        for primary, databases in sorted(_shadows(connection, forked=False).items(), key=lambda entry: numbers.get(entry[0], 0)):
+            held = (sum(count for count, _ in databases.values()), sum(octets for _, octets in databases.values()))
+            first = firsts(*map(oldest, _without_forks(connection, primary)))
+            listed.append(row(f"{SHADOW}{numbers.get(primary, 0)}", QueueKind.SHADOW, primary, held, first, primary=primary))
+        for name, count, octets, oldest_at in connection.execute(SHADOW_FORKS).fetchall():
+            primary, next_hop = shadow_queue(name)
+            listed.append(row(f"{SHADOW}{primary}\\{next_hop}", QueueKind.SHADOW, next_hop, (count, octets), (oldest_at,), primary=primary))
+        for name, kind, side in (
+            (SAFETY_NET_PRIMARY, QueueKind.SAFETY_NET_PRIMARY, 0),
+            (SAFETY_NET_SHADOW, QueueKind.SAFETY_NET_SHADOW, 1),
+        ):
+            listed.append(row(name, kind, "", counters.safety_net(connection, side, at), firsts(oldest_in_safety_net(side, at))))
+        listed.append(row(POISON, QueueKind.POISON, "", _total(connection, counters.POISON), firsts(oldest(SET_ASIDE))))
+        if (held := _total(connection, counters.HANDED_OVER))[0]:
+            listed.append(row(HANDED_OVER, QueueKind.HANDED_OVER, "", held, firsts(oldest(GIVEN_AWAY))))
     return tuple(listed)
 
 
@@ -214,11 +218,12 @@ def depths(reader: Reader) -> Mapping[tuple[QueueKind, str], int]:
     """Of Submission, delivery and shadow queues that are not empty, by kind and next hop, a shadow queue by its primary server, and behind
     a space its next hop, if that is known. From the counters alone."""
     connection = reader.connection
-    found = {(QueueKind.SUBMISSION, SUBMISSION): _total(connection, counters.SUBMISSION)[0]}
-    found |= {(QueueKind.DELIVERY, name): count for name, _, count, _ in counters.of_kind(connection, counters.DELIVERY)}
-    for primary, databases in _shadows(connection, forked=False).items():
-        found[QueueKind.SHADOW, primary] = sum(count for count, _ in databases.values())
-    return found | {(QueueKind.SHADOW, name): count for name, _, count, _ in counters.of_kind(connection, counters.SHADOW_FORK)}
+    with one_moment(connection):
+        found = {(QueueKind.SUBMISSION, SUBMISSION): _total(connection, counters.SUBMISSION)[0]}
+        found |= {(QueueKind.DELIVERY, name): count for name, _, count, _ in counters.of_kind(connection, counters.DELIVERY)}
+        for primary, databases in _shadows(connection, forked=False).items():
+            found[QueueKind.SHADOW, primary] = sum(count for count, _ in databases.values())
+        return found | {(QueueKind.SHADOW, name): count for name, _, count, _ in counters.of_kind(connection, counters.SHADOW_FORK)}
 
 
 def _total(connection: Connection, kind: str) -> tuple[int, int]:

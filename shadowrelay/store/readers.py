@@ -6,8 +6,8 @@ would let it grow, so at `LOG_BYTES_MAX` the readers wait until it is reset.
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -52,6 +52,18 @@ class Reader:
         self.state = state
         self.contents = state.contents
         self.corrupt: list[tuple[MessageId, str]] = []
+
+
+@contextmanager
+def one_moment(connection: Connection) -> Iterator[None]:
+    """Its statements see the queue as of one moment, that of the first. Otherwise each sees its own, and what moves meanwhile is counted
+    twice or not at all."""
+    connection.exec_driver_sql("BEGIN")
+    try:
+        yield
+    finally:
+        if not connection.invalidated:  # whoever asked was cancelled: the connection is thrown away
+            connection.exec_driver_sql("ROLLBACK")
 
 
 class AsyncReaders:

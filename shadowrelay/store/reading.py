@@ -22,7 +22,7 @@ from shadowrelay.model.survival import Survival
 from shadowrelay.model.values import replace
 from shadowrelay.store import counters, rows, tables
 from shadowrelay.store.dialect import CrossJoin, by_way_of, compiled, constant, each_value, through
-from shadowrelay.store.readers import Reader
+from shadowrelay.store.readers import Reader, one_moment
 
 OLDER_CLAIMS_READ = 10_000  # rows in one step
 KEYS_PER_LOOK_UP = 500  # parameters of one statement
@@ -379,11 +379,12 @@ def shadow_groups(reader: Reader) -> tuple[ShadowGroup, ...]:
 def survival(reader: Reader, servers: Sequence[ServerName]) -> Survival:
     """Of the unfinished primary messages, how many none of these servers may have a copy of. Counters say how many there are, and the
     index by server which of them are listed there."""
-    counted = [counters.of_kind(reader.connection, kind) for kind in (counters.SUBMISSION, counters.POISON, counters.HANDED_OVER)]
-    count = sum(messages for found in counted for _, _, messages, _ in found) + int(reader.connection.scalar(SELECT_WITH_RETRIES) or 0)
-    named = {"wanted": json.dumps(list(servers))}
-    kept = int(reader.connection.scalar(SELECT_LISTED_ON_ANY, named) or 0)
-    uncertain = int(reader.connection.scalar(SELECT_UNPLACED_ON_ANY, named) or 0)
+    with one_moment(reader.connection):
+        counted = [counters.of_kind(reader.connection, kind) for kind in (counters.SUBMISSION, counters.POISON, counters.HANDED_OVER)]
+        count = sum(messages for found in counted for _, _, messages, _ in found) + int(reader.connection.scalar(SELECT_WITH_RETRIES) or 0)
+        named = {"wanted": json.dumps(list(servers))}
+        kept = int(reader.connection.scalar(SELECT_LISTED_ON_ANY, named) or 0)
+        uncertain = int(reader.connection.scalar(SELECT_UNPLACED_ON_ANY, named) or 0)
     return Survival(count, max(count - kept, 0), uncertain)
 
 

@@ -37,14 +37,11 @@ def printed() -> list[str]:
 
 
 async def type_in(directory: Path, command: str) -> str:
-    program = directory.parent / "bin" / "shadowrelay"
-    program.parent.mkdir(exist_ok=True)
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m shadowrelay "$@"\n')
-    program.chmod(0o755)
-    environment = os.environ | {"PATH": f"{program.parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "COLUMNS": "250"}
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "250"}
+    program = f'shadowrelay() {{ "{sys.executable}" -m shadowrelay "$@"; }}'
     pipe = asyncio.subprocess.PIPE
     shell = await asyncio.create_subprocess_exec(
-        "bash", "-ec", command, cwd=directory, env=environment, stdout=pipe, stderr=asyncio.subprocess.STDOUT
+        "bash", "-ec", f"{program}\n{command}", cwd=directory, env=environment, stdout=pipe, stderr=asyncio.subprocess.STDOUT
     )
     said = (await shell.communicate())[0].decode()
     assert 0 == shell.returncode, f"{command}: {said}"
