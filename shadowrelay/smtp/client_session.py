@@ -351,11 +351,13 @@ class Pipeline(asyncio.Protocol):
             self._break_off(data, "reply too long")
             return
         if self._is_line_cut:
-            line_end = data.find(b"\n")
-            data, self._is_line_cut = (data[line_end:], False) if line_end >= 0 else (b"", True)
+            if (line_end := data.find(b"\n")) < 0:
+                return
+            data, self._is_line_cut = data[line_end:], False
         buffer = self._buffer + data if self._buffer else data
         answers_before = self.answers_count
-        if not self._lines and (came := _whole_replies(buffer, self.reply_octets_max)) and len(came) <= self._owed:
+        is_whole = not self._lines and buffer.endswith(b"\n")
+        if is_whole and (came := _whole_replies(buffer, self.reply_octets_max)) and len(came) <= self._owed:
             self._buffer = b""
             self._owed -= len(came)
             self.answers_count += len(came)
