@@ -281,7 +281,9 @@ def _pages(reader: Reader, queue: str, limit: int, after: int, *, newest: bool =
         )
         if next_hop:
             return [shadow_fork_page(f"{primary} {next_hop}", after, limit, newest=newest)]
-        return [page(each, after, limit) for each in _without_forks(connection, primary)]
+        with one_moment(connection):  # how many there are, and where they begin
+            held = _without_forks(connection, primary)
+        return [page(each, after, limit) for each in held]
     return [delivery_page(name, after, limit, newest=newest)]
 
 
