@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shadowrelay.model.replies import ConfigurationError
+from shadowrelay.model.setting_texts import shown_options
 
 LOOPBACK = "127.0.0.1"
 LOOPBACK_ANSWERS_WITHIN_SECONDS = 5.0
@@ -311,7 +312,8 @@ def settings_named(text: str, settings: Mapping[str, str]) -> str:
         parts += ["{}#{};{}".format(*words) for part in parts if len(words := part.split(":")) == 3]  # a package, as Ivy writes it
         return any(len(part) >= NAMED_MIN and re.search(rf"(?<![\w.]){re.escape(part)}(?!\w)", text) for part in parts)
 
-    return "; ".join(f"{name} is set to {value}" for name, value in settings.items() if is_named(value))
+    blamed = {name: value for name, value in settings.items() if is_named(value)}
+    return "; ".join(f"{name} is set to {value}" for name, value in shown_options(blamed).items())
 
 
 def limits_said() -> str:

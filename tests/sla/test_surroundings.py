@@ -177,6 +177,12 @@ def test_settings_of_which_a_failure_speaks_are_named():
     assert "spark.jars.packages is set to io.x:a:4.0" == settings_named("unresolved: io.x#a;4.0: not found", settings)
 
 
+def test_a_secret_that_a_failure_quotes_is_not_said_again() -> None:
+    name = "spark.hadoop.fs.s3a.secret.key"
+
+    assert f"{name} is set to [left out]" == settings_named("refused: aVerySecretKey", {name: "aVerySecretKey"})
+
+
 @pytest.mark.parametrize("size", ["", "800m", "4G", "2gb", "1073741824"])
 def test_sizes_of_java_are_taken(size):
     surroundings.require_memory({"spark.driver.memory": size})
