@@ -34,7 +34,7 @@ def tls(*names: str, authority: trustme.CA = AUTHORITY) -> ssl.SSLContext:
     return context
 
 
-PACKED = gzip.compress(ENFORCE.encode()).decode("utf-8", "surrogateescape")
+PACKED = gzip.compress(ENFORCE.encode(), mtime=0).decode("utf-8", "surrogateescape")
 
 
 @dataclass
