@@ -127,35 +127,15 @@ def shadow_fork_page(queue: str, after: int, limit: int, *, newest: bool = False
     return in_order(held.where(_F.queue == queue, _M.role == "shadow"), _F.message, after, limit, newest=newest)
 
 
-def without_forks(primary: ServerName, database: DatabaseId, since: int = 0) -> Select[Any]:
-    """Shadow messages whose primary server has reported no forks, from internal id `since` on."""
-    found = held_for(primary, database).where(_M.forks_count == constant(0))
-    return found.where(_M.internal_id >= since) if since else found
-
-
-FEW_WITHOUT_FORKS = 500
-
-
-def first_without_forks(connection: Connection, primary: ServerName, database: DatabaseId, count: int) -> int:
-    """The internal id of the first of these `count` messages, or 0 if they are many, or not among the newest: as a rule they are, because
-    forks are reported when a message is queued, and what came before them need not be looked at."""
-    if count > FEW_WITHOUT_FORKS:
-        return 0
-    newest = held_for(primary, database).with_only_columns(_M.internal_id, _M.forks_count).order_by(_M.internal_id.desc())
-    looked_at = newest.limit(4 * count + 100).subquery()
-    without = select(func.count(), func.min(looked_at.c.internal_id)).where(looked_at.c.forks_count == 0)
-    found_count, first = connection.execute(without).one()
-    return int(first) if found_count == count else 0
+def without_forks(primary: ServerName, database: DatabaseId) -> Select[Any]:
+    """Shadow messages whose primary server has reported no forks."""
+    return through(tables.WITHOUT_FORKS, tables.MESSAGE).where(_M.primary_server == primary, _M.primary_database == database)
 
 
 def _without_forks(connection: Connection, primary: ServerName) -> list[Select[Any]]:
     """Of each database of this server of which there are any."""
     databases = _shadows(connection, forked=False).get(primary, {})
-    return [
-        without_forks(primary, database, first_without_forks(connection, primary, database, count))
-        for database, (count, _) in databases.items()
-        if count
-    ]
+    return [without_forks(primary, database) for database, (count, _) in databases.items() if count]
 
 
 def queued_page(after: int, limit: int, *, newest: bool = False) -> Select[Any]:
@@ -281,9 +261,7 @@ def _pages(reader: Reader, queue: str, limit: int, after: int, *, newest: bool =
         )
         if next_hop:
             return [shadow_fork_page(f"{primary} {next_hop}", after, limit, newest=newest)]
-        with one_moment(connection):  # how many there are, and where they begin
-            held = _without_forks(connection, primary)
-        return [page(each, after, limit) for each in held]
+        return [page(each, after, limit) for each in _without_forks(connection, primary)]
     return [delivery_page(name, after, limit, newest=newest)]
 
 
