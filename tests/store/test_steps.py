@@ -106,7 +106,7 @@ def forked(but: str, *, count: int = 1) -> tuple[str, ...]:
 async def test_no_question_costs_more_when_more_copies_have_their_forks(
     counted: Callable[..., Awaitable[dict[str, int]]], order: str, count: int
 ) -> None:
-    """As while mail comes: the newest has none yet; or as after a while without connection, or of a server that told some and not others."""
+    """As while mail comes: the newest has none yet; or as after a cut, or of a server that told of some only."""
     told = forked(order, count=count)
     few, many = await counted(FEW * 10, *told), await counted(MANY, *told)
 
