@@ -21,6 +21,7 @@ from shadowrelay.ports import Clock
 from shadowrelay.protocol.original_client import NOBODY, OriginalClient
 from shadowrelay.rules.back_pressure import Pressure
 from shadowrelay.smtp.client_limits import ClientLimits
+from shadowrelay.smtp.fruitless_commands import FruitlessCommands
 from shadowrelay.smtp.limits import CONTENT_AHEAD_OCTETS, Descriptors, Rights, SessionCount, postmaster_homes
 from shadowrelay.smtp.mail_filters import Chain, FilterBank
 from shadowrelay.smtp.recipient_sources import RecipientCheck
@@ -225,7 +226,7 @@ class SessionState:
     copies_count: int = 0
     refused_count: int = 0
     errors_count: int = 0
-    fruitless_count: int = 0  # commands since the last message that was accepted
+    fruitless: FruitlessCommands = field(default_factory=FruitlessCommands)
     reason: str = "lost"
 
     def __post_init__(self) -> None:
