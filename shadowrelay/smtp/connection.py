@@ -452,6 +452,8 @@ class Connection(SMTP):
             self.state.reason, failure = "TLS failed", error
             name, address = self.reception.connector.name, self.state.address
             _log.warning("session.tls_failed", connector=name, client=address, client_name=self.state.client_name, reason=reason_of(error))
+            if isinstance(error, ssl.SSLCertVerificationError):
+                self.reception.note_strange_certificate(self.state)
         session = None if transport is None else transport.get_extra_info("ssl_object")
         if transport is None or session is None:  # without an error: we cut the connection
             # A connection lost in the handshake is reported to the TLS layer only. asyncio returns no transport then, uvloop a dead one.

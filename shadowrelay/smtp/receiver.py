@@ -202,7 +202,7 @@ class Receiver(Connection):
         self.say(HELP)
 
     async def smtp_STARTTLS(self, arg: str) -> None:
-        context = self.reception.tls_context(self.state.client_name)
+        context = self.reception.tls_context(self.state)
         if context is None:
             self.refuse(NOT_IMPLEMENTED)
         elif arg.strip():

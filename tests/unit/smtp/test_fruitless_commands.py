@@ -9,9 +9,10 @@ AT_ONCE, SLOWLY, NOT_AT_ALL = Pace.AT_ONCE, Pace.SLOWLY, Pace.NOT_AT_ALL
 
 
 @pytest.mark.parametrize("patience", [1, 10])
-@pytest.mark.parametrize(("count", "pace"), [(SLOW, AT_ONCE), (SLOW + 0.1, SLOWLY), (ENDED, SLOWLY), (ENDED + 0.1, NOT_AT_ALL)])
-def test_a_client_waits_after_many_and_goes_after_more_as_its_patience_says(count: float, pace: Pace, patience: int) -> None:
-    assert pace is FruitlessCommands(round(count * patience + 0.4)).pace(patience)
+def test_a_client_waits_after_many_and_goes_after_more_as_its_patience_says(patience: int) -> None:
+    counts = [SLOW * patience, SLOW * patience + 1, ENDED * patience, ENDED * patience + 1]
+
+    assert [AT_ONCE, SLOWLY, SLOWLY, NOT_AT_ALL] == [FruitlessCommands(count).pace(patience) for count in counts]
 
 
 def test_misplaced_commands_and_recipients_of_an_abandoned_transaction_count_in_part() -> None:
