@@ -1,6 +1,7 @@
-"""A client's transaction, from MAIL to the reply to its content: which recipients it may have, and when its content may come.
+"""A client's transaction, from MAIL to the reply to its content: which recipients it may have, and when its content may come. RFC 5321 3.3,
+4.5.1; docs/security.md "Strangers".
 
-Decides; the `Receiver` answers. RFC 5321 3.3, 4.5.1; docs/security.md "Strangers".
+Decides; the `Receiver` answers.
 """
 
 from dataclasses import field

@@ -1,4 +1,4 @@
-"""Network message ids, drawn by whoever accepts a message. docs/design.md 2 "message id"."""
+"""Network message ids, drawn by whoever accepts a message. docs/protocol.md 3."""
 
 import os
 from collections import deque
