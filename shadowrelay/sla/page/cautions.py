@@ -109,7 +109,7 @@ def _named(servers: list[str]) -> str:
 
 def _of_silence(summary: Summary) -> list[str]:
     silent, newest = silent_servers(summary), parsed(summary["input"]["last_at"])
-    said = []
+    said: list[str] = []
     for one in summary["input"]["servers"]:
         at = parsed(one["last_at"])
         if one["name"] in silent and at is not None and newest is not None and len(said) < _NAMED_MAX:
