@@ -31,8 +31,9 @@ from shadowrelay.model.replies import ContentCorrupt, LeaseTooShort, LedgerUnava
 from shadowrelay.model.routing import Fork
 from shadowrelay.model.tracking import Acknowledged
 from shadowrelay.ownership import rules
+from shadowrelay.pipeline.attempt import Attempt
 from shadowrelay.pipeline.context import PAGE, Context
-from shadowrelay.pipeline.forks import ForkAttempt, Forks, NextHopNews, Outcomes, SameInProgress, Verdicts
+from shadowrelay.pipeline.forks import Forks, Outcomes, SameInProgress, Verdicts
 from shadowrelay.pipeline.leases import AttemptLease
 from shadowrelay.pipeline.next_hop_queue import PARKED_MAX, Enqueuer, NextHopQueue, NextHopQueues
 from shadowrelay.pipeline.poison import Suspects, set_aside_corrupt, set_aside_poison, setting_aside
@@ -117,7 +118,7 @@ class DeliverService:
         self._end_wait_for_copies()
 
     def _concurrency_of(self, key: str) -> int:
-        next_hop = self.forks.next_hop_of(key)
+        next_hop = self.forks.router.next_hop_of(key)
         return (0 if next_hop is None else next_hop.concurrency) or self._context.settings.send.concurrency_per_destination
 
     def wake(self) -> None:
@@ -570,12 +571,13 @@ class DeliverService:
         if retry is None and stored.retries:
             retry = next((retry for retry in stored.retries if retry.next_hop == key), None)
         self._queues.add(queue, message_id)
-        self._in_hand.setdefault(message_id, in_hand)[key] = fork.ordinals
+        in_hand = self._in_hand.setdefault(message_id, in_hand)
+        in_hand[key] = fork.ordinals
         self._queues.running_count += 1
         if stored.internal_id <= context.ledger.last_id_at_start:
             self._log_load(stored)
-        work = self._work(queue, stored, fork, retry, content, lease, is_aging=is_aging)
-        context.tasks.spawn(work, "deliver")
+        attempt = Attempt(context, stored, fork, retry, content, lease, in_hand, is_aging)
+        context.tasks.spawn(self._work(queue, attempt), "deliver")
         return True
 
     def _log_load(self, stored: StoredMessage) -> None:
@@ -594,18 +596,9 @@ class DeliverService:
             del self._in_hand[message_id]
         self._queues.remove(queue, message_id)
 
-    async def _work(
-        self,
-        queue: NextHopQueue,
-        stored: StoredMessage,
-        fork: Fork,
-        retry: ForkRetry | None,
-        content: Content | None,
-        lease: AttemptLease,
-        *,
-        is_aging: bool,
-    ) -> None:
+    async def _work(self, queue: NextHopQueue, attempt: Attempt) -> None:
         """Process one fork, from its place in memory to its recorded outcome."""
+        stored, is_aging = attempt.stored, attempt.is_aging
         message_id = stored.envelope.message_id
         is_in_review = is_put_off = has_session = False
         reason = ""
@@ -614,7 +607,7 @@ class DeliverService:
                 has_session = not is_aging and await queue.session()
                 if is_aging or (has_session and self._is_open(queue)):
                     if self._context.flights.happens(message_id, flight.start, queue.key):
-                        is_in_review = await self._attempt(queue, stored, fork, retry, content, lease, is_aging=is_aging)
+                        is_in_review = await self._attempt(queue, attempt)
                     else:
                         self._look_at(message_id)  # the message changed while the fork waited
                 else:
@@ -633,7 +626,7 @@ class DeliverService:
                     queue.release()
             if is_put_off:
                 async with setting_aside(self._context, stored):
-                    await self._enqueuer.put_off(stored, fork, retry, reason)
+                    await self._enqueuer.put_off(stored, attempt.fork, attempt.retry, reason)
         finally:
             self._queues.running_count -= 1
             self._context.flights.happens(message_id, flight.end, queue.key)
@@ -670,61 +663,36 @@ class DeliverService:
         self._fresh[message_id] = None
         self._event.set()
 
-    async def _attempt(
-        self,
-        queue: NextHopQueue,
-        stored: StoredMessage,
-        fork: Fork,
-        retry: ForkRetry | None,
-        content: Content | None,
-        lease: AttemptLease,
-        *,
-        is_aging: bool,
-    ) -> bool:
+    async def _attempt(self, queue: NextHopQueue, attempt: Attempt) -> bool:
         """True: its leases must be reviewed first."""
-        context = self._context
+        context, stored = self._context, attempt.stored
         course = delivery.due_action(stored.deaths_count)
         if course is delivery.DueAction.SET_ASIDE:
             await set_aside_poison(context, stored)
             return False
-        if self._without_lease(stored, lease.excused):
+        if self._without_lease(stored, attempt.lease.excused):
             return True
         if context.settings.transport.reject_message_on_shadow_failure and self._enqueuer.needs_copy_first(stored):
             await self._enqueuer.parked_for_copy(stored)
             return False
-        read, has_session = content, False
-
-        async def read_content() -> Content:
-            nonlocal read, has_session
-            has_session = True
-            if read is None:
-                if stored.place is None:
-                    raise ContentCorrupt("it is gone")
-                read = await context.read_content(stored.place)
-            return read
-
-        def others() -> set[str]:
-            return self._in_hand.get(stored.envelope.message_id, {}).keys() - {queue.key}
-
-        attempt = ForkAttempt(stored, fork, retry, read_content, lease.may_end_data, lease.reply_seconds, others)
-
         record = partial(self._outcomes.record, stored)
         began_at = context.clock.awake()
         try:
-            if is_aging:
-                last = queue.state.retry.last_reply if queue.state.retry is not None else "" if retry is None else retry.last_reply
+            if attempt.is_aging:
+                row = "" if attempt.retry is None else attempt.retry.last_reply
+                last = row if queue.state.retry is None else queue.state.retry.last_reply
                 await self.forks.age(attempt, reply_of(last) if last else NO_REPLY, record)
+                return False
+            if course is delivery.DueAction.GO:
+                was_attempted = await self.forks.attempt(attempt, record)
             else:
-                if course is delivery.DueAction.GO:
-                    news = await self.forks.attempt(attempt, record)
-                else:
-                    async with self._suspects.turn():
-                        news = await self.forks.attempt(attempt, record)
-                if news is not None:
-                    self._queues.note_news(queue, stored.envelope.message_id, news, began_at)
+                async with self._suspects.turn():
+                    was_attempted = await self.forks.attempt(attempt, record)
+            if was_attempted:
+                self._queues.note_answer(queue, stored.envelope.message_id, attempt.failure, began_at)
         except (LeaseTooShort, ContentCorrupt, LedgerUnavailable) as error:
-            if has_session and not is_aging:
-                self._queues.note_news(queue, stored.envelope.message_id, NextHopNews(None), began_at)
+            if attempt.has_session and not attempt.is_aging:
+                self._queues.note_answer(queue, stored.envelope.message_id, None, began_at)
             if isinstance(error, LedgerUnavailable):
                 raise
             if isinstance(error, ContentCorrupt):

@@ -15,7 +15,6 @@ import asyncio
 import random
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import field
 from datetime import datetime, timedelta
 from functools import partial
 from types import MappingProxyType
@@ -24,9 +23,9 @@ import structlog
 
 from shadowrelay.model.counts import AttemptResult
 from shadowrelay.model.ids import NO_MESSAGE, NO_SERVER, MessageId, ServerName
-from shadowrelay.model.message import NO_ORDINALS, Content, Ordinals
+from shadowrelay.model.message import NO_ORDINALS, Ordinals
 from shadowrelay.model.ownership import Claim, Decide, Transition
-from shadowrelay.model.queue import AttemptRecord, FailureKind, ForkRetry, GeneratedMessage, NextHopServer, StoredMessage
+from shadowrelay.model.queue import AttemptRecord, FailureKind, ForkRetry, GeneratedMessage, StoredMessage
 from shadowrelay.model.replies import (
     LOCAL_ERROR,
     ContentCorrupt,
@@ -41,6 +40,7 @@ from shadowrelay.model.settings import Settings
 from shadowrelay.model.tracking import EventSource
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.ownership import claims
+from shadowrelay.pipeline.attempt import Attempt
 from shadowrelay.pipeline.context import LEDGER_AGAIN_SECONDS, Context, until_taken
 from shadowrelay.pipeline.generated_messages import Journaling, Notices, Record
 from shadowrelay.pipeline.joint_failures import Failures, JointFailures
@@ -60,34 +60,6 @@ SAME_IN_PROGRESS = Reply(450, "4.3.0", "The same message is being delivered: wai
 OWN_COMMIT_AFTER_SECONDS = 0.25  # most messages are delivered by then
 
 _log = structlog.get_logger()
-
-
-@dataclass(slots=True)
-class ForkAttempt:
-    """One attempt. `content` is read by `read_content` when a session is open. `retry` is the fork's row in its queue. `others`
-    gives the next hops of the message's other forks that are in hand.
-
-    Units: `reply_seconds` is how long the reply to the final dot may still take.
-    """
-
-    stored: StoredMessage
-    fork: Fork
-    retry: ForkRetry | None
-    read_content: Callable[[], Awaitable[Content]]
-    may_end_data: Callable[[Ordinals], bool]
-    reply_seconds: Callable[[], float]
-    others: Callable[[], Collection[str]] = tuple
-    in_flight: list[MessageId] = field(default_factory=list)  # relayed by TRACK; the outcome is not recorded yet
-
-
-@dataclass(frozen=True, slots=True)
-class NextHopNews:
-    """What the attempt shows about the next hop. `failure`: why none of its hosts could be reached, or how the session was
-    lost (`is_lost`); `None` if it answered. `is_limited`: see `DeliveryError`."""
-
-    failure: Reply | None
-    is_lost: bool = False
-    is_limited: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +91,7 @@ class Forks:
 
     def __init__(self, context: Context, deliverer: Deliverer, relay: RelayService) -> None:
         self._context = context
-        self._deliverer = deliverer
+        self.deliverer = deliverer
         self._relay = relay
         self.notices = Notices(context, self.destination_of)
         self._journaling = Journaling(context)
@@ -130,11 +102,11 @@ class Forks:
 
     def configure(self, settings: Settings) -> None:
         """Apply the routes of the current configuration."""
-        self._router = Router(routes_of(settings), settings.server.name, sites_of(settings))
+        self.router = Router(routes_of(settings), settings.server.name, sites_of(settings))
 
     def destination_of(self, address: str) -> Destination:
         """Where mail for this recipient goes now."""
-        return self._router.destination(address)
+        return self.router.destination(address)
 
     def resubmitted_to(self, address: str) -> Destination:
         """`destination_of` for Safety Net: a peer that takes mail by TRACK counts as outside: that server can resubmit it itself."""
@@ -146,30 +118,22 @@ class Forks:
         recipients = stored.envelope.recipients
         undone = frozenset(range(1, len(recipients) + 1)) - stored.claim.done
         if stored.claim.is_kept and not self._context.peers.is_available(stored.promoted_from):
-            return self._router.forks(recipients, undone, self._addresses_of(stored.promoted_from))
-        return self._router.forks(recipients, undone)
+            return self.router.forks(recipients, undone, self._addresses_of(stored.promoted_from))
+        return self.router.forks(recipients, undone)
 
     def has_other_route(self, stored: StoredMessage, server: ServerName) -> bool:
         """Whether any of the recipients that are not done can be reached without this server."""
         recipients = stored.envelope.recipients
         undone = frozenset(range(1, len(recipients) + 1)) - stored.claim.done
-        return self._router.has_other_route(recipients, undone, self._addresses_of(server))
+        return self.router.has_other_route(recipients, undone, self._addresses_of(server))
 
     def _addresses_of(self, server: ServerName) -> frozenset[HostPort]:
         return frozenset([peer.address for peer in self._context.settings.peers if peer.name == server])
 
     def leads_to(self, key: str, server: ServerName) -> bool:
         """Whether this peer is a host of the next hop with this key."""
-        destination = self._router.next_hop_of(key)
+        destination = self.router.next_hop_of(key)
         return destination is not None and any(self._relay.server_at(host) == server for host in destination.hosts)
-
-    def servers(self, key: str) -> tuple[NextHopServer, ...]:
-        """See `ports.Deliverer`."""
-        return tuple(self._deliverer.servers(key))
-
-    def next_hop_of(self, name: str) -> Destination | None:
-        """The next hop with this key, or for mail to this domain. Patterns for single addresses may send some of it elsewhere."""
-        return self._router.next_hop_of(name)
 
     def queued(self, stored: StoredMessage, fork: Fork, now: datetime) -> ForkRetry:
         """The row of a fork that waits in its queue and was never attempted."""
@@ -189,8 +153,8 @@ class Forks:
                 tracking.transfer(context.me.server, stored, at=now, next_hop=fork.destination.key, ordinals=fork.ordinals)
             )
 
-    async def attempt(self, attempt: ForkAttempt, record: Record) -> NextHopNews | None:
-        """Run and record all transactions of the fork; None if all recipients have the message already.
+    async def attempt(self, attempt: Attempt, record: Record) -> bool:
+        """Run and record all transactions of the fork. False: all recipients have the message already.
 
         Raises: LeaseTooShort, ContentCorrupt, LedgerUnavailable: the rest of the fork was not attempted; the part before is recorded.
         SameInProgress: nothing was attempted.
@@ -210,19 +174,20 @@ class Forks:
             if keys and not stored.is_promoted and context.ledger.may_be_delivered(keys.values(), context.now() - window):
                 ordinals -= await self._end_duplicates(attempt, keys, window, record)
                 if not ordinals:
-                    return None
+                    return False
             prefix = b""
             if stored.is_promoted:
                 prefix = promotion_header(stored.promoted_from, context.me.server, stored.envelope.message_id, context.now())
             if len(ordinals) > RECIPIENTS_PER_TRANSACTION_MAX:
-                return await self._attempt_in_parts(attempt, ordinals, prefix, keys, record)
+                await self._attempt_in_parts(attempt, ordinals, prefix, keys, record)
+                return True
             result = await self._transaction(attempt, ordinals, prefix)
             outcome = self._settle(attempt, result)
             if outcome.failed or stored.envelope.message_id in self._joint.waiting:
                 await self._finish(attempt, record, outcome, result, keys)
             else:
                 await self._commit(attempt, record, await self._record(attempt, outcome, result, keys))
-            return _news(result)
+            return True
         finally:
             self._in_progress.difference_update(keys.values())
             if attempt.in_flight:
@@ -243,7 +208,7 @@ class Forks:
             text = f"Sent before, to {where} as {first.envelope.message_id}: waits for its delivery, until {until:%H:%M:%S}Z at the latest"
             raise SameInProgress(Reply(450, "4.3.0", text))
 
-    async def _end_duplicates(self, attempt: ForkAttempt, keys: Mapping[int, bytes], window: timedelta, record: Record) -> Ordinals:
+    async def _end_duplicates(self, attempt: Attempt, keys: Mapping[int, bytes], window: timedelta, record: Record) -> Ordinals:
         """End the recipients to whom the same message was delivered within the window. docs/design.md 6.5."""
         context, stored, fork = self._context, attempt.stored, attempt.fork
         now = context.now()
@@ -266,8 +231,8 @@ class Forks:
         return ended
 
     async def _attempt_in_parts(
-        self, attempt: ForkAttempt, ordinals: Ordinals, prefix: bytes, keys: Mapping[int, bytes], record: Record
-    ) -> NextHopNews:
+        self, attempt: Attempt, ordinals: Ordinals, prefix: bytes, keys: Mapping[int, bytes], record: Record
+    ) -> None:
         """Several transactions, each recorded before the next."""
         stored, fork = attempt.stored, attempt.fork
         places = sorted(ordinals)
@@ -297,10 +262,10 @@ class Forks:
             else:
                 await self._finish(attempt, record, AttemptOutcome(outcome.delivered, failed, deferred, late, expired), result, keys)
                 break
-        news = _news(result)
-        return NextHopNews(None) if news.is_lost and start else news  # it answered the transactions before
+        if start and attempt.failure is not None and not attempt.failure.is_unreachable:
+            attempt.failure = None  # it answered the transactions before
 
-    async def age(self, attempt: ForkAttempt, last: Reply, record: Record) -> None:
+    async def age(self, attempt: Attempt, last: Reply, record: Record) -> None:
         """For a fork that cannot be attempted now: notify its sender of the delay, or expire it, if that is due."""
         error = TransientDeliveryError(last, attempt.fork.destination.key, is_unreachable=True)
         result = TransactionResult(attempt.fork.ordinals, error, attempt.fork.destination.key, timedelta(0))
@@ -320,10 +285,10 @@ class Forks:
         await self._finish(attempt, record, outcome, result, NO_KEYS)
 
     async def _finish(
-        self, attempt: ForkAttempt, record: Record, outcome: AttemptOutcome, result: TransactionResult, keys: Mapping[int, bytes]
+        self, attempt: Attempt, record: Record, outcome: AttemptOutcome, result: TransactionResult, keys: Mapping[int, bytes]
     ) -> None:
         """Commit the outcome of the fork's last transaction, with failures of other forks that wait; or let one of them do so."""
-        message_id, others = attempt.stored.envelope.message_id, attempt.others()
+        message_id, others = attempt.stored.envelope.message_id, attempt.others
         is_last = self._joint.is_last(message_id, others)
         if others and not is_last and outcome.failed and not outcome.delivered and outcome.retry is None:
             failures = Failures(attempt.fork.destination.key, outcome.failed, outcome.expired, result.server)
@@ -338,7 +303,7 @@ class Forks:
             raise
         self._joint.end(joined, is_committed=True)
 
-    async def _transaction(self, attempt: ForkAttempt, ordinals: Ordinals, prefix: bytes) -> TransactionResult:
+    async def _transaction(self, attempt: Attempt, ordinals: Ordinals, prefix: bytes) -> TransactionResult:
         stored, fork = attempt.stored, attempt.fork
         context = self._context
         began = context.clock.awake()
@@ -348,8 +313,8 @@ class Forks:
             ordinals,
             prefix,
             attempt.read_content,
-            partial(attempt.may_end_data, ordinals),
-            attempt.reply_seconds,
+            partial(attempt.lease.may_end_data, ordinals),
+            attempt.lease.reply_seconds,
             partial(context.ledger.handling, stored.envelope.message_id),
             Reach.ANYWHERE if stored.envelope.sender else strangers.reach(stored.envelope, context.settings),
         )
@@ -358,11 +323,12 @@ class Forks:
             if fork.destination.tracks:
                 answer = await self._relay.relay(stored, job, attempt.in_flight)
                 relayed, job = (answer, job) if isinstance(answer, Relayed) else (None, answer)
-            report = await self._deliverer.deliver(job) if relayed is None else relayed.report
+            report = await self.deliverer.deliver(job) if relayed is None else relayed.report
         except (LeaseTooShort, ContentCorrupt, LedgerUnavailable):
             raise
         except DeliveryError as error:
             failure, server = error.with_traceback(None), error.server
+            attempt.failure = failure if failure.is_connection else None
         except Exception:
             # An unknown error is transient.
             _log.exception("attempt.failed", message_id=stored.envelope.message_id, next_hop=fork.destination.key)
@@ -376,7 +342,7 @@ class Forks:
         elapsed = timedelta(seconds=context.clock.awake() - began)
         return TransactionResult(ordinals, failure, server, elapsed, dot_sent_unanswered=failure.dot_sent_unanswered)
 
-    def _settle(self, attempt: ForkAttempt, result: TransactionResult) -> AttemptOutcome:
+    def _settle(self, attempt: Attempt, result: TransactionResult) -> AttemptOutcome:
         delivered = delivery.delivered_of(result.ordinals, result.result)
         is_whole = len(delivered) == len(result.ordinals)
         outcome = AttemptOutcome(delivered, {}, None) if is_whole else self._outcome(attempt, result)
@@ -387,7 +353,7 @@ class Forks:
             _log.exception("attempt.untracked", message_id=attempt.stored.envelope.message_id)  # the outcome stands nevertheless
         return outcome
 
-    def _outcome(self, attempt: ForkAttempt, result: TransactionResult) -> AttemptOutcome:
+    def _outcome(self, attempt: Attempt, result: TransactionResult) -> AttemptOutcome:
         context = self._context
         settings = context.settings
         return delivery.settle_attempt(
@@ -403,7 +369,7 @@ class Forks:
             dot_sent_unanswered=result.dot_sent_unanswered,
         )
 
-    def _log_rows(self, attempt: ForkAttempt, result: TransactionResult, outcome: AttemptOutcome, source: EventSource) -> None:
+    def _log_rows(self, attempt: Attempt, result: TransactionResult, outcome: AttemptOutcome, source: EventSource) -> None:
         """Log the replies of the next hop before they are committed: they are facts, even if the commit fails."""
         context, stored, destination = self._context, attempt.stored, attempt.fork.destination
         me, now, key, server, elapsed = context.me.server, context.now(), destination.key, result.server, result.elapsed
@@ -446,7 +412,7 @@ class Forks:
 
     async def _record(
         self,
-        attempt: ForkAttempt,
+        attempt: Attempt,
         outcome: AttemptOutcome,
         result: TransactionResult | None,
         keys: Mapping[int, bytes] = NO_KEYS,
@@ -487,21 +453,14 @@ class Forks:
             kept_content=None if relayed is None else relayed.content,
         )
 
-    def _commit(self, attempt: ForkAttempt, record: Record, outcome: AttemptRecord) -> Awaitable[None]:
+    def _commit(self, attempt: Attempt, record: Record, outcome: AttemptRecord) -> Awaitable[None]:
         """Record the outcome; with journal reports if it is the first for one of the message's recipients."""
-        stored, router = attempt.stored, self._router
+        stored, router = attempt.stored, self.router
         if router.is_journaling and outcome.done and not stored.claim.done and journal.is_journaled(stored.envelope):
             journal_recipients = router.journal_recipients(stored.envelope.recipients)
             if journal_recipients:
                 return self._journaling.record(stored, outcome, journal_recipients, attempt.read_content, record)
         return record(outcome)
-
-
-def _news(result: TransactionResult) -> NextHopNews:
-    error = result.result
-    if isinstance(error, DeliveryError) and error.is_connection:
-        return NextHopNews(error.reply, is_lost=not error.is_unreachable, is_limited=error.is_limited)
-    return NextHopNews(None)
 
 
 def _result_of(outcome: AttemptOutcome) -> AttemptResult:
@@ -531,8 +490,8 @@ class Verdicts:
             self._event.set()
 
     def joined(self, message_id: MessageId, decide: Decide) -> tuple[Decide, bool]:
-        """`decide` for the attempt's commit with the verdict applied first, and whether there was one; if so, call `recorded`
-        after the commit."""
+        """`decide` for the attempt's commit with the verdict applied first, and whether there was one; if so, its flight is told
+        `end_copy` after the commit."""
         taken = self._waiting.pop(message_id, None)
         if taken is None:
             return decide, False
@@ -544,10 +503,6 @@ class Verdicts:
             return Transition(claim, second.after, (*first.tell, *second.tell), second.answer, second.outcome)
 
         return both, True
-
-    def recorded(self, message_id: MessageId) -> None:
-        """The commit that included the verdict is synced."""
-        self._context.flights.happens(message_id, flight.end_copy)
 
     async def run(self) -> None:
         """Forever, record the verdicts whose attempt takes too long."""
@@ -568,7 +523,7 @@ class Verdicts:
 
         # Without its verdict the message would not be due again before the next start.
         await until_taken(partial(self._context.ledger.commit, promises.verdict, message_id, decide), failed)
-        self.recorded(message_id)
+        self._context.flights.happens(message_id, flight.end_copy)
 
 
 class Outcomes:
@@ -636,12 +591,12 @@ class Outcomes:
                 # The outcome cannot be recorded: do not attempt the message again. An administrator has to decide.
                 await self._set_aside_delivered(stored)
                 self._unblock()
-                self._verdicts.recorded(message_id)
+                context.flights.happens(message_id, flight.end_copy)
                 raise
         if self.is_blocked:
             self._unblock()
         if has_verdict:
-            self._verdicts.recorded(message_id)
+            context.flights.happens(message_id, flight.end_copy)
         for retry in (record.retry, *(record.others if record.retry is not None else ())):
             if retry is not None:
                 self._note_due(retry.next_hop, retry.attempts_next_at)

@@ -23,12 +23,12 @@ from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import Content
 from shadowrelay.model.ownership import Claim, Transition
 from shadowrelay.model.queue import NEVER, WAITS_FOR_COPY, ForkRetry, Origin, StoredMessage
-from shadowrelay.model.replies import LedgerUnavailable
+from shadowrelay.model.replies import DeliveryError, LedgerUnavailable
 from shadowrelay.model.routing import Fork
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.pipeline.context import LEDGER_AGAIN_SECONDS, PAGE, Context
-from shadowrelay.pipeline.forks import Forks, NextHopNews, Verdicts
-from shadowrelay.rules import delivery
+from shadowrelay.pipeline.forks import Forks, Verdicts
+from shadowrelay.rules import delivery, flight
 from shadowrelay.rules.delivery import QueueState
 from shadowrelay.store import promises
 
@@ -308,18 +308,19 @@ class NextHopQueues:
 
     # what attempts show about the next hop
 
-    def note_news(self, queue: NextHopQueue, message_id: MessageId, news: NextHopNews, began_at: float) -> None:
-        """See `delivery`: the queue is in Retry, paced, or Active. `began_at`: when the attempt did, in `Clock.awake`."""
+    def note_answer(self, queue: NextHopQueue, message_id: MessageId, failure: DeliveryError | None, began_at: float) -> None:
+        """See `delivery`: the queue is in Retry, paced, or Active. `failure`: why there was no answer; None: there was one. `began_at`:
+        when the attempt did, in `Clock.awake`."""
         context = self._context
-        before, failure = queue.state, news.failure
+        before, reply = queue.state, "" if failure is None else str(failure.reply)
         if failure is None:
             queue.state = delivery.after_answer(before, queue.concurrency)
-        elif news.is_lost:
+        elif not failure.is_unreachable:
             queue.state = delivery.after_lost_session(before, message_id, queue.concurrency, context.now())
         else:
             send, chance, now = context.settings.send, self._chance.random(), context.now()
             queue.state = delivery.after_unreachable(
-                before, str(failure), began_at, context.clock.awake(), now, send, chance, is_limited=news.is_limited
+                before, reply, began_at, context.clock.awake(), now, send, chance, is_limited=failure.is_limited
             )
         after = queue.state
         if after is before:
@@ -328,7 +329,7 @@ class NextHopQueues:
             queue.call_off()
             self.want_turn_at(queue, after.retry.probe_at)
             if before.retry is None:
-                _log.warning("queue.retry", next_hop=queue.key, reply=str(failure), probe_at=after.retry.probe_at.isoformat())
+                _log.warning("queue.retry", next_hop=queue.key, reply=reply, probe_at=after.retry.probe_at.isoformat())
             return
         if before.retry is not None:
             _log.info("queue.active", next_hop=queue.key, since=before.retry.since.isoformat(), probes=before.retry.failures_count)
@@ -336,7 +337,7 @@ class NextHopQueues:
             queue.call_off()
             self.want_turn_at(queue, after.paused_until)
             if before.paused_until is None:
-                _log.warning("queue.sessions_lost", next_hop=queue.key, reply=str(failure))
+                _log.warning("queue.sessions_lost", next_hop=queue.key, reply=reply)
             return
         if before.paused_until is not None:
             _log.info("queue.sessions_kept", next_hop=queue.key)
@@ -373,7 +374,7 @@ class Enqueuer:
                 self._verdicts.add(message_id, decide)
             return False
         if has_verdict:
-            self._verdicts.recorded(message_id)
+            self._context.flights.happens(message_id, flight.end_copy)
         for fork in forks:
             self._queues.note_due(fork.destination.key, now)
         return True

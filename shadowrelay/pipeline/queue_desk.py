@@ -60,7 +60,7 @@ class QueueDesk:
                 replace(
                     self._with_takeover(_with_state(row, loaded.get(row.next_hop)), takeovers),
                     velocity=velocity(row.kind, _depth_name(row), row.count),
-                    servers=self._deliver.forks.servers(row.next_hop) if row.kind is QueueKind.DELIVERY else (),
+                    servers=tuple(self._deliver.forks.deliverer.servers(row.next_hop)) if row.kind is QueueKind.DELIVERY else (),
                 )
                 for row in await self._context.ledger.read(queues.queues)
             ]
@@ -105,7 +105,7 @@ class QueueDesk:
     def _held(self, queue: str) -> str:
         """The key of a queue in which nothing is now. Raises: RequestRefused if no mail would ever come into it."""
         name = queue.partition("\\")[2] or queue
-        destination = self._deliver.forks.next_hop_of(name)
+        destination = self._deliver.forks.router.next_hop_of(name)
         if destination is None:
             raise RequestRefused(f"{name} is neither a domain nor the next hop of a route")
         if destination.hosts and destination.key != name:
