@@ -389,6 +389,64 @@ def shadow_server_failed(case: ExchangeShape) -> None:
     case.goes_on("a1")
 
 
+# ---- rows that no page explains
+
+
+@shape(messages_acknowledged=1, recipients_lost=1, recipients_duplicated=0, messages_exposed=0)
+def events_that_no_page_has(case: ExchangeShape) -> None:
+    """Seen by administrators, and asked for in MicrosoftDocs/OfficeDocs-o365seccomp#937 and OfficeDocs-Exchange#2996: they end nothing."""
+    case.copied()
+    for event in ("RECIPIENTINFO", "SETROUTE", "REPLICATION", "NOTIFYSHADOW"):
+        case.row(event, "ROUTING", 0.1, "a1")
+        case.row("AGENTINFO", event, 0.1, "a1")
+    case.goes_on("a1", "a2")
+
+
+@shape(messages_acknowledged=1, recipients_lost=1, messages_done=0)
+def inbound_by_edge_and_lost(case: ExchangeShape) -> None:
+    """The Edge's connector to its organization logs SENDEXTERNAL, too: a hop, after which the mailbox server has no end."""
+    case.receive(0, "edge", said="Failed")
+    case.send(1, "edge", case.host("a1"), "SENDEXTERNAL", connector_id="EdgeSync - Inbound to Default-First-Site-Name")
+    case.hold(0.9, "a2", "a1")
+    case.redirect(0.95, "a1", "a2")
+    case.receive(0.97, "a1", case.host("edge"), said=case.host("a2"))
+    case.row("DEFER", "STOREDRIVER", 2, "a1", recipient_status="432 4.2.0 STOREDRV.Deliver; mailbox database is offline")
+    case.goes_on("edge", "a1", "a2")
+
+
+@shape(messages_acknowledged=1, messages_redundant=1, messages_exposed=0, messages_done=1, recipients_lost=0)
+def sent_between_two_mailboxes_of_one_server(case: ExchangeShape) -> None:
+    """The eight rows of msd-mt's example, in their order."""
+    case.row("NOTIFYMAPI", "STOREDRIVER", -0.3, "a1", to=(), message_id="", network_message_id="")
+    case.row("RECEIVE", "STOREDRIVER", -0.2, "a1")
+    case.row("SUBMIT", "STOREDRIVER", -0.1, "a1", source_context="MDB:1, Mailbox:2, Event:3, MessageClass:IPM.Note, ClientType:OWA")
+    case.redirect(0)
+    case.receive(0.003, client=case.host("a1"), said=case.host("a2", is_full=False))
+    case.row("AGENTINFO", "AGENT", 0.01, "a1")
+    case.send(0.5, "a1", case.host("a1"), reference="12345")
+    case.deliver(1)
+    case.goes_on("a1", "a2")
+
+
+@shape(recipients_lost=0, messages_acknowledged=1, messages_done=1)
+def replayed_by_an_administrator(case: ExchangeShape) -> None:
+    """A file in the Replay directory: msd-mt has it as RECEIVE of SMTP, or of ADMIN, from no client."""
+    case.receive(0, client="", message="replay")
+    case.deliver(1, message="replay")
+    case.row("RECEIVE", "ADMIN", 10, "a1", "admin")
+    case.deliver(11, message="admin")
+    case.goes_on("a1")
+
+
+@shape(recipients_lost=0, messages_done=1, recipients_duplicated=0)
+def moderated_in_two_logs(case: ExchangeShape) -> None:
+    """MSGTRKMA of another server has the decision, while the message waits on the first."""
+    case.receive(0, to=(TEAM,))
+    case.row("INITMESSAGECREATED", "APPROVAL", 0.5, "a1", to=(TEAM,))
+    case.row("MODERATORREJECT", "APPROVAL", 3600, "b1", to=(TEAM,))
+    case.goes_on("a1", "b1")
+
+
 # ---- redeliveries
 
 

@@ -34,32 +34,30 @@ class ExchangeShape:
     version: str = "2016"
     expected: dict[str, Any] = field(default_factory=dict)
     causes: dict[str, set[str]] = field(default_factory=dict)
-    logs: dict[str, list[tuple[float, bytes]]] = field(default_factory=dict)
+    logs: dict[str, list[tuple[float, dict[str, Any]]]] = field(default_factory=dict)
     copied_to: dict[str, str] = field(default_factory=dict)  # directory -> that of the same log
     twice: list[str] = field(default_factory=list)  # servers of whose log there is a copy made by Explorer
     together: tuple[str, ...] = ()  # servers whose logs are in the directory of the first
-    versions: dict[str, str] = field(default_factory=dict)  # of servers of another version; given before their rows
+    versions: dict[str, str] = field(default_factory=dict)  # of servers of another version
+    place: str = ""  # what the names of its servers end with, if it shares them with other shapes
+    called: dict[str, str] = field(default_factory=dict)  # servers that are others there
 
     def host(self, short: str, *, is_full: bool = True) -> str:
-        return f"{short}{self.name}" + (".nordhof.example" if is_full else "")
+        return f"{self.called.get(short, short)}{self.place or self.name}" + (".nordhof.example" if is_full else "")
 
     def fields(self, server: str) -> tuple[str, ...]:
         return FIELDS_OF[self.versions.get(server, self.version)]
 
     def row(self, event: str, source: str, seconds: float, server: str, message: str = "m", to: Sequence[str] = WHOM, **cells: str) -> None:
         """A row as the server writes it: what the row is about has its own cells, with hyphens written as underscores."""
-        at = BEGIN + timedelta(seconds=seconds)
         given: dict[str, Any] = {
-            "date-time": f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03d}Z",
             "server-hostname": self.host(server, is_full=False), "source": source, "event-id": event, "internal-message-id": "7",
             "message-id": f"<{message}.{self.name}@nordhof.example>", "network-message-id": f"{message}-{self.name}",
             "recipient-address": ";".join(to), "total-bytes": "900", "recipient-count": str(len(to)), "message-subject": "Hello",
             "sender-address": "ella@nordhof.example", "return-path": "ella@nordhof.example", "log-id": f"{event}-{seconds}-{server}",
         }  # fmt: skip
         given |= {name.replace("_", "-"): value for name, value in cells.items()}
-        text = io.StringIO(newline="")
-        csv.writer(text, lineterminator="\r\n").writerow([given.get(name, "") for name in self.fields(server)])
-        self.logs.setdefault(server, []).append((seconds, text.getvalue().encode()))
+        self.logs.setdefault(self.called.get(server, server), []).append((seconds, given))
 
     def receive(self, seconds: float, server: str = "a1", client: str = "gw.kunde.example", said: str = "", **more: Any) -> None:
         custom = f"S:MessageValue=MediumHigh;S:Replication={said};S:DeliveryPriority=Normal" if said else "S:DeliveryPriority=Normal"
@@ -99,7 +97,8 @@ class ExchangeShape:
         for server, rows in self.logs.items():
             fields = f"#Fields: {','.join(self.fields(server))}"
             header = ("#Software: Microsoft Exchange Server", "#Log-type: Message Tracking Log", fields)
-            octets = "".join(f"{line}\r\n" for line in header).encode() + b"".join(line for _, line in sorted(rows))
+            lines = sorted((seconds, self._line(server, seconds, cells)) for seconds, cells in rows)
+            octets = "".join(f"{line}\r\n" for line in header).encode() + b"".join(line for _, line in lines)
             for name in (server, *(name for name, same in self.copied_to.items() if same == server)):
                 is_full = name != server
                 folder = logs / self.host(self.together[0] if server in self.together else server, is_full=is_full)
@@ -109,8 +108,15 @@ class ExchangeShape:
                 if server in self.twice:
                     (folder / "MSGTRK2023032810-1 - Copy.LOG").write_bytes(octets)
 
+    def _line(self, server: str, seconds: float, cells: dict[str, Any]) -> bytes:
+        at = BEGIN + timedelta(seconds=seconds)
+        told = cells | {"date-time": f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03d}Z"}
+        text = io.StringIO(newline="")
+        csv.writer(text, lineterminator="\r\n").writerow([told.get(name, "") for name in self.fields(server)])
+        return text.getvalue().encode()
 
-SHAPES: list[Callable[[], ExchangeShape]] = []
+
+SHAPES: list[Callable[..., ExchangeShape]] = []
 Player = Callable[[ExchangeShape], None]
 
 
@@ -118,8 +124,8 @@ def shape(version: str = "2016", causes: dict[str, set[str]] | None = None, **ex
     """Of a function that plays it, named after it."""
 
     def add(play: Player) -> Player:
-        def make() -> ExchangeShape:
-            made = ExchangeShape(play.__name__.replace("_", ""), version, expected, causes or {})
+        def make(name: str = play.__name__.replace("_", ""), **where: Any) -> ExchangeShape:
+            made = ExchangeShape(name, version, expected, causes or {}, **where)
             play(made)
             return made
 

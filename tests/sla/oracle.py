@@ -611,8 +611,8 @@ class Oracle:
             "input": {
                 "files": self.logs.files,
                 "lines": self.logs.lines,
-                "rows": len(self.logs.rows) + self.logs.repeated,
-                "rows_repeated": self.logs.repeated,
+                "rows": len(self.logs.rows) + len(self.logs.repeats),
+                "rows_repeated": len(self.logs.repeats),
             },
             **{name: sorted(rows, key=lambda row: [str(value) for value in row.values()]) for name, rows in self.tables.items()},
         }

@@ -80,7 +80,7 @@ class Logs:
     domains: set[str] = field(default_factory=set)  # of Exchange's servers, as far as their names are told
     files: int = 0
     lines: int = 0
-    repeated: int = 0
+    repeats: list[Row] = field(default_factory=list)
 
 
 class BadLine(Exception):
@@ -135,7 +135,7 @@ def _read_file(logs: Logs, seen: set[tuple[str, bytes]], server: str, path: Path
         logs.formats[server] = row.format
         mark = (server if is_ours else "", raw)  # a row of Exchange is the same in whatever directory
         if mark in seen:
-            logs.repeated += 1
+            logs.repeats.append(row)
             continue
         seen.add(mark)
         logs.rows.append(row)
@@ -318,7 +318,7 @@ def _most(names: Counter[str]) -> str:
 def _call_by_their_names(logs: Logs) -> None:
     """Directories of Exchange with one server's log become one, with the full name; one that is named after nobody gets its server's, and
     a file that only other servers wrote gets theirs."""
-    of_exchange = [row for row in logs.rows if row.format != "shadowrelay"]
+    of_exchange = [row for row in (*logs.rows, *logs.repeats) if row.format != "shadowrelay"]
     votes: dict[str, Counter[str]] = {}
     of_file: dict[tuple[str, str], Counter[str]] = {}
     for row in of_exchange:
@@ -344,14 +344,14 @@ def _call_by_their_names(logs: Logs) -> None:
     renamed = {directory: full(name) for directory, name in called.items()}
     moved = {place: full(name) for place, name in files.items()}
     formats = {renamed.get(server, server): each for server, each in logs.formats.items()}
-    formats |= {moved[row.server, row.file]: row.format for row in of_exchange if (row.server, row.file) in moved}
     logs.rows = [
         replace(row, server=moved.get((row.server, row.file)) or renamed.get(row.server, row.server))
         if row.format != "shadowrelay"
         else replace(row, server=renamed.get(row.server, row.server))
         for row in logs.rows
     ]
-    logs.formats = formats
+    newest = sorted(logs.rows, key=lambda row: row.at)  # the format of a server is that of its newest log
+    logs.formats = formats | {row.server: row.format for row in newest}
     logs.logged = {renamed.get(server, server) for server in logs.logged} | {*moved.values()}
     known = {server: place for server, place in logs.places.items() if server not in renamed and any(place)}
     logs.places = {renamed.get(server, server): place for server, place in logs.places.items()} | known

@@ -136,6 +136,41 @@ def test_many_servers_with_wrong_clocks_are_counted() -> None:
     assert "by the logs of mx0, mx1, mx2 and 5 others" in cautions_of(summary)[0].text
 
 
+def silent(summary: dict[str, Any], last_at: str, done: int) -> dict[str, Any]:
+    """As if the first server's log ended then, with so many of its messages done."""
+    server = summary["input"]["servers"][0]
+    server["last_at"] = last_at
+    for line in summary["figures"]:
+        if (line["scope"], line["window"], line["name"]) == ("server", "all", server["name"]):
+            line["messages_done"] = done
+    return summary
+
+
+def test_a_server_that_fell_silent_with_mail_in_its_queue_is_said_and_no_green_sign_is_given() -> None:
+    summary = silent(summaries.one_message() | {"incidents": []}, "2026-11-21T11:59:00Z", -1)
+    page, [said] = Page(render(summary)), cautions_of(summary)
+
+    assert "as far as" in page.all("h1")[0].text
+    assert page.all("h1")[0].text.endswith("Not seen: what became of 1 message after the log of mx1.east.example ended.")
+    assert said.text.replace("\u00a0", " ") == (
+        "Caution: The log of mx1.east.example ends at 2026-11-21 11:59 UTC, 4 h 1 min before the newest event. Either such a server was "
+        "down, and mail is in its queue, or the rest of its log was not collected."
+    )
+    assert "no server was lost" not in page.by_id("happened").text
+
+
+@pytest.mark.parametrize(("last_at", "done"), [("2026-11-21T13:00:00Z", -1), ("2026-11-21T01:00:00Z", 0)])
+def test_a_server_that_is_silent_for_less_than_the_span_or_had_no_mail_is_no_news(last_at: str, done: int) -> None:
+    assert [] == cautions(silent(summaries.one_message(), last_at, done))
+
+
+def test_a_silent_server_that_was_taken_over_is_an_incident_and_no_caution() -> None:
+    summary = silent(summaries.one_message(), "2026-11-21T01:00:00Z", -1)
+    name = summary["input"]["servers"][0]["name"]
+
+    assert [] == cautions(summary | {"takeovers": [summaries.demo()["takeovers"][0] | {"old_primary": name, "new_primary": name}]})
+
+
 def called(summary: dict[str, Any], *names: str) -> dict[str, Any]:
     """As if the directories of the first servers had these names."""
     for server, name in zip(summary["input"]["servers"], names, strict=False):

@@ -8,9 +8,10 @@ from datetime import datetime, timedelta
 
 from shadowrelay.sla.objectives import LOG_ENDS
 from shadowrelay.sla.page.summary_types import Summary
-from shadowrelay.sla.page.wording import counted, parsed, utc
+from shadowrelay.sla.page.wording import counted, duration, parsed, utc
 
 _CLOCKS_DIFFER = timedelta(minutes=1)  # by so much any two may; and rows of a report that is being made may be younger than its beginning
+_SILENT_AT_LEAST = timedelta(hours=1)  # or the span, after which others would have taken its mail over
 _NAMED_MAX = 3
 _UNREADABLE = "unreadable file"
 
@@ -28,8 +29,33 @@ def unseen(summary: Summary) -> str:
         counted(unreadable, "unreadable file") if unreadable else "",
         f"{counted(lines, 'line')} in quarantine" if lines > 0 else "",
         f"what became of {counted(ended, 'recipient')} after a server's log ended" if ended else "",
+        _after_the_end(silent_servers(summary)) if not ended else "",
     ]
     return ", ".join(part for part in parts if part)
+
+
+def silent_servers(summary: Summary) -> dict[str, int]:
+    """Servers whose logs end long before the newest row, with the messages that they acknowledged and that are not done: they were down,
+    or the rest of their logs was not collected. What others took over is known."""
+    newest = min((at for at in (parsed(summary["input"]["last_at"]), parsed(summary["now"])) if at is not None), default=None)
+    span = timedelta(seconds=summary["times"]["shadow_resubmit_time_span"]["seconds"])
+    taken = {takeover["old_primary"] for takeover in summary["takeovers"]}
+    ends = {one["name"]: parsed(one["last_at"]) for one in summary["input"]["servers"]}
+    found = {}
+    for line in summary["figures"]:
+        at = ends.get(line["name"])
+        if line["scope"] != "server" or line["window"] != "all" or newest is None or at is None or line["name"] in taken:
+            continue
+        waiting = line["messages_acknowledged"] - line["messages_done"]
+        if waiting > 0 and newest - at > max(_SILENT_AT_LEAST, span):
+            found[line["name"]] = waiting
+    return found
+
+
+def _after_the_end(silent: dict[str, int]) -> str:
+    if not silent:
+        return ""
+    return f"what became of {counted(sum(silent.values()), 'message')} after the log of {_named(sorted(silent))} ended"
 
 
 def dropped_count(summary: Summary) -> int:
@@ -43,7 +69,8 @@ def dropped_count(summary: Summary) -> int:
 
 def cautions(summary: Summary) -> list[list[str]]:
     """Each as its sentences. The page has them below the headline, the command on standard error."""
-    return [one for one in (_of_clocks(summary), _of_names(summary), _of_copies(summary), _of_live_rows(summary)) if one]
+    kinds = (_of_clocks, _of_silence, _of_names, _of_copies, _of_live_rows)
+    return [said for kind in kinds if (said := kind(summary))]
 
 
 def _of_clocks(summary: Summary) -> list[str]:
@@ -78,6 +105,21 @@ def _minute(text: str | None) -> str:
 def _named(servers: list[str]) -> str:
     others = len(servers) - _NAMED_MAX
     return ", ".join(servers[:_NAMED_MAX]) + (f" and {counted(others, 'other')}" if others > 0 else "")
+
+
+def _of_silence(summary: Summary) -> list[str]:
+    silent, newest = silent_servers(summary), parsed(summary["input"]["last_at"])
+    said: list[str] = []
+    for one in summary["input"]["servers"]:
+        at = parsed(one["last_at"])
+        if one["name"] in silent and at is not None and newest is not None and len(said) < _NAMED_MAX:
+            before = duration((newest - at).total_seconds())
+            said.append(f"The log of {one['name']} ends at {_minute(one['last_at'])}, {before} before the newest event.")
+    if len(silent) > _NAMED_MAX:
+        said.append(f"Those of {counted(len(silent) - _NAMED_MAX, 'other server')} end early, too.")
+    if said:
+        said.append("Either such a server was down, and mail is in its queue, or the rest of its log was not collected.")
+    return said
 
 
 def _of_names(summary: Summary) -> list[str]:
