@@ -253,8 +253,8 @@ MUTANTS = (
     Mutant(
         "duplicates sender",
         "rules/delivery.py",
-        "{envelope.connector}\\n{canonical(envelope.sender)}\\n",
-        "{envelope.connector}\\n",
+        "{client}\\n{sender}\\n",
+        "{client}\\n",
         ("tests/pipeline/test_duplicates.py::test_a_message_that_differs_is_another",),
     ),
     Mutant(

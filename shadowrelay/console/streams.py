@@ -13,7 +13,7 @@ from typing import Any
 from fastapi import APIRouter, FastAPI, Query, Request
 from fastapi.responses import Response, StreamingResponse
 from fastapi.routing import APIRoute
-from starlette.types import Send
+from starlette.types import Receive, Scope, Send
 
 from shadowrelay.admin.gate import EVENTS, LIVE_STREAM
 from shadowrelay.admin.guard import without_private
@@ -31,15 +31,26 @@ LINES = "application/x-ndjson"
 
 
 class EventStream(StreamingResponse):
-    """Ends when its reader is too slow."""
+    """Ends when its reader is too slow: the response stays unfinished, and then it is no stream any more for `admin.server`, which throws
+    away what is still kept for that reader."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            scope["state"]["is_stream"] = False
 
     async def stream_response(self, send: Send) -> None:
-        """Raises: TimeoutError."""
+        """Its chunks, as far as they are taken."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         async for chunk in self.body_iterator:
             body = chunk if isinstance(chunk, bytes | memoryview) else chunk.encode()
-            async with asyncio.timeout(SLOW_SECONDS):
-                await send({"type": "http.response.body", "body": body, "more_body": True})
+            try:
+                async with asyncio.timeout(SLOW_SECONDS):
+                    await send({"type": "http.response.body", "body": body, "more_body": True})
+            except TimeoutError:
+                return
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

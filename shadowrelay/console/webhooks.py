@@ -76,8 +76,10 @@ class Webhooks:
             at = int(time.time())
             headers = {"Content-Type": "application/json", SIGNATURE: signature(hook.secret, at, body)}
             try:
-                response = await client.post(hook.url, content=body, headers=headers)
-                reason = "" if response.is_success else f"it answered {response.status_code}"
+                async with asyncio.timeout(PATIENCE_SECONDS), client.stream("POST", hook.url, content=body, headers=headers) as response:
+                    reason = "" if response.is_success else f"it answered {response.status_code}"  # nobody reads more than that
+            except TimeoutError:
+                reason = f"it did not answer in {PATIENCE_SECONDS:.0f} s"
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 reason = str(error) or type(error).__name__
             if not reason:

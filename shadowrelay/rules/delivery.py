@@ -470,7 +470,8 @@ _is_usual_date = re.compile(rf"[ -~]{{1,{DATE_CHARACTERS_MAX}}}").fullmatch
 
 def duplicate_keys(envelope: Envelope, ordinals: Ordinals) -> dict[int, bytes]:
     """The key of each of these recipients; empty if the message cannot be recognised. It has the content, the client and the connector as
-    well: devices repeat their Message-IDs, a forger may be first with them, and a filter may hand the message back.
+    well: devices repeat their Message-IDs, a forger may be first with them, and a filter may hand the message back. It does not have the
+    sender's domain: to a sender without one each node gives its own name.
 
     Domains, and the address `Postmaster` without a domain, are compared without regard to case; local parts are compared exactly.
     RFC 5321 2.4, 4.5.1.
@@ -481,7 +482,8 @@ def duplicate_keys(envelope: Envelope, ordinals: Ordinals) -> dict[int, bytes]:
     if not _is_usual_id(message_id) or not _is_usual_date(date):
         return {}
     # No part has a line end, so two parts cannot run into each other.
-    text = f"{message_id}\n{date}\n{envelope.fingerprint}\n{envelope.client_address}\n{envelope.connector}\n{canonical(envelope.sender)}\n"
+    client, sender = f"{envelope.client_address}\n{envelope.connector}", _local_part(envelope.sender)
+    text = f"{message_id}\n{date}\n{envelope.fingerprint}\n{client}\n{sender}\n"
     if len(ordinals) == 1:
         (ordinal,) = ordinals
         text += canonical(envelope.recipients[ordinal - 1].address)
@@ -493,6 +495,11 @@ def duplicate_keys(envelope: Envelope, ordinals: Ordinals) -> dict[int, bytes]:
         whole.update(canonical(envelope.recipients[ordinal - 1].address).encode("utf-8", "surrogatepass"))
         keys[ordinal] = whole.digest()
     return keys
+
+
+def _local_part(sender: str) -> str:
+    local, at, rest = canonical(sender).rpartition("@")
+    return local if at else rest
 
 
 _ADDRESS = attrgetter("address")

@@ -25,15 +25,17 @@ from shadowrelay.model.replies import Reply
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import dataclass
 from shadowrelay.smtp.client_session import (
-    BROKEN_REPLY,
     CONNECTION_FAILED,
     CONNECTION_LOST,
+    SERVICE_CLOSING,
     TIMED_OUT,
     TLS_FAILED,
+    OpeningClient,
     Pipeline,
     SessionBroken,
     on_behalf,
     reason_of,
+    reply_from,
 )
 from shadowrelay.smtp.limits import client_ip
 from shadowrelay.trust import Chain, PeerTrust, chain_of, not_verified
@@ -114,6 +116,7 @@ class ConnectOptions:
     not_opened: Callable[[HostPort], None] = lambda host: None  # called where a connected server gave no session
     trust: PeerTrust | None = None  # for peers: what else the server's certificate must satisfy
     refusal: Callable[[ssl.SSLObject, str], str] | None = None  # for next hops: likewise, why it does not; "" if it does
+    helo_after_4xx: bool = True  # to EHLO; else it counts as a refusal
     login: Callable[[aiosmtplib.SMTP], Awaitable[str]] | None = None  # after TLS: logs in, and says how and who
 
 
@@ -134,6 +137,7 @@ class Opened:
     tls_failure: "TlsFailed | None" = None  # why there is no TLS, although the server offers it
     tls: str = ""  # what protects it, like "TLSv1.3,verified"
     login: str = ""  # mechanism and user of AUTH
+    put_off: Reply | None = None  # to EHLO, before HELO was taken: another session may have extensions
 
 
 async def open_session(host: HostPort, name: str, options: ConnectOptions, early: bytes = b"") -> Opened:
@@ -173,7 +177,7 @@ def tls_failed(error: Exception) -> TlsFailed:
 async def _open(host: HostPort, name: str, options: ConnectOptions, tls: TlsUse, early: bytes = b"") -> Opened:
     connection = await _connected(host, options)
     is_tls_first = host.scheme == SMTPS
-    client = aiosmtplib.SMTP(sock=connection, local_hostname=options.own_name, timeout=None, start_tls=False)
+    client = OpeningClient(sock=connection, local_hostname=options.own_name, timeout=None, start_tls=False)
     if is_tls_first:
         client.use_tls, client.tls_context, client.hostname = True, options.context, name.rstrip(".")
     try:
@@ -181,17 +185,21 @@ async def _open(host: HostPort, name: str, options: ConnectOptions, tls: TlsUse,
             await _await_greeting(client)
         if is_tls_first:
             _check_certificate(client, name, options)
+        put_off: Reply | None = None
         if tls is not TlsUse.NEVER or not early:
-            await _greet(client, options)
-        if tls is not TlsUse.NEVER and not is_tls_first:
-            await _protect(client, name, options, tls, is_greeted=not early)
+            async with _bounded(options.command_seconds, TIMED_OUT):
+                put_off = await _greet(client, options)
+        if tls is not TlsUse.NEVER and not is_tls_first and client.supports_extension("starttls"):
+            put_off = await _protect(client, name, options, is_greeted=not early)
+        elif tls is TlsUse.REQUIRED and not is_tls_first:
+            raise TlsFailed(TLS_FAILED._replace(text="The server does not offer STARTTLS"), TlsFailure.NOT_OFFERED)
         login = ""
         if options.login is not None:
             async with _bounded(options.command_seconds, TIMED_OUT):
                 login = await options.login(client)
         session = None if client.transport is None else client.transport.get_extra_info("ssl_object")
         opened = _adopt_transport(client, host, name)
-        opened.login = login
+        opened.login, opened.put_off = login, put_off
         if session is not None:
             is_verified = options.trust is not None or options.refusal is not None
             opened.tls = f"{session.version() or 'TLS'}{',verified' if is_verified else ''}"
@@ -227,9 +235,9 @@ async def _await_greeting(client: aiosmtplib.SMTP) -> None:
         await client.connect()
     except aiosmtplib.SMTPConnectResponseError:  # the greeting was a refusal
         raise
-    except aiosmtplib.SMTPConnectError as error:  # do not quote its text: it names a host that was never passed, as we connected
-        if client.use_tls and isinstance(error.__cause__, OSError):  # ssl.SSLError is one
-            raise tls_failed(error.__cause__) from error
+    except (OSError, aiosmtplib.SMTPServerDisconnected) as error:  # ssl.SSLError is an OSError
+        if client.use_tls and isinstance(error, OSError):
+            raise tls_failed(error) from error
         text = f"{CONNECTION_LOST.text} before the greeting"
         raise SessionBroken(Reply(CONNECTION_LOST.code, CONNECTION_LOST.enhanced, text)) from error
 
@@ -243,15 +251,18 @@ async def _bounded(seconds: float, late: Reply) -> AsyncIterator[None]:
         raise SessionBroken(late) from error
 
 
-async def _greet(client: aiosmtplib.SMTP, options: ConnectOptions) -> None:
-    async with _bounded(options.command_seconds, TIMED_OUT):
-        try:
-            await client.ehlo()
-        except aiosmtplib.SMTPHeloError as error:
-            if 400 <= error.code < 500 or error.code < 0 or not client.is_connected:
-                raise
-            # RFC 5321 4.1.4 after 5xx; and after a success that is none: 251, 354
-            await client.helo()
+async def _greet(client: aiosmtplib.SMTP, options: ConnectOptions) -> Reply | None:
+    """EHLO, else HELO. Returns why there are no extensions, if that may be otherwise another time."""
+    try:
+        await client.ehlo()
+    except aiosmtplib.SMTPHeloError as error:
+        is_put_off = 400 <= error.code < 500
+        if error.code in (SERVICE_CLOSING, -1) or not client.is_connected or (is_put_off and not options.helo_after_4xx):
+            raise
+        # RFC 5321 4.1.4 after 5xx; and as other clients do after 4xx, and after a success that is none: 251, 354
+        await client.helo()
+        return reply_from(error.code, error.message.split("\n")) if is_put_off else None
+    return None
 
 
 async def _greet_early(opened: Opened, options: ConnectOptions, early: bytes) -> None:
@@ -269,18 +280,13 @@ async def _greet_early(opened: Opened, options: ConnectOptions, early: bytes) ->
     opened.extensions = parse_esmtp_extensions("\n".join(answer.lines))[0]
 
 
-async def _protect(client: aiosmtplib.SMTP, name: str, options: ConnectOptions, tls: TlsUse, *, is_greeted: bool) -> None:
-    """STARTTLS, and then EHLO if it `is_greeted` here."""
-    if not client.supports_extension("starttls"):
-        if tls is TlsUse.REQUIRED:
-            raise TlsFailed(TLS_FAILED._replace(text="The server does not offer STARTTLS"), TlsFailure.NOT_OFFERED)
-        return
+async def _protect(client: aiosmtplib.SMTP, name: str, options: ConnectOptions, *, is_greeted: bool) -> Reply | None:
+    """STARTTLS, and then EHLO if it `is_greeted` here: see `_greet`."""
     try:
         async with asyncio.timeout(options.command_seconds):
             await client.starttls(server_hostname=name.rstrip("."), tls_context=options.context)
             _check_certificate(client, name, options)
-            if is_greeted:
-                await client.ehlo()
+            return await _greet(client, options) if is_greeted else None
     except (aiosmtplib.SMTPException, OSError, ValueError) as error:  # OSError: ssl.SSLError and TimeoutError are ones
         raise tls_failed(error) from error
 
@@ -299,15 +305,18 @@ def _adopt_transport(client: aiosmtplib.SMTP, host: HostPort, name: str) -> Open
     if client.transport is None or protocol is None:
         raise SessionBroken(CONNECTION_LOST)
     transport = cast(asyncio.Transport, client.transport)
-    if protocol._buffer:  # unsolicited data: replies could no longer be matched
-        raise SessionBroken(BROKEN_REPLY)
     peer = transport.get_extra_info("peername")
     address = str(peer[0]) if isinstance(peer, tuple) else host.host
     is_tls = transport.get_extra_info("sslcontext") is not None
     extensions = dict(client.esmtp_extensions)
     called, *_ = (client.last_ehlo_response.message if client.last_ehlo_response is not None else "").split(maxsplit=1) or [""]
     pipeline = Pipeline(transport)
+    pipeline.skips_nonsense = "pipelining" not in extensions
     transport.set_protocol(pipeline)
+    if protocol._buffer:  # what was said behind the last reply
+        pipeline.data_received(bytes(protocol._buffer))
+    if pipeline.broken is not None:
+        raise pipeline.broken.error()
     client.protocol = client.transport = None  # the client must not close the transport that was taken over
     server = f"{name} [{address}]:{host.port}"
     return Opened(pipeline, extensions, server, is_tls, address=client_ip(peer), called=called.rstrip(".").lower())

@@ -31,6 +31,7 @@ from shadowrelay.model.values import replace
 from shadowrelay.protocol.original_client import OriginalClient
 from shadowrelay.smtp.client_session import reason_of
 from shadowrelay.smtp.data import CommandReader
+from shadowrelay.smtp.fruitless_commands import DELAY_SECONDS, PEER_FACTOR, TRUSTED_FACTOR, Pace
 from shadowrelay.smtp.limits import (
     BARE_CR_OR_LF,
     CLOSE_SECONDS,
@@ -41,11 +42,6 @@ from shadowrelay.smtp.limits import (
     EVICTION_LOOKS,
     EXCHANGE_STARTS,
     FAILED_IN_CONTENT,
-    FRUITLESS_DELAY_SECONDS,
-    FRUITLESS_MAX,
-    FRUITLESS_PEER_FACTOR,
-    FRUITLESS_SLOW,
-    FRUITLESS_TRUSTED_FACTOR,
     HANDSHAKE_SECONDS,
     NO_PROXY_HEADER,
     NO_SMTP_CLIENT,
@@ -456,6 +452,8 @@ class Connection(SMTP):
             self.state.reason, failure = "TLS failed", error
             name, address = self.reception.connector.name, self.state.address
             _log.warning("session.tls_failed", connector=name, client=address, client_name=self.state.client_name, reason=reason_of(error))
+            if isinstance(error, ssl.SSLCertVerificationError):
+                self.reception.note_strange_certificate(self.state)
         session = None if transport is None else transport.get_extra_info("ssl_object")
         if transport is None or session is None:  # without an error: we cut the connection
             # A connection lost in the handshake is reported to the TLS layer only. asyncio returns no transport then, uvloop a dead one.
@@ -632,26 +630,31 @@ class Connection(SMTP):
             if self.transport is None:
                 self.ended()
 
-    def patience_factor(self) -> int:
+    # commands that lead to no mail: `fruitless_commands`
+
+    def patience(self) -> int:
         """How many times what a stranger may do without mail this client may."""
         if self.state.peer:
-            return FRUITLESS_PEER_FACTOR
-        return FRUITLESS_TRUSTED_FACTOR if self.is_trusted else 1
+            return PEER_FACTOR
+        return TRUSTED_FACTOR if self.is_trusted else 1
+
+    async def was_misplaced(self) -> None:
+        """A command found no transaction, or no recipient. Raises: ConnectionError if the session ends."""
+        if self.state.fruitless.is_misplaced_one_too_many():
+            await self.led_nowhere()
 
     async def led_nowhere(self) -> None:
         """A command leads to no mail. Raises: ConnectionError if the session ends."""
-        self.state.fruitless_count += 1
-        if self.state.fruitless_count > FRUITLESS_SLOW:
-            await self.slow_down()
+        if self.state.fruitless.led_nowhere():
+            await self.keep_pace(self.state.fruitless.pace(self.patience()))
 
-    async def slow_down(self) -> None:
-        """After many commands that led to no mail the client waits, and after more it goes. Raises: ConnectionError if the session ends."""
-        count, patience = self.state.fruitless_count, self.patience_factor()
-        if count > FRUITLESS_MAX * patience:
+    async def keep_pace(self, pace: Pace) -> None:
+        """The client goes on, waits, or goes. Raises: ConnectionError if the session ends."""
+        if pace is Pace.NOT_AT_ALL:
             self.hang_up(TOO_MANY_COMMANDS, "too many commands")
             raise ConnectionResetError("the session ended: too many commands")
-        if count > FRUITLESS_SLOW * patience:
-            await self.hold_back(FRUITLESS_DELAY_SECONDS)
+        if pace is Pace.SLOWLY:
+            await self.hold_back(DELAY_SECONDS)
 
     async def _skip_line(self, consumed: int) -> None:
         while True:

@@ -52,6 +52,11 @@ OUT_OF_ORDER = 503
 DECIDED_HERE = (*NOT_FOR_THIS_SERVER, MAIL_LOOP)
 
 
+def _is_decided_here(reply: Reply) -> bool:
+    """Whether this node says it of a server, whatever that would say."""
+    return reply in DECIDED_HERE or reply.text.startswith(NEEDS_BINARYMIME.text)
+
+
 def _end_if_silent(session: Opened, answers_count: int) -> None:
     """End a session in which no reply has come since there were so many."""
     if session.pipeline.answers_count == answers_count:
@@ -287,7 +292,7 @@ class SmtpDeliverer:
                 if result is not None:
                     return course.is_over(target, result)
         except PermanentDeliveryError as error:
-            if error.reply not in DECIDED_HERE and not error.reply.text.startswith(NEEDS_BINARYMIME.text):
+            if not _is_decided_here(error.reply):
                 raise
             course.unfit = error.reply, error.server
             return False
@@ -301,7 +306,9 @@ class SmtpDeliverer:
         has_others = target.is_one_of_several or len(destination.hosts) > 1
         patience = PATIENCE_SECONDS if has_others and not is_patient else None
         head_start = HEAD_START_SECONDS if target.is_next and not is_patient else None
-        got = await address.wait(partial(self._open, target), destination.concurrency or self._concurrency, patience, head_start)
+        got = await address.wait(
+            partial(self._open, target, has_others=has_others), destination.concurrency or self._concurrency, patience, head_start
+        )
         if not isinstance(got, NoSession):
             return got
         if got.is_patience:
@@ -376,6 +383,8 @@ class SmtpDeliverer:
                 address.drop(session)
                 return None
             self._put_back(address, session, error.reply, course.loop.time())
+            if session.put_off is not None and _is_decided_here(error.reply):  # it lacks an extension in this session
+                return TransientDeliveryError(session.put_off, session.server)
             if not course.refused:
                 raise
             return DeliveryReport(session.server, dict.fromkeys(work.ordinals, error.reply), tls=session.tls, login=session.login)
@@ -413,8 +422,8 @@ class SmtpDeliverer:
         address.give_back(session, is_used_up=is_old)
         return True
 
-    async def _open(self, target: NextHopHost, opening: Opening) -> Opened:
-        """Raises SessionBroken."""
+    async def _open(self, target: NextHopHost, opening: Opening, *, has_others: bool = False) -> Opened:
+        """`has_others`: another server may take EHLO, where this one puts it off. Raises SessionBroken."""
         if (session := await self._to_peer(HostPort(target.name.rstrip(".").lower(), target.host.port))) is not None:
             return session
         options = await self._route_sessions.options(self._connect_options, target.protection, target.name)
@@ -429,7 +438,7 @@ class SmtpDeliverer:
             return connection
 
         try:
-            session = await self._open_as(target, replace(options, dial=dial))
+            session = await self._open_as(target, replace(options, dial=dial, helo_after_4xx=not has_others))
         except SessionBroken as error:
             if opening.connected_at == inf:
                 self._next_hops.not_reached(target)
@@ -455,7 +464,7 @@ class SmtpDeliverer:
         else:
             self._policies.fails_still()
         base = self._connect_options
-        return await open_session(target.host, target.name, replace(base, dial=options.dial))
+        return await open_session(target.host, target.name, replace(base, dial=options.dial, helo_after_4xx=options.helo_after_4xx))
 
     def _log_attempt(self, job: DeliveryJob, began: float, report: DeliveryReport | None, error: BaseException | None) -> None:
         """Log one attempt."""

@@ -85,7 +85,7 @@ class DeliveryTransaction:
                 limit, left = self.work.limits.dot, self.work.reply_seconds()
                 pipeline = self.session.pipeline
                 answer = (await pipeline.answers(1, limit))[0] if left >= limit else await self._reply_while_leased(left)
-                if 300 <= answer.code < 400:
+                if 300 <= answer.code < 400 or (answer.code < 300 and pipeline.was_denied):
                     raise self._out_of_place(answer)
             self.is_bdat_unknown = is_chunked and answer.code in BDAT_UNKNOWN
         except SessionBroken as error:
@@ -187,13 +187,15 @@ class DeliveryTransaction:
             self.replies[ordinal] = self._meaning(answer.reply, to_rcpt=True)
 
     def _meaning(self, reply: Reply, *, to_rcpt: bool = False) -> Reply:
-        """Three permanent replies are not: too many recipients in the words of old servers (RFC 5321 4.5.3.1.10), the demand for TLS in a
-        session that has none because TLS failed, and that for a login in one that had it: these may be cured."""
+        """Some permanent replies are not: too many recipients in the words of old servers (RFC 5321 4.5.3.1.10), the demand for TLS in a
+        session that has none because TLS failed or EHLO was put off, and that for a login in one that had it: these may be cured."""
         if to_rcpt and reply.code == TOO_MANY_RECIPIENTS_552:
             return Reply(452, TRANSIENT.sub("4.", reply.enhanced), reply.text)
         if reply.code == TLS_DEMANDED and self.session.tls_failure is not None:
             failed = self.session.tls_failure.reply
             return failed._replace(text=f"{failed.text}; without TLS: {reply}")
+        if reply.code == TLS_DEMANDED and self.session.put_off is not None:
+            return self.session.put_off
         if self.session.login and reply.code in (TLS_DEMANDED, LOGIN_REFUSED):
             return Reply(451, "4.7.0", f"The next hop does not know this node's login any more: {reply}")
         return reply
@@ -261,7 +263,10 @@ class DeliveryTransaction:
         if not self.work.may_end_data():
             self.session.pipeline.abort()
             raise LeaseTooShort(f"{self.session.server}: final dot not sent")
+        if (broken := self.session.pipeline.broken) is not None:
+            raise broken.error()  # what was not sent has no unknown outcome
         self.dot_sent = True
+        self.session.pipeline.was_denied = False
         self.session.pipeline.write(octets, replies_count)
 
     async def _chunks(self, form: Form) -> RawReply | None:

@@ -193,12 +193,6 @@ COMMAND_OCTETS_MAX_BY_VERB: Mapping[str, int] = MappingProxyType(
 )
 
 
-FRUITLESS_SLOW, FRUITLESS_MAX = 100, 200  # commands since the last accepted message: slowed, ended. Postfix's smtpd_junk_command_limit: 100
-FRUITLESS_TRUSTED_FACTOR, FRUITLESS_PEER_FACTOR = 10, 100  # a peer's sessions stay open, and it polls once in a second
-FRUITLESS_DELAY_SECONDS = 0.25  # 20 sessions make 80 commands in a second
-FRUITLESS_RECIPIENTS = 10  # recipients of a transaction that came to nothing count as a command each
-SLOWED_TOGETHER = 20  # refused recipients of one message, small chunks of one content: 80 of them in a second
-SMALL_CHUNK_OCTETS, SMALL_CHUNKS_MAX = 512, 1_000  # so many chunks that are smaller come as fast as they can
 EVICTED_IDLE_SECONDS = 10.0  # where all sessions are taken, one that was silent for so long gives way. Postfix's stress time-out
 EVICTION_LOOKS = 100  # at sessions of strangers, in turn: a flood of connections must not cost more
 HANDSHAKES_MAX = 64  # of clients that have proved nothing, at a time; as many again of those that give a peer's name

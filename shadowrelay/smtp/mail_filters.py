@@ -21,10 +21,10 @@ import structlog
 from shadowrelay.model.filtering import FilterAction, FilterVerdict, HeaderChanges
 from shadowrelay.model.message import Content, Envelope
 from shadowrelay.model.receive_settings import Filter, OnFailure
-from shadowrelay.model.replies import Reply
-from shadowrelay.model.values import dataclass
+from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, Reply
+from shadowrelay.model.values import dataclass, replace
 from shadowrelay.protocol.header_edit import edited, header_end
-from shadowrelay.smtp.data import ContentSink, beginning_of
+from shadowrelay.smtp.data import ContentSink, beginning_of, header_facts
 from shadowrelay.smtp.limits import HEADER_OCTETS_MAX
 
 CHAIN_SECONDS = 180.0  # clients wait for ten minutes (RFC 5321 4.5.3.2.6), many for five; a copy takes one more at most
@@ -156,6 +156,29 @@ class Chain:
     def __init__(self, filters: Sequence[Guarded], time: Callable[[], float]) -> None:
         self._filters = filters
         self._time = time
+
+    async def pass_through(
+        self, passage: Passage, sink: ContentSink, another: Callable[[], ContentSink]
+    ) -> tuple[Envelope, Content, ContentSink]:
+        """The message as its filters leave it, and what has its content now. `sink` has it as it came. Raises: FilterRefusal."""
+        sinks = [sink]
+
+        def further() -> ContentSink:
+            sinks.append(another())
+            return sinks[-1]
+
+        try:
+            content, label = await self.judge(passage, further)
+            subject = header_facts(beginning_of(content, passage.trace_size)).subject if len(sinks) > 1 else passage.envelope.subject
+        except BaseException as error:
+            for each in sinks[1:]:
+                each.discard()
+            if isinstance(error, OSError):
+                raise FilterRefusal(INSUFFICIENT_RESOURCES) from error
+            raise
+        for each in sinks[:-1]:
+            each.discard()
+        return replace(passage.envelope, filtered=label, subject=subject), content, sinks[-1]
 
     async def judge(self, passage: Passage, sink: Callable[[], ContentSink]) -> tuple[Content, str]:
         """Ask each filter, the next one about what the one before has changed. Returns the content, the same object if nothing was, and the

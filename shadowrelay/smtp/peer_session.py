@@ -160,7 +160,7 @@ class PeerSession:
         self.has_asked = False  # the questions that are asked in every session
         self.is_asked = False  # these, or for a sign of life, now
         self.pipeline.reply_octets_max = ANSWERS_OCTETS_MAX  # for 400 answers to STATUS
-        self.pipeline.is_lenient = False
+        self.pipeline.is_lenient = self.pipeline.skips_nonsense = False
 
     @property
     def server(self) -> ServerName:

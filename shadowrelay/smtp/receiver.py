@@ -4,22 +4,16 @@ Decides nothing about a message: the `Acceptor` does, and `PeerRequests` about a
 line is in `protocol.fields`, what may come from a peer in `PeerPart`.
 """
 
-import os
 import re
-from collections import deque
 from collections.abc import Awaitable
-from dataclasses import field
 from functools import partial
-from time import time_ns
 
 from shadowrelay.model.client_minute import Counted
-from shadowrelay.model.ids import MessageId
-from shadowrelay.model.message import BodyType, Content, Envelope, Recipient
+from shadowrelay.model.message import BodyType, Recipient
 from shadowrelay.model.numbers import decimal
 from shadowrelay.model.printable import printable
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, SUPERSEDED, Reply, WireError
-from shadowrelay.model.values import dataclass, replace
-from shadowrelay.protocol.addresses import has_routing
+from shadowrelay.model.values import replace
 from shadowrelay.protocol.fields import (
     BAD_PARAMETER,
     BAD_RECIPIENT,
@@ -44,51 +38,38 @@ from shadowrelay.protocol.xshadow import KEYWORD, XshadowForm, format_position, 
 from shadowrelay.rules import strangers
 from shadowrelay.smtp.arriving_content import ArrivingContent, ContentRefused
 from shadowrelay.smtp.connection import Connection, reply_line
-from shadowrelay.smtp.data import ContentSink, beginning_of, header_facts, receive_chunk, receive_data, receive_octets
+from shadowrelay.smtp.data import ContentSink, receive_chunk, receive_data, receive_octets
+from shadowrelay.smtp.fruitless_commands import SMALL_CHUNK_OCTETS, Pace, pace_of_small_chunks
 from shadowrelay.smtp.limits import (
     ARGUMENT_NEEDED,
     BAD_CHUNK,
     BAD_HELLO_NAME,
     BARE_CR_OR_LF,
-    BDAT_WANTED,
-    BINARY_NEEDS_BDAT,
     BYE,
     CANNOT_VERIFY,
     CHUNKS_HAVE_BEGUN,
     ENVELOPE_OK,
     FAILED_IN_CONTENT,
-    FRUITLESS_DELAY_SECONDS,
-    FRUITLESS_RECIPIENTS,
-    FRUITLESS_SLOW,
     HANDSHAKES_MAX,
     HELLO_FIRST,
     HELLO_NAME_OCTETS_MAX,
     HELP,
     HOLD_HAS_FAILED,
-    HOLD_RECIPIENTS_MAX,
     MAIL_FIRST,
     MESSAGE_TOO_BIG,
     NESTED_MAIL,
     NO_ARGUMENT_ALLOWED,
     NO_HOLD,
-    NO_POSTMASTER,
     NO_RETURN_PATH,
-    NO_VALID_RECIPIENTS,
     NOT_IMPLEMENTED,
     OK,
     OUT_OF_STEP,
-    RCPT_FIRST,
     READ_AHEAD_OCTETS,
     RECIPIENT_OK,
-    RELAYING_DENIED,
     ROOM_FOR_COPY_SECONDS,
     ROOM_SECONDS,
-    ROUTING_DENIED,
     SENDER_OK,
     SESSION_IS_OF_OTHERS,
-    SLOWED_TOGETHER,
-    SMALL_CHUNK_OCTETS,
-    SMALL_CHUNKS_MAX,
     START_DATA,
     START_TLS,
     TLS_BUSY,
@@ -97,6 +78,8 @@ from shadowrelay.smtp.limits import (
     UNKNOWN_COMMAND,
 )
 from shadowrelay.smtp.mail_filters import FilterRefusal, Passage
+from shadowrelay.smtp.mail_transaction import MailTransaction, notified
+from shadowrelay.smtp.message_ids import new_message_id
 from shadowrelay.smtp.own_addresses import THIS_PROCESS, XSELF, leads_to_this_machine
 from shadowrelay.smtp.peer_part import PeerPart, PeerTransaction
 
@@ -107,47 +90,11 @@ _BLOCK = re.compile(r"STATUS BDAT ([0-9]{1,19}) *", re.IGNORECASE)
 _HELLO_NAME = re.compile(rf"[A-Za-z0-9._:\[\]-]{{1,{HELLO_NAME_OCTETS_MAX}}}")
 
 
-@dataclass(slots=True)
-class MailTransaction:
-    """From MAIL to the reply to its content."""
-
-    sender: str
-    values: MailValues
-    is_lenient: bool
-    takes_bare: bool  # addresses without a domain
-    recipients: list[Recipient] = field(default_factory=list)
-    refused_count: int = 0
-    hold: PeerTransaction | None = None
-    arriving: ArrivingContent | None = None  # since the first chunk of a client
-    small_chunks_count: int = 0
-
-
-IDS_DRAWN_AT_ONCE = 64  # a system call per id, which also releases the interpreter's lock, is too slow
-
-_drawn: deque[str] = deque()  # hexadecimal digits, 32 per id; deque operations are atomic
-os.register_at_fork(after_in_child=_drawn.clear)  # two processes must not use the same digits
-
-
-def new_message_id() -> MessageId:
-    """A network message id: a UUID of version 7 (RFC 9562 5.7). Its random part makes it unique in the boundary; the time in
-    milliseconds before it places ids of the same time together in the database's index."""
-    try:
-        digits = _drawn.popleft()
-    except IndexError:
-        fresh = os.urandom(16 * IDS_DRAWN_AT_ONCE).hex()
-        _drawn.extend([fresh[start : start + 32] for start in range(32, len(fresh), 32)])
-        digits = fresh[:32]
-    at = f"{time_ns() // 1_000_000:012x}"
-    variant = "89ab"[int(digits[16], 16) & 3]
-    return MessageId(f"{at[:8]}-{at[8:]}-7{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}")
-
-
 class Receiver(Connection):
     """A session with a client. docs/reference.md "Settings" has its limits."""
 
     is_extended = False
     transaction: MailTransaction | None = None
-    _misplaced_count = 0  # commands of a transaction that there is not, or that has no recipients
     was_mail_refused = False  # then the rest of the pipelined group is refused without counting as errors
     _is_in_content = False
     _forwarded: OriginalClient | None = None  # by XFORWARD, for one transaction
@@ -255,7 +202,7 @@ class Receiver(Connection):
         self.say(HELP)
 
     async def smtp_STARTTLS(self, arg: str) -> None:
-        context = self.reception.tls_context(self.state.client_name)
+        context = self.reception.tls_context(self.state)
         if context is None:
             self.refuse(NOT_IMPLEMENTED)
         elif arg.strip():
@@ -293,7 +240,7 @@ class Receiver(Connection):
         elif self.transaction is not None:
             if self.transaction.arriving is not None:
                 self.transaction.arriving.discard()
-            self.state.fruitless_count += len(self.transaction.recipients) // FRUITLESS_RECIPIENTS
+            self.state.fruitless.abandon(len(self.transaction.recipients))
         self.transaction = self._forwarded = None
         self.was_mail_refused = False
 
@@ -406,7 +353,7 @@ class Receiver(Connection):
     async def smtp_RCPT(self, argument: str) -> None:
         transaction = self.transaction
         if transaction is None:
-            await self._was_misplaced()
+            await self.was_misplaced()
             self.refuse(MAIL_FIRST, is_error=not self.was_mail_refused)
             return
         if transaction.arriving is not None:
@@ -420,29 +367,27 @@ class Receiver(Connection):
             )
             if command.parameters and not (self.is_extended or transaction.is_lenient):
                 raise WireError(UNKNOWN_PARAMETER)
-            address = command.address if "@" in command.address else self._with_home(transaction, command.address)
+            address = command.address if "@" in command.address else transaction.with_home(command.address, self.reception, self.state)
             recipient = Recipient(address)
             if command.parameters:
                 recipient = recipient_of(address, command.parameters, lenient=transaction.is_lenient)
         except WireError as error:
-            self._refused_recipient(transaction, error.reply)
+            await self._refused_recipient(transaction, error.reply)
             if error.reply != BAD_RECIPIENT:
                 raise
-            await self._slow_refusals(transaction, error.reply)
             self.refuse(BAD_RECIPIENT, is_error=False)  # the client passes on what it was given
             return
-        refusal = self._refusal_of_recipient(transaction, recipient, has_source_route=command.has_source_route)
+        refusal = transaction.refusal_of(recipient, self.reception, self.state, has_source_route=command.has_source_route)
         if refusal is None and transaction.hold is None and self.reception.recipients is not None and not self.state.peer:
             refusal = await self._refusal_by_source(recipient.address)
         if refusal is None and transaction.hold is None and self.reception.limits is not None:
             refusal = self.over_limit(Counted.RECIPIENTS)
         if refusal is not None:
-            self._refused_recipient(transaction, refusal)
-            await self._slow_refusals(transaction, refusal)
+            await self._refused_recipient(transaction, refusal)
             self.refuse(refusal)
             return
         if transaction.hold is None and (recipient.notify is not None or self.state.peer):
-            recipient = self._notified(recipient)
+            recipient = notified(recipient, is_of_peer=bool(self.state.peer), is_trusted=self.is_trusted)
         if not (transaction.values.smtputf8 or recipient.address.isascii()):
             transaction.values = replace(transaction.values, smtputf8=True)
         transaction.recipients.append(recipient)
@@ -453,79 +398,27 @@ class Receiver(Connection):
         recipients, rights = self.reception.recipients, self.reception.rights
         return await recipients.refusal(address, self.state.address) if recipients is not None and rights.accepts(address) else None
 
-    def _refused_recipient(self, transaction: MailTransaction, reply: Reply) -> None:
-        """Too many in one transaction or in a minute are no fault, unless they do not end."""
+    async def _refused_recipient(self, transaction: MailTransaction, reply: Reply) -> None:
+        """Raises: ConnectionError if the session ends."""
         transaction.refused_count += 1
-        if reply.code != TOO_MANY_RECIPIENTS.code or transaction.refused_count > HOLD_RECIPIENTS_MAX:
-            self.state.fruitless_count += 1
         if reply.code >= 500 and (limits := self.reception.limits) is not None and not self.state.peer:
             limits.note(self.state.address, Counted.REFUSED_RECIPIENTS, self.loop.time())
-
-    async def _was_misplaced(self) -> None:
-        """A group that was sent at once may have many of these commands: every tenth counts.
-        Raises: ConnectionError if the session ends."""
-        self._misplaced_count += 1
-        if self._misplaced_count % FRUITLESS_RECIPIENTS == 0:
-            await self.led_nowhere()
-
-    async def _slow_refusals(self, transaction: MailTransaction, reply: Reply) -> None:
-        """A list may have many old addresses, and its mail must get through: slowly, until they are more than any message has recipients.
-        Raises: ConnectionError if the session ends."""
-        count, slow = transaction.refused_count, FRUITLESS_SLOW * self.patience_factor()
-        if count <= slow or self.state.peer:
-            return
-        if count > HOLD_RECIPIENTS_MAX:
-            await self.slow_down()
-        elif reply.code != TOO_MANY_RECIPIENTS.code and count % SLOWED_TOGETHER == 0:
-            await self.hold_back(FRUITLESS_DELAY_SECONDS)
-
-    def _notified(self, recipient: Recipient) -> Recipient:
-        """A stranger's mail causes few notifications; that of a peer was accepted by it, and keeps what its own client was promised."""
-        if self.state.peer:
-            return recipient if recipient.notify else replace(recipient, notify=strangers.NOTIFY_OF_OURS)
-        if recipient.notify is None or self.is_trusted:
-            return recipient
-        return replace(recipient, notify=strangers.notify(recipient.notify))
-
-    def _with_home(self, transaction: MailTransaction, address: str) -> str:
-        """A bare `Postmaster` gets the domain where it can be delivered (RFC 5321 4.5.1), as other names of clients that may relay; in
-        a copy, its primary added it.
-
-        Raises: WireError 550 if there is no such domain: if accepted, it would bounce to a sender that may be forged.
-        """
-        if transaction.hold is not None:
-            return address
-        home = self.reception.postmaster_home(may_relay=self.reception.may_relay(self.state))
-        if not home:
-            raise WireError(NO_POSTMASTER)
-        return f"{address}@{home}"
-
-    def _refusal_of_recipient(self, transaction: MailTransaction, recipient: Recipient, *, has_source_route: bool) -> Reply | None:
-        """A copy must have all original recipients, or it fails."""
-        if (hold := transaction.hold) is not None:
-            if hold.has_failed:
-                return HOLD_HAS_FAILED
-            return TOO_MANY_RECIPIENTS if len(transaction.recipients) >= HOLD_RECIPIENTS_MAX else None
-        if len(transaction.recipients) >= self.reception.connector.max_recipients_per_message:
-            return TOO_MANY_RECIPIENTS
-        rights = self.reception.rights
-        if self.reception.may_relay(self.state):
-            return None
-        if not rights.accepts(recipient.address):
-            return RELAYING_DENIED
-        if self.state.peer or self.reception.connector.allow_untrusted_routing:
-            return None
-        return ROUTING_DENIED if has_source_route or has_routing(recipient.address) else None
+        is_one_too_many = reply.code == TOO_MANY_RECIPIENTS.code
+        pace = self.state.fruitless.refuse_recipient(transaction.refused_count, self.patience(), is_one_too_many=is_one_too_many)
+        await self.keep_pace(Pace.AT_ONCE if self.state.peer else pace)
 
     # the content
 
     async def smtp_DATA(self, argument: str) -> None:
-        refusal = self._refusal_of_data(argument)
+        if argument.strip():
+            refusal: Reply | None = NO_ARGUMENT_ALLOWED
+        else:
+            refusal = MAIL_FIRST if self.transaction is None else self.transaction.refusal_of_data()
         if refusal is None and not self.has_room_now() and not await self.has_room(ROOM_SECONDS):
             refusal = INSUFFICIENT_RESOURCES
         if refusal is not None:
             if not self._reader.has_octets():
-                await self._was_misplaced()
+                await self.was_misplaced()
             self.refuse(refusal, is_error=not self.was_mail_refused)
             if self._reader.has_octets():  # content sent before our 354: it must not be executed as commands
                 self.hang_up(OUT_OF_STEP, "out of step")
@@ -574,7 +467,10 @@ class Receiver(Connection):
         self._is_deciding = self._is_our_time = True  # no timeout ends a session between the final dot and its reply
         try:
             if reception.filters is not None and not state.peer:
-                envelope, content, sink = await self._filtered(Passage(envelope, content, trace_size, original.name, original.login), sink)
+                passage = Passage(envelope, content, trace_size, original.name, original.login)
+                envelope, content, sink = await reception.filters.pass_through(passage, sink, self._another_sink)
+                if self.transport is None:
+                    raise ConnectionResetError("the client did not wait for its reply")  # and will send the message again
             answer = reception.acceptor.accept(envelope, content)
             del content  # the answer may take its time
             reply = await answer
@@ -587,55 +483,15 @@ class Receiver(Connection):
             self._end_our_time()
         if reply.code < 300:
             state.messages_count += 1
-            state.fruitless_count = 0
+            state.fruitless.count = 0
             self.say(reply)
         else:
             sink.discard()
             self._refuse_content(reply)
 
-    async def _filtered(self, passage: Passage, sink: ContentSink) -> tuple[Envelope, Content, ContentSink]:
-        """The message as its filters leave it, and what has its content now. Raises: FilterRefusal; ConnectionError if nobody waits."""
-        reception, sinks = self.reception, [sink]
-        assert reception.filters is not None
-
-        def another() -> ContentSink:
-            path = f"{reception.spool}/{new_message_id()}.part"
-            sinks.append(ContentSink(path, reception.budget.portion(), reception.descriptors))
-            return sinks[-1]
-
-        try:
-            content, label = await reception.filters.judge(passage, another)
-            if self.transport is None:
-                raise ConnectionResetError("the client did not wait for its reply")  # and will send the message again
-            subject = header_facts(beginning_of(content, passage.trace_size)).subject if len(sinks) > 1 else passage.envelope.subject
-        except BaseException as error:
-            for each in sinks:
-                each.discard()
-            if isinstance(error, OSError) and not isinstance(error, ConnectionError):
-                raise FilterRefusal(INSUFFICIENT_RESOURCES) from error
-            raise
-        for each in sinks[:-1]:
-            each.discard()
-        return replace(passage.envelope, filtered=label, subject=subject), content, sinks[-1]
-
-    def _refusal_of_data(self, argument: str) -> Reply | None:
-        transaction = self.transaction
-        if argument.strip():
-            return NO_ARGUMENT_ALLOWED
-        if transaction is None:
-            return MAIL_FIRST
-        if transaction.hold is not None:
-            return BDAT_WANTED
-        if transaction.arriving is not None:
-            return CHUNKS_HAVE_BEGUN
-        if transaction.values.body is BodyType.BINARY_MIME:
-            return BINARY_NEEDS_BDAT
-        return None if transaction.recipients else self._lack_of_recipients(transaction)
-
-    def _lack_of_recipients(self, transaction: MailTransaction) -> Reply | None:
-        if transaction.recipients:
-            return None
-        return NO_VALID_RECIPIENTS if transaction.refused_count else RCPT_FIRST
+    def _another_sink(self) -> ContentSink:
+        path = f"{self.reception.spool}/{new_message_id()}.part"
+        return ContentSink(path, self.reception.budget.portion(), self.reception.descriptors)
 
     def _refuse_content(self, reply: Reply) -> None:
         if reply is BARE_CR_OR_LF:
@@ -674,8 +530,11 @@ class Receiver(Connection):
         self._is_in_content = False
         if arriving is not None and (refusal := arriving.data.refusal_so_far) is None and transaction is not None:
             if not is_last:
-                if count < SMALL_CHUNK_OCTETS:
-                    await self._slow_chunks(transaction, is_empty=not count)
+                transaction.small_chunks_count += count < SMALL_CHUNK_OCTETS
+                if not count:
+                    await self.led_nowhere()
+                elif count < SMALL_CHUNK_OCTETS:
+                    await self.keep_pace(pace_of_small_chunks(transaction.small_chunks_count))
                 self._collect(b"250 2.0.0 %d octets received\r\n" % count)
                 return
             arriving.data.end()
@@ -683,19 +542,11 @@ class Receiver(Connection):
             return
         assert refusal is not None
         if arriving is None:
-            await self._was_misplaced()
+            await self.was_misplaced()
         is_error = arriving is None and not self.was_mail_refused
         self.reset()
         self.was_mail_refused = not is_last
         self.refuse(refusal, is_error=is_error)
-
-    async def _slow_chunks(self, transaction: MailTransaction, *, is_empty: bool) -> None:
-        """Content may come octet by octet, and then takes its time. Raises: ConnectionError if the session ends."""
-        transaction.small_chunks_count += 1
-        if is_empty:
-            await self.led_nowhere()
-        elif transaction.small_chunks_count > SMALL_CHUNKS_MAX and transaction.small_chunks_count % SLOWED_TOGETHER == 0:
-            await self.hold_back(FRUITLESS_DELAY_SECONDS)
 
     def _refusal_of_chunk(self) -> Reply | None:
         transaction = self.transaction
@@ -704,7 +555,7 @@ class Receiver(Connection):
             return NOT_IMPLEMENTED
         if transaction is None:
             return NO_HOLD if is_peer else MAIL_FIRST
-        return self._lack_of_recipients(transaction)
+        return transaction.lack_of_recipients()
 
     async def _take_chunk_of_copy(self, hold: PeerTransaction, count: int) -> None:
         is_too_big = not hold.has_failed and hold.sink.size + count > hold.size_max
@@ -788,7 +639,7 @@ class Receiver(Connection):
             self.state.messages_count += 1
         elif reply.code < 300:
             self.state.copies_count += 1
-            self.state.fruitless_count = 0
+            self.state.fruitless.count = 0
         else:
             self.state.refused_count += 1
             self.peer.refused()
@@ -805,7 +656,7 @@ class Receiver(Connection):
         announced = _BLOCK.fullmatch(argument)
         block = b"" if announced is None else await self._read_block(decimal(announced[1]) or 0)
         identity = self.peer.required()
-        self.state.fruitless_count = 0
+        self.state.fruitless.count = 0
         query = parse_command(argument)
         peer_requests = self.reception.peer_requests
         if isinstance(query, DiscardQuery):

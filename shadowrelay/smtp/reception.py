@@ -21,6 +21,7 @@ from shadowrelay.ports import Clock
 from shadowrelay.protocol.original_client import NOBODY, OriginalClient
 from shadowrelay.rules.back_pressure import Pressure
 from shadowrelay.smtp.client_limits import ClientLimits
+from shadowrelay.smtp.fruitless_commands import FruitlessCommands
 from shadowrelay.smtp.limits import CONTENT_AHEAD_OCTETS, Descriptors, Rights, SessionCount, postmaster_homes
 from shadowrelay.smtp.mail_filters import Chain, FilterBank
 from shadowrelay.smtp.recipient_sources import RecipientCheck
@@ -92,6 +93,9 @@ class PeerRequests(Protocol):
         ...
 
 
+STRANGE_CERTIFICATES_MAX = 1_000  # remembered
+
+
 @dataclass(slots=True)
 class Reception:
     """Objects shared by the sessions of one receive connector.
@@ -120,6 +124,8 @@ class Reception:
     linked: Collection[ServerName] = ()  # the peers with which this node has sessions
     peer_addresses: set[str] = field(default_factory=set)  # of clients: as configured, and where a peer has proved its name
     strangers: OrderedDict[Any, None] = field(default_factory=OrderedDict)  # sessions (`Connection`) of clients that have proved nothing
+    strange_certificates: dict[tuple[str, str], None] = field(default_factory=dict)
+    """Clients, by address and name in EHLO, whose certificate ended their last handshake: see `tls_context`."""
     handshakes_count: int = 0  # of TLS, by clients that have proved nothing
     running: set["asyncio.Task[None]"] = field(default_factory=set)  # the sessions' command loops, also of closed connections
     read_buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(CONTENT_AHEAD_OCTETS)))
@@ -147,11 +153,26 @@ class Reception:
         self.limits = self.clients if self.clients.is_active else None
         self._homes = postmaster_homes(self.rights, connector, self.name, routes)
 
-    def tls_context(self, client_name: str) -> ssl.SSLContext | None:
-        """For a client with this name in EHLO. A peer gives its own; another client's certificate is of no use."""
+    def tls_context(self, state: "SessionState") -> ssl.SSLContext | None:
+        """For a client by its name in EHLO. A peer gives its own; another client's certificate is of no use.
+
+        A client with a peer's name and a certificate of another authority loses its session, and is not asked in the next one. Once only:
+        a peer whose certificate was renewed is asked in the one after that. From a peer's address all are asked.
+        """
         if self.tls is None:
             return None
-        return self.tls.receiving(is_peer=self.connector.accept_xshadow and client_name.rstrip(".").lower() in self.peers)
+        is_peer = self.connector.accept_xshadow and state.client_name.rstrip(".").lower() in self.peers
+        if is_peer and (state.address, state.client_name) in self.strange_certificates:
+            del self.strange_certificates[state.address, state.client_name]
+            is_peer = False
+        return self.tls.receiving(is_peer=is_peer)
+
+    def note_strange_certificate(self, state: "SessionState") -> None:
+        """A client's certificate has ended its handshake."""
+        if state.address not in self.peer_addresses:
+            self.strange_certificates[state.address, state.client_name] = None
+            if len(self.strange_certificates) > STRANGE_CERTIFICATES_MAX:
+                del self.strange_certificates[next(iter(self.strange_certificates))]
 
     def may_relay(self, state: "SessionState") -> bool:
         """Whether the client of this session may relay, by the address that `relay_rights` says. docs/security.md "By whose address"."""
@@ -225,7 +246,7 @@ class SessionState:
     copies_count: int = 0
     refused_count: int = 0
     errors_count: int = 0
-    fruitless_count: int = 0  # commands since the last message that was accepted
+    fruitless: FruitlessCommands = field(default_factory=FruitlessCommands)
     reason: str = "lost"
 
     def __post_init__(self) -> None:

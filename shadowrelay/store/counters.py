@@ -36,6 +36,8 @@ IN_HANDED_OVER: Key = (HANDED_OVER, "", 0)
 
 _C, _M, _R, _D, _F = tables.COUNTER.c, tables.MESSAGE.c, tables.RETRY.c, tables.DISCARD.c, tables.SHADOW_FORK.c
 SELECT_KIND = select(_C.name, _C.number, _C["count"], _C.octets).where(_C.kind == bindparam("kind"))
+WHOLE = (SUBMISSION, POISON, HANDED_OVER)  # kinds with one key
+SELECT_WHOLE_AND_SHADOW = select(_C.kind, _C.name, _C.number, _C["count"], _C.octets).where(_C.kind.in_([*map(constant, (*WHOLE, SHADOW))]))
 SELECT_SAFETY_NET = select(func.sum(_C["count"]), func.sum(_C.octets)).where(
     _C.kind == SAFETY_NET, _C.name == bindparam("side"), _C.number >= bindparam("minute")
 )
@@ -74,10 +76,29 @@ RECOUNT = compiled(  # the same as `rows.queue_of` and `flush`, over all rows
 )
 
 
-def of_kind(connection: Connection, kind: str) -> list[tuple[str, int, int, int]]:
-    """Name, number, messages, octets."""
-    many = connection.execute(SELECT_KIND, {"kind": kind}).fetchall()
-    return [(str(name), number, max(count, 0), max(octets, 0)) for name, number, count, octets in many]
+Counted = tuple[str, int, int, int]
+"""Name, number, messages, octets."""
+
+
+def of_kind(connection: Connection, kind: str) -> list[Counted]:
+    """All of this kind."""
+    return [_checked(*row) for row in connection.execute(SELECT_KIND, {"kind": kind}).fetchall()]
+
+
+def whole_and_shadow(connection: Connection) -> tuple[dict[str, tuple[int, int]], list[Counted]]:
+    """Messages and octets of each kind of `WHOLE`, and the counters of shadow messages: in one look, for what asks often."""
+    totals, shadows = dict.fromkeys(WHOLE, (0, 0)), []
+    for kind, *row in connection.execute(SELECT_WHOLE_AND_SHADOW).fetchall():
+        counted = _checked(*row)
+        if kind == SHADOW:
+            shadows.append(counted)
+        else:
+            totals[kind] = counted[2:]
+    return totals, shadows
+
+
+def _checked(name: str, number: int, count: int, octets: int) -> Counted:
+    return str(name), number, max(count, 0), max(octets, 0)
 
 
 def safety_net(connection: Connection, side: int, now: int) -> tuple[int, int]:

@@ -20,7 +20,7 @@ from shadowrelay.model.ids import NO_SERVER, DatabaseId, ServerName
 from shadowrelay.model.queue import SUBMISSION, MessagePage, QueueKind, QueueRow, StoredMessage
 from shadowrelay.protocol.filters import Expression
 from shadowrelay.store import counters, filter_sql, rows, tables
-from shadowrelay.store.dialect import CrossJoin, by_way_of, constant, through
+from shadowrelay.store.dialect import CrossJoin, by_way_of, through
 from shadowrelay.store.readers import Reader, one_moment
 from shadowrelay.store.reading import NEVER_DUE, fetch, found, held_for, in_order, page, readable
 from shadowrelay.store.rows import shadow_queue
@@ -79,6 +79,9 @@ def oldest(statement: Select[Any]) -> Select[Any]:
     return statement.with_only_columns(_M.arrived_at).order_by(_M.internal_id).limit(1)
 
 
+OLDEST = {statement: oldest(statement) for statements in OF_MESSAGES.values() for statement in statements}
+
+
 def safety_net(side: int, now: int) -> Select[Any]:
     """What has not left it by now, in the order in which it leaves."""
     kept = through(tables.SAFETY_NET, tables.MESSAGE).where(_M.is_shadow_side == side, _M.keep_until > now)
@@ -127,35 +130,15 @@ def shadow_fork_page(queue: str, after: int, limit: int, *, newest: bool = False
     return in_order(held.where(_F.queue == queue, _M.role == "shadow"), _F.message, after, limit, newest=newest)
 
 
-def without_forks(primary: ServerName, database: DatabaseId, since: int = 0) -> Select[Any]:
-    """Shadow messages whose primary server has reported no forks, from internal id `since` on."""
-    found = held_for(primary, database).where(_M.forks_count == constant(0))
-    return found.where(_M.internal_id >= since) if since else found
-
-
-FEW_WITHOUT_FORKS = 500
-
-
-def first_without_forks(connection: Connection, primary: ServerName, database: DatabaseId, count: int) -> int:
-    """The internal id of the first of these `count` messages, or 0 if they are many, or not among the newest: as a rule they are, because
-    forks are reported when a message is queued, and what came before them need not be looked at."""
-    if count > FEW_WITHOUT_FORKS:
-        return 0
-    newest = held_for(primary, database).with_only_columns(_M.internal_id, _M.forks_count).order_by(_M.internal_id.desc())
-    looked_at = newest.limit(4 * count + 100).subquery()
-    without = select(func.count(), func.min(looked_at.c.internal_id)).where(looked_at.c.forks_count == 0)
-    found_count, first = connection.execute(without).one()
-    return int(first) if found_count == count else 0
+def without_forks(primary: ServerName, database: DatabaseId) -> Select[Any]:
+    """Shadow messages whose primary server has reported no forks."""
+    return through(tables.WITHOUT_FORKS, tables.MESSAGE).where(_M.primary_server == primary, _M.primary_database == database)
 
 
 def _without_forks(connection: Connection, primary: ServerName) -> list[Select[Any]]:
     """Of each database of this server of which there are any."""
-    databases = _shadows(connection, forked=False).get(primary, {})
-    return [
-        without_forks(primary, database, first_without_forks(connection, primary, database, count))
-        for database, (count, _) in databases.items()
-        if count
-    ]
+    databases = _shadows(counters.of_kind(connection, counters.SHADOW), forked=False).get(primary, {})
+    return [without_forks(primary, database) for database, (count, _) in databases.items() if count]
 
 
 def queued_page(after: int, limit: int, *, newest: bool = False) -> Select[Any]:
@@ -180,37 +163,41 @@ def queues(reader: Reader) -> tuple[QueueRow, ...]:
         identity = f"{server}\\{name}"
         return QueueRow(identity, kind, next_hop, count, rows.decode_instant_or_none(oldest_at), octets=octets, **more)
 
-    def firsts(*statements: Select[Any]) -> list[int | None]:
-        return [connection.scalar(statement) for statement in statements]
+    def first(held: tuple[int, int], *statements: Select[Any]) -> list[int | None]:
+        return [connection.scalar(statement) for statement in statements] if held[0] else []
 
     connection, server, at = reader.connection, reader.state.server, rows.encode_instant(reader.state.now())
     numbers, suspended = dict(reader.state.shadow_queues), dict(reader.state.suspended_queues)
     with one_moment(connection):
-        held = _total(connection, counters.SUBMISSION)
-        first = firsts(oldest(DECIDED), oldest(UNDECIDED))
-        listed = [row(SUBMISSION, QueueKind.SUBMISSION, SUBMISSION, held, first, suspended=suspended.get(SUBMISSION))]
-        for next_hop, count, octets, oldest_at, next_at, last_reply, waits_for in connection.execute(DELIVERY).fetchall():
+        totals, counted_shadows = counters.whole_and_shadow(connection)
+        held = totals[counters.SUBMISSION]
+        oldest_at = first(held, OLDEST[DECIDED], OLDEST[UNDECIDED])
+        listed = [row(SUBMISSION, QueueKind.SUBMISSION, SUBMISSION, held, oldest_at, suspended=suspended.get(SUBMISSION))]
+        for next_hop, count, octets, since, next_at, last_reply, waits_for in connection.execute(DELIVERY).fetchall():
             more = {"last_error": last_reply or "", "next_retry_at": rows.decode_instant_or_none(None if next_at == NEVER_DUE else next_at)}
             more |= {"suspended": suspended.get(next_hop), "waits_for": ServerName(waits_for or "")}
-            listed.append(row(next_hop, QueueKind.DELIVERY, next_hop, (count, octets), (oldest_at,), **more))
+            listed.append(row(next_hop, QueueKind.DELIVERY, next_hop, (count, octets), (since,), **more))
         present = {row.next_hop for row in listed}
         for next_hop, suspension in sorted((entry for entry in suspended.items() if entry[0] not in present), key=itemgetter(0)):
             listed.append(row(next_hop, QueueKind.DELIVERY, next_hop, (0, 0), (), suspended=suspension))
-        for primary, databases in sorted(_shadows(connection, forked=False).items(), key=lambda entry: numbers.get(entry[0], 0)):
+        shadows = _shadows(counted_shadows, forked=False)
+        for primary, databases in sorted(shadows.items(), key=lambda entry: numbers.get(entry[0], 0)):
             held = (sum(count for count, _ in databases.values()), sum(octets for _, octets in databases.values()))
-            first = firsts(*map(oldest, _without_forks(connection, primary)))
-            listed.append(row(f"{SHADOW}{numbers.get(primary, 0)}", QueueKind.SHADOW, primary, held, first, primary=primary))
-        for name, count, octets, oldest_at in connection.execute(SHADOW_FORKS).fetchall():
+            oldest_at = first(held, *(oldest(without_forks(primary, database)) for database, (count, _) in databases.items() if count))
+            listed.append(row(f"{SHADOW}{numbers.get(primary, 0)}", QueueKind.SHADOW, primary, held, oldest_at, primary=primary))
+        for name, count, octets, since in connection.execute(SHADOW_FORKS).fetchall():
             primary, next_hop = shadow_queue(name)
-            listed.append(row(f"{SHADOW}{primary}\\{next_hop}", QueueKind.SHADOW, next_hop, (count, octets), (oldest_at,), primary=primary))
+            listed.append(row(f"{SHADOW}{primary}\\{next_hop}", QueueKind.SHADOW, next_hop, (count, octets), (since,), primary=primary))
         for name, kind, side in (
             (SAFETY_NET_PRIMARY, QueueKind.SAFETY_NET_PRIMARY, 0),
             (SAFETY_NET_SHADOW, QueueKind.SAFETY_NET_SHADOW, 1),
         ):
-            listed.append(row(name, kind, "", counters.safety_net(connection, side, at), firsts(oldest_in_safety_net(side, at))))
-        listed.append(row(POISON, QueueKind.POISON, "", _total(connection, counters.POISON), firsts(oldest(SET_ASIDE))))
-        if (held := _total(connection, counters.HANDED_OVER))[0]:
-            listed.append(row(HANDED_OVER, QueueKind.HANDED_OVER, "", held, firsts(oldest(GIVEN_AWAY))))
+            held = counters.safety_net(connection, side, at)
+            listed.append(row(name, kind, "", held, first(held, oldest_in_safety_net(side, at))))
+        held = totals[counters.POISON]
+        listed.append(row(POISON, QueueKind.POISON, "", held, first(held, OLDEST[SET_ASIDE])))
+        if (held := totals[counters.HANDED_OVER])[0]:
+            listed.append(row(HANDED_OVER, QueueKind.HANDED_OVER, "", held, first(held, OLDEST[GIVEN_AWAY])))
     return tuple(listed)
 
 
@@ -219,22 +206,18 @@ def depths(reader: Reader) -> Mapping[tuple[QueueKind, str], int]:
     a space its next hop, if that is known. From the counters alone."""
     connection = reader.connection
     with one_moment(connection):
-        found = {(QueueKind.SUBMISSION, SUBMISSION): _total(connection, counters.SUBMISSION)[0]}
+        totals, counted_shadows = counters.whole_and_shadow(connection)
+        found = {(QueueKind.SUBMISSION, SUBMISSION): totals[counters.SUBMISSION][0]}
         found |= {(QueueKind.DELIVERY, name): count for name, _, count, _ in counters.of_kind(connection, counters.DELIVERY)}
-        for primary, databases in _shadows(connection, forked=False).items():
+        for primary, databases in _shadows(counted_shadows, forked=False).items():
             found[QueueKind.SHADOW, primary] = sum(count for count, _ in databases.values())
         return found | {(QueueKind.SHADOW, name): count for name, _, count, _ in counters.of_kind(connection, counters.SHADOW_FORK)}
 
 
-def _total(connection: Connection, kind: str) -> tuple[int, int]:
-    of_kind = counters.of_kind(connection, kind)
-    return sum(count for _, _, count, _ in of_kind), sum(octets for *_, octets in of_kind)
-
-
-def _shadows(connection: Connection, *, forked: bool) -> dict[ServerName, dict[DatabaseId, tuple[int, int]]]:
+def _shadows(counted: Iterable[counters.Counted], *, forked: bool) -> dict[ServerName, dict[DatabaseId, tuple[int, int]]]:
     """By primary server and its database: messages and octets, with or without those whose forks are known."""
     servers: dict[ServerName, dict[DatabaseId, tuple[int, int]]] = {}
-    for name, number, count, octets in counters.of_kind(connection, counters.SHADOW):
+    for name, number, count, octets in counted:
         if number & 2 and not forked:
             continue
         server, _, database = name.partition(" ")
@@ -271,7 +254,7 @@ def _pages(reader: Reader, queue: str, limit: int, after: int, *, newest: bool =
         if name:
             return undelivered
     if name in ("", SHADOWS):
-        shadows = _shadows(connection, forked=True)
+        shadows = _shadows(counters.of_kind(connection, counters.SHADOW), forked=True)
         every_shadow = [page(held_for(primary, database), after, limit) for primary in shadows for database in shadows[primary]]
         return every_shadow if name else [*undelivered, *every_shadow]
     if name.startswith(SHADOW):
@@ -281,9 +264,7 @@ def _pages(reader: Reader, queue: str, limit: int, after: int, *, newest: bool =
         )
         if next_hop:
             return [shadow_fork_page(f"{primary} {next_hop}", after, limit, newest=newest)]
-        with one_moment(connection):  # how many there are, and where they begin
-            held = _without_forks(connection, primary)
-        return [page(each, after, limit) for each in held]
+        return [page(each, after, limit) for each in _without_forks(connection, primary)]
     return [delivery_page(name, after, limit, newest=newest)]
 
 

@@ -93,8 +93,14 @@ SUBMISSION = Index(  # what has no row in `retry`
 )
 UNDECIDED = Index("message_undecided", _C.role, sqlite_where=and_(_IS_PRIMARY, _C.is_decided == constant(0)))
 UNPLACED = Index("message_unplaced", _C.role, _C.is_placed, sqlite_where=and_(_IS_PRIMARY, _C.is_placed == constant(0), _IS_DECIDED))
-SHADOWS = Index(  # `forks_count` behind the id: what has none is found without a look at what has some
-    "message_shadow", _C.role, _C.primary_server, _C.primary_database, _C.internal_id, _C.forks_count, sqlite_where=_IS_SHADOW
+SHADOWS = Index("message_shadow", _C.role, _C.primary_server, _C.primary_database, _C.internal_id, sqlite_where=_IS_SHADOW)
+WITHOUT_FORKS = Index(  # what is in no shadow queue by next hop, found without a look at what is
+    "message_without_forks",
+    _C.role,
+    _C.primary_server,
+    _C.primary_database,
+    _C.internal_id,
+    sqlite_where=and_(_IS_SHADOW, _C.forks_count == constant(0)),
 )
 HANDED = Index(
     "message_handed",

@@ -20,7 +20,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.store.tables import METADATA
 
-VERSION = 7
+VERSION = 8
 SCRIPTS = Path(__file__).resolve().with_name("migrations")
 ALEMBIC_VERSION = Table("alembic_version", MetaData(), Column("version_num", String(32), primary_key=True))  # as Alembic makes it
 _one_at_a_time = threading.Lock()  # `alembic.op` and `alembic.context` are one for the whole process

@@ -1,12 +1,17 @@
 """Streams: open pages that follow what happens, and events for programs."""
 
 import asyncio
+import contextlib
 import json
+import os
 import re
+import socket
+import stat
 
 import httpx
 import pytest
 
+from shadowrelay.admin import server as admin_server
 from shadowrelay.admin.gate import STREAMS_MAX
 from shadowrelay.admin.server import AdminServer
 from shadowrelay.console import streams
@@ -15,6 +20,7 @@ from shadowrelay.model.routing import HostPort
 from shadowrelay.model.settings import AdminRole
 from shadowrelay.tracking.event_tap import KEPT_MAX, EventTap
 from tests.admin.conftest import TOKEN
+from tests.kit.clock import PATIENCE_SECONDS, until
 from tests.kit.consoles import TOKENS
 from tests.kit.pages import OPERATORS
 from tests.tidy.house import SOURCES
@@ -129,6 +135,44 @@ async def test_only_so_many_look_at_once(served, looking):
             await stream.__aexit__(None, None, None)
 
     assert (503, "1") == (refused.status_code, refused.headers["retry-after"])
+
+
+async def test_a_viewer_who_does_not_read_is_dropped_with_all_that_was_kept_for_it(served, looking, monkeypatch):
+    monkeypatch.setattr(streams, "SLOW_SECONDS", 0.2)
+    monkeypatch.setattr(admin_server, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(admin_server, "REQUEST_SECONDS", 1.0)
+
+    async def large(*_):
+        return "x" * 2**20
+
+    monkeypatch.setattr(streams, "live_part", large)
+    url, (cookie,) = httpx.URL(served), looking.cookies.jar
+    with socket.create_connection((url.host, url.port)) as slow:
+        ours = slow.getsockname()
+        slow.sendall(f"GET /live?path=/ HTTP/1.1\r\nHost: mx1\r\nCookie: {cookie.name}={cookie.value}\r\n\r\n".encode())
+        await until(lambda: ours in clients_of(url.port), what="it looks")
+        async with looking.stream("GET", "/live?path=/") as response:  # another one goes on
+            lines = response.aiter_lines()
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while ours in clients_of(url.port):
+                    await lines_of(response, "event: part", lines)
+
+
+def clients_of(port):
+    """The other ends of the connections that this process has on that port of its own."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            duplicate = os.dup(int(name))
+        except OSError:
+            continue
+        if not stat.S_ISSOCK(os.fstat(duplicate).st_mode):
+            os.close(duplicate)
+            continue
+        with contextlib.suppress(OSError), socket.socket(fileno=duplicate) as one:
+            if one.family == socket.AF_INET and one.getsockname()[1] == port:
+                found.add(one.getpeername())
+    return found
 
 
 async def test_events_go_on_from_a_position(browser, tap):

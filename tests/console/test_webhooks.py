@@ -1,17 +1,22 @@
 """Webhooks: signed events, tried again, each by itself."""
 
 import asyncio
+import contextlib
 import hmac
 import json
+from collections import Counter
 from hashlib import sha256
 
 import httpx
 import pytest
 from pydantic import ValidationError
+from structlog.testing import capture_logs
 
+from shadowrelay.console import webhooks
 from shadowrelay.console.webhooks import AGAIN_SECONDS_MAX, SIGNATURE, Webhooks
 from shadowrelay.model.settings import Webhook
 from shadowrelay.tracking.event_tap import EventTap
+from tests.kit.clock import until
 
 SECRET = "a-secret-of-some-length"
 
@@ -67,6 +72,55 @@ async def test_what_is_not_taken_is_tried_again_ever_less_often_and_in_order():
 
     assert [1, 2, 4, 8, 16, 32, 64, 128, 256, *[AGAIN_SECONDS_MAX] * 3] == pauses
     assert ["peer.lost", "peer.session_opened"] == [json.loads(body)["event"] for _, body in receiver.taken]
+
+
+BEGUN = {
+    "well": b"HTTP/1.1 204 No Content\r\n\r\n",
+    "drips": b"",
+    "endless": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+}
+GOES_ON = {"drips": b"HTTP/1.1 102 Processing\r\n\r\n", "endless": b"1\r\nx\r\n"}
+
+
+async def test_a_receiver_that_hangs_or_answers_without_end_is_given_up_and_holds_up_no_other(monkeypatch):
+    """Of three, one says only that it goes on, one says 200 at once and then goes on for ever, and one is well."""
+    monkeypatch.setattr(webhooks, "PATIENCE_SECONDS", 0.3)
+    asked = Counter()
+
+    async def answer(reader, writer):
+        answering.append((asyncio.current_task(), writer))
+        await reader.readuntil(b"\r\n\r\n")
+        kind = port_of[writer.get_extra_info("sockname")[1]]
+        asked[kind] += 1
+        with contextlib.suppress(ConnectionError):
+            writer.write(BEGUN[kind])
+            while kind != "well":
+                writer.write(GOES_ON[kind])
+                await writer.drain()
+                await asyncio.sleep(0.05)
+
+    port_of, servers, hooks, answering = {}, [], [], []
+    for kind in ("drips", "endless", "well"):
+        servers.append(server := await asyncio.start_server(answer, "127.0.0.1", 0))
+        port_of[port := server.sockets[0].getsockname()[1]] = kind
+        hooks.append(Webhook(url=f"http://127.0.0.1:{port}/", secret=SECRET))
+    tap = EventTap()
+    with capture_logs() as logs:
+        running = asyncio.create_task(Webhooks(hooks, tap, "mx1", sleep=lambda _: asyncio.sleep(0)).run())
+        for name in ("peer.lost", "peer.session_opened"):
+            for _ in range(3):  # all listen
+                await asyncio.sleep(0)
+            tap(None, "info", {"event": name})
+        await until(lambda: asked["drips"] > 1 and asked["endless"] == asked["well"] == 2, what=lambda: str(asked))
+    running.cancel()
+    for server in servers:
+        server.close()
+    for task, writer in answering:
+        task.cancel()
+        writer.transport.abort()
+    await asyncio.wait([task for task, _ in answering])
+
+    assert ["it did not answer in 0 s"] == [line["reason"] for line in logs if line["event"] == "webhook.failed"]
 
 
 async def test_only_the_events_that_were_asked_for_are_posted():

@@ -95,10 +95,10 @@ async def talking_to(address: HostPort) -> AsyncIterator[Client]:
         await client.close()
 
 
-async def submit(address: HostPort, *recipients: str, content: bytes = HELLO) -> str:
+async def submit(address: HostPort, *recipients: str, content: bytes = HELLO, sender: str = SENDER) -> str:
     """One message, which must be acknowledged. Its network message id."""
     async with talking_to(address) as client:
-        reply = await client.mail(recipients, content)
+        reply = await client.mail(recipients, content, sender)
     assert reply.startswith("250 "), reply
     return queued_id(reply)
 

@@ -6,6 +6,7 @@ that `stop` raises.
 """
 
 import asyncio
+import re
 import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
@@ -19,6 +20,7 @@ import dns.rcode
 import dns.rdatatype
 import dns.rrset
 
+_last_lines = re.compile("^[2-5][0-9]{2}(?: .*|)$", re.MULTILINE).findall  # of replies: what comes of them
 CLOSE = "(close)"  # close the connection instead of answering
 HANG = "(hang)"  # never answer
 
@@ -138,6 +140,8 @@ class ScriptedServer:
             said = await self._reply(verb, session, self._default(verb), reader)
             if not said or verb == "QUIT":
                 return
+            if verb != "STARTTLS":
+                said = (_last_lines(said) or [said])[-1]
             if verb == "BDAT" and line.upper().endswith(" LAST") and said.startswith("2"):
                 session.content = b"".join(session.blocks[session.blocks_before :])
                 self.messages.append(session.content)

@@ -106,7 +106,16 @@ def change(path: Path, *statements: str) -> None:
             connection.execute(statement)
 
 
+TO_VERSION_7 = (
+    "DROP INDEX message_without_forks",
+    "DROP INDEX message_shadow",
+    "CREATE INDEX message_shadow ON message (role, primary_server, primary_database, internal_id, forks_count) WHERE role = 'shadow'",
+    "UPDATE alembic_version SET version_num = '0007'",
+    "PRAGMA user_version = 7",
+)
+TO_VERSION_5 = (*TO_VERSION_7, "DROP INDEX discard_ends")
 TO_VERSION_4 = (
+    *TO_VERSION_5,
     "DROP INDEX message_kept",
     "ALTER TABLE message DROP COLUMN is_kept",
     "UPDATE alembic_version SET version_num = '0004'",
@@ -158,8 +167,7 @@ def release(node: NodeProcess) -> None:
         client.resume_queue(queue, "ann")
 
 
-TO_VERSION_5 = ("DROP INDEX discard_ends",)
-BACK: dict[int, tuple[str, ...]] = {3: (*TO_VERSION_5, *TO_VERSION_3), 4: (*TO_VERSION_5, *TO_VERSION_4), VERSION: ()}
+BACK: dict[int, tuple[str, ...]] = {3: TO_VERSION_3, 4: TO_VERSION_4, 7: TO_VERSION_7, VERSION: ()}
 
 
 @pytest.mark.parametrize("version", [pytest.param(version, marks=pytest.mark.heavy if 3 < version < VERSION else ()) for version in BACK])

@@ -24,14 +24,15 @@ def logged(node: NodeProcess, event: str, message_id: str) -> bool:
     return any(f",{event}," in line and message_id in line for line in lines)
 
 
-async def test_what_was_delivered(sink: Sink) -> None:
+@pytest.mark.parametrize("sender", ["a@x.example", "root", ""])
+async def test_what_was_delivered(sink: Sink, sender: str) -> None:
     async with Cluster(PLACES, await sink.start()) as cluster:
         east, west = cluster.nodes[EAST], cluster.nodes[WEST]
         await asyncio.to_thread(wait_until_peers_know_each_other, [east, west])
-        first = await submit(east.address, "u@corp.example", content=CONTENT)
+        first = await submit(east.address, "u@corp.example", content=CONTENT, sender=sender)
         await until(lambda: logged(west, "HADISCARD", first))
 
-        second = await submit(west.address, "u@corp.example", content=CONTENT)
+        second = await submit(west.address, "u@corp.example", content=CONTENT, sender=sender)
 
         await until(lambda: logged(west, "DUPLICATEDELIVER", second))
         assert 1 == len(sink.arrivals)

@@ -14,8 +14,8 @@ import uvloop
 
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.routing import HostPort
-from shadowrelay.smtp.client import ConnectOptions, TlsUse, open_session
-from shadowrelay.smtp.client_session import LIBRARY_ERRORS, SessionBroken, on_behalf, reply_from
+from shadowrelay.smtp.client import ConnectOptions, TlsUse, dial, open_session
+from shadowrelay.smtp.client_session import LIBRARY_ERRORS, OpeningClient, OpeningProtocol, SessionBroken, on_behalf, reply_from
 from tests.kit.clock import PATIENCE_SECONDS, until
 from tests.kit.smtp_servers import CLOSE, HANG, ScriptedServer, serving
 
@@ -54,8 +54,7 @@ async def test_the_library_rewrites_line_ends_so_content_does_not_go_through_it(
     assert [b"one\r\ntwo\r\nthree\r\n"] == server.messages
 
 
-async def test_the_library_gives_up_on_a_reply_over_32_kib_and_stays_connected(monkeypatch):
-    monkeypatch.setattr(aiosmtplib.smtp, "SMTPProtocol", aiosmtplib.protocol.SMTPProtocol)
+async def test_the_library_gives_up_on_a_reply_over_32_kib_and_stays_connected():
     server = ScriptedServer({"NOOP": "\r\n".join([*["250-" + "x" * 36] * 900, "250 end"])})
     async with serving(server):
         client = await a_client(server)
@@ -63,6 +62,23 @@ async def test_the_library_gives_up_on_a_reply_over_32_kib_and_stays_connected(m
             await client.noop()
 
         assert (-1, True) == (caught.value.code, client.is_connected)
+        client.close()
+
+
+async def test_the_library_takes_only_220_for_a_greeting():
+    async with serving(server := ScriptedServer({"GREETING": "250 hi"})):
+        with pytest.raises(aiosmtplib.SMTPConnectResponseError, match="hi"):
+            await a_client(server)
+
+
+async def test_the_library_is_given_our_protocol_by_a_method_that_it_calls():
+    async with serving(server := ScriptedServer()):
+        connection = await dial(HostPort("127.0.0.1", server.port))
+        client = OpeningClient(sock=connection, local_hostname="me.example", timeout=None, start_tls=False)
+        await client.connect()
+
+        assert isinstance(client.protocol, OpeningProtocol)
+        assert aiosmtplib.smtp.SMTPProtocol is aiosmtplib.protocol.SMTPProtocol, "other users of the library in this process have its own"
         client.close()
 
 

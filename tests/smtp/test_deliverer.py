@@ -45,6 +45,18 @@ async def test_8bit_content_is_returned_only_outside_the_boundary_and_where_the_
 # sessions
 
 
+@pytest.mark.parametrize("is_utf8", [True, False], ids=["SMTPUTF8", "TLS"])
+async def test_what_an_extension_is_needed_for_is_not_returned_where_ehlo_was_put_off(is_utf8: bool):
+    server = ScriptedServer({"EHLO": ["451 4.3.0 busy", "250-x\r\n250 SMTPUTF8"], "MAIL": ["530 5.7.0 STARTTLS first", "250 ok"][is_utf8:]})
+    envelope = an_envelope(sender="ä@a.example", smtputf8=True) if is_utf8 else an_envelope()
+    async with serving(server), a_deliverer() as deliverer:
+        with pytest.raises(TransientDeliveryError) as caught:
+            await deliverer.deliver(a_job(route(at(server)), envelope))
+
+    assert "451 4.3.0 busy" == str(caught.value.reply)
+    assert "HELO me.example" == server.lines[1]
+
+
 async def test_the_report_names_the_server_and_each_recipients_reply():
     server = ScriptedServer({"RCPT": ["250 ok", "550 5.1.1 no"]})
     async with serving(server), a_deliverer() as deliverer:

@@ -4,7 +4,7 @@ import os
 import time
 import uuid
 
-from shadowrelay.smtp.receiver import IDS_DRAWN_AT_ONCE, new_message_id
+from shadowrelay.smtp.message_ids import IDS_DRAWN_AT_ONCE, new_message_id
 
 
 def test_each_id_is_a_uuid_in_its_usual_form_and_those_of_a_time_lie_together():

@@ -282,7 +282,7 @@ async def test_nothing_is_read_from_a_client_that_does_not_take_its_replies(tmp_
 
 
 async def test_a_client_that_takes_its_replies_late_gets_all_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shadowrelay.smtp.connection.FRUITLESS_SLOW", 100_000)
+    monkeypatch.setattr("shadowrelay.smtp.fruitless_commands.SLOW", 100_000)
     async with receiving(tmp_path) as station:
         client = await a_client_that_reads_nothing(station)
         session = the_session(station)

@@ -399,7 +399,7 @@ def test_the_age_of_a_session_cuts_no_copy_off(tmp_path: Path) -> None:
 
 
 def test_a_client_that_does_not_read_its_last_reply_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shadowrelay.smtp.connection.FRUITLESS_SLOW", 10_000_000)
+    monkeypatch.setattr("shadowrelay.smtp.fruitless_commands.SLOW", 10_000_000)
 
     async def scenario(station: Station, client: Client) -> Any:
         client.reader._transport.pause_reading()

@@ -149,6 +149,42 @@ async def test_a_peer_with_a_certificate_of_another_authority_does_not_pass_the_
     assert ("warning", "certificate verify failed") == (failed["log_level"], failed["reason"].partition(":")[0])
 
 
+@pytest.mark.parametrize("loop_factory", LOOPS, ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_client_with_a_peers_name_and_a_strange_certificate_is_not_asked_for_it_again_at_once(
+    authority: Authority, tmp_path: Path, version: ssl.TLSVersion, loop_factory: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    context = Authority(tmp_path).context_of("b.example")
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.minimum_version = context.maximum_version = version
+
+    async def greeted() -> list[str]:
+        async with receiving(tmp_path, tls=authority.files_of("a.example"), **XSHADOW) as station:
+
+            async def a_session(with_context: ssl.SSLContext) -> str:
+                client = await station.connect()
+                try:
+                    hello = await secured(client, with_context)
+                    return "as a peer" if "XSHADOW" in hello else "as a client" if "SIZE" in hello else "not at all"
+                except (ssl.SSLError, ConnectionError, EOFError):
+                    return "not at all"
+                finally:
+                    client.writer.transport.abort()
+                    await until(lambda: not station.server._sessions)
+
+            of_peer = authority.context_of("b.example")
+            done = [await a_session(each) for each in (context, context, context, of_peer, of_peer)]
+            station.server.reception.peer_addresses.add("127.0.0.1")
+            return done + [await a_session(each) for each in (context, context, of_peer)]
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        done = runner.run(greeted())
+
+    elsewhere = ["not at all", "as a client", "not at all", "as a client", "as a peer"]
+    assert [*elsewhere, "not at all", "not at all", "as a peer"] == done
+
+
 async def test_a_connector_that_takes_no_peers_asks_nobody_for_a_certificate(authority: Authority, tmp_path: Path) -> None:
     other = Authority(tmp_path)
     context = other.context_of("b.example")

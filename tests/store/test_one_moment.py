@@ -19,8 +19,8 @@ MESSAGES = 3
 LONG = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000000) SELECT count(*) FROM n"
 
 
-def moved_after_the_first(wrapped: Any, database: Path) -> Any:
-    """As `wrapped`; after its first call all messages of Submission are counted in Poison, by somebody else."""
+def moved_after_the_first(wrapped: Any, database: Path, kind: str) -> Any:
+    """As `wrapped`; after its first call all messages of Submission are counted as of another kind, by somebody else."""
     is_moved = False
 
     def asked(*arguments: Any) -> Any:
@@ -29,23 +29,30 @@ def moved_after_the_first(wrapped: Any, database: Path) -> Any:
         if not is_moved:
             is_moved = True
             with closing(sqlite3.connect(database)) as connection, connection:
-                connection.execute("DELETE FROM counter WHERE kind = 'poison'")
-                connection.execute("UPDATE counter SET kind = 'poison' WHERE kind = 'submission'")
+                connection.execute("DELETE FROM counter WHERE kind = ?", (kind,))
+                connection.execute("UPDATE counter SET kind = ? WHERE kind = 'submission'", (kind,))
         return found
 
     return asked
 
 
-@pytest.mark.parametrize("question", ["queues", "survival"])
-async def test_what_moves_while_it_is_counted_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, question: str) -> None:
+ASKED = [("queues", "whole_and_shadow", "delivery"), ("depths", "whole_and_shadow", "delivery"), ("survival", "of_kind", "poison")]
+
+
+@pytest.mark.parametrize(("question", "first", "kind"), ASKED)
+async def test_what_moves_while_it_is_counted_counts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, question: str, first: str, kind: str
+) -> None:
     async with a_ledger(tmp_path) as ledger:
         for _ in range(MESSAGES):
             await accept(ledger)
-        of_kind = moved_after_the_first(queues.counters.of_kind, tmp_path / DATABASE_NAME)
-        monkeypatch.setattr(queues.counters, "of_kind", of_kind)
+        wrapped = moved_after_the_first(getattr(queues.counters, first), tmp_path / DATABASE_NAME, kind)
+        monkeypatch.setattr(queues.counters, first, wrapped)
 
         if question == "queues":
             count = sum(row.count for row in await ledger.read(queues.queues))
+        elif question == "depths":
+            count = sum((await ledger.read(queues.depths)).values())
         else:
             count = (await ledger.read(reading.survival, ())).count
 

@@ -112,10 +112,10 @@ PLANS: dict[str, tuple[Statement, str]] = {
         queues.oldest_in_safety_net(0, 0),
         "message_safety_net (role=? AND is_shadow_side=? AND keep_until>?)",
     ),
-    "oldest without forks": (queues.oldest(WITHOUT_FORKS), "message_shadow (role=? AND primary_server=? AND primary_database=?)"),
+    "oldest without forks": (queues.oldest(WITHOUT_FORKS), "message_without_forks (role=? AND primary_server=? AND primary_database=?)"),
     "page without forks": (
         reading.page(WITHOUT_FORKS, 0, 1),
-        "message_shadow (role=? AND primary_server=? AND primary_database=? AND internal_id>?)",
+        "message_without_forks (role=? AND primary_server=? AND primary_database=? AND internal_id>?)",
     ),
     "oldest in a shadow queue of forks": (queues.SHADOW_FORKS, "SEARCH shadow_fork USING COVERING INDEX shadow_fork_queue (queue=?)"),
     "page of a shadow queue of forks": (queues.shadow_fork_page("q", 0, 1), "shadow_fork_queue (queue=? AND message>?)"),

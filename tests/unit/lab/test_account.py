@@ -19,7 +19,7 @@ from shadowrelay.lab.account import (
     was_made_between,
 )
 from shadowrelay.lab.traffic import Arrival, Sent, Submission, SubmissionResult
-from shadowrelay.smtp.receiver import new_message_id
+from shadowrelay.smtp.message_ids import new_message_id
 
 TIMES = FaultTimes(span=5.0, heartbeat=1.0, poll=0.25)
 EAST, SOUTH, WEST = "mx1.east.example", "mx2.east.example", "mx1.west.example"

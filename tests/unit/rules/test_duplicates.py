@@ -73,6 +73,12 @@ def test_domains_are_compared_without_case(change: dict[str, object]) -> None:
     assert key(ENVELOPE) == key(replace(ENVELOPE, **change))
 
 
+def test_the_domain_of_the_sender_may_be_that_of_the_node() -> None:
+    at_nodes = [replace(ENVELOPE, sender=f"root@{node}") for node in ("mx1.east.example", "mx1.west.example")]
+
+    assert 1 == len({key(envelope) for envelope in at_nodes})
+
+
 def test_a_message_resubmitted_from_safety_net_is_no_duplicate_of_its_original() -> None:
     assert {} == duplicate_keys(replace(SENT_AGAIN, resubmitted_from=ENVELOPE.message_id), ENVELOPE.ordinals)
 
