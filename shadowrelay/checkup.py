@@ -90,7 +90,7 @@ async def examine(loaded: LoadedSettings) -> list[Finding]:
         found = await asyncio.gather(*trials)
     finally:
         await lookups.close()
-    said = [*configuration.warnings(settings), *places.exposed(settings, loaded.path)]
+    said = [*configuration.warnings(settings), *places.exposed(settings, *loaded.files)]
     doubts = [Finding(Severity.WARNING, "configuration", text) for text in said]
     return [*doubts, *(finding for findings in found for finding in findings)]
 

@@ -147,7 +147,7 @@ def serve(config_file: Annotated[Path, typer.Option("--config", help="The node's
 
 def _warn_of_files(loaded: configuration.LoadedSettings) -> None:
     """Of certificates, and of what others may read. What hangs does not keep the node from starting: it may only observe."""
-    look = partial(lambda: [*certificates.refused(loaded.settings), *places.exposed(loaded.settings, loaded.path)])
+    look = partial(lambda: [*certificates.refused(loaded.settings), *places.exposed(loaded.settings, *loaded.files)])
     try:
         found = BoundedCalls("files").call(look, LOOK_SECONDS)
     except TimeoutError:
@@ -233,7 +233,7 @@ def _raised_by(check: Callable[[], object]) -> Iterator[str]:
 def _doubts(loaded: configuration.LoadedSettings) -> list[str]:
     settings = loaded.settings
     lists = import_module("shadowrelay.smtp.recipient_file").doubts(settings) if settings.recipient_sources else []
-    return [*configuration.warnings(settings), *lists, *places.doubts(settings), *places.exposed(settings, loaded.path)]
+    return [*configuration.warnings(settings), *lists, *places.doubts(settings), *places.exposed(settings, *loaded.files)]
 
 
 def _boundary_of(loaded: configuration.LoadedSettings) -> str:

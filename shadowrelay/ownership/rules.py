@@ -3,8 +3,8 @@
 The other modules of this package call the rules through the module (`rules.outranks`), so that a test can replace one rule and show
 which messages are lost or duplicated without it.
 
-lease `without_lease`, dot `may_end_data`, higher `outranks`, placement `number_after`, ask `may_promote` and `waits`, twins
-`twin_goes_first` and `is_second_twin`, wait `asked_after_waiting`, again `begins_again`, list `listed_before_sending`, keep
+lease `without_lease`, dot `may_end_data`, higher `outranks`, placement `number_after`, ask `may_promote`, `is_still_asked` and `waits`,
+twins `twin_goes_first` and `is_second_twin`, wait `asked_after_waiting`, again `begins_again`, list `listed_before_sending`, keep
 `may_release`, leave `left_to`, no longer handed `no_longer_handed`, said again `handed_again`, in a circle `waits_for_server`, everybody
 `needs_everybody`, unheard `with_unheard`, meet `ends_before`, rolled back `is_older_copy`, `is_of_older_copy` and `shows_lost_number`,
 forgotten `is_forgotten_end`, fate `is_apart`.
@@ -312,6 +312,12 @@ def without_lease(claim: Claim, runs: Callable[[Copy], bool]) -> tuple[ServerNam
 def may_promote(claim: Claim, reachable: Collection[ServerName]) -> bool:
     """Rule *ask*: before it promotes, a shadow server asks every reachable node."""
     return claim.asked.issuperset(reachable)
+
+
+def is_still_asked(claim: Claim, asked_as: Claim) -> bool:
+    """Rule *ask*, third part: answers count for the claim with which the questions were sent. Another server may have become the primary
+    server since an answer left it, and this one its shadow server: then they say nothing about that server."""
+    return (claim.number, claim.primary, claim.database) == (asked_as.number, asked_as.primary, asked_as.database)
 
 
 def waits(answer: StatusAnswer, claim: Claim, me: PeerDatabase, server: ServerName) -> bool:

@@ -32,7 +32,7 @@ from shadowrelay.model.queue import ShadowGroup, StoredMessage
 from shadowrelay.model.replies import ContentCorrupt, LedgerUnavailable, PeerUnavailable
 from shadowrelay.model.tracking import ResubmitReason
 from shadowrelay.model.values import replace
-from shadowrelay.ownership import claims
+from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import Outcome, PeerDatabase
 from shadowrelay.pipeline.context import PAGE, Context
 from shadowrelay.pipeline.copy_repair import CopyRepair
@@ -286,13 +286,15 @@ class PromoteService:
                 del asked.parties[server]
                 continue
             answer_to = dict(zip(by_id, answers, strict=True))
-            decide = self._decide_on_answers(party, answer_to, asked, is_first=is_first)
+            decide = self._decide_on_answers(party, answer_to, by_id, asked, is_first=is_first)
             promoted |= await context.tasks.whole(self._commit_decisions(by_id, list(answer_to), decide, on_promoted), "promote")
             is_first = False
         rest = [message_id for message_id in by_id if message_id not in promoted]
         unheard = self._unheard(asked)
 
-        def without_answer(_: MessageId, claim: Claim | None) -> Transition:
+        def without_answer(message_id: MessageId, claim: Claim | None) -> Transition:
+            if claim is not None and not rules.is_still_asked(claim, by_id[message_id].claim):
+                return Transition(claim, claim)
             must_answer = () if claim is None else self._servers_that_must_answer(claim, asked)
             return claims.nobody_left_to_ask(claim, context.me, must_answer, self._copies_wanted(claim), unheard)
 
@@ -373,14 +375,20 @@ class PromoteService:
         return state is not None and state.former == claim.database != NO_DATABASE
 
     def _decide_on_answers(
-        self, party: PeerDatabase, answer_to: Mapping[MessageId, StatusAnswer], asked: AskedNodes, *, is_first: bool
+        self,
+        party: PeerDatabase,
+        answer_to: Mapping[MessageId, StatusAnswer],
+        by_id: Mapping[MessageId, StoredMessage],
+        asked: AskedNodes,
+        *,
+        is_first: bool,
     ) -> Decide:
         """The first answer begins a new round: the claim may still contain answers of an interrupted round, which may be hours
         old."""
         me, unheard = self._context.me, self._unheard(asked)
 
         def decide(message_id: MessageId, claim: Claim | None) -> Transition:
-            if claim is None or claim.role is not Role.SHADOW:
+            if claim is None or claim.role is not Role.SHADOW or not rules.is_still_asked(claim, by_id[message_id].claim):
                 return Transition(claim, claim)
             before = claims.new_round(claim).after if is_first else claim
             must_answer = self._servers_that_must_answer(claim, asked)

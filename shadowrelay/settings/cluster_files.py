@@ -68,6 +68,7 @@ PEERS = "peers"  # the name of their connector
 REVOKED = "revoked.pem"  # of each node, and of the whole cluster
 REVOKED_FILE = b"# The certificates of nodes whose key was stolen, or their SHA-256 fingerprints: docs/operations.md. SIGHUP reads them.\n"
 AUTHORITY_NAME = "mail nodes"
+MACHINE = "machine.toml"  # the settings that several nodes of a machine have in common; each includes it
 DATA = "data"  # in its directory, of a node that runs where `init` did
 REMOVED = ".removed"  # ending of the directory of a node that was removed
 
@@ -96,10 +97,6 @@ class PlannedNode:
     def place(self) -> Path:
         """Its directory, below that of the cluster."""
         return Path(self.machine, str(self.number)) if self.number else Path(self.machine)
-
-    def shared(self, file: str) -> str:
-        """A file that the nodes of a machine have together, as the configuration of this one names it."""
-        return f"../{file}" if self.number else file
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,18 +254,55 @@ def _node(parts: Sequence[str], port_default: int) -> PlannedNode:
 
 
 def node_toml(cluster: ClusterPlan, node: PlannedNode) -> str:
-    """The configuration of one of its nodes."""
-    return "\n".join(_lines(cluster, node)) + "\n"
+    """The configuration of one of its nodes; where its machine runs several, without what they have in common."""
+    return "\n".join(_lines(cluster, node, is_own=True, is_common=not node.number)) + "\n"
 
 
-def _lines(cluster: ClusterPlan, node: PlannedNode) -> Iterator[str]:
+def machine_toml(cluster: ClusterPlan, node: PlannedNode) -> str:
+    """What the nodes of a machine have in common, of which this is one."""
+    return "\n".join(_lines(cluster, node, is_own=False, is_common=True)) + "\n"
+
+
+def _lines(cluster: ClusterPlan, node: PlannedNode, *, is_own: bool, is_common: bool) -> Iterator[str]:
     where = {"data": DATA, "tracking": "tracking"}
     if not cluster.is_on_one_machine:
         below = f"/{node.number}" if node.number else ""
         where = {"data": f"/var/lib/shadowrelay{below}/data", "tracking": f"/var/log/shadowrelay{below}/tracking"}
-    listen = node.address if cluster.is_on_one_machine else HostPort(ANYWHERE, node.address.port)
     yield "# Written by `shadowrelay init`. Every setting, explained: shadowrelay check --example"
-    yield from _table("[server]", name=node.name, site=node.site, boundary=cluster.boundary, data_directory=where["data"])
+    if not is_own:
+        yield "# What the nodes of this machine have in common: each includes this file. Paths are relative to it."
+    elif not is_common:
+        yield "# What this node has for itself. A key here counts before the same key there; tables in [[…]] are added to those there."
+        yield f'include = "../{MACHINE}"'
+    server: dict[str, object] = {"name": node.name} if is_own else {}
+    server |= {"site": node.site, "boundary": cluster.boundary} if is_common else {}
+    server |= {"data_directory": where["data"]} if is_own else {}
+    yield from _table("[server]", **server)
+    if is_common:
+        yield from _transport(cluster)
+    yield from _connectors(cluster, node, is_own=is_own, is_common=is_common)
+    for peer in cluster.nodes:
+        if peer != node and (is_own if peer.machine == node.machine else is_common):
+            asked = f"http://{peer.admin}" if cluster.is_on_one_machine else f"https://{peer.admin_tls}"
+            yield from _table(
+                "[[peers]]", name=peer.name, site=peer.site, boundary=cluster.boundary, address=str(peer.for_peers), admin=asked
+            )
+    if cluster.next_hops and is_common:
+        patterns = [f"*@{domain}" for domain in cluster.accepted_domains] or ["*"]
+        hops = [str(hop) for hop in cluster.next_hops]
+        yield from _table("[[routes]]", recipients=patterns, next_hop=hops, inside_boundary=bool(cluster.accepted_domains))
+    tls: dict[str, object] = {"certificate": "node.pem", "key": "node.key"} if is_own else {}
+    tls |= {"peer_authority": "peers.pem", "peer_revoked": REVOKED} if is_common else {}
+    yield from _table("[tls]", **tls)
+    if is_own:
+        yield from _table("[tracking]", directory=where["tracking"])
+    admin: dict[str, object] = {"listen": str(node.admin)} if is_own else {}
+    admin |= {"tls_listen": str(HostPort(ANYWHERE, node.admin_tls.port))} if is_own and not cluster.is_on_one_machine else {}
+    admin |= {"token_file": "token", "read_only_token_file": "read_only_token"} if is_common else {}
+    yield from _table("[admin]", **admin)
+
+
+def _transport(cluster: ClusterPlan) -> Iterator[str]:
     yield from (
         "",
         f"[transport] # {ONE_FATE}" if cluster.is_one_fate else "[transport]",
@@ -278,36 +312,28 @@ def _lines(cluster: ClusterPlan, node: PlannedNode) -> Iterator[str]:
     yield from ("# accepted with a single copy, which is lost with this node's disk.", "reject_message_on_shadow_failure = true")
     yield "# Silence of a node after which the others deliver its mail; the same on all nodes. Minutes suit nodes that are near each other."
     yield '#shadow_resubmit_time_span = "3h"'
+
+
+def _connectors(cluster: ClusterPlan, node: PlannedNode, *, is_own: bool, is_common: bool) -> Iterator[str]:
+    """Those for clients are common."""
+    listen = node.address if cluster.is_on_one_machine else HostPort(ANYWHERE, node.address.port)
     grants: dict[str, object] = {"accepted_domains": list(cluster.accepted_domains), "relay_from": list(cluster.relay_from)}
     granted = {key: value for key, value in grants.items() if value}
     if node.is_witness:
         yield from ("", "# A witness: no clients. It keeps copies, and delivers what it has to take over, by the same routes.")
         yield from _table("[[receive_connectors]]", name=PEERS, listen=str(node.for_peers if cluster.is_on_one_machine else listen))[1:]
-    elif node.for_peers == node.address:
+        return
+    if node.for_peers == node.address:
         yield from _table("[[receive_connectors]]", name="inbound", listen=str(listen), **granted)
-    else:
+        return
+    if is_common:
         shared = {"reuse_port": True} if node.number else {}
         yield from _table("[[receive_connectors]]", name="inbound", listen=str(listen), **shared, accept_xshadow=False, **granted)
+    if is_own:
         yield ""
         yield "# For the other nodes only: let nobody else reach this port. Whatever strangers do, the nodes stay together."
         for_peers = node.for_peers if cluster.is_on_one_machine else HostPort(ANYWHERE, node.for_peers.port)
         yield from _table("[[receive_connectors]]", name=PEERS, listen=str(for_peers))[1:]
-    for peer in cluster.nodes:
-        if peer != node:
-            admin = f"http://{peer.admin}" if cluster.is_on_one_machine else f"https://{peer.admin_tls}"
-            yield from _table(
-                "[[peers]]", name=peer.name, site=peer.site, boundary=cluster.boundary, address=str(peer.for_peers), admin=admin
-            )
-    if cluster.next_hops:
-        patterns = [f"*@{domain}" for domain in cluster.accepted_domains] or ["*"]
-        hops = [str(hop) for hop in cluster.next_hops]
-        yield from _table("[[routes]]", recipients=patterns, next_hop=hops, inside_boundary=bool(cluster.accepted_domains))
-    trust = {"peer_authority": node.shared("peers.pem"), "peer_revoked": node.shared(REVOKED)}
-    yield from _table("[tls]", certificate="node.pem", key="node.key", **trust)
-    yield from _table("[tracking]", directory=where["tracking"])
-    encrypted = {} if cluster.is_on_one_machine else {"tls_listen": str(HostPort(ANYWHERE, node.admin_tls.port))}
-    tokens = {"token_file": node.shared("token"), "read_only_token_file": node.shared("read_only_token")}
-    yield from _table("[admin]", listen=str(node.admin), **encrypted, **tokens)
 
 
 def template_unit() -> str:
@@ -427,6 +453,8 @@ def write(
                 put(place / "token", _new_token(), PRIVATE)
             put(place / "read_only_token", read_only_token, PRIVATE)
             put(place / REVOKED, _revoked(place / REVOKED, directory / REVOKED), is_replaced=True)
+            if several:
+                put(place / MACHINE, machine_toml(cluster, several[0]).encode())
             if cluster.is_in_containers:
                 put(place / "compose.yaml", _compose(next(node for node in cluster.nodes if node.machine == machine)).encode())
             elif several and not cluster.is_on_one_machine:

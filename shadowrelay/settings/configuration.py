@@ -6,8 +6,11 @@ overrides of single list entries, the origin of each value, and errors that an o
 `SHADOWRELAY_TRANSPORT__SHADOW_TIMEOUT=2s` overrides `shadow_timeout` in `[transport]`. A number counts the entries of a list from 0:
 `SHADOWRELAY_PEERS__0__ADDRESS`. Whole lists are JSON. A variable with our prefix but without a double underscore is used only if
 it names a table or a list of tables; others belong to other programs.
+
+`include = "../machine.toml"`, before the first table, names a file with what several nodes have in common.
 """
 
+import copy
 import difflib
 import hashlib
 import json
@@ -17,6 +20,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
 
@@ -41,7 +45,7 @@ from shadowrelay.model.values import dataclass
 from shadowrelay.rules import site_links
 from shadowrelay.settings import certificates, consistency, route_rules
 from shadowrelay.settings.example import example
-from shadowrelay.settings.line_numbers import Key, Lines
+from shadowrelay.settings.line_numbers import Key, Lines, has
 from shadowrelay.settings.remainder import LISTS_OF_TABLES, PLACEHOLDER, Remainder, remainder
 from shadowrelay.settings.warnings import warnings
 
@@ -52,6 +56,7 @@ Further = Callable[[Settings], Iterable[str]]
 
 PREFIX = "SHADOWRELAY_"  # of environment variables
 ASKED = ("server", "admin", "tls")  # tables with the address and the rights of a node
+INCLUDE = "include"
 FILE_BYTES_MAX = 1024 * 1024  # a configuration is a few kB; more is the wrong file
 _KEY = re.compile(r"[a-z_]+(\.[a-z_]+|\[\d+\])*")
 
@@ -70,12 +75,14 @@ class ValueSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LoadedSettings:
-    """Shapes: `origins` has an entry for every key, written like "transport.shadow_timeout" or "peers[0].address"."""
+    """Shapes: `origins` has an entry for every key, written like "transport.shadow_timeout" or "peers[0].address". `files`: with the one
+    that it includes."""
 
     path: Path
     settings: Settings
     origins: Mapping[str, ValueSource]
-    digest: str = ""  # SHA-256 of the file
+    digest: str = ""  # SHA-256 of the file; with one that it includes, of the digests of both
+    files: tuple[Path, ...] = ()
 
 
 class Mistakes(ConfigurationError):
@@ -97,7 +104,7 @@ def load(path: Path | str, environ: Mapping[str, str] | None = None, further: Fu
     file = _read(path)
     environment = Environment(os.environ if environ is None else environ, file.init_kwargs)
     values = LayeredSettings.values_of(environment, file)
-    locations = Locations(path, Lines(file.text), environment)
+    locations = Locations(file, environment)
     problems = list(environment.problems)
     try:
         left: Remainder | None = Remainder(Settings.model_validate(values), frozenset())
@@ -105,7 +112,7 @@ def load(path: Path | str, environ: Mapping[str, str] | None = None, further: Fu
         problems += [explain(error, locations) for error in exc.errors() if not _is_consequence(error)]
         left = remainder(values, exc.errors())
     if left is not None:
-        settings = _with_absolute_paths(left.settings, path.absolute().parent)
+        settings = _with_absolute_paths(left.settings, locations.directory_of)
         for problem in _problems_together(settings, further, are_sites_whole=left.are_sites_whole):
             if left.is_of_operator(key := _key_of(problem), problem):
                 problems.append(f"{locations.of(key)}: {problem}")
@@ -115,14 +122,14 @@ def load(path: Path | str, environ: Mapping[str, str] | None = None, further: Fu
         format_key(key): ValueSource.ENVIRONMENT if environment.variable_of(key) else ValueSource.FILE if is_set else ValueSource.DEFAULT
         for key, _, is_set in _leaves(left.settings)
     }
-    return LoadedSettings(path, settings, origins, file.digest)
+    return LoadedSettings(path, settings, origins, file.digest, tuple(one.path for one in file.both))
 
 
 def digest_of(path: Path) -> str:
-    """Of a file as it is now, as `LoadedSettings` has it; "" if it cannot be read."""
+    """Of a file as it is now, as `LoadedSettings` has it; "" if that cannot be told."""
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError:
+        return _read(path).digest
+    except ConfigurationError:  # no TOML: it is not what was loaded
         return ""
 
 
@@ -153,13 +160,14 @@ def address_and_rights(path: Path) -> tuple[Settings, str]:
 
 def _legible(path: Path) -> Remainder | None:
     """Of a file that is not TOML."""
-    file = LegibleFile(LayeredSettings, path.absolute())
-    values = LayeredSettings.values_of(Environment(os.environ, file.init_kwargs), file)
+    file = LegibleFile(path)
+    environment = Environment(os.environ, file.init_kwargs)
+    values = LayeredSettings.values_of(environment, file)
     try:
         left: Remainder | None = Remainder(Settings.model_validate(values), frozenset())
     except ValidationError as exc:
         left = remainder(values, exc.errors())
-    return left and Remainder(_with_absolute_paths(left.settings, path.absolute().parent), left.taken_out)
+    return left and Remainder(_with_absolute_paths(left.settings, Locations(file, environment).directory_of), left.taken_out)
 
 
 def _problems_together(settings: Settings, further: Further, *, are_sites_whole: bool) -> Iterator[str]:
@@ -194,20 +202,82 @@ class LayeredSettings(Settings, BaseSettings):
 
 
 class File(TomlConfigSettingsSource):
-    """The file, which must exist: the library ignores a missing one. `text` is what is in it."""
+    """A file, which must exist: the library ignores a missing one. `text` is what is in it; the values are also of the file `included`."""
 
     text: str
     digest: str
+    included: "File | None" = None
+
+    def __init__(self, path: Path, by: Path | None = None) -> None:
+        """`by`: the file that includes this one."""
+        self.path = path
+        self._by = by
+        super().__init__(LayeredSettings, path.absolute())  # the library treats "." as no path
 
     def _read_files(self, files: Any, deep_merge: bool = False) -> dict[str, Any]:
         octets = files.read_bytes()
         self.digest = hashlib.sha256(octets).hexdigest()
         self.text = octets.decode().replace("\r\n", "\n")
-        return self.parsed(self.text)
+        self._own = self.parsed(self.text)
+        if (name := self._own.pop(INCLUDE, None)) is None:
+            return copy.deepcopy(self._own)
+        if not isinstance(name, str):
+            raise ConfigurationError(f"{self.path}: {INCLUDE}: {_shown(name)} is not the name of a file; write it in quotes")
+        if self._by is not None:
+            problem = f"{self._by} includes this file, which can include no other; write its keys here"
+            raise ConfigurationError(f"{self.path}: {INCLUDE}: {problem}")
+        included = self.included = _read(Path(os.path.normpath(self.path.parent / name)), type(self), by=self.path)
+        self.digest = hashlib.sha256(f"{self.digest} {included.digest}".encode()).hexdigest()
+        return _joined(included.init_kwargs, self._own)
+
+    @property
+    def both(self) -> "tuple[File, ...]":
+        """This one first."""
+        return (self,) if self.included is None else (self, self.included)
+
+    @cached_property
+    def lines(self) -> Lines:
+        """Of its own text."""
+        return Lines(self.text)
+
+    def place_of(self, key: Key) -> "tuple[File, Key]":
+        """The file in which a key stands, and what it is called there."""
+        if self.included is None:
+            return self, key
+        own = key
+        for at, number in enumerate(key):
+            if isinstance(number, int):
+                there, here = (_value_at(values, key[:at]) for values in (self.included._own, self._own))
+                if _are_tables(there) and _are_tables(here):  # those of this file follow
+                    if number < len(there):
+                        return self.included, key
+                    own = (*key[:at], number - len(there), *key[at + 1 :])
+                break
+        return (self.included, key) if has(self.included._own, key) and not has(self._own, own) else (self, own)
 
     def parsed(self, text: str) -> dict[str, Any]:
         """Raises: tomllib.TOMLDecodeError."""
         return tomllib.loads(text)
+
+
+def _joined(common: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of both; of a key that both have, `own` counts. Lists of tables follow each other."""
+    found = copy.deepcopy({**common, **own})
+    for name in common.keys() & own.keys():
+        there, here = common[name], own[name]
+        if isinstance(there, dict) and isinstance(here, dict):
+            found[name] = _joined(there, here)
+        elif _are_tables(there) and _are_tables(here):
+            found[name] = copy.deepcopy([*there, *here])
+    return found
+
+
+def _are_tables(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(entry, dict) for entry in value)
+
+
+def _value_at(value: Any, key: Key) -> Any:
+    return _value_at(value[key[0]], key[1:]) if key and isinstance(value, dict) and key[0] in value else None if key else value
 
 
 class LegibleFile(File):
@@ -310,16 +380,21 @@ def _is_consequence(error: ErrorDetails) -> bool:
 class Locations:
     """Where each value was set."""
 
-    path: Path
-    lines: Lines
+    file: File
     environment: Environment
 
     def of(self, key: Key) -> str:
         """The variable, or the file with the line."""
         if variable := self.environment.variable_of(key):
             return f"environment {variable}"
-        line = self.lines.of(key)
-        return f"{self.path}:{line}" if line is not None else str(self.path)
+        file, there = self.file.place_of(key)
+        line = file.lines.of(there)
+        return f"{file.path}:{line}" if line is not None else str(file.path)
+
+    def directory_of(self, key: Key) -> Path:
+        """What a path there is relative to."""
+        file = self.file if self.environment.variable_of(key) else self.file.place_of(key)[0]
+        return file.path.absolute().parent
 
 
 def explain(error: ErrorDetails, locations: Locations) -> str:
@@ -418,27 +493,28 @@ def _leaves(section: Section, key: Key = ()) -> Iterator[tuple[Key, object, bool
             yield (*key, name), plain[name], name in section.model_fields_set
 
 
-def _read(path: Path) -> File:
+def _read(path: Path, kind: type[File] = File, by: Path | None = None) -> File:
+    remedy = "give an existing file with --config" if by is None else f"name an existing file with {INCLUDE} in {by}"
     try:
         if path.stat().st_size > FILE_BYTES_MAX:
             raise ConfigurationError(f"{path}: has more than {FILE_BYTES_MAX} bytes; this is not a configuration of shadowrelay")
-        return File(LayeredSettings, path.absolute())  # the library treats "." as no path
+        return kind(path, by)
     except OSError as exc:
-        raise ConfigurationError(f"{path}: cannot be read ({exc.strerror}); give an existing file with --config") from exc
+        raise ConfigurationError(f"{path}: cannot be read ({exc.strerror}); {remedy}") from exc
     except UnicodeDecodeError as exc:
         raise ConfigurationError(f"{path}: is not UTF-8 text (octet {exc.start}); save it as UTF-8") from exc
     except tomllib.TOMLDecodeError as exc:
         raise ConfigurationError(f"{path}: is not valid TOML: {exc}; text needs quotes, tables look like [server]") from exc
 
 
-def _with_absolute_paths(section: AnySection, directory: Path) -> AnySection:
+def _with_absolute_paths(section: AnySection, directory_of: Callable[[Key], Path], key: Key = ()) -> AnySection:
     changes: dict[str, object] = {}
     for name in type(section).model_fields:
-        value = getattr(section, name)
+        value, here = getattr(section, name), (*key, name)
         if isinstance(value, Path):
-            changes[name] = Path(os.path.normpath(directory / value))
+            changes[name] = Path(os.path.normpath(directory_of(here) / value))
         elif isinstance(value, Section):
-            changes[name] = _with_absolute_paths(value, directory)
+            changes[name] = _with_absolute_paths(value, directory_of, here)
         elif isinstance(value, tuple) and value and isinstance(value[0], Section):
-            changes[name] = tuple(_with_absolute_paths(one, directory) for one in value)
+            changes[name] = tuple(_with_absolute_paths(one, directory_of, (*here, number)) for number, one in enumerate(value))
     return section.model_copy(update=changes)

@@ -22,7 +22,7 @@ class Lines:
         """The line, counted from 1, on which the statement begins that sets this key or, if the file does not have it, the nearest table
         around it; `None` if it has neither."""
         for length in range(len(key), 0, -1):
-            if _has(self._beginning(len(self._lines)), key[:length]):
+            if has(self._beginning(len(self._lines)), key[:length]):
                 return self._line_of(key[:length])
         return None
 
@@ -30,7 +30,7 @@ class Lines:
         """Shapes: the first `without` lines do not have the key, the first `having` lines do. Both are valid by themselves."""
         without, having = 0, len(self._lines)
         while (middle := self._end_between(without, having)) is not None:
-            if _has(self._beginning(middle), key):
+            if has(self._beginning(middle), key):
                 having = middle
             else:
                 without = middle
@@ -48,7 +48,8 @@ class Lines:
             return None
 
 
-def _has(value: object, key: Key) -> bool:
+def has(value: object, key: Key) -> bool:
+    """Whether these values of a file, or a part of them, have the key."""
     for part in key:
         if isinstance(part, int):
             if not isinstance(value, list) or part >= len(value):

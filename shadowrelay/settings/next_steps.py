@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from shadowrelay.settings.authority_change import AuthorityStep
-from shadowrelay.settings.cluster_files import CONTAINER_USER, ClusterPlan, PlannedNode, Written
+from shadowrelay.settings.cluster_files import CONTAINER_USER, MACHINE, ClusterPlan, PlannedNode, Written
 
 PLACE = "/etc/shadowrelay"
 COMPOSE = f"docker compose --file {PLACE}/compose.yaml"
 CONFIGURATION = "node.toml"
-LOADED = ("node.pem", "node.key", "peers.pem", "revoked.pem")  # that SIGHUP loads
+LOADED = ("node.pem", "node.key", "peers.pem", "revoked.pem", MACHINE)  # that SIGHUP loads
 READ_AT_START = ("token", "read_only_token")
 AGAIN = "shadowrelay init {directory} --renew --authority"
 AFTER_STEP = {
@@ -122,7 +122,7 @@ def _replaced(cluster: ClusterPlan, directory: Path, node: PlannedNode, written:
             taken = f"cat {where}/{new_name} > {where}/{path.name}"
             yield f"on {node.name}: compare {where}/{path.name} with {new_name}, which may lack what you added by hand; then {taken}"
             yield f"here: mv {path.with_name(new_name)} {path}"
-    if other or secret:
+    if other or secret or of_machine / MACHINE in written.differing:
         yield _told(cluster, node, directory, is_restarted=bool(secret))
 
 

@@ -40,8 +40,8 @@ def doubts(settings: Settings) -> Iterator[str]:
         yield f"shipping.target: {reason}: nothing is shipped; name a directory that user {os.geteuid()} may make or write"
 
 
-def exposed(settings: Settings, file: Path | None = None) -> Iterator[str]:
-    """What other users of this machine may read or change, or lead elsewhere, with key and remedy. `file`: the configuration itself.
+def exposed(settings: Settings, *files: Path) -> Iterator[str]:
+    """What other users of this machine may read or change, or lead elsewhere, with key and remedy. `files`: the configuration itself.
 
     The owner's group may read: a key may be root's and the group that of the node. Links of root, of this user, and, for root, those of
     the owner of `data_directory`, are trusted.
@@ -52,7 +52,7 @@ def exposed(settings: Settings, file: Path | None = None) -> Iterator[str]:
         ("admin.token_file", settings.admin.token_file),
         ("admin.read_only_token_file", settings.admin.read_only_token_file),
         ("tracking.directory", settings.tracking.directory),
-        ("--config", file),
+        *(("--config", file) for file in files),
     ]
     trusted = {0, os.geteuid()}
     if os.geteuid() == 0:

@@ -59,6 +59,41 @@ async def test_a_primary_that_comes_back_while_others_are_asked_is_not_taken_ove
 
 
 @in_virtual_time
+async def test_a_server_that_took_the_message_over_while_its_answer_was_under_way_is_not_taken_over(tmp_path: Path) -> None:
+    """The answer says that it only holds a copy, and comes when the asker holds one for it (simulation seed 600102)."""
+    async with nodes(tmp_path, EAST, WEST, NORTH, delivery_without_lease="defer", shadow_copies=2) as net:
+        east = await a_waiting_message(net)
+        numbers = {name: (await net.nodes[name].message(east.last)).claim.number for name in (WEST, NORTH)}
+        asker, first = (net.nodes[name] for name in sorted(numbers, key=numbers.__getitem__))
+        link, other_link = asker.context.links[first.name], first.context.links[asker.name]
+        status, other_status, was_asked = link.status, other_link.status, asyncio.Event()
+
+        async def holds_for_it() -> bool:
+            stored = await asker.message(east.last)
+            return stored is not None and stored.claim.primary == first.name
+
+        async def slowly(questions):
+            link.status = status
+            answers = await status(questions)
+            was_asked.set()
+            await until(holds_for_it, SPAN)
+            return answers
+
+        async def afterwards(questions):
+            await was_asked.wait()
+            return await other_status(questions)
+
+        link.status, other_link.status = slowly, afterwards
+        net.isolate(EAST)
+        await until(first.in_role(east.last, Role.PRIMARY), 2 * SPAN)
+        await until(holds_for_it, SPAN)
+        await asyncio.sleep(2 * HEARTBEAT)
+
+        assert (Role.PRIMARY, Role.SHADOW) == (await first.role(east.last), await asker.role(east.last))
+        assert ([], ["Silence"]) == (reasons(asker), reasons(first))
+
+
+@in_virtual_time
 async def test_an_attempt_does_not_end_its_data_without_a_lease_on_who_was_listed_meanwhile(tmp_path: Path) -> None:
     """It asked with a lower number, so that it may hold a copy, and may not hear the answer (simulation seed 924)."""
     async with nodes(tmp_path, EAST, WEST, NORTH, delivery_without_lease="defer") as net:

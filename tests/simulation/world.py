@@ -166,7 +166,7 @@ class World:
             mock.patch("uuid.uuid4", new_id),
             mock.patch("shadowrelay.store.content.RESERVE_BYTES", RESERVE_OCTETS),
             mock.patch("shadowrelay.store.opening.uuid4", new_id),
-            mock.patch("shadowrelay.smtp.receiver.time_ns", self._nanoseconds),
+            mock.patch("shadowrelay.smtp.message_ids.time_ns", self._nanoseconds),
             ExitStack() as stack,
         ):
             self.power = None if self.is_plain else Power(Path(directory), random.Random(self.seed ^ 0xF0F0))

@@ -101,6 +101,21 @@ def test_several_nodes_of_a_machine_share_its_port_for_clients_and_what_is_commo
     assert "Wants=shadowrelay@1.service shadowrelay@2.service shadowrelay@3.service" in (place / "shadowrelay.target").read_text()
 
 
+def test_another_machine_changes_one_file_of_a_machine_with_several_nodes_and_all_of_them_load_it(tmp_path: Path) -> None:
+    run(tmp_path, *nodes(EAST), *MAIL, "--processes", "2", "--witness", "w1.west.example,west,203.0.113.5")
+    place = tmp_path / "mx1.east.example"
+    limit = place / "machine.toml"
+    limit.write_text(limit.read_text().replace("reuse_port = true", "reuse_port = true\nmax_sessions = 77"))
+    said = json.loads(run(tmp_path, *nodes(SOUTH), "--json").output)
+    found = [configuration.load(place / number / "node.toml").settings for number in ("1", "2")]
+
+    assert [77, 77] == [one.receive_connectors[0].max_sessions for one in found]
+    assert {str(limit), str(tmp_path / "w1.west.example" / "node.toml")} == set(said["files"]["differing"])
+    assert ["on mx1-1.east.example: systemctl reload shadowrelay@1", "on mx1-2.east.example: systemctl reload shadowrelay@2"] == [
+        step for step in said["next"] if "reload" in step and "east" in step
+    ]
+
+
 def test_a_machine_gets_another_node_or_loses_one_but_never_shares_a_port_that_it_had_alone(tmp_path: Path) -> None:
     run(tmp_path, *nodes(EAST), *MAIL, "--processes", "2")
     fewer_or_more = [json.loads(run(tmp_path, *nodes(EAST), *MAIL, "--processes", count, "--json").output) for count in ("3", "2")]
