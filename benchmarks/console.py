@@ -103,6 +103,28 @@ async def viewers(client: httpx.AsyncClient, count: int) -> AsyncIterator[list[i
                 await task
 
 
+async def seconds_until_shown(client: httpx.AsyncClient, node: NodeProcess, next_hop: HostPort) -> list[float]:
+    """From an act by the API (a next hop is held, and resumed) until an open page shows its state."""
+    (token,) = node.directory.rglob("token")
+    queue, found = f"{node.name}\\{next_hop}", []
+    headers = {"Authorization": f"Bearer {token.read_text().strip()}"}
+    async with client.stream("GET", "/live", params={"path": "/queues"}) as response:
+        lines = response.aiter_lines()
+        for number in range(2 * ASKED_TIMES):
+            verb = "resume" if number % 2 else "suspend"
+            await asyncio.sleep(0.37 * (number % 5))  # not in step with the page
+            began = time.perf_counter()
+            parameters = {"queue": queue, "by": "benchmark"} | ({"hold": "true"} if verb == "suspend" else {})
+            (await client.post(f"/api/v1/queues/{verb}", params=parameters, headers=headers)).raise_for_status()
+            part = ""
+            async for line in lines:
+                part = "" if line.startswith("event: part") else part + line
+                if not line and part and ("Suspended" in part) == (verb == "suspend"):
+                    break
+            found.append(time.perf_counter() - began)
+    return found
+
+
 async def accepted(node: NodeProcess, seconds: float) -> tuple[float, float]:
     """Messages a second; milliseconds of processor time of this node for each."""
     before, began = sum(processor_seconds(node)), time.monotonic()
@@ -144,6 +166,7 @@ async def watched(options: argparse.Namespace) -> dict[str, object]:
                     await client.get(path)
                 async with viewers(client, options.viewers):
                     await asyncio.sleep(options.seconds)
+                shown = await seconds_until_shown(client, node, healthy.address)
                 before, shares, rounds = resident(node), [], []
                 for number in range(options.rounds):
                     share_of: dict[bool, float] = {}
@@ -158,6 +181,7 @@ async def watched(options: argparse.Namespace) -> dict[str, object]:
             after = resident(node)
     ratios = [statistics.median(each[True][at] / each[False][at] for each in rounds) for at in (0, 1)]
     return {
+        "an act is shown by an open page after, s": [round(each, 2) for each in (statistics.median(shown), max(shown))],
         "viewers, % of a processor on the node": round(statistics.median(shares), 1),
         "accepted with viewers, of the rate without": round(ratios[0], 3),
         "processor time of the node a message, of that without": round(ratios[1], 3),

@@ -93,6 +93,7 @@ QUEUE_ID_MIN, QUEUE_ID_MAX = 5, 128  # of other servers: Postfix has 10 to 16 ch
 QUEUE_NAME_MAX = 1_024  # two servers of 255, a next hop of 300, and what stands between them
 QueueName = Annotated[str, Query(min_length=1, max_length=QUEUE_NAME_MAX, description="identity of a queue, with or without the server")]
 Filter = Annotated[str, Query(max_length=LENGTH_MAX, description="as in Exchange, such as MessageCount -gt 10 -and Status -eq 'Retry'")]
+History = Annotated[bool, Query(description="also how many messages each had in each minute of the last hour")]
 By = Annotated[str, Query(min_length=1, max_length=128, description="who requests it, for listings and the operator log")]
 Limit = Annotated[int, Query(ge=1, le=LISTED_MAX)]
 After = Annotated[int, Query(ge=0, le=INTERNAL_ID_MAX, description="next_after of the page before")]
@@ -178,7 +179,7 @@ def _add_routes(api: APIRouter, services: Services, trail: AuditTrail, now: Call
     @api.get("/queues")
     async def queues(
         filter: Filter = "",
-        history: Annotated[bool, Query(description="also how many messages each had in each minute of the last hour")] = False,
+        history: History = False,
     ) -> Queues:
         """All queues with depth and oldest message, or those that satisfy a filter."""
         expression = _parsed(filter, QUEUE_PROPERTIES)
@@ -393,7 +394,7 @@ def _add_routes(api: APIRouter, services: Services, trail: AuditTrail, now: Call
         return resources.RequestRemoved(number=number, is_removed=True)
 
     @api.get("/glance")
-    async def glance() -> Glance:
+    async def glance(history: History = False) -> Glance:
         """All that the front page of a console shows of one node, at once. `drain` is null while it does not drain."""
         its, rows, peers, lone = await asyncio.gather(
             services.node.view(), services.queues.rows(), services.peers.views(), services.node.lone_messages()
@@ -402,7 +403,7 @@ def _add_routes(api: APIRouter, services: Services, trail: AuditTrail, now: Call
         return Glance(
             node=node_of(its, at),
             ready=_readiness(services.readiness),
-            queues=[queue_of(row) for row in rows],
+            queues=[queue_of(row, services.queues.history(row) if history else ()) for row in rows],
             peers=[peer_of(row, at) for row in peers],
             redundancy=Copies.model_validate(lone),
             pressure=pressure_of(services.context.pressure, services.context.settings.back_pressure),

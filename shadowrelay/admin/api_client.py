@@ -157,9 +157,10 @@ class NodeClient:
         """Identity, version, uptime, queue database, settings."""
         return self._ask("GET", "/api/v1/node")
 
-    def glance(self) -> Json:
-        """All that a console's front page shows of the node. NodeError.status is 404 at a node of an older version."""
-        return self._ask("GET", "/api/v1/glance")
+    def glance(self, *, with_history: bool = False) -> Json:
+        """All that a console's front page shows of the node. NodeError.status is 404 at a node of an older version. `with_history`: as in
+        `queues`."""
+        return self._ask("GET", "/api/v1/glance", {"history": "true"} if with_history else None)
 
     def queues(self, filter_text: str = "", *, with_history: bool = False) -> list[Json]:
         """All queues, or those that satisfy the filter. NodeError.status is 400 if that is wrong, and the text shows where. `with_history`:

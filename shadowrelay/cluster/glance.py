@@ -21,12 +21,12 @@ GOOD, CARE, BAD, UNKNOWN = "good", "care", "bad", "unknown"  # tones; each is sh
 LEASE_SHORT_SECONDS = 10.0
 
 
-def look_closely(client: "NodeClient") -> Json:
-    """What one node is asked: in one question, unless it is of an older version."""
+def look_closely(client: "NodeClient", *, with_history: bool = False) -> Json:
+    """What one node is asked: in one question, unless it is of an older version. `with_history`: of its queues, too."""
     from shadowrelay.admin.api_client import NodeError
 
     try:
-        return client.glance()
+        return client.glance(with_history=with_history)
     except NodeError as exc:
         if exc.status != 404:
             raise

@@ -334,7 +334,9 @@ def add_acts(application: FastAPI, desk: Desk) -> None:
         back = local_path(fields.get("back", "/"))
         if act.many and not on:
             raise HTTPException(HTTPStatus.BAD_REQUEST, "without a filter this would be for everything: give one")
-        for node, done in await asked(session, nodes, lambda client: act.do(client, on, fields, session.person.name)):
+        answers = await asked(session, nodes, lambda client: act.do(client, on, fields, session.person.name))
+        desk.watch.forget()
+        for node, done in answers:
             if isinstance(done, NodeError):
                 session.note(Note(f"{act.title}: {node} refuses: {done}", is_failure=True))
             else:

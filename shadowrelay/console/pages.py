@@ -11,6 +11,7 @@ from datetime import datetime
 from functools import partial
 from http import HTTPStatus
 from inspect import isawaitable
+from itertools import groupby
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
@@ -42,6 +43,8 @@ COOKIE = "shadowrelay"
 LOGIN = "/login"
 QUEUES_SHOWN = 200  # of one page
 MESSAGES_SHOWN = 100
+BACKLOG = ("Submission", "Delivery", "Poison", "HandedOver")  # kinds of queues; what is in the others waits for nothing here
+ALIKE_MIN = 4  # rows of a message's life that say the same: the first and the last are shown
 IDS_SHOWN = 50  # of messages that would be lost
 WORDS_MAX = 4096
 TABS = (("/", "Overview"), ("/queues", "Queues"), ("/messages", "Messages"), ("/peers", "Peers"), ("/audit", "Audit"))
@@ -291,7 +294,8 @@ def add_pages(application: FastAPI, desk: Desk) -> None:
         session = request.state.session
         if not MessageId.fullmatch(message_id):
             raise HTTPException(HTTPStatus.NOT_FOUND, f"{message_id[:100]} is no network message id")
-        return await shown(request, "Message", "message", await story_values(desk, session, message_id.lower()))
+        is_whole = "all" in request.query_params
+        return await shown(request, "Message", "message", await story_values(desk, session, message_id.lower(), is_whole=is_whole))
 
     @router.get("/messages/{message_id}/export")
     async def export(request: Request, message_id: str, node: str) -> Response:
@@ -340,14 +344,18 @@ async def overview_values(desk: Desk, session: ConsoleSession) -> Json:
 
 
 async def queue_values(desk: Desk, session: ConsoleSession, query: Mapping[str, str]) -> Json:
-    """Shapes: `rows` are those of one page, the fullest first; `problem` is what is wrong with the filter."""
+    """Shapes: `rows` are those of one page, first what waits on its node, the fullest first; `problem` is what is wrong with the filter."""
     text, problem = query.get("filter", "").strip(), ""
     if text and not session.person.sees_messages and asks_for_private(text):
         text, problem = "", "you may not see messages, nor look for them by that property"
-    answers = await desk.nodes.ask(lambda client: client.queues(text, with_history=True))
+    if text:
+        answers = await desk.nodes.ask(lambda client: client.queues(text, with_history=True))
+        rows = [{"node": answer.name, **row} for answer in answers for row in answer.said or ()]
+    else:  # the same question as for the other pages
+        answers = await desk.watch.answers(with_history=True)
+        rows = [{"node": answer.name, **row} for answer in answers if answer.said for row in answer.said["queues"]]
     wrong = next((answer.error for answer in answers if answer.status == HTTPStatus.BAD_REQUEST), "")
-    rows = [{"node": answer.name, **row} for answer in answers for row in answer.said or ()]
-    rows.sort(key=lambda row: (-row["count"], row["node"], row["identity"]))
+    rows.sort(key=lambda row: (row["kind"] not in BACKLOG, -row["count"], row["node"], row["identity"]))
     begin = _page_of(query) * QUEUES_SHOWN
     return {
         "rows": [desk.seen(session, row) for row in rows[begin : begin + QUEUES_SHOWN]],
@@ -416,26 +424,38 @@ async def message_values(desk: Desk, session: ConsoleSession, query: Mapping[str
     }  # fmt: skip
 
 
-async def story_values(desk: Desk, session: ConsoleSession, message_id: str) -> Json:
-    """A message's life over all nodes. Raises: HTTPException 404."""
+async def story_values(desk: Desk, session: ConsoleSession, message_id: str, *, is_whole: bool) -> Json:
+    """A message's life over all nodes; `is_whole`: also each of many attempts that ended alike. Raises: HTTPException 404."""
     story = await desk.nodes.asking(lambda ask: gathered(message_id, ask))
     messages = story.known[message_id]
     if not story.events and not messages:
         raise HTTPException(HTTPStatus.NOT_FOUND, f"no node that answers knows a message {message_id}")
     now = desk.now()
     sentence = sentence_of_hops(message_id, story.events, story.known, now)
-    events = [row | {"number": number, "words": what(row)} for number, row in enumerate(story.events, start=1)]
+    events = [row | {"number": number, "words": what(row), "more": 0} for number, row in enumerate(story.events, start=1)]
     values: Json = {
         "message_id": message_id, "sentence": sentence, "events": events, "messages": messages, "recipients": _recipients(messages, events),
     }  # fmt: skip
     values = desk.seen(session, values)
+    shown = values["events"] if is_whole else _folded(values["events"])
     return values | {
+        "events": shown,
         "facts": _facts(values["messages"], values["events"]),
-        "timeline": drawn(values["events"]),
+        "timeline": drawn(shown),
         "missing": missing(story.answers),
         "may_read": session.person.may(CONTENT),
         "holders": [name for name, one in messages.items() if one["size"] is not None],
     }
+
+
+def _folded(events: list[Json]) -> list[Json]:
+    """Of rows that say the same of the same node, one after the other, the first and the last, with `more`: how many are left out before
+    it."""
+    shown: list[Json] = []
+    for _, group in groupby(events, key=lambda row: (row["node"], row["event"], row["words"])):
+        alike = list(group)
+        shown += alike if len(alike) < ALIKE_MIN else [alike[0], alike[-1] | {"more": len(alike) - 2}]
+    return shown
 
 
 def _facts(messages: Mapping[str, Json], events: list[Json]) -> list[tuple[str, str]]:

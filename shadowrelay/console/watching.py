@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from shadowrelay.cluster.answers import NodeAnswer, combined
@@ -15,6 +16,7 @@ from shadowrelay.cluster.words import duration
 from shadowrelay.console.asking import ClusterNodes
 
 FRESH_SECONDS = 1.0
+HISTORY_SECONDS = 5.0  # as long after somebody looked at the queues, their last hour is asked, too
 SPAN_SECONDS = 120.0  # of what is remembered of the number of missing copies
 
 Json = dict[str, Any]
@@ -26,18 +28,26 @@ class ClusterWatch:
     def __init__(self, nodes: ClusterNodes, clock: Callable[[], float] = time.monotonic) -> None:
         self._nodes, self._clock = nodes, clock
         self._looking = asyncio.Lock()
-        self._at = float("-inf")
+        self._at = self._wanted_at = float("-inf")
+        self._has_history = False
         self._answers: list[NodeAnswer] = []
         self._fewer: deque[tuple[float, int]] = deque()
         self._drains: dict[tuple[str, str], int] = {}
 
-    async def answers(self) -> list[NodeAnswer]:
+    async def answers(self, *, with_history: bool = False) -> list[NodeAnswer]:
         """Of all nodes to `look_closely`, not older than `FRESH_SECONDS`."""
+        if with_history:
+            self._wanted_at = self._clock()
         async with self._looking:
-            if self._clock() - self._at >= FRESH_SECONDS:
-                self._answers = await self._nodes.ask(look_closely)
+            if self._clock() - self._at >= FRESH_SECONDS or (with_history and not self._has_history):
+                self._has_history = self._clock() - self._wanted_at < HISTORY_SECONDS
+                self._answers = await self._nodes.ask(partial(look_closely, with_history=self._has_history))
                 self._at = self._clock()
             return self._answers
+
+    def forget(self) -> None:
+        """Something was done: the next look is a new one."""
+        self._at = float("-inf")
 
     async def state(self) -> Json:
         """`glance`, and `heals`: when all have their copies again, in words."""

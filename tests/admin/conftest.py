@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -103,6 +104,7 @@ class FakeNode:
     flights: dict[MessageId, Flight] = field(default_factory=lambda: defaultdict(lambda: NO_FLIGHT))
     untold_ones: Untold | None = None
     row: TrackingEvent = ROW
+    rows: Sequence[TrackingEvent] = ()
     knows_events: bool = True
     drained: DrainView = DRAINING
 
@@ -191,7 +193,7 @@ class FakeNode:
     async def events(self, message_id):
         if self.refusal:
             raise RequestRefused(self.refusal)
-        return [replace(self.row, network_message_id=message_id)] if self.knows_events else []
+        return [replace(row, network_message_id=message_id) for row in self.rows or [self.row]] if self.knows_events else []
 
     async def queued_as(self, queue_id):
         if self.refusal:

@@ -9,6 +9,7 @@ from shadowrelay.console.rendering import local_path
 from shadowrelay.console.sessions import SESSION_LASTS, SESSIONS_MAX, ConsoleSessions
 from shadowrelay.model.queue import QueueKind, QueueRow
 from shadowrelay.model.settings import AdminRole
+from shadowrelay.model.tracking import EventId
 from shadowrelay.model.values import replace
 from tests.admin.conftest import ENVELOPE, NOW, READ_ONLY_TOKEN, ROW, STORED, TOKEN
 from tests.kit.consoles import TOKENS
@@ -210,6 +211,36 @@ async def test_queues_come_fullest_first_and_by_pages(browser, node):
 
     assert ["q299", "q298"] == names[:2]
     assert ("page=1" in first, "page=0" in second, ">q1<" in second) == (True, True, True)
+
+
+async def test_after_an_act_the_page_is_not_that_of_a_moment_before(browser, node):
+    csrf = re.search(r'name="csrf" value="([^"]+)"', (await browser.get("/queues")).text)[1]
+    node.more_queues = (QueueRow("mx1\\new", QueueKind.DELIVERY, "new", 1, NOW),)
+    await browser.post("/act", data={"csrf": csrf, "act": "queue-suspend", "node": "mx1", "on": "mx1\\x.example", "back": "/queues"})
+
+    assert ">new</a>" in (await browser.get("/queues")).text
+
+
+async def test_what_waits_comes_before_copies_and_what_was_delivered(browser, node):
+    kinds = (QueueKind.SAFETY_NET_PRIMARY, QueueKind.SHADOW, QueueKind.POISON)
+    node.more_queues = tuple(QueueRow(f"mx1\\{kind}", kind, "", 50 + n, NOW) for n, kind in enumerate(kinds))
+    names = re.findall(r'scope="row"><a [^>]*>([^<]+)</a>', (await browser.get("/queues")).text)
+
+    assert [QueueKind.POISON, "x.example", "y.example", "Submission", QueueKind.SHADOW, QueueKind.SAFETY_NET_PRIMARY] == names
+
+
+async def test_attempts_that_end_alike_are_told_once_with_their_number(browser, node):
+    node.rows = [
+        *(replace(node.row, event=EventId.DEFER, at=NOW + timedelta(minutes=n)) for n in range(9)),
+        replace(node.row, event=EventId.SEND, at=NOW + timedelta(minutes=9)),
+    ]
+    short, whole = [(await browser.get(MESSAGE + more)).text for more in ("", "?all=yes")]
+
+    assert "7 times more the same" in short
+    assert (3, 3) == (short.count('data-label="No."'), short.count('<g class="event '))
+    assert (False, 10) == ("times more" in whole, whole.count('data-label="No."'))
+    assert f"{MESSAGE}?all=yes" in short
+    assert short.index('id="facts"') < short.index('id="acts"') < short.index('id="events"')
 
 
 async def test_what_becomes_of_mail_if_servers_are_lost_is_a_page(browser):

@@ -147,7 +147,8 @@ def of_a_stranger(chance: random.Random) -> Said:
 
 def of_a_peer(chance: random.Random) -> Said:
     """Copies, notifications and questions, and now and then mail."""
-    database = uuid.UUID(int=0x4000 << 64 | 1 << 63 | chance.randrange(4))
+    # one in twenty is another server's of that name, and is refused
+    database = uuid.UUID(int=0x4000 << 64 | 1 << 63 | (0 if chance.randrange(20) else chance.randrange(1, 4)))
     hello = f"XSHADOW server=b.example boundary=corp database={database} incarnation=1 began=1 position={chance.randrange(1, 99)} span=60"
     said: Said = [b"EHLO b.example", garbled(chance, hello.encode(), 0.1)]
     for _ in range(chance.randrange(1, 8)):

@@ -78,7 +78,8 @@ async def test_half_a_million_commands_leave_the_node_as_it_was(tmp_path: Path) 
     assert tally.commands_count >= COMMANDS
     assert ([], []) == (tally.malformed[:5], tally.stuck[:3])
     assert "Traceback" not in log
-    assert [] == [line for line in events if line.get("level") in ("error", "critical") or "exception" in line][:5]
+    errors = [line for line in events if line.get("level") in ("error", "critical") or "exception" in line]
+    assert [] == [line for line in errors if line["event"] != "peer.identity_conflict"][:5]  # a peer that lies is told of
     assert tally.accepted_count > COMMANDS // 500
     assert tally.held_count > COMMANDS // 1000
     assert sizes[-1][0] - sizes[0][0] < GROWTH_KILOBYTES_MAX

@@ -434,9 +434,11 @@ class Checker:
         return all((without is not None and notice in self.exposed) or self.survives(notice, without) for notice in notices)
 
     def is_superfluous(self, notice: MessageId) -> bool:
-        """A notice of failures: each of those recipients was reached after all, another node tells of it, or will try it again."""
+        """A notice of failures: each of those recipients was reached after all, another node tells of it, or will try it again. Or the
+        message was never redundant, and the disk that made the notice is gone with both (seed 600178)."""
         return all(
             self.arrived[message_id, ordinal]
+            or (message_id not in self.redundant and not any(message_id in self.claims[host] for host in self.notices[notice]))
             or any(ordinal not in self.claims[host][message_id].done for host in self.holders(message_id))
             or any(notice not in others and self._is_told(others, ()) for others in self.bounced[message_id][ordinal])
             for message_id, ordinal in self._tells_of[notice]

@@ -57,7 +57,7 @@ def differences(oracle: Oracle, truth: dict[str, Any]) -> list[str]:
         reasons = Counter(reason for server, _, _, reason in oracle.logs.quarantine if boundary_of[server] == boundary)
         if reasons != Counter(true["quarantine"]):
             found.append(f"{boundary}: quarantine: {reasons}, in truth {true['quarantine']}")
-    whole = {"rows": len(oracle.logs.rows), "rows_repeated": oracle.logs.repeated, "files": oracle.logs.files}
+    whole = {"rows": len(oracle.logs.rows), "rows_repeated": len(oracle.logs.repeats), "files": oracle.logs.files}
     found += [f"{name}: {count}, in truth {truth['input'][name]}" for name, count in whole.items() if count != truth["input"][name]]
     return found
 
