@@ -17,7 +17,7 @@ PACKAGES = ("pipeline", "store", "admin", "rules")
 CONTAINER = re.compile(r"\b(dict|set|list|deque|OrderedDict|defaultdict|frozenset)\[.*\b(MessageId|Fork)\b")
 FLIGHT = ("flights.py", "flight.py")
 SHAPES = (  # values between the queue and the record of one attempt
-    "Arriving", "Attempt", "ForkAttempt", "DeliveryJob", "DeliveryReport", "TransactionResult", "NextHopNews", "AttemptOutcome",
+    "Arriving", "ForkAttempt", "DeliveryJob", "DeliveryReport", "TransactionResult", "NextHopNews", "AttemptOutcome",
     "AttemptRecord",
 )  # fmt: skip
 ARGUMENTS_MAX = 4  # more of them are a shape of their own

@@ -14,7 +14,7 @@ from shadowrelay.pipeline.leases import AttemptLease
 
 
 @dataclass(slots=True, eq=False)
-class Attempt:
+class ForkAttempt:
     """`retry` is the fork's row in its queue. `is_aging`: only its notices and its expiry are looked at, nothing is sent.
 
     Shapes: `in_hand` has the recipients of all forks of the message that are loaded, by next hop. `content`: None until it is read.

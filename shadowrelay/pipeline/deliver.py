@@ -31,7 +31,7 @@ from shadowrelay.model.replies import ContentCorrupt, LeaseTooShort, LedgerUnava
 from shadowrelay.model.routing import Fork
 from shadowrelay.model.tracking import Acknowledged
 from shadowrelay.ownership import rules
-from shadowrelay.pipeline.attempt import Attempt
+from shadowrelay.pipeline.attempt import ForkAttempt
 from shadowrelay.pipeline.context import PAGE, Context
 from shadowrelay.pipeline.forks import Forks, Outcomes, SameInProgress, Verdicts
 from shadowrelay.pipeline.leases import AttemptLease
@@ -576,7 +576,7 @@ class DeliverService:
         self._queues.running_count += 1
         if stored.internal_id <= context.ledger.last_id_at_start:
             self._log_load(stored)
-        attempt = Attempt(context, stored, fork, retry, content, lease, in_hand, is_aging)
+        attempt = ForkAttempt(context, stored, fork, retry, content, lease, in_hand, is_aging)
         context.tasks.spawn(self._work(queue, attempt), "deliver")
         return True
 
@@ -596,7 +596,7 @@ class DeliverService:
             del self._in_hand[message_id]
         self._queues.remove(queue, message_id)
 
-    async def _work(self, queue: NextHopQueue, attempt: Attempt) -> None:
+    async def _work(self, queue: NextHopQueue, attempt: ForkAttempt) -> None:
         """Process one fork, from its place in memory to its recorded outcome."""
         stored, is_aging = attempt.stored, attempt.is_aging
         message_id = stored.envelope.message_id
@@ -663,7 +663,7 @@ class DeliverService:
         self._fresh[message_id] = None
         self._event.set()
 
-    async def _attempt(self, queue: NextHopQueue, attempt: Attempt) -> bool:
+    async def _attempt(self, queue: NextHopQueue, attempt: ForkAttempt) -> bool:
         """True: its leases must be reviewed first."""
         context, stored = self._context, attempt.stored
         course = delivery.due_action(stored.deaths_count)

@@ -40,7 +40,7 @@ from shadowrelay.model.settings import Settings
 from shadowrelay.model.tracking import EventSource
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.ownership import claims
-from shadowrelay.pipeline.attempt import Attempt
+from shadowrelay.pipeline.attempt import ForkAttempt
 from shadowrelay.pipeline.context import LEDGER_AGAIN_SECONDS, Context, until_taken
 from shadowrelay.pipeline.generated_messages import Journaling, Notices, Record
 from shadowrelay.pipeline.joint_failures import Failures, JointFailures
@@ -153,7 +153,7 @@ class Forks:
                 tracking.transfer(context.me.server, stored, at=now, next_hop=fork.destination.key, ordinals=fork.ordinals)
             )
 
-    async def attempt(self, attempt: Attempt, record: Record) -> bool:
+    async def attempt(self, attempt: ForkAttempt, record: Record) -> bool:
         """Run and record all transactions of the fork. False: all recipients have the message already.
 
         Raises: LeaseTooShort, ContentCorrupt, LedgerUnavailable: the rest of the fork was not attempted; the part before is recorded.
@@ -208,7 +208,7 @@ class Forks:
             text = f"Sent before, to {where} as {first.envelope.message_id}: waits for its delivery, until {until:%H:%M:%S}Z at the latest"
             raise SameInProgress(Reply(450, "4.3.0", text))
 
-    async def _end_duplicates(self, attempt: Attempt, keys: Mapping[int, bytes], window: timedelta, record: Record) -> Ordinals:
+    async def _end_duplicates(self, attempt: ForkAttempt, keys: Mapping[int, bytes], window: timedelta, record: Record) -> Ordinals:
         """End the recipients to whom the same message was delivered within the window. docs/design.md 6.5."""
         context, stored, fork = self._context, attempt.stored, attempt.fork
         now = context.now()
@@ -231,7 +231,7 @@ class Forks:
         return ended
 
     async def _attempt_in_parts(
-        self, attempt: Attempt, ordinals: Ordinals, prefix: bytes, keys: Mapping[int, bytes], record: Record
+        self, attempt: ForkAttempt, ordinals: Ordinals, prefix: bytes, keys: Mapping[int, bytes], record: Record
     ) -> None:
         """Several transactions, each recorded before the next."""
         stored, fork = attempt.stored, attempt.fork
@@ -265,7 +265,7 @@ class Forks:
         if start and attempt.failure is not None and not attempt.failure.is_unreachable:
             attempt.failure = None  # it answered the transactions before
 
-    async def age(self, attempt: Attempt, last: Reply, record: Record) -> None:
+    async def age(self, attempt: ForkAttempt, last: Reply, record: Record) -> None:
         """For a fork that cannot be attempted now: notify its sender of the delay, or expire it, if that is due."""
         error = TransientDeliveryError(last, attempt.fork.destination.key, is_unreachable=True)
         result = TransactionResult(attempt.fork.ordinals, error, attempt.fork.destination.key, timedelta(0))
@@ -285,7 +285,7 @@ class Forks:
         await self._finish(attempt, record, outcome, result, NO_KEYS)
 
     async def _finish(
-        self, attempt: Attempt, record: Record, outcome: AttemptOutcome, result: TransactionResult, keys: Mapping[int, bytes]
+        self, attempt: ForkAttempt, record: Record, outcome: AttemptOutcome, result: TransactionResult, keys: Mapping[int, bytes]
     ) -> None:
         """Commit the outcome of the fork's last transaction, with failures of other forks that wait; or let one of them do so."""
         message_id, others = attempt.stored.envelope.message_id, attempt.others
@@ -303,7 +303,7 @@ class Forks:
             raise
         self._joint.end(joined, is_committed=True)
 
-    async def _transaction(self, attempt: Attempt, ordinals: Ordinals, prefix: bytes) -> TransactionResult:
+    async def _transaction(self, attempt: ForkAttempt, ordinals: Ordinals, prefix: bytes) -> TransactionResult:
         stored, fork = attempt.stored, attempt.fork
         context = self._context
         began = context.clock.awake()
@@ -342,7 +342,7 @@ class Forks:
         elapsed = timedelta(seconds=context.clock.awake() - began)
         return TransactionResult(ordinals, failure, server, elapsed, dot_sent_unanswered=failure.dot_sent_unanswered)
 
-    def _settle(self, attempt: Attempt, result: TransactionResult) -> AttemptOutcome:
+    def _settle(self, attempt: ForkAttempt, result: TransactionResult) -> AttemptOutcome:
         delivered = delivery.delivered_of(result.ordinals, result.result)
         is_whole = len(delivered) == len(result.ordinals)
         outcome = AttemptOutcome(delivered, {}, None) if is_whole else self._outcome(attempt, result)
@@ -353,7 +353,7 @@ class Forks:
             _log.exception("attempt.untracked", message_id=attempt.stored.envelope.message_id)  # the outcome stands nevertheless
         return outcome
 
-    def _outcome(self, attempt: Attempt, result: TransactionResult) -> AttemptOutcome:
+    def _outcome(self, attempt: ForkAttempt, result: TransactionResult) -> AttemptOutcome:
         context = self._context
         settings = context.settings
         return delivery.settle_attempt(
@@ -369,7 +369,7 @@ class Forks:
             dot_sent_unanswered=result.dot_sent_unanswered,
         )
 
-    def _log_rows(self, attempt: Attempt, result: TransactionResult, outcome: AttemptOutcome, source: EventSource) -> None:
+    def _log_rows(self, attempt: ForkAttempt, result: TransactionResult, outcome: AttemptOutcome, source: EventSource) -> None:
         """Log the replies of the next hop before they are committed: they are facts, even if the commit fails."""
         context, stored, destination = self._context, attempt.stored, attempt.fork.destination
         me, now, key, server, elapsed = context.me.server, context.now(), destination.key, result.server, result.elapsed
@@ -412,7 +412,7 @@ class Forks:
 
     async def _record(
         self,
-        attempt: Attempt,
+        attempt: ForkAttempt,
         outcome: AttemptOutcome,
         result: TransactionResult | None,
         keys: Mapping[int, bytes] = NO_KEYS,
@@ -453,7 +453,7 @@ class Forks:
             kept_content=None if relayed is None else relayed.content,
         )
 
-    def _commit(self, attempt: Attempt, record: Record, outcome: AttemptRecord) -> Awaitable[None]:
+    def _commit(self, attempt: ForkAttempt, record: Record, outcome: AttemptRecord) -> Awaitable[None]:
         """Record the outcome; with journal reports if it is the first for one of the message's recipients."""
         stored, router = attempt.stored, self.router
         if router.is_journaling and outcome.done and not stored.claim.done and journal.is_journaled(stored.envelope):
