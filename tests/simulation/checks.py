@@ -262,6 +262,15 @@ class Checker:
                 other = claims.get(message_id)
                 if host != machine.host and other is not None and other.role is Role.SHADOW and other.number == after.number:
                     self.violation("I4", f"two copies of {message_id} have one number: {machine.name} and {host}, {_text(after)}")
+        if (
+            before is not None
+            and before.role is Role.SHADOW
+            and after.role is Role.RELEASED
+            and self._is_expired(self.envelopes[message_id])
+        ):
+            primary = next((one for one in self.machines.values() if one.name == before.primary), None)
+            if primary is not None and primary.process is None:  # with `defer` it may wait for longer than a copy is kept (seed 600302)
+                self.exposed.add(message_id)
         if after.is_primary and (before is None or not before.is_primary):
             self._lost[machine.host, message_id] = self._lost_original(machine.host, message_id) if before is None else before.primary
             self.check_owner(message_id)
