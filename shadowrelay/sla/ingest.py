@@ -16,11 +16,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import UTC, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from shadowrelay.sla.inspection import Reading, readings
+from shadowrelay.sla.inspection import last_readings, readings
 from shadowrelay.sla.land import Landed, land, land_here
 from shadowrelay.sla.logs import LITTLE_BYTES, NoLogs, Source, is_little, list_logs, plain_name, require_logs, unreadable_names
 from shadowrelay.sla.sites import (
@@ -43,7 +43,6 @@ from shadowrelay.sla.warehouse import (
     compact_quarantine,
     is_compactable,
     next_number,
-    read_pruned,
     the_only_one,
 )
 
@@ -116,13 +115,7 @@ class Ingested(NamedTuple):
 
 def counted(warehouse: str) -> Ingested:
     """The current content of the warehouse, as `read_files` has it."""
-    pruned = read_pruned(warehouse)
-    last: dict[tuple[str, str], Reading] = {}
-    for each in readings(warehouse):
-        before = last.get((each.server, each.file))
-        if before is None or (each.bytes, each.batch) > (before.bytes, before.batch):  # a log only grows
-            last[each.server, each.file] = each
-    kept = [each for each in last.values() if pruned is None or each.last_at is None or each.last_at.astimezone(UTC).date() >= pruned]
+    kept = last_readings(warehouse)
     return Ingested(len(kept), *(sum(getattr(each, name) for each in kept) for name in Ingested._fields[1:]))
 
 

@@ -69,6 +69,7 @@ class Reading(NamedTuple):
     lines: int
     rows: int
     quarantined: int
+    format: str
     first_at: datetime | None
     last_at: datetime | None
     batch: str
@@ -206,6 +207,17 @@ def _bad_lines_of_several(warehouse: str) -> list[str]:
 def readings(warehouse: str) -> list[Reading]:
     """All of complete batches; after a compaction that was killed, some twice. Raises: WarehouseUnusable."""
     return listed(warehouse, lambda: _readings(warehouse))
+
+
+def last_readings(warehouse: str) -> list[Reading]:
+    """Each log once, as read last, when it was longest. Those that ended before what was pruned are left out. Raises: WarehouseUnusable."""
+    pruned = read_pruned(warehouse)
+    last: dict[tuple[str, str], Reading] = {}
+    for each in readings(warehouse):
+        before = last.get((each.server, each.file))
+        if before is None or (each.bytes, each.batch) > (before.bytes, before.batch):  # a log only grows
+            last[each.server, each.file] = each
+    return [each for each in last.values() if pruned is None or each.last_at is None or each.last_at.astimezone(UTC).date() >= pruned]
 
 
 def _readings(warehouse: str) -> list[Reading]:

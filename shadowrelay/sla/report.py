@@ -29,7 +29,7 @@ from shadowrelay.sla.figures.first_pass import first_pass, odd_events, seen_coun
 from shadowrelay.sla.figures.log_writers import NOTHING_TOLD, Told, identities, several, told, with_identities, words
 from shadowrelay.sla.figures.slow import slow
 from shadowrelay.sla.incident_list import cuts, incidents, with_cuts
-from shadowrelay.sla.inspection import inspect, remedy
+from shadowrelay.sla.inspection import inspect, last_readings, remedy
 from shadowrelay.sla.live import AHEAD_MAX
 from shadowrelay.sla.objectives import (
     BURN_WINDOWS_HOURS,
@@ -65,7 +65,7 @@ from shadowrelay.sla.summary import (
     traced,
     traces,
 )
-from shadowrelay.sla.warehouse import SERVERS, SITES, WarehouseUnusable, frame_of, read_events, read_files, read_quarantine
+from shadowrelay.sla.warehouse import SERVERS, SITES, WarehouseUnusable, frame_of, read_events, read_quarantine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -98,6 +98,7 @@ class Store:
         self._output = output.rstrip("/")
         self.making = f"{MAKING}{uuid.uuid4().hex}"
         self.work = f"{self._output}/{self.making}"
+        self._is_little = is_quick(spark)
 
     def keep(self, frames: Mapping[str, Callable[[], DataFrame]]) -> dict[str, DataFrame]:
         """Write each frame under its name, and return the stored frames.
@@ -110,18 +111,28 @@ class Store:
 
     def _keep(self, name: str, planned: Callable[[], DataFrame]) -> DataFrame:
         frame = undivided(planned())
+        if self._is_little:
+            frame = frame.localCheckpoint(eager=False)
+            if name in PUBLISHED:
+                self._publish(name, frame)
+            return frame
         if name not in PUBLISHED and is_quick(self._spark):
             return frame.localCheckpoint()
         if name not in PUBLISHED:
             path = f"{self.work}/{name}"
             frame.write.options(**OF_WORK).parquet(path)
             return self._spark.read.schema(frame.schema).parquet(path)
+        path, table, instants = self._publish(name, frame)
+        stored = undivided(self._spark.read.schema(StructType(table.schema.fields)).parquet(path))
+        return stored.withColumns({column: F.unix_micros(column) for column in instants}) if instants else stored
+
+    def _publish(self, name: str, frame: DataFrame) -> tuple[str, DataFrame, list[str]]:
+        """Write a table; returns where, as what, and its instants, which are numbers in `frame`."""
         instants = [field.name for field in frame.schema if isinstance(field.dataType, LongType) and is_instant(field.name)]
         table = frame.withColumns({column: F.timestamp_micros(column) for column in instants}) if instants else frame
         path = f"{self.work}/{TABLES}/{name}"
         table.write.option("compression", COMPRESSION).parquet(path)
-        stored = undivided(self._spark.read.schema(StructType(table.schema.fields)).parquet(path))
-        return stored.withColumns({column: F.unix_micros(column) for column in instants}) if instants else stored
+        return path, table, instants
 
     def publish(self, pages: Mapping[str, bytes]) -> None:
         """Replace tables and pages (`pages` by file name) of the previous report, after all new ones are on disk."""
@@ -232,14 +243,13 @@ def _make(
 ) -> dict[str, Any]:
     """Write tables, summary.json and report.html; returns the summary."""
     inspect(warehouse)
-    with _quick(spark):
-        inputs = read_inputs(spark, warehouse)
+    inputs = read_inputs(warehouse)
     generated_at = datetime.now(UTC).replace(microsecond=0)
     store = Store(spark, output)
     try:
         events, of_exchange = read_events(spark, warehouse), NOTHING_TOLD
         if inputs.of_exchange:
-            events, inputs, of_exchange = _called_by_their_names(spark, warehouse, events, inputs)
+            events, inputs, of_exchange = _called_by_their_names(warehouse, events, inputs)
         log_ends = inputs.log_ends if now is not None else _not_ahead(events, inputs, microseconds(generated_at + AHEAD_MAX))
         newest = max((at for at in log_ends.values() if at is not None), default=microseconds(generated_at))
         judged_at = newest if now is None else microseconds(now)
@@ -263,7 +273,7 @@ def _make(
                     "quarantine": lambda: quarantined_once(read_quarantine(spark, warehouse)),
                 }
             )
-            said = listed(found, kept["slow"])
+            said = listed(found, kept["slow"], kept["quarantine"])
             return said, traces(events, traced(said.lists))
 
         def count() -> dict[str, DataFrame]:
@@ -282,6 +292,7 @@ def _make(
             telling = aside.submit(tell)
             counted = count()
             said, traced_rows = telling.result()
+        inputs = replace(inputs, quarantined=said.quarantined)
         summary: dict[str, Any] = {
             "schema_version": SCHEMA_VERSION,
             "generated_at": instant(generated_at),
@@ -309,7 +320,7 @@ def _make(
         store.clear()
 
 
-def _called_by_their_names(spark: "SparkSession", warehouse: str, events: DataFrame, inputs: Inputs) -> tuple[DataFrame, Inputs, Told]:
+def _called_by_their_names(warehouse: str, events: DataFrame, inputs: Inputs) -> tuple[DataFrame, Inputs, Told]:
     """Events and inputs by the servers of which the rows of Exchange's logs are, whatever the directories are called."""
     said = words(events)
     called = identities(inputs.logs_by_server, said)
@@ -318,8 +329,7 @@ def _called_by_their_names(spark: "SparkSession", warehouse: str, events: DataFr
         called = identities(inputs.logs_by_server, said, of_files)
         said = [word for word in said if word.server not in mixed] + of_files
     if called.files:
-        files = read_files(spark, warehouse).withColumn("place", F.concat("server", F.lit("/"), "file"))  # several may have one name
-        inputs = inputs.divided(rows_of(logs(with_identities(files, called).withColumn("file", F.col("place")))), called)
+        inputs = inputs.divided(logs(each._replace(server=called.of(each.server, each.file)) for each in last_readings(warehouse)), called)
     else:
         inputs = inputs.with_identities(called)
     found = told(said, called, inputs.of_exchange)

@@ -84,6 +84,7 @@ NEEDED = {
     "spark.sql.files.ignoreCorruptFiles": "false",  # else what a damaged or missing file has is left out without a word
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.icu.caseMappings.enabled": "false",  # those of ICU take two seconds to begin with; Java's have the same result for addresses
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # few other programs read INT96, the default
 }
 """Ours whatever others have set: the figures and tables would differ, or there would be no driver here."""

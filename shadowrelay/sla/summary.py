@@ -6,7 +6,6 @@ Each list has the worst entries first and is bounded, so that the driver's data 
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import reduce
@@ -21,9 +20,10 @@ from shadowrelay.sla.figures.exact import WAYS
 from shadowrelay.sla.figures.incidents import UNEXPLAINED
 from shadowrelay.sla.figures.log_writers import Identities
 from shadowrelay.sla.figures.rows import is_generated_message
+from shadowrelay.sla.inspection import Reading, last_readings
 from shadowrelay.sla.objectives import LOG_ENDS
 from shadowrelay.sla.sites import ExpectedLogs, ServerSite, read_servers, read_shipping
-from shadowrelay.sla.warehouse import read_events, read_files, read_quarantine
+from shadowrelay.sla.warehouse import read_events
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -145,7 +145,7 @@ EXAMPLES_MAX = 5
 @dataclass(frozen=True, slots=True)
 class Inputs:
     """Shapes: `logs` has, for each server with a log: server, format (of its newest file), formats, first_at, last_at (microseconds), rows,
-    lines, files, alike (files with the rows of another one). `quarantined`: reason, count, examples."""
+    lines, files, alike (files with the rows of another one). `quarantined`: reason, count, examples; known last."""
 
     logs: list[dict[str, Any]]
     quarantined: list[dict[str, Any]]
@@ -226,12 +226,9 @@ class Inputs:
         return max((at for at in self.log_ends.values() if at is not None), default=None)
 
 
-def read_inputs(spark: "SparkSession", warehouse: str) -> Inputs:
-    """All inputs of a warehouse except its events."""
-    with ThreadPoolExecutor() as readers:
-        servers = readers.submit(lambda: rows_of(logs(read_files(spark, warehouse)).orderBy("server")))
-        quarantined = readers.submit(lambda: rows_of(reasons(quarantined_once(read_quarantine(spark, warehouse)))))
-        return Inputs(servers.result(), quarantined.result(), read_servers(warehouse), read_shipping(warehouse))
+def read_inputs(warehouse: str) -> Inputs:
+    """All inputs of a warehouse except its events and what is in quarantine."""
+    return Inputs(logs(last_readings(warehouse)), [], read_servers(warehouse), read_shipping(warehouse))
 
 
 def _united(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
@@ -245,45 +242,34 @@ def _united(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     return {**newest, **ends, **added, "formats": sorted({*one["formats"], *other["formats"]})}
 
 
-def logs(files: DataFrame) -> DataFrame:
-    """One line per server. A file that was read again counts as read last, with most lines."""
-    once = files.groupBy("server", "file").agg(
-        F.max("lines").alias("lines"),
-        F.max("rows").alias("rows"),
-        F.collect_set("format").alias("formats"),
-        F.min("first_at").alias("first_at"),
-        F.max("last_at").alias("last_at"),
-    )
-    content = F.when(F.col("rows") > 0, F.struct("rows", "first_at", "last_at"))
-    known = F.array_remove(F.array_distinct(F.flatten(F.collect_list("formats"))), "")
-    return once.groupBy("server").agg(
-        F.count(F.lit(1)).alias("files"),
-        F.sum("lines").alias("lines"),
-        F.sum("rows").alias("rows"),
-        F.max_by(F.array_max("formats"), "last_at").alias("format"),
-        known.alias("formats"),
-        (F.count(content) - F.size(F.collect_set(content))).alias("alike"),
-        F.unix_micros(F.min("first_at")).alias("first_at"),
-        F.unix_micros(F.max("last_at")).alias("last_at"),
-    )
+def logs(files: Iterable[Reading]) -> list[dict[str, Any]]:
+    """One line per server. Shapes: each file once."""
+    by_server: dict[str, list[Reading]] = {}
+    for each in files:
+        by_server.setdefault(each.server, []).append(each)
+    return [_log(server, of_server) for server, of_server in sorted(by_server.items())]
+
+
+def _log(server: str, files: Sequence[Reading]) -> dict[str, Any]:
+    contents = [(each.rows, each.first_at, each.last_at) for each in files if each.rows]
+    ended = [(each.last_at, each.format) for each in files if each.last_at is not None]
+    first = min((each.first_at for each in files if each.first_at is not None), default=None)
+    return {
+        "server": server,
+        "files": len(files),
+        "lines": sum(each.lines for each in files),
+        "rows": sum(each.rows for each in files),
+        "format": max(ended)[1] if ended else None,
+        "formats": sorted({each.format for each in files} - {""}),
+        "alike": len(contents) - len(set(contents)),
+        "first_at": None if first is None else microseconds(first),
+        "last_at": microseconds(max(ended)[0]) if ended else None,
+    }
 
 
 def quarantined_once(quarantine: DataFrame) -> DataFrame:
     """Quarantined lines, with lines of a file that was read twice counted once."""
     return quarantine.dropDuplicates(["server", "file", "line", "reason"])
-
-
-def reasons(quarantined: DataFrame) -> DataFrame:
-    """For each reason, the count and the first few lines."""
-    in_order = Window.partitionBy("reason").orderBy("server", "file", "line")
-    number = F.row_number().over(in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow))
-    example = F.when(F.col("number") <= EXAMPLES_MAX, F.struct("server", "file", "line"))
-    return (
-        quarantined.withColumn("number", number)
-        .groupBy("reason")
-        .agg(F.count(F.lit(1)).alias("count"), F.sort_array(F.collect_list(example)).alias("examples"))
-        .orderBy("reason")
-    )
 
 
 def input_of(inputs: Inputs, *, rows: int, rows_repeated: int) -> dict[str, Any]:
@@ -329,7 +315,7 @@ SLOW = ("objective", "message", "server", "other", "at", "seconds", "cause")
 HOURS_OF_LONG, HOURS_OF_REST = 168, 48
 LONG_SCOPES = ("all", "site")
 FIGURES_MAX = 3000  # lines: about 4 MB of JSON
-CAUSES, SLOW_CAUSES, ROWS = "causes of ", "causes of slow", "rows"
+CAUSES, SLOW_CAUSES, ROWS, REASONS = "causes of ", "causes of slow", "rows", "reasons"
 CAUSED = ("duplicates", "losses", "orphans", "exposures")
 
 
@@ -345,17 +331,19 @@ ORDER: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """Shapes: `lists`, `causes` and `slow_causes` as in summary.json; `rows_once`: rows of messages that needed the exact transforms,
-    without repeats."""
+    """Shapes: `lists`, `causes`, `slow_causes` and `quarantined` as in summary.json; `rows_once`: rows of messages that needed the exact
+    transforms, without repeats."""
 
     lists: dict[str, list[dict[str, Any]]]
     causes: dict[str, dict[str, int]]
     slow_causes: dict[str, dict[str, int]]
+    quarantined: list[dict[str, Any]]
     rows_once: int
 
 
-def listed(found: Evidence, slow: DataFrame) -> Listed:
-    """The bounded lists, with takeovers in order of time and the newest of them if there are too many; and the number of entries by cause.
+def listed(found: Evidence, slow: DataFrame, quarantined: DataFrame) -> Listed:
+    """The bounded lists, with takeovers in order of time and the newest of them if there are too many; and the number of entries by cause,
+    of quarantined lines (as from `quarantined_once`) by reason.
 
     In one query, because each query costs more than its result.
     """
@@ -375,14 +363,18 @@ def listed(found: Evidence, slow: DataFrame) -> Listed:
         .agg(F.count(F.lit(1)).alias("count"))
         .select(*_as_json(SLOW_CAUSES, ("objective", "cause", "count"))),
         found.lines.agg(F.coalesce(F.sum("rows_count"), F.lit(0)).alias("rows_once")).select(*_as_json(ROWS, ("rows_once",))),
+        _reasons(quarantined),
     ]
-    lines: dict[str, list[dict[str, Any]]] = {name: [] for name in (*ORDER, *(f"{CAUSES}{name}" for name in CAUSED), SLOW_CAUSES, ROWS)}
+    lines: dict[str, list[dict[str, Any]]] = {
+        name: [] for name in (*ORDER, *(f"{CAUSES}{name}" for name in CAUSED), SLOW_CAUSES, ROWS, REASONS)
+    }
     for row in rows_of(reduce(DataFrame.unionByName, parts)):
         lines[row["list"]].append(json.loads(row["line"]))
     return Listed(
         {name: [with_instants(line) for line in sorted(lines[name], key=order)] for name, order in ORDER.items()},
         {name: {line["cause"]: line["count"] for line in lines[f"{CAUSES}{name}"]} for name in CAUSED},
         _by_objective(lines[SLOW_CAUSES]),
+        sorted(lines[REASONS], key=lambda line: str(line["reason"])),
         lines[ROWS][0]["rows_once"],
     )
 
@@ -397,6 +389,19 @@ def _slowest(slow: DataFrame) -> DataFrame:
     number = F.row_number().over(slowest.rowsBetween(Window.unboundedPreceding, Window.currentRow))
     first = slow.withColumns({"number": number, "seconds": F.col("slow_us") / 1e6}).where(F.col("number") <= LIST_MAX)
     return first.select(*_as_json("slow", SLOW))
+
+
+def _reasons(quarantined: DataFrame) -> DataFrame:
+    """For each reason, the count and the first few lines."""
+    in_order = Window.partitionBy("reason").orderBy("server", "file", "line")
+    number = F.row_number().over(in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow))
+    example = F.when(F.col("number") <= EXAMPLES_MAX, F.struct("server", "file", "line"))
+    counted = (
+        quarantined.withColumn("number", number)
+        .groupBy("reason")
+        .agg(F.count(F.lit(1)).alias("count"), F.sort_array(F.collect_list(example)).alias("examples"))
+    )
+    return counted.select(*_as_json(REASONS, ("reason", "count", "examples")))
 
 
 def _by_objective(lines: Sequence[Line]) -> dict[str, dict[str, int]]:

@@ -49,6 +49,10 @@ class Identities(NamedTuple):
     directories: dict[str, str]
     files: dict[tuple[str, str], str]
 
+    def of(self, directory: str, file: str) -> str:
+        """Whose log this is."""
+        return self.files.get((directory, file)) or self.directories.get(directory, directory)
+
 
 # ---- the rows
 
@@ -141,8 +145,7 @@ def told(said: Iterable[Word], called: Identities, logged: Iterable[str]) -> Tol
     found: dict[str, set[str]] = {ITSELF: set(), DELIVERS: set()}
     for word in said:
         if word.kind in found:
-            server = called.files.get((word.server, word.file)) or called.directories.get(word.server, word.server)
-            found[word.kind].add(server)
+            found[word.kind].add(called.of(word.server, word.file))
     return Told(frozenset(domains), frozenset(found[ITSELF] - found[DELIVERS]))
 
 
