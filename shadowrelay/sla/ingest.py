@@ -114,7 +114,7 @@ class Ingested(NamedTuple):
 
 
 def counted(warehouse: str) -> Ingested:
-    """The current content of the warehouse, as `read_files` has it."""
+    """The current content of the warehouse, as `last_readings` has it."""
     kept = last_readings(warehouse)
     return Ingested(len(kept), *(sum(getattr(each, name) for each in kept) for name in Ingested._fields[1:]))
 

@@ -385,11 +385,6 @@ def read_quarantine(spark: "SparkSession", warehouse: str) -> "DataFrame":
     return lines.join(last, on=["server", "file", "batch"], how="left_semi").select(*QUARANTINE.fieldNames())
 
 
-def read_files(spark: "SparkSession", warehouse: str) -> "DataFrame":
-    """Files that were read, each once, as read last, when it was longest. Those that ended before what was pruned are left out."""
-    return _last_readings(spark, warehouse).where(_since(read_pruned(warehouse), "last_at")).select(*FILES.fieldNames())
-
-
 def read_readings(spark: "SparkSession", warehouse: str) -> "DataFrame":
     """Each reading of a file, with its `batch`. After a compaction that was killed, some are there twice."""
     columns = StructType([*FILES.fields, StructField(OF_BATCH, StringType()), StructField("batch", StringType())])

@@ -8,7 +8,7 @@ import pytest
 from shadowrelay.sla import inspection, live, report
 from shadowrelay.sla import warehouse as module
 from shadowrelay.sla.ingest import Known, counted, ingest
-from shadowrelay.sla.inspection import inspect, read_again, readings
+from shadowrelay.sla.inspection import inspect, last_readings, read_again, readings
 from shadowrelay.sla.land import land_files
 from shadowrelay.sla.logs import list_logs
 from shadowrelay.sla.summary import quarantined_once
@@ -21,7 +21,6 @@ from shadowrelay.sla.warehouse import (
     landed_batches,
     next_number,
     read_events,
-    read_files,
     read_quarantine,
     read_readings,
 )
@@ -156,7 +155,7 @@ def of_batches(warehouse):
 
 def test_the_tables_of_all_batches_but_the_last_of_each_series_become_one(spark, batches):
     before, complete, content = of_batches(batches), landed_batches(str(batches)), counted(str(batches))
-    files = sorted(tuple(row) for row in read_files(spark, str(batches)).collect())
+    files = sorted(last_readings(str(batches)))
 
     assert 8 == compact_files(str(batches))
 
@@ -164,7 +163,7 @@ def test_the_tables_of_all_batches_but_the_last_of_each_series_become_one(spark,
     assert 3 == len(tables_of(batches))
     assert (before, complete, content) == (of_batches(batches), landed_batches(str(batches)), counted(str(batches)))
     assert (files, 10) == (
-        sorted(tuple(row) for row in read_files(spark, str(batches)).collect()),
+        sorted(last_readings(str(batches))),
         read_readings(spark, str(batches)).select("batch").distinct().count(),
     )
     assert 8 == next_number(str(batches), "ingest")

@@ -5,7 +5,8 @@ from datetime import UTC, date, datetime
 from pyspark.sql import functions as F
 from pyspark.testing import assertSchemaEqual
 
-from shadowrelay.sla.warehouse import EVENTS, read_events, read_files
+from shadowrelay.sla.inspection import last_readings
+from shadowrelay.sla.warehouse import EVENTS, read_events
 from tests.kit.events import events
 
 
@@ -20,7 +21,7 @@ def test_a_row_of_the_kit_has_every_column_with_its_type(spark):
 
 def test_what_was_never_ingested_has_no_rows_but_all_columns(spark, tmp_path):
     assertSchemaEqual(read_events(spark, str(tmp_path)).schema, EVENTS)
-    assert (0, 0) == (read_events(spark, str(tmp_path)).count(), read_files(spark, str(tmp_path)).count())
+    assert (0, []) == (read_events(spark, str(tmp_path)).count(), last_readings(str(tmp_path)))
 
 
 def test_a_server_whose_name_looks_like_a_number_stays_a_text(spark, tmp_path):

@@ -19,7 +19,7 @@ from shadowrelay.sla import ingest as module
 from shadowrelay.sla import land as landing
 from shadowrelay.sla import parquet_files, storage, stream
 from shadowrelay.sla.ingest import Ingested, Known, describe_servers, ingest, ingest_once, temporary_warehouse
-from shadowrelay.sla.inspection import complete_parts, inspect
+from shadowrelay.sla.inspection import complete_parts, inspect, last_readings
 from shadowrelay.sla.land import land, land_here
 from shadowrelay.sla.logs import NoLogs, list_logs
 from shadowrelay.sla.session import failure_of
@@ -30,7 +30,6 @@ from shadowrelay.sla.warehouse import (
     begin,
     complete_batches,
     read_events,
-    read_files,
     read_quarantine,
     read_readings,
     the_only_one,
@@ -98,9 +97,7 @@ def test_logs_become_a_warehouse_with_all_that_a_report_needs(spark, tmp_path):
         assert [("007", 8, "torn", "half a li")] == [
             (row.server, row.line, row.reason, row.text) for row in read_quarantine(spark, warehouse).collect()
         ]
-        assert {"007": (2, 1), "mx=2 x%": (1, 0)} == {
-            row.server: (row.rows, row.quarantined) for row in read_files(spark, warehouse).collect()
-        }
+        assert {"007": (2, 1), "mx=2 x%": (1, 0)} == {each.server: (each.rows, each.quarantined) for each in last_readings(str(warehouse))}
         assert {"007": ServerSite("east", "b"), "mx=2 x%": ServerSite("west", "b")} == read_servers(warehouse)
         assert (("007", "MSGTRKgone.LOG"),) == read_shipping(warehouse).missing
 
@@ -214,8 +211,8 @@ def test_each_file_is_read_once_over_several_runs(spark, tmp_path):
     once = {("mx1", "m1"), ("mx:2", "m1"), ("mx:2", "m2"), ("mx5", "m6"), ("mx[3]", "m4"), ("mx[3]", "m5"), ("mx{4}*", "m4")}
     assert Counter(once) + Counter({("mx[3]", "m3"): 2}) == Counter(messages_of(spark, warehouse))
     assert 8 == read_events(spark, str(warehouse)).select("row_id").distinct().count()
-    counts = read_files(spark, str(warehouse)).agg(F.count("*"), *[F.sum(name) for name in Ingested._fields[1:]])
-    assert second == tuple(counts.collect()[0])
+    logs_read = last_readings(str(warehouse))
+    assert second == (len(logs_read), *(sum(getattr(each, name) for each in logs_read) for name in Ingested._fields[1:]))
 
     before = parts_of(warehouse)
     assert second == ingest(no_spark, str(logs), str(warehouse))

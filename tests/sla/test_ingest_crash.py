@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from shadowrelay.sla.warehouse import read_events, read_files, read_quarantine, read_readings
+from shadowrelay.sla.inspection import last_readings
+from shadowrelay.sla.warehouse import read_events, read_quarantine, read_readings
 from tests.kit.log_files import a_log, an_event
 
 SERVERS, HOURS, ROWS = 3, 8, 400
@@ -71,7 +72,7 @@ def test_killed_at_several_points_every_line_is_in_the_warehouse_once(spark, tmp
     assert sum(kills) >= 3
     events = read_events(spark, str(warehouse))
     assert SERVERS * HOURS * ROWS == events.count() == events.select("row_id").distinct().count()
-    assert SERVERS * HOURS == read_files(spark, str(warehouse)).count() == read_readings(spark, str(warehouse)).count()
+    assert SERVERS * HOURS == len(last_readings(str(warehouse))) == read_readings(spark, str(warehouse)).count()
     assert SERVERS * HOURS == read_quarantine(spark, str(warehouse)).count()
     assert SERVERS * HOURS == count("quarantine/*/*.parquet")
     assert [] == [path.name for path in warehouse.glob("events/**/.*") if not path.name.endswith(".crc")]
