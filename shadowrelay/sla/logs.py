@@ -14,11 +14,11 @@ from shadowrelay.model.replies import ShadowrelayError
 from shadowrelay.sla.storage import answering, is_local, located
 
 NAMES = "MSGTRK*.LOG"  # logs in a server's directory, as people know them
-GLOB = "[Mm][Ss][Gg][Tt][Rr][Kk]*.[Ll][Oo][Gg]{,.[Gg][Zz]}"  # the same as `is_log`, for Hadoop
+GLOB = "{,[!._]* }[Mm][Ss][Gg][Tt][Rr][Kk]*.[Ll][Oo][Gg]{,.[Gg][Zz]}"  # the same as `is_log`, for Hadoop
 PACKED_SHARE = 8  # of a log's size, once it is packed; and less
 LEFT_OUT_NAMED = 3
-_IS_LOG = re.compile(r"msgtrk.*\.log(\.gz)?", re.IGNORECASE | re.DOTALL)
-_LIKE_A_LOG = re.compile(r"msgtrk", re.IGNORECASE)
+_IS_LOG = re.compile(r"([^._].* )?msgtrk.*\.log(\.gz)?", re.IGNORECASE | re.DOTALL)  # "Copy of MSGTRK….LOG": Explorer's, in any language
+_LIKE_A_LOG = re.compile(r"(?![._]).*msgtrk", re.IGNORECASE | re.DOTALL)
 MEDIUM_BYTES = 512 << 20  # of logs, about a million events: up to this size the JVM's second compiler takes longer than it saves
 LITTLE_BYTES = 32 << 20  # of logs, about 60,000 events: up to this size, a JVM takes longer to start than this process to read them
 

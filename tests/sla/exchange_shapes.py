@@ -36,7 +36,7 @@ class ExchangeShape:
     causes: dict[str, set[str]] = field(default_factory=dict)
     logs: dict[str, list[tuple[float, dict[str, Any]]]] = field(default_factory=dict)
     copied_to: dict[str, str] = field(default_factory=dict)  # directory -> that of the same log
-    twice: list[str] = field(default_factory=list)  # servers of whose log there is a copy made by Explorer
+    twice: list[str] = field(default_factory=list)  # servers of whose log there are copies made by Explorer
     together: tuple[str, ...] = ()  # servers whose logs are in the directory of the first
     versions: dict[str, str] = field(default_factory=dict)  # of servers of another version
     place: str = ""  # what the names of its servers end with, if it shares them with other shapes
@@ -106,7 +106,8 @@ class ExchangeShape:
                 file = folder / f"MSGTRK2023032810-{1 + [*self.logs].index(server) if server in self.together else 1}.LOG"
                 file.write_bytes(b"\xef\xbb\xbf" + octets)
                 if server in self.twice:
-                    (folder / "MSGTRK2023032810-1 - Copy.LOG").write_bytes(octets)
+                    for copy in ("MSGTRK2023032810-1 - Copy.LOG", "Copy of MSGTRK2023032810-1.LOG"):
+                        (folder / copy).write_bytes(octets)
 
     def _line(self, server: str, seconds: float, cells: dict[str, Any]) -> bytes:
         at = BEGIN + timedelta(seconds=seconds)

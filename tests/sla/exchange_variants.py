@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.sla.exchange_shapes import DAY, TWICE, WHOM, ExchangeShape, shape
+from tests.sla.exchange_shapes import DAY, MODERATED, TWICE, WHOM, ExchangeShape, shape
 
 TEAM = "team@nordhof.example"
 PAIR = ("anna@nordhof.example", "bert@nordhof.example")
@@ -657,3 +657,133 @@ def again_is_not_late(case: ExchangeShape) -> None:
     case.row("RESUBMIT", "SAFETYNET", 7200, "a2")
     case.deliver(7202, "a3")
     case.discard(60)
+
+
+# ---- further variants of what servers do with recipients, reports and hops
+
+
+@shape(recipients_lost=0, messages_done=1, recipients_duplicated=0)
+def resolved_over_four_addresses(case: ExchangeShape) -> None:
+    """An old address, its alias, the mailbox, and the mailbox in another letter case."""
+    case.receive(0, to=("old@nordhof.example",))
+    for old, new in (("old", "alias"), ("alias", "otto.meier"), ("otto.meier", "Otto.Meier")):
+        case.row("RESOLVE", "ROUTING", 0.1, "a1", to=(f"{new}@nordhof.example",), related_recipient_address=f"{old}@nordhof.example")
+    case.deliver(1, to=("OTTO.MEIER@nordhof.example",))
+    case.goes_on("a1")
+
+
+@shape(recipients_lost=1, messages_done=0)
+def resolved_over_four_addresses_and_lost(case: ExchangeShape) -> None:
+    case.receive(0, to=("old@nordhof.example",))
+    for old, new in (("old", "alias"), ("alias", "otto.meier"), ("otto.meier", "Otto.Meier")):
+        case.row("RESOLVE", "ROUTING", 0.1, "a1", to=(f"{new}@nordhof.example",), related_recipient_address=f"{old}@nordhof.example")
+    case.goes_on("a1")
+
+
+@shape(recipients_lost=1)
+def three_groups_in_each_other(case: ExchangeShape) -> None:
+    """A member of two of them is one recipient; the last group is empty; one member does not get it."""
+    groups = [f"group{number}@nordhof.example" for number in range(3)]
+    case.receive(0, to=(groups[0],))
+    case.row("EXPAND", "ROUTING", 0.1, "a1", to=(groups[1], *WHOM), related_recipient_address=groups[0])
+    case.row("EXPAND", "ROUTING", 0.2, "a1", to=("pia@nordhof.example", groups[2]), related_recipient_address=groups[1])
+    case.row("DUPLICATEEXPAND", "ROUTING", 0.2, "a1", to=WHOM, related_recipient_address=groups[1])
+    case.row("EXPAND", "ROUTING", 0.3, "a1", to=(), related_recipient_address=groups[2])
+    case.deliver(1)
+    case.goes_on("a1")
+
+
+@shape(recipients_lost=0, messages_done=1, messages_dsn=2)
+def delayed_then_failed(case: ExchangeShape) -> None:
+    case.receive(0)
+    about = {"reference": f"<m.{case.name}@nordhof.example>", "return_path": "<>", "to": ("ella@nordhof.example",)}
+    case.row("DSN", "DSN", 14_400, "a1", "late", message_subject="Delivery delayed: Hello", **about)
+    case.row("FAIL", "SMTP", DAY, "a1", recipient_status="[{LED=550 4.4.7 QUEUE.Expired};{MSG=};{FQDN=mx.ziel.example};{IP=192.0.2.1}]")
+    case.row("DSN", "DSN", DAY + 1, "a1", "gone", message_subject="Undeliverable: Hello", **about)
+    case.goes_on("a1")
+
+
+@shape(recipients_lost=1, messages_dsn=1)
+def delayed_and_then_nothing(case: ExchangeShape) -> None:
+    case.receive(0)
+    case.row("DEFER", "SMTP", 10, "a1", recipient_status="[{LED=451 4.4.0 Primary target IP address responded with: 421};{MSG=}]")
+    about = {"reference": f"<m.{case.name}@nordhof.example>", "return_path": "<>", "to": ("ella@nordhof.example",)}
+    case.row("DSN", "DSN", 14_400, "a1", "late", message_subject="Delivery delayed: Hello", **about)
+    case.goes_on("a1")
+
+
+@shape(clock_skews=0, recipients_lost=0, discards_late=0, shadows_orphaned=0, messages_exposed=0, recipients_duplicated=0)
+def to_another_dag_whose_clock_is_behind(case: ExchangeShape) -> None:
+    case.copied()
+    case.send(40, "a1", case.host("b1"))
+    case.copied(10, "b1", "b2", client=case.host("a1"))
+    case.discard(100)
+    case.deliver(11, "b1")
+    case.discard(70, "b2", "b1")
+    case.goes_on("a1", "a2", "b1", "b2")
+
+
+@shape(causes={"duplicates": {"Safety Net"}}, **TWICE)
+def safety_net_on_another_server(case: ExchangeShape) -> None:
+    """The database moved to another server, which asks all Safety Nets of the DAG for the last hours."""
+    case.copied()
+    case.deliver(1)
+    case.discard(60)
+    case.row("RESUBMIT", "SAFETYNET", 1800, "a2")
+    case.deliver(1801, "a2")
+    case.goes_on("a1", "a2")
+
+
+@shape(recipients_lost=0, recipients_duplicated=0, messages_done=1)
+def safety_net_found_it_there(case: ExchangeShape) -> None:
+    """The same, and the mailbox has it: a duplicate that Exchange detects."""
+    case.copied()
+    case.deliver(1)
+    case.discard(60)
+    case.row("RESUBMIT", "SAFETYNET", 1800, "a2")
+    case.row("DUPLICATEDELIVER", "STOREDRIVER", 1801, "a2")
+    case.goes_on("a1", "a2")
+
+
+@shape(recipients_lost=1, messages_done=1)
+def one_of_two_with_a_rules_recipient(case: ExchangeShape) -> None:
+    """Two messages at once; of the second the copy for the archive is not delivered."""
+    case.copied(message="one")
+    case.copied(0.5, message="two")
+    for message in ("one", "two"):
+        case.row("TRANSFER", "ROUTING", 0.7, "a1", message, to=("archive@nordhof.example",))
+        case.deliver(1, message=message)
+        case.discard(60, message=message)
+    case.deliver(1, to=("archive@nordhof.example",), message="one")
+    case.goes_on("a1", "a2")
+
+
+@shape("2010", recipients_lost=0, messages_done=1)
+def moderated_of_old(case: ExchangeShape) -> None:
+    """Before network ids, all rows have the Message-ID only."""
+    case.receive(0, to=MODERATED)
+    case.row("INITMESSAGECREATED", "APPROVAL", 0.5, "a1", to=MODERATED)
+    case.row("MODERATORAPPROVE", "APPROVAL", 600, "a1", to=MODERATED)
+    case.row("RECEIVE", "APPROVAL", 600.1, "a1", to=MODERATED)
+    case.row("EXPAND", "ROUTING", 600.2, "a1", to=("otto@nordhof.example", "pia@nordhof.example"), related_recipient_address=MODERATED[0])
+    case.deliver(601, to=("otto@nordhof.example", "pia@nordhof.example"))
+    case.goes_on("a1")
+
+
+@shape(recipients_lost=0, messages_done=1)
+def expired_with_the_moderator(case: ExchangeShape) -> None:
+    case.receive(0, to=MODERATED)
+    case.row("INITMESSAGECREATED", "APPROVAL", 0.5, "a1", to=MODERATED)
+    case.row("MODERATIONEXPIRE", "APPROVAL", 2 * DAY, "a1", to=MODERATED)
+    case.goes_on("a1")
+
+
+@shape(recipients_lost=1, recipients_duplicated=0)
+def kept_and_forwarded_twice(case: ExchangeShape) -> None:
+    """Kept, and forwarded to one that keeps and forwards to a stranger, who does not get it."""
+    first, second, last = "sales@nordhof.example", "lacey@nordhof.example", "lacey@privat.example"
+    case.receive(0, to=(first,))
+    for whom, of in ((first, first), (second, first), (second, second), (last, second)):
+        case.row("REDIRECT", "ROUTING", 0.1, "a1", to=(whom,), related_recipient_address=of)
+    case.deliver(1, to=(first, second))
+    case.goes_on("a1")

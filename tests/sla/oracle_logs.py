@@ -94,7 +94,7 @@ def microseconds(text: str) -> int:
 
 
 def read_logs(directory: Path, sites: Path | None = None) -> Logs:
-    """Every `<directory>/<server>/MSGTRK*.LOG`."""
+    """Every `<directory>/<server>/MSGTRK*.LOG`, and copies named by Explorer."""
     logs = Logs()
     seen: set[tuple[str, bytes]] = set()
     for folder in sorted(path for path in directory.iterdir() if path.is_dir()):
@@ -102,7 +102,7 @@ def read_logs(directory: Path, sites: Path | None = None) -> Logs:
         if manifest.exists():
             told = json.loads(manifest.read_text(encoding="utf-8"))
             logs.places[folder.name] = (told.get("site", ""), told.get("boundary", ""))
-        for path in sorted(folder.glob("MSGTRK*.LOG")):
+        for path in sorted([*folder.glob("MSGTRK*.LOG"), *folder.glob("* MSGTRK*.LOG")]):
             logs.files += 1
             logs.logged.add(folder.name)
             _read_file(logs, seen, folder.name, path)

@@ -73,7 +73,8 @@ def differences(spark: SparkSession, directory: Path, seeds: range, *, is_final:
 
 
 @pytest.mark.heavy
-@pytest.mark.timeout(900, func_only=True)
-@pytest.mark.parametrize("begin", range(0, 300, 50))
+@pytest.mark.timeout(1800, func_only=True)
+@pytest.mark.parametrize("begin", range(0, 300, 150))
 def test_the_job_says_what_the_oracle_says_of_random_mixtures(spark: SparkSession, tmp_path: Path, begin: int) -> None:
-    assert [] == differences(spark, tmp_path, range(begin, begin + 50), is_final=begin % 100 == 0)
+    """A report of 150 of them takes little longer than one of 50: most of it is planning."""
+    assert [] == differences(spark, tmp_path, range(begin, begin + 150), is_final=begin == 0)

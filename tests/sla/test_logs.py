@@ -98,17 +98,19 @@ def test_a_server_that_hadoop_does_not_accept_is_told_for_the_stream_only(tmp_pa
 
 
 def test_logs_are_read_in_either_case_and_packed_and_what_is_left_out_is_named(tmp_path):
-    read = ("MSGTRK1.LOG", "MSGTRK2.log", "msgtrkMD3.Log", "MSGTRK4.LOG.gz")
-    for name in (*read, "MSGTRK5.LOG.zip", "MSGTRK6.csv", "notes.log", ".MSGTRK7.LOG.tmp"):
+    copies = ("Copy of MSGTRK1.LOG", "Kopie (2) von MSGTRK1.LOG", "MSGTRK1 - Copy (2).LOG", "MSGTRK1 (2).LOG.gz")
+    read = ("MSGTRK1.LOG", "MSGTRK2.log", "msgtrkMD3.Log", "MSGTRK4.LOG.gz", *copies)
+    for name in (*read, "MSGTRK5.LOG.zip", "MSGTRK6.csv", "notes.log", ".MSGTRK7.LOG.tmp", "._MSGTRK1.LOG", ". MSGTRK1.LOG"):
         put(tmp_path / "mx1", name=name)
     put(tmp_path, name="MSGTRK8.LOG")
     put(tmp_path / "mx1" / "2020", name="MSGTRK9.LOG")
+    put(tmp_path / "mx1", name="mx1_MSGTRK9.LOG")
 
     assert sorted(read) == [source.name for source in list_logs(str(tmp_path))]
     names = left_out(str(tmp_path))
-    assert ["MSGTRK8.LOG", "mx1/2020/MSGTRK9.LOG", "mx1/MSGTRK5.LOG.zip", "mx1/MSGTRK6.csv"] == names
+    assert ["MSGTRK8.LOG", "mx1/2020/MSGTRK9.LOG", "mx1/MSGTRK5.LOG.zip", "mx1/MSGTRK6.csv", "mx1/mx1_MSGTRK9.LOG"] == names
     assert told_left_out(names).startswith(
-        "4 files are left out: MSGTRK8.LOG, mx1/2020/MSGTRK9.LOG, mx1/MSGTRK5.LOG.zip …; logs are read as"
+        "5 files are left out: MSGTRK8.LOG, mx1/2020/MSGTRK9.LOG, mx1/MSGTRK5.LOG.zip …; logs are read as"
     )
     assert "1 file is left out: MSGTRK8.LOG; " in told_left_out(names[:1])
 
