@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
@@ -394,7 +393,10 @@ def _found(
             copies = store.keep({"several": lambda: several_copies(events, seen)})["several"]
         rows = Rows(counts["rows"], counts["odd_rows"])
         odd = odd_events(events, seen, messages=counts["messages"], odd=counts["odd"])
-    quickly = partial(_quick, spark, rows.odd)
+
+    def quickly(more: int = 0) -> AbstractContextManager[None]:
+        return _quick(spark, rows.odd + more)
+
     found = evidence(
         seen, copies, odd, events, log_ends,
         logs=inputs.logs_by_server, told=of_exchange, rules=rules, keep=store.keep, with_few_rows=quickly,
@@ -402,7 +404,7 @@ def _found(
     return found, rows
 
 
-def _quick(spark: "SparkSession", rows: int = 0) -> AbstractContextManager[None]:
+def _quick(spark: "SparkSession", rows: int) -> AbstractContextManager[None]:
     """For queries on this many rows of a larger input. A session that others use, too, keeps its settings."""
     return quick_plans(spark) if is_brief(spark) and rows <= FEW_ROWS else nullcontext()
 

@@ -6,6 +6,7 @@
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -27,7 +28,7 @@ from shadowrelay.sla.figures.incidents import (
     with_return,
 )
 from shadowrelay.sla.figures.log_writers import Told
-from shadowrelay.sla.figures.repetitions import delivered_again, repeated, repetitions_by_message, with_repetitions
+from shadowrelay.sla.figures.repetitions import delivered_again, repeated, repetitions_by_message, resent_rows, with_repetitions
 from shadowrelay.sla.figures.rows import exact_rows, has_logs_of_exchange
 from shadowrelay.sla.session import is_quick
 
@@ -45,6 +46,7 @@ class Rules:
 
 
 ALWAYS = (-(2**62), 2**62)  # microseconds
+ROWS_A_MESSAGE = 10  # of a plain message with two copies
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +78,14 @@ def evidence(
     told: Told,
     rules: Rules,
     keep: Callable[[Mapping[str, Callable[[], DataFrame]]], dict[str, DataFrame]],
-    with_few_rows: Callable[[], AbstractContextManager[None]] = nullcontext,
+    with_few_rows: Callable[..., AbstractContextManager[None]] = nullcontext,
 ) -> Evidence:
     """Combine `seen` from `first_pass` (None: treat no message as plain) with the `odd` events: all events of the other messages.
     `several`: copies of plain messages with several (`several_copies`), None if there are none.
 
     Shapes: `log_ends`: last row of each server's log, None if it has none. `logs`: the format of each; `told`: what those of Exchange say.
     `keep` stores frames under their names and returns the stored frames, so
-    that each is computed once, and plans stay small. `with_few_rows` is entered for what reads none but the rows of `odd`.
+    that each is computed once, and plans stay small. `with_few_rows` is entered for what reads none but the rows of `odd`, and as many more as it is told.
     """
     rows = keep({"rows": lambda: exact_rows(odd, logs, told)})["rows"]
     has_exchange = has_logs_of_exchange(logs)
@@ -106,10 +108,15 @@ def evidence(
         )
     plain = None if seen is None else plain_messages(seen, several)
     each |= keep({"repeated": lambda: repeated(plain, lines, logs)})
-    again = None
-    if not each["repeated"].isEmpty():
-        found = keep({"again": lambda: delivered_again(each["repeated"], named["recipients"], lines, events, each["twice"])})
-        again = found["again"]
+    again, few = None, with_few_rows
+    if count := each["repeated"].count():
+        rows_again = resent_rows(each["repeated"], events)
+        if not is_quick(events.sparkSession):  # where there is much, the events are read once more for it, and the rest is little
+            few = partial(with_few_rows, count * ROWS_A_MESSAGE)
+            rows_again = keep({"resent": lambda: rows_again})["resent"]
+        twice, to_whom = each["twice"], named["recipients"]
+        with few():
+            again = keep({"again": lambda: delivered_again(each["repeated"], to_whom, lines, rows_again, twice)})["again"]
     held = each["exact_copies"] if seen is None else plain_copies(seen, several).unionByName(each["exact_copies"])
     hold_us = rules.hold_us + rules.expiration_us
     with with_few_rows():
@@ -126,8 +133,10 @@ def evidence(
     messages = each["exact_messages"] if plain is None else plain.drop(*RESENT_KEYS).unionByName(each["exact_messages"])
     if again is not None:
         counts = repetitions_by_message(again)
-        # several tables have them; where there is little, to make them anew is less than a job of their own
-        messages = with_repetitions(messages, counts if is_quick(again.sparkSession) else keep({"counts": lambda: counts})["counts"])
+        if not is_quick(again.sparkSession):  # several tables have them; where there is little, a job of their own takes longer
+            with few():
+                counts = keep({"counts": lambda: counts})["counts"]
+        messages = with_repetitions(messages, counts)
     kept: dict[str, Any] = {
         name: each[name] for name in ("repeated", "promotions", "takeovers", "duplicates", "losses", "orphans", "exposures")
     }

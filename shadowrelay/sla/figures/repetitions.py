@@ -43,15 +43,20 @@ def _is_relayed(logged: Collection[str]) -> Column:
     return F.coalesce(F.array_contains(F.transform(servers, lambda server: F.xxhash64(server)), F.col("client_hash")), F.lit(False))
 
 
-def delivered_again(repeated: DataFrame, recipients: DataFrame, lines: DataFrame, events: DataFrame, duplicates: DataFrame) -> DataFrame:
+def resent_rows(repeated: DataFrame, events: DataFrame) -> DataFrame:
+    """The rows of plain messages that `delivered_again` reads. Shapes: `repeated` as from there, `events` as stored."""
+    wanted = repeated.where(_is_named() & F.col("is_plain")).select("message", *RESENT_KEYS, F.col("at").alias("acknowledged_at"))
+    rows = events.select("message", "event", F.unix_micros("at").alias("at"), "server", "recipients", "sender", "subject")
+    return rows.join(F.broadcast(wanted), on="message", how="inner")
+
+
+def delivered_again(repeated: DataFrame, recipients: DataFrame, lines: DataFrame, resent: DataFrame, duplicates: DataFrame) -> DataFrame:
     """One line for each recipient that got a message, and one that the same client had sent before; as from `incidents.duplicates`. It is
     about the later message. A recipient that got the later message twice is in `duplicates`, and not here.
 
-    Shapes: `recipients` and `lines` as from `exact.recipients` and `exact.timelines`; `events` as stored, for plain messages.
+    Shapes: `recipients` and `lines` as from `exact.recipients` and `exact.timelines`; `resent` as from `resent_rows`.
     """
-    is_named = (F.col("kind") == ACKNOWLEDGED) & F.col("client_hash").isNotNull() & (F.col("client_hash") != F.xxhash64(F.lit("")))
-    of_clients = repeated.where(is_named)
-    delivered = _of_plain(of_clients, events).unionByName(_of_others(of_clients, recipients, lines))
+    delivered = _of_plain(resent).unionByName(_of_others(repeated.where(_is_named()), recipients, lines))
     key = [*RESENT_KEYS, "recipient"]
     before = Window.partitionBy(*key).orderBy("acknowledged_at").rangeBetween(Window.unboundedPreceding, -1)
     delivered = delivered.withColumn("before", F.min("delivery").over(before)).where(F.col("before").isNotNull())
@@ -64,18 +69,18 @@ def delivered_again(repeated: DataFrame, recipients: DataFrame, lines: DataFrame
     )  # fmt: skip
 
 
-def _of_plain(sent: DataFrame, events: DataFrame) -> DataFrame:
+def _is_named() -> Column:
+    """The message's client said its name."""
+    return (F.col("kind") == ACKNOWLEDGED) & F.col("client_hash").isNotNull() & (F.col("client_hash") != F.xxhash64(F.lit("")))
+
+
+def _of_plain(rows: DataFrame) -> DataFrame:
     """The first delivery of each recipient."""
-    wanted = sent.where(F.col("is_plain")).select("message", *RESENT_KEYS, F.col("at").alias("acknowledged_at"))
-    delivery = F.struct(F.unix_micros("at").alias("at"), "server")
     is_delivery = is_event("SEND", "SENDEXTERNAL")
-    rows = events.select("message", "event", "at", "server", "recipients", "sender", "subject").join(
-        F.broadcast(wanted), on="message", how="inner"
-    )
     told = rows.groupBy("message", *RESENT_KEYS, "acknowledged_at").agg(
         F.max("sender").alias("sender"),
         F.max("subject").alias("subject"),
-        F.collect_list(F.when(is_delivery, F.struct(delivery.alias("delivery"), "recipients"))).alias("sends"),
+        F.collect_list(F.when(is_delivery, F.struct(F.struct("at", "server").alias("delivery"), "recipients"))).alias("sends"),
     )
     each = told.select("*", F.inline("sends")).drop("sends")
     return each.withColumn("recipient", F.explode("recipients")).drop("recipients")
