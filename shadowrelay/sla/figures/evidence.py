@@ -84,8 +84,8 @@ def evidence(
     `several`: copies of plain messages with several (`several_copies`), None if there are none.
 
     Shapes: `log_ends`: last row of each server's log, None if it has none. `logs`: the format of each; `told`: what those of Exchange say.
-    `keep` stores frames under their names and returns the stored frames, so
-    that each is computed once, and plans stay small. `with_few_rows` is entered for what reads none but the rows of `odd`, and as many more as it is told.
+    `keep` stores frames under their names and returns the stored frames, so that each is computed once, and plans stay small.
+    `with_few_rows` is entered for what reads none but the rows of `odd`, and as many more as it is told.
     """
     rows = keep({"rows": lambda: exact_rows(odd, logs, told)})["rows"]
     has_exchange = has_logs_of_exchange(logs)
