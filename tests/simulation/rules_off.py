@@ -22,6 +22,7 @@ from shadowrelay.ownership.rules import PeerDatabase
 from shadowrelay.pipeline.follow import FollowService
 from shadowrelay.pipeline.leases import Leases
 from shadowrelay.pipeline.peer_requests import PeerRequestService
+from shadowrelay.pipeline.reconcile import ReconcileService
 from shadowrelay.pipeline.review import ReviewService
 from shadowrelay.pipeline.rolled_back import RolledBackService
 from shadowrelay.protocol import tracking
@@ -125,6 +126,10 @@ def _hears_no_released(heard: Callable[..., Any]) -> Callable[..., Any]:
     return off
 
 
+async def _keeps_nothing(self: ReconcileService, needed: Any) -> None:
+    return
+
+
 def _all_count(self: Fates, *, is_redundant: bool) -> None:
     self.is_redundant, self.counted = True, NO_SHARERS
 
@@ -146,6 +151,11 @@ RULES: dict[str, RuleOff] = {
     "higher": _ownership("higher", "still queued", "two-holders"),
     "placement": _ownership("placement", "have one number", "placed-elsewhere"),
     "ask": _ownership("ask", "without a cause", "two-holders"),
+    "still asked": RuleOff(
+        "answers count for the claim with which the questions were sent",
+        ((rules, "is_still_asked", lambda claim, asked_as: True),),
+        ("answer-under-way",), "I4",
+    ),
     "again": _ownership("again"),
     "wait": _ownership("wait"),
     "list": _ownership("list", "I4", "placed-elsewhere"),
@@ -186,8 +196,8 @@ RULES: dict[str, RuleOff] = {
         ("closes-slowly",), "has yet to start again",
     ),
     "expired copies": RuleOff(
-        "a copy that expires before its message ends is placed again",
-        ((claims, "heard", _hears_no_released(claims.heard)),),
+        "a copy is kept for as long as its primary server needs it, and one that expires all the same is placed again",
+        ((ReconcileService, "_keep", _keeps_nothing), (claims, "heard", _hears_no_released(claims.heard))),
         ("copy-expires",), "has too few copies",
     ),
     "patience": RuleOff(

@@ -3,13 +3,15 @@
 import asyncio
 import math
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from itertools import combinations, product
 from pathlib import Path
 
 from shadowrelay.lab.account import Fault, FaultKind
 from shadowrelay.model.ids import ServerName
+from shadowrelay.model.ownership import StatusAnswer, StatusQuestion
+from shadowrelay.model.peers import PeerIdentity
 from tests.simulation.clones import Unwatched, clone_of
 from tests.simulation.kinds import MEMORY
 from tests.simulation.machine import Machine
@@ -236,6 +238,41 @@ class TwoHolders(Scripted):
         await asyncio.sleep(2 * self.span)
         self.network.slow.clear()
         await self.processes.start(first)
+
+
+class AnswerUnderWay(Scripted):
+    """Two copies of each message, and their primary server is cut off, from one server a little before the other. The one asks the other,
+    whose answer is slow: meanwhile the other takes the messages over, and sends the one its copies."""
+
+    count = 3
+    copies = 2
+    heartbeat = 4.0
+    span = 20.0
+    policy = "defer"
+
+    async def script(self) -> None:
+        first, second, third = self.machines
+        await self.queued(first, 4)
+        apart = [asyncio.ensure_future(self.cut(first, second, 3 * self.span))]
+        await asyncio.sleep(1.0)
+        apart.append(asyncio.ensure_future(self.cut(first, third, 3 * self.span)))
+        assert third.node is not None
+        requests = third.node._services.peer_requests
+        status = requests.status
+
+        async def slowly(identity: PeerIdentity, questions: Sequence[StatusQuestion]) -> tuple[StatusAnswer, ...]:
+            if identity.server == second.name:
+                self.network.slow[third.host, second.host] = 3.0  # what is sent now, and nothing that is sent later
+                self.loop.call_later(0.1, self.network.slow.clear)
+            return await status(identity, questions)
+
+        requests.status = slowly
+        await asyncio.sleep(2 * self.span)
+        self.next_hop(is_there=True)
+        await asyncio.sleep(self.span)
+        for cut in apart:
+            await cut
+        self.network.heal_all()
 
 
 class PlacedElsewhere(Scripted):
@@ -573,6 +610,7 @@ SCRIPTS: dict[str, Callable[..., Scripted]] = {
     "two-heirs": TwoHeirs,
     "cut-waiting": CutWaiting,
     "two-holders": TwoHolders,
+    "answer-under-way": AnswerUnderWay,
     "placed-elsewhere": PlacedElsewhere,
     "sent-again": SentAgain,
     "sent-again-elsewhere": SentAgainElsewhere,
