@@ -1,6 +1,6 @@
 """What the console costs: pages with a million messages that wait, and accepting mail while twenty people look. docs/performance.md.
 
-    python -m benchmarks.console [--count 1000000] [--viewers 20] [--rounds 6] [--seconds 8]
+    python -m benchmarks.console [--count 1000000] [--viewers 20] [--rounds 6] [--seconds 8] [--only pages|viewers]
 
 Two nodes with that many messages each: every page is asked several times by who is logged in. Then two nodes without any: so many browsers
 with open pages (each the front page, queues or peers, live), and none, in turn, first while no mail comes and then while it is accepted.
@@ -9,8 +9,9 @@ Times on a busy machine say little: the processor time of both nodes is given, t
 
 import argparse
 import asyncio
-import contextlib
 import json
+import multiprocessing
+import os
 import statistics
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -30,13 +31,16 @@ PAGES = (
     "/",
     "/queues",
     "/queues?filter=MessageCount -gt 5",
+    "/queues?page=1",
     "/messages",
     "/messages?order=oldest",
+    "/messages?to=user@slow.example",
     "/peers",
     "/if-lost?servers=a.east.example",
 )
 LIVE = ("/", "/queues", "/peers")
 ASKED_TIMES = 9
+RATIO = "accepted with viewers, of the rate without"
 WANTED_MS, WANTED_RATIO, WANTED_MB = 200.0, 0.97, 15.0
 
 
@@ -82,25 +86,40 @@ def resident(node: NodeProcess) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) * 1024 / 1e6
 
 
-@asynccontextmanager
-async def viewers(client: httpx.AsyncClient, count: int) -> AsyncIterator[list[int]]:
-    """So many open live pages; the parts that each got."""
-    got = [0] * count
+def _look(address: tuple[str, int], cookie: str, count: int, parts: Any) -> None:
+    """So many streams, read and thrown away. Browsers run on other machines: here at the lowest priority."""
 
     async def look(number: int) -> None:
-        async with client.stream("GET", "/live", params={"path": LIVE[number % len(LIVE)]}) as response:
-            async for line in response.aiter_lines():
-                got[number] += line == "event: part"
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(f"GET /live?path={LIVE[number % len(LIVE)]} HTTP/1.1\r\nHost: localhost\r\nCookie: {cookie}\r\n\r\n".encode())
+        while octets := await reader.read(1 << 18):
+            with parts.get_lock():
+                parts.value += octets.count(b"event: part")
 
-    tasks = [asyncio.create_task(look(number)) for number in range(count)]
+    async def all_of_them() -> None:
+        await asyncio.gather(*(look(number) for number in range(count)))
+
+    os.nice(19)
+    asyncio.run(all_of_them())
+
+
+@asynccontextmanager
+async def viewers(client: httpx.AsyncClient, node: NodeProcess, count: int) -> AsyncIterator[Any]:
+    """So many open live pages, in a process of their own; how many parts they got, as `value`."""
+    context = multiprocessing.get_context("spawn")
+    parts = context.Value("q", 0)
+    cookie = "; ".join(f"{name}={value}" for name, value in client.cookies.items())
+    process = context.Process(target=_look, args=((node.admin.host, node.admin.port), cookie, count, parts), daemon=True)
+    if count:
+        process.start()
+        while parts.value < count:
+            await asyncio.sleep(0.1)
     try:
-        yield got
+        yield parts
     finally:
-        for task in tasks:
-            task.cancel()
-        for task in tasks:
-            with contextlib.suppress(asyncio.CancelledError, httpx.HTTPError):
-                await task
+        if count:
+            process.terminate()
+            process.join()
 
 
 async def seconds_until_shown(client: httpx.AsyncClient, node: NodeProcess, next_hop: HostPort) -> list[float]:
@@ -164,7 +183,7 @@ async def watched(options: argparse.Namespace) -> dict[str, object]:
                 without = resident(node)
                 for path in PAGES * ASKED_TIMES:
                     await client.get(path)
-                async with viewers(client, options.viewers):
+                async with viewers(client, node, options.viewers):
                     await asyncio.sleep(options.seconds)
                 shown = await seconds_until_shown(client, node, healthy.address)
                 before, shares, rounds = resident(node), [], []
@@ -172,7 +191,7 @@ async def watched(options: argparse.Namespace) -> dict[str, object]:
                     share_of: dict[bool, float] = {}
                     both: dict[bool, tuple[float, float]] = {}
                     for is_watched in (True, False) if number % 2 else (False, True):
-                        async with viewers(client, options.viewers if is_watched else 0):
+                        async with viewers(client, node, options.viewers if is_watched else 0):
                             await asyncio.sleep(1)
                             share_of[is_watched] = await share([node], options.seconds)
                             both[is_watched] = await accepted(node, options.seconds)
@@ -183,7 +202,7 @@ async def watched(options: argparse.Namespace) -> dict[str, object]:
     return {
         "an act is shown by an open page after, s": [round(each, 2) for each in (statistics.median(shown), max(shown))],
         "viewers, % of a processor on the node": round(statistics.median(shares), 1),
-        "accepted with viewers, of the rate without": round(ratios[0], 3),
+        RATIO: round(ratios[0], 3),
         "processor time of the node a message, of that without": round(ratios[1], 3),
         "rates, with and without": [[round(each[one][0]) for one in (True, False)] for each in rounds],
         "memory more, MB": round(before - without, 1),
@@ -193,8 +212,10 @@ async def watched(options: argparse.Namespace) -> dict[str, object]:
 
 async def measure(options: argparse.Namespace) -> dict[str, Any]:
     """All figures."""
-    seen = await watched(options)
+    seen = await watched(options) if options.only != "pages" else {}
     print(json.dumps(seen), flush=True)
+    if options.only == "viewers":
+        return seen
     found = await pages(options)
     return seen | {
         "messages": options.count,
@@ -210,11 +231,21 @@ def main() -> int:
     parser.add_argument("--viewers", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--only", choices=("pages", "viewers"), help="one half of it")
     parser.add_argument("--directory", type=Path, default=Path("/var/tmp"), help="queues and logs (default /var/tmp)")
     figures = asyncio.run(measure(parser.parse_args()))
     print(json.dumps(figures, indent=2))
-    is_well = figures["pages, ms"]["/queues"] < WANTED_MS and figures["memory more, MB"] <= WANTED_MB
-    return 0 if is_well and figures["accepted with viewers, of the rate without"] >= WANTED_RATIO else 1
+    missed = [
+        name
+        for name, is_well in (
+            ("pages, ms", figures.get("pages, ms", {"/queues": 0.0})["/queues"] < WANTED_MS),
+            ("memory more, MB", figures.get("memory more, MB", 0.0) <= WANTED_MB),
+            (RATIO, figures.get(RATIO, 1.0) >= WANTED_RATIO),
+        )
+        if not is_well
+    ]
+    print(f"missed: {', '.join(missed)}" if missed else "all as wanted")
+    return 1 if missed else 0
 
 
 if __name__ == "__main__":

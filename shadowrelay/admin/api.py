@@ -5,7 +5,7 @@ problems without exception texts. No file from another host is loaded, so there 
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from ipaddress import ip_address
@@ -132,7 +132,7 @@ def make_application(
         await person_asking(people, request)
 
     api = APIRouter(route_class=guarded(people, trail))
-    _add_routes(api, services, trail, now)
+    application.state.glance = _add_routes(api, services, trail, now)  # for the console of this process, which needs no HTTP for it
     application.include_router(api, prefix="/api/v1", dependencies=[authorised], responses=PROBLEMS)
     application.include_router(_health(services, require_token))
     application.include_router(_metrics(services, metrics, require_token))
@@ -149,7 +149,9 @@ def make_application(
     return application
 
 
-def _add_routes(api: APIRouter, services: Services, trail: AuditTrail, now: Callable[[], datetime]) -> None:
+def _add_routes(api: APIRouter, services: Services, trail: AuditTrail, now: Callable[[], datetime]) -> Callable[..., Awaitable[Glance]]:
+    """Returns what answers `/glance`."""
+
     def lifetime() -> timedelta:
         return services.context.settings.transport.message_expiration_timeout
 
@@ -452,6 +454,8 @@ def _add_routes(api: APIRouter, services: Services, trail: AuditTrail, now: Call
     async def audit() -> resources.Audit:
         """Who changed what since this node started, newest first: the last 1,000 entries. For auditors, operators and administrators."""
         return resources.Audit(entries=[resources.AuditEntryResource.model_validate(entry) for entry in reversed(trail.entries)])
+
+    return glance
 
 
 def _parsed(text: str, properties: Mapping[str, Property]) -> Expression | None:

@@ -47,7 +47,9 @@ def asked(
         except NodeError as exc:
             return NodeAnswer(name, error=str(exc), status=exc.status)
 
-    with ThreadPoolExecutor(max(len(clients), 1)) as pool:
+    if len(clients) < 2:
+        return [answer_of(entry) for entry in clients]
+    with ThreadPoolExecutor(len(clients)) as pool:
         return list(pool.map(answer_of, clients))
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from shadowrelay.cluster.answers import NodeAnswer, missing
+from shadowrelay.cluster.answers import NodeAnswer, combined, missing
 from shadowrelay.cluster.overview import WAITING
 from shadowrelay.cluster.words import duration
 from shadowrelay.model.readiness import NewMail
@@ -103,8 +103,8 @@ def document(lost: Sequence[str], answers: Sequence[NodeAnswer]) -> Json:
 
 
 def warnings(server: str, answers: Sequence[NodeAnswer]) -> list[str]:
-    """What it means that this server goes, as far as that is not all well. Nodes that did not answer say nothing."""
-    found = document([server], [answer for answer in answers if answer.said])
+    """What it means that this server goes, as far as that is not all well. A node without an answer that can be understood says nothing."""
+    found = combined(answers, lambda those: document([server], [answer for answer in those if answer.said]))
     bad = [f"without {server}, at {one['node']}: {one['sentence']}" for one in found["new_mail"] if one["sentence"]]
     lost = [f"{found['lost_count']} messages are on {server} only, and would be lost with its disk now"] if found["lost_count"] else []
     return bad + lost

@@ -8,7 +8,7 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -18,10 +18,12 @@ from fastapi import FastAPI
 
 from shadowrelay.admin.api_client import NodeClient, NodeError, client_of_peer
 from shadowrelay.cluster.answers import NOT_CONFIGURED, NodeAnswer, asked
-from shadowrelay.model.replies import ConfigurationError
+from shadowrelay.cluster.glance import look_closely
+from shadowrelay.model.replies import ConfigurationError, LedgerUnavailable
 from shadowrelay.model.settings import Peer, Settings
 
 PATIENCE_SECONDS = 3.0  # with a node: a page must come also while one hangs
+SLOW_SECONDS = 0.5  # then an open page shows what the other nodes say
 KEPT_SECONDS = 30.0  # a client and its connections; then the certificates and the token are read anew
 IDLE_MAX = 2  # clients of one node that are kept
 OWN = "http://localhost"
@@ -92,6 +94,28 @@ class KeptClients:
             client.close()
 
 
+class _PeerLook:
+    """What a peer said last, and the question that is under way."""
+
+    def __init__(self) -> None:
+        self.asking: asyncio.Task[NodeAnswer] | None = None
+        self.last: NodeAnswer | None = None
+        self._since = 0.0
+
+    def begin(self, asking: "asyncio.Task[NodeAnswer]") -> None:
+        """Another question."""
+        self.asking, self._since = asking, asyncio.get_running_loop().time()
+
+    def answer(self, name: str) -> NodeAnswer:
+        """To the question, or the last one; none where it has not answered for too long."""
+        if self.asking is not None and self.asking.done():
+            self.last, self.asking = self.asking.result(), None
+        is_slow = self.asking is not None and asyncio.get_running_loop().time() - self._since >= PATIENCE_SECONDS
+        if self.last is None or (is_slow and not self.last.error):
+            return NodeAnswer(name, error=f"it did not answer within {PATIENCE_SECONDS:g} s")
+        return self.last
+
+
 class ClusterNodes:
     """This node and its peers. `token`: this node's own. Call `forget` in the end."""
 
@@ -99,6 +123,7 @@ class ClusterNodes:
         self._settings, self._application, self._token = settings, application, token
         self._kept = KeptClients()
         self.name = str(settings.server.name)
+        self._looks: dict[str, _PeerLook] = {}
         self._said_names = {self.name: self.name}  # of nodes, by the names that the configuration has for them
 
     @property
@@ -109,6 +134,7 @@ class ClusterNodes:
     def adopt(self, settings: Settings) -> None:
         """The peers are others now."""
         self._settings = settings
+        self.forget_looks()
         self.forget()
         self._said_names = {self.name: self.name}
 
@@ -116,9 +142,42 @@ class ClusterNodes:
         """Closes the connections to the others."""
         self._kept.close()
 
+    def forget_looks(self) -> None:
+        """The next look waits for new answers."""
+        self._looks = {}
+
     async def ask(self, question: Callable[[NodeClient], Any]) -> list[NodeAnswer]:
         """One answer of each, this node's first, of all at the same time."""
         return await asyncio.to_thread(self._ask, question, asyncio.get_running_loop())
+
+    async def look(self, *, with_history: bool) -> list[NodeAnswer]:
+        """As `ask` with `look_closely`, for what is asked often: this node without HTTP, which would cost more than the answer. A peer that
+        has answered before is waited for `SLOW_SECONDS`: while it is slow its last answer counts, for `PATIENCE_SECONDS`."""
+        began = asyncio.get_running_loop().time()
+        names = [peer.name for peer in self._settings.peers]
+        self._looks = {name: self._looks.get(name) or _PeerLook() for name in names}
+        looks = list(self._looks.values())
+        for name, its in self._looks.items():
+            if its.asking is None:
+                its.begin(asyncio.create_task(self._look_at(name, with_history)))
+        own = await self._own_look(with_history)
+        asking = [its.asking for its in looks if its.asking is not None]
+        patience = PATIENCE_SECONDS if any(its.last is None for its in looks) else SLOW_SECONDS
+        if asking:
+            await asyncio.wait(asking, timeout=max(began + patience - asyncio.get_running_loop().time(), 0))
+        return [own, *(its.answer(name) for name, its in zip(names, looks, strict=True))]
+
+    async def _look_at(self, name: str, with_history: bool) -> NodeAnswer:
+        question = partial(look_closely, with_history=with_history)
+        (answer,) = await asyncio.to_thread(self._ask, question, asyncio.get_running_loop(), (name,))
+        return answer
+
+    async def _own_look(self, with_history: bool) -> NodeAnswer:
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS * 2):
+                return NodeAnswer(self.name, (await self._application.state.glance(history=with_history)).model_dump(mode="json"))
+        except (LedgerUnavailable, TimeoutError):
+            return NodeAnswer(self.name, error="the queue database of this node does not answer now; its operator log says why", status=503)
 
     async def asking(self, work: Callable[[Callable[[Callable[[NodeClient], Any]], list[NodeAnswer]]], Answer]) -> Answer:
         """Work that asks all nodes several times, one question after the other."""
@@ -135,12 +194,15 @@ class ClusterNodes:
 
         return await asyncio.to_thread(one)
 
-    def _ask(self, question: Callable[[NodeClient], Any], loop: asyncio.AbstractEventLoop) -> list[NodeAnswer]:
+    def _ask(self, question: Callable[[NodeClient], Any], loop: asyncio.AbstractEventLoop, only: Collection[str] = ()) -> list[NodeAnswer]:
         clients: list[tuple[str, NodeClient]] = []
         without: list[NodeAnswer] = []
         with ExitStack() as stack:
-            clients.append((self.name, stack.enter_context(self._kept.client(self.name, lambda: self._own_client(self._token, loop)))))
+            if not only:
+                clients.append((self.name, stack.enter_context(self._kept.client(self.name, lambda: self._own_client(self._token, loop)))))
             for peer in self._settings.peers:
+                if only and peer.name not in only:
+                    continue
                 if not peer.admin:
                     without.append(NodeAnswer(peer.name, error=NOT_CONFIGURED))
                     continue

@@ -67,13 +67,15 @@ class LiveParts:
         session = request.state.session
         person = session.person
         key = (path, tuple(sorted(query.items())), person.sees_messages, person.role)
+        now = self._clock()
         async with self._making[path]:
-            made_at, part = self._parts.get(key, (float("-inf"), b""))
-            if self._clock() - made_at >= FRESH_SECONDS:
+            made_at, part = self._parts.get(key, (float("-inf"), b""))  # from when on: what takes long is no younger for that
+            if now - made_at >= FRESH_SECONDS:
+                began = self._clock()
                 part = _as_sse("part", await live_part(self._desk, request, session, path, query)).encode()
-                self._parts = {one: each for one, each in self._parts.items() if self._clock() - each[0] < FRESH_SECONDS}
+                self._parts = {one: each for one, each in self._parts.items() if began - each[0] < EVERY_SECONDS}
                 if len(self._parts) < PARTS_MAX:
-                    self._parts[key] = self._clock(), part
+                    self._parts[key] = began, part
         return part
 
 

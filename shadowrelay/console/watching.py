@@ -7,11 +7,10 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from shadowrelay.cluster.answers import NodeAnswer, combined
-from shadowrelay.cluster.glance import glance, look_closely
+from shadowrelay.cluster.glance import glance
 from shadowrelay.cluster.words import duration
 from shadowrelay.console.asking import ClusterNodes
 
@@ -28,26 +27,29 @@ class ClusterWatch:
     def __init__(self, nodes: ClusterNodes, clock: Callable[[], float] = time.monotonic) -> None:
         self._nodes, self._clock = nodes, clock
         self._looking = asyncio.Lock()
-        self._at = self._wanted_at = float("-inf")
+        self._at = self._wanted_at = self._acted_at = float("-inf")
         self._has_history = False
         self._answers: list[NodeAnswer] = []
         self._fewer: deque[tuple[float, int]] = deque()
         self._drains: dict[tuple[str, str], int] = {}
 
     async def answers(self, *, with_history: bool = False) -> list[NodeAnswer]:
-        """Of all nodes to `look_closely`, not older than `FRESH_SECONDS`."""
+        """Of all nodes to `look_closely`: a look that began at most `FRESH_SECONDS` before this was asked."""
+        now = self._clock()
         if with_history:
-            self._wanted_at = self._clock()
+            self._wanted_at = now
         async with self._looking:
-            if self._clock() - self._at >= FRESH_SECONDS or (with_history and not self._has_history):
-                self._has_history = self._clock() - self._wanted_at < HISTORY_SECONDS
-                self._answers = await self._nodes.ask(partial(look_closely, with_history=self._has_history))
-                self._at = self._clock()
+            if now - self._at >= FRESH_SECONDS or self._at < self._acted_at or (with_history and not self._has_history):
+                self._has_history = now - self._wanted_at < HISTORY_SECONDS
+                began = self._clock()
+                self._answers = await self._nodes.look(with_history=self._has_history)
+                self._at = began
             return self._answers
 
     def forget(self) -> None:
-        """Something was done: the next look is a new one."""
-        self._at = float("-inf")
+        """Something was done: the next look is a new one, also while one is under way."""
+        self._acted_at = self._clock()
+        self._nodes.forget_looks()
 
     async def state(self) -> Json:
         """`glance`, and `heals`: when all have their copies again, in words."""

@@ -17,6 +17,7 @@ from shadowrelay.model.setting_texts import (
     Address,
     CheckedDomain,
     CheckedNetwork,
+    DefaultDomain,
     Duration,
     FilterUrl,
     Size,
@@ -202,6 +203,10 @@ class ReceiveConnector(Section):
     lenient_addresses: bool = True
     """Accept what other software writes: `MAIL FROM: a@b`, local parts over 64 octets or like `john.` (relayed as "john."@b), `a@b.`,
     `a@my_host`, `root` of clients that may relay, any name in EHLO, parameters after HELO, content lines of any length."""
+    default_domain: DefaultDomain = ""
+    """The domain of an address without one: of a bare Postmaster, and where lenient_addresses is on of `root` of clients that may relay, as
+    sender or recipient. The same on all nodes, so that such a message is recognised when it is sent to another one again. Empty: this
+    server's name where it can be delivered, else the first of accepted_domains. Source: msp-rc"""
     limits: LimitsPerClient = LimitsPerClient()
     """Limits for each client: a table of its own, [receive_connectors.limits]."""
 

@@ -294,6 +294,14 @@ def parse_domain(value: object) -> str:
     return value.strip().rstrip(".").lower()
 
 
+def parse_one_domain(value: object) -> str:
+    """A mail domain, or "" for none. Raises: ValueError with the remedy."""
+    text = value.strip() if isinstance(value, str) else "?"
+    if text.startswith("*"):
+        raise ValueError('is not one domain; write one like "corp.example"')
+    return parse_domain(text) if text else ""
+
+
 def parse_admin_url(value: object) -> str:
     """The address of a node's API, or nothing. Raises: ValueError with the remedy."""
     text = value.strip().rstrip("/") if isinstance(value, str) else "?"
@@ -361,6 +369,7 @@ FilterUrl = Annotated[str, BeforeValidator(parse_filter_url)]
 CheckedNetwork = Annotated[Network, BeforeValidator(parse_network)]
 Mailbox = Annotated[str, BeforeValidator(parse_mailbox)]
 CheckedDomain = Annotated[str, BeforeValidator(parse_domain)]
+DefaultDomain = Annotated[str, BeforeValidator(parse_one_domain)]
 Pattern = Annotated[str, BeforeValidator(parse_pattern)]
 Name = Annotated[ServerName, BeforeValidator(parse_name)]
 

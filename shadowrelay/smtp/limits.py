@@ -147,15 +147,22 @@ class Rights:
 def postmaster_homes(rights: Rights, connector: ReceiveConnector, server: str, routes: Sequence[Route]) -> tuple[str, str]:
     """The domain for a bare `Postmaster`, for other clients and for clients that may relay; empty: refused. RFC 5321 4.5.1.
 
-    This server's name if it accepts mail for it or has a route for it, else the first accepted domain. A catch-all route
-    also serves, but only for clients that may relay: if its next hop refuses the mail, the bounce goes back to them.
+    `default_domain` if there is one; of others' mail only where it can be delivered. Else this server's name if it accepts mail for it
+    or has a route for it, else the first accepted domain. A catch-all route also serves, but only for clients that may relay: if its
+    next hop refuses the mail, the bounce goes back to them.
     """
-    address = f"postmaster@{server}"
     own_routes = tuple(route for route in routes if not all(set(pattern) <= {"*", "@"} for pattern in route.recipients))
-    if rights.accepts(address) or _has_route(own_routes, address):
+
+    def is_home(name: str) -> bool:
+        address = f"postmaster@{name}"
+        return rights.accepts(address) or _has_route(own_routes, address)
+
+    if default := connector.default_domain:
+        return default if is_home(default) else "", default
+    if is_home(server):
         return server, server
     domain = next((name for name in connector.accepted_domains if not name.startswith("*.")), "")
-    return domain, domain or (server if _has_route(routes, address) else "")
+    return domain, domain or (server if _has_route(routes, f"postmaster@{server}") else "")
 
 
 def _has_route(routes: Sequence[Route], address: str) -> bool:

@@ -76,9 +76,8 @@ def settings():
     return SETTINGS
 
 
-@pytest.fixture
-def application(node, time, trail, tap, settings):
-    """API and console, with a person of each role."""
+def console_of(node, time, trail, tap, settings):
+    """API and console, with a person of each role, and the desk behind the pages."""
     users = tuple(AdminUser.model_validate(user) for user in USERS)
     people = People(TOKEN, READ_ONLY_TOKEN, users)
     metrics = PrometheusMetrics("1.2.3", ServerName("mx1"), Counts(), now=lambda: NOW)
@@ -90,6 +89,13 @@ def application(node, time, trail, tap, settings):
     add_acts(api, desk)
     add_report(api, desk)
     add_streams(api, desk, tap, guarded(people, trail))
+    return api, desk
+
+
+@pytest.fixture
+def application(node, time, trail, tap, settings):
+    """API and console."""
+    api, desk = console_of(node, time, trail, tap, settings)
     yield api
     desk.nodes.forget()
 

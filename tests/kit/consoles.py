@@ -76,8 +76,9 @@ class PlainBrowser:
 
 
 @asynccontextmanager
-async def watched_browser(served: str, *, scheme: str = "light", width: int = 1280) -> AsyncIterator[tuple[Any, list[str]]]:
-    """A page of Debian's chromium, and what went wrong on it: what the console of the browser said, and requests to other hosts."""
+async def watched_browser(served: str, *, scheme: str = "light", width: int = 1280, **more: object) -> AsyncIterator[tuple[Any, list[str]]]:
+    """A page of Debian's chromium, and what went wrong on it: what the console of the browser said, and requests to other hosts. `more`: of
+    playwright's `new_context`."""
     from playwright.async_api import async_playwright
 
     trouble: list[str] = []
@@ -89,7 +90,7 @@ async def watched_browser(served: str, *, scheme: str = "light", width: int = 12
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         try:
-            context = await browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
+            context = await browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, **more)  # type: ignore[arg-type]
             page = await context.new_page()
             page.on("console", lambda message: trouble.append(message.text))
             page.on("pageerror", lambda error: trouble.append(str(error)))

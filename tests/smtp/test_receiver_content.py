@@ -539,6 +539,16 @@ async def test_a_bare_postmaster_gets_his_domain_or_is_refused(tmp_path: Path) -
         assert "554 5.5.1 No valid recipients" == await client.ask("DATA")
 
 
+async def test_names_without_a_domain_get_the_one_that_is_set(tmp_path: Path) -> None:
+    async with receiving(tmp_path, relay_from=["127.0.0.1/32"], accepted_domains=[], default_domain="Corp.Example.") as station:
+        client = await station.client_in("EHLO cron.example", "MAIL FROM:<root>", "RCPT TO:<admin>", "RCPT TO:<postmaster>", "DATA")
+        await client.send(b".\r\n")
+        await client.reply()
+        envelope = station.acceptor.accepted[0][0]
+        assert "root@corp.example" == envelope.sender
+        assert ["admin@corp.example", "postmaster@corp.example"] == [recipient.address for recipient in envelope.recipients]
+
+
 TRACES = b"Received: from a\r\n\tby b; now\r\nReturn-Path: <a@b>\r\nreceived: from c\r\n by d; then\r\n"
 MESSAGE = b"Subject: x\r\nReceived: not at the beginning\r\n\r\nhello\r\n"
 

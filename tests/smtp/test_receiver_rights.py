@@ -65,6 +65,24 @@ def test_a_bare_postmaster_lives_where_his_mail_can_be_delivered(
     assert expected == postmaster_homes(Rights(connector), connector, "a.example", routes)
 
 
+@pytest.mark.parametrize(
+    ("domains", "patterns", "expected"),
+    [
+        (("here.example", "a.example"), (), ("", "corp.example")),
+        (("here.example", "corp.example"), (), ("corp.example", "corp.example")),
+        ((), ("*@corp.example",), ("corp.example", "corp.example")),
+        ((), ("*",), ("", "corp.example")),
+    ],
+)
+def test_a_default_domain_is_that_of_strangers_too_where_its_mail_can_be_delivered(
+    domains: tuple[str, ...], patterns: tuple[str, ...], expected: tuple[str, str]
+) -> None:
+    connector = a_connector(accepted_domains=domains, default_domain="corp.example")
+    routes = tuple(Route.model_validate({"recipients": [pattern], "next_hop": "127.0.0.1:9"}) for pattern in patterns)
+
+    assert expected == postmaster_homes(Rights(connector), connector, "a.example", routes)
+
+
 @pytest.mark.parametrize(("pattern", "expected"), [("*.example", ("a.example", "a.example")), ("*", ("", "a.example"))])
 def test_a_route_that_has_only_a_site_is_one(pattern: str, expected: tuple[str, str]) -> None:
     connector = a_connector(accepted_domains=())

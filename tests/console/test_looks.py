@@ -1,0 +1,122 @@
+"""How often the nodes are asked for open pages, and how long a slow one is waited for."""
+
+import asyncio
+
+import pytest
+
+from shadowrelay.cluster.answers import NodeAnswer
+from shadowrelay.cluster.glance import look_closely
+from shadowrelay.console import asking
+from shadowrelay.console.asking import ClusterNodes
+from shadowrelay.console.watching import FRESH_SECONDS, ClusterWatch
+from shadowrelay.model.settings import Peer
+from tests.admin.conftest import TOKEN
+from tests.console.conftest import SETTINGS
+from tests.kit.clock import until
+
+PEER = Peer.model_validate({"name": "mx2", "site": "west", "address": "127.0.0.1:9", "admin": "http://127.0.0.1:9"})
+
+
+class SlowNodes:
+    """Nodes whose answers take as long as the test says."""
+
+    def __init__(self):
+        self.now, self.took, self.looks_count, self.may_answer = 0.0, 0.0, 0, asyncio.Event()
+        self.may_answer.set()
+
+    async def look(self, *, with_history):
+        self.looks_count += 1
+        number = self.looks_count
+        await self.may_answer.wait()
+        self.now += self.took
+        return [NodeAnswer(f"look {number}")]
+
+    def forget_looks(self):
+        pass
+
+
+@pytest.fixture
+def slow():
+    return SlowNodes()
+
+
+@pytest.fixture
+def watch(slow):
+    return ClusterWatch(slow, lambda: slow.now)
+
+
+async def test_a_look_that_took_long_is_no_younger_for_that(slow, watch):
+    slow.took = 2 * FRESH_SECONDS
+    await watch.answers()
+
+    assert ["look 2"] == [answer.name for answer in await watch.answers()]
+
+
+async def test_all_who_come_while_a_look_is_under_way_share_it(slow, watch):
+    slow.took = 2 * FRESH_SECONDS
+    slow.may_answer.clear()
+    viewers = [asyncio.create_task(watch.answers()) for _ in range(20)]
+    await until(lambda: slow.looks_count)
+    slow.may_answer.set()
+
+    assert {"look 1"} == {answer.name for each in await asyncio.gather(*viewers) for answer in each}
+
+
+async def test_a_look_that_began_before_an_act_is_not_shown_after_it(slow, watch):
+    slow.may_answer.clear()
+    before = asyncio.create_task(watch.answers())
+    await until(lambda: slow.looks_count)
+    slow.now += FRESH_SECONDS / 4
+    watch.forget()
+    slow.may_answer.set()
+    await before
+
+    assert ["look 2"] == [answer.name for answer in await watch.answers()]
+
+
+async def test_this_node_says_the_same_with_and_without_http(application):
+    nodes = ClusterNodes(SETTINGS, application, TOKEN)
+    (by_http,) = await nodes.ask(look_closely)
+    (direct,) = await nodes.look(with_history=False)
+    nodes.forget()
+
+    assert by_http == direct
+
+
+@pytest.fixture
+def with_a_peer(application, monkeypatch):
+    """This node and a peer, whose answers the test gives: `said` has them, None while it hangs."""
+    nodes = ClusterNodes(SETTINGS.model_copy(update={"peers": (PEER,)}), application, TOKEN)
+    said = {"answers": asyncio.Queue(), "asked": 0}
+
+    async def look_at(name, with_history):
+        said["asked"] += 1
+        return await said["answers"].get()
+
+    monkeypatch.setattr(nodes, "_look_at", look_at)
+    monkeypatch.setattr(asking, "SLOW_SECONDS", 0.02)
+    return nodes, said
+
+
+async def test_a_peer_that_hangs_holds_up_no_look_and_its_last_answer_counts_for_a_while(with_a_peer, monkeypatch):
+    nodes, said = with_a_peer
+    said["answers"].put_nowait(NodeAnswer("mx2", {"node": {"name": "mx2"}}))
+    first = await nodes.look(with_history=False)
+    second = await nodes.look(with_history=False)
+    third = await nodes.look(with_history=False)
+    monkeypatch.setattr(asking, "PATIENCE_SECONDS", 0.0)
+    given_up = await nodes.look(with_history=False)
+
+    assert first[1].said == second[1].said == third[1].said
+    assert 2 == said["asked"]
+    assert "did not answer" in given_up[1].error
+
+
+async def test_what_a_peer_says_late_is_in_the_next_look(with_a_peer):
+    nodes, said = with_a_peer
+    said["answers"].put_nowait(NodeAnswer("mx2", error="refused"))
+    await nodes.look(with_history=False)
+    await nodes.look(with_history=False)
+    said["answers"].put_nowait(NodeAnswer("mx2", {"node": {"name": "mx2"}}))
+
+    assert not (await nodes.look(with_history=False))[1].error
