@@ -5,9 +5,9 @@ relayed. Faults as a seed says.
 
 `python -m tests.simulation.chains --seeds 1-1000`. The services are real, over real queue databases in memory; sessions and next hops are
 those of `tests.kit.nodes`, so that a world takes a fraction of a second. Some recipients do not exist, and their senders' servers defer
-at times. In worlds from seed 30001 on with two hubs or three, one hangs while mail is on its way to it. What must hold: each acknowledged message is delivered to each recipient, or returned to its sender if there is no such
-recipient; it is delivered twice only for a cause (docs/design.md 3, I4) that the world saw; nobody else gets a DSN; nothing is left in
-any queue. `--without RULE` switches one of RULES off.
+at times. In worlds from seed 30001 on with two hubs or three, one hangs while mail is on its way to it. What must hold: each acknowledged
+message is delivered to each recipient, or returned to its sender if there is no such recipient; it is delivered twice only for a cause
+(docs/design.md 3, I4) that the world saw; nobody else gets a DSN; nothing is left in any queue. `--without RULE` switches one of RULES off.
 """
 
 import argparse
