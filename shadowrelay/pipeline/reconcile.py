@@ -20,7 +20,7 @@ from shadowrelay.ownership.rules import PeerDatabase
 from shadowrelay.pipeline.context import PAGE, Context
 from shadowrelay.pipeline.promote import PromoteService
 from shadowrelay.rules import delivery, flight
-from shadowrelay.store import expiry, promises, reading
+from shadowrelay.store import promises, reading
 
 _log = structlog.get_logger()
 
@@ -150,4 +150,4 @@ class ReconcileService:
         transport, now = self._context.settings.transport, self._context.now() - self._context.note_clock()
         soon = now + KEPT_SPANS * transport.shadow_resubmit_time_span
         if ids := [held.message_id for held in needed if held.keep_until <= soon]:
-            await self._context.ledger.commit(expiry.kept_longer, ids, delivery.shadow_keep_until(now, transport))
+            await self._context.ledger.commit(promises.kept_longer, ids, delivery.shadow_keep_until(now, transport))

@@ -5,7 +5,6 @@ may be deleted. Content is deleted by whole segments, without reading rows: a se
 Safety Net.
 """
 
-from collections.abc import Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -117,19 +116,6 @@ def expired_removed(work: UnitOfWork, now: datetime, limit: int) -> ExpiryStep:
             work.delete(row)
     _free_segments(work, at)
     return ExpiryStep(gone, len(ids) >= limit)
-
-
-@promise()
-def kept_longer(work: UnitOfWork, message_ids: Sequence[MessageId], keep_until: datetime) -> None:
-    """Their primary server needs these shadow messages: they do not expire before then."""
-    work.preload(message_ids)
-    until = rows.encode_instant(keep_until)
-    for message_id in message_ids:
-        row = work.row(message_id)
-        if row is not None and row.claim.role is Role.SHADOW and row.keep_until < until:
-            row.keep_until = until
-            row.remember_until = max(row.remember_until, until)
-            work.changed(row)
 
 
 def _free_segments(work: UnitOfWork, at: int) -> None:
