@@ -595,14 +595,14 @@ class MachineBurnt(Scripted):
         self.next_hop(is_there=True)
 
 
-class Told(Scripted):
+class Telling(Scripted):
     """Operators are told the truth. Complaints are violations of `told`."""
 
     def is_false(self, text: str) -> None:
         self.checker.violation("told", text)
 
 
-class TakeoverTold(Told):
+class TakeoverTold(Telling):
     """A primary server is away; its shadow server was away for longer, and has started again: until it takes the messages over, it says
     when that will be."""
 
@@ -636,7 +636,7 @@ class TakeoverTold(Told):
         return any(claim.role is Role.SHADOW for claim in self.checker.claims[machine.host].values())
 
 
-class HeldForNobody(Told):
+class HeldForNobody(Telling):
     """The primary server is away for good, and its shadow server starts with a configuration that does not name it any more."""
 
     count = 3
@@ -668,7 +668,7 @@ class HeldForNobody(Told):
         await self.processes.start(first)
 
 
-class RefusedTold(Told):
+class RefusedTold(Telling):
     """Two copies are wanted in reject mode, and one of three nodes is away: the others are not ready when they refuse every message."""
 
     count = 3
