@@ -109,7 +109,8 @@ class _PeerLook:
     def answer(self, name: str) -> NodeAnswer:
         """To the question, or the last one; none where it has not answered for too long."""
         if self.asking is not None and self.asking.done():
-            self.last, self.asking = self.asking.result(), None
+            asked, self.asking = self.asking, None
+            self.last = asked.result()
         is_slow = self.asking is not None and asyncio.get_running_loop().time() - self._since >= PATIENCE_SECONDS
         if self.last is None or (is_slow and not self.last.error):
             return NodeAnswer(name, error=f"it did not answer within {PATIENCE_SECONDS:g} s")

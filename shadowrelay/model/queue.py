@@ -280,11 +280,12 @@ class LoneMessages:
 
 @dataclass(frozen=True, slots=True)
 class HeldCopy:
-    """A shadow message as its primary server is asked about it."""
+    """A shadow message as its primary server is asked about it. `keep_until`: when it expires."""
 
     internal_id: int
     message_id: MessageId
     number: CopyNumber
+    keep_until: datetime
 
 
 @dataclass(frozen=True, slots=True)

@@ -299,6 +299,8 @@ def review(
         return replace(rules.all_done(claim, forgotten), outcome=Outcome.FORGOTTEN)
     # A server that was sent `yours` may promote before its lease ends.
     if rules.needs_everybody(lease_runs and entry.choice is not Choice.HANDED_OVER):
+        if entry.choice is Choice.CHOSEN:  # it counts no more, also while somebody cannot be asked
+            after = replace(after, copies=rules.replace_copy(after.copies, replace(entry, choice=Choice.LISTED)))
         return Transition(claim, after, outcome=Outcome.EVERYBODY)
     return Transition(claim, rules.without_server(after, peer.server), outcome=Outcome.DROPPED)
 

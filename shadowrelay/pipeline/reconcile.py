@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from shadowrelay.model.ids import MessageId, ServerName
-from shadowrelay.model.ownership import Claim, DiscardEvent, StatusQuestion, Transition
+from shadowrelay.model.ownership import Claim, DiscardEvent, StatusQuestion, StatusState, Transition
 from shadowrelay.model.peers import Incarnation
 from shadowrelay.model.queue import HeldCopy
 from shadowrelay.model.replies import LedgerUnavailable, PeerUnavailable
@@ -19,13 +19,14 @@ from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import PeerDatabase
 from shadowrelay.pipeline.context import PAGE, Context
 from shadowrelay.pipeline.promote import PromoteService
-from shadowrelay.rules import flight
+from shadowrelay.rules import delivery, flight
 from shadowrelay.store import promises, reading
 
 _log = structlog.get_logger()
 
 AGAIN_SECONDS = 5.0
 PAUSE_SECONDS_MAX = 1.0
+KEPT_SPANS = 3  # a copy that would expire within so many spans is kept longer: a primary server is asked once a span, and may not answer
 
 
 class ReconcileService:
@@ -78,13 +79,19 @@ class ReconcileService:
         while True:
             await asyncio.sleep(context.settings.transport.shadow_resubmit_time_span.total_seconds())
             try:
-                for group in await context.ledger.read(reading.shadow_groups):
-                    party = PeerDatabase(group.primary, group.database)
-                    sender = self._reconciled.get(group.primary)
-                    if sender is not None and self._is_present(party, sender) and group.primary not in self._running:
-                        await self._ask_all(party, sender)
-            except (PeerUnavailable, LedgerUnavailable) as error:
+                groups = await context.ledger.read(reading.shadow_groups)
+            except LedgerUnavailable as error:
                 _log.info("reconciliation.put_off", reason=error.reason)
+                continue
+            for group in groups:
+                party = PeerDatabase(group.primary, group.database)
+                sender = self._reconciled.get(group.primary)
+                if sender is None or not self._is_present(party, sender) or group.primary in self._running:
+                    continue
+                try:
+                    await self._ask_all(party, sender)
+                except (PeerUnavailable, LedgerUnavailable) as error:  # the others are asked all the same
+                    _log.info("reconciliation.put_off", server=group.primary, reason=error.reason)
 
     def _is_present(self, party: PeerDatabase, incarnation: Incarnation) -> bool:
         return party.database == incarnation.database and self._context.peers.whole_incarnation(party.server) == incarnation
@@ -135,3 +142,12 @@ class ReconcileService:
         if events:
             await context.tasks.whole(settle(), f"reconcile {party.server}")
             _log.info("shadows.reconciled", server=party.server, asked=len(page), settled=len(events))
+        await self._keep([held for held in page if answers[held.message_id].state is StatusState.PRIMARY])
+
+    async def _keep(self, needed: Sequence[HeldCopy]) -> None:
+        """Their primary server claims these: those that would expire soon are kept for as long again. With `defer` a message may wait for
+        another server for longer than its copies are kept."""
+        transport, now = self._context.settings.transport, self._context.now() - self._context.note_clock()
+        soon = now + KEPT_SPANS * transport.shadow_resubmit_time_span
+        if ids := [held.message_id for held in needed if held.keep_until <= soon]:
+            await self._context.ledger.commit(promises.kept_longer, ids, delivery.shadow_keep_until(now, transport))

@@ -346,9 +346,8 @@ class ReviewService:
             if self._tries[message_id] > REVIEWS_BEFORE_WAITING:
                 self._deliver.blocked(message_id, NO_SERVER, pause)
         # For example, a draining server handed the message over and does not answer: place a copy instead of choosing its copy.
-        # Or all that are left on the list are away, after another one has said that its copy has expired.
-        is_unanswered = bool(unreachable & suspects) or unreachable.issuperset([copy.server for copy in message.claim.copies])
-        if (is_settled or is_unanswered) and not is_older and message.claim.missing_count:
+        # Or one has said that its copy is gone, and others that must be asked before it leaves the list are away.
+        if (is_settled or unreachable) and not is_older and message.claim.missing_count:
             self._copy_repair.want(message_id)
 
     def _wait_for(self, message: StoredMessage, away: set[ServerName]) -> None:

@@ -65,15 +65,19 @@ class SweepService:
         seconds = HEARTBEATS_UNTIL_LOST * self._context.heartbeat
         for server in peers.states:
             is_lost = peers.unreachable_for(server) >= seconds
-            # It may have hung, with its connections open. What still moves is let alone: only the questions may be slow.
-            if is_lost and (count := self._context.links[server].give_up(seconds)):
-                _log.warning("peer.given_up", server=server, copies=count)
+            if is_lost:
+                self._give_up(server, seconds)
             if is_lost and server not in self._lost:
                 _log.warning("peer.lost", server=server, silence=round(peers.silence(server), 1))
                 await self._review.count_as_lost(server)
                 self._lost.add(server)
             elif not is_lost:
                 self._lost.discard(server)
+
+    def _give_up(self, server: ServerName, seconds: float) -> None:
+        """It may have hung, with its connections open. What still moves is let alone: only the questions may be slow."""
+        if count := self._context.links[server].give_up(seconds):
+            _log.warning("peer.given_up", server=server, copies=count)
 
     async def expire(self) -> None:
         """Expire what is due. Raises: LedgerUnavailable."""

@@ -1,6 +1,7 @@
 """How many messages have fewer copies than wanted, and how many no other living server has. docs/operations.md "Status".
 
-Only indexes are read: what is not placed, and what is listed on servers that do not answer. Each count ends at `COUNTED_MAX`.
+Only indexes are read: what is not placed, and what is listed on servers that do not answer. An open console asks it every second or two,
+so that both counts end: that of messages with fewer copies at `COUNTED_MAX`, and `ALONE_MAX` are looked at for each reason to be alone.
 """
 
 from collections.abc import Collection
@@ -15,7 +16,8 @@ from shadowrelay.store.dialect import CrossJoin, constant, through
 from shadowrelay.store.readers import Reader, one_moment
 from shadowrelay.store.reading import listed_counts
 
-COUNTED_MAX = 100_000  # a tenth of a second
+COUNTED_MAX = 100_000  # some milliseconds: an index alone
+ALONE_MAX = 10_000  # ten milliseconds: a row and its copies each
 
 _M, _L = tables.MESSAGE.c, tables.LISTING.c
 UNPLACED = through(tables.UNPLACED, _M.internal_id)
@@ -28,12 +30,14 @@ def _is_on(servers: Collection[ServerName]) -> Any:
 
 def unplaced_alone(living: Collection[ServerName]) -> Select[Any]:
     """A copy is missing, and there is none on a living server."""
-    return UNPLACED.where(or_(_M.copies_wanted == constant(1), ~_is_on(living)))
+    unplaced = UNPLACED.limit(ALONE_MAX).subquery()
+    found = select(_M.internal_id).select_from(CrossJoin(unplaced, tables.MESSAGE, _M.internal_id == unplaced.c.internal_id))
+    return found.where(or_(_M.copies_wanted == constant(1), ~_is_on(living)))
 
 
 def listed_alone(lost: ServerName, others: Collection[ServerName]) -> Select[Any]:
     """All copies were made, one on a server that does not answer now, and none on these others."""
-    listed = select(_L.message).where(_L.server == lost).limit(COUNTED_MAX).subquery()
+    listed = select(_L.message).where(_L.server == lost).limit(ALONE_MAX).subquery()
     found = select(_M.internal_id).select_from(CrossJoin(listed, tables.MESSAGE, _M.internal_id == listed.c.message))
     return found.where(_M.role == "primary", _M.is_placed == 1, ~_is_on(others))
 
@@ -45,8 +49,11 @@ def lone_messages(reader: Reader, living: Collection[ServerName]) -> LoneMessage
         return int(reader.connection.scalar(select(func.count()).select_from(statement.limit(COUNTED_MAX).subquery())) or 0)
 
     with one_moment(reader.connection):
-        lost = sorted(listed_counts(reader).keys() - set(living))
+        listed = listed_counts(reader)
+        lost = sorted(listed.keys() - set(living))
         alone = count(unplaced_alone(living))
         for number, server in enumerate(lost):  # what is on several of them counts at the first
             alone += count(listed_alone(server, [*living, *lost[:number]]))
-        return LoneMessages(fewer_count=count(UNPLACED), alone_count=alone, counted_max=COUNTED_MAX)
+        fewer = count(UNPLACED)
+    is_cut = fewer > ALONE_MAX or any(listed[server] > ALONE_MAX for server in lost)
+    return LoneMessages(fewer_count=fewer, alone_count=alone, counted_max=min(max(fewer, alone), COUNTED_MAX) if is_cut else COUNTED_MAX)

@@ -131,6 +131,19 @@ def transition(work: UnitOfWork, message_ids: Sequence[MessageId], decide: Decid
     return tuple(transitions)
 
 
+@promise(wants=_of_messages)
+def kept_longer(work: UnitOfWork, message_ids: Sequence[MessageId], keep_until: datetime) -> None:
+    """Their primary server needs these shadow messages: they do not expire before then."""
+    work.preload(message_ids)
+    until = rows.encode_instant(keep_until)
+    for message_id in message_ids:
+        row = work.row(message_id)
+        if row is not None and row.claim.role is Role.SHADOW and row.keep_until < until:
+            row.keep_until = until
+            row.remember_until = max(row.remember_until, until)
+            work.changed(row)
+
+
 @promise(about=ITSELF)
 def verdict(work: UnitOfWork, message_id: MessageId, decide: Decide) -> Transition:
     """`transition` of one message that also records the accept verdict (`is_decided`)."""

@@ -119,7 +119,7 @@ SELECT_QUEUES = select(  # two looks into an index for each queue, however much 
     _QUEUE.c.value, select(func.min(_R.attempts_next_at)).where(_R.next_hop == _QUEUE.c.value).scalar_subquery()
 )
 SELECT_WAITED_FOR = each_value(tables.AWAITED, _R.waits_for)
-OF_A_COPY = (_M.internal_id, _M.message_id, _M.ownership, _M.placement, _M.number_database)
+OF_A_COPY = (_M.internal_id, _M.message_id, _M.keep_until, _M.ownership, _M.placement, _M.number_database)
 _SAYS_DELIVERED = _W.status.in_([DiscardStatus.DELIVERED.value, tables.REACHED])
 NEVER_DUE = rows.encode_instant(NEVER)  # the forks of suspended messages
 Statement = Select[Any] | tuple[str, tuple[Any, ...]]
@@ -349,7 +349,12 @@ def copies_of(reader: Reader, primary: ServerName, database: DatabaseId, limit: 
     """As `shadows_of`, with only the fields that STATUS questions need. A corrupt number is asked about as it stands: the answer finds the
     row, and sets it aside."""
     many = fetch(reader.connection, page(held_for(primary, database), after, limit).with_only_columns(*OF_A_COPY))
-    return tuple([HeldCopy(internal_id, MessageId(message_id), CopyNumber(*number)) for internal_id, message_id, *number in many])
+    return tuple(
+        [
+            HeldCopy(internal_id, MessageId(message_id), CopyNumber(*number), rows.decode_instant(keep_until))
+            for internal_id, message_id, keep_until, *number in many
+        ]
+    )
 
 
 def placed_by(reader: Reader, server: ServerName) -> HeldFor:

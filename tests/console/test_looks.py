@@ -120,3 +120,18 @@ async def test_what_a_peer_says_late_is_in_the_next_look(with_a_peer):
     said["answers"].put_nowait(NodeAnswer("mx2", {"node": {"name": "mx2"}}))
 
     assert not (await nodes.look(with_history=False))[1].error
+
+
+async def test_an_error_that_nobody_expected_stands_in_the_way_of_one_look_only(with_a_peer, monkeypatch):
+    nodes, said = with_a_peer
+
+    async def fail(name, with_history):
+        raise LookupError("a bug")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(nodes, "_look_at", fail)
+        with pytest.raises(LookupError):
+            await nodes.look(with_history=False)
+    said["answers"].put_nowait(NodeAnswer("mx2", {"node": {"name": "mx2"}}))
+
+    assert not (await nodes.look(with_history=False))[1].error

@@ -281,7 +281,7 @@ async def test_shadows_are_counted_and_paged_by_primary_and_database(ledger: Led
     ]
     assert () == await ledger.read(reading.shadows_of, THERE, NEW_DATABASE, 9)
     assert () == await ledger.read(reading.copies_of, THERE, NEW_DATABASE, 9)
-    held = tuple(HeldCopy(found.internal_id, found.envelope.message_id, found.claim.number) for found in page)
+    held = tuple(HeldCopy(found.internal_id, found.envelope.message_id, found.claim.number, found.keep_until) for found in page)
     assert held == await ledger.read(reading.copies_of, THERE, THEIR_DATABASE, 2)
 
 

@@ -370,7 +370,8 @@ class FakeLink:
             received = replace(offer, envelope=replace(offer.envelope, client_name=me.server, connector="default"), content=content)
             return await other.services.peer_requests.track(me, received, other.clock.awake())
 
-        began, is_sent, bound = self._node.clock.awake(), False, asyncio.timeout(None)
+        began, is_sent = self._node.clock.awake(), False
+        bound = asyncio.timeout(deadline - began)
         try:
             other = await self._session()
             if not other.services.peer_requests.offers_track() or not other.settings.tracks:

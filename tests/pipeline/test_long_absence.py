@@ -9,9 +9,10 @@ import pytest
 
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.ownership import Role
+from shadowrelay.model.replies import PeerUnavailable
 from shadowrelay.model.tracking import EventId
 from shadowrelay.store import steps
-from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, SPAN, WEST, Net, in_virtual_time, nodes, until
+from tests.kit.nodes import EAST, HEARTBEAT, NORTH, OK, SOUTH, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes, until
 from tests.pipeline.scenes import a_waiting_message, holders
 
 SHORT = {  # a message, and what is remembered of it, do not outlive the absence
@@ -20,6 +21,10 @@ SHORT = {  # a message, and what is remembered of it, do not outlive the absence
     "shadow_message_auto_discard_interval": timedelta(seconds=2 * SPAN),
 }
 LONG = 12.0 * SPAN
+
+
+async def holders_count(net: Net, node: VirtualNode) -> int:
+    return len(await holders(net, node))
 
 
 def delivered_to(net: Net) -> list[tuple[ServerName, str]]:
@@ -166,8 +171,8 @@ async def test_who_may_have_taken_over_what_has_expired_is_waited_for_as_well(tm
 
 
 @in_virtual_time
-async def test_a_copy_that_expires_before_its_message_ends_is_placed_again(tmp_path: Path) -> None:
-    """With `defer` the message waits for a server that is away, for longer than the copy on the other one is kept."""
+async def test_a_copy_is_kept_for_as_long_as_its_primary_server_needs_it(tmp_path: Path) -> None:
+    """With `defer` the message waits for a server that is away, for longer than copies are kept."""
     async with nodes(tmp_path, EAST, WEST, NORTH, **SHORT, delivery_without_lease="defer") as net:
         east = await a_waiting_message(net)
         (holder,) = await holders(net, east)
@@ -177,6 +182,67 @@ async def test_a_copy_that_expires_before_its_message_ends_is_placed_again(tmp_p
         first = await net.nodes[other].claim(east.last)
 
         await asyncio.sleep(LONG)
+
+        assert (first, Role.PRIMARY) == (await net.nodes[other].claim(east.last), await east.role(east.last))
+        await east.services.peers.forget(holder)  # it will not return; and what nobody needs goes
+        net.sink.answer = lambda address: OK
+        await until(net.nodes[other].in_role(east.last, Role.DELIVERED), 4 * HEARTBEAT)
+
+
+@in_virtual_time
+async def test_a_primary_server_that_does_not_answer_keeps_no_other_from_being_asked(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, NORTH, **SHORT, delivery_without_lease="defer", shadow_copies=2) as net:
+        east, first = await a_waiting_message(net), net.nodes[NORTH]
+        assert 250 == (await first.accept()).code
+        west = net.nodes[WEST]
+        asked: list[str] = []
+        for server in (EAST, NORTH):
+
+            async def silent(questions, server=server):
+                asked.append(server)
+                raise PeerUnavailable(server, "no answer")
+
+            west.context.links[server].status = silent
+
+        await asyncio.sleep(1.1 * SPAN)
+
+        assert {EAST, NORTH} == set(asked)
+        assert Role.SHADOW is await west.role(east.last)
+
+
+@in_virtual_time
+async def test_a_copy_that_is_gone_is_placed_elsewhere_while_somebody_who_must_be_asked_is_away(tmp_path: Path) -> None:
+    """Its server answers that it has none, after a start of the primary server, which has no lease there (simulation seed 700017)."""
+    async with nodes(tmp_path, EAST, WEST, NORTH, SOUTH, **SHORT, delivery_without_lease="defer") as net:
+        east = await a_waiting_message(net)
+        (away,) = await holders(net, east)
+        await net.stop(away)
+        rest = [net.nodes[name] for name in (WEST, NORTH, SOUTH) if name != away]
+        await until(lambda: holders_count(net, east), 3 * SPAN)
+        (holder,) = await holders(net, east)
+        await net.stop(EAST)
+        await steps.expire(net.nodes[holder].ledger.real, net.nodes[holder].clock.now() + timedelta(days=9), 9)
+
+        again = await net.start(EAST)
+        again.last = east.last
+
+        (third,) = [node for node in rest if node.name != holder]
+        await until(third.in_role(east.last, Role.SHADOW), SPAN)
+        assert Role.PRIMARY is await again.role(east.last)
+
+
+@in_virtual_time
+async def test_a_copy_that_expires_before_its_message_ends_is_placed_again(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, NORTH, **SHORT, delivery_without_lease="defer") as net:
+        east = await a_waiting_message(net)
+        (holder,) = await holders(net, east)
+        other = NORTH if holder == WEST else WEST
+        await net.stop(holder)
+        await until(net.nodes[other].in_role(east.last, Role.SHADOW), 3 * SPAN)
+        first = await net.nodes[other].claim(east.last)
+
+        await steps.expire(net.nodes[other].ledger.real, net.nodes[other].clock.now() + timedelta(days=9), 9)
+        await asyncio.sleep(SPAN)
 
         claim = await net.nodes[other].claim(east.last)
         assert first is not None

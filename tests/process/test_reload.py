@@ -62,6 +62,35 @@ async def test_sighup_takes_what_it_can_and_names_the_rest(tmp_path: Path) -> No
     assert "250-SIZE 4321" in extensions.split("\n")
 
 
+async def test_sighup_takes_what_has_changed_in_an_included_file_and_names_what_is_wrong_there(tmp_path: Path) -> None:
+    async with Cluster((Place("a.east.example", "east"),), HostPort("127.0.0.1", 9), directory=tmp_path) as cluster:
+        (node,) = cluster.nodes.values()
+        file, common = node.directory / "node.toml", node.directory.parent / "machine.toml"
+        common.write_text('[transport]\ndelivery_without_lease = "deliver"\n')
+        file.write_text('include = "../machine.toml"\n' + file.read_text())
+        taken = await reloaded(node)
+        common.write_text('[transport]\ndelivery_without_lease = "defer"\n')
+        changed = await reloaded(node)
+        with api_of(node) as api:
+            settings = api.node()["settings"]
+        common.write_text("[transport]\nshadow_tiemout = 3\n")
+        wrong = await reloaded(node)
+        common.write_text("rubbish")
+        rubbish = await reloaded(node)
+        common.unlink()
+        missing = await reloaded(node)
+        with api_of(node) as api:
+            after = api.node()
+
+    assert [[], []] == [line["needs_restart"] for line in (taken, changed)]
+    name = "transport.delivery_without_lease"
+    assert ("defer", "defer") == (settings[name], after["settings"][name])
+    for refused in (wrong, rubbish, missing):
+        assert ("configuration.refused", True) == (refused["event"], "machine.toml" in str(refused)), refused
+    assert "transport.shadow_tiemout" in str(wrong)
+    assert "machine.toml" in after["configuration"]["refusal"]
+
+
 async def test_a_sighup_while_the_node_starts_waits_for_that(tmp_path: Path) -> None:
     async with Cluster((Place("a.east.example", "east"),), HostPort("127.0.0.1", 9), directory=tmp_path) as cluster:
         (process,) = cluster.nodes.values()

@@ -5,14 +5,15 @@ relayed. Faults as a seed says.
 
 `python -m tests.simulation.chains --seeds 1-1000`. The services are real, over real queue databases in memory; sessions and next hops are
 those of `tests.kit.nodes`, so that a world takes a fraction of a second. Some recipients do not exist, and their senders' servers defer
-at times. What must hold: each acknowledged message is delivered to each recipient, or returned to its sender if there is no such
-recipient; it is delivered twice only for a cause (docs/design.md 3, I4) that the world saw; nobody else gets a DSN; nothing is left in
-any queue. `--without RULE` switches one of RULES off.
+at times. In worlds from seed 30001 on with two hubs or three, one hangs while mail is on its way to it. What must hold: each acknowledged
+message is delivered to each recipient, or returned to its sender if there is no such recipient; it is delivered twice only for a cause
+(docs/design.md 3, I4) that the world saw; nobody else gets a DSN; nothing is left in any queue. `--without RULE` switches one of RULES off.
 """
 
 import argparse
 import asyncio
 import logging
+import math
 import random
 import sys
 import tempfile
@@ -32,6 +33,8 @@ from shadowrelay.model.ids import ServerName
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.settings import Settings
 from shadowrelay.model.tracking import EventId
+from shadowrelay.pipeline.relay import RELAY_SECONDS
+from shadowrelay.pipeline.sweep import SweepService
 from shadowrelay.store import queues
 from shadowrelay.store.rows import Row
 from tests.kit.memory_disk import place_in_memory
@@ -46,6 +49,8 @@ DATE = "Sun, 1 Mar 2026 12:00:00 +0000"  # with a Message-ID: recorded deliverie
 FIVE = ("chicago", "new-york", "london", "dublin", "atlanta")
 STEPS = 40
 CALM_SECONDS_MAX = 2000.0
+HANG_MESSAGES = 6
+HANGS_FROM = 30_001  # a seed
 REPORT_SECONDS = 2.0  # a delivery is recorded and heard of by then, unless a fault is in the way
 
 RULES: dict[str, RuleOff] = {
@@ -56,6 +61,11 @@ RULES: dict[str, RuleOff] = {
             (Row, "is_safe", property(lambda row: not row.claim.is_primary or row.is_placed)),
         ),
         (3,), "neither delivered nor returned",
+    ),
+    "given up": RuleOff(
+        "who knows that a peer is lost ends what it is sending there, and sends it another way",
+        ((SweepService, "_give_up", lambda self, server, seconds: None),),
+        (30002,), "waits for a hub that hangs",
     ),
 }  # fmt: skip
 
@@ -83,7 +93,7 @@ class ChainWorld:
     """One seed. `complaints` is empty when all is well."""
 
     def __init__(self, seed: int) -> None:
-        self.chance = random.Random(seed)
+        self.seed, self.chance = seed, random.Random(seed)
         self.has_five_sites = seed % 4 == 0
         self.has_two_edges = seed % 4 == 2
         self.has_copying_hubs = seed % 8 in (1, 2)
@@ -122,8 +132,10 @@ class ChainWorld:
             for server in self.starts:
                 await self._start(server)
             await asyncio.sleep(1)
-            for _ in range(STEPS):
+            for step in range(STEPS):
                 await self._step()
+                if step == STEPS // 2 and self.seed >= HANGS_FROM and not self.has_five_sites:
+                    await self._hang_a_hub()
             await self._calm()
         finally:
             await net.close()
@@ -241,7 +253,7 @@ class ChainWorld:
     async def _wipe(self) -> None:
         """Not of an edge that is alone with what it has not relayed; and one disk at a time: what an earlier one held has arrived."""
         candidates = sorted(self.net.nodes.keys() - (set() if self.has_two_edges else {self.edge}))
-        is_whole = self.burnt_at < 0 or all(self.returns_to.get(address, address) in self.arrived_at for address in self.acknowledged)
+        is_whole = self.burnt_at < 0 or self._has_all_arrived()
         if not candidates or not is_whole:
             return
         server = self.chance.choice(candidates)
@@ -284,6 +296,41 @@ class ChainWorld:
             if all_of_them or until <= self.now():
                 del self.parted[what, pair]
                 (self.net.cut if what == "cuts" else self.net.deaf).discard(pair)
+
+    async def _hang_a_hub(self) -> None:
+        """All is in order. Mail is on its way to a hub when that hangs: it answers nothing more, and its connections stay open."""
+        net, hubs = self.net, [server for server in self.starts if server in (HUB, OTHER_HUB, THIRD_HUB)]
+        await self._calm()
+        if len(hubs) < 2 or self.complaints:
+            return
+        hub = self.chance.choice(hubs)
+        others = [server for server in self.starts if server != hub]
+        hung_at = [math.inf]
+
+        async def hang(*_: Any) -> Reply:
+            hung_at[0] = min(hung_at[0], self.now())
+            net.cut |= {frozenset((hub, other)) for other in others}
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        net.nodes[hub].services.peer_requests.track = hang
+        for _ in range(HANG_MESSAGES):
+            await self._send()
+            await asyncio.sleep(0.1)
+        if hung_at[0] < math.inf:
+            self.counts["hubs that hang"] += 1
+            until = self.now() + RELAY_SECONDS / 4
+            while not self._has_all_arrived() and self.now() < until:
+                await asyncio.sleep(HEARTBEAT)
+            if not self._has_all_arrived():
+                self.complaints.append(f"mail waits for a hub that hangs since {hung_at[0]:.1f}, though another one is there")
+            self.faults.append(Fault(hub, hung_at[0], self.now(), frozenset(others)))
+        await net.kill(hub)
+        net.cut -= {frozenset((hub, other)) for other in others}
+        await self._start(hub)
+
+    def _has_all_arrived(self) -> bool:
+        return all(self.returns_to.get(address, address) in self.arrived_at for address in self.acknowledged)
 
     # afterwards
 

@@ -14,6 +14,7 @@ from shadowrelay.model.ids import NO_SERVER, MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Ordinals
 from shadowrelay.model.ownership import Claim, DiscardEvent, DiscardStatus, Transition
 from shadowrelay.model.peers import Alive, PeerIdentity
+from shadowrelay.model.queue import ShadowGroup
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.tracking import EventId, TrackingEvent
 from shadowrelay.model.values import replace
@@ -21,7 +22,11 @@ from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import PeerDatabase
 from shadowrelay.pipeline.follow import FollowService
 from shadowrelay.pipeline.leases import Leases
+from shadowrelay.pipeline.peer_desk import PeerDesk
 from shadowrelay.pipeline.peer_requests import PeerRequestService
+from shadowrelay.pipeline.promote import PromoteService
+from shadowrelay.pipeline.ready import ReadinessService
+from shadowrelay.pipeline.reconcile import ReconcileService
 from shadowrelay.pipeline.review import ReviewService
 from shadowrelay.pipeline.rolled_back import RolledBackService
 from shadowrelay.protocol import tracking
@@ -125,6 +130,22 @@ def _hears_no_released(heard: Callable[..., Any]) -> Callable[..., Any]:
     return off
 
 
+def _since_another_process(self: PromoteService, group: ShadowGroup) -> float:
+    """As if silence were counted from a session before the restart: it is over."""
+    return 0.0
+
+
+def _of_peers_only(views: Callable[..., Any]) -> Callable[..., Any]:
+    async def off(self: Any) -> Any:
+        return tuple([view for view in await views(self) if view.is_configured])
+
+    return off
+
+
+async def _keeps_nothing(self: ReconcileService, needed: Any) -> None:
+    return
+
+
 def _all_count(self: Fates, *, is_redundant: bool) -> None:
     self.is_redundant, self.counted = True, NO_SHARERS
 
@@ -146,6 +167,11 @@ RULES: dict[str, RuleOff] = {
     "higher": _ownership("higher", "still queued", "two-holders"),
     "placement": _ownership("placement", "have one number", "placed-elsewhere"),
     "ask": _ownership("ask", "without a cause", "two-holders"),
+    "still asked": RuleOff(
+        "answers count for the claim with which the questions were sent",
+        ((rules, "is_still_asked", lambda claim, asked_as: True),),
+        ("answer-under-way",), "I4",
+    ),
     "again": _ownership("again"),
     "wait": _ownership("wait"),
     "list": _ownership("list", "I4", "placed-elsewhere"),
@@ -186,8 +212,8 @@ RULES: dict[str, RuleOff] = {
         ("closes-slowly",), "has yet to start again",
     ),
     "expired copies": RuleOff(
-        "a copy that expires before its message ends is placed again",
-        ((claims, "heard", _hears_no_released(claims.heard)),),
+        "a copy is kept for as long as its primary server needs it, and one that expires all the same is placed again",
+        ((ReconcileService, "_keep", _keeps_nothing), (claims, "heard", _hears_no_released(claims.heard))),
         ("copy-expires",), "has too few copies",
     ),
     "patience": RuleOff(
@@ -278,6 +304,21 @@ RULES: dict[str, RuleOff] = {
         "a copy on a server that may be lost together with this one does not count",
         ((Fates, "count", _all_count),),
         ("machine-burnt",), "is lost",
+    ),
+    "takeover told": RuleOff(
+        "a node says when it takes over by what it counts itself",
+        ((PromoteService, "seconds_until_takeover", _since_another_process),),
+        ("takeover-told",), "said at",
+    ),
+    "held told": RuleOff(
+        "copies that are held for a server that is no peer any more are shown",
+        ((PeerDesk, "views", _of_peers_only(PeerDesk.views)),),
+        ("held-for-nobody",), "and shown are",
+    ),
+    "refused told": RuleOff(
+        "a node that refuses every message is not ready",
+        ((ReadinessService, "_may_recover", lambda self: True),),
+        ("refused-told",), "ready, and refuses",
     ),
     "forget": RuleOff(
         "nothing is kept in memory for a message that is done",

@@ -3,13 +3,16 @@
 import asyncio
 import math
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from itertools import combinations, product
 from pathlib import Path
 
 from shadowrelay.lab.account import Fault, FaultKind
+from shadowrelay.lab.traffic import SubmissionResult
 from shadowrelay.model.ids import ServerName
+from shadowrelay.model.ownership import Role, StatusAnswer, StatusQuestion
+from shadowrelay.model.peers import PeerIdentity
 from tests.simulation.clones import Unwatched, clone_of
 from tests.simulation.kinds import MEMORY
 from tests.simulation.machine import Machine
@@ -236,6 +239,41 @@ class TwoHolders(Scripted):
         await asyncio.sleep(2 * self.span)
         self.network.slow.clear()
         await self.processes.start(first)
+
+
+class AnswerUnderWay(Scripted):
+    """Two copies of each message, and their primary server is cut off, from one server a little before the other. The one asks the other,
+    whose answer is slow: meanwhile the other takes the messages over, and sends the one its copies."""
+
+    count = 3
+    copies = 2
+    heartbeat = 4.0
+    span = 20.0
+    policy = "defer"
+
+    async def script(self) -> None:
+        first, second, third = self.machines
+        await self.queued(first, 4)
+        apart = [asyncio.ensure_future(self.cut(first, second, 3 * self.span))]
+        await asyncio.sleep(1.0)
+        apart.append(asyncio.ensure_future(self.cut(first, third, 3 * self.span)))
+        assert third.node is not None
+        requests = third.node._services.peer_requests
+        status = requests.status
+
+        async def slowly(identity: PeerIdentity, questions: Sequence[StatusQuestion]) -> tuple[StatusAnswer, ...]:
+            if identity.server == second.name:
+                self.network.slow[third.host, second.host] = 3.0  # what is sent now, and nothing that is sent later
+                self.loop.call_later(0.1, self.network.slow.clear)
+            return await status(identity, questions)
+
+        requests.status = slowly
+        await asyncio.sleep(2 * self.span)
+        self.next_hop(is_there=True)
+        await asyncio.sleep(self.span)
+        for cut in apart:
+            await cut
+        self.network.heal_all()
 
 
 class PlacedElsewhere(Scripted):
@@ -557,6 +595,108 @@ class MachineBurnt(Scripted):
         self.next_hop(is_there=True)
 
 
+class Telling(Scripted):
+    """Operators are told the truth. Complaints are violations of `told`."""
+
+    def is_false(self, text: str) -> None:
+        self.checker.violation("told", text)
+
+
+class TakeoverTold(Telling):
+    """A primary server is away; its shadow server was away for longer, and has started again: until it takes the messages over, it says
+    when that will be."""
+
+    async def script(self) -> None:
+        first, second = self.machines
+        await self.queued(first, 4)
+        away = asyncio.ensure_future(self.during(FaultKind.KILL, first, 8 * self.span))
+        await self.processes.kill(first)
+        down = asyncio.ensure_future(self.during(FaultKind.KILL, second, 2 * self.span))
+        await self.processes.kill(second)
+        await down
+        await self.processes.start(second)
+        said: list[tuple[float, float]] = []  # when, and for when
+        while self._holds(second):
+            await asyncio.sleep(POLL)
+            assert second.node is not None
+            for view in await second.node._services.peers.views():
+                if view.held_for_count and view.takes_over_in is not None:
+                    said.append((self.now(), self.now() + view.takes_over_in.total_seconds()))
+        began = self.now()
+        for at, until in said:
+            if abs(until - began) > 2 * HEARTBEAT + 2 * POLL:
+                self.is_false(f"said at {at:.1f} that it takes over at {until:.1f}, and did at {began:.1f}")
+        if not said:
+            self.is_false("never said when it takes over")
+        self.next_hop(is_there=True)
+        await away
+        await self.processes.start(first)
+
+    def _holds(self, machine: Machine) -> bool:
+        return any(claim.role is Role.SHADOW for claim in self.checker.claims[machine.host].values())
+
+
+class HeldForNobody(Telling):
+    """The primary server is away for good, and its shadow server starts with a configuration that does not name it any more."""
+
+    count = 3
+
+    async def script(self) -> None:
+        first, second, third = self.machines
+        await self.queued(first, 4)
+        holder = next(machine for machine in (second, third) if self.checker.claims[machine.host])
+        away = asyncio.ensure_future(self.during(FaultKind.KILL, first, 6 * self.span))
+        await self.processes.kill(first)
+        await self.processes.kill(holder)
+        left = tuple(peer for peer in holder.settings.peers if peer.name != first.name)
+        whole, holder.settings = holder.settings, holder.settings.model_copy(update={"peers": left})
+        for name in vars(holder.settings).keys() - type(whole).model_fields.keys():
+            del vars(holder.settings)[name]  # what was derived from the other peers
+        await self.processes.start(holder)
+        await asyncio.sleep(0.2 * self.span)
+        assert holder.node is not None
+        held = sum(claim.role is Role.SHADOW for claim in self.checker.claims[holder.host].values())
+        shown = {view.name: view.held_for_count for view in await holder.node._services.peers.views()}
+        if not held or shown.get(ServerName(first.name), 0) != held:
+            self.is_false(f"{held} copies are held for {first.name}, and shown are {shown}")
+        await asyncio.sleep(3 * self.span)
+        await self.processes.kill(holder)
+        holder.settings = whole
+        await self.processes.start(holder)
+        self.next_hop(is_there=True)
+        await away
+        await self.processes.start(first)
+
+
+class RefusedTold(Telling):
+    """Two copies are wanted in reject mode, and one of three nodes is away: the others are not ready when they refuse every message."""
+
+    count = 3
+    copies = 2
+
+    def __init__(self, *, is_traced: bool = False) -> None:
+        super().__init__(is_traced=is_traced)
+        self.shape.transport["reject_message_on_shadow_failure"] = True
+
+    async def script(self) -> None:
+        first, _, third = self.machines
+        await self.accepted(first, 2)
+        away = asyncio.ensure_future(self.during(FaultKind.KILL, third, 3 * self.span))
+        await self.processes.kill(third)
+        self.clients.hosts = [first.host]
+        self.clients.send()
+        await asyncio.sleep(1.5 * self.span)
+        assert first.node is not None
+        tries = self.clients.sent[-1].tries
+        is_ready, reasons = first.node._services.readiness.is_ready()
+        if not tries or any(one.answer is not SubmissionResult.REFUSED for one in tries):
+            self.is_false(f"a message was not refused: {tries}")
+        elif is_ready:
+            self.is_false(f"ready, and refuses every message: {reasons}")
+        await away
+        await self.processes.start(third)
+
+
 class ClonedWithItsDisk(Cloned):
     """The same, on a copy of the disk."""
 
@@ -573,6 +713,7 @@ SCRIPTS: dict[str, Callable[..., Scripted]] = {
     "two-heirs": TwoHeirs,
     "cut-waiting": CutWaiting,
     "two-holders": TwoHolders,
+    "answer-under-way": AnswerUnderWay,
     "placed-elsewhere": PlacedElsewhere,
     "sent-again": SentAgain,
     "sent-again-elsewhere": SentAgainElsewhere,
@@ -588,4 +729,7 @@ SCRIPTS: dict[str, Callable[..., Scripted]] = {
     "cloned": Cloned,
     "cloned-with-its-disk": ClonedWithItsDisk,
     "machine-burnt": MachineBurnt,
+    "takeover-told": TakeoverTold,
+    "held-for-nobody": HeldForNobody,
+    "refused-told": RefusedTold,
 }

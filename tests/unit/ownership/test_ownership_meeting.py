@@ -123,6 +123,12 @@ def test_a_server_without_the_copy_leaves_the_list_only_under_its_lease(
     assert (outcome, claim(entry(ONE, choice)) if kept else claim()) == (transition.outcome, transition.after)
 
 
+def test_a_copy_that_is_gone_counts_no_more_while_everybody_is_asked() -> None:
+    transition = claims.review(claim(entry(ONE, Choice.CHOSEN)), ME, ONE, UNKNOWN, False)
+
+    assert (Outcome.EVERYBODY, claim(entry(ONE, Choice.LISTED))) == (transition.outcome, transition.after)
+
+
 def test_a_released_to_a_database_that_is_gone_keeps_nobody_on_the_list() -> None:
     gone = replace(entry(ONE, Choice.DISMISSED), database=DatabaseId("old"))
 
