@@ -1,7 +1,6 @@
 """A real node, with sockets, SQLite and threads, on a machine whose disk a test fills and empties: nothing acknowledged is lost."""
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import httpx
 import pytest
 import structlog
 
+from shadowrelay.lab.cluster import free_ports
 from shadowrelay.lab.traffic import Sink
 from shadowrelay.model.settings import Settings
 from shadowrelay.node.node import Node
@@ -29,9 +29,8 @@ def machine() -> FakeMachine:
 
 @pytest.fixture
 def admin() -> str:
-    """A free address."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return f"127.0.0.1:{listening.getsockname()[1]}"
+    """A free address that no connector on port 0 gets meanwhile."""
+    return f"127.0.0.1:{free_ports(1)[0]}"
 
 
 @pytest.fixture
