@@ -204,9 +204,9 @@ class ReceiveConnector(Section):
     """Accept what other software writes: `MAIL FROM: a@b`, local parts over 64 octets or like `john.` (relayed as "john."@b), `a@b.`,
     `a@my_host`, `root` of clients that may relay, any name in EHLO, parameters after HELO, content lines of any length."""
     default_domain: DefaultDomain = ""
-    """The domain of an address without one: of a bare Postmaster, and where lenient_addresses is on of `root` of clients that may relay, as
-    sender or recipient. The same on all nodes, so that such a message is recognised when it is sent to another one again. Empty: this
-    server's name where it can be delivered, else the first of accepted_domains. Source: msp-rc"""
+    """The domain of addresses without one: a bare Postmaster, and with lenient_addresses `root` of clients
+    that may relay. The same on all nodes: then a message that is sent again to another one is recognised.
+    Empty: this server's name where its mail can be delivered, else the first of accepted_domains. Source: msp-rc"""
     limits: LimitsPerClient = LimitsPerClient()
     """Limits for each client: a table of its own, [receive_connectors.limits]."""
 
