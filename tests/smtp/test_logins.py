@@ -337,13 +337,14 @@ async def test_oauthbearer_is_said_where_a_server_has_only_that(secret: Path):
     assert "OAUTHBEARER relay@corp.example" == report.login
 
 
-async def test_a_token_is_renewed_before_it_ends_and_once_for_all_sessions(secret: Path):
+async def test_a_token_is_renewed_before_it_ends_and_once_for_all_sessions(secret: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tokens, "RENEWED_SHARE", 0.0005)  # after 0.3 s of ten minutes, and 43 s of a day
     server = AuthServer(tls=tls(), mechanisms="XOAUTH2", tokens={"token-1", "token-2"})
-    endpoint = TokenEndpoint([(200, {"access_token": "token-%d", "expires_in": seconds}) for seconds in (0.8, 3600)])
+    endpoint = TokenEndpoint([(200, {"access_token": "token-%d", "expires_in": seconds}) for seconds in (600, 86_400)])
     async with serving(server), answering(endpoint), a_deliverer(unused_seconds=0.01) as deliverer:
         login = with_token(endpoint, secret)
         loop = asyncio.get_running_loop()
-        ends_at = loop.time() + 10
+        ends_at = loop.time() + PATIENCE_SECONDS
         while ("XOAUTH2", "token-2") not in server.tried and loop.time() < ends_at:
             await asyncio.gather(*(deliver(deliverer, to(server, login)) for _ in range(3)))
             await asyncio.sleep(0.05)
