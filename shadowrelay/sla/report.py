@@ -90,14 +90,14 @@ MAKING = ".making-"  # prefix of the directory in which a report is built
 
 class Store:
     """The directory of a report under construction: `making` in `output`. Tables that are not `PUBLISHED` are temporary: files, or
-    blocks of the JVM if there is little input."""
+    blocks of the JVM if there is little input (`is_little`)."""
 
-    def __init__(self, spark: "SparkSession", output: str) -> None:
+    def __init__(self, spark: "SparkSession", output: str, *, is_little: bool = False) -> None:
         self._spark = spark
         self._output = output.rstrip("/")
         self.making = f"{MAKING}{uuid.uuid4().hex}"
         self.work = f"{self._output}/{self.making}"
-        self._is_little = is_quick(spark)
+        self._is_little = is_little
 
     def keep(self, frames: Mapping[str, Callable[[], DataFrame]]) -> dict[str, DataFrame]:
         """Write each frame under its name, and return the stored frames.
@@ -244,7 +244,7 @@ def _make(
     inspect(warehouse)
     inputs = read_inputs(warehouse)
     generated_at = datetime.now(UTC).replace(microsecond=0)
-    store = Store(spark, output)
+    store = Store(spark, output, is_little=is_quick(spark))
     try:
         events, of_exchange = read_events(spark, warehouse), NOTHING_TOLD
         if inputs.of_exchange:
