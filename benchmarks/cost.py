@@ -38,8 +38,9 @@ def processor_seconds_of_threads(node: NodeProcess) -> dict[str, float]:
     assert node.process is not None
     found = {}
     for task in sorted(Path(f"/proc/{node.process.pid}/task").iterdir(), key=lambda path: int(path.name)):
-        fields = (task / "stat").read_text().rpartition(")")[2].split()
-        found[task.name] = (int(fields[11]) + int(fields[12])) / TICKS
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            fields = (task / "stat").read_text().rpartition(")")[2].split()
+            found[task.name] = (int(fields[11]) + int(fields[12])) / TICKS
     return found
 
 
