@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shadowrelay.model.ids import ServerName
-from shadowrelay.model.ownership import Role
+from shadowrelay.model.ownership import Claim, Role
 from shadowrelay.model.replies import PeerUnavailable
 from shadowrelay.model.tracking import EventId
 from shadowrelay.store import steps
@@ -25,6 +25,15 @@ LONG = 12.0 * SPAN
 
 async def holders_count(net: Net, node: VirtualNode) -> int:
     return len(await holders(net, node))
+
+
+async def copied_again(net: Net, east: VirtualNode) -> tuple[ServerName, ServerName, Claim | None]:
+    """Who held the copy and is away now; who holds one since; and the claim of that one."""
+    (holder,) = await holders(net, east)
+    other = NORTH if holder == WEST else WEST
+    await net.stop(holder)
+    await until(net.nodes[other].in_role(east.last, Role.SHADOW), 3 * SPAN)
+    return holder, other, await net.nodes[other].claim(east.last)
 
 
 def delivered_to(net: Net) -> list[tuple[ServerName, str]]:
@@ -175,11 +184,7 @@ async def test_a_copy_is_kept_for_as_long_as_its_primary_server_needs_it(tmp_pat
     """With `defer` the message waits for a server that is away, for longer than copies are kept."""
     async with nodes(tmp_path, EAST, WEST, NORTH, **SHORT, delivery_without_lease="defer") as net:
         east = await a_waiting_message(net)
-        (holder,) = await holders(net, east)
-        other = NORTH if holder == WEST else WEST
-        await net.stop(holder)
-        await until(net.nodes[other].in_role(east.last, Role.SHADOW), 3 * SPAN)
-        first = await net.nodes[other].claim(east.last)
+        holder, other, first = await copied_again(net, east)
 
         await asyncio.sleep(LONG)
 
@@ -235,11 +240,7 @@ async def test_a_copy_that_is_gone_is_placed_elsewhere_while_somebody_who_must_b
 async def test_a_copy_that_expires_before_its_message_ends_is_placed_again(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST, NORTH, **SHORT, delivery_without_lease="defer") as net:
         east = await a_waiting_message(net)
-        (holder,) = await holders(net, east)
-        other = NORTH if holder == WEST else WEST
-        await net.stop(holder)
-        await until(net.nodes[other].in_role(east.last, Role.SHADOW), 3 * SPAN)
-        first = await net.nodes[other].claim(east.last)
+        _, other, first = await copied_again(net, east)
 
         await steps.expire(net.nodes[other].ledger.real, net.nodes[other].clock.now() + timedelta(days=9), 9)
         await asyncio.sleep(SPAN)
