@@ -15,6 +15,8 @@ from shadowrelay.protocol.tracking import DELAYED
 from shadowrelay.sla.figures.exchange import (
     ADDS,
     APPROVES,
+    BEGINS_COPY,
+    ENDS_COPY,
     GOES_ON,
     PUTS_OFF,
     PUTTING_OFF,
@@ -183,7 +185,7 @@ def _gathered(rows: DataFrame) -> DataFrame:
         F.max(is_end() | is_told_delivered()).alias("is_ended"),
         F.count(F.when(F.col("source") != KEPT, 1)).alias("rows_count"),
         F.max(~is_own()).alias("is_exchange"),
-        F.collect_set(F.when(~is_own(), F.col("server"))).alias("seen_on"),
+        F.collect_set(F.when(~is_own() & ~does(BEGINS_COPY, ENDS_COPY), F.col("server"))).alias("seen_on"),
         F.max(does(WAITS, APPROVES)).alias("is_moderated"),
         F.max(~is_own() & is_event(*PUTTING_OFF)).alias("is_put_off"),
         F.min(F.when(~is_own() & F.col("is_ending") & has_no_recipients(), F.col("at"))).alias("ended_for_all_at"),
