@@ -258,6 +258,27 @@ def sent_again_to_another_server(case: ExchangeShape) -> None:
     case.deliver(31, "a3", **second)
 
 
+# ---- what an auditor must not write to anybody about, and what he must
+
+
+@shape(recipients_lost=1, causes={"losses": {"discarded, end not logged"}})
+def discarded_and_no_end(case: ExchangeShape) -> None:
+    """Its copy was discarded as of mail that is done with; the row that says how is missing, as with the log of an hour."""
+    case.copied()
+    case.discard(60)
+    case.goes_on("a1", "a2")
+
+
+@shape(recipients_lost=1, causes={"losses": {"no trace"}})
+def discarded_for_the_hop_before(case: ExchangeShape) -> None:
+    """The first server was done when it had handed the message on; the second one has it, and never ends it."""
+    case.copied()
+    case.send(1, "a1", case.host("b1"))
+    case.receive(1.1, "b1", case.host("a1"), said=case.host("b2"))
+    case.discard(60)
+    case.goes_on("a1", "a2", "b1")
+
+
 # ---- what an administrator does
 
 

@@ -461,7 +461,10 @@ class Oracle:
                 return "not in the next log"
         for row in message.those("HADISCARD"):
             if row.tells_delivery and (not row.recipients or recipient in row.recipients):
-                return "discarded without delivery"
+                if not message.is_of_exchange:
+                    return "discarded without delivery"
+                if row.client in ("", self._last_holder(message, recipient)):
+                    return "discarded, end not logged"
         if not message.takeovers and self.last_row.get(message.server, -1) < up:
             return "both copies gone"
         if any(row.at >= up for row in message.those("DEFER", "RESUBMIT")):
