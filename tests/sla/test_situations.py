@@ -211,8 +211,8 @@ SITUATIONS: dict[str, Callable[[Path], Given]] = {
     "a Java without one of its libraries": a_java("echo 'java: error while loading shared libraries: libjli.so' >&2; exit 127"),
     "no Java": variables(PATH="/nowhere", JAVA_HOME=""),
     "a Java without one of its modules, as some packages have it": a_java(
-        'case "$*" in -version) echo \'openjdk version "21.0.8" 2025-07-15 LTS\' >&2;; *) echo "Error occurred during initialization of boot'
-        ' layer"; echo "java.lang.module.FindException: Module jdk.incubator.vector not found"; exit 1;; esac'
+        'case "$*" in -version) echo \'openjdk version "21.0.8" LTS\' >&2;; *) echo "Error occurred during initialization of boot layer"; '
+        'echo "java.lang.module.FindException: Module jdk.incubator.vector not found"; exit 1;; esac'
     ),
     "an option that Java does not know in `JDK_JAVA_OPTIONS`": variables(JDK_JAVA_OPTIONS="-Xbogus"),
     "an agent that is not there in `JAVA_TOOL_OPTIONS`": variables(JAVA_TOOL_OPTIONS="-javaagent:/nowhere/agent.jar"),
