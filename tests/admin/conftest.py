@@ -107,6 +107,7 @@ class FakeNode:
     rows: Sequence[TrackingEvent] = ()
     knows_events: bool = True
     drained: DrainView = DRAINING
+    lone: LoneMessages = LoneMessages(3, 3, 1, 1)
 
     def __post_init__(self):
         self.queues = SimpleNamespace(
@@ -316,7 +317,7 @@ class FakeNode:
 
     async def lone_messages(self):
         self._check()
-        return LoneMessages(3, 1, 100_000)
+        return self.lone
 
     def is_ready(self):
         return not self.reasons, (*self.reasons, *self.warnings)
