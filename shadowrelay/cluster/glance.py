@@ -52,8 +52,8 @@ def glance(answers: Sequence[NodeAnswer]) -> Json:
     """One document.
 
     Shapes: all of `summary`, and: `fewer_count` and `alone_count`, which are at most `fewer_max` and `alone_max`, or None where a node does
-    not say it; at most `lost_held_count` of the latter are held for servers that do not answer; `new_mail` {tone, word, why}; `oldest` {at, node} or None; `sites` of `machines`
-    of nodes, by name.
+    not say it; at most `lost_held_count` of the latter are held for servers that do not answer; `new_mail` {tone, word, why}; `oldest`
+    {at, node} or None; `sites` of `machines` of nodes, by name.
     """
     said = [answer.said for answer in answers if answer.said]
     found = summary(answers)

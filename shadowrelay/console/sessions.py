@@ -15,7 +15,7 @@ from shadowrelay.admin.people import Person
 
 SESSION_LASTS = timedelta(hours=12)
 SESSIONS_MAX = 200  # a further one ends the oldest
-NOTES_MAX = 5
+NOTES_MAX = 50  # one for each node of an act on all
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,8 @@ def lone_messages(reader: Reader, living: Collection[ServerName]) -> LoneMessage
             found += count(listed_alone(server, [*living, *lost[:number]]))
         fewer = count(UNPLACED)
         totals, _ = counters.whole_and_shadow(reader.connection)
-        waiting = totals[counters.SUBMISSION][0] + sum(messages for _, _, messages, _ in counters.of_kind(reader.connection, counters.DELIVERY))
+        forks = sum(messages for _, _, messages, _ in counters.of_kind(reader.connection, counters.DELIVERY))
+        waiting = totals[counters.SUBMISSION][0] + forks  # no fewer than there are messages
     fewer_max = fewer if fewer < COUNTED_MAX else max(fewer, waiting)
     not_looked_at = max(fewer_max - ALONE_MAX, 0) + sum(max(listed[server] - ALONE_MAX, 0) for server in lost)
     if not not_looked_at:
