@@ -4,6 +4,8 @@ An act is done on its node, by that node's API and in the person's own name; man
 what is missing, then for confirmation, `POST /act` acts; what takes it back, where there is such a thing, is offered on the next page.
 """
 
+import asyncio
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from http import HTTPStatus
@@ -24,7 +26,10 @@ from shadowrelay.console.sessions import ConsoleSession, Note
 from shadowrelay.model.values import dataclass
 
 BULK_MAX = 1_000  # messages or queues of one act on a node; the next act takes the next ones
+BULK_SECONDS = 40.0  # then the rest is left to the next act: a browser waits for a minute
 ALL_NODES = "*"
+THOSE = "those"  # the field that names what was kept in the session, see `ConsoleSession.keep`
+JUST_NOW = "to which it was just done"
 WAITING_ROLES = ("primary", "set-aside")
 TO_BE_CHANGED = (HTTPStatus.BAD_REQUEST, HTTPStatus.CONFLICT)  # what was asked; the page of the act says why
 NO_RETURN = "This cannot be taken back."
@@ -48,14 +53,22 @@ class Extent:
 
 
 @dataclass(frozen=True, slots=True)
+class Done:
+    """What an act has done, in words; to `those` of many, which is what may be taken back."""
+
+    text: str
+    those: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Act:
-    """Shapes: `will` says what happens, with {on} and {node}; `look` says how much it concerns. `inputs` are fields of a form that comes
-    first: name, label, example; those with "empty" in their label may be. `undo` is the act that takes it back; `many` is what a filter
-    chooses, if one does; `is_everywhere`: it may be done on all nodes at once."""
+    """Shapes: `will` says what happens, with {on} and {node}; `look` says how much it concerns, `do` does it. `inputs` are fields of a form
+    that comes first: name, label, example; those with "empty" in their label may be. `undo` is the act that takes it back; `many` is what
+    a filter chooses, if one does; `is_everywhere`: it may be done on all nodes at once."""
 
     title: str
     will: str
-    do: Callable[[NodeClient, str, Fields, str], str]
+    do: Callable[[NodeClient, str, Fields, str], Done | str]
     look: Callable[[NodeClient, str, Fields], Extent]
     undo: str = ""
     inputs: tuple[tuple[str, str, str], ...] = ()
@@ -97,22 +110,38 @@ def _messages_chosen(client: NodeClient, filter_text: str) -> dict[str, int]:
 CHOSEN = {"queue": _queues_chosen, "message": _messages_chosen}  # and how many messages each is
 
 
-def _each(verb: Verb, what: str, done: str) -> Callable[[NodeClient, str, Fields, str], str]:
-    """For all that a filter chooses; what the node refuses is counted."""
+def _many(client: NodeClient, what: str, filter_text: str, fields: Fields) -> dict[str, int]:
+    """Those that were named, as by who takes an act on many back; else those that the filter chooses."""
+    if not (those := fields.get(THOSE, "")):
+        return CHOSEN[what](client, filter_text)
+    counts = {str(row["identity"]): int(row["count"]) for row in client.queues()} if what == "queue" else {}
+    return {one: counts.get(one, what == "message") for one in those.split("\n")}
 
-    def do(client: NodeClient, filter_text: str, _fields: Fields, by: str) -> str:
+
+def _each(verb: Verb, what: str, done: str) -> Callable[[NodeClient, str, Fields, str], Done]:
+    """For all that are chosen; what the node refuses is counted."""
+
+    def do(client: NodeClient, filter_text: str, fields: Fields, by: str) -> Done:
         refused: list[str] = []
-        chosen = CHOSEN[what](client, filter_text)
+        those: list[str] = []
+        chosen = list(_many(client, what, filter_text, fields))
+        ends_at = time.monotonic() + BULK_SECONDS
         for one in chosen:
+            if time.monotonic() > ends_at:
+                break
             try:
                 verb(client, one, by)
+                those.append(one)
             except NodeError as exc:
                 if exc.status not in (404, 409):
                     raise
                 refused.append(str(exc))
-        left = f"; refused: {len(refused)}, the first because {refused[0]}" if refused else ""
-        more = f". There may be more: only {BULK_MAX:,} are taken at once" if len(chosen) == BULK_MAX else ""
-        return f"{counted(len(chosen) - len(refused), what)} {done}{left}{more}"
+        left = len(chosen) - len(those) - len(refused)
+        parts = [f"{counted(len(those), what)} {done}"]
+        parts += [f"; refused: {len(refused)}, the first because {refused[0]}"] if refused else []
+        parts += [f". {counted(left, what)} not tried, because it took too long: do it again"] if left else []
+        parts += [f". There may be more: only {BULK_MAX:,} are taken at once"] if len(chosen) == BULK_MAX else []
+        return Done("".join(parts), tuple(those))
 
     return do
 
@@ -127,12 +156,13 @@ def _one_and_many(
         verb(client, on, by)
         return f"{on} is {done}"
 
-    def look(client: NodeClient, filter_text: str, _fields: Fields) -> Extent:
-        chosen = CHOSEN[what](client, filter_text)
-        return Extent(sum(chosen.values()), len(chosen) if what == "queue" else None, is_more=len(chosen) == BULK_MAX)
+    def look(client: NodeClient, filter_text: str, fields: Fields) -> Extent:
+        chosen = _many(client, what, filter_text, fields)
+        is_more = len(chosen) == BULK_MAX and THOSE not in fields
+        return Extent(sum(chosen.values()), len(chosen) if what == "queue" else None, is_more=is_more)
 
     this = {"queue": "{on}", "message": "this message"}[what]
-    those = {"queue": "each delivery queue with {on}", "message": "each undelivered message with {on}"}[what]
+    those = {"queue": "each delivery queue {on}", "message": "each undelivered message {on}"}[what]
     yield (
         f"{what}-{name}",
         Act(
@@ -343,42 +373,46 @@ def add_acts(application: FastAPI, desk: Desk) -> None:
     async def asked(
         session: ConsoleSession, nodes: Sequence[str], question: Callable[[NodeClient], Any], *, is_look: bool = False
     ) -> list[tuple[str, Any]]:
-        """By each node, or why not. Raises: NodeError if the only one cannot be looked at."""
-        answers: list[tuple[str, Any]] = []
-        for node in nodes:
+        """By each node, all at the same time, or why not. Raises: NodeError if the only one cannot be looked at."""
+
+        async def one(node: str) -> Any:
             try:
-                answers.append((node, await desk.ask_in_person(session, node, question)))
+                return await desk.ask_in_person(session, node, question, is_act=not is_look)
             except NodeError as exc:
                 if is_look and len(nodes) == 1 and exc.status not in TO_BE_CHANGED:
                     raise
-                answers.append((node, exc))
-        return answers
+                return exc
+
+        return list(zip(nodes, await asyncio.gather(*map(one, nodes)), strict=True))
 
     @router.get("/act")
     async def confirm(request: Request) -> Response:
         """What is still to be filled in; then what will happen, and to how many messages."""
         session, fields = request.state.session, dict(request.query_params)
+        key = fields.get(THOSE, "")
         act, nodes, on = _chosen_act(session, fields, desk)
         values: Json = {
-            "act": act, "name": fields["act"], "on": on, "node_field": _node_field(fields, nodes), "given": fields,
+            "act": act, "name": fields["act"], "on": on, "node_field": _node_field(fields, nodes), "given": fields, "those": key,
             "back": local_path(fields.get("back", "/")),
         }  # fmt: skip
         if act.lacks(fields):
             return page("act_fields", desk.values(request, session, act.title, **values))
         looked: list[tuple[str, Any]] = []
-        if on or not act.many:
+        is_told = bool(on or key or not act.many)
+        if is_told:
             looked = await asked(session, nodes, lambda client: act.look(client, on, fields), is_look=True)
         refused = [(node, exc) for node, exc in looked if isinstance(exc, NodeError)]
         known = [(node, extent) for node, extent in looked if isinstance(extent, Extent)]
-        problem = "" if on or not act.many else "give a filter"
+        problem = "" if is_told else "give a filter"
         problem = next((str(exc) for _, exc in refused if exc.status in TO_BE_CHANGED), problem)
         of_node = " and ".join(nodes) if len(nodes) < 3 else f"Each of {len(nodes)} nodes"
+        what = on if not act.many else JUST_NOW if key else f"with {on}"
         goes = on if fields["act"].startswith("forget") else nodes[0] if fields["act"] in ("drain", "redirect") else ""
         warned = warnings(goes, await desk.nodes.ask(partial(look, lost=[goes], ids_max=0))) if goes else []
         values |= {
             "of_node": of_node, "extent": _together([extent for _, extent in known]), "extents": known if len(nodes) > 1 else [],
             "without_nodes": [] if problem else [{"node": node, "error": str(exc)} for node, exc in refused],
-            "problem": problem, "warnings": warned, "will": act.will.format(node=of_node, on=on),
+            "problem": problem, "warnings": warned, "will": act.will.format(node=of_node, on=what), "nodes": nodes,
             "is_empty": bool(act.many) and not any(extent.messages or extent.queues for _, extent in known),
         }  # fmt: skip
         return page("act", desk.values(request, session, act.title, **values), HTTPStatus.BAD_REQUEST if problem else HTTPStatus.OK)
@@ -390,19 +424,29 @@ def add_acts(application: FastAPI, desk: Desk) -> None:
         fields = await checked_form(request, session)
         act, nodes, on = _chosen_act(session, fields, desk)
         back = local_path(fields.get("back", "/"))
-        if act.many and not on:
+        if act.many and not (on or THOSE in fields):
             raise HTTPException(HTTPStatus.BAD_REQUEST, "without a filter this would be for everything: give one")
         answers = await asked(session, nodes, lambda client: act.do(client, on, fields, session.person.name))
         desk.watch.forget()
         for node, done in answers:
             if isinstance(done, NodeError):
-                session.note(Note(f"{act.title}: {node} refuses: {done}", is_failure=True))
-            else:
-                undo = urlencode({"act": act.undo, "node": node, "on": on, "back": back}) if act.undo else ""
-                session.note(Note(f"{node}: {done}.", undo=f"/act?{undo}" if undo else ""))
+                session.note(Note(f"{act.title}: {_refusal(node, done)}", is_failure=True))
+                continue
+            text, those = (done, ()) if isinstance(done, str) else (done.text, done.those)
+            undo = {"act": act.undo, "node": node, "back": back} if act.undo and (those or not act.many) else {}
+            if undo:
+                undo |= {THOSE: session.keep(those)} if act.many else {"on": on}
+            session.note(Note(f"{node}: {text}.", undo=f"/act?{urlencode(undo)}" if undo else ""))
         return RedirectResponse(back, HTTPStatus.SEE_OTHER)
 
     application.include_router(router)
+
+
+def _refusal(node: str, error: NodeError) -> str:
+    """Without an answer nobody knows what was done."""
+    if error.status:
+        return f"{node} refuses: {error}"
+    return f"{node}: {error}. If it was asked, it may have done it: look before you do it again"
 
 
 def _together(extents: Sequence[Extent]) -> Extent | None:
@@ -425,6 +469,11 @@ def _chosen_act(session: ConsoleSession, fields: Fields, desk: Desk) -> tuple[Ac
     if act is None:
         raise HTTPException(HTTPStatus.NOT_FOUND, "there is no such act")
     require(session, act.right)
+    if key := fields.get(THOSE, ""):
+        those = session.kept(key) if act.many else ()
+        if not those:
+            raise HTTPException(HTTPStatus.NOT_FOUND, "which ones these were is not known any more: choose them by a filter")
+        fields[THOSE] = "\n".join(those)
     node = fields.get("node", "").strip()
     nodes = desk.nodes.names if node == ALL_NODES and act.is_everywhere else [node or desk.nodes.name]
     return act, nodes, fields.get("on", "").strip()

@@ -5,7 +5,10 @@ from html import unescape
 
 import pytest
 
+from shadowrelay.admin.api_client import NodeError
+from shadowrelay.console import acts
 from shadowrelay.console.acts import ACTS
+from shadowrelay.console.pages import Desk
 from shadowrelay.model.queue import QueueKind, QueueRow
 from shadowrelay.model.settings import AdminRole
 from tests.admin.conftest import ENVELOPE, MX2, NOW, TOKEN, numbered
@@ -160,6 +163,66 @@ async def test_many_queues_are_chosen_by_a_filter(browser, node):
     asked = [r"mx1\x.example by administrator", r"mx1\y.example by administrator"]
     assert [("suspend queue", queue) for queue in asked] == node.commands
     assert "2 queues suspended" in (await browser.get("/queues")).text
+
+
+def undo_of(page):
+    found = re.search(r'<a href="(/act\?[^"]+)">Undo', page.text)
+    return found and unescape(found[1])
+
+
+async def test_what_is_done_to_many_is_taken_back_from_exactly_those(browser, node):
+    """A filter may choose others afterwards, as one for Status -eq Retry does after they were suspended."""
+    node.stored = [numbered(number) for number in range(1, 4)]
+    await do(browser, "messages-suspend", "Status -eq Retry")
+    undo = undo_of(await browser.get("/queues"))
+    node.stored = [numbered(number) for number in (2, 1)]
+    page = await browser.get(undo)
+    assert "each undelivered message to which it was just done" in words_of(page)
+    assert "It concerns 1 message" in words_of(page)
+    key = re.search(r'name="those" value="([^"]+)"', page.text)[1]
+    fields = {"csrf": csrf_of(page), "act": "messages-resume", "node": "mx1", "on": "", "those": key}
+    assert 303 == (await browser.post("/act", data=fields)).status_code
+
+    first = str(numbered(1).envelope.message_id)
+    assert [("suspend by administrator", first), ("resume by administrator", first)] == node.commands
+
+
+async def test_what_was_done_to_nothing_needs_no_undo(browser, node):
+    node.refusal = "it is a copy"
+    await do(browser, "messages-suspend", "Size -gt 1")
+    page = await browser.get("/queues")
+
+    assert ("refused: 1, the first because it is a copy" in page.text, undo_of(page)) == (True, None)
+
+
+@pytest.mark.parametrize("form", [False, True])
+async def test_what_an_act_was_done_to_is_known_to_its_session_only(browser, browser_of, node, form):
+    await do(browser, "queues-suspend", "MessageCount -gt 1")
+    key = re.search(r"those=([^&]+)", undo_of(await browser.get("/queues")))[1]
+    other = await browser_of(TOKENS[AdminRole.OPERATOR])
+    fields = {"csrf": csrf_of(await other.get("/")), "act": "queues-resume", "node": "mx1", "those": key}
+    before = list(node.commands)
+    answer = await (other.post("/act", data=fields) if form else other.get("/act", params=fields))
+
+    assert (404, before) == (answer.status_code, node.commands)
+
+
+async def test_an_act_on_many_ends_before_the_browser_gives_up(browser, node, monkeypatch):
+    monkeypatch.setattr(acts, "BULK_SECONDS", -1.0)
+    await do(browser, "queues-suspend", "MessageCount -gt 1")
+
+    assert "0 queues suspended. 2 queues not tried, because it took too long: do it again" in words_of(await browser.get("/queues"))
+
+
+async def test_who_gets_no_answer_is_told_that_it_may_be_done(browser, monkeypatch):
+    async def silent(*_, is_act, **__):
+        raise NodeError("http://mx1 did not answer within 10 s")
+
+    page = await browser.get("/act", params={"act": "drain", "node": "mx1"})
+    monkeypatch.setattr(Desk, "ask_in_person", silent)
+    await browser.post("/act", data={"csrf": csrf_of(page), "act": "drain", "node": "mx1", "back": "/queues"})
+
+    assert "it may have done it: look before you do it again" in words_of(await browser.get("/queues"))
 
 
 async def test_many_are_chosen_on_all_nodes_at_once(browser, node):
