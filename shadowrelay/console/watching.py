@@ -87,7 +87,9 @@ class ClusterWatch:
         seconds = self._clock() - first_at
         made = first - left
         if made > 0 and seconds > 0:
-            return f"redundant again in about {duration(max(left / (made / seconds), 1.0))}, at the present rate"
+            return f"in about {duration(max(left / (made / seconds), 1.0))}, at the present rate"
         if found["new_mail"]["tone"] == "bad":
             return "not before a peer takes copies"
-        return "copies are being made" if seconds < SPAN_SECONDS / 4 else f"no copy was made in the last {duration(seconds)}"
+        if seconds < SPAN_SECONDS / 4:
+            return "not known yet, copies are being made"
+        return f"not known, no copy was made in the last {duration(seconds)}"

@@ -173,3 +173,11 @@ def test_what_is_held_for_a_lost_server_is_redundant_again_when_that_is_back(wat
     watch._note(found["fewer_count"] - found["lost_held_count"])
 
     assert said == watch._heals(found)
+
+
+def test_the_time_to_heal_follows_the_rate_at_which_copies_are_made(slow, watch):
+    watch._note(100)
+    slow.now += 10
+    watch._note(50)
+
+    assert "in about 10s, at the present rate" == watch._heals({"fewer_count": 50, "lost_held_count": 0, "new_mail": {"tone": "good"}})
