@@ -202,11 +202,12 @@ class BackPressureResource(ApiResource):
 
 class Copies(ApiResource):
     """Of this node's undelivered messages: `fewer_count` have fewer copies than wanted, `alone_count` of all are on no other server that
-    answers. A count of `counted_max` may be more."""
+    answers. Where there are very many, not all are looked at: then they are at least these, and at most `fewer_max` and `alone_max`."""
 
     fewer_count: int
+    fewer_max: int
     alone_count: int
-    counted_max: int
+    alone_max: int
 
 
 class Readiness(ApiResource):

@@ -13,6 +13,7 @@ from shadowrelay.cluster.answers import NodeAnswer, combined
 from shadowrelay.cluster.glance import glance
 from shadowrelay.cluster.words import duration
 from shadowrelay.console.asking import ClusterNodes
+from shadowrelay.model.drain_progress import DrainState
 
 FRESH_SECONDS = 1.0
 HISTORY_SECONDS = 5.0  # as long after somebody looked at the queues, their last hour is asked, too
@@ -65,15 +66,18 @@ class ClusterWatch:
             self._fewer.popleft()
 
     def _note_drains(self, nodes: list[Json]) -> None:
-        """Adds to each drain how much there was at first, as far as somebody looked, and how much is left of that."""
+        """Adds to each drain how much there was at first, as far as somebody looked, how much of that is done, and `to`: the targets of a
+        redirect. What a node says of the last redirect is nothing about its drain."""
         before, self._drains = self._drains, {}
         for node in nodes:
             if (drain := node["drain"]) is None:
                 continue
+            is_redirect = drain["state"] == DrainState.REDIRECTING
             left = drain["undelivered_count"] + drain["handed_over_count"]
-            key = (str(node["name"]), str(drain["since"]))
-            most = self._drains[key] = max(before.get(key, 0), left + drain["moved_count"])
-            node["drain"] = drain | {"most": most, "done": most - left}
+            taken_over = max(drain["moved_count"] - drain["handed_over_count"], 0) if is_redirect else 0
+            key = (str(node["name"]), f"{drain['state'] if is_redirect else drain['since']}")
+            most = self._drains[key] = max(before.get(key, 0), left + taken_over)
+            node["drain"] = drain | {"most": most, "done": most - left, "to": drain["targets"] if is_redirect else []}
 
     def _heals(self, found: Json) -> str:
         left = found["fewer_count"]
