@@ -136,10 +136,8 @@ async def compare_numbers(messages: int, rounds: int, numbers: Sequence[int]) ->
     for number, costs in found.items():
         each = [sum(cost.milliseconds.values()) for cost in costs]
         ratio = statistics.median(one / sum(first.milliseconds.values()) for one, first in zip(each, found[numbers[0]], strict=True))
-        rate = statistics.median(cost.rate for cost in costs)
-        print(
-            f"{number} nodes: {statistics.median(each):.2f} ms a message in all, {rate:.0f} messages/s; ratio, median of the rounds {ratio:.2f}"
-        )
+        rate, milliseconds = statistics.median(cost.rate for cost in costs), statistics.median(each)
+        print(f"{number} nodes: {milliseconds:.2f} ms a message in all, {rate:.0f} messages/s; ratio, median of the rounds {ratio:.2f}")
 
 
 def main() -> None:
