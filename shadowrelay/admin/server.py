@@ -126,6 +126,13 @@ class AdminServer:
             accepted.close()
             raise
 
+    def reread(self, peers_in: Callable[[ssl.SSLObject], frozenset[str] | None]) -> None:
+        """Certificates count by other rules: open connections end whose clients have one that counts no more, in the middle of an answer,
+        too. `peers_in` as for the server."""
+        for connection in tuple(self._server.server_state.connections):
+            if isinstance(connection, _Connection):
+                connection.reread(peers_in)
+
     async def stop(self) -> None:
         """Finish running requests, then close. Does nothing if never started."""
         if self._task is None:
@@ -148,11 +155,12 @@ class _Connection(H11Protocol):
     request, counts it, and processes any number of pipelined requests."""
 
     peers_in: Callable[[ssl.SSLObject], frozenset[str] | None] | None = None
+    _session: ssl.SSLObject | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept the connection; if there are too many, close another one."""
         super().connection_made(transport)
-        session = transport.get_extra_info("ssl_object")
+        session = self._session = transport.get_extra_info("ssl_object")
         peers = frozenset() if session is None or self.peers_in is None else self.peers_in(session)
         self.app_state = {**self.app_state, "peers": peers or frozenset()}
         self._request: object = None
@@ -163,6 +171,16 @@ class _Connection(H11Protocol):
             transport.abort()
             return
         self._make_room()
+
+    def reread(self, peers_in: Callable[[ssl.SSLObject], frozenset[str] | None]) -> None:
+        """See `AdminServer`. What a connection goes on with has the names that its client has now."""
+        if self._session is None or self._is_ended:
+            return
+        if (peers := peers_in(self._session)) is None:
+            self._is_ended = True
+            self.transport.abort()
+            return
+        self.app_state = {**self.app_state, "peers": peers}
 
     def _make_room(self) -> None:
         """Close one other connection; never this one, which may be a health check. Prefer one that waits for a request, then the

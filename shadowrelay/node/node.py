@@ -66,7 +66,7 @@ from shadowrelay.store.ledger import Ledger
 from shadowrelay.tracking.event_tap import TAP
 from shadowrelay.tracking.operator_log import LineLogger
 from shadowrelay.tracking.shipper import make_tracking
-from shadowrelay.trust import chain_of, names_in
+from shadowrelay.trust import PeerTrust, chain_of, names_in
 
 RENAME_AGAIN_SECONDS = ADOPT_AGAIN_SECONDS = 1.0
 OLDER_COPY_GRACE_SECONDS = 5.0  # for attempts from an older copy of the database: the node is closed until they end, and some hang
@@ -456,10 +456,12 @@ class Node:
         assert self._tls is not None, "admin.tls_listen needs [tls]"
         return self._tls.administration if self._settings.admin.tls_client_certificate_required else self._tls.asking
 
-    def _peers_in(self, session: ssl.SSLObject) -> frozenset[str] | None:
-        """The nodes whose certificate the client of this connection has; None if that was revoked."""
+    def _peers_in(self, session: ssl.SSLObject, before: PeerTrust | None = None) -> frozenset[str] | None:
+        """The nodes whose certificate the client of this connection has; None if that was revoked, or is of an authority that was there
+        `before`, when the connection was opened."""
         assert self._tls is not None
-        if reason := self._tls.trust.refusal(chain_of(session)):
+        trust, chain = self._tls.trust, chain_of(session)
+        if reason := trust.refusal(chain) if before is None else trust.refusal_of_session(chain, before):
             _log.warning("admin.certificate_refused", reason=reason, names=sorted(names_in(session.getpeercert())))
             return None
         return names_in(session.getpeercert()) & {self._settings.server.name, *(peer.name for peer in self._settings.peers)}
@@ -496,6 +498,7 @@ class Node:
 
     def _reload(self) -> list[str] | None:
         """The names of what waits for a restart; None: nothing was changed."""
+        tls_before = self._tls
         try:
             loaded, self._tls, self._context.route_digests = self._reading.call(self._read_again, RELOAD_SECONDS)
         except (ConfigurationError, TimeoutError) as error:
@@ -518,6 +521,9 @@ class Node:
             limits.max_file_size, limits.max_directory_size, limits.max_age, has_subjects=limits.message_subject_logging_enabled
         )
         self._connectors.reload(settings, self._tls, self._recipients)
+        if self._tls is not None and tls_before is not None:
+            for server in self._admin.values():
+                server.reread(partial(self._peers_in, before=tls_before.trust))
         for peer in settings.linked_peers:
             if peer.name in self._links:
                 self._links[peer.name].renew(self._connect_options_to(peer))

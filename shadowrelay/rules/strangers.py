@@ -4,7 +4,8 @@ docs/security.md "Strangers".
 A stranger chooses the sender of its message, and so who is notified of what becomes of it. The rules:
 
 - RET and NOTIFY are limited when the message is accepted, so that copies and next hops have the limited ones, too.
-- Nobody is notified of a delay, and a domain gets `DSNS_AT_ONCE` notifications, and then one in `DSN_SECONDS`.
+- Nobody is notified of a delay, and a domain gets `DSNS_AT_ONCE` notifications, and then one in `DSN_SECONDS`; all that are below the same
+  one ten times as much together, because one server may have the mail of as many names as somebody likes to invent.
 - No notification goes to an address of this machine, nor (by setting) to a private network, unless a route says so.
 
 Who is a stranger is known by the connector and the client's address in the envelope. Mail of a peer keeps, or gets, a NOTIFY that no
@@ -31,6 +32,7 @@ FAILURE = "FAILURE"
 WORDS_OF_OURS = frozenset({"SUCCESS", "DELAY"})
 DSNS_AT_ONCE = 20
 DSN_SECONDS = 3.0
+TOGETHER = 10  # times what a domain gets, for all with the same last two labels
 DOMAINS_MAX = 10_000
 
 
@@ -104,13 +106,16 @@ class DsnRate:
     """How many more notifications a domain may get for strangers' mail. Units: `now` in seconds of `Clock.awake`."""
 
     def __init__(self) -> None:
-        self._free_at: OrderedDict[str, float] = OrderedDict()  # by domain: when all of `DSNS_AT_ONCE` are there again
+        self._free_at: OrderedDict[str, float] = OrderedDict()  # by domain, or `*.` and two labels: when all are there again
 
     def takes(self, domain: str, now: float) -> bool:
         """Whether one more may go; then it counts."""
-        free_at = max(self._free_at.pop(domain, now), now)
-        is_taken = free_at - now <= (DSNS_AT_ONCE - 1) * DSN_SECONDS
-        self._free_at[domain] = free_at + DSN_SECONDS if is_taken else free_at
-        if len(self._free_at) > DOMAINS_MAX:
+        shares = {domain: DSN_SECONDS, f"*.{'.'.join(domain.rsplit('.', 2)[-2:])}": DSN_SECONDS / TOGETHER}
+        free_at = {name: max(self._free_at.pop(name, now), now) for name in shares}
+        left = {name: DSNS_AT_ONCE * DSN_SECONDS - (free_at[name] - now) for name in shares}
+        is_taken = all(left[name] > seconds * 0.999 for name, seconds in shares.items())  # many tenths do not add up to whole numbers
+        for name, seconds in shares.items():
+            self._free_at[name] = free_at[name] + seconds if is_taken else free_at[name]
+        while len(self._free_at) > DOMAINS_MAX:
             self._free_at.popitem(last=False)
         return is_taken

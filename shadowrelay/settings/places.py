@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from shadowrelay.bounded import FILES
 from shadowrelay.model.replies import UNUSABLE
 from shadowrelay.model.settings import Settings
 
@@ -43,32 +44,41 @@ def doubts(settings: Settings) -> Iterator[str]:
 def exposed(settings: Settings, *files: Path) -> Iterator[str]:
     """What other users of this machine may read or change, or lead elsewhere, with key and remedy. `files`: the configuration itself.
 
-    The owner's group may read: a key may be root's and the group that of the node. Links of root, of this user, and, for root, those of
-    the owner of `data_directory`, are trusted.
+    The owner's group may read: a key may be root's and the group that of the node. Root and this user are trusted, with their links, and,
+    by root, the owner of `data_directory`.
     """
-    named: list[tuple[str, Path | None]] = [
+    tls = settings.tls
+    secret: list[tuple[str, Path | None]] = [
         ("server.data_directory", settings.server.data_directory),
-        ("tls.key", None if settings.tls is None else settings.tls.key),
+        ("tls.key", None if tls is None else tls.key),
+        *((f"tls.certificates[{number}].key", one.key) for number, one in enumerate(() if tls is None else tls.certificates)),
+        *((f"routes[{number}].tls_key", route.tls_key) for number, route in enumerate(settings.routes)),
         ("admin.token_file", settings.admin.token_file),
         ("admin.read_only_token_file", settings.admin.read_only_token_file),
         ("tracking.directory", settings.tracking.directory),
+    ]
+    public: list[tuple[str, Path | None]] = [  # who changes them says who is a peer, and what a node does
+        *(() if tls is None else (("tls.peer_authority", tls.peer_authority), ("tls.peer_revoked", tls.peer_revoked))),
         *(("--config", file) for file in files),
     ]
     trusted = {0, os.geteuid()}
     if os.geteuid() == 0:
         with suppress(OSError):
             trusted.add(settings.server.data_directory.stat().st_uid)
-    for key, path in named:
+    for key, path in secret + public:
         if path is None:
             continue
         try:
-            mode = path.stat().st_mode
-        except OSError:
+            found = FILES.look((path,), path.stat) if key.startswith("routes") else path.stat()  # those of routes may hang
+        except OSError:  # TimeoutError is one
             continue  # it is not there yet, or `problems` names it
-        may = [what for bits, what in _rights(is_public=key == "--config") if mode & bits]
+        is_public = (key, path) in public
+        may = [what for bits, what in _rights(is_public=is_public) if found.st_mode & bits]
         if may:
-            remedy = "u=rwX,g=rX,o=" if key == "tracking.directory" else "go-w" if key == "--config" else "u=rwX,go="
-            yield f"{key}: {' and '.join(may)} {path} (mode {stat.S_IMODE(mode):04o}): chmod {remedy} {path}"
+            remedy = "u=rwX,g=rX,o=" if key == "tracking.directory" else "go-w" if is_public else "u=rwX,go="
+            yield f"{key}: {' and '.join(may)} {path} (mode {stat.S_IMODE(found.st_mode):04o}): chmod {remedy} {path}"
+        if found.st_uid not in trusted and not is_public:
+            yield f"{key}: user {found.st_uid} owns {path}, and may read and change it: chown {os.geteuid()} {path}"
         yield from (f"{key}: {reason}" for reason in _led_elsewhere(path.absolute(), trusted))
 
 

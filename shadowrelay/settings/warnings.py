@@ -201,12 +201,12 @@ def _much_of_the_internet(networks: Iterable[Network]) -> str:
     if any(network.prefixlen == 0 for network in networks):
         return "every address"
     shares: list[float] = []
-    for version, size in ((4, 2**32), (6, 2**125)):  # of IPv6, 2000::/3 is in use
+    for version, size in ((4, 2**32), (6, 2**125), (6, 2**119)):  # 2000::/3, of which the registries have eight networks like 2a00::/12
         pieces = [network for network in networks if network.version == version and not network.is_private]
         held = sum(2 ** (network.max_prefixlen - network.prefixlen) for network in _apart(pieces))
         shares.append(held / size)
-    share = max(shares)
-    return f"{min(share, 1):.0%} of the Internet, in pieces" if share > INTERNET_SHARE_MAX else ""
+    share = next((share for share in shares if share > INTERNET_SHARE_MAX), 0)
+    return f"{min(share, 1):.0%} of the Internet, in pieces" if share else ""
 
 
 def _apart(networks: Iterable[Network]) -> list[Network]:

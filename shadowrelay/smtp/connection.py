@@ -39,6 +39,8 @@ from shadowrelay.smtp.limits import (
     COMMAND_OCTETS_MAX_BY_VERB,
     COMMAND_TOO_LONG,
     EVICTED_IDLE_SECONDS,
+    EVICTED_SLOW_OCTETS,
+    EVICTED_SLOW_SECONDS,
     EVICTION_LOOKS,
     EXCHANGE_STARTS,
     FAILED_IN_CONTENT,
@@ -128,6 +130,7 @@ class Connection(SMTP):
         self._refused_at_once: Reply | None = None
         self._refused_later: Reply | None = None  # where the client may still prove to be a peer: at its first MAIL
         self._began_at = 0.0
+        self._fruitless_since, self._octets_before = 0.0, 0  # the last accepted message, or the beginning; what had been said until then
         self._is_ours = False  # of a peer, or of a client that may relay
         self._awaits_header = self._has_header = False  # of the PROXY protocol, with a client
         self._counted_as = ""  # the client's address in `reception.count`
@@ -138,7 +141,7 @@ class Connection(SMTP):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the session."""
         peername = transport.get_extra_info("peername")
-        self.own_reader.progress_at = self._began_at = self.loop.time()
+        self.own_reader.progress_at = self._began_at = self._fruitless_since = self.loop.time()
         self.state = SessionState(client_ip(peername), peername[1] if isinstance(peername, tuple) else 0, self._began_at)
         self.peer = PeerPart(self.reception, self.state)
         if (session := transport.get_extra_info("ssl_object")) is not None:  # from the first octet
@@ -201,21 +204,32 @@ class Connection(SMTP):
         return True
 
     def _evict(self) -> bool:
-        """All sessions are taken: end one in which nothing was proved, sent or said lately, so that silence keeps nobody out."""
-        silent_since = self.loop.time() - EVICTED_IDLE_SECONDS
+        """All sessions are taken: end one in which nothing was proved, sent or said lately, so that silence keeps nobody out, nor does an
+        octet now and then."""
+        now = self.loop.time()
         strangers = self.reception.strangers
         for _ in range(min(EVICTION_LOOKS, len(strangers))):
             session = next(iter(strangers))
             strangers.move_to_end(session)  # the next look begins behind those that have a reason to stay
-            if session.gives_way(silent_since):
+            if session.gives_way(now):
                 session.hang_up(TOO_MANY_SESSIONS, "gave way")
                 return True
         return False
 
-    def gives_way(self, silent_since: float) -> bool:
+    def gives_way(self, now: float) -> bool:
         """Whether it can be ended for another client's sake."""
-        is_silent = self.own_reader.progress_at <= silent_since and not self._is_ending and not self._is_our_time
-        return is_silent and not self._is_ours and not self.is_busy
+        if self._is_ours or self._is_ending or self._is_our_time:
+            return False
+        if self.own_reader.progress_at <= now - EVICTED_IDLE_SECONDS and not self.is_busy:
+            return True
+        seconds = now - self._fruitless_since  # also within a transaction: it would be an easy way to stay
+        said = self.own_reader.received_octets - self._octets_before
+        return seconds >= EVICTED_SLOW_SECONDS and said < seconds * EVICTED_SLOW_OCTETS
+
+    def led_to_mail(self) -> None:
+        """A message was accepted, and what came before counts no more."""
+        self.state.fruitless.count = 0
+        self._fruitless_since, self._octets_before = self.own_reader.progress_at, self.own_reader.received_octets
 
     @property
     def is_trusted(self) -> bool:

@@ -83,6 +83,7 @@ class CommandReader(asyncio.StreamReader):
         self.buffered = self._buffer  # the received octets, read-only for callers
         self.block_octets = limit  # of content that is taken at once, at least
         self.progress_at = loop.time()  # of the last octet
+        self.received_octets = 0
 
     def _room(self) -> int:
         """How many octets may be read now."""
@@ -99,6 +100,7 @@ class CommandReader(asyncio.StreamReader):
     def buffer_updated(self, count: int) -> None:
         """`count` octets were read. Reading pauses at this class's limits, not at asyncio's, which is twice the stream limit."""
         self.progress_at = self._loop.time()
+        self.received_octets += count
         buffer = self._buffer
         buffer.extend(self._read_buffer[:count])
         waiter = self._waiter

@@ -201,6 +201,7 @@ COMMAND_OCTETS_MAX_BY_VERB: Mapping[str, int] = MappingProxyType(
 
 
 EVICTED_IDLE_SECONDS = 10.0  # where all sessions are taken, one that was silent for so long gives way. Postfix's stress time-out
+EVICTED_SLOW_SECONDS, EVICTED_SLOW_OCTETS = 60.0, 100  # so does one that for so long led to no message and said less a second
 EVICTION_LOOKS = 100  # at sessions of strangers, in turn: a flood of connections must not cost more
 HANDSHAKES_MAX = 64  # of clients that have proved nothing, at a time; as many again of those that give a peer's name
 DESCRIPTORS_MAX = 1_048_576  # of this process; a larger table only wastes memory

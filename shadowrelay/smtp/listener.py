@@ -41,7 +41,7 @@ from shadowrelay.smtp.tls import TlsContexts
 BACKLOG = 1_024  # connections that the kernel queues while the loop is busy
 ACCEPTED_AT_ONCE_MAX = 64  # then open sessions run
 PAUSE_SECONDS = 0.25  # after accept failed for lack of descriptors or kernel memory
-HANDSHAKES_AT_ONCE_MAX = 4 * HANDSHAKES_MAX  # of a connector with implicit TLS: further connections are closed
+HANDSHAKES_AT_ONCE_MAX = 4 * HANDSHAKES_MAX  # of strangers and again of ours, with implicit TLS: a further one ends the oldest
 LEAVE_SECONDS = 0.9  # less than a second, after which a SYN without an answer is repeated first. RFC 6298 2
 SO_ATTACH_FILTER = 26  # Python has no name for it
 NO_SYN = (  # classic BPF: drop segments with the flag SYN. A filter of a TCP socket sees them from the TCP header on
@@ -66,8 +66,9 @@ class Listener:
         self._loop = asyncio.get_running_loop()
         self.tls: Callable[[], ssl.SSLContext | None] = lambda: None  # from the first octet; asked for each connection
         self.tls_failed: Callable[[str, Exception], None] = lambda address, error: None
+        self.is_ours: Callable[[str], bool] = lambda address: False  # whose handshakes no stranger's can end
         self._sockets: list[socket.socket] = []
-        self._connecting: set[asyncio.Task[Any]] = set()
+        self._connecting: tuple[dict[asyncio.Task[Any], None], ...] = ({}, {})  # of strangers, and of ours, in order of their beginning
 
     @classmethod
     async def open(cls, factory: Factory, listen: HostPort, descriptors: Descriptors, is_shared: bool = False) -> "Listener":
@@ -142,20 +143,22 @@ class Listener:
         if self._descriptors.cuts_off_session(connection.fileno()):
             connection.close()
             return
-        if len(self._connecting) >= HANDSHAKES_AT_ONCE_MAX:  # only TLS takes longer than a moment
-            self._descriptors.refused_count += 1
-            connection.close()
-            return
         connection.setblocking(False)
         with contextlib.suppress(OSError):
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        task = self._loop.create_task(self._connected(connection))
-        self._connecting.add(task)
-        task.add_done_callback(self._connecting.discard)
-
-    async def _connected(self, connection: socket.socket) -> None:
         context = self.tls()
         address = "" if context is None else client_ip(_peer_of(connection))
+        connecting = self._connecting[context is not None and self.is_ours(address)]
+        if len(connecting) >= HANDSHAKES_AT_ONCE_MAX:  # only TLS takes longer than a moment, and an honest client less than a second
+            self._descriptors.refused_count += 1
+            oldest = next(iter(connecting))
+            del connecting[oldest]
+            oldest.cancel()
+        task = self._loop.create_task(self._connected(connection, context, address))
+        connecting[task] = None
+        task.add_done_callback(lambda task: connecting.pop(task, None))
+
+    async def _connected(self, connection: socket.socket, context: ssl.SSLContext | None, address: str) -> None:
         seconds = None if context is None else HANDSHAKE_SECONDS
         try:
             await self._loop.connect_accepted_socket(self._factory, connection, ssl=context, ssl_handshake_timeout=seconds)
@@ -163,6 +166,9 @@ class Listener:
             connection.close()  # the client has disconnected already
             if context is not None:
                 self.tls_failed(address, error)
+        except asyncio.CancelledError:  # it gave way to another handshake
+            connection.close()
+            raise
 
 
 def _bound(family: int, address: tuple[str, int], *, is_shared: bool) -> socket.socket:
@@ -217,11 +223,16 @@ class ReceiverServer:
         connector = self.reception.connector
         self._listener = await self._open_listener(self.factory, connector.listen, self.reception.descriptors, connector.reuse_port)
         self._listener.tls, self._listener.tls_failed = self._tls_first, self._note_failure
+        self._listener.is_ours = self._is_ours
 
     def _tls_first(self) -> ssl.SSLContext | None:
         """For a new connection. The client has not said yet whether it is a peer, and is asked for no certificate."""
         reception = self.reception
         return reception.tls.receiving(is_peer=False) if reception.connector.implicit_tls and reception.tls is not None else None
+
+    def _is_ours(self, address: str) -> bool:
+        """Known by the address alone: of a peer, or of a client that may relay."""
+        return self.reception.is_of_peer(address) or self.reception.rights.may_relay(address)
 
     def _note_failure(self, address: str, error: Exception) -> None:
         _log.warning("session.tls_failed", connector=self.reception.connector.name, client=address, client_name="", reason=reason_of(error))

@@ -483,7 +483,7 @@ class Receiver(Connection):
             self._end_our_time()
         if reply.code < 300:
             state.messages_count += 1
-            state.fruitless.count = 0
+            self.led_to_mail()
             self.say(reply)
         else:
             sink.discard()

@@ -50,21 +50,22 @@ async def test_the_client_behind_haproxy_is_known_and_health_checks_are_answered
 
 
 @pytest.mark.heavy
-async def test_the_store_sees_the_client_behind_haproxy_also_after_a_takeover(workplace: Path) -> None:
+@pytest.mark.parametrize(("version", "told"), [("send-proxy-v2", "xclient"), ("send-proxy", "xforward")])
+async def test_the_store_sees_the_client_behind_haproxy_also_after_a_takeover(version: str, told: str, workplace: Path) -> None:
     """Client, haproxy, a node that burns, the node that takes over, Postfix."""
-    store = storing_settings(workplace / "mail", "corp.example", ["bob"]) | {"smtpd_authorized_xclient_hosts": "127.0.0.0/8"}
+    store = storing_settings(workplace / "mail", "corp.example", ["bob"]) | {f"smtpd_authorized_{told}_hosts": "127.0.0.0/8"}
     port, east_place, west_place = free_port(), Place("a.east.example", "east"), Place("b.west.example", "west")
     tables: dict[str, Any] = {
         "[receive_connectors]": {
             "name": "internet", "listen": "127.0.0.1:0", "accepted_domains": ["corp.example"], "proxy_from": ["127.0.0.1"],
             "accept_xshadow": False,
         },
-        "[routes]": {"recipients": ["*@corp.example"], "next_hop": f"127.0.0.1:{port}", "xclient": True},
+        "[routes]": {"recipients": ["*@corp.example"], "next_hop": f"127.0.0.1:{port}", told: True},
     }  # fmt: skip
     async with Cluster([east_place, west_place], None, directory=workplace / "nodes", tables=tables) as cluster:
         east, west = (cluster.nodes[place.name] for place in (east_place, west_place))
         node = await address_of_connector(east, "internet")
-        async with haproxy(workplace, {"node": node}, "send-proxy-v2 check-send-proxy") as (balancer, socket):
+        async with haproxy(workplace, {"node": node}, f"{version} check-send-proxy") as (balancer, socket):
             while (await states_of(socket))["node"][0] != "UP":
                 await asyncio.sleep(0.1)
             client = Client(*await asyncio.open_connection(balancer.host, balancer.port, local_addr=("127.0.0.77", 0)))
@@ -83,7 +84,7 @@ async def test_the_store_sees_the_client_behind_haproxy_also_after_a_takeover(wo
             postfix.stop()
         await west.stop()
     ((text,),) = stored_messages(workplace / "mail").values()
-    assert b"Received: from client.example (unknown [127.0.0.77])" in text
-    assert "client=unknown[127.0.0.77]" in log
+    assert (b"Received: from client.example (unknown [127.0.0.77])" in text) is (told == "xclient")
+    assert f"{'client' if told == 'xclient' else 'orig_client'}=unknown[127.0.0.77]" in log
     said = [row["custom-data"] for each in (east, west) for row in rows(each.tracking) if row["event-id"] in ("RECEIVE", "RESUBMIT")]
     assert [True, True] == [f"S:OriginalClient=ADDR=127.0.0.77 PORT={number} BY=127.0.0.1" in data for data in said]

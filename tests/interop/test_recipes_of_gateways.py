@@ -1,7 +1,6 @@
 """docs/setup.md "An Internet gateway" and "An office relay", typed as printed on servers with the programs of Debian."""
 
 import re
-import shutil
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,9 +8,10 @@ from pathlib import Path
 import pytest
 import trustme
 
+from tests.interop.gateways import a_mail_store, messages, put_in_place, tracked, waiting
 from tests.kit.clock import until
 from tests.kit.pages import OPERATORS
-from tests.kit.servers import Server, obstacle, servers
+from tests.kit.servers import obstacle, servers
 
 pytestmark = [pytest.mark.interop, pytest.mark.heavy, pytest.mark.timeout(1200)]
 
@@ -56,46 +56,6 @@ def printed(heading: str) -> Iterator[tuple[str, str]]:
         lines = textwrap.dedent(block).splitlines()[1:]
         assert lines[0].startswith("# "), block
         yield re.sub(r"^# (on|in|from) ", "", lines[0]), "\n".join(lines[1:])
-
-
-def put_in_place(said: str, admin: Server, nodes: dict[str, Server]) -> None:
-    """The commands that `init` ends with."""
-    for line in said.partition("Next:\n")[2].splitlines():
-        where, _, command = line.strip().partition(": ")
-        if copied := re.fullmatch(r"scp -r (\S+)/\. root@(\S+):(\S+)/", line.strip()):
-            node = next(node for node in nodes.values() if node.address == copied[2])
-            shutil.copytree(admin.path(f"/root/{copied[1]}"), node.path(copied[3]), dirs_exist_ok=True)
-        elif where.startswith("on each"):
-            for node in nodes.values():
-                node.types(command.partition(", then ")[2] if "install the program" in command else command.strip(), None)
-    for node in nodes.values():
-        node.types("until shadowrelay status --config /etc/shadowrelay/node.toml; do sleep 0.5; done")
-        assert "0 warnings" in (checked := node.types("shadowrelay check --config /etc/shadowrelay/node.toml")), checked
-
-
-def messages(server: Server, user: str) -> list[str]:
-    return [path.read_text() for path in server.path(f"/var/mail/{user}/new").glob("*")]
-
-
-def tracked(node: Server) -> str:
-    """Its tracking log, which is written a moment after the fact."""
-    return "".join(path.read_text() for path in node.path("/var/log/shadowrelay/tracking").rglob("*.LOG"))
-
-
-def a_mail_store(server: Server, *more: str) -> None:
-    """Postfix with a mailbox of bob."""
-    server.types(
-        "useradd --no-create-home --home-dir /var/mail/bob bob && install -d -o bob /var/mail/bob && touch /etc/aliases && newaliases"
-    )
-    settings = ["mydestination=corp.example", "home_mailbox=/", *more]
-    server.types(f"postconf -e {' '.join(map(repr, settings))} && systemctl start postfix")
-
-
-def waiting(node: Server) -> bool:
-    """It has a message to deliver itself."""
-    return (
-        re.search(r"(?m)^([1-9]\d*) to deliver", node.types("shadowrelay queue list --config /etc/shadowrelay/node.toml", None)) is not None
-    )
 
 
 @pytest.mark.skipif(bool(why := obstacle(["haproxy", "rspamd", "postfix", "swaks", "curl"])), reason=why)

@@ -4,12 +4,14 @@ import os
 import stat
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from shadowrelay.lab.cluster import NodeProcess
 from shadowrelay.lab.traffic import Sink
+from shadowrelay.settings.authority import make_authority, signed_pems
 from tests.kit.clock import until
 from tests.kit.processes import a_node_process, api_of, client_of
 
@@ -85,6 +87,25 @@ async def test_no_subject_is_logged_where_that_is_switched_off(tmp_path):
     assert "secret plan" not in logged
 
 
+def with_tls(node: NodeProcess) -> None:
+    """An authority, a list of what was revoked, and three keys: of the node, of another name, and for a next hop."""
+    authority = make_authority("tests", timedelta(days=99))
+    certificate, key = signed_pems(authority, "a.example", timedelta(days=99))
+    for name, data in (("node", key), ("mail", key), ("hop", key)):
+        (node.directory / f"{name}.key").touch(mode=0o600)
+        (node.directory / f"{name}.key").write_bytes(data)
+    (node.directory / "node.pem").write_bytes(certificate)
+    (node.directory / "peers.pem").write_bytes(authority.pem)
+    (node.directory / "revoked.pem").write_text("")
+    for name in ("peers.pem", "revoked.pem", "node.pem"):
+        (node.directory / name).chmod(0o644)
+    path = node.directory / "node.toml"
+    route = '[[routes]]\nrecipients = ["d@here.example"]\nnext_hop = "127.0.0.1:9"\ntls_certificate = "node.pem"\ntls_key = "hop.key"\n\n'
+    further = 'certificates = [{ certificate = "node.pem", key = "mail.key" }]\n'
+    tls = f'[tls]\ncertificate = "node.pem"\nkey = "node.key"\npeer_authority = "peers.pem"\npeer_revoked = "revoked.pem"\n{further}\n'
+    path.write_text(path.read_text().replace("[[routes]]\n", f"{route}[[routes]]\n", 1) + tls)
+
+
 def warned(file: Path) -> str:
     """What `check` says of it, at most as warnings."""
     done = subprocess.run([sys.executable, "-m", "shadowrelay", "check", "--config", str(file)], capture_output=True, text=True, check=True)
@@ -94,9 +115,12 @@ def warned(file: Path) -> str:
 @pytest.mark.parametrize(("name", "mode", "key"), [
     ("data", 0o755, "server.data_directory"), ("data", 0o770, "server.data_directory"), ("tracking", 0o777, "tracking.directory"),
     ("token", 0o644, "admin.token_file"), ("token", 0o620, "admin.token_file"), ("node.toml", 0o666, "--config"),
+    ("node.key", 0o644, "tls.key"), ("mail.key", 0o604, "tls.certificates[0].key"), ("hop.key", 0o660, "routes[0].tls_key"),
+    ("peers.pem", 0o664, "tls.peer_authority"), ("revoked.pem", 0o646, "tls.peer_revoked"),
 ])  # fmt: skip
 def test_check_names_what_others_may_read_or_change(tmp_path, name, mode, key):
     node = a_node(tmp_path)
+    with_tls(node)
     (node.directory / "data").mkdir(mode=0o700)
     (node.directory / "tracking").mkdir(mode=0o750)
     (node.directory / "token").write_text("a-token-of-sixteen-or-more\n")
@@ -109,6 +133,21 @@ def test_check_names_what_others_may_read_or_change(tmp_path, name, mode, key):
 
     assert f"warning: {key}: " in warned(file)
     assert f"(mode {mode:04o}): chmod" in warned(file)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to somebody else")
+@pytest.mark.parametrize(("name", "key"), [("token", "admin.token_file"), ("node.key", "tls.key"), ("tracking", "tracking.directory")])
+def test_check_names_what_belongs_to_somebody_else(tmp_path, name, key):
+    node = a_node(tmp_path)
+    with_tls(node)
+    (node.directory / "tracking").mkdir(mode=0o750)
+    (node.directory / "token").write_text("a-token-of-sixteen-or-more\n")
+    (node.directory / "token").chmod(0o600)
+    assert " owns " not in warned(node.directory / "node.toml")
+
+    os.chown(node.directory / name, 12345, 12345)
+
+    assert f"warning: {key}: user 12345 owns {node.directory / name}" in warned(node.directory / "node.toml")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a link of somebody else")

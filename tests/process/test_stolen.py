@@ -144,6 +144,47 @@ async def test_a_stolen_key_is_revoked_and_its_open_session_ends(tmp_path, way):
     assert said.startswith("250")
 
 
+@pytest.mark.parametrize("way", ["certificate", "authority"])
+@pytest.mark.parametrize("path", ["/api/v1/events", "/api/v1/queues"])
+async def test_what_a_stolen_key_has_opened_at_the_api_ends_when_it_is_revoked(tmp_path, way, path):
+    """Also an answer that has no end, and a connection that waits for its next request."""
+    other = StolenCluster(tmp_path / "other")
+    async with stolen(tmp_path / "c") as cluster:
+        reader, writer = await at_the_api(cluster, path)
+        try:
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+            await until(lambda: bool(reader._buffer))
+            if way == "certificate":
+                (cluster.west / "revoked.pem").write_bytes(revoked(cluster, way))
+            else:
+                for name in ("node.pem", "node.key", "peers.pem"):
+                    shutil.copy(other.west / name, cluster.west / name)
+            await cluster.reload()
+            await until(lambda: bool(operator_events(cluster.node, "admin.certificate_refused")))
+            async with asyncio.timeout(5):  # a connection that waits is closed by itself after ten seconds
+                with contextlib.suppress(OSError):
+                    await reader.read(-1)
+        finally:
+            writer.close()
+
+
+async def at_the_api(cluster: StolenCluster, path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection with the key of East, which has asked for this."""
+    context = ssl.create_default_context(cafile=str(cluster.west / "peers.pem"))
+    context.load_cert_chain(cluster.east / "node.pem", cluster.east / "node.key")
+    where = cluster.api
+    await until(lambda: answers_to_east(cluster))  # the API listens after the receiver
+    reader, writer = await asyncio.open_connection(where.host, where.port, ssl=context, server_hostname=WEST)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: {where}\r\n\r\n".encode())
+    return reader, writer
+
+
+def answers_to_east(cluster: StolenCluster) -> bool:
+    with contextlib.suppress(httpx.HTTPError):
+        return cluster.ask("GET", "/health/live", of=cluster.east).status_code == 200
+    return False
+
+
 def revoked(cluster: StolenCluster, way: str) -> bytes:
     certificate = x509.load_pem_x509_certificate((cluster.east / "node.pem").read_bytes())
     if way == "certificate":

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +117,41 @@ def test_a_stranger_within_a_transaction_gives_no_way(tmp_path: Path) -> None:
         return (await (await station.connect(greeting=False)).reply())[:3]
 
     assert "421" == in_a_session(tmp_path, scenario, "EHLO c.example", "MAIL FROM:<a@x.example>", max_sessions=1)
+
+
+@pytest.mark.parametrize("commands", [(), ("MAIL FROM:<a@x.example>",), ("MAIL FROM:<a@x.example>", "RCPT TO:<b@here.example>", "DATA")])
+@pytest.mark.parametrize("drip", ["", "N", "NOOP\r\n"])
+def test_who_says_little_for_a_minute_gives_way_whatever_it_says(tmp_path: Path, commands: Sequence[str], drip: str) -> None:
+    async def scenario(station: Station, client: Client) -> Any:
+        for _ in range(14):  # 9 s each: never silent for ten
+            await asyncio.sleep(9)
+            if drip:
+                await client.send(drip.encode())
+            answer = (await (await station.connect(greeting=False)).reply())[:3]
+            if answer == "220":
+                break
+        return answer, "421 4.3.2 " in await client.rest(), asyncio.get_running_loop().time() > 60 or not (drip or commands)
+
+    assert ("220", True, True) == in_a_session(tmp_path, scenario, "EHLO c.example", *commands, max_sessions=1)
+
+
+def test_who_sends_content_steadily_or_has_just_sent_mail_stays(tmp_path: Path) -> None:
+    async def scenario(station: Station, client: Client) -> Any:
+        answers = []
+        await client.send(b"Subject: x\r\n\r\n")
+        for _ in range(14):
+            await asyncio.sleep(9)
+            await client.send(b"x" * 70 + b"\r\n" + (b"y" * 70 + b"\r\n") * 13)
+            answers.append((await (await station.connect(greeting=False)).reply())[:3])
+        accepted = await client.ask(".")
+        for _ in range(6):
+            await asyncio.sleep(9)
+            answers.append((await (await station.connect(greeting=False)).reply())[:3])
+            await client.ask("NOOP")
+        return set(answers), accepted[:3]
+
+    commands = ("EHLO c.example", "MAIL FROM:<a@x.example>", "RCPT TO:<b@here.example>", "DATA")
+    assert ({"421"}, "250") == in_a_session(tmp_path, scenario, *commands, max_sessions=1)
 
 
 def test_a_peer_comes_in_where_strangers_have_all_sessions(tmp_path: Path) -> None:

@@ -77,6 +77,25 @@ async def test_a_client_that_never_ends_its_handshake_keeps_nobody_out(tmp_path:
     assert not station.server.sessions_count
 
 
+async def test_handshakes_that_never_end_keep_neither_strangers_nor_clients_that_may_relay_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shadowrelay.smtp.listener.HANDSHAKES_AT_ONCE_MAX", 10)
+    async with receiving(tmp_path, tls=files(tmp_path, "a.example"), implicit_tls=True, relay_from=["127.0.0.2"]) as station:
+        address = station.server.address
+        of_ours = await asyncio.open_connection(address.host, address.port, local_addr=("127.0.0.2", 0))
+        silent = [await Client.to(address) for _ in range(30)]
+        await until(lambda: station.server.reception.descriptors.refused_count >= 20)
+        stranger = await tls_client(station)
+        await stranger.begin("EHLO x", banner=BANNER)
+        ours = Client(*of_ours)
+        await ours.start_tls(opportunistic_context(), "a.example")
+        await ours.begin("EHLO x", banner=BANNER)
+        for one in (stranger, ours, *silent):
+            await one.close()
+        await until(lambda: not station.server.sessions_count)
+
+
 async def test_nothing_is_taken_before_tls_where_it_is_required(tmp_path: Path) -> None:
     async with receiving(tmp_path, tls=files(tmp_path, "a.example"), require_tls=True) as station:
         client = await station.connect()

@@ -535,6 +535,8 @@ WARNINGS = [
     ),
     (relaying('["64.0.0.0/2", "65.0.0.0/8"]'), "25% of the Internet, in pieces"),
     (relaying('["2000::/4"]'), "50% of the Internet"),
+    (relaying('["2a00::/12"]'), "12% of the Internet"),
+    (relaying('["2001::/16", "2400::/12", "2600::/12", "2800::/12", "2a00::/12", "2c00::/12"]'), "of the Internet, in pieces: this is"),
     (
         relaying('["::ffff:10.0.0.0/104"]'),
         "clients of IPv4 are known by their address of IPv4; write 10.0.0.0/8",

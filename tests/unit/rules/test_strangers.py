@@ -180,6 +180,15 @@ def test_a_domain_gets_few_notifications_at_once_and_then_one_by_one() -> None:
     assert [False, True, False] == [rate.takes("victim.example", at) for at in (102.0, 103.1, 103.2)]
 
 
+def test_names_below_one_domain_get_ten_times_that_together() -> None:
+    rate = strangers.DsnRate()
+
+    assert 10 * strangers.DSNS_AT_ONCE == sum(rate.takes(f"{number}.of.victim.example", 100.0) for number in range(1000))
+    assert not rate.takes("victim.example", 100.0)
+    assert rate.takes("other.example", 100.0)
+    assert [False, True, False] == [rate.takes("new.victim.example", at) for at in (100.2, 100.31, 100.32)]
+
+
 def test_domains_that_were_forgotten_cost_no_memory() -> None:
     rate = strangers.DsnRate()
     for number in range(strangers.DOMAINS_MAX + 100):
