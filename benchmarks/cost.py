@@ -1,8 +1,9 @@
 """Processor time per message, node by node: what a change costs or saves, little disturbed by what else the machine does.
 
-python -m benchmarks.cost [--messages N] [--entries 1|2] [--profile DIRECTORY] [--checkout DIRECTORY --rounds K]. All sessions on
-the first node (entries 1) keep the roles apart: the first is the primary of everything, the second the shadow server. `--profile`
-has py-spy write collapsed stacks of each node there. `--checkout` measures another checkout of the project in turn with this one.
+python -m benchmarks.cost [--messages N] [--entries 1|2] [--profile DIRECTORY] [--checkout DIRECTORY --rounds K] [--nodes 1 2 4 8]. All
+sessions on the first node (entries 1) keep the roles apart: the first is the primary of everything, the second the shadow server.
+`--profile` has py-spy write collapsed stacks of each node there. `--checkout` measures another checkout of the project in turn with this
+one. `--nodes` measures clusters in turn whose sessions, the same number in all, are shared by so many nodes (1: one, and a peer).
 """
 
 import argparse
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.throughput import PLACES, PRODUCT_TIMES, timed, workplace
-from shadowrelay.lab.cluster import Cluster, NodeProcess, free_ports
+from shadowrelay.lab.cluster import Cluster, NodeProcess, Place, free_ports
 from shadowrelay.model.routing import HostPort
 from tests.kit.processes import wait_until_peers_know_each_other
 
@@ -63,12 +64,12 @@ class Cost:
     milliseconds: dict[str, float]
 
 
-async def measure(messages: int, entries: int, profile: Path | None) -> Cost:
+async def measure(messages: int, entries: int, profile: Path | None, places: Sequence[Place] = PLACES) -> Cost:
     """One run; prints a line a node."""
     (port,) = free_ports(1)
     with workplace(Path("/var/tmp")) as directory:
         next_hop = HostPort("127.0.0.1", port)
-        async with Cluster(PLACES, next_hop, directory=directory, transport=PRODUCT_TIMES) as cluster:
+        async with Cluster(places, next_hop, directory=directory, transport=PRODUCT_TIMES) as cluster:
             nodes = list(cluster.nodes.values())
             ports = [node.address.port for node in nodes[:entries]]
             await asyncio.to_thread(wait_until_peers_know_each_other, nodes)
@@ -124,6 +125,21 @@ async def compare(messages: int, entries: int, rounds: int, checkout: Path) -> N
         print(f"{title}: this {statistics.median(this):.2f}, other {statistics.median(other):.2f}; ratio, median of the rounds {ratio:.2f}")
 
 
+async def compare_numbers(messages: int, rounds: int, numbers: Sequence[int]) -> None:
+    """Clusters of so many nodes in turn; prints the medians, and their ratio to the first number."""
+    found: dict[int, list[Cost]] = {number: [] for number in numbers}
+    for index in range(rounds):
+        for number in sorted(numbers, reverse=bool(index % 2)):
+            print(f"round {index + 1}, {number} nodes: ", end="", flush=True)
+            places = [Place(f"n{one}.east.example", "east") for one in range(max(number, 2))]
+            found[number].append(await measure(messages, number, None, places))
+    for number, costs in found.items():
+        each = [sum(cost.milliseconds.values()) for cost in costs]
+        ratio = statistics.median(one / sum(first.milliseconds.values()) for one, first in zip(each, found[numbers[0]], strict=True))
+        rate, milliseconds = statistics.median(cost.rate for cost in costs), statistics.median(each)
+        print(f"{number} nodes: {milliseconds:.2f} ms a message in all, {rate:.0f} messages/s; ratio, median of the rounds {ratio:.2f}")
+
+
 def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -131,12 +147,15 @@ def main() -> None:
     parser.add_argument("--entries", type=int, choices=(1, 2), default=1)
     parser.add_argument("--profile", type=Path)
     parser.add_argument("--checkout", type=Path, help="another checkout of the project, measured in turn with this one")
-    parser.add_argument("--rounds", type=int, default=5, help="with --checkout (default 5)")
+    parser.add_argument("--nodes", type=int, nargs="+", help="clusters of so many nodes, measured in turn")
+    parser.add_argument("--rounds", type=int, default=5, help="with --checkout or --nodes (default 5)")
     arguments = parser.parse_args()
     if arguments.profile is not None:
         arguments.profile.mkdir(parents=True, exist_ok=True)
     if arguments.checkout is not None:
         asyncio.run(compare(arguments.messages, arguments.entries, arguments.rounds, arguments.checkout))
+    elif arguments.nodes is not None:
+        asyncio.run(compare_numbers(arguments.messages, arguments.rounds, arguments.nodes))
     else:
         asyncio.run(measure(arguments.messages, arguments.entries, arguments.profile))
 

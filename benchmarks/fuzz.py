@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import contextlib
 import multiprocessing
+import os
 import signal
 import tempfile
 import time
@@ -26,8 +27,9 @@ EVER = 10**12
 
 
 def fuzz(at: HostPort, is_peer: bool, sessions: int, rate: float, seed: int) -> None:
-    """In a process of its own, until it is ended."""
+    """In a process of its own, until it is ended. Strangers have processors of their own: here they get what the others leave."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     grammar, source = (of_a_peer, PEER) if is_peer else (of_a_stranger, STRANGER)
     asyncio.run(say_anything(at, grammar, source, EVER, seed, Tally(), at_once=sessions, rate=rate))
 

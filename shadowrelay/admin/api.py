@@ -81,6 +81,7 @@ from shadowrelay.protocol.filters import (
 )
 from shadowrelay.store import queues as queue_pages
 from shadowrelay.store import reading
+from shadowrelay.store.resubmit_requests import COUNTED_MAX
 
 LISTED_MAX = 1000  # messages in one response: about 500 KB
 LISTED_DEFAULT = 100
@@ -344,6 +345,17 @@ def _add_routes(api: APIRouter, services: Services, trail: AuditTrail, now: Call
         if not await services.messages.remove(MessageId(str(message_id)), with_dsn=dsn):
             raise HTTPException(HTTPStatus.NOT_FOUND, f"this node knows no message {message_id}")
         return Removed(message_id=str(message_id), is_removed=True, is_sender_told=dsn)
+
+    @api.get("/safety-net/delivered")
+    async def delivered(
+        from_at: Annotated[datetime, Query(alias="from", description="delivered then or later; UTC unless it has an offset")],
+        to_at: Annotated[datetime, Query(alias="to", description="delivered then or earlier; in the past")],
+        primary_server: Annotated[str, Query(max_length=CRITERION_MAX, description="a lost node; empty = this one")] = "",
+    ) -> resources.Delivered:
+        """How many messages a request to resubmit would look through, each where it was delivered last. 409 as for the request."""
+        criteria = Criteria(_utc(from_at), _utc(to_at), primary_server=ServerName(primary_server.lower()))
+        count = await services.safety_net.delivered_count(criteria)
+        return resources.Delivered(count=count, is_more=count >= COUNTED_MAX)
 
     @api.get("/safety-net/requests")
     async def resubmit_requests() -> resources.ResubmitRequests:

@@ -254,6 +254,11 @@ class NodeClient:
         given = {name: value for name, value in criteria.items() if value}
         return self._ask("POST", "/api/v1/safety-net/requests", {"from": begin, "to": end, **given})
 
+    def delivered(self, begin: str, end: str, primary_server: str = "") -> Json:
+        """How many messages such a request would look through. NodeError.status as for `resubmit`."""
+        given = {"primary_server": primary_server} if primary_server else {}
+        return self._ask("GET", "/api/v1/safety-net/delivered", {"from": begin, "to": end, **given})
+
     def resubmit_requests(self) -> list[Json]:
         """All resubmit requests."""
         requests: list[Json] = self._ask("GET", "/api/v1/safety-net/requests")["requests"]

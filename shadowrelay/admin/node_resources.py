@@ -201,12 +201,13 @@ class BackPressureResource(ApiResource):
 
 
 class Copies(ApiResource):
-    """Of this node's undelivered messages: `fewer_count` have fewer copies than wanted, `alone_count` of all are on no other server that
-    answers. A count of `counted_max` may be more."""
+    """Of this node's undelivered messages: `fewer_count` have fewer copies than wanted now, `alone_count` of these are on no other server
+    that answers. Of very many not all are looked at: they are at least these, and at most `fewer_max` and `alone_max`."""
 
     fewer_count: int
+    fewer_max: int
     alone_count: int
-    counted_max: int
+    alone_max: int
 
 
 class Readiness(ApiResource):

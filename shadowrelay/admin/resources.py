@@ -60,6 +60,13 @@ class ResubmitRequests(ApiResource):
     requests: list[ResubmitRequestResource]
 
 
+class Delivered(ApiResource):
+    """Messages that were delivered in an interval; `is_more`: counting ended before all were."""
+
+    count: int
+    is_more: bool
+
+
 class RequestRemoved(ApiResource):
     """A request that the node has forgotten."""
 

@@ -51,25 +51,26 @@ def _unless_older(client: "NodeClient") -> Json | None:
 def glance(answers: Sequence[NodeAnswer]) -> Json:
     """One document.
 
-    Shapes: all of `summary`, and: `fewer_count` and `alone_count`, with `is_lower_bound` where a node cannot say it; `lost_held_count`
-    of the latter are held for servers that do not answer; `new_mail` {tone, word, why}; `oldest` {at, node} or None; `sites` of `machines`
-    of nodes, by name.
+    Shapes: all of `summary`, and: `fewer_count` and `alone_count`, which are at most `fewer_max` and `alone_max`, or None where a node does
+    not say it; of both at most `lost_held_count` are held for servers that do not answer; `new_mail` {tone, word, why}; `oldest`
+    {at, node} or None; `sites` of `machines` of nodes, by name.
     """
     said = [answer.said for answer in answers if answer.said]
     found = summary(answers)
     present = {row["node"]["name"] for row in said}
     counts = [row["redundancy"] for row in said if row["redundancy"] is not None]
-    lost_held = sum(peer["held_for_count"] for row in said for peer in row["peers"] if _is_lost(peer, present))
+    lost_held, lost_held_max = _held_for_the_lost(said, present)
     waiting = [(node["oldest_at"], node["name"]) for node in found["nodes"] if node["oldest_at"]]
     nodes = [_node(row, found) for row in said]
     nodes += [_absent(answer, said) for answer in answers if not answer.said]
     nodes += [_unconfigured(name, said) for name in _strangers(said, {node["name"] for node in nodes})]
-    is_cut = any(one[name] >= one["counted_max"] for one in counts for name in ("fewer_count", "alone_count"))
+    is_whole = len(counts) == len(answers)
     return found | {
-        "fewer_count": sum(one["fewer_count"] for one in counts),
+        "fewer_count": sum(one["fewer_count"] for one in counts) + lost_held,
+        "fewer_max": sum(one["fewer_max"] for one in counts) + lost_held_max if is_whole else None,
         "alone_count": sum(one["alone_count"] for one in counts) + lost_held,
-        "lost_held_count": lost_held,
-        "is_lower_bound": is_cut or len(counts) < len(answers),
+        "alone_max": sum(one["alone_max"] for one in counts) + lost_held_max if is_whole else None,
+        "lost_held_count": lost_held_max,
         "new_mail": _new_mail(said),
         "oldest": dict(zip(("at", "node"), min(waiting), strict=True)) if waiting else None,
         "to_deliver_count": sum(node["to_deliver_count"] for node in found["nodes"]),
@@ -79,6 +80,19 @@ def glance(answers: Sequence[NodeAnswer]) -> Json:
 
 def _is_lost(peer: Json, present: set[str]) -> bool:
     return not peer["is_reachable"] and peer["name"] not in present
+
+
+def _held_for_the_lost(said: Sequence[Json], present: set[str]) -> tuple[int, int]:
+    """How many messages for servers that do not answer only one of these nodes holds: at least, and at most. Where more than one copy is
+    wanted, what two nodes hold may be the same messages."""
+    held: dict[str, list[int]] = {}
+    for row in said:
+        for peer in row["peers"]:
+            if _is_lost(peer, present):
+                held.setdefault(peer["name"], []).append(peer["held_for_count"])
+    is_one_each = all(row["node"]["settings"].get("transport.shadow_copies", 1) == 1 for row in said)
+    most = sum(sum(counts) for counts in held.values())
+    return most if is_one_each else sum(max(2 * max(counts) - sum(counts), 0) for counts in held.values()), most
 
 
 def _new_mail(said: Sequence[Json]) -> Json:

@@ -23,6 +23,7 @@ from shadowrelay.model.replies import ConfigurationError, LedgerUnavailable
 from shadowrelay.model.settings import Peer, Settings
 
 PATIENCE_SECONDS = 3.0  # with a node: a page must come also while one hangs
+ACT_SECONDS = 10.0  # with a node that is to do something: it may wait four seconds for an attempt that runs
 SLOW_SECONDS = 0.5  # then an open page shows what the other nodes say
 KEPT_SECONDS = 30.0  # a client and its connections; then the certificates and the token are read anew
 IDLE_MAX = 2  # clients of one node that are kept
@@ -42,7 +43,7 @@ class OwnTransport(httpx.BaseTransport):
         """Raises: httpx.ReadTimeout."""
         future = asyncio.run_coroutine_threadsafe(self._ask(request), self._loop)
         try:
-            return future.result(PATIENCE_SECONDS * 2)
+            return future.result(ACT_SECONDS if request.method == "POST" else PATIENCE_SECONDS * 2)
         except TimeoutError as exc:
             future.cancel()
             raise httpx.ReadTimeout("this node is busy", request=request) from exc
@@ -185,12 +186,15 @@ class ClusterNodes:
         loop = asyncio.get_running_loop()
         return await asyncio.to_thread(work, lambda question: self._ask(question, loop))
 
-    async def ask_one(self, node: str, token: str, question: Callable[[NodeClient], Answer], *, is_everywhere: bool) -> Answer:
+    async def ask_one(
+        self, node: str, token: str, question: Callable[[NodeClient], Answer], *, is_everywhere: bool, is_act: bool = False
+    ) -> Answer:
         """With a person's token, which all nodes know if `is_everywhere`. Raises: NodeError."""
         loop = asyncio.get_running_loop()
 
         def one() -> Answer:
-            with self._client_of(node, token, loop, is_everywhere=is_everywhere) as client:
+            seconds = ACT_SECONDS if is_act else PATIENCE_SECONDS
+            with self._client_of(node, token, loop, seconds, is_everywhere=is_everywhere) as client:
                 return question(client)
 
         return await asyncio.to_thread(one)
@@ -219,7 +223,7 @@ class ClusterNodes:
     def _own_client(self, token: str, loop: asyncio.AbstractEventLoop) -> NodeClient:
         return NodeClient(OWN, token, transport=OwnTransport(self._application, loop))
 
-    def _client_of(self, node: str, token: str, loop: asyncio.AbstractEventLoop, *, is_everywhere: bool) -> NodeClient:
+    def _client_of(self, node: str, token: str, loop: asyncio.AbstractEventLoop, seconds: float, *, is_everywhere: bool) -> NodeClient:
         if node == self.name:
             return self._own_client(token, loop)
         peer = next((peer for peer in self._settings.peers if peer.name == node and peer.admin), None)
@@ -230,13 +234,13 @@ class ClusterNodes:
                 f"the administrator's token of this node is not that of {node}: log in there, or with a token of [[admin.users]], "
                 "which all nodes may know"
             )
-        return _client_with_token(self._settings, peer, token)
+        return _client_with_token(self._settings, peer, token, seconds)
 
 
-def _client_with_token(settings: Settings, peer: Peer, token: str) -> NodeClient:
+def _client_with_token(settings: Settings, peer: Peer, token: str, seconds: float) -> NodeClient:
     """Its certificate is checked as for what nodes read of each other; without encryption only on this machine."""
-    client_of_peer(settings, peer, lambda: token, PATIENCE_SECONDS).close()  # raises where a token must not go
+    client_of_peer(settings, peer, lambda: token, seconds).close()  # raises where a token must not go
     tls = settings.tls
     if peer.admin.startswith("https:") and tls is not None and tls.peer_authority is not None:
-        return NodeClient(peer.admin, token, authority=tls.peer_authority, name=peer.name, tls=tls, timeout=PATIENCE_SECONDS)
-    return NodeClient(peer.admin, token, name=peer.name if peer.admin.startswith("https:") else "", timeout=PATIENCE_SECONDS)
+        return NodeClient(peer.admin, token, authority=tls.peer_authority, name=peer.name, tls=tls, timeout=seconds)
+    return NodeClient(peer.admin, token, name=peer.name if peer.admin.startswith("https:") else "", timeout=seconds)

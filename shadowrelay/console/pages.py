@@ -78,9 +78,9 @@ class Desk:
         """Of the person who asks."""
         return self.sessions.find(request.cookies.get(self.cookie, ""))
 
-    async def ask_in_person(self, session: ConsoleSession, node: str, question: Callable[[Any], Any]) -> Any:
+    async def ask_in_person(self, session: ConsoleSession, node: str, question: Callable[[Any], Any], *, is_act: bool = False) -> Any:
         """On this node or another one, with the person's own rights. Raises: NodeError."""
-        return await self.nodes.ask_one(node, session.token, question, is_everywhere=session.person.is_named)
+        return await self.nodes.ask_one(node, session.token, question, is_everywhere=session.person.is_named, is_act=is_act)
 
     def seen(self, session: ConsoleSession, value: Any) -> Any:
         """As far as this person may see it."""
@@ -146,7 +146,7 @@ def _to_login(request: Request) -> Response:
 
 REMEDIES = {
     HTTPStatus.FORBIDDEN: "Ask an administrator for another role, or for somebody who has it.",
-    HTTPStatus.NOT_FOUND: "It may have ended in the meantime. The search looks through all nodes, delivered messages included.",
+    HTTPStatus.NOT_FOUND: "It may have ended in the meantime, or have another name. The search finds delivered messages, too.",
     HTTPStatus.BAD_REQUEST: "Change what you asked for, and try again.",
     HTTPStatus.CONFLICT: "The node says why it refuses; what it waits for is on the overview.",
     HTTPStatus.SERVICE_UNAVAILABLE: "Try again in a moment. If it lasts, look at the operator log of that node.",

@@ -89,13 +89,15 @@ def exact(at: str | datetime) -> str:
 
 
 def ago(at: str | datetime | None, now: datetime, suffix: str = "") -> Markup | str:
-    """How long ago, or in how long; the exact instant when the pointer rests on it, and for programs."""
+    """How long ago, or in how long; the exact instant when the pointer rests on it, and in the text for programs and who hears the page."""
     if at is None:
         return "-"
     instant = _instant(at)
     shown = words.age(instant.isoformat(), now)
     tail = f" {suffix}" if suffix and not shown.startswith("in ") else ""
-    return Markup('<time datetime="{}" title="{}">{}{}</time>').format(instant.isoformat(), exact(instant), shown, tail)
+    return Markup('<time datetime="{}" title="{}">{}{}<span class="away">, {}</span></time>').format(
+        instant.isoformat(), exact(instant), shown, tail, exact(instant)
+    )
 
 
 def _instant(at: str | datetime) -> datetime:

@@ -15,7 +15,8 @@ from shadowrelay.admin.people import Person
 
 SESSION_LASTS = timedelta(hours=12)
 SESSIONS_MAX = 200  # a further one ends the oldest
-NOTES_MAX = 5
+KEPT_MAX = 20  # lists of what acts on many were done to; a thousand names each
+NOTES_MAX = 50  # one for each node of an act on all
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class ConsoleSession:
     csrf: str
     ends_at: datetime
     notes: list[Note] = field(default_factory=list)
+    _kept: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def is_own(self, csrf: str) -> bool:
         """Whether a form is from one of this session's pages."""
@@ -44,6 +46,18 @@ class ConsoleSession:
     def note(self, note: Note) -> None:
         """To be shown on the next page."""
         self.notes = [*self.notes, note][-NOTES_MAX:]
+
+    def keep(self, those: tuple[str, ...]) -> str:
+        """What an act on many was done to, so that it can be taken back; returns its key. The oldest makes room."""
+        key = secrets.token_urlsafe(8)
+        self._kept[key] = those
+        while len(self._kept) > KEPT_MAX:
+            del self._kept[next(iter(self._kept))]
+        return key
+
+    def kept(self, key: str) -> tuple[str, ...]:
+        """None of them if it is not known any more."""
+        return self._kept.get(key, ())
 
     def told(self) -> list[Note]:
         """What is to be shown now, once."""

@@ -13,6 +13,7 @@ from shadowrelay.cluster.answers import NodeAnswer, combined
 from shadowrelay.cluster.glance import glance
 from shadowrelay.cluster.words import duration
 from shadowrelay.console.asking import ClusterNodes
+from shadowrelay.model.drain_progress import DrainState
 
 FRESH_SECONDS = 1.0
 HISTORY_SECONDS = 5.0  # as long after somebody looked at the queues, their last hour is asked, too
@@ -54,7 +55,7 @@ class ClusterWatch:
     async def state(self) -> Json:
         """`glance`, and `heals`: when all have their copies again, in words."""
         found = combined(await self.answers(), glance)
-        self._note(found["fewer_count"])
+        self._note(max(found["fewer_count"] - found["lost_held_count"], 0))
         self._note_drains([node for site in found["sites"] for machine in site["machines"] for node in machine["nodes"]])
         return found | {"heals": self._heals(found)}
 
@@ -65,25 +66,30 @@ class ClusterWatch:
             self._fewer.popleft()
 
     def _note_drains(self, nodes: list[Json]) -> None:
-        """Adds to each drain how much there was at first, as far as somebody looked, and how much is left of that."""
+        """Adds to each drain how much there was at first, as far as somebody looked, how much of that is done, and `to`: the targets of a
+        redirect. What a node says of the last redirect is nothing about its drain."""
         before, self._drains = self._drains, {}
         for node in nodes:
             if (drain := node["drain"]) is None:
                 continue
+            is_redirect = drain["state"] == DrainState.REDIRECTING
             left = drain["undelivered_count"] + drain["handed_over_count"]
-            key = (str(node["name"]), str(drain["since"]))
-            most = self._drains[key] = max(before.get(key, 0), left + drain["moved_count"])
-            node["drain"] = drain | {"most": most, "done": most - left}
+            taken_over = max(drain["moved_count"] - drain["handed_over_count"], 0) if is_redirect else 0
+            key = (str(node["name"]), f"{drain['state'] if is_redirect else drain['since']}")
+            most = self._drains[key] = max(before.get(key, 0), left + taken_over)
+            node["drain"] = drain | {"most": most, "done": most - left, "to": drain["targets"] if is_redirect else []}
 
     def _heals(self, found: Json) -> str:
-        left = found["fewer_count"]
+        left = max(found["fewer_count"] - found["lost_held_count"], 0)
         if not left:
-            return ""
+            return "when the servers that do not answer are back, or taken over" if found["lost_held_count"] else ""
         first_at, first = self._fewer[0]
         seconds = self._clock() - first_at
         made = first - left
         if made > 0 and seconds > 0:
-            return f"redundant again in about {duration(max(left / (made / seconds), 1.0))}, at the present rate"
+            return f"in about {duration(max(left / (made / seconds), 1.0))}, at the present rate"
         if found["new_mail"]["tone"] == "bad":
             return "not before a peer takes copies"
-        return "copies are being made" if seconds < SPAN_SECONDS / 4 else f"no copy was made in the last {duration(seconds)}"
+        if seconds < SPAN_SECONDS / 4:
+            return "not known yet, copies are being made"
+        return f"not known, no copy was made in the last {duration(seconds)}"

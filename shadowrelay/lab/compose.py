@@ -22,7 +22,7 @@ from shadowrelay.lab.verification import Verification, injected, since, verify
 from shadowrelay.signals import ended_in_order
 
 BUILT = ("mx1.east", DNS)  # the services whose images all others use
-PROFILE_SERVICES = {"prometheus": ("prometheus",), "spark": ("spark-master",)}
+PROFILE_SERVICES = {"prometheus": ("prometheus",), "grafana": ("grafana",), "spark": ("spark-master",)}
 MOUNTED = ("lab/objectives.toml",)  # files of the checkout that containers mount
 SERVERS = (SENDER, *RECEIVERS, DNS)
 POLL_SECONDS = 1.0
@@ -92,6 +92,8 @@ class Lab(Disturbances):
                 found.append(f"{node}: SMTP {host}:2525, API and console http://{host}:8025")
         if "prometheus" in containers:
             found.append(f"Prometheus: http://127.0.0.1:{os.environ.get('LAB_PROMETHEUS_PORT', '9090')}")
+        if "grafana" in containers:
+            found.append(f"Grafana: http://127.0.0.1:{os.environ.get('LAB_GRAFANA_PORT', '3000')}/dashboards")
         return [*found, f"token of the APIs: {self.state.token}"]
 
     @contextlib.contextmanager

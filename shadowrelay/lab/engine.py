@@ -22,7 +22,7 @@ from typing import Any
 
 from shadowrelay.lab.topology import LabError
 
-PROFILES = ("prometheus", "spark", "report")
+PROFILES = ("prometheus", "grafana", "spark", "report")
 COMMAND_SECONDS_MAX = 60.0
 BUILD_SECONDS_MAX = 1800.0
 

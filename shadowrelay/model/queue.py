@@ -270,12 +270,14 @@ class QueueRow:
 
 @dataclass(frozen=True, slots=True)
 class LoneMessages:
-    """Of this node's unfinished messages: how many have fewer copies than wanted, and how many have none on a living server. Each is
-    counted up to `counted_max`."""
+    """Of this node's unfinished messages: how many have fewer copies than wanted now, those included whose copies are all on servers that
+    are not heard; and how many have none on a living server. There are at least `count` and at most `max`; where these are equal, it is
+    known."""
 
     fewer_count: int
+    fewer_max: int
     alone_count: int
-    counted_max: int
+    alone_max: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,12 +54,23 @@ class SafetyNetService:
         self._is_lost = is_lost
         self._event = asyncio.Event()
 
-    async def request(self, criteria: Criteria) -> ResubmitRequest:
-        """Raises: RequestRefused, LedgerUnavailable."""
+    async def delivered_count(self, criteria: Criteria) -> int:
+        """How many messages such a request would find in its interval, whatever else it asks for; up to `COUNTED_MAX`. When another server
+        delivered is not known here, only that it was before the discard. Raises: as `request`."""
+        await self._check(criteria)
+        is_for_other = bool(criteria.primary_server)
+        end = None if is_for_other else criteria.to_at
+        return await self._context.ledger.read(resubmit_requests.delivered_count, criteria.from_at, end, by_others=is_for_other)
+
+    async def _check(self, criteria: Criteria) -> None:
         if refusal := safety_net_rules.refusal(criteria, self._context.now()):
             raise RequestRefused(refusal)
         if (server := criteria.primary_server) and not await self._is_peer(server):
             raise RequestRefused(f"this node knows no other node {server}")
+
+    async def request(self, criteria: Criteria) -> ResubmitRequest:
+        """Raises: RequestRefused, LedgerUnavailable."""
+        await self._check(criteria)
         made = await self._context.ledger.commit(resubmit_requests.add, criteria)
         if made is None:
             raise RequestRefused("there are too many requests: remove some that are done")

@@ -8,7 +8,6 @@ import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from heapq import nlargest
-from operator import itemgetter
 
 from shadowrelay.model.queue import QueueKind
 from shadowrelay.model.replies import LedgerUnavailable
@@ -17,7 +16,7 @@ from shadowrelay.ports import Clock
 EVERY_SECONDS = 10.0
 SPAN_SECONDS = 60.0
 HISTORY_POINTS = 60  # one a minute
-HISTORY_QUEUES_MAX = 1_000  # the fullest of each minute; 60 x 1,000 numbers are 5 MB at most
+HISTORY_QUEUES_MAX = 1_000  # the most active of each minute; 60 x 1,000 numbers are 5 MB at most
 
 Depths = Mapping[tuple[QueueKind, str], int]
 """Messages by kind and next hop of a queue; none for a queue that is empty."""
@@ -30,6 +29,7 @@ class Velocities:
         self._clock = clock
         self._samples: deque[tuple[float, Depths]] = deque()
         self._history: deque[Depths] = deque(maxlen=HISTORY_POINTS)
+        self._cut: deque[bool] = deque(maxlen=HISTORY_POINTS)  # whether that minute had more queues than are kept
         self._remembered_at = float("-inf")
 
     async def run(self, depths: Callable[[], Awaitable[Depths]]) -> None:
@@ -47,12 +47,30 @@ class Velocities:
             self._samples.popleft()
         if now - self._remembered_at >= SPAN_SECONDS:
             self._remembered_at = now
-            is_long = len(depths) > HISTORY_QUEUES_MAX
-            self._history.append(dict(nlargest(HISTORY_QUEUES_MAX, depths.items(), itemgetter(1))) if is_long else depths)
+            is_cut = len(depths) > HISTORY_QUEUES_MAX
+            self._history.append(self._most_active(depths) if is_cut else depths)
+            self._cut.append(is_cut)
+
+    def _most_active(self, depths: Depths) -> Depths:
+        """Those with most in them, or with most that came or left since the oldest sample."""
+        _, before = self._samples[0]
+
+        def activity(item: tuple[tuple[QueueKind, str], int]) -> int:
+            key, depth = item
+            return max(depth, abs(depth - before.get(key, 0)))
+
+        return dict(nlargest(HISTORY_QUEUES_MAX, depths.items(), activity))
 
     def history_of(self, kind: QueueKind, next_hop: str, count: int) -> tuple[int, ...]:
-        """How many messages that queue had each minute of the last hour, and has now; empty if it had none."""
-        known = [depths.get((kind, next_hop), 0) for depths in self._history]
+        """How many messages that queue had each minute of the last hour, and has now; empty if it had none. It begins after the last minute
+        in which the queue was not among those that are kept."""
+        known: list[int] = []
+        for depths, is_cut in zip(self._history, self._cut, strict=True):
+            depth = depths.get((kind, next_hop))
+            if depth is None and is_cut:
+                known.clear()
+            else:
+                known.append(depth or 0)
         return (*known, count) if any(known) else ()
 
     def of(self, kind: QueueKind, next_hop: str, count: int) -> float:

@@ -27,6 +27,7 @@ from shadowrelay.store.work import UnitOfWork
 
 REQUESTS_MAX = 1_000
 INSTANT_MAX = 2**62
+COUNTED_MAX = 100_000  # some milliseconds
 
 _M, _Q, _U = tables.MESSAGE.c, tables.RESUBMIT_REQUEST.c, tables.RESUBMITTED.c
 _TEXTS = ("next_hop", "sender", "recipient", "message_id", "primary_server")
@@ -68,6 +69,18 @@ def delivered_page(side: int, after_at: int, after_id: int, limit: int) -> Selec
     page = page.where(_M.delivered_at <= INSTANT_MAX)  # not what a damaged row has there
     page = page.where(tuple_(_M.delivered_at, _M.internal_id) > (after_at, after_id))
     return page.order_by(_M.delivered_at, _M.internal_id).limit(limit)
+
+
+def delivered_count(reader: Reader, begin: datetime, end: datetime | None, *, by_others: bool) -> int:
+    """How many messages were delivered last in this interval, as in `delivered`; counted up to `COUNTED_MAX`, in the index alone."""
+    until = INSTANT_MAX if end is None else rows.encode_instant(end)
+    return int(reader.connection.scalar(counted_between(int(by_others), rows.encode_instant(begin), until)) or 0)
+
+
+def counted_between(side: int, begin: int, end: int) -> Select[Any]:
+    """Sides as in `delivered_page`."""
+    between = through(tables.DELIVERED, _M.internal_id).where(_M.is_shadow_side == side, _M.delivered_at >= begin, _M.delivered_at <= end)
+    return select(func.count()).select_from(between.limit(COUNTED_MAX).subquery())
 
 
 def _decoded(row: Sequence[Any]) -> ResubmitRequest:

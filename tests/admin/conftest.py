@@ -75,6 +75,7 @@ ROW = TrackingEvent(
 DRAINING = DrainView(
     DrainState.DRAINING, NOW, DrainStep.PEERS, 0, 1, 2, 3, 0, {MX2: 40}, (Waiting(Obstacle.TAKEOVER_AWAY, MX2, 3),)
 )  # fmt: skip
+LONE = LoneMessages(3, 3, 1, 1)
 CONTENT = Content(9, b"", b"X: y\r\n\r\nz")
 
 
@@ -107,6 +108,7 @@ class FakeNode:
     rows: Sequence[TrackingEvent] = ()
     knows_events: bool = True
     drained: DrainView = DRAINING
+    lone: LoneMessages = LONE
 
     def __post_init__(self):
         self.queues = SimpleNamespace(
@@ -120,7 +122,11 @@ class FakeNode:
         self.node = SimpleNamespace(view=self.tell, untold=self.untold, lone_messages=self.lone_messages, clients=self.clients)
         self.drain = SimpleNamespace(begin=self.begin, end=self.end, redirect=self.redirect, view=self.drain_view)
         self.safety_net = SimpleNamespace(
-            request=self.request_resubmission, requests=self.resubmit_requests, change=self.change_request, remove=self.remove_request
+            request=self.request_resubmission,
+            delivered_count=self.count_delivered,
+            requests=self.resubmit_requests,
+            change=self.change_request,
+            remove=self.remove_request,
         )
         self.readiness = SimpleNamespace(is_ready=self.is_ready)
         self.what_if = SimpleNamespace(ask=self.if_lost)
@@ -242,6 +248,11 @@ class FakeNode:
         self.requests.append(made)
         return made
 
+    async def count_delivered(self, criteria):
+        if self.refusal:
+            raise RequestRefused(self.refusal)
+        return 12
+
     async def resubmit_requests(self):
         return tuple(self.requests)
 
@@ -316,7 +327,7 @@ class FakeNode:
 
     async def lone_messages(self):
         self._check()
-        return LoneMessages(3, 1, 100_000)
+        return self.lone
 
     def is_ready(self):
         return not self.reasons, (*self.reasons, *self.warnings)

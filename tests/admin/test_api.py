@@ -429,7 +429,7 @@ async def test_the_description_is_openapi_and_says_that_the_token_is_needed(http
         "/api/v1/messages", "/api/v1/messages/{message_id}", "/api/v1/if-lost", "/api/v1/peers", "/api/v1/search",
         *(f"/api/v1/messages/{{message_id}}/{verb}" for verb in ("content", "suspend", "resume", "resubmit", "release", "remove")),
         "/api/v1/messages/{message_id}/events", "/api/v1/queue-ids/{queue_id}",
-        "/api/v1/safety-net/requests", "/api/v1/safety-net/requests/{number}",
+        "/api/v1/safety-net/delivered", "/api/v1/safety-net/requests", "/api/v1/safety-net/requests/{number}",
         *(f"/api/v1/safety-net/requests/{{number}}/{verb}" for verb in ("disable", "enable", "remove")),
         "/api/v1/peers/{name}/forget", "/api/v1/pressure", "/api/v1/redundancy", "/api/v1/audit", "/api/v1/clients", "/api/v1/glance",
         "/health/live", "/health/ready", "/metrics",

@@ -1,10 +1,16 @@
 """What people do by the console: said before, done by the API in their name, and taken back where that is possible."""
 
 import re
+from html import unescape
 
 import pytest
 
+from shadowrelay.admin.api_client import NodeError
+from shadowrelay.cluster.answers import NodeAnswer
+from shadowrelay.console import acts
 from shadowrelay.console.acts import ACTS
+from shadowrelay.console.asking import ClusterNodes
+from shadowrelay.console.pages import Desk
 from shadowrelay.model.queue import QueueKind, QueueRow
 from shadowrelay.model.settings import AdminRole
 from tests.admin.conftest import ENVELOPE, MX2, NOW, TOKEN, numbered
@@ -73,6 +79,68 @@ async def test_the_confirmation_says_what_will_happen_and_to_how_many(browser):
     assert "It concerns 3 messages" in text
 
 
+def words_of(response):
+    return " ".join(unescape(re.sub(r"<[^>]+>", " ", response.text)).split())
+
+
+SELECTED = {"from": "2026-11-21T09:00", "to": "2026-11-21T10:00"}
+CONCERNS = {  # act -> what it is on, further fields, and what the confirmation says of how much that is
+    "queue-retry": (QUEUE, {}, "It concerns 3 messages"),
+    "queue-hold": ("x.example", {}, "It concerns 3 messages"),
+    "queues-suspend": ("MessageCount -gt 1", {}, "It concerns 5 messages in 2 queues"),
+    "message-remove": (ID, {}, "It concerns 1 message ."),
+    "messages-remove": ("Size -gt 1", {}, "It concerns 1 message ."),
+    "drain": ("", {}, "It concerns 5 messages"),
+    "undrain": ("", {}, "It concerns 5 messages"),
+    "redirect": ("", {"to": str(MX2)}, "It concerns 5 messages"),
+    "forget": (str(MX2), {}, "It concerns 2 messages . So many of this node's messages may have a copy there; it holds 4 messages"),
+    "safety-net": ("", SELECTED, "It concerns 12 messages . So many were delivered in that time"),
+    "request-disable": ("1", {}, "It concerns 0 messages . So many it has resubmitted so far"),
+}
+
+
+@pytest.mark.parametrize("act", CONCERNS)
+async def test_each_confirmation_says_how_many_messages_it_concerns(browser, act):
+    await make_request(browser)
+    on, more, said = CONCERNS[act]
+    page = await browser.get("/act", params={"act": act, "on": on, "node": "mx1", **more})
+
+    assert (200, True) == (page.status_code, said in words_of(page)), words_of(page)
+
+
+def test_no_act_is_without_a_count():
+    assert {name.partition("-")[0] for name in ACTS} == {name.partition("-")[0] for name in CONCERNS}
+
+
+async def test_an_act_on_a_message_says_which_one_it_is(browser):
+    text = words_of(await browser.get("/act", params={"act": "message-remove", "on": ID, "node": "mx1"}))
+
+    assert "Subject Hello From a@corp.example" in text
+
+
+async def test_an_act_on_a_message_that_the_node_does_not_know_is_not_offered(browser, node):
+    node.stored = []
+
+    assert 404 == (await browser.get("/act", params={"act": "message-remove", "on": ID, "node": "mx1"})).status_code
+
+
+@pytest.mark.parametrize(("act", "given"), [("safety-net", {"from": "2026-11-21T09:00"}), ("redirect", {}), ("queue-hold", {})])
+async def test_what_an_act_needs_is_asked_before_it_says_what_happens(browser, act, given):
+    page = await browser.get("/act", params={"act": act, **given})
+
+    assert (200, True, False) == (page.status_code, "Nothing is done yet" in page.text, "It concerns" in page.text)
+    assert '<form method="get" action="/act"' in page.text
+    assert all(f'value="{value}"' in page.text for value in given.values())
+
+
+async def test_a_request_that_the_node_would_refuse_says_so_before(browser, node):
+    node.refusal = "the interval must be over"
+    page = await browser.get("/act", params={"act": "safety-net", "node": "mx1", **SELECTED})
+
+    assert (400, True) == (page.status_code, "the interval must be over" in page.text)
+    assert '<button type="submit" class="danger"' not in page.text
+
+
 async def test_what_can_be_undone_is_offered(browser, node):
     await do(browser, "queue-suspend", QUEUE)
     undo = re.search(r'<a href="(/act\?[^"]+)">Undo', (await browser.get("/queues")).text)[1].replace("&amp;", "&")
@@ -85,7 +153,7 @@ async def test_many_messages_are_chosen_by_a_filter(browser, node):
     node.stored = [numbered(number) for number in range(1, 4)]
     page, _ = await do(browser, "messages-suspend", "FromAddress -like '*@corp.example'")
 
-    assert "It concerns 1 message" in re.sub(r"<[^>]+>", "", page.text)  # the node that is made of values finds one
+    assert "It concerns 1 message" in words_of(page)  # the node that is made of values finds one
     assert [("suspend by administrator", str(numbered(1).envelope.message_id))] == node.commands
 
 
@@ -93,17 +161,76 @@ async def test_many_queues_are_chosen_by_a_filter(browser, node):
     node.more_queues = (QueueRow("mx1\\Shadow\\1", QueueKind.SHADOW, str(MX2), 9, NOW),)
     page, _ = await do(browser, "queues-suspend", "MessageCount -gt 1")
 
-    assert "It concerns 2 queues" in re.sub(r"<[^>]+>", "", page.text)
+    assert "It concerns 5 messages in 2 queues" in words_of(page)
     asked = [r"mx1\x.example by administrator", r"mx1\y.example by administrator"]
     assert [("suspend queue", queue) for queue in asked] == node.commands
     assert "2 queues suspended" in (await browser.get("/queues")).text
 
 
+def undo_of(page):
+    found = re.search(r'<a href="(/act\?[^"]+)">Undo', page.text)
+    return found and unescape(found[1])
+
+
+async def test_what_is_done_to_many_is_taken_back_from_exactly_those(browser, node):
+    """A filter may choose others afterwards, as one for Status -eq Retry does after they were suspended."""
+    node.stored = [numbered(number) for number in range(1, 4)]
+    await do(browser, "messages-suspend", "Status -eq Retry")
+    undo = undo_of(await browser.get("/queues"))
+    node.stored = [numbered(number) for number in (2, 1)]
+    page = await browser.get(undo)
+    assert "each undelivered message to which it was just done" in words_of(page)
+    assert "It concerns 1 message" in words_of(page)
+    key = re.search(r'name="those" value="([^"]+)"', page.text)[1]
+    fields = {"csrf": csrf_of(page), "act": "messages-resume", "node": "mx1", "on": "", "those": key}
+    assert 303 == (await browser.post("/act", data=fields)).status_code
+
+    first = str(numbered(1).envelope.message_id)
+    assert [("suspend by administrator", first), ("resume by administrator", first)] == node.commands
+
+
+async def test_what_was_done_to_nothing_needs_no_undo(browser, node):
+    node.refusal = "it is a copy"
+    await do(browser, "messages-suspend", "Size -gt 1")
+    page = await browser.get("/queues")
+
+    assert ("refused: 1, the first because it is a copy" in page.text, undo_of(page)) == (True, None)
+
+
+@pytest.mark.parametrize("form", [False, True])
+async def test_what_an_act_was_done_to_is_known_to_its_session_only(browser, browser_of, node, form):
+    await do(browser, "queues-suspend", "MessageCount -gt 1")
+    key = re.search(r"those=([^&]+)", undo_of(await browser.get("/queues")))[1]
+    other = await browser_of(TOKENS[AdminRole.OPERATOR])
+    fields = {"csrf": csrf_of(await other.get("/")), "act": "queues-resume", "node": "mx1", "those": key}
+    before = list(node.commands)
+    answer = await (other.post("/act", data=fields) if form else other.get("/act", params=fields))
+
+    assert (404, before) == (answer.status_code, node.commands)
+
+
+async def test_an_act_on_many_ends_before_the_browser_gives_up(browser, node, monkeypatch):
+    monkeypatch.setattr(acts, "BULK_SECONDS", -1.0)
+    await do(browser, "queues-suspend", "MessageCount -gt 1")
+
+    assert "0 queues suspended. 2 queues not tried, because it took too long: do it again" in words_of(await browser.get("/queues"))
+
+
+async def test_who_gets_no_answer_is_told_that_it_may_be_done(browser, monkeypatch):
+    async def silent(*_, is_act, **__):
+        raise NodeError("http://mx1 did not answer within 10 s")
+
+    page = await browser.get("/act", params={"act": "drain", "node": "mx1"})
+    monkeypatch.setattr(Desk, "ask_in_person", silent)
+    await browser.post("/act", data={"csrf": csrf_of(page), "act": "drain", "node": "mx1", "back": "/queues"})
+
+    assert "it may have done it: look before you do it again" in words_of(await browser.get("/queues"))
+
+
 async def test_many_are_chosen_on_all_nodes_at_once(browser, node):
     page = await browser.get("/act", params={"act": "queues-retry", "on": "MessageCount -gt 2", "node": "*"})
-    text = re.sub(r"<[^>]+>", "", page.text)
 
-    assert (200, True) == (page.status_code, "It concerns 1 queue" in text)
+    assert (200, True) == (page.status_code, "It concerns 3 messages in 1 queue" in words_of(page))
     assert 403 == (await browser.post("/act", data={"act": "queues-retry", "on": "MessageCount -gt 2", "node": "*"})).status_code
 
 
@@ -121,6 +248,17 @@ async def test_the_confirmation_of_a_drain_warns_of_what_others_say(browser):
     text = (await browser.get("/act", params={"act": "drain", "node": "mx1"})).text
 
     assert "1 messages are on mx1 only, and would be lost with its disk now" in text
+
+
+@pytest.mark.parametrize("act", ["drain", "redirect"])
+async def test_the_confirmation_says_if_the_node_did_not_tell_in_time_what_would_be_lost(browser, monkeypatch, act):
+    async def late(*_):
+        return [NodeAnswer("mx1", error="it did not answer within 6 s")]
+
+    monkeypatch.setattr(ClusterNodes, "ask", late)
+    text = words_of(await browser.get("/act", params={"act": act, "node": "mx1", "to": str(MX2)}))
+
+    assert "what only mx1 has is not known: it did not answer within 6 s" in text
 
 
 async def test_a_wrong_filter_acts_on_nothing_and_shows_where_it_is_wrong(browser, node):

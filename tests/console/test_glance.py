@@ -89,3 +89,30 @@ def test_an_answer_that_cannot_be_understood_is_none_and_the_others_are_shown():
     assert "b's answer" not in str(found["missing"])
     (missing,) = found["missing"]
     assert ("b", True) == (missing["node"], "cannot be understood" in missing["error"])
+
+
+def test_the_two_numbers_have_a_bound_unless_a_node_says_nothing():
+    one, other = a_node("a", []), a_node("b", [])
+    one.said["redundancy"] = {"fewer_count": 3, "fewer_max": 3, "alone_count": 1, "alone_max": 3}
+    other.said["redundancy"] = {"fewer_count": 100, "fewer_max": 900, "alone_count": 0, "alone_max": 800}
+    names = ("fewer_count", "fewer_max", "alone_count", "alone_max")
+    whole, part = glance([one, other]), glance([one, NodeAnswer("c", error="no answer")])
+
+    assert [103, 903, 1, 803] == [whole[name] for name in names]
+    assert [3, None, 1, None] == [part[name] for name in names]
+
+
+def test_copies_of_a_lost_server_on_two_nodes_may_be_of_the_same_messages():
+    """Where two copies are wanted; where one is, each node holds others."""
+    lost = [a_peer("c", is_reachable=False, held_for_count=count) for count in (50, 20)]
+
+    def alone(copies):
+        settings = {"transport.shadow_redundancy_enabled": True, "transport.shadow_copies": copies}
+        nodes = [a_node(name, [peer], settings=settings) for name, peer in zip("ab", lost, strict=True)]
+        for node in nodes:
+            node.said["redundancy"] = dict.fromkeys(("fewer_count", "fewer_max", "alone_count", "alone_max"), 0)
+        found = glance(nodes)
+        return found["alone_count"], found["alone_max"], found["lost_held_count"]
+
+    assert (70, 70, 70) == alone(1)
+    assert (30, 70, 70) == alone(2)

@@ -135,3 +135,49 @@ async def test_an_error_that_nobody_expected_stands_in_the_way_of_one_look_only(
     said["answers"].put_nowait(NodeAnswer("mx2", {"node": {"name": "mx2"}}))
 
     assert not (await nodes.look(with_history=False))[1].error
+
+
+def a_drain(undelivered, handed, moved, state="draining", targets=()):
+    counts = {"undelivered_count": undelivered, "handed_over_count": handed, "moved_count": moved}
+    return {"state": state, "since": "2026-11-21T10:00:00Z", "targets": list(targets), **counts}
+
+
+@pytest.mark.parametrize(
+    ("state", "steps", "shown"),
+    [
+        ("draining", [(39, 0, 50), (0, 39, 89), (0, 10, 89), (0, 0, 89)], [(0, 39), (0, 39), (29, 39), (39, 39)]),
+        ("redirecting", [(5, 34, 34), (0, 10, 39), (0, 0, 39)], [(0, 39), (29, 39), (39, 39)]),
+    ],
+)
+def test_the_progress_of_a_drain_counts_each_message_once(watch, state, steps, shown):
+    """50 were moved by an earlier redirect; what is handed over counts as moved at once, and is done when it is taken over."""
+    found = []
+    for step in steps:
+        nodes = [{"name": "mx1", "drain": a_drain(*step, state, ["mx2"])}]
+        watch._note_drains(nodes)
+        found.append((nodes[0]["drain"]["done"], nodes[0]["drain"]["most"]))
+
+    assert shown == found
+    assert nodes[0]["drain"]["to"] == (["mx2"] if state == "redirecting" else [])
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ({"fewer_count": 10, "lost_held_count": 10}, "when the servers that do not answer are back, or taken over"),
+        ({"fewer_count": 0, "lost_held_count": 0}, ""),
+        ({"fewer_count": 3, "lost_held_count": 1, "new_mail": {"tone": "bad"}}, "not before a peer takes copies"),
+    ],
+)
+def test_what_is_held_for_a_lost_server_is_redundant_again_when_that_is_back(watch, found, said):
+    watch._note(found["fewer_count"] - found["lost_held_count"])
+
+    assert said == watch._heals(found)
+
+
+def test_the_time_to_heal_follows_the_rate_at_which_copies_are_made(slow, watch):
+    watch._note(100)
+    slow.now += 10
+    watch._note(50)
+
+    assert "in about 10s, at the present rate" == watch._heals({"fewer_count": 50, "lost_held_count": 0, "new_mail": {"tone": "good"}})

@@ -7,7 +7,7 @@ import pytest
 
 from shadowrelay.console.rendering import local_path
 from shadowrelay.console.sessions import SESSION_LASTS, SESSIONS_MAX, ConsoleSessions
-from shadowrelay.model.queue import QueueKind, QueueRow
+from shadowrelay.model.queue import LoneMessages, QueueKind, QueueRow
 from shadowrelay.model.settings import AdminRole
 from shadowrelay.model.tracking import EventId
 from shadowrelay.model.values import replace
@@ -194,6 +194,15 @@ async def test_the_front_page_has_the_two_numbers_first(browser):
 
     assert re.search(r"3\s+messages with fewer copies than wanted.*1\s+messages that only one living server has", text, re.DOTALL)
     assert re.search(r"Mail accepted now is\s+accepted without a copy", text)
+
+
+async def test_the_front_page_says_of_very_many_messages_how_many_at_least_and_at_most(browser, node):
+    node.lone = LoneMessages(100_000, 250_000, 0, 240_000)
+    text = " ".join(re.sub(r"<[^>]+>", " ", (await browser.get("/")).text).split())
+
+    assert "100,000 to 250,000 messages with fewer copies than wanted" in text
+    assert "0 to 240,000 messages that only one living server has" in text
+    assert "Any one server may burn now" not in text
 
 
 async def test_a_filter_that_is_wrong_shows_where(browser):

@@ -46,6 +46,9 @@ from tests.kit.ledger import (
     yield_to,
 )
 
+ON_THERE = Copy(THERE, THEIR_DATABASE, Choice.CHOSEN)
+ON_OTHER = Copy(OTHER, NEW_DATABASE, Choice.CHOSEN)
+
 
 # accepting and holding
 async def test_an_accepted_message_is_loaded_as_it_was_stored(ledger: Ledger) -> None:
@@ -345,16 +348,44 @@ async def test_forks_that_were_recorded_before_a_wake_stay_when_others_are_recor
 
 
 async def test_messages_are_counted_that_lack_copies_or_have_none_on_a_living_server(ledger: Ledger) -> None:
-    chosen, elsewhere = Copy(THERE, THEIR_DATABASE, Choice.CHOSEN), Copy(OTHER, NEW_DATABASE, Choice.CHOSEN)
-    await accept(ledger, copies=(chosen,))
-    await accept(ledger, copies=(chosen,))
-    await accept(ledger, copies=(elsewhere,))
+    await accept(ledger, copies=(ON_THERE,))
+    await accept(ledger, copies=(ON_THERE,))
+    await accept(ledger, copies=(ON_OTHER,))
     await accept(ledger, copies=())
     await hold(ledger)
 
-    def counts(found: LoneMessages) -> tuple[int, int]:
-        return found.fewer_count, found.alone_count
+    assert LoneMessages(1, 1, 1, 1) == await ledger.read(lone_messages.lone_messages, [THERE, OTHER])
+    assert LoneMessages(3, 3, 3, 3) == await ledger.read(lone_messages.lone_messages, [OTHER])
+    assert LoneMessages(4, 4, 4, 4) == await ledger.read(lone_messages.lone_messages, [])
 
-    assert (1, 1) == counts(await ledger.read(lone_messages.lone_messages, [THERE, OTHER]))
-    assert (1, 3) == counts(await ledger.read(lone_messages.lone_messages, [OTHER]))
-    assert (1, 4) == counts(await ledger.read(lone_messages.lone_messages, []))
+
+@pytest.mark.parametrize("living", [[], [OTHER], [THERE], [OTHER, THERE]])
+async def test_of_very_many_messages_it_is_said_how_many_at_least_and_at_most_there_are(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, living: list[ServerName]
+) -> None:
+    """Those that are looked at first have a copy, and most of the others have none."""
+    for copies in [(ON_OTHER,)] * 2 + [()] * 5:
+        await accept(ledger, copies=copies, wanted=2)
+    for copies in [(ON_THERE,)] * 3 + [(ON_OTHER, ON_THERE)] * 2:
+        await accept(ledger, copies=copies)
+    exact = await ledger.read(lone_messages.lone_messages, living)
+    monkeypatch.setattr(lone_messages, "ALONE_MAX", 2)
+    bounded = await ledger.read(lone_messages.lone_messages, living)
+    monkeypatch.setattr(lone_messages, "COUNTED_MAX", 4)
+    cut = await ledger.read(lone_messages.lone_messages, living)
+
+    assert (exact.fewer_count, exact.alone_count) == (exact.fewer_max, exact.alone_max)
+    for each in (bounded, cut):
+        assert each.fewer_count <= exact.fewer_count <= each.fewer_max <= 12
+        assert each.alone_count <= exact.alone_count <= each.alone_max <= 12
+        assert each.alone_count <= each.fewer_count
+        assert each.alone_count < each.alone_max, "it is not known"
+    assert cut.fewer_count < cut.fewer_max
+
+
+async def test_where_nobody_lives_no_small_number_is_said_of_very_many_messages(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lone_messages, "ALONE_MAX", 2)
+    for _ in range(6):
+        await accept(ledger, copies=(ON_THERE,))
+
+    assert LoneMessages(6, 6, 6, 6) == await ledger.read(lone_messages.lone_messages, [])

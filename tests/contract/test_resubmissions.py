@@ -1,5 +1,6 @@
 """What a `Ledger` promises about deliveries that it keeps, and requests to resubmit them: threaded and inline, on real files."""
 
+from collections.abc import Awaitable
 from datetime import timedelta
 from pathlib import Path
 
@@ -34,7 +35,7 @@ from tests.kit.ledger import (
     some_done,
 )
 
-SECOND = timedelta(seconds=1)
+SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 CRITERIA = Criteria(NOW - DAY, NOW, HOP, "a@x.example", "b@y.example", "<1@x>", THERE)
 PENDING, RUNNING, DONE, DISABLED = RequestState
 
@@ -277,3 +278,16 @@ async def test_a_file_that_cannot_be_written_is_a_matter_of_the_store(ledger: Le
 
     with pytest.raises(LedgerUnavailable):
         await ledger.wrapped(a_content(b"x" * CONTENT_IN_MEMORY_BYTES_MAX), b"A: b\r\n")
+
+
+async def test_what_was_delivered_in_an_interval_is_counted(ledger: Ledger, wall: Hands, monkeypatch: pytest.MonkeyPatch) -> None:
+    for minutes in range(5):
+        await deliver(ledger, wall, 1, at=NOW + minutes * MINUTE)
+
+    def counted(begin: int, end: int | None, *, by_others: bool = False) -> Awaitable[int]:
+        until = None if end is None else NOW + end * MINUTE
+        return ledger.read(resubmit_requests.delivered_count, NOW + begin * MINUTE, until, by_others=by_others)
+
+    assert [3, 4, 0, 0] == [await counted(1, 3), await counted(1, None), await counted(5, 9), await counted(0, None, by_others=True)]
+    monkeypatch.setattr(resubmit_requests, "COUNTED_MAX", 2)
+    assert 2 == await counted(0, None)

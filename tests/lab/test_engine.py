@@ -166,7 +166,7 @@ def test_what_cannot_be_healed_is_told(project: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("up", "--profile", "nonsense"), "there are prometheus, spark"),
+        (("up", "--profile", "nonsense"), "there are prometheus, grafana, spark"),
         (("kill", "mx9"), "the lab has mx1.east"),
         (("cut", "east", "nowhere"), "the lab has mx1.east"),
         (("cut", "east", "mx1.east"), "overlap: name two sites"),

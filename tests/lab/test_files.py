@@ -78,6 +78,22 @@ def test_nobody_waits_for_prometheus_who_does_not_want_it() -> None:
     assert ("prometheus" in DOCKERFILE.partition("FROM")[2], "dockerfile: lab/prometheus.Dockerfile" in COMPOSE) == (False, True)
 
 
+def test_grafana_finds_its_dashboards_and_prometheus() -> None:
+    """Debian has no Grafana to try it with."""
+    steps = (ROOT / "lab" / "grafana.Dockerfile").read_text(encoding="utf-8").splitlines()
+    source, dashboards = [
+        (ROOT / "lab/grafana" / path).read_text(encoding="utf-8") for path in ("datasources/prometheus.yml", "dashboards/shadowrelay.yml")
+    ]
+    (port,) = re.findall(r"(?m)^EXPOSE (\d+)", PROMETHEUS)
+    copied = dict(step.split()[1:] for step in steps if step.startswith("COPY "))
+
+    assert f"url: http://prometheus:{port}" in source
+    assert "type: prometheus" in source
+    assert {"lab/grafana/": "/etc/grafana/provisioning/", "configs/grafana/": "/var/lib/grafana/dashboards/"} == copied
+    assert copied["configs/grafana/"].rstrip("/") == re.findall(r"path: ([^}]+)}", dashboards)[0]
+    assert "dockerfile: lab/grafana.Dockerfile" in COMPOSE
+
+
 def test_what_is_copied_from_a_checkout_is_made_readable() -> None:
     stages = DOCKERFILE.split("\nFROM ")[1:]
     own = [(stage.split()[2], line) for stage in stages for line in stage.splitlines() if re.match("COPY (lab|shadowrelay)", line)]

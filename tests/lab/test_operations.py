@@ -320,7 +320,7 @@ def test_a_mail_server_that_has_ended_is_a_fault_and_named(lab: Lab, engine: Fak
 
 
 def test_a_profile_that_there_is_not_changes_nothing(lab: Lab, engine: FakeEngine) -> None:
-    with pytest.raises(WrongUse, match="there is no profile nonsense; there are prometheus, spark"):
+    with pytest.raises(WrongUse, match="there is no profile nonsense; there are prometheus, grafana, spark"):
         lab.up(["nonsense"])
 
     assert [] == engine.told

@@ -6,20 +6,17 @@
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.lab.docker import nodes_in_containers, run, said, say
+from tests.lab.docker import STORE, a_store, arrivals, held, nodes_in_containers, run, say, takes_mail, until, until_redundant, wipe
 
 pytestmark = [pytest.mark.heavy, pytest.mark.lab, pytest.mark.timeout(900)]
 
 SITES = {f"hub.{site}.example": site for site in ("chicago", "new-york", "london", "dublin", "atlanta")}
 CHICAGO, NEW_YORK, LONDON, DUBLIN, ATLANTA = SITES
 LINKS = (("chicago", "new-york"), ("atlanta", "new-york"), ("new-york", "london"), ("london", "dublin"))
-STORE = "store.example"
 COUNT = 30  # of them a third each to Dublin, to Atlanta, and to both
 BY_SITE = 2 * COUNT // 3
 SEND = f"""
@@ -29,17 +26,6 @@ for number in range({COUNT}):
     to = (["u%d@dublin.example"], ["u%d@atlanta.example"], ["u%d@dublin.example", "u%d@atlanta.example"])[number % 3]
     to = [each % number for each in to]
     client.sendmail("a@example.org", to, "Message-ID: <%d@x>\\r\\nSubject: x\\r\\n\\r\\nHello\\r\\n" % number)
-"""
-TAKE = """
-import time
-from aiosmtpd.controller import Controller
-class Store:
-    async def handle_DATA(self, server, session, envelope):
-        with open("/tmp/arrived", "a") as file:
-            file.writelines(f"{session.host_name} {to}\\n" for to in envelope.rcpt_tos)
-        return "250 2.0.0 OK"
-Controller(Store(), hostname="0.0.0.0", port=2600).start()
-time.sleep(3600)
 """
 
 
@@ -62,29 +48,6 @@ def configured(text: str) -> str:
     return here + "\n".join([*tables, send]) + rest[rest.index("[tls]") - 1 :]
 
 
-@contextmanager
-def a_store(network: str) -> Iterator[str]:
-    """A container with the store's name, in which nothing listens yet."""
-    name = f"{network}-store"
-    run("docker", "run", "--detach", "--name", name, "--entrypoint", "sleep", "shadowrelay-relay", "3600")
-    try:
-        run("docker", "network", "connect", "--alias", STORE, network, name)
-        yield name
-    finally:
-        run("docker", "rm", "--force", "--volumes", name)
-
-
-def until(is_so: Callable[[], object], what: str, seconds: float = 90.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < deadline, what
-        time.sleep(1)
-
-
-def held(container: str, kind: str) -> int:
-    return sum(queue["count"] for queue in said(container, "queue", "list", codes=(0, 1)) if queue["kind"] == kind)
-
-
 def sends(container: str) -> Counter[str]:
     """Messages sent, by the server that took them."""
     log = run("docker", "exec", container, "sh", "-c", "cat /var/log/shadowrelay/tracking/*.LOG")
@@ -95,8 +58,7 @@ def sends(container: str) -> Counter[str]:
 def test_mail_of_chicago_goes_by_new_york_and_london_and_waits_for_a_site_that_burns(tmp_path: Path) -> None:
     options = ("--accept", "dublin.example", "--accept", "atlanta.example", "--next-hop", f"{STORE}:2600")
     with nodes_in_containers(tmp_path, SITES, options, configured) as (node, network), a_store(network) as store:
-        for name in SITES:
-            until(lambda name=name: said(node[name], "status", codes=(0, 1, 4)).get("is_redundant"), f"{name} is not ready")  # type: ignore[misc]
+        until_redundant(*node.values())
         run("docker", "exec", store, "python3", "-c", SEND)
         say(f"{COUNT} messages are in Chicago")
         until(lambda: (held(node[DUBLIN], "Delivery"), held(node[ATLANTA], "Delivery")) == (BY_SITE, BY_SITE), "they have not come through")
@@ -105,13 +67,12 @@ def test_mail_of_chicago_goes_by_new_york_and_london_and_waits_for_a_site_that_b
         kept = {name: held(node[name], "Shadow") for name in SITES}
 
         run("docker", "kill", node[DUBLIN])
-        wipe = ("--entrypoint", "sh", "shadowrelay-relay", "-c", "rm -r /var/lib/shadowrelay/data")
-        run("docker", "run", "--rm", "--volumes-from", node[DUBLIN], *wipe)
-        run("docker", "exec", "--detach", store, "python3", "-c", TAKE)
+        wipe(node[DUBLIN])
+        takes_mail(store)
         time.sleep(10)  # longer than the time-out times the count
         run("docker", "start", node[DUBLIN])
         until(lambda: not any(held(container, kind) for container in node.values() for kind in ("Delivery", "Shadow")), "mail is left")
-        arrived = [line.split() for line in run("docker", "exec", store, "cat", "/tmp/arrived").splitlines()]
+        arrived = arrivals(store)
         sent = {name: sends(node[name]) for name in (CHICAGO, NEW_YORK, LONDON)}
 
     assert {CHICAGO: 0, NEW_YORK: BY_SITE, LONDON: BY_SITE, DUBLIN: 0, ATLANTA: 0} == kept

@@ -38,8 +38,18 @@
     source.addEventListener("error", () => {
       failures += 1;
       say(failures > 2 ? "This node does not answer: what you see is old. It is tried again." : "Connecting again.");
-      if (source && source.readyState === EventSource.CLOSED) { stop(); setTimeout(start, 5000); }
+      if (source && source.readyState === EventSource.CLOSED) { stop(); setTimeout(again, 5000); }
     });
+  };
+
+  // The node answers, and refuses the stream: the session has ended, as after a restart, or too many look.
+  const again = async () => {
+    try {
+      const door = await fetch("/login", { redirect: "manual", cache: "no-store" }); // it leads on whoever has a session
+      if (door.ok) return location.reload();
+      say("Not live: too many pages are open on this node. It is tried again.");
+    } catch { /* it does not answer */ }
+    start();
   };
 
   document.addEventListener("visibilitychange", () => { if (document.hidden) { stop(); say("Paused while nobody looks."); } else start(); });

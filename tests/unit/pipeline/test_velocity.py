@@ -38,7 +38,7 @@ def test_a_node_that_has_just_started_has_no_velocity_yet() -> None:
     assert 0.0 == velocities.of(*KEY, 100)
 
 
-def test_the_last_hour_is_remembered_by_the_minute_and_only_of_the_fullest_queues() -> None:
+def test_the_last_hour_is_remembered_by_the_minute_and_only_of_the_most_active_queues() -> None:
     awake = Hands(1000.0)
     velocities = Velocities(SimpleNamespace(awake=awake))  # type: ignore[arg-type]
     many = {(QueueKind.DELIVERY, f"q{number}"): number for number in range(1, HISTORY_QUEUES_MAX + 2)}
@@ -51,3 +51,27 @@ def test_the_last_hour_is_remembered_by_the_minute_and_only_of_the_fullest_queue
     assert (HISTORY_POINTS + 1, 5_005, 5_064, 7) == (len(history), history[0], history[-2], history[-1])
     assert () == velocities.history_of(QueueKind.DELIVERY, "q1", 1), "the least full is not remembered"
     assert (HISTORY_POINTS, HISTORY_QUEUES_MAX) == (len(velocities._history), max(map(len, velocities._history)))
+
+
+def test_a_queue_that_was_emptied_is_more_active_than_one_that_only_waits() -> None:
+    awake = Hands(1000.0)
+    velocities = Velocities(SimpleNamespace(awake=awake))  # type: ignore[arg-type]
+    waits = {(QueueKind.DELIVERY, f"q{number}"): 50 for number in range(HISTORY_QUEUES_MAX)}
+    for depth in (500, 3):
+        for _ in range(6):
+            velocities.note({**waits, KEY: depth})
+            awake.at += EVERY_SECONDS
+
+    assert (500, 3, 4) == velocities.history_of(*KEY, 4)
+
+
+def test_a_line_begins_after_the_last_minute_of_which_nothing_is_known() -> None:
+    awake = Hands(1000.0)
+    velocities = Velocities(SimpleNamespace(awake=awake))  # type: ignore[arg-type]
+    others = {(QueueKind.DELIVERY, f"q{number}"): 50 for number in range(HISTORY_QUEUES_MAX)}
+    for depths in ({KEY: 9}, {**others, KEY: 10}, {KEY: 11}, {}):
+        for _ in range(6):
+            velocities.note(depths)
+            awake.at += EVERY_SECONDS
+
+    assert (11, 0, 4) == velocities.history_of(*KEY, 4)
