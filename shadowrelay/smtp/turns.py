@@ -1,4 +1,5 @@
-"""Turns of questions to servers that anybody may name: only so many run at once, and those that get no prompt answer block no others."""
+"""Turns of questions to servers that anybody may name: only so many run at once, and those that get no prompt answer block no others.
+docs/security.md "Strangers"."""
 
 import asyncio
 from collections.abc import AsyncIterator
