@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any
 
 from shadowrelay.protocol.tracking import NULL_PATH
-from shadowrelay.sla.objectives import LOG_ENDS, NO_END, NOT_SEEN
+from shadowrelay.sla.objectives import LOG_ENDS, WEAK
 from shadowrelay.sla.page.labels import CAUSES, REASONS, SLOW, UNITS
 from shadowrelay.sla.page.wording import NB, counted, duration
 
@@ -63,7 +63,7 @@ def _losses(summary: Line) -> list[dict[str, Any]]:
     return [
         _told(
             "loss", lines, lines[0]["acknowledged_at"], server, f"did not get the message: {_cause('losses', cause)}", is_cut=is_cut,
-            tell="" if cause in (NO_END, NOT_SEEN) or lines[0]["sender"] == NULL_PATH else "sender",
+            tell="" if cause in WEAK or lines[0]["sender"] == NULL_PATH else "sender",
         )
         for (_, server, cause), lines in _grouped(known, "message", "server", "cause")
     ]  # fmt: skip
