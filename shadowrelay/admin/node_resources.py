@@ -201,8 +201,8 @@ class BackPressureResource(ApiResource):
 
 
 class Copies(ApiResource):
-    """Of this node's undelivered messages: `fewer_count` have fewer copies than wanted, `alone_count` of all are on no other server that
-    answers. Where there are very many, not all are looked at: then they are at least these, and at most `fewer_max` and `alone_max`."""
+    """Of this node's undelivered messages: `fewer_count` have fewer copies than wanted now, `alone_count` of these are on no other server
+    that answers. Of very many not all are looked at: they are at least these, and at most `fewer_max` and `alone_max`."""
 
     fewer_count: int
     fewer_max: int

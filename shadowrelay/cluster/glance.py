@@ -52,7 +52,7 @@ def glance(answers: Sequence[NodeAnswer]) -> Json:
     """One document.
 
     Shapes: all of `summary`, and: `fewer_count` and `alone_count`, which are at most `fewer_max` and `alone_max`, or None where a node does
-    not say it; at most `lost_held_count` of the latter are held for servers that do not answer; `new_mail` {tone, word, why}; `oldest`
+    not say it; of both at most `lost_held_count` are held for servers that do not answer; `new_mail` {tone, word, why}; `oldest`
     {at, node} or None; `sites` of `machines` of nodes, by name.
     """
     said = [answer.said for answer in answers if answer.said]
@@ -66,8 +66,8 @@ def glance(answers: Sequence[NodeAnswer]) -> Json:
     nodes += [_unconfigured(name, said) for name in _strangers(said, {node["name"] for node in nodes})]
     is_whole = len(counts) == len(answers)
     return found | {
-        "fewer_count": sum(one["fewer_count"] for one in counts),
-        "fewer_max": sum(one["fewer_max"] for one in counts) if is_whole else None,
+        "fewer_count": sum(one["fewer_count"] for one in counts) + lost_held,
+        "fewer_max": sum(one["fewer_max"] for one in counts) + lost_held_max if is_whole else None,
         "alone_count": sum(one["alone_count"] for one in counts) + lost_held,
         "alone_max": sum(one["alone_max"] for one in counts) + lost_held_max if is_whole else None,
         "lost_held_count": lost_held_max,

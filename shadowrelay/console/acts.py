@@ -238,7 +238,7 @@ def _listed_on(client: NodeClient, peer: str, _fields: Fields) -> Extent:
         raise NodeError(f"this node knows no peer {peer}", HTTPStatus.NOT_FOUND)
     held = counted(int(found["held_for_count"]), "message")
     words = f"So many of this node's messages may have a copy there; it holds {held} for that server"
-    return Extent(int(found["held_by_count"]), words=f"{words}. What only that server has is not known.")
+    return Extent(int(found["held_by_count"]), words=f"{words}. Nobody knows how much only that server has.")
 
 
 def _drained(client: NodeClient, _on: str, _fields: Fields, _by: str) -> str:
@@ -408,7 +408,9 @@ def add_acts(application: FastAPI, desk: Desk) -> None:
         of_node = " and ".join(nodes) if len(nodes) < 3 else f"Each of {len(nodes)} nodes"
         what = on if not act.many else JUST_NOW if key else f"with {on}"
         goes = on if fields["act"].startswith("forget") else nodes[0] if fields["act"] in ("drain", "redirect") else ""
-        warned = warnings(goes, await desk.nodes.ask(partial(look, lost=[goes], ids_max=0))) if goes else []
+        answers = await desk.nodes.ask(partial(look, lost=[goes], ids_max=0)) if goes else []
+        warned = warnings(goes, answers) if goes else []
+        warned += [f"what only {goes} has is not known: {each.error}" for each in answers if each.name == goes == nodes[0] and each.error]
         values |= {
             "of_node": of_node, "extent": _together([extent for _, extent in known]), "extents": known if len(nodes) > 1 else [],
             "without_nodes": [] if problem else [{"node": node, "error": str(exc)} for node, exc in refused],

@@ -55,7 +55,7 @@ class ClusterWatch:
     async def state(self) -> Json:
         """`glance`, and `heals`: when all have their copies again, in words."""
         found = combined(await self.answers(), glance)
-        self._note(found["fewer_count"])
+        self._note(max(found["fewer_count"] - found["lost_held_count"], 0))
         self._note_drains([node for site in found["sites"] for machine in site["machines"] for node in machine["nodes"]])
         return found | {"heals": self._heals(found)}
 
@@ -80,14 +80,16 @@ class ClusterWatch:
             node["drain"] = drain | {"most": most, "done": most - left, "to": drain["targets"] if is_redirect else []}
 
     def _heals(self, found: Json) -> str:
-        left = found["fewer_count"]
+        left = max(found["fewer_count"] - found["lost_held_count"], 0)
         if not left:
-            return ""
+            return "when the servers that do not answer are back, or taken over" if found["lost_held_count"] else ""
         first_at, first = self._fewer[0]
         seconds = self._clock() - first_at
         made = first - left
         if made > 0 and seconds > 0:
-            return f"redundant again in about {duration(max(left / (made / seconds), 1.0))}, at the present rate"
+            return f"in about {duration(max(left / (made / seconds), 1.0))}, at the present rate"
         if found["new_mail"]["tone"] == "bad":
             return "not before a peer takes copies"
-        return "copies are being made" if seconds < SPAN_SECONDS / 4 else f"no copy was made in the last {duration(seconds)}"
+        if seconds < SPAN_SECONDS / 4:
+            return "not known yet, copies are being made"
+        return f"not known, no copy was made in the last {duration(seconds)}"

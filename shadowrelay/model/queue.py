@@ -270,8 +270,9 @@ class QueueRow:
 
 @dataclass(frozen=True, slots=True)
 class LoneMessages:
-    """Of this node's unfinished messages: how many have fewer copies than wanted, and how many have none on a living server. There are at
-    least `count` and at most `max`; where these are equal, it is known."""
+    """Of this node's unfinished messages: how many have fewer copies than wanted now, those included whose copies are all on servers that
+    are not heard; and how many have none on a living server. There are at least `count` and at most `max`; where these are equal, it is
+    known."""
 
     fewer_count: int
     fewer_max: int

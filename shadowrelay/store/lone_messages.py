@@ -1,4 +1,4 @@
-"""How many messages have fewer copies than wanted, and how many no other living server has. docs/operations.md "Status".
+"""How many messages have fewer copies than wanted now, and how many no other living server has. docs/reference.md "Console".
 
 Only indexes are read: what is not placed, and what is listed on servers that do not answer. An open console asks it every second or two,
 so that both counts end: that of messages with fewer copies at `COUNTED_MAX`, and `ALONE_MAX` are looked at for each reason to be alone. Of
@@ -52,19 +52,28 @@ def lone_messages(reader: Reader, living: Collection[ServerName]) -> LoneMessage
     with one_moment(reader.connection):
         listed = listed_counts(reader)
         lost = sorted(listed.keys() - set(living))
-        found = count(unplaced_alone(living))
-        for number, server in enumerate(lost):  # what is on several of them counts at the first
-            found += count(listed_alone(server, [*living, *lost[:number]]))
-        fewer = count(UNPLACED)
+        on_lost = sum(  # what is on several of them counts at the first
+            count(listed_alone(server, [*living, *lost[:number]])) for number, server in enumerate(lost)
+        )
+        alone = on_lost + count(unplaced_alone(living))
+        unplaced = count(UNPLACED)
         totals, _ = counters.whole_and_shadow(reader.connection)
         forks = sum(messages for _, _, messages, _ in counters.of_kind(reader.connection, counters.DELIVERY))
         waiting = totals[counters.SUBMISSION][0] + forks  # no fewer than there are messages
-    fewer_max = fewer if fewer < COUNTED_MAX else max(fewer, waiting)
-    not_looked_at = max(fewer_max - ALONE_MAX, 0) + sum(max(listed[server] - ALONE_MAX, 0) for server in lost)
-    if not not_looked_at:
-        return LoneMessages(fewer, fewer_max, found, found)
-    elsewhere = sum(listed.get(server, 0) for server in living)  # at most so many have a copy on a living server
-    not_primary = totals[counters.POISON][0] + totals[counters.HANDED_OVER][0]  # these are listed, too
-    of_lost = max((listed[server] for server in lost), default=0) - not_primary
-    surely = max(found, max(fewer, of_lost) - elsewhere)
-    return LoneMessages(fewer, fewer_max, surely, max(surely, min(found + not_looked_at, waiting)))
+    unplaced_max = unplaced if unplaced < COUNTED_MAX else max(unplaced, waiting)
+    on_lost_not_looked_at = sum(max(listed[server] - ALONE_MAX, 0) for server in lost)
+    not_looked_at = max(unplaced_max - ALONE_MAX, 0) + on_lost_not_looked_at
+    if not_looked_at:
+        elsewhere = sum(listed.get(server, 0) for server in living)  # at most so many have a copy on a living server
+        not_primary = totals[counters.POISON][0] + totals[counters.HANDED_OVER][0]  # these are listed, too
+        of_lost = max((listed[server] for server in lost), default=0) - not_primary
+        surely = max(alone, max(unplaced, of_lost) - elsewhere)
+    else:
+        surely = alone
+    fewer = max(unplaced + on_lost, surely)
+    return LoneMessages(
+        fewer_count=fewer,
+        fewer_max=max(fewer, min(unplaced_max + on_lost + on_lost_not_looked_at, max(waiting, unplaced + on_lost))),
+        alone_count=surely,
+        alone_max=max(surely, min(alone + not_looked_at, max(waiting, alone))),
+    )

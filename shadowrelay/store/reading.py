@@ -70,7 +70,9 @@ SELECT_RETRIES = compiled(
     select(tables.RETRY).select_from(CrossJoin(_WANTED, tables.RETRY, _R.message == _WANTED.c.value)).order_by(_R.attempts_next_at)
 )
 _L = tables.LISTING.c
-SELECT_WITH_RETRIES = by_way_of(tables.BY_NEXT_HOP, select(func.count(_R.message.distinct())))  # messages in delivery queues
+SELECT_WITH_RETRIES = select(func.count()).select_from(  # messages in delivery queues; in the order of the table, which sorts nothing
+    select(_R.message).distinct().subquery()
+)
 SELECT_LISTED_ON_ANY = select(func.count(_L.message.distinct())).select_from(
     CrossJoin(_WANTED, tables.LISTING, _L.server == _WANTED.c.value)
 )
@@ -388,7 +390,11 @@ def survival(reader: Reader, servers: Sequence[ServerName]) -> Survival:
         counted = [counters.of_kind(reader.connection, kind) for kind in (counters.SUBMISSION, counters.POISON, counters.HANDED_OVER)]
         count = sum(messages for found in counted for _, _, messages, _ in found) + int(reader.connection.scalar(SELECT_WITH_RETRIES) or 0)
         named = {"wanted": json.dumps(list(servers))}
-        kept = int(reader.connection.scalar(SELECT_LISTED_ON_ANY, named) or 0)
+        kept = (
+            listed_counts(reader).get(servers[0], 0)
+            if len(servers) == 1
+            else int(reader.connection.scalar(SELECT_LISTED_ON_ANY, named) or 0)
+        )
         uncertain = int(reader.connection.scalar(SELECT_UNPLACED_ON_ANY, named) or 0)
     return Survival(count, max(count - kept, 0), uncertain)
 

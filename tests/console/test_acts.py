@@ -6,8 +6,10 @@ from html import unescape
 import pytest
 
 from shadowrelay.admin.api_client import NodeError
+from shadowrelay.cluster.answers import NodeAnswer
 from shadowrelay.console import acts
 from shadowrelay.console.acts import ACTS
+from shadowrelay.console.asking import ClusterNodes
 from shadowrelay.console.pages import Desk
 from shadowrelay.model.queue import QueueKind, QueueRow
 from shadowrelay.model.settings import AdminRole
@@ -246,6 +248,17 @@ async def test_the_confirmation_of_a_drain_warns_of_what_others_say(browser):
     text = (await browser.get("/act", params={"act": "drain", "node": "mx1"})).text
 
     assert "1 messages are on mx1 only, and would be lost with its disk now" in text
+
+
+@pytest.mark.parametrize("act", ["drain", "redirect"])
+async def test_the_confirmation_says_if_the_node_did_not_tell_in_time_what_would_be_lost(browser, monkeypatch, act):
+    async def late(*_):
+        return [NodeAnswer("mx1", error="it did not answer within 6 s")]
+
+    monkeypatch.setattr(ClusterNodes, "ask", late)
+    text = words_of(await browser.get("/act", params={"act": act, "node": "mx1", "to": str(MX2)}))
+
+    assert "what only mx1 has is not known: it did not answer within 6 s" in text
 
 
 async def test_a_wrong_filter_acts_on_nothing_and_shows_where_it_is_wrong(browser, node):

@@ -159,3 +159,25 @@ def test_the_progress_of_a_drain_counts_each_message_once(watch, state, steps, s
 
     assert shown == found
     assert nodes[0]["drain"]["to"] == (["mx2"] if state == "redirecting" else [])
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ({"fewer_count": 10, "lost_held_count": 10}, "when the servers that do not answer are back, or taken over"),
+        ({"fewer_count": 0, "lost_held_count": 0}, ""),
+        ({"fewer_count": 3, "lost_held_count": 1, "new_mail": {"tone": "bad"}}, "not before a peer takes copies"),
+    ],
+)
+def test_what_is_held_for_a_lost_server_is_redundant_again_when_that_is_back(watch, found, said):
+    watch._note(found["fewer_count"] - found["lost_held_count"])
+
+    assert said == watch._heals(found)
+
+
+def test_the_time_to_heal_follows_the_rate_at_which_copies_are_made(slow, watch):
+    watch._note(100)
+    slow.now += 10
+    watch._note(50)
+
+    assert "in about 10s, at the present rate" == watch._heals({"fewer_count": 50, "lost_held_count": 0, "new_mail": {"tone": "good"}})

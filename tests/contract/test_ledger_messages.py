@@ -355,8 +355,8 @@ async def test_messages_are_counted_that_lack_copies_or_have_none_on_a_living_se
     await hold(ledger)
 
     assert LoneMessages(1, 1, 1, 1) == await ledger.read(lone_messages.lone_messages, [THERE, OTHER])
-    assert LoneMessages(1, 1, 3, 3) == await ledger.read(lone_messages.lone_messages, [OTHER])
-    assert LoneMessages(1, 1, 4, 4) == await ledger.read(lone_messages.lone_messages, [])
+    assert LoneMessages(3, 3, 3, 3) == await ledger.read(lone_messages.lone_messages, [OTHER])
+    assert LoneMessages(4, 4, 4, 4) == await ledger.read(lone_messages.lone_messages, [])
 
 
 @pytest.mark.parametrize("living", [[], [OTHER], [THERE], [OTHER, THERE]])
@@ -375,10 +375,12 @@ async def test_of_very_many_messages_it_is_said_how_many_at_least_and_at_most_th
     cut = await ledger.read(lone_messages.lone_messages, living)
 
     assert (exact.fewer_count, exact.alone_count) == (exact.fewer_max, exact.alone_max)
-    assert (7, 7, 4, 12) == (bounded.fewer_count, bounded.fewer_max, cut.fewer_count, cut.fewer_max)
     for each in (bounded, cut):
+        assert each.fewer_count <= exact.fewer_count <= each.fewer_max <= 12
         assert each.alone_count <= exact.alone_count <= each.alone_max <= 12
+        assert each.alone_count <= each.fewer_count
         assert each.alone_count < each.alone_max, "it is not known"
+    assert cut.fewer_count < cut.fewer_max
 
 
 async def test_where_nobody_lives_no_small_number_is_said_of_very_many_messages(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -386,4 +388,4 @@ async def test_where_nobody_lives_no_small_number_is_said_of_very_many_messages(
     for _ in range(6):
         await accept(ledger, copies=(ON_THERE,))
 
-    assert LoneMessages(0, 0, 6, 6) == await ledger.read(lone_messages.lone_messages, [])
+    assert LoneMessages(6, 6, 6, 6) == await ledger.read(lone_messages.lone_messages, [])
