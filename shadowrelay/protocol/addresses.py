@@ -17,7 +17,7 @@ from functools import lru_cache
 from shadowrelay.protocol.fields import domain_of
 
 ROUTING_CHARACTERS = frozenset("@%!")
-_ENCAPSULATED = re.compile(r'"?IMCEA[A-Z0-9]*SMTP-', re.IGNORECASE | re.ASCII)  # `IMCEASMTP-user+40elsewhere@`; IMCEAEX- is a mailbox
+_ENCAPSULATED = re.compile(r"IMCEA[A-Z0-9]*SMTP-", re.IGNORECASE | re.ASCII)  # `IMCEASMTP-user+40elsewhere@`; IMCEAEX- is a mailbox
 _PLAIN = re.compile(r"[^\x00-\x20\x7f-\x9f\"(),.:;<>@\[\\\]]+(?:\.[^\x00-\x20\x7f-\x9f\"(),.:;<>@\[\\\]]+)*")
 _PAIR = re.compile(r"\\(.)", re.DOTALL)
 _TO_BE_QUOTED = re.compile(r'(["\\])')
@@ -53,6 +53,6 @@ def mailbox(address: str) -> str:
 
 def has_routing(address: str) -> bool:
     """Whether the local part asks to be passed on, in a form that some server obeys."""
-    local = address.rpartition("@")[0]
+    local = address.rpartition("@")[0].replace("\\", "").lstrip('"')
     text = local if local.isascii() else unicodedata.normalize("NFKC", local)
     return not ROUTING_CHARACTERS.isdisjoint(text) or _ENCAPSULATED.match(text) is not None

@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from shadowrelay.model.printable import escaped
+
 TAIL_BYTES = 20_000
 LOGGERS = ("py4j", "pyspark", "SQLQueryContextLogger", "DataFrameQueryContextLogger")  # they would print pages on standard error
 
@@ -42,7 +44,7 @@ class Details:
         """The traceback."""
         text = "".join(traceback.format_exception(exc))
         if self.is_verbose:
-            sys.stderr.write(text)
+            sys.stderr.write("".join(f"{escaped(line)}\n" for line in text.rstrip("\n").split("\n")))  # it quotes lines of logs
             return
         with suppress(OSError), self._opened() as file:
             file.write(text.encode("utf-8", "replace"))

@@ -5,12 +5,12 @@ their mail over.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Any
 
 from shadowrelay.protocol.tracking import NULL_PATH
-from shadowrelay.sla.objectives import LOG_ENDS, NO_END, NOT_SEEN
+from shadowrelay.sla.objectives import LOG_ENDS, WEAK
 from shadowrelay.sla.page.labels import CAUSES, REASONS, SLOW, UNITS
 from shadowrelay.sla.page.wording import NB, counted, duration
 
@@ -21,6 +21,7 @@ Places = Mapping[str, tuple[str, str]]
 SILENCE = "Silence"
 UNEXPLAINED = "unexplained"
 UNNAMED = "a server that the logs do not name"
+ALONE = ("no copy at acknowledgement", "copy only on a shared fate")  # causes of exposures
 NAMED_MAX = 3  # servers, recipients; more are counted
 
 
@@ -62,11 +63,22 @@ def _losses(summary: Line) -> list[dict[str, Any]]:
     is_cut = len(summary["losses"]) < sum(summary["causes"].get("losses", {}).values())
     return [
         _told(
-            "loss", lines, lines[0]["acknowledged_at"], server, f"did not get the message: {_cause('losses', cause)}", is_cut=is_cut,
-            tell="" if cause in (NO_END, NOT_SEEN) or lines[0]["sender"] == NULL_PATH else "sender",
+            "loss", lines, lines[0]["acknowledged_at"], server,
+            f"did not get the message: {_cause('losses', cause)}{_only_copy(summary, message, server, lines[0]['acknowledged_at'])}",
+            is_cut=is_cut, tell="" if cause in WEAK or lines[0]["sender"] == NULL_PATH else "sender",
         )
-        for (_, server, cause), lines in _grouped(known, "message", "server", "cause")
+        for (message, server, cause), lines in _grouped(known, "message", "server", "cause")
     ]  # fmt: skip
+
+
+def _only_copy(summary: Line, message: str, server: str, acknowledged_at: str) -> str:
+    """Whose fault it may be, of which the rows of the message itself say nothing: it had one copy, on a server that was lost later."""
+    was_alone = any(line["message"] == message and line["cause"] in ALONE for line in summary["exposures"])
+    begin = _parsed(acknowledged_at)
+    end = begin + timedelta(seconds=summary["times"]["message_expiration_timeout"]["seconds"])
+    of_server = [one for one in summary["takeovers"] if one["old_primary"] == server and not one["is_cut"]]
+    was_lost = any(begin <= _parsed(one["first_resubmit_at"]) <= end for one in of_server)
+    return f"; its only copy was on {server}, which was lost" if was_alone and was_lost else ""
 
 
 def _unexplained(duplicates: Sequence[Line]) -> list[dict[str, Any]]:

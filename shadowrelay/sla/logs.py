@@ -97,7 +97,8 @@ def require_logs(logs: str, *, may_be_empty: bool = False) -> list[Source]:
         raise NoLogs(f"{logs}: the names of servers' directories and of logs must be UTF-8; rename {strange[0]}")
     found = list_logs(logs)
     if not found and not may_be_empty:
-        raise NoLogs(f"{logs}: no logs: they are looked for as <server>/{NAMES}")
+        others = left_out(logs)
+        raise NoLogs(f"{logs}: no logs: " + (told_left_out(others) if others else f"they are looked for as <server>/{NAMES}"))
     return found
 
 
@@ -116,26 +117,19 @@ def is_little(sources: Iterable[Source], bytes_max: int = LITTLE_BYTES) -> bool:
 
 
 def left_out(logs: str) -> list[str]:
-    """Files that look like logs and are not read, below `logs`: another extension, or not in the directory of a server itself.
+    """Files that look like logs and are not read, below `logs`: another extension, or not in the directory of a server itself. Links are
+    followed.
 
     Raises: StoreFailed.
     """
     files, top = located(logs)
     found = []
     with answering(logs):
-        for entry in _entries(files, top):
-            name = entry["name"].rstrip("/").rpartition("/")[2]
-            if _LIKE_A_LOG.match(name) and is_kind(files, entry, "file"):
-                found.append(name)
-        for directory in _directories(files, top):
-            server = directory.rpartition("/")[2]
-            for entry in _entries(files, directory):
-                name = entry["name"].rstrip("/").rpartition("/")[2]
-                if is_kind(files, entry, "file"):
-                    found += [f"{server}/{name}"] if _LIKE_A_LOG.match(name) and not is_log(name) else []
-                elif is_kind(files, entry, "directory") and entry["name"].rstrip("/") != directory:
-                    below = (each["name"].rpartition("/")[2] for each in _entries(files, entry["name"]))
-                    found += [f"{server}/{name}/{each}" for each in below if _LIKE_A_LOG.match(each)]
+        for path, _ in files_below(files, top):
+            where = path.removeprefix(top.rstrip("/")).strip("/").split("/")
+            is_read = len(where) == 2 and is_log(where[-1])
+            if _LIKE_A_LOG.match(where[-1]) and not is_read:
+                found.append("/".join(where))
     return sorted(name for name in found if _is_text(name))
 
 

@@ -307,7 +307,9 @@ LOG_ENDS = "unknown: log ends"
 
 NO_END = "no end in the logs"
 NOT_SEEN = "not in the next log"
-"""Cause of a loss that nothing but the end of Exchange's logs shows: no reason to write to anybody."""
+END_UNTOLD = "discarded, end not logged"
+WEAK = frozenset({NO_END, NOT_SEEN, END_UNTOLD})
+"""Causes of losses that nothing but what Exchange's logs do not have shows: no reason to write to anybody."""
 
 NOT_TOLD = "not told by Exchange"
 """Cause of a duplicate for which Exchange's logs have no reason."""

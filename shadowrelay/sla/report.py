@@ -331,7 +331,7 @@ def _called_by_their_names(warehouse: str, events: DataFrame, inputs: Inputs) ->
         inputs = inputs.divided(logs(each._replace(server=called.of(each.server, each.file)) for each in last_readings(warehouse)), called)
     else:
         inputs = inputs.with_identities(called)
-    found = told(said, called, inputs.of_exchange)
+    found = told(said, called, inputs.logs_by_server)
     return with_identities(events, called), replace(inputs, without_deliveries=sorted(found.without_deliveries)), found
 
 

@@ -26,6 +26,7 @@ from shadowrelay.sla.surroundings import (
     LOOPBACK,
     SHELL,
     STRANGE,
+    TEMPORARY,
     Others,
     SparkUnavailable,
     java_options,
@@ -33,6 +34,7 @@ from shadowrelay.sla.surroundings import (
     limits_said,
     memory_allowed,
     others,
+    place_for_files,
     place_for_libraries,
     require_local_directories,
     require_loopback,
@@ -41,6 +43,8 @@ from shadowrelay.sla.surroundings import (
     require_own_address,
     require_spark_home,
     require_user,
+    script_said,
+    settings_meant,
     settings_named,
 )
 
@@ -100,11 +104,13 @@ QUICK_SQL = {
     "spark.sql.maxSinglePartitionBytes": str(2**63 - 1),  # a join of two tables with one partition each: Spark takes them to be very large
 }
 REMEDY = "install Java 17 or later (Debian: apt-get install default-jre-headless), or set JAVA_HOME to one"
-REMEDIES = {
+REMEDIES = {  # by what Spark says; in `failure_of`
     "OutOfMemoryError": "; give more with --driver-memory",
+    "No space left on device": "; make room in output and warehouse, in /tmp, and in SPARK_LOCAL_DIRS if set",
     "getSubject is not supported": ": this Java is too new for this Spark: set JAVA_HOME to Java 17 or 21, or update pyspark",
 }
-"""By what Spark says; in `failure_of`."""
+LACKS_PARTS = "java.lang.module.FindException"
+"""What a Java says that was made without some modules."""
 
 _VERSION = re.compile(r'version "(?:1\.)?([0-9]+)')
 _PYTHON_ERROR = re.compile(r"^((?!org\.|java\.|scala\.)[\w.]*(?:Error|Exception|Exit|Interrupt)\b.*)$", re.MULTILINE)
@@ -160,13 +166,19 @@ def check_spark() -> None:
         raise SparkUnavailable(f"Java is missing: {REMEDY}")
     version, said = _asked(java)
     if version is None:
-        why = "; ".join(filter(None, (said, limits_said())))
-        raise SparkUnavailable(f"{java} does not run: {f'it says: {why}' if said else REMEDY}")
+        why = "; ".join(filter(None, (f"it says: {said}" if said else REMEDY, limits_said(), _home_said())))
+        raise SparkUnavailable(f"{java} does not run: {why}")
     if version < JAVA_VERSION_MIN:
-        raise SparkUnavailable(f"{java} is Java {version}, which is too old for Spark: {REMEDY}")
+        why = "; ".join(filter(None, (REMEDY, _home_said())))
+        raise SparkUnavailable(f"{java} is Java {version}, which is too old for Spark: {why}")
     require_user()
     require_loopback()
     require_open_files()
+
+
+def _home_said() -> str:
+    home = os.environ.get("JAVA_HOME")
+    return f"JAVA_HOME is set to {home}" if home else ""
 
 
 def find_java() -> str | None:
@@ -186,11 +198,15 @@ def _asked(java: str) -> tuple[int | None, str]:
         done = subprocess.run(
             [java, "-version"], capture_output=True, text=True, errors="replace", timeout=JAVA_ANSWERS_WITHIN_SECONDS, check=False
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except subprocess.TimeoutExpired:
+        return None, f"nothing in {JAVA_ANSWERS_WITHIN_SECONDS} seconds"
+    except OSError:
         return None, ""
     said = done.stderr + done.stdout
     found = _VERSION.search("\n".join(line for line in said.splitlines() if not line.startswith(("Picked up", "NOTE: Picked up"))))
-    return (int(found[1]), "") if found else (None, java_said(said))
+    if found:
+        return int(found[1]), ""
+    return None, java_said(said) or (f"nothing, and signal {-done.returncode} ended it" if done.returncode < 0 else "")
 
 
 def spark_session(
@@ -218,7 +234,8 @@ def spark_session(
     said = others(os.environ, spark_home())
     require_local_directories(os.environ, said.settings)
     require_own_address(said.settings)
-    require_memory(said.settings)
+    if driver_memory is None:
+        require_memory(said.settings)
     memory = driver_memory or said.settings.get("spark.driver.memory") or default_memory(memory_allowed())
     settings = {
         "spark.ui.enabled": "false",
@@ -281,7 +298,10 @@ def _started(master: str, settings: Mapping[str, str], said: Others, attempts: l
                 if exc.getCondition() != "JAVA_GATEWAY_EXITED":
                     raise
                 if number == len(attempts) - 1:
-                    reason = "; ".join(filter(None, (java_said(DETAILS.said()), limits_said(), settings_blamed()))) or "it says nothing"
+                    told = java_said(DETAILS.said()) or "it says nothing"
+                    script = script_said(os.environ, spark_home())
+                    whole = f"this Java lacks parts that Spark needs: {REMEDY}; {_home_said()}" if LACKS_PARTS in told else ""
+                    reason = "; ".join(filter(None, (told, whole.rstrip("; "), limits_said(), settings_blamed(), script)))
                     raise SparkUnavailable(f"Java does not start Spark: {reason}{DETAILS.place()}") from exc
         if archive is not None and number == 1:
             archive.unlink(missing_ok=True)  # it is damaged: the JVM checks little of it
@@ -290,8 +310,12 @@ def _started(master: str, settings: Mapping[str, str], said: Others, attempts: l
 
 def _java(options: list[str], said: Others, is_local: bool) -> str:
     """Ours, then theirs: of two of a name the last one counts."""
-    place = next((word.partition("=")[2] for text in said.java for word in text.split() if word.startswith("-Djava.io.tmpdir=")), "/tmp")
-    libraries = place_for_libraries(place, cache_directory() or "")
+    place = next((word.partition("=")[2] for text in said.java for word in text.split() if word.startswith("-Djava.io.tmpdir=")), "")
+    cache = cache_directory() or ""
+    if not place:
+        place = place_for_files(cache)
+        options = options + ([f"-Djava.io.tmpdir={place}"] if place != TEMPORARY else [])
+    libraries = place_for_libraries(place, cache)
     if libraries is not None:
         options = [f"-D{name}={libraries}" for name in ("org.xerial.snappy.tempdir", "ZstdTempFolder", "io.netty.native.workdir")] + options
         os.environ.setdefault("ROCKSDB_SHAREDLIB_DIR", libraries)
@@ -418,16 +442,18 @@ def failure_of(exc: Exception) -> str | None:
     if isinstance(exc, Py4JNetworkError):
         return jvm_end() or "its JVM has ended; if the system killed it for its memory, give less with --driver-memory"
     if isinstance(exc, Py4JJavaError):
-        return "; ".join(filter(None, (_gist(str(exc.java_exception.toString())), _cause_of(exc.java_exception))))
-    return _gist(str(exc)) if isinstance(exc, PySparkException) else None
+        return _with_remedy("; ".join(filter(None, (_gist(str(exc.java_exception.toString())), _cause_of(exc.java_exception)))))
+    return _with_remedy(_gist(str(exc))) if isinstance(exc, PySparkException) else None
 
 
 def settings_blamed() -> str:
     """Settings of others of which what was printed at length speaks; empty if none."""
     try:
-        return settings_named(DETAILS.said(), others(os.environ, spark_home()).settings)
+        settings = others(os.environ, spark_home()).settings
     except SparkUnavailable:
         return ""
+    said = DETAILS.said()
+    return "; ".join(filter(None, (settings_named(said, settings), settings_meant(said, {**os.environ, **settings}))))
 
 
 def _cause_of(exception: Any) -> str:
@@ -468,7 +494,10 @@ def _gist(text: str) -> str:
     first = next((line.strip() for line in text.splitlines() if line.strip()), "no reason given")
     _, traceback, rest = text.partition("Traceback (most recent call last):")
     reasons = _PYTHON_ERROR.findall(rest) if traceback else []
-    text = f"{first} {reasons[-1]}" if reasons else first
+    return f"{first} {reasons[-1]}" if reasons else first
+
+
+def _with_remedy(text: str) -> str:
     return f"{text}{next((remedy for sign, remedy in REMEDIES.items() if sign in text), '')}"
 
 

@@ -25,7 +25,8 @@ OPEN_FILES_WANTED = 65_536
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 OTHER_JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
 VARIABLES_OF_JAVA = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
-PLACES = ("/var/tmp", "/dev/shm")  # for native libraries, where the directory for temporary files forbids them
+TEMPORARY = "/tmp"  # where Java's temporary files are
+PLACES = ("/var/tmp", "/dev/shm")  # for them and for native libraries, where that directory cannot be written, or forbids them
 SHELL = "pyspark-shell"
 # of PYSPARK_SUBMIT_ARGS: what the options of the command say, or what only makes sense for another program
 _OURS_TO_SAY = frozenset({"--master", "--deploy-mode", "--name", "--class", "--remote"})
@@ -193,15 +194,22 @@ def require_own_address(settings: Mapping[str, str]) -> None:
         raise SparkUnavailable(f"{name}={address} is no address of this machine ({reason}): take it away, or name one that is") from None
 
 
-_SIZE = re.compile(r"[1-9][0-9]*([kmgtp]b?|b)?", re.IGNORECASE)
+_SIZE = re.compile(r"([1-9][0-9]*)(?:([kmgtp])b?|b)?", re.IGNORECASE)
+MEMORY_MIN = 450 << 20  # octets of heap with which Spark starts
 
 
 def require_memory(settings: Mapping[str, str]) -> None:
-    """Raises: SparkUnavailable for a size that Java would not take."""
+    """Raises: SparkUnavailable for a size that Java would not take, or with which Spark does not start."""
     name = "spark.driver.memory"
     size = settings.get(name, "")
-    if size and _SIZE.fullmatch(size) is None:
-        raise SparkUnavailable(f"{name}={size} is no size: correct it, as to 800m or 4g, or take it away")
+    if not size:
+        return
+    found = _SIZE.fullmatch(size)
+    remedy = "correct it, as to 800m or 4g, or take it away"
+    if found is None:
+        raise SparkUnavailable(f"{name}={size} is no size: {remedy}")
+    if int(found[1]) << {"k": 10, "m": 20, "g": 30, "t": 40, "p": 50}.get((found[2] or "").lower(), 0) < MEMORY_MIN:
+        raise SparkUnavailable(f"{name}={size} is too little for Spark: {remedy}")
 
 
 def require_open_files() -> None:
@@ -232,6 +240,17 @@ def _unwritable(directory: str) -> str | None:
             return None
     except OSError as exc:
         return exc.strerror or str(exc)
+
+
+def place_for_files(cache: str) -> str:
+    """Where Java may write its temporary files. Raises: SparkUnavailable if there is no such place."""
+    for place in (TEMPORARY, cache, *PLACES):
+        if os.path.isabs(place) and not set(place) & set("\"' ") and _unwritable(place) is None:
+            return place
+    raise SparkUnavailable(
+        f"{TEMPORARY} cannot be written ({_unwritable(TEMPORARY)}), and nor can any other place: Spark needs one: name a directory with "
+        "JAVA_TOOL_OPTIONS=-Djava.io.tmpdir=DIR"
+    )
 
 
 def place_for_libraries(directory: str, cache: str) -> str | None:
@@ -314,6 +333,22 @@ def settings_named(text: str, settings: Mapping[str, str]) -> str:
 
     blamed = {name: value for name, value in settings.items() if is_named(value)}
     return "; ".join(f"{name} is set to {value}" for name, value in shown_options(blamed).items())
+
+
+_SIGNS = {"INVALID_DRIVER_MEMORY": (*VARIABLES_OF_JAVA, JAVA_OPTIONS), "/tmp/spark-events": ("spark.eventLog.enabled",)}
+"""Settings, by what Spark says of which they are the reason without naming their value."""
+
+
+def settings_meant(text: str, settings: Mapping[str, str]) -> str:
+    """The same for those of `_SIGNS`. Shapes: `settings` with the variables of the environment."""
+    blamed = {name: settings[name] for sign, names in _SIGNS.items() if sign in text for name in names if settings.get(name)}
+    return "; ".join(f"{name} is set to {value}" for name, value in shown_options(blamed).items())
+
+
+def script_said(environment: Mapping[str, str], spark_home: str) -> str:
+    """The script that Spark runs before Java, which may set or end anything; empty if there is none."""
+    script = os.path.join(environment.get("SPARK_CONF_DIR") or os.path.join(spark_home, "conf"), "spark-env.sh")
+    return f"{script} is run before it" if os.path.exists(script) else ""
 
 
 def limits_said() -> str:

@@ -25,7 +25,7 @@ import os
 import socket
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -42,6 +42,7 @@ from shadowrelay.model.numbers import decimal
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.smtp.client import Dial, dial
+from shadowrelay.smtp.turns import turn
 
 RESOLV_CONF = Path("/etc/resolv.conf")
 LIFETIME_SECONDS = 20.0  # one look-up, all name servers and repetitions
@@ -185,7 +186,7 @@ class Lookups:
             answer = await self._question(name, kind, failures_count)
         else:
             try:
-                async with self._turn("failed" if failures_count else ""):
+                async with turn(self._slots["failed" if failures_count else ""], self._late, PROMPT_SECONDS, LATE_MAX):
                     answer = self.known(name, kind, freshness) or await self._question(name, kind, failures_count)
             except TimeoutError:
                 answer = self._failed(f"{key[0]}: no answer, and too many names have none", failures_count)
@@ -194,35 +195,6 @@ class Lookups:
         while len(self._answers) > REMEMBERED_MAX:
             self._answers.popitem(last=False)
         return answer
-
-    @contextlib.asynccontextmanager
-    async def _turn(self, lane: str) -> AsyncIterator[None]:
-        """A slot for the usual time of an answer, then a place among the late look-ups. Raises TimeoutError when that is revoked."""
-        slot = self._slots[lane]
-        await slot.acquire()
-        has_slot = True
-        try:
-            async with asyncio.timeout(None) as patience:
-
-                def is_late() -> None:
-                    nonlocal has_slot
-                    has_slot = False
-                    slot.release()
-                    self._late[patience] = None
-                    if len(self._late) > LATE_MAX:
-                        oldest = next(iter(self._late))
-                        del self._late[oldest]
-                        oldest.reschedule(0.0)
-
-                timer = asyncio.get_running_loop().call_later(PROMPT_SECONDS, is_late)
-                try:
-                    yield
-                finally:
-                    timer.cancel()
-                    self._late.pop(patience, None)
-        finally:
-            if has_slot:
-                slot.release()
 
     async def _question(self, name: dns.name.Name, kind: str, failures_count: int) -> DnsAnswer:
         """Send one query. The answer keeps only texts: no exception, and no frames that a traceback refers to."""

@@ -4,7 +4,8 @@ The id in DNS says whether a policy is new; the policy comes over HTTPS from the
 that is kept and has not ended counts, whatever DNS or the host say or do not say now (RFC 8461 5.1): else whoever can change the traffic
 could take it away. What is kept is on disk, so that this holds from the first message after a start.
 
-A host that hangs or lies costs the mail for its own domain a few seconds at most, once: then there is no policy for a while.
+A host that hangs or lies costs the mail for its own domain a few seconds at most, once: then there is no policy for a while. Many such
+hosts, to which whoever forges senders leads our notifications, cost the mail for others no more than a turn.
 """
 
 import asyncio
@@ -28,11 +29,13 @@ from shadowrelay.model.routing import HostPort, Reach
 from shadowrelay.model.values import dataclass
 from shadowrelay.smtp.mta_sts_policy import POLICY_OCTETS_MAX, Mode, Policy, parse_policy, record_id
 from shadowrelay.smtp.own_addresses import is_out_of_reach
+from shadowrelay.smtp.turns import turn
 from shadowrelay.smtp.web_answers import UNPACKED, octets_of, reason_of_request
 
 HTTPS_PORT = 443
 FETCH_SECONDS = 15.0  # RFC 8461 3.3 suggests a minute; mail waits for it
 FETCHES_AT_ONCE_MAX = 20
+PROMPT_SECONDS, LATE_MAX = 2.0, 100  # then a fetch is late and its place free: hosts that hang keep no other domain waiting
 DOMAINS_MAX = 10_000
 PAUSE_SECONDS = 300.0  # after a failure: there is no policy, or the kept one
 RENEWED_SHARE = 0.5  # of max_age, and a day at most: then it is fetched again, though its id is the same. RFC 8461 3.3, 5.1
@@ -96,6 +99,7 @@ class MtaSts:
         self._paused_until: OrderedDict[str, float] = OrderedDict()
         self._fetches: dict[str, asyncio.Task[None]] = {}
         self._room = asyncio.Semaphore(FETCHES_AT_ONCE_MAX)
+        self._late: dict[asyncio.Timeout, None] = {}
 
     async def of(self, domain: str) -> Kept | None:
         """The policy in force for mail to this domain, if it has one."""
@@ -160,23 +164,22 @@ class MtaSts:
         return running
 
     async def _renew(self, domain: str, found: str) -> None:
-        async with self._room:
-            try:
-                async with asyncio.timeout(FETCH_SECONDS):
-                    policy = parse_policy(await self._downloaded(f"mta-sts.{domain}"))
-            except TimeoutError:
-                reason = f"no answer in {FETCH_SECONDS:.0f} s"
-            except (httpx.HTTPError, OSError, ValueError, DeliveryError) as error:
-                reason = printable(reason_of_request(error))[:300]
-            else:
-                before = self._kept.get(domain)
-                kept = Kept(found, policy, self._clock())
-                self._remember(domain, kept)
-                self.counts[True] += 1
-                if before is None or (before.id, before.policy) != (kept.id, kept.policy):
-                    _log.info("mta_sts.policy", domain=domain, mode=policy.mode.value, id=found, max_age=policy.max_age)
-                await asyncio.to_thread(self._write, domain, kept)
-                return
+        try:
+            async with turn(self._room, self._late, PROMPT_SECONDS, LATE_MAX), asyncio.timeout(FETCH_SECONDS):
+                policy = parse_policy(await self._downloaded(f"mta-sts.{domain}"))
+        except TimeoutError:
+            reason = f"no answer in {FETCH_SECONDS:.0f} s, or too many hosts do not answer"
+        except (httpx.HTTPError, OSError, ValueError, DeliveryError) as error:
+            reason = printable(reason_of_request(error))[:300]
+        else:
+            before = self._kept.get(domain)
+            kept = Kept(found, policy, self._clock())
+            self._remember(domain, kept)
+            self.counts[True] += 1
+            if before is None or (before.id, before.policy) != (kept.id, kept.policy):
+                _log.info("mta_sts.policy", domain=domain, mode=policy.mode.value, id=found, max_age=policy.max_age)
+            await asyncio.to_thread(self._write, domain, kept)
+            return
         self.counts[False] += 1
         self._paused_until[domain] = self._clock() + PAUSE_SECONDS
         while len(self._paused_until) > DOMAINS_MAX:

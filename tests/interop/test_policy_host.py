@@ -51,8 +51,8 @@ async def test_a_policy_is_obeyed_also_by_the_server_that_takes_over() -> None:
         host.types("mkdir -p /var/www/.well-known /etc/ssl/private")
         host.writes("/var/www/.well-known/mta-sts.txt", POLICY)
         host.writes("/etc/ssl/private/host.pem", policy.private_key_and_cert_chain_pem.bytes().decode())
-        host.writes("/root/https.py", HTTPS)
-        host.types(f"{python} /root/https.py > /var/log/https.out 2>&1 & until bash -c '</dev/tcp/127.0.0.1/443'; do sleep 0.2; done")
+        host.writes("/opt/policies.py", HTTPS)
+        host.types(f"{python} /opt/policies.py > /var/log/https.out 2>&1 & until bash -c '</dev/tcp/127.0.0.1/443'; do sleep 0.2; done")
         store.writes("/etc/ssl/private/host.pem", wrong.private_key_and_cert_chain_pem.bytes().decode())
         a_mail_store(
             store, "mydestination=partner.example", "smtpd_tls_chain_files=/etc/ssl/private/host.pem", "smtpd_tls_security_level=may"
@@ -60,8 +60,8 @@ async def test_a_policy_is_obeyed_also_by_the_server_that_takes_over() -> None:
         for node in nodes.values():
             with node.path("/etc/ssl/certs/ca-certificates.crt").open("ab") as file:
                 file.write(authority.cert_pem.bytes())
-            node.writes("/root/dns.py", DNS)
-            node.types(f"PYTHONPATH=/opt/checkout {python} /root/dns.py > /var/log/dns.out 2>&1 &")
+            node.writes("/opt/zone.py", DNS)
+            node.types(f"PYTHONPATH=/opt/checkout {python} /opt/zone.py > /var/log/dns.out 2>&1 &")
 
         told = found["admin"].types(
             "shadowrelay init cluster --node gw1.corp.example,east,151.101.0.11:25 --node gw2.corp.example,west,151.101.0.12:25 "

@@ -47,6 +47,7 @@ PAGES: dict[str, type[BaseModel]] = {
     "/glance": node_resources.Glance,
     "/if-lost": node_resources.WhatIfResource,
     "/audit": resources.Audit,
+    "/clients": node_resources.Clients,
     "/ready": node_resources.Readiness,
 }
 

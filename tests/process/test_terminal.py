@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from shadowrelay.cli import drain, status
 from shadowrelay.cli.main import app
+from shadowrelay.sla.details import Details
 from tests.kit.hostile_node import HOSTILE, ID, RAW, hostile_node
 
 COMMANDS = (
@@ -23,7 +24,8 @@ COMMANDS = (
     f"messages resume {ID}", f"messages resubmit {ID}",
     "safety-net list", "safety-net show 1", "safety-net disable 1", "safety-net enable 1", "safety-net remove 1",
     "safety-net resubmit --from 2026-11-22T10:00Z --to 2026-11-22T11:00Z",
-    "peers list", "peers forget NAME", "peers forget NAME --force",
+    "peers list", "peers forget NAME", "peers forget NAME --force", "clients list", "status --if-lost NAME", "queue list --machine",
+    "messages list --machine",
 )  # fmt: skip
 AS_JSON = [f"{words} --json" for words in COMMANDS]
 TERMINAL = {"TERM": "dumb", "NO_COLOR": "1", "COLUMNS": "200", "LINES": "50"}
@@ -99,3 +101,12 @@ def test_a_message_that_is_exported_to_a_pipe_is_the_same_octet_for_octet():
         done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=240)
 
     assert done.stdout == f"Subject: {HOSTILE}\r\n\r\n{HOSTILE}\r\n".encode()
+
+
+def test_a_traceback_that_was_asked_for_quotes_no_log_raw(capsys):
+    details = Details()
+    details.is_verbose = True
+
+    details.add(RuntimeError(f"bad line: {HOSTILE}"))
+
+    assert not RAW & set(capsys.readouterr().err)

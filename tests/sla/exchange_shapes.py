@@ -17,6 +17,7 @@ from shadowrelay.protocol.tracking import FIELDS
 BEGIN = datetime(2023, 3, 28, 10, tzinfo=UTC)
 DAY = 86_400
 FIELDS_OF = {
+    "2010 RTM": tuple(name for name in FIELDS[:22] if name != "network-message-id"),
     "2010": tuple(name for name in FIELDS[:27] if name != "network-message-id"),
     "2013": FIELDS[:27],
     "2016": FIELDS,

@@ -468,9 +468,9 @@ def safety_net_had_it(case: ExchangeShape) -> None:
     case.discard(60)
 
 
-@shape(recipients_lost=0, recipients_duplicated=0, messages_acknowledged=1)
+@shape(messages_acknowledged=1, causes={"duplicates": {"Safety Net"}}, **TWICE)
 def safety_net_anew(case: ExchangeShape) -> None:
-    """Sent again under an id of its own: nobody was told 250 about it."""
+    """Sent again under an id of its own: nobody was told 250 about it, and it is what the mailbox had already."""
     case.copied()
     case.deliver(1)
     case.row("RESUBMIT", "SAFETYNET", 7200, "a2", network_message_id=f"anew-{case.name}")

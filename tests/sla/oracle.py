@@ -9,8 +9,8 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
-from tests.sla.oracle_exchange import approved, bare_stays, handled, is_hop, is_to_logged, notified, with_primaries
-from tests.sla.oracle_logs import Logs, Row, first_label, meant, read_logs, with_logged_names
+from tests.sla.oracle_exchange import approved, bare_stays, handled, is_hop, is_to_logged, mailboxes_untold, notified, with_primaries
+from tests.sla.oracle_logs import Logs, Row, meant, read_logs, with_logged_names
 from tests.sla.oracle_messages import KEPT, REDIRECTING, Message, does, is_by_next_hop, is_on_shared_fate, is_relayed_and_kept, kept_copy
 from tests.sla.oracle_report import DAY, DEFAULTS, HOUR, MINUTE, SECOND, finished, instant, objective, span
 
@@ -51,13 +51,7 @@ class Oracle:
             self.last_row[row.server] = max(row.at, self.last_row.get(row.server, row.at))
         by_message: dict[str, list[Row]] = defaultdict(list)
         named = with_primaries(approved([with_logged_names(row, logs.logged, logs.domains) for row in logs.rows]))
-        own_mailboxes = {"DELIVER", "DUPLICATEDELIVER", "DELIVERFAIL", "PROCESS", "PROCESSMEETINGMESSAGE"}
-        of_exchange = [row for row in logs.rows if row.format != "shadowrelay"]
-        self.without_deliveries = {
-            row.server
-            for row in of_exchange
-            if row.event in ("SEND", "SENDEXTERNAL") and first_label(row.client) == first_label(row.server_hostname) and row.client
-        } - {row.server for row in of_exchange if row.event in own_mailboxes}
+        self.without_deliveries = mailboxes_untold(logs)
         takeovers = [row for row in named if row.event == "RESUBMIT" and row.source == "REDUNDANCY"]
         self.lost = {row.reference for row in takeovers if row.at >= self.last_row.get(row.reference, row.at)}
         named += [kept_copy(row) for row in named if is_relayed_and_kept(row)]
@@ -449,11 +443,7 @@ class Oracle:
 
     def _last_holder(self, message: Message, recipient: str) -> str:
         """Who acknowledged it; of Exchange, who had it last."""
-        hops = [
-            row
-            for row in message.rows
-            if does(row, "hands on") and recipient in row.recipients and is_to_logged(row, self.logs, self.without_deliveries)
-        ]
+        hops = self._handed_on(message, recipient)
         taken = [(row.at, row.server) for row in message.takeovers] + [(row.at, row.server_hostname) for row in hops]
         return max(taken)[1] if taken and message.is_of_exchange else message.server
 
@@ -463,18 +453,18 @@ class Oracle:
             return "set aside"
         if message.is_of_exchange and (message.known_until is None or message.known_until < up):
             return "no end in the logs"
-        handed = [
-            row
-            for row in message.rows
-            if does(row, "hands on") and recipient in row.recipients and is_to_logged(row, self.logs, self.without_deliveries)
-        ]
+        handed = self._handed_on(message, recipient)
         if handed:
             last = max(handed, key=lambda row: (row.at, row.server_hostname))
-            if last.server_hostname not in {row.server for row in message.rows if row.format != "shadowrelay"}:
+            of_exchange = [row for row in message.rows if row.format != "shadowrelay"]
+            if last.server_hostname not in {row.server for row in of_exchange if not does(row, "begins copy", "ends copy")}:
                 return "not in the next log"
         for row in message.those("HADISCARD"):
             if row.tells_delivery and (not row.recipients or recipient in row.recipients):
-                return "discarded without delivery"
+                if not message.is_of_exchange:
+                    return "discarded without delivery"
+                if row.client in ("", self._last_holder(message, recipient)):
+                    return "discarded, end not logged"
         if not message.takeovers and self.last_row.get(message.server, -1) < up:
             return "both copies gone"
         if any(row.at >= up for row in message.those("DEFER", "RESUBMIT")):

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from dataclasses import replace
 
-from tests.sla.oracle_logs import Logs, Row
+from tests.sla.oracle_logs import Logs, Row, first_label, meant
 from tests.sla.oracle_messages import REDIRECTING, Message, does, said_redundant
 from tests.sla.oracle_report import MINUTE
 
@@ -17,20 +17,61 @@ UNDELIVERABLE = (
     "未傳遞", "배달되지 않음", "배달할 수 없음", "전달할 수 없음", "לא ניתן למסירה", "غير قابل للتسليم", "تعذر التسليم",
 )  # fmt: skip
 
+OF_MAILBOXES = ("DELIVER", "DUPLICATEDELIVER", "DELIVERFAIL", "PROCESS", "PROCESSMEETINGMESSAGE")
+
 
 def approved(rows: list[Row]) -> list[Row]:
-    """What a moderator approved goes on under another id; it is the message that waited."""
+    """What a moderator approved goes on under another id; it is the message that waited. So may what was taken over, or sent again from
+    Safety Net."""
     waited: dict[str, list[Row]] = defaultdict(list)
+    begun: dict[str, dict[str, int]] = defaultdict(dict)  # Message-ID -> message -> when it was first received or held
     for row in rows:
         if does(row, "waits", "approves") and row.internet_message_id:
             waited[row.internet_message_id].append(row)
+        if does(row, "acknowledges", "begins copy"):
+            those = begun[row.internet_message_id]
+            those[row.message] = min(row.at, those.get(row.message, row.at))
+    first: dict[str, int] = {}
+    for those in begun.values():
+        for message, at in those.items():
+            first[message] = min(at, first.get(message, at))
+    again: dict[tuple[str, str], int] = {}
+    for row in rows:
+        if does(row, "promotes") or (does(row, "sends again") and row.source == "SAFETYNET"):
+            key = row.internet_message_id, row.message
+            again[key] = min(row.at, again.get(key, row.at))
     original: dict[str, tuple[int, str]] = {}
     for row in rows:
         if does(row, "goes on"):
             for one in waited[row.internet_message_id]:
                 if one.at <= row.at and one.message != row.message:
                     original[row.message] = max(original.get(row.message, (0, "")), (one.at, one.message))
+    for (internet_id, message), at in again.items():
+        if internet_id and not first.get(message, at + 1) <= at:
+            for other, other_at in begun[internet_id].items():
+                if other_at <= at and other != message:
+                    original[message] = max(original.get(message, (0, "")), (other_at, other))
     return [replace(row, message=original[row.message][1]) if row.message in original else row for row in rows]
+
+
+def mailboxes_untold(logs: Logs) -> set[str]:
+    """Servers whose logs do not have what they delivered to mailboxes."""
+    of_exchange = [row for row in logs.rows if row.format != "shadowrelay"]
+    delivering = {row.server for row in of_exchange if row.event in OF_MAILBOXES}
+    to_itself, handed, receiving = set(), set(), set()
+    for row in of_exchange:
+        is_sending = row.event in ("SEND", "SENDEXTERNAL") and row.client != ""
+        if is_sending and first_label(row.client) == first_label(row.server_hostname):
+            to_itself.add(row.server)
+        elif row.event == "SEND" and row.format != "exchange2010":
+            other = meant(row.server_hostname, logs.formats, logs.domains)
+            if other != row.server and logs.formats.get(other, "shadowrelay") not in ("shadowrelay", "exchange2010"):
+                handed.add(other)
+        if does(row, "acknowledges"):
+            other = meant(row.client, logs.formats, logs.domains)
+            if other != row.server and logs.formats.get(other, "shadowrelay") != "shadowrelay":
+                receiving.add(row.server)
+    return (to_itself | (handed - receiving)) - delivering
 
 
 def with_primaries(rows: list[Row]) -> list[Row]:
@@ -145,7 +186,7 @@ def is_hop(message: Message, row: Row, logs: Logs, without_deliveries: set[str])
     for one in received:
         if not {*row.recipients} <= {*one.recipients}:
             continue
-        if one.client == row.server and one.server != row.server:
+        if one.client == row.server and one.server != row.server and abs(one.at - row.at) <= 10 * MINUTE:
             return True
         is_after = one.at > row.at if one.server == row.server else one.at >= row.at - 2 * MINUTE
         is_first = one.at == min(each.at for each in received)

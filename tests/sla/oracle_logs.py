@@ -201,7 +201,7 @@ def _row(raw: bytes, fields: list[str], server: str, file: str, number: int, is_
     if not is_ours:
         recipients, related = (tuple(each.lower().removeprefix("smtp:") for each in those) for those in (recipients, related))
     custom = {}
-    for item in cell["custom-data"].split(";") if cell["custom-data"] else ():
+    for item in cell.get("custom-data", "").split(";") if cell.get("custom-data") else ():
         key, equals, value = item.removeprefix("S:").partition("=")
         if is_ours and (not equals or not item.startswith("S:")):
             raise BadLine("custom-data")

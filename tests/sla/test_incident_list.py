@@ -157,6 +157,34 @@ def test_a_message_with_several_lost_recipients_is_one_incident_and_its_cause_is
     assert (5, "r0@y, r1@y, r2@y, r3@y, r4@y", "s@x") == tuple(one[name] for name in ("count", "recipient", "sender"))
 
 
+@pytest.mark.parametrize(
+    ("old", "cause", "until", "is_told"),
+    [
+        ("e1", "no copy at acknowledgement", 40, True),
+        ("e1", "holder lost", 40, False),
+        ("e2", "no copy at acknowledgement", 40, False),
+        ("e1", "no copy at acknowledgement", 5, False),
+    ],
+    ids=["alone", "with a copy", "another server", "before it"],
+)
+def test_a_loss_without_a_copy_names_the_server_that_was_lost_with_it(old: str, cause: str, until: int, is_told: bool) -> None:
+    loss = {
+        "message": "m",
+        "server": "e1",
+        "acknowledged_at": at(20),
+        "cause": "no trace",
+        "sender": "s@x",
+        "subject": "A",
+        "recipient": "r",
+    }
+    exposure = {"message": "m", "server": "e1", "began_at": at(20), "ended_at": at(50), "seconds": 30.0, "is_open": False, "cause": cause}
+    lists = {"losses": [loss], "exposures": [exposure], "takeovers": [takeover(old, "w1", until=until) | {"is_cut": False}]}
+    summary = summaries.empty() | lists | {"causes": {"losses": {"no trace": 1}, "exposures": {cause: 1}}}
+
+    (one,) = [each for each in incidents(summary) if each["kind"] == "loss"]
+    assert is_told == one["what"].endswith("; its only copy was on e1, which was lost")
+
+
 def test_nobody_is_told_to_write_to_the_sender_of_a_report() -> None:
     line = {"message": "m", "server": "e1", "acknowledged_at": at(0), "cause": "no trace", "subject": "A", "recipient": "r@y"}
     summary = summaries.empty() | {"losses": [line | {"sender": sender} for sender in ("<>", "s@x")], "causes": {"losses": {"no trace": 2}}}

@@ -115,6 +115,20 @@ def test_logs_are_read_in_either_case_and_packed_and_what_is_left_out_is_named(t
     assert "1 file is left out: MSGTRK8.LOG; " in told_left_out(names[:1])
 
 
+def test_logs_that_are_all_somewhere_else_are_named_where_none_is_found(tmp_path):
+    """As whoever copies a share with its whole path has them, or who names the directory of one server."""
+    put(tmp_path / "EX1" / "TransportRoles" / "Logs" / "MessageTracking")
+    (tmp_path / "empty").mkdir()
+
+    assert ["EX1/TransportRoles/Logs/MessageTracking/MSGTRK1.LOG"] == left_out(str(tmp_path))
+    with pytest.raises(NoLogs, match=r": no logs: 1 file is left out: EX1/TransportRoles/Logs/MessageTracking/MSGTRK1.LOG; logs are"):
+        require_logs(str(tmp_path))
+    with pytest.raises(NoLogs, match=r"/MessageTracking: no logs: 1 file is left out: MSGTRK1.LOG; logs are read as <server>/MSGTRK"):
+        require_logs(str(tmp_path / "EX1" / "TransportRoles" / "Logs" / "MessageTracking"))
+    with pytest.raises(NoLogs, match="no logs: they are looked for as"):
+        require_logs(str(tmp_path / "empty"))
+
+
 def test_files_are_found_through_links_and_a_circle_of_links_ends(tmp_path):
     put(tmp_path / "elsewhere" / "mx1")
     (tmp_path / "logs").mkdir()

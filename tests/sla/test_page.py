@@ -236,6 +236,7 @@ def test_a_takeover_by_exchange_leaves_the_exposure_open_everywhere() -> None:
     said = "of 3 messages that were taken over Exchange's logs do not tell"
     card, section = (page.by_id(each).text.replace("\xa0", " ") for each in ("target-exposure", "exposure"))
     assert "not computable" in card
+    assert card.rstrip().endswith("what these logs do not tell")
     assert said in card
     assert f"no other message; {said}" in section
     assert not any("No message depended on one copy." in one.text for one in page.all("p"))

@@ -124,10 +124,9 @@ def test_what_the_system_said_at_the_bottom_of_a_failure_is_told_once():
     full = java_exception("java.io.IOException: No space left on device")
     written = java_exception("SparkException: [TASK_WRITE_FAILED] Task failed", java_exception("X: in between", full))
 
-    assert "SparkException: [TASK_WRITE_FAILED] Task failed; java.io.IOException: No space left on device" == failure_of(
-        Py4JJavaError("an error", written)
-    )
-    assert "java.io.IOException: No space left on device" == failure_of(Py4JJavaError("an error", full))
+    said = "java.io.IOException: No space left on device; make room in output and warehouse, in /tmp, and in SPARK_LOCAL_DIRS if set"
+    assert f"SparkException: [TASK_WRITE_FAILED] Task failed; {said}" == failure_of(Py4JJavaError("an error", written))
+    assert said == failure_of(Py4JJavaError("an error", full))
 
 
 def test_what_a_person_can_do_about_a_failure_of_spark_is_told():
@@ -148,7 +147,7 @@ def test_where_a_worker_failed_its_own_reason_is_told_too():
         "org.apache.spark.SparkException: Job aborted\n"
     )
 
-    assert failure_of(PySparkException(text)).endswith("stack trace below. OSError: [Errno 28] No space left on device")
+    assert "stack trace below. OSError: [Errno 28] No space left on device; make room in" in failure_of(PySparkException(text))
 
 
 def test_a_jvm_that_is_gone_is_told():

@@ -65,6 +65,11 @@ def no_right_to_execute(place: Path) -> Given:
     return {}, ["unshare", "--mount", "sh", "-c", words, "sh"]
 
 
+def temporary(words: str) -> Callable[[Path], Given]:
+    """/tmp is another one for this process."""
+    return lambda place: ({}, ["unshare", "--mount", "sh", "-c", f'{words} && exec "$@"', "sh"])
+
+
 def nobody_we_know(place: Path) -> Given:
     place.chmod(0o777)
     return {"HOME": "/"}, ["setpriv", "--reuid", STRANGER, "--regid", STRANGER, "--clear-groups"]
@@ -103,6 +108,16 @@ def a_java(words: str) -> Callable[[Path], Given]:
     return made
 
 
+def a_script(text: str) -> Callable[[Path], Given]:
+    """What an administrator lets Spark run before Java."""
+
+    def made(place: Path) -> Given:
+        (place / "spark-env.sh").write_text(text)
+        return {"SPARK_CONF_DIR": str(place)}, []
+
+    return made
+
+
 def older_pyspark(place: Path) -> Given:
     (place / "pyspark").mkdir()
     (place / "pyspark/__init__.py").write_text("__version__ = '3.5.1'\n")
@@ -121,6 +136,8 @@ SITUATIONS: dict[str, Callable[[Path], Given]] = {
     ),
     "IPv6 preferred": variables(JAVA_TOOL_OPTIONS="-Djava.net.preferIPv6Addresses=true", SPARK_PREFER_IPV6="true"),
     "a temporary directory without the right to execute": no_right_to_execute,
+    "a temporary directory that cannot be written": temporary("mount --bind /tmp /tmp && mount -o remount,bind,ro /tmp"),
+    "a temporary directory without room": temporary("mount -t tmpfs -o size=1m none /tmp"),
     "HDFS as the default of Hadoop": of_hadoop,
     "Spark Connect and Jupyter in the environment": variables(SPARK_REMOTE="sc://localhost:1", PYSPARK_DRIVER_PYTHON="jupyter"),
     "an event log in a directory that is not there": defaults("spark.eventLog.enabled true\nspark.eventLog.dir /nowhere\n"),
@@ -165,9 +182,38 @@ SITUATIONS: dict[str, Callable[[Path], Given]] = {
     "an option that Spark does not know in `PYSPARK_SUBMIT_ARGS`": variables(PYSPARK_SUBMIT_ARGS="--bogus x pyspark-shell"),
     "a size that is none in `spark-defaults.conf`": defaults("spark.driver.memory 1x\n"),
     "`JAVA_HOME` that is not there": variables(JAVA_HOME="/nowhere"),
+    "`JAVA_HOME` that is Java itself, and not its directory": variables(JAVA_HOME="/usr/bin/java"),
+    "Java 8": a_java("echo 'openjdk version \"1.8.0_402\"' >&2"),
+    "a Java that does not answer": a_java("exec sleep 1000"),
+    "a Java that the system ends": a_java("kill -SEGV $$"),
+    "a heap of 64 MB in `_JAVA_OPTIONS`": variables(_JAVA_OPTIONS="-Xmx64m"),
+    "100 MB in `spark-defaults.conf`": defaults("spark.driver.memory 100m\n"),
+    "an event log, and no directory for it": defaults("spark.eventLog.enabled true\n"),
+    "Delta Lake's catalog, and not its packages": defaults(
+        "spark.sql.extensions io.delta.sql.DeltaSparkSessionExtension\n"
+        "spark.sql.catalog.spark_catalog org.apache.spark.sql.delta.catalog.DeltaCatalog\n"
+    ),
+    "a `spark-env.sh` that fails": a_script("exit 3\n"),
+    "a `spark-env.sh` with another machine's Java": a_script("export JAVA_HOME=/nowhere\n"),
+    "a `spark-env.sh` with another machine's address, which prints": a_script(
+        "echo Welcome\nexport SPARK_LOCAL_IP=203.0.113.7 HADOOP_CONF_DIR=/nowhere\n"
+    ),
+    "Hive as the catalog, and its warehouse on HDFS": defaults(
+        "spark.sql.catalogImplementation hive\nspark.sql.warehouse.dir hdfs://nowhere.invalid/warehouse\n"
+    ),
+    "authentication and encryption in `spark-defaults.conf`": defaults(
+        "spark.authenticate true\nspark.network.crypto.enabled true\nspark.io.encryption.enabled true\n"
+    ),
+    "a cluster's master and allocation in `spark-defaults.conf`": defaults(
+        "spark.master spark://nowhere:7077\nspark.dynamicAllocation.enabled true\nspark.shuffle.service.enabled true\n"
+    ),
     "Java 11": a_java("echo 'openjdk version \"11.0.2\" 2019-01-15' >&2"),
     "a Java without one of its libraries": a_java("echo 'java: error while loading shared libraries: libjli.so' >&2; exit 127"),
     "no Java": variables(PATH="/nowhere", JAVA_HOME=""),
+    "a Java without one of its modules, as some packages have it": a_java(
+        'case "$*" in -version) echo \'openjdk version "21.0.8" LTS\' >&2;; *) echo "Error occurred during initialization of boot layer"; '
+        'echo "java.lang.module.FindException: Module jdk.incubator.vector not found"; exit 1;; esac'
+    ),
     "an option that Java does not know in `JDK_JAVA_OPTIONS`": variables(JDK_JAVA_OPTIONS="-Xbogus"),
     "an agent that is not there in `JAVA_TOOL_OPTIONS`": variables(JAVA_TOOL_OPTIONS="-javaagent:/nowhere/agent.jar"),
     "an older pyspark in `PYTHONPATH`": older_pyspark,
@@ -195,7 +241,7 @@ def no_groups_left() -> Iterator[None]:
 @pytest.fixture
 def top() -> Iterator[Path]:
     """A directory of this test to which others have access: pytest's own are closed to them."""
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:  # /tmp is another one in some situations
         Path(name).chmod(0o755)
         yield Path(name)
 

@@ -127,6 +127,19 @@ def test_libraries_go_where_they_may_be_mapped(tmp_path, monkeypatch):
         surroundings.place_for_libraries("/tmp", "/cache")
 
 
+def test_where_temporary_files_cannot_be_written_java_gets_another_place(monkeypatch):
+    closed = {"/tmp"}
+    monkeypatch.setattr(surroundings, "_unwritable", lambda directory: "Read-only file system" if directory in closed else None)
+
+    assert "/cache" == surroundings.place_for_files("/cache")
+    assert "/var/tmp" == surroundings.place_for_files("/a b")
+    closed.clear()
+    assert "/tmp" == surroundings.place_for_files("/cache")
+    closed |= {"/tmp", "/var/tmp", "/dev/shm"}
+    with pytest.raises(SparkUnavailable, match=r"/tmp cannot be written \(Read-only file system\), and nor can any other place"):
+        surroundings.place_for_files("")
+
+
 def test_the_heap_is_what_the_machine_has_room_for():
     assert ("4096m", "4096m", "1228m", "512m") == tuple(map(default_memory, (None, 64 << 30, 2 << 30, 400 << 20)))
     assert (surroundings.memory_allowed() or 0) > 64 << 20
@@ -181,6 +194,20 @@ def test_a_secret_that_a_failure_quotes_is_not_said_again() -> None:
     name = "spark.hadoop.fs.s3a.secret.key"
 
     assert f"{name} is set to [left out]" == settings_named("refused: aVerySecretKey", {name: "aVerySecretKey"})
+
+
+def test_what_spark_refuses_without_a_value_is_named_by_its_kind():
+    given = {"_JAVA_OPTIONS": "-Xmx64m", "spark.eventLog.enabled": "true", "JAVA_TOOL_OPTIONS": ""}
+
+    assert "_JAVA_OPTIONS is set to -Xmx64m" == surroundings.settings_meant("[INVALID_DRIVER_MEMORY.SYSTEM_MEMORY] 63", given)
+    assert "spark.eventLog.enabled is set to true" == surroundings.settings_meant("file:/tmp/spark-events does not exist", given)
+    assert "" == surroundings.settings_meant("something else", given)
+
+
+@pytest.mark.parametrize("size", ["100m", "471859199", "0.5g", "460000k", "100"])
+def test_too_little_memory_is_said_before_spark_starts(size):
+    with pytest.raises(SparkUnavailable, match=f"spark.driver.memory={size} is "):
+        surroundings.require_memory({"spark.driver.memory": size})
 
 
 @pytest.mark.parametrize("size", ["", "800m", "4G", "2gb", "1073741824"])

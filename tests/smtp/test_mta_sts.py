@@ -230,6 +230,32 @@ async def test_without_a_policy_that_can_be_fetched_there_is_none_and_nobody_ask
     assert ([None] * 3, 1, 2) == (found, before, len(host.requests))
 
 
+async def test_hosts_that_hang_keep_no_other_domain_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """More than there are places for, named by whoever forges senders."""
+    monkeypatch.setattr(mta_sts, "PROMPT_SECONDS", 0.5)
+    monkeypatch.setattr(mta_sts, "FETCH_SECONDS", 600.0)
+
+    async def addresses(name: str, port: int) -> tuple[HostPort, ...]:
+        return (HostPort("127.0.0.1", host.port if "corp" in name else dead.port),)
+
+    names = [f"evil{number}.example" for number in range(mta_sts.LATE_MAX + 30)]
+    context = tls(*(f"mta-sts.{name}" for name in names))
+    async with hosted(PolicyHost()) as host, hosted(PolicyHost(seconds=600.0), context) as dead:
+        policies = host.policies(tmp_path)
+        policies._addresses = addresses
+        hanging = [asyncio.create_task(policies.of(name)) for name in names]
+        async with asyncio.timeout(60):
+            found = await policies.of(DOMAIN)
+            await until(lambda: sum(each.done() for each in hanging) >= 30)  # the oldest of the late ones have to go
+            await until(lambda: len(dead.requests) == len(hanging))
+        await policies.close()
+        for each in hanging:
+            each.cancel()
+        await asyncio.gather(*hanging, return_exceptions=True)
+
+    assert found is not None
+
+
 @pytest.mark.parametrize("case", ["another authority", "another name", "a private address"])
 async def test_a_policy_host_must_prove_its_name_and_is_not_in_this_network(tmp_path: Path, case: str):
     context = {"another authority": tls("mta-sts.corp.example", authority=trustme.CA()), "another name": tls("corp.example")}.get(case)

@@ -15,6 +15,8 @@ from shadowrelay.protocol.tracking import DELAYED
 from shadowrelay.sla.figures.exchange import (
     ADDS,
     APPROVES,
+    BEGINS_COPY,
+    ENDS_COPY,
     GOES_ON,
     PUTS_OFF,
     PUTTING_OFF,
@@ -108,7 +110,7 @@ def _judged(rows: DataFrame, known: Mapping[str, int]) -> DataFrame:
         F.when(F.col("kind") == ACKNOWLEDGED, F.col("received_by")).otherwise(F.col("held_for")).alias("recipients"),
         _way(redundant, is_copied=F.size(is_earlier) > 0).alias("way"),
         F.when(F.col("last_delivery_at").isNotNull(), last_delivery_at).alias("last_delivery_at"),
-        "redirects", "promotions", "holds", "sightings", "loads", "discarded_for_all_at",
+        "redirects", "promotions", "holds", "sightings", "loads", "discarded_for_all_at", "discarded_for_all_of",
         "last_row.is_set_aside", "last_try_at", "first_deferred_at", "is_redirect_failed", "sender", "subject", "rows_count",
         F.array_max(F.transform(responsible, lambda server: instant_of_server(server, known))).alias("known_until"),
         F.when(F.col("kind") == ACKNOWLEDGED, F.col("receive.recipients_hash"))
@@ -158,6 +160,7 @@ def _gathered(rows: DataFrame) -> DataFrame:
         "holders": F.collect_set(F.when(is_held, F.col("server"))),
         "safety_nets": _each(does(SENDS_AGAIN) & (F.col("source") == "SAFETYNET"), F.col("at")),
         "arrivals": _each(is_acknowledgement() & ~is_own(), F.col("at")),
+        "discarded_for_all_of": F.collect_set(F.when(is_told_delivered() & has_no_recipients(), F.col("client_hostname"))),
         "released_by": F.collect_set(F.when(is_released, F.col("server"))),
     }
     return rows.groupBy("message").agg(
@@ -183,7 +186,7 @@ def _gathered(rows: DataFrame) -> DataFrame:
         F.max(is_end() | is_told_delivered()).alias("is_ended"),
         F.count(F.when(F.col("source") != KEPT, 1)).alias("rows_count"),
         F.max(~is_own()).alias("is_exchange"),
-        F.collect_set(F.when(~is_own(), F.col("server"))).alias("seen_on"),
+        F.collect_set(F.when(~is_own() & ~does(BEGINS_COPY, ENDS_COPY), F.col("server"))).alias("seen_on"),
         F.max(does(WAITS, APPROVES)).alias("is_moderated"),
         F.max(~is_own() & is_event(*PUTTING_OFF)).alias("is_put_off"),
         F.min(F.when(~is_own() & F.col("is_ending") & has_no_recipients(), F.col("at"))).alias("ended_for_all_at"),
@@ -281,6 +284,7 @@ def recipients(rows: DataFrame, lines: DataFrame, *, now: int, is_final: bool, e
             F.min(F.when(does(WAITS), F.col("at"))).alias("waits_at"),
             F.max(does(APPROVES, GOES_ON)).alias("is_approved"),
             F.min(F.when(is_told_delivered(), F.col("at"))).alias("discarded_at"),
+            F.collect_set(F.when(is_told_delivered(), F.col("client_hostname"))).alias("discarded_of"),
             F.max(F.when(F.col("hop_to").isNotNull(), F.struct("at", F.col("hop_to").alias("server")))).alias("handed"),
             F.count(delivery).alias("deliveries_count"),
             F.slice(F.sort_array(F.collect_list(delivery)), 1, 2).alias("deliveries"),
@@ -297,7 +301,7 @@ def recipients(rows: DataFrame, lines: DataFrame, *, now: int, is_final: bool, e
     is_up = F.lit(is_final) | F.coalesce(due_at <= F.col("known_until"), F.lit(False))
     return joined.select(
         "message", "recipient", "kind", "acknowledged_at", "primary", "is_named", "end_at", "deliveries_count", "deliveries",
-        "discarded_at", "handed",
+        "discarded_at", "discarded_of", "handed",
         (is_open & is_up).alias("is_lost"), F.coalesce(due_at <= F.col("known_until"), F.lit(False)).alias("is_over"),
         (is_open & ~is_up & (due_at <= now)).alias("is_unknown"),
         (is_counted() & (F.col("deliveries_count") > 1)).alias("is_duplicated"),

@@ -1,8 +1,9 @@
 """What the rows of Exchange's logs do, as data, and what follows from several of them. docs/sla.md, 2, "Exchange, row by row".
 
-`EFFECTS` is the table of that section. A row that is not in it changes nothing. `joined_when_approved` gives what a moderator approved the
-id of the message that had waited; `handled` tells of each server when it got a recipient and when it was done with it, from which follow
-the stays of a message (`bare_stays`) and the end of a hop (`hops_done`); `notifications` finds the message that a DSN is about.
+`EFFECTS` is the table of that section. A row that is not in it changes nothing. `joined` gives what goes on under another id, as what a
+moderator approved, the id of the message that it was; `handled` tells of each server when it got a recipient and when it was done with it,
+from which follow the stays of a message (`bare_stays`) and the end of a hop (`hops_done`); `notifications` finds the message that a DSN is
+about.
 """
 
 from pyspark.sql import Column, DataFrame, Window
@@ -70,6 +71,7 @@ ALREADY_RECIPIENTS = ("DUPLICATEEXPAND", "DUPLICATEREDIRECT")
 REDIRECTING = ("REDIRECT", "DUPLICATEREDIRECT")
 """They may leave the related recipient what it was: deliver and forward."""
 WITHOUT_NETWORK_ID = "exchange2010"
+_ID = "internet_message_id"
 OWN = "shadowrelay"
 
 
@@ -100,26 +102,31 @@ def is_said_redundant(replication: Column, server: Column) -> Column:
     return F.when(replication == "Success", F.lit(True)).when(replication != "", is_copy)
 
 
-# ---- moderated mail
+# ---- messages that go on under another network id
 
 
-def joined_when_approved(events: DataFrame) -> DataFrame:
-    """What a moderator approved goes on under a network id of its own, with the Message-ID of the message that waited: it is that one.
+def joined(events: DataFrame) -> DataFrame:
+    """What goes on under a network id of its own is the message that it was: what a moderator approved, by the Message-ID of what had
+    waited; what was taken over, or sent again from Safety Net, by that of what had been received or held.
 
     Shapes: `events` have message, internet_message_id, event, source, format, at.
     """
-    waited = events.where(does(WAITS, APPROVES)).select(
-        "internet_message_id", F.col("message").alias("original"), F.col("at").alias("waited_at")
-    )
-    again = events.where(does(GOES_ON)).select("internet_message_id", "message", F.col("at").alias("again_at"))
+    waited = events.where(does(WAITS, APPROVES)).select(_ID, F.col("message").alias("original"), F.col("at").alias("original_at"))
+    again = events.where(does(GOES_ON)).select(_ID, "message", F.col("at").alias("again_at"))
+    of_message = events.where(does(ACKNOWLEDGES, BEGINS_COPY)).groupBy(_ID, F.col("message").alias("original"))
+    begun = of_message.agg(F.min("at").alias("original_at"))
+    is_sent_again = does(PROMOTES) | (does(SENDS_AGAIN) & (F.col("source") == "SAFETYNET"))
+    sent = events.where(is_sent_again).groupBy(_ID, "message").agg(F.min("at").alias("again_at"))
+    own = begun.groupBy(F.col("original").alias("message")).agg(F.min("original_at").alias("begun_at"))
+    strange = sent.join(own, on="message", how="left").where(F.coalesce(F.col("begun_at") > F.col("again_at"), F.lit(True)))
+    pairs = again.join(waited, on=_ID, how="inner").unionByName(strange.drop("begun_at").join(begun, on=_ID, how="inner"))
     alias = (
-        again.join(waited, on="internet_message_id", how="inner")
-        .where((F.col("internet_message_id") != "") & (F.col("waited_at") <= F.col("again_at")) & (F.col("original") != F.col("message")))
+        pairs.where((F.col(_ID) != "") & (F.col("original_at") <= F.col("again_at")) & (F.col("original") != F.col("message")))
         .groupBy("message")
-        .agg(F.max_by("original", "waited_at").alias("original"))
+        .agg(F.max(F.struct("original_at", "original"))["original"].alias("original"))
     )
-    joined = events.join(F.broadcast(alias), on="message", how="left")
-    return joined.withColumn("message", F.coalesce("original", "message")).drop("original")
+    named = events.join(F.broadcast(alias), on="message", how="left")
+    return named.withColumn("message", F.coalesce("original", "message")).drop("original")
 
 
 # ---- stays: what one server had, and when it was done with it

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from shadowrelay.sla.figures.exact import is_counted
 from shadowrelay.sla.figures.rows import instant_of_server, is_event, is_own, is_promotion
-from shadowrelay.sla.objectives import LOG_ENDS, NO_END, NOT_SEEN, NOT_TOLD
+from shadowrelay.sla.objectives import END_UNTOLD, LOG_ENDS, NO_END, NOT_SEEN, NOT_TOLD
 
 # ---- duplicates, losses, orphans
 
@@ -120,6 +120,7 @@ def losses(recipients: DataFrame, lines: DataFrame, log_ends: Mapping[str, int |
         "is_set_aside",
         "last_try_at",
         "discarded_for_all_at",
+        "discarded_for_all_of",
         "is_exchange",
         "seen_on",
         "sender",
@@ -129,11 +130,11 @@ def losses(recipients: DataFrame, lines: DataFrame, log_ends: Mapping[str, int |
     lost = lost.withColumn("last_at", instant_of_server(F.col("server"), with_rows(log_ends)))
     taken = F.transform("promotions", lambda row: F.struct(row["at"].alias("at"), row["server"].alias("server")))
     last = F.when(F.col("is_exchange"), F.array_max(F.concat(F.array("handed"), taken))["server"])
-    return lost.select(
+    return lost.withColumn("server", F.coalesce(last, "server")).select(
         "message",
         "recipient",
         "acknowledged_at",
-        F.coalesce(last, "server").alias("server"),
+        "server",
         _cause_of_loss(expiration_us).alias("cause"),
         "sender",
         "subject",
@@ -148,13 +149,16 @@ def with_rows(log_ends: Mapping[str, int | None]) -> dict[str, int]:
 def _cause_of_loss(expiration_us: int) -> Column:
     due_at = F.col("acknowledged_at") + expiration_us
     is_discarded = F.col("discarded_at").isNotNull() | F.col("discarded_for_all_at").isNotNull()
+    discarded_of = F.concat("discarded_of", "discarded_for_all_of")
+    is_done_with = F.array_contains(discarded_of, F.col("server")) | F.array_contains(discarded_of, "")
     is_log_over = F.col("last_at").isNull() | (F.col("last_at") < due_at)
     return (
         F.when(F.col("is_unknown"), LOG_ENDS)
         .when(F.col("is_set_aside"), "set aside")
         .when(F.col("is_exchange") & ~F.col("is_over"), NO_END)
         .when(F.coalesce(~F.array_contains("seen_on", F.col("handed.server")), F.lit(False)), NOT_SEEN)
-        .when(is_discarded, "discarded without delivery")
+        .when(F.col("is_exchange") & is_done_with, END_UNTOLD)
+        .when(~F.col("is_exchange") & is_discarded, "discarded without delivery")
         .when((F.size("promotions") == 0) & is_log_over, "both copies gone")
         .when(F.col("last_try_at") >= due_at, "still queued")
         .otherwise("no trace")

@@ -12,10 +12,10 @@ from typing import NamedTuple, TypeVar
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from shadowrelay.sla.figures.exchange import ACKNOWLEDGES, OWN, does
+from shadowrelay.sla.figures.exchange import ACKNOWLEDGES, OWN, WITHOUT_NETWORK_ID, does
 
 Place = TypeVar("Place")
-WRITER, PEER, ITSELF, DELIVERS = "writer", "peer", "itself", "delivers"
+WRITER, PEER, ITSELF, DELIVERS, HANDS, GETS = "writer", "peer", "itself", "delivers", "hands", "gets"
 _BY_SERVER_HOSTNAME = ("HARECEIVE", "HADISCARD", "HAREDIRECTFAIL")
 _BY_CLIENT_HOSTNAME = ("SEND", "SENDEXTERNAL")
 _OF_MAILBOXES = ("DELIVER", "DUPLICATEDELIVER", "DELIVERFAIL", "PROCESS", "PROCESSMEETINGMESSAGE")
@@ -24,7 +24,8 @@ _FIRST_HOP = "(?:^|;)S:FirstForestHop=([^;]*)"
 
 class Word(NamedTuple):
     """How often the rows of a directory, or of one file of it, say this. `kind`: `WRITER`: the server that wrote them has this name;
-    `PEER`: another one of its kind has, or itself; `ITSELF`: it handed mail to its own mailboxes; `DELIVERS`: that arrived there."""
+    `PEER`: another one of its kind has, or itself; `ITSELF`: it handed mail to its own mailboxes; `DELIVERS`: that arrived there; `HANDS`:
+    it handed mail to this one; `GETS`: it received mail from this one."""
 
     server: str
     file: str
@@ -71,6 +72,8 @@ def words(events: DataFrame, of: Collection[str] | None = None) -> list[Word]:
         _said(does(ACKNOWLEDGES), PEER, F.regexp_extract("custom_data", _FIRST_HOP, 1)),
         _said(is_to_itself, ITSELF, F.lit("-")),
         _said(F.col("event").isin(*_OF_MAILBOXES), DELIVERS, F.lit("-")),
+        _said((F.col("event") == "SEND") & ~is_to_itself & (F.col("format") != WITHOUT_NETWORK_ID), HANDS, F.col("server_hostname")),
+        _said(does(ACKNOWLEDGES), GETS, F.col("client_hostname")),
     )
     rows = events.where(F.col("format") != OWN)
     if of is not None:
@@ -138,15 +141,38 @@ def _most(names: Mapping[str, int]) -> str:
     return max((name for name in names if label(name) == best), key=lambda name: ("." in name, names[name], name))
 
 
-def told(said: Iterable[Word], called: Identities, logged: Iterable[str]) -> Told:
-    """Shapes: `said` as from `words`, file by file where one directory has the logs of several; `logged`: servers of Exchange."""
-    names = {word.name for word in said if word.kind in (WRITER, PEER)} | {*logged}
+def told(said: Iterable[Word], called: Identities, logs: Mapping[str, str | None]) -> Told:
+    """Shapes: `said` as from `words`, file by file where one directory has the logs of several; `logs`: all servers that have one, with its
+    format."""
+    said = [*said]
+    later = {server for server, each in logs.items() if each not in (None, "", OWN, WITHOUT_NETWORK_ID)}
+    of_exchange = later | {server for server, each in logs.items() if each == WITHOUT_NETWORK_ID}
+    names = {word.name for word in said if word.kind in (WRITER, PEER)} | of_exchange
     domains = {name.lower().partition(".")[2] for name in names if label(name) != name.lower()} - {""}
     found: dict[str, set[str]] = {ITSELF: set(), DELIVERS: set()}
+    pairs: dict[str, set[tuple[str, str]]] = {HANDS: set(), GETS: set()}
     for word in said:
+        server = called.of(word.server, word.file)
         if word.kind in found:
-            found[word.kind].add(called.of(word.server, word.file))
-    return Told(frozenset(domains), frozenset(found[ITSELF] - found[DELIVERS]))
+            found[word.kind].add(server)
+        elif word.kind in pairs:
+            pairs[word.kind].add((server, meant(word.name, logs, domains)))
+    receiving = {server for server, other in pairs[GETS] if other in of_exchange and other != server}
+    handed = {other for server, other in pairs[HANDS] if other in later and other != server}
+    return Told(frozenset(domains), frozenset((found[ITSELF] | (handed - receiving)) - found[DELIVERS]))
+
+
+def meant(name: str, logged: Collection[str], domains: Collection[str]) -> str:
+    """The same as `rows.logged_name`."""
+    if name in logged:
+        return name
+    key, first = name.lower(), name.lower().partition(".")[0]
+    alike = [server for server in logged if server.lower() == key]
+    if len(alike) == 1:
+        return alike[0]
+    namesakes = [server for server in logged if server.lower().partition(".")[0] == first]
+    is_strange = "." in name and bool(domains) and key.partition(".")[2] not in domains
+    return namesakes[0] if len(namesakes) == 1 and not is_strange and not ("." in name and "." in namesakes[0]) else name
 
 
 def with_identities(frame: DataFrame, called: Identities) -> DataFrame:

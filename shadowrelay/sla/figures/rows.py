@@ -22,12 +22,13 @@ from shadowrelay.sla.figures.exchange import (
     REPLACES,
     WITHOUT_NETWORK_ID,
     does,
-    joined_when_approved,
+    joined,
 )
 from shadowrelay.sla.figures.log_writers import NOTHING_TOLD, Told
 
 OWN_FORMAT = "shadowrelay"
 CLOCKS_DIFFER_US = 120_000_000  # of two servers, at most; and SEND is logged after the RECEIVE of the server that it went to
+HANDED_WITHIN_US = 600_000_000  # SEND and the RECEIVE of the same hand-over, whatever the clocks: Windows lets them differ by five minutes
 COLUMNS = (
     "row_id", "at", "event", "source", "message", "internet_message_id", "client_hostname", "server_hostname", "source_context",
     "reference", "related_recipient", "sender", "subject", "return_path",
@@ -140,7 +141,7 @@ def exact_rows(events: DataFrame, logs: Mapping[str, str | None], told: Told = N
     is_offered_again = F.coalesce(is_relayed_and_kept() & (F.col("at") > offered_at), F.lit(False))
     chosen = events.select(*COLUMNS)
     rows = (
-        _with_kept_copies(joined_when_approved(chosen) if has_exchange else chosen)
+        _with_kept_copies(joined(chosen) if has_exchange else chosen)
         .hint("repartition", F.col("message"))  # a hint, which a session for little input leaves out
         .dropDuplicates(["message", "row_id"])
         .withColumns({name: F.unix_micros(name) for name in ("at", "silent_since", "detected_at")})
@@ -188,7 +189,8 @@ def _with_hops(rows: DataFrame, logs: Mapping[str, str | None], without_deliveri
     first_at = F.array_min(F.transform("arrivals", lambda arrival: arrival["at"]))
 
     def is_seen(arrival: Column) -> Column:
-        is_from_it = (arrival["client_hostname"] == F.col("server")) & (arrival["server"] != F.col("server"))
+        is_now = (arrival["at"] >= F.col("at") - HANDED_WITHIN_US) & (arrival["at"] <= F.col("at") + HANDED_WITHIN_US)
+        is_from_it = (arrival["client_hostname"] == F.col("server")) & (arrival["server"] != F.col("server")) & is_now
         is_elsewhere = (arrival["server"] != F.col("server")) & (arrival["at"] >= F.col("at") - CLOCKS_DIFFER_US)
         is_after = is_elsewhere | ((arrival["server"] == F.col("server")) & (arrival["at"] > F.col("at")))
         is_by_stranger = ~arrival["client_hostname"].isin(*logs) & ~is_oldest & (arrival["at"] > first_at) & is_after

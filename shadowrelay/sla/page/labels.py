@@ -135,6 +135,7 @@ CAUSES: dict[str, dict[str, str]] = {  # list -> cause -> in words
         "still queued": "still queued (a server still tried when the time was up)",
         "both copies gone": "both copies gone (both servers were lost)",
         "discarded without delivery": "discarded without delivery (a log is missing, or the copy was cleaned up too early)",
+        "discarded, end not logged": "copy discarded, and no log tells how it ended (most likely delivered: collect the rest of the logs)",
         "no trace": "no trace (the logs do not tell why)",
         "not in the next log": "not in the next log (it was handed to a server whose log has nothing about it: collect the rest of that)",
         "no end in the logs": "no end in the logs (they end before its time was up: collect the rest)",
