@@ -163,7 +163,7 @@ def _after(argument: str, word: str, syntax: str, lenient: bool) -> str:
     said, _, rest = argument.partition(":")
     if lenient:
         said, rest = said.lstrip(" \t"), rest.lstrip(" \t")
-    if len(argument) > ARGUMENT_OCTETS_MAX or said.upper() != word or rest[:1] in ("", " "):
+    if len(argument) > ARGUMENT_OCTETS_MAX or (said != word and said.upper() != word) or rest[:1] in ("", " "):
         raise bad_argument(syntax)
     return rest
 
@@ -171,6 +171,10 @@ def _after(argument: str, word: str, syntax: str, lenient: bool) -> str:
 def _path_of(rest: str, bad: Reply, lenient: bool, takes_bare: bool) -> tuple[str, int]:
     """The mailbox, and the index at which the path ends."""
     found = _PATH.match(rest)
+    if found is not None and found.end() <= LOCAL_PART_OCTETS_MAX and found[3] is None and rest.isascii():  # nearly every one
+        mailbox, end = found[1], found.end()
+        if not lenient or rest[end : end + 1] in ("", " "):
+            return mailbox, end
     if lenient and (found is None or len(found["local"]) > LOCAL_PART_OCTETS_MAX or rest[(end := found.end()) : end + 1] not in ("", " ")):
         return _lenient_path_of(rest, bad, takes_bare)
     if found is None or not (found[0].isascii() or _is_utf8(found[0])):

@@ -117,10 +117,15 @@ def with_causes_of_edges(
     lines: Iterable[Line],
 ) -> None:
     """An edge has a message delivered by another hub because of what became of *its* connection to the first one: judge such a repetition
-    as if the edge had delivered it. If it had no reply to the final dot, that is the cause (docs/design.md 6.7, Relaying)."""
-    unanswered = {
-        (line.message_id, name) for line in lines if line.event == "DEFER" and NO_REPLY in line.status for name in line.recipients
-    }
+    as if the edge had delivered it, then or when it relayed it. If it had no reply to the final dot, that is the cause (docs/design.md 6.7,
+    Relaying)."""
+    unanswered, relayed = set(), defaultdict(list)
+    for line in lines:
+        for name in line.recipients:
+            if line.event == "DEFER" and NO_REPLY in line.status:
+                unanswered.add((line.message_id, name))
+            elif line.event == "SEND":
+                relayed[line.node, line.message_id, name].append(line.at)
     by_number = {one.number: one for one in sent}
     for index, duplicate in enumerate(result.duplicates):
         if duplicate.cause is not Cause.NONE or not duplicate.network_id:
@@ -134,8 +139,15 @@ def with_causes_of_edges(
             result.duplicates[index] = replace(duplicate, cause=Cause.DIED_BEFORE_RECORD)
             continue
         for edge in layout.entrances:
-            judged = [got[0], *(replace(arrival, client_name=edge) for arrival in got[1:])]
-            cause = cause_of(judged, faults, TIMES)
-            if cause is not Cause.NONE:
-                result.duplicates[index] = replace(duplicate, cause=cause)
+            times = relayed[edge, duplicate.network_id, duplicate.recipient]
+            causes = [
+                cause_of(judged, faults, TIMES)
+                for judged in (
+                    [got[0], *(replace(arrival, client_name=edge) for arrival in got[1:])],
+                    [replace(got[0], client_name=edge, at=at) for at in times],  # SEND is written before its commit
+                )
+                if len(judged) > 1
+            ]
+            if found := [cause for cause in causes if cause is not Cause.NONE]:
+                result.duplicates[index] = replace(duplicate, cause=found[0])
                 break
