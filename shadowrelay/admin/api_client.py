@@ -25,12 +25,13 @@ Json = dict[str, Any]
 
 
 class NodeError(ShadowrelayError):
-    """The node did not answer, or refused; the text is for the operator. `status` is the HTTP status, 0 without an answer."""
+    """The node did not answer, or refused; the text is for the operator. `status` is the HTTP status, 0 without an answer. `is_asked`: it
+    may have got what it was asked, and done it."""
 
-    def __init__(self, text: str, status: int = 0) -> None:
+    def __init__(self, text: str, status: int = 0, *, is_asked: bool = False) -> None:
         # A server that is none of ours may have said it. Only what is wrong with a filter has lines: the third is a caret below the second
         super().__init__("\n".join(map(escaped, text.split("\n")[:3])) if status == 400 else escaped(text))
-        self.status = status
+        self.status, self.is_asked = status, is_asked or bool(status)
 
 
 def find_token(token_file: Path | None = None, environment: Mapping[str, str] = os.environ) -> str:
@@ -335,14 +336,15 @@ class NodeClient:
             yield
             self.has_failed = before
         except httpx.TimeoutException as exc:
-            raise NodeError(f"{self.url} did not answer within {self._timeout:g} s") from exc
+            is_asked = not isinstance(exc, httpx.ConnectTimeout | httpx.PoolTimeout)
+            raise NodeError(f"{self.url} did not answer within {self._timeout:g} s", is_asked=is_asked) from exc
         except httpx.ConnectError as exc:
             where = f"{self.url} cannot be reached ({_reason_of(exc)})"
             key = "tls_listen" if self.url.startswith("https:") else "listen"
             raise NodeError(f"{where}; is the node running, and is this its [admin] {key}?") from exc
         except (httpx.HTTPError, httpx.InvalidURL) as exc:
             may_want = "; it may want the certificate of a node: --config names one's" if self.url.startswith("https:") else ""
-            raise NodeError(f"{self.url} cannot be asked: {_reason_of(exc)}{may_want}") from exc
+            raise NodeError(f"{self.url} cannot be asked: {_reason_of(exc)}{may_want}", is_asked=True) from exc
 
     def _checked(self, response: httpx.Response, accepted: tuple[int, ...]) -> Json:
         if response.status_code == 401:

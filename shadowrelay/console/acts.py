@@ -445,10 +445,12 @@ def add_acts(application: FastAPI, desk: Desk) -> None:
 
 
 def _refusal(node: str, error: NodeError) -> str:
-    """Without an answer nobody knows what was done."""
+    """Without an answer nobody knows what was done, unless it was not asked at all."""
     if error.status:
         return f"{node} refuses: {error}"
-    return f"{node}: {error}. If it was asked, it may have done it: look before you do it again"
+    return (
+        f"{node}: {error}; it may have done it, so look before you do it again" if error.is_asked else f"{node}: nothing is done: {error}"
+    )
 
 
 def _together(extents: Sequence[Extent]) -> Extent | None:

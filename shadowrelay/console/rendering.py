@@ -53,7 +53,7 @@ def templates() -> Environment:
     )
     environment.globals.update(
         ago=ago, exact=exact, number=number, plural=words.counted, rate=rate, duration=words.duration, size=rounded_size, spark=spark,
-        standing=lookup.standing, detail=lookup.detail, recipients_of=lookup.recipients,
+        standing=lookup.standing, detail=lookup.detail, recipients_of=lookup.recipients, not_resubmitted=not_resubmitted,
     )  # fmt: skip
     return environment
 
@@ -107,6 +107,16 @@ def _instant(at: str | datetime) -> datetime:
 def number(value: int | float) -> str:
     """ "1,234,567"."""
     return f"{value:,}"
+
+
+def not_resubmitted(row: Mapping[str, int]) -> str:
+    """What a request to resubmit has found and left alone, and why; empty if nothing."""
+    counts = (
+        (row["outside_count"], "recipient", "outside the boundary"),
+        (row["missing_count"], "message", "whose content is gone or damaged"),
+        (row["elsewhere_count"], "message", "of a server that lives and has it itself"),
+    )
+    return ", ".join(f"{words.counted(count, what)} {why}" for count, what, why in counts if count)
 
 
 def rate(value: float) -> str:

@@ -8,6 +8,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Query, Request
@@ -28,6 +29,7 @@ IDLE_SECONDS = 15.0  # then a comment shows that the stream lives
 PARTS_MAX = 100
 SSE = "text/event-stream"
 LINES = "application/x-ndjson"
+MISSED = "events.missed"  # some after the position that was asked for are not kept any more
 
 
 class EventStream(StreamingResponse):
@@ -125,12 +127,15 @@ def add_streams(application: FastAPI, desk: Desk, tap: EventTap, guard: type[API
             return f"id: {event['position']}\nevent: {event['event']}\ndata: {text}\n\n" if is_sse else f"{text}\n"
 
         async def told() -> AsyncIterator[str]:
-            position = begin
+            position = begin if known >= 0 or follow else tap.forgotten
             loop, news = asyncio.get_running_loop(), asyncio.Event()
             end = tap.listen(lambda: loop.call_soon_threadsafe(news.set))
             try:
                 while True:
                     news.clear()
+                    if position < tap.forgotten:
+                        position = tap.forgotten
+                        yield line({"position": position, "at": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": MISSED})
                     for event in tap.since(position):
                         position = event["position"]
                         yield line(event)

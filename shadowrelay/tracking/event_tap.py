@@ -27,6 +27,7 @@ class EventTap:
         self._lock = threading.Lock()
         self._events: deque[Event] = deque(maxlen=KEPT_MAX)
         self._position = time.time_ns() // 1_000
+        self._forgotten = self._position
         self._listeners: set[Callable[[], object]] = set()
 
     def __call__(self, _logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
@@ -40,6 +41,8 @@ class EventTap:
         fields = {name: value for name, value in event.items() if name not in ("event", "level", "timestamp")}
         with self._lock:
             self._position = max(self._position + 1, time.time_ns() // 1_000)
+            if len(self._events) == KEPT_MAX:
+                self._forgotten = self._events[0]["position"]
             said = {"position": self._position, "at": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event["event"]}
             self._events.append(said | fields)
             listeners = tuple(self._listeners)
@@ -50,6 +53,11 @@ class EventTap:
     def position(self) -> int:
         """Of the last event, or of the start."""
         return self._position
+
+    @property
+    def forgotten(self) -> int:
+        """Position of the last event that is not kept any more, or of the start: what was before that is not known."""
+        return self._forgotten
 
     def since(self, position: int) -> list[Event]:
         """What is kept of what came after that position, oldest first."""

@@ -216,15 +216,17 @@ async def test_an_act_on_many_ends_before_the_browser_gives_up(browser, node, mo
     assert "0 queues suspended. 2 queues not tried, because it took too long: do it again" in words_of(await browser.get("/queues"))
 
 
-async def test_who_gets_no_answer_is_told_that_it_may_be_done(browser, monkeypatch):
+@pytest.mark.parametrize("is_asked", [True, False])
+async def test_who_gets_no_answer_is_told_whether_it_may_be_done(browser, monkeypatch, is_asked):
     async def silent(*_, is_act, **__):
-        raise NodeError("http://mx1 did not answer within 10 s")
+        raise NodeError("http://mx1 did not answer within 10 s", is_asked=is_asked)
 
     page = await browser.get("/act", params={"act": "drain", "node": "mx1"})
     monkeypatch.setattr(Desk, "ask_in_person", silent)
     await browser.post("/act", data={"csrf": csrf_of(page), "act": "drain", "node": "mx1", "back": "/queues"})
 
-    assert "it may have done it: look before you do it again" in words_of(await browser.get("/queues"))
+    text = words_of(await browser.get("/queues"))
+    assert (is_asked, not is_asked) == ("it may have done it, so look before you do it again" in text, "nothing is done" in text)
 
 
 async def test_many_are_chosen_on_all_nodes_at_once(browser, node):

@@ -2,11 +2,13 @@
 
 import re
 import shutil
+from datetime import timedelta
 
 import pytest
 
 from shadowrelay.admin.server import AdminServer
 from shadowrelay.model.queue import QueueKind, QueueRow
+from shadowrelay.model.resubmission import Criteria, RequestState, ResubmitRequest
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.settings import Peer
 from shadowrelay.model.values import replace
@@ -18,6 +20,12 @@ from tests.kit.hostile_node import ID, hostile_node
 needs_chromium = pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium: apt-get install chromium")
 PAGES = ["/", "/queues", "/messages", f"/messages/{ENVELOPE.message_id}", "/peers", "/audit", "/safety-net", "/act?act=drain&node=mx1",
          "/act?act=queues-suspend&node=*&on=MessageCount -gt 0", "/if-lost?servers=mx1", "/report", "/messages/x", "/nothing"]  # fmt: skip
+
+
+CRITERIA = Criteria(NOW - timedelta(hours=2), NOW, "store.x.example:25", "sender@client.example", "recipient@x.example")
+REQUEST = ResubmitRequest(
+    1, CRITERIA, RequestState.DISABLED, NOW, False, NOW, 0, examined_count=1000, resubmitted_count=900, outside_count=7, missing_count=1
+)
 
 
 @pytest.fixture
@@ -83,9 +91,10 @@ async def test_a_person_logs_in_looks_acts_and_finds_it_in_the_audit(served):
 @needs_chromium
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
-async def test_every_page_is_accessible_fits_its_screen_and_breaks_no_policy(served, scheme, width):
+async def test_every_page_is_accessible_fits_its_screen_and_breaks_no_policy(served, node, scheme, width):
     from axe_playwright_python.async_playwright import Axe
 
+    node.requests.append(REQUEST)
     async with watched_browser(served, scheme=scheme, width=width) as (page, trouble):
         await page.goto(f"{served}/login")
         found = {"/login": (await Axe().run(page)).response["violations"]}
@@ -96,9 +105,14 @@ async def test_every_page_is_accessible_fits_its_screen_and_breaks_no_policy(ser
             await page.goto(served + path)
             found[path] = (await Axe().run(page)).response["violations"]
             assert await page.evaluate("document.documentElement.scrollWidth") <= width, path
+            assert width < 1280 or [] == await page.evaluate(CUT_OFF), path
 
     assert {} == {path: [one["id"] for one in violations] for path, violations in found.items() if violations}
     assert [] == [one for one in trouble if "username" not in one and "404" not in one]
+
+
+CUT_OFF = """[...document.querySelectorAll(".wide:not(.drawing)")]
+    .filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.getAttribute("aria-label"))"""
 
 
 @pytest.fixture

@@ -187,6 +187,24 @@ async def test_events_go_on_from_a_position(browser, tap):
     assert sorted({event["position"] for event in events}) == [event["position"] for event in events]
 
 
+async def test_who_was_away_for_too_long_is_told_that_events_are_missed(browser, tap):
+    noted(tap, "drain.began")
+    (first,) = tap.since(0)
+
+    async def names(position):
+        text = (await browser.get(f"/api/v1/events?follow=false&after={position}", headers=BEARER)).text
+        return [json.loads(line)["event"] for line in text.splitlines()]
+
+    assert [] == await names(first["position"])
+    assert ["events.missed", "drain.began"] == await names(5), "of an earlier process"
+    noted(tap, *["peer.lost"] * KEPT_MAX)
+    assert ["peer.lost"] * KEPT_MAX == await names(first["position"])
+    noted(tap, "drain.ended")
+    missed = await names(first["position"])
+    assert (["events.missed", "peer.lost"], "drain.ended", KEPT_MAX + 1) == (missed[:2], missed[-1], len(missed))
+    assert "events.missed" not in (await browser.get("/api/v1/events?follow=false", headers=BEARER)).text
+
+
 async def test_events_come_as_they_happen_as_lines_and_as_server_sent_events(served, tap):
     async with httpx.AsyncClient(base_url=served, timeout=20, headers=BEARER, trust_env=False) as client:
         async with client.stream("GET", "/api/v1/events") as response:
