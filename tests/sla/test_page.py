@@ -499,6 +499,17 @@ def test_cluster_and_servers_stand_on_top() -> None:
     assert "Cluster example: mx1.east.example, mx2.east.example (east); mx1.west.example (west)" == cluster
 
 
+@pytest.mark.parametrize("cause", ["no trace", "discarded, end not logged"])
+def test_one_incident_is_spoken_of_as_one_and_a_loss_of_which_nobody_is_told_is_listed(cause: str) -> None:
+    tell = "sender" if cause == "no trace" else ""
+    loss = {"kind": "loss", "at": "2026-11-21T12:00:00Z", "until": None, "who": "e1", "what": f"r@y did not get the message: {cause}"}
+    loss |= {"count": 1, "message": "m", "recipient": "r@y", "sender": "s@x", "subject": "A", "tell": tell}
+    summary = with_overall(summaries.empty(), recipients_lost=1, recipients_duplicated_unexplained=0) | {"incidents": [loss]}
+    caption = Page(render(summary)).by_id("happened-table-caption").text.replace("\xa0", " ")
+
+    assert ("1 incident; a person must be told" if tell else "1 incident") == caption.partition("CSV")[0].strip()
+
+
 def test_what_happened_names_sender_and_subject_only_where_a_person_must_be_told() -> None:
     heads = {name: [head.text for head in page_of(name).by_id("happened").below("th")][:5] for name in ("demo", "month")}
 
