@@ -24,7 +24,8 @@ PAGES = ["/", "/queues", "/messages", f"/messages/{ENVELOPE.message_id}", "/peer
 
 LARGE_QUEUE = QueueRow(
     r"mx1\store.x.example:25", QueueKind.DELIVERY, "store.x.example:25", 1_000_000, NOW - timedelta(days=2),
-    "451 4.4.1 No server could be reached", NOW + timedelta(minutes=14), status=QueueStatus.SUSPENDED, octets=5_000_000_000, velocity=-1234.5,
+    "451 4.4.1 No server could be reached", NOW + timedelta(minutes=14),
+    status=QueueStatus.SUSPENDED, octets=5_000_000_000, velocity=-1234.5,
     suspended=Suspension(NOW, "administrator"),
 )  # fmt: skip
 SHADOW_QUEUE = replace(LARGE_QUEUE, identity=r"mx1\Shadow\mx1.east.example\store.x.example:25", kind=QueueKind.SHADOW, suspended=None)
