@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from shadowrelay.admin.server import AdminServer
-from shadowrelay.model.queue import QueueKind, QueueRow
+from shadowrelay.model.queue import QueueKind, QueueRow, QueueStatus, Suspension
 from shadowrelay.model.resubmission import Criteria, RequestState, ResubmitRequest
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.settings import Peer
@@ -22,6 +22,13 @@ PAGES = ["/", "/queues", "/messages", f"/messages/{ENVELOPE.message_id}", "/peer
          "/act?act=queues-suspend&node=*&on=MessageCount -gt 0", "/if-lost?servers=mx1", "/report", "/messages/x", "/nothing"]  # fmt: skip
 
 
+LARGE_QUEUE = QueueRow(
+    r"mx1\store.x.example:25", QueueKind.DELIVERY, "store.x.example:25", 1_000_000, NOW - timedelta(days=2),
+    "451 4.4.1 No server could be reached", NOW + timedelta(minutes=14),
+    status=QueueStatus.SUSPENDED, octets=5_000_000_000, velocity=-1234.5,
+    suspended=Suspension(NOW, "administrator"),
+)  # fmt: skip
+SHADOW_QUEUE = replace(LARGE_QUEUE, identity=r"mx1\Shadow\mx1.east.example\store.x.example:25", kind=QueueKind.SHADOW, suspended=None)
 CRITERIA = Criteria(NOW - timedelta(hours=2), NOW, "store.x.example:25", "sender@client.example", "recipient@x.example")
 REQUEST = ResubmitRequest(
     1, CRITERIA, RequestState.DISABLED, NOW, False, NOW, 0, examined_count=1000, resubmitted_count=900, outside_count=7, missing_count=1
@@ -95,6 +102,7 @@ async def test_every_page_is_accessible_fits_its_screen_and_breaks_no_policy(ser
     from axe_playwright_python.async_playwright import Axe
 
     node.requests.append(REQUEST)
+    node.more_queues = (LARGE_QUEUE, SHADOW_QUEUE)
     async with watched_browser(served, scheme=scheme, width=width) as (page, trouble):
         await page.goto(f"{served}/login")
         found = {"/login": (await Axe().run(page)).response["violations"]}

@@ -80,6 +80,13 @@ def complaints(
     return found
 
 
+def unlogged(sent: Iterable[Sent], arrivals: Iterable[Arrival], since: Mapping[str, float]) -> set[str]:
+    """Ids of the messages that came to, or left, a node whose tracking log hung since then, and which burnt before the log took them."""
+    never = float("inf")
+    accepted = {made.network_id for one in sent for made in one.tries if made.at >= since.get(made.node, never)}
+    return accepted | {one.network_id for one in arrivals if one.at >= since.get(one.client_name, never)}
+
+
 def _acknowledged(one: Sent, message_id: str, node: str, mine: list[Line]) -> list[str]:
     found = []
     ended = {recipient for line in mine if line.event in ENDS for recipient in line.recipients}

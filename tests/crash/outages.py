@@ -1,5 +1,6 @@
 """Runs episodes with loss of power and partitions, one per seed, with real processes on machines of their own. Seeds up to 1000: four
-nodes in two sites, `shadow_copies` 1 and 2; from 1001 on: `sick_plan`; from 2001 on: `fate_plan`. docs/reliability.md.
+nodes in two sites, `shadow_copies` 1 and 2; from 1001 on: `sick_plan`; from 2001 on: `fate_plan`; from 3001 on: `unobserved_plan`.
+docs/reliability.md.
 `python -m tests.crash.outages SEED…` replays, `--seeds 1-200 --jobs 2` runs many.
 
 A node keeps its queue on a disk that forgets what was not synced when the power fails (tests/kit/machines.py). Nobody is told that a
@@ -28,7 +29,7 @@ from shadowrelay.lab.traffic import Arrival, Load
 from shadowrelay.model.message import Envelope
 from shadowrelay.model.replies import Reply
 from shadowrelay.tracking import operator_log
-from tests.crash import evidence, fate_plan, promises, sick_plan
+from tests.crash import evidence, fate_plan, promises, sick_plan, unobserved_plan
 from tests.crash.faults import and_then
 from tests.crash.layout import TWO_SITES, Layout
 from tests.crash.outage_plan import (
@@ -51,6 +52,7 @@ from tests.crash.outage_plan import (
 from tests.crash.ring import Episode, about_account, arrivals_of, deferring, recipients_of, run_under, settled, summary
 from tests.crash.sick_plan import FIRST_SEED, Join, Notices, OlderDisk, Sick, SickAct, TakeSnapshot, Well
 from tests.crash.site import Site, a_site
+from tests.crash.unobserved_plan import TrackingAnswers, TrackingHangs, UnobservedAct
 from tests.kit.bad_disk import DiskState
 from tests.kit.machines import disk_obstacle, obstacle
 
@@ -58,10 +60,13 @@ MESSAGES_MAX, SICK_MESSAGES_MAX, ACKNOWLEDGED_MIN = 120, 300, 60  # in each epis
 EPISODES_MAX = 10  # on one cluster
 WAIT_SECONDS_MAX = 6.0  # for acknowledgements and deliveries, of which there may be none
 RING = "tests.crash.outages"
+RULES = ("sync", "content", "fate", "observers")
 
 
 def plan_of(seed: int) -> OutagePlan:
     """Of any range."""
+    if seed >= unobserved_plan.FIRST_SEED:
+        return unobserved_plan.plan(seed)
     if seed >= fate_plan.FIRST_SEED:
         return fate_plan.plan(seed)
     return sick_plan.plan(seed) if seed >= FIRST_SEED else plan(seed)
@@ -69,6 +74,8 @@ def plan_of(seed: int) -> OutagePlan:
 
 def layout_of(seed: int) -> Layout:
     """Of any range."""
+    if seed >= unobserved_plan.FIRST_SEED:
+        return unobserved_plan.layout_of(seed)
     if seed >= fate_plan.FIRST_SEED:
         return fate_plan.layout_of(seed)
     return sick_plan.layout_of(seed) if seed >= FIRST_SEED else TWO_SITES[copies_of(seed)]
@@ -77,6 +84,11 @@ def layout_of(seed: int) -> Layout:
 def is_with_sick(seed: int) -> bool:
     """Whether disks may take no writes, or come back older."""
     return FIRST_SEED <= seed < fate_plan.FIRST_SEED
+
+
+def can_be_sick(seed: int) -> bool:
+    """Whether disks, or tracking logs, may fail while the node runs."""
+    return is_with_sick(seed) or seed >= unobserved_plan.FIRST_SEED
 
 
 # ---- an episode
@@ -94,6 +106,8 @@ class Story:
         self._sick: dict[str, float] = {}  # since when
         self._snapshots: dict[str, Path] = {}
         self._older: set[str] = set()
+        self.unlogged: dict[str, float] = {}  # nodes that burnt with what their tracking logs did not take, and since when
+        self._hanging: dict[str, float] = {}  # since when their tracking logs hang
         self._addresses = dict(load.nodes)
 
     @property
@@ -107,8 +121,9 @@ class Story:
         assert not self._dark
         assert not self._parted
         assert not self._sick
+        assert not self._hanging
 
-    async def _act(self, act: SickAct) -> None:
+    async def _act(self, act: SickAct | UnobservedAct) -> None:
         match act:
             case Through(nodes):
                 self._load.nodes = {name: self._addresses[name] for name in nodes}
@@ -145,6 +160,14 @@ class Story:
             case Well(node):
                 self._site.sick[node].become(DiskState.WELL)
                 self.faults.append(Fault(FaultKind.DEAD_DISK, node, self._sick.pop(node), time.time()))
+            case TrackingHangs(node):
+                self._hanging[node] = time.time()
+                self._site.sick[node].tracking_hangs(True)
+            case TrackingAnswers(node):
+                since = self._hanging.pop(node)
+                if node in self._dark:
+                    self.unlogged[node] = since
+                self._site.sick[node].tracking_hangs(False)
             case TakeSnapshot(node):
                 await self._site.wait_until_stopped(node)
                 self._snapshots[node] = await asyncio.to_thread(self._site.disks[node].snapshot)
@@ -248,7 +271,7 @@ async def run(seed: int, site: Site) -> Episode:
             story.run(),
             lambda: story.acknowledged_count >= ACKNOWLEDGED_MIN,
             rate=the_plan.rate,
-            count_max=SICK_MESSAGES_MAX if is_sick else MESSAGES_MAX,
+            count_max=SICK_MESSAGES_MAX if can_be_sick(seed) else MESSAGES_MAX,
         )
         lines = [line for line in evidence.lines_of(site.cluster) if line.at >= began_at]
         unpromised = promises.unpromised(lines, load.sent) if site.layout.is_chain else set()
@@ -262,14 +285,16 @@ async def run(seed: int, site: Site) -> Episode:
     finally:
         await load.close()
     lines = [line for line in evidence.lines_of(site.cluster) if line.at >= began_at]
+    unlogged = evidence.unlogged(load.sent, arrivals(), story.unlogged)
     record_of = unknown if site.layout.is_chain else evidence.records(lines, arrivals())  # hubs have ids of their own
     result = account(sent, arrivals(), story.faults, TIMES, record_of)
     promises.with_causes_of_edges(result, site.layout, sent, arrivals(), story.faults, lines)
     kills = {name: node.kills for name, node in site.cluster.nodes.items()}
     complaints = about_account(result, load, arrivals(), story.faults) + still_queued + ownerless
     complaints += promises.unreturned(load.sent, returned()) + promises.returned_falsely(returned())
-    complaints += evidence.complaints(lines, load.sent, kills, site.wiped_at, unpromised)
-    complaints += [] if site.layout.is_chain else evidence.strangers(lines, arrivals(), kills)
+    complaints += evidence.complaints(lines, load.sent, kills, site.wiped_at, unpromised | unlogged)
+    logged = [arrival for arrival in arrivals() if arrival.network_id not in unlogged]
+    complaints += [] if site.layout.is_chain else evidence.strangers(lines, logged, kills)
     return Episode(seed, str(the_plan), result, story.faults, time.monotonic() - began, load.sent, complaints, RING)
 
 
@@ -290,7 +315,7 @@ def series(seeds: Sequence[int], directory: Path, program: Sequence[str] = SERVE
 async def _on_one_cluster(seeds: Sequence[int], directory: Path, program: Sequence[str], episodes: list[Episode]) -> None:
     seed = seeds[0]
     try:
-        async with a_site(layout_of(seed), directory, program, can_be_sick=is_with_sick(seed)) as site:
+        async with a_site(layout_of(seed), directory, program, can_be_sick=can_be_sick(seed)) as site:
             for seed in seeds:
                 episode = await run(seed, site)
                 episodes.append(episode)
@@ -309,8 +334,8 @@ def _failed(seed: int, why: str) -> Episode:
 def portions(seeds: Sequence[int]) -> list[list[int]]:
     """Of at most `EPISODES_MAX` seeds, with the same machines each, in the order of their first ones."""
     found: list[list[int]] = []
-    for layout, is_sick in sorted({(layout_of(seed), is_with_sick(seed)) for seed in seeds}, key=str):
-        mine = [seed for seed in seeds if (layout_of(seed), is_with_sick(seed)) == (layout, is_sick)]
+    for layout, is_sick in sorted({(layout_of(seed), can_be_sick(seed)) for seed in seeds}, key=str):
+        mine = [seed for seed in seeds if (layout_of(seed), can_be_sick(seed)) == (layout, is_sick)]
         found += [mine[index : index + EPISODES_MAX] for index in range(0, len(mine), EPISODES_MAX)]
     return sorted(found)
 
@@ -332,7 +357,7 @@ def careless(rule: str) -> tuple[str, str]:
 def totals(episodes: Sequence[Episode]) -> str:
     """What all of it was, by outline and layout."""
     by_kind = Counter((plan_of(one.seed).outline.value, str(layout_of(one.seed))) for one in episodes)
-    lines = [f"{outline:<54}{layout:<56}{count:>4}" for (outline, layout), count in sorted(by_kind.items())]
+    lines = [f"{outline:<70}{layout:<56}{count:>4}" for (outline, layout), count in sorted(by_kind.items())]
     provoked = {Outline.BURNT: "b", Outline.FAILED_TOGETHER: "d"}
     for outline, letter in provoked.items():
         mine = [one for one in episodes if plan_of(one.seed).outline is outline]
@@ -350,9 +375,7 @@ def main() -> int:
     parser.add_argument("seed", nargs="*", type=int)
     parser.add_argument("--seeds", help="from-to")
     parser.add_argument("--jobs", type=int, default=1, help="clusters at once")
-    parser.add_argument(
-        "--without", choices=("sync", "content", "fate"), metavar="RULE", help="run nodes without a rule: sync, content, fate"
-    )
+    parser.add_argument("--without", choices=RULES, metavar="RULE", help=f"run nodes without a rule: {', '.join(RULES)}")
     parser.add_argument("--keep", type=Path, help="leave the nodes' logs in DIRECTORY")
     arguments = parser.parse_args()
     first, _, last = (arguments.seeds or "1-0").partition("-")

@@ -15,7 +15,7 @@ import pytest
 
 from shadowrelay.lab.account import Cause, DeliveryRecord, RecordState
 from shadowrelay.lab.traffic import Arrival
-from tests.crash import fate_plan, outages, sick_plan
+from tests.crash import fate_plan, outages, sick_plan, unobserved_plan
 from tests.crash.evidence import Line, records, strangers
 from tests.crash.outage_plan import NODES, Heal, Moment, Off, On, Outline, Part, copies_of, plan
 from tests.kit.clock import wait_until
@@ -189,6 +189,17 @@ def test_seeds_of_machines_have_each_outline_and_burn_one_machine_at_once() -> N
         assert all(any(set(nodes) <= set(machine) for machine in one.layout.machines) for nodes in burnt), one
 
 
+def test_seeds_of_tracking_logs_that_hang_have_each_outline_in_each_layout_and_burn_one_disk() -> None:
+    plans = [unobserved_plan.plan(seed) for seed in range(unobserved_plan.FIRST_SEED, unobserved_plan.FIRST_SEED + 6)]
+
+    assert 6 == len({(one.outline, one.layout.name) for one in plans})
+    for one in plans:
+        hangs = [act.node for act in one.acts if isinstance(act, unobserved_plan.TrackingHangs)]
+        (burnt,) = [act.burnt for act in one.acts if isinstance(act, Off)]
+        assert 1 == len(burnt), one
+        assert (one.outline is unobserved_plan.UnobservedOutline.BURNT) == (hangs == list(burnt)), one
+
+
 def test_portions_have_one_number_of_copies_and_all_seeds() -> None:
     found = list(outages.portions(SEEDS))
 
@@ -302,3 +313,27 @@ def test_where_copies_on_one_machine_count_a_machine_that_burns_takes_them(tmp_p
     (episode,) = outages.series([seed], tmp_path / "site", outages.careless("fate"))
 
     assert episode.result.lost, episode.explain()
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(3600)
+@pytest.mark.usefixtures("_possible")
+def test_a_tracking_log_that_hangs_has_nothing_delivered_twice_when_a_disk_burns_meanwhile(tmp_path: Path) -> None:
+    first = unobserved_plan.FIRST_SEED
+    seeds = range(first, first + 2 * len(unobserved_plan.LAYOUTS))
+    episodes = [one for portion in outages.portions(seeds) for one in outages.series(portion, tmp_path / f"from-{portion[0]}")]
+
+    assert "" == "\n".join(episode.explain() for episode in episodes if episode.complaints)
+    assert sum(episode.result.taken_over for episode in episodes) > 0
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("_possible")
+def test_where_notifications_wait_for_a_tracking_log_that_hangs_mail_is_delivered_twice(tmp_path: Path) -> None:
+    outline = unobserved_plan.UnobservedOutline.BURNT
+    seed = next(seed for seed in range(unobserved_plan.FIRST_SEED, 4000) if unobserved_plan.plan(seed).outline is outline)
+
+    (episode,) = outages.series([seed], tmp_path / "site", outages.careless("observers"))
+
+    assert Cause.NONE in episode.causes, episode.explain()

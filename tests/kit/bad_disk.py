@@ -26,12 +26,13 @@ SOURCE = r"""
 #include <unistd.h>
 
 enum { WELL, READ_ONLY, IO_ERROR, HANGS, FULL, UNREADABLE };
-static volatile char *state;
-static const char *directory;
+static volatile char *state; /* of the disk, and whether the tracking log hangs */
+static const char *directory, *tracking;
 
 __attribute__((constructor)) static void begin(void) {
     const char *path = getenv("BAD_DISK_STATE");
     directory = getenv("BAD_DISK_DIRECTORY");
+    tracking = getenv("BAD_DISK_TRACKING");
     int file = path && directory ? open(path, O_RDONLY) : -1;
     if (file < 0) return;
     void *mapped = mmap(0, 4096, PROT_READ, MAP_SHARED, file, 0);
@@ -39,7 +40,7 @@ __attribute__((constructor)) static void begin(void) {
     close(file);
 }
 
-static int is_there(int file) {
+static int is_in(int file, const char *place) {
     char link[64], path[1024];
     int before = errno;
     snprintf(link, sizeof link, "/proc/self/fd/%d", file);
@@ -47,10 +48,21 @@ static int is_there(int file) {
     errno = before;
     if (length <= 0) return 0;
     path[length] = 0;
-    return !strncmp(path, directory, strlen(directory));
+    return !strncmp(path, place, strlen(place));
+}
+
+static int is_there(int file) { return is_in(file, directory); }
+
+static void wait_for_log(int file) {
+    if (!state || !state[1] || !tracking || !is_in(file, tracking)) return;
+    while (state[1]) {
+        struct timespec pause = {0, 10000000};
+        nanosleep(&pause, 0);
+    }
 }
 
 static int fails(int file, int is_sync) {
+    wait_for_log(file);
     if (!state || *state == WELL || !is_there(file)) return 0;
     if (is_sync)
         while (*state == HANGS) {
@@ -105,12 +117,22 @@ class BadDisk:
         with path.open("r+b") as file:
             self._state = mmap.mmap(file.fileno(), 4096)
         library = built(directory)
-        settings = {"LD_PRELOAD": library, "BAD_DISK_STATE": path, "BAD_DISK_DIRECTORY": directory / place.name / "data"}
+        node = directory / place.name
+        settings = {
+            "LD_PRELOAD": library,
+            "BAD_DISK_STATE": path,
+            "BAD_DISK_DIRECTORY": node / "data",
+            "BAD_DISK_TRACKING": node / "tracking",
+        }
         self.place = replace(place, inside=(*place.inside, "env", *(f"{name}={value}" for name, value in settings.items())))
 
     def become(self, state: DiskState) -> None:
         """From now on."""
         self._state[0] = state
+
+    def tracking_hangs(self, is_hanging: bool) -> None:
+        """From now on calls for the files of the tracking log, which are on another disk, do not return, or do again."""
+        self._state[1] = is_hanging
 
 
 @cache

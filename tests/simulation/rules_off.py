@@ -4,7 +4,8 @@
 `tests.ownership.ring`, which shows in every interleaving what this ring shows with whole nodes.
 """
 
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +37,7 @@ from shadowrelay.smtp import delivery_transaction
 from shadowrelay.store import content, promises, writing
 from shadowrelay.store.commit import Call, Prepared, settle
 from shadowrelay.store.work import UnitOfWork
+from shadowrelay.tracking.writer import FileTrackingLog
 from tests.ownership.ring import RULES as OWNERSHIP
 from tests.simulation.disk import LaggingWriter
 
@@ -43,7 +45,7 @@ from tests.simulation.disk import LaggingWriter
 @dataclass(frozen=True, slots=True)
 class RuleOff:
     """`off`: what is replaced by what. `worlds` are seeds and scripts that find a violation then: `finds` is in the first complaint.
-    None: the ownership ring shows it, and no world that was tried."""
+    None: the ownership ring shows it, or the crash ring, and no world that was tried."""
 
     text: str
     off: tuple[tuple[Any, str, Any], ...]
@@ -66,6 +68,15 @@ def _quarter(limit: Callable[..., float]) -> Callable[..., float]:
 
 def _double(length: Callable[..., float]) -> Callable[..., float]:
     return lambda mine, theirs: 2 * length(mine, theirs)
+
+
+def _sync_however_long(sync: Callable[[FileTrackingLog], Awaitable[None]]) -> Callable[[FileTrackingLog], Awaitable[None]]:
+    async def synced(self: FileTrackingLog) -> None:
+        await sync(self)
+        while self.hung_seconds:
+            await asyncio.sleep(0.01)
+
+    return synced
 
 
 def _all_done(recorded: Callable[[Claim | None, Ordinals], Transition]) -> Callable[..., Transition]:
@@ -304,6 +315,10 @@ RULES: dict[str, RuleOff] = {
         "a copy on a server that may be lost together with this one does not count",
         ((Fates, "count", _all_count),),
         ("machine-burnt",), "is lost",
+    ),
+    "observers": RuleOff(
+        "a notification waits for a tracking log that hangs no longer than two seconds",
+        ((FileTrackingLog, "sync", _sync_however_long(FileTrackingLog.sync)),),
     ),
     "takeover told": RuleOff(
         "a node says when it takes over by what it counts itself",
