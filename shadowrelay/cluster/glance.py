@@ -71,6 +71,7 @@ def glance(answers: Sequence[NodeAnswer]) -> Json:
         "alone_count": sum(one["alone_count"] for one in counts) + lost_held,
         "alone_max": sum(one["alone_max"] for one in counts) + lost_held_max if is_whole else None,
         "lost_held_count": lost_held_max,
+        "shares_fates": _shares_fates(said),
         "new_mail": _new_mail(said),
         "oldest": dict(zip(("at", "node"), min(waiting), strict=True)) if waiting else None,
         "to_deliver_count": sum(node["to_deliver_count"] for node in found["nodes"]),
@@ -112,11 +113,17 @@ def _new_mail(said: Sequence[Json]) -> Json:
         if names:
             where = "" if len(names) == len(said) else f" on {' and '.join(names)}"
             return {"tone": tone, "word": f"{word}{where}", "why": why}
-    if any(
-        row["node"]["settings"].get("transport.shared_fate_is_redundant") and row["node"]["new_mail"].get("shared_fate") for row in said
-    ):
-        return {"tone": CARE, "word": "copied, also where a copy is lost with the server", "why": ""}  # a remark says more
+    if _shares_fates(said):
+        return {"tone": CARE, "word": "copied, but not safe from the loss of a machine", "why": ""}  # a remark says more
     return {"tone": GOOD, "word": "redundant", "why": ""}
+
+
+def _shares_fates(said: Sequence[Json]) -> bool:
+    """Copies count that are lost together with the server, and there are such."""
+    return any(
+        row["node"]["settings"].get("transport.shared_fate_is_redundant") and (row["node"].get("new_mail") or {}).get("shared_fate")
+        for row in said
+    )
 
 
 def _node(row: Json, found: Json) -> Json:

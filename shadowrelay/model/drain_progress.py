@@ -108,7 +108,7 @@ _TEXTS = {
     Obstacle.TAKEOVER_AWAY: (
         "{messages} handed over to {server}, which does not answer: wait for it, or `peers forget {server}` if its queue is destroyed"
     ),
-    Obstacle.UNTOLD_AWAY: "{server} does not answer, and without its notifications it may deliver again what this node has delivered",
+    Obstacle.UNTOLD_AWAY: "{server} does not answer: it has not heard yet what this node has delivered, and may deliver that again",
     Obstacle.SHARED_FATE: f"{{messages}} {_LEFT}: no peer of another machine and other failure_domains takes a copy now",
     Obstacle.NO_PEER_TAKES_COPIES: f"{{messages}} {_LEFT}: no copy, and no peer takes one now",
     Obstacle.NO_PEER: f"{{messages}} {_LEFT}: no copy, and no peers are configured",

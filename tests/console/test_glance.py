@@ -65,6 +65,8 @@ def test_mail_is_not_called_redundant_where_copies_count_that_are_lost_with_the_
     alone.said["node"]["new_mail"]["shared_fate"] = []
 
     assert ["care", "good"] == [glance([answer])["new_mail"]["tone"] for answer in (one, alone)]
+    assert [True, False] == [glance([answer])["shares_fates"] for answer in (one, alone)]
+    assert glance([one])["new_mail"]["word"] == "copied, but not safe from the loss of a machine"
     assert "for trying only" in glance([one])["remarks"][0]
 
 
