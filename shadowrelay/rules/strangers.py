@@ -5,7 +5,8 @@ A stranger chooses the sender of its message, and so who is notified of what bec
 
 - RET and NOTIFY are limited when the message is accepted, so that copies and next hops have the limited ones, too.
 - Nobody is notified of a delay, and a domain gets `DSNS_AT_ONCE` notifications, and then one in `DSN_SECONDS`; all that are below the same
-  one ten times as much together, because one server may have the mail of as many names as somebody likes to invent.
+  one ten times as much together, because one server may have the mail of as many names as somebody likes to invent. What `co.uk` and its
+  like are below has many owners, who share nothing.
 - No notification goes to an address of this machine, nor (by setting) to a private network, unless a route says so.
 
 Who is a stranger is known by the connector and the client's address in the envelope. Mail of a peer keeps, or gets, a NOTIFY that no
@@ -32,7 +33,7 @@ FAILURE = "FAILURE"
 WORDS_OF_OURS = frozenset({"SUCCESS", "DELAY"})
 DSNS_AT_ONCE = 20
 DSN_SECONDS = 3.0
-TOGETHER = 10  # times what a domain gets, for all with the same last two labels
+TOGETHER = 10  # times what a domain gets, for all with one owner, as far as a name tells
 DOMAINS_MAX = 10_000
 
 
@@ -102,15 +103,22 @@ def is_accepted(address: str, domains: Iterable[str]) -> bool:
     return False
 
 
+def _owner(domain: str) -> str:
+    """The last two labels; three where the second level of a country is as short as in `co.uk` and `com.au`."""
+    labels = domain.split(".")
+    is_of_country = len(labels) > 2 and len(labels[-1]) == 2 and len(labels[-2]) <= 3
+    return ".".join(labels[-3 if is_of_country else -2 :])
+
+
 class DsnRate:
     """How many more notifications a domain may get for strangers' mail. Units: `now` in seconds of `Clock.awake`."""
 
     def __init__(self) -> None:
-        self._free_at: OrderedDict[str, float] = OrderedDict()  # by domain, or `*.` and two labels: when all are there again
+        self._free_at: OrderedDict[str, float] = OrderedDict()  # by domain, or `*.` and that of its owner: when all are there again
 
     def takes(self, domain: str, now: float) -> bool:
         """Whether one more may go; then it counts."""
-        shares = {domain: DSN_SECONDS, f"*.{'.'.join(domain.rsplit('.', 2)[-2:])}": DSN_SECONDS / TOGETHER}
+        shares = {domain: DSN_SECONDS, f"*.{_owner(domain)}": DSN_SECONDS / TOGETHER}
         free_at = {name: max(self._free_at.pop(name, now), now) for name in shares}
         left = {name: DSNS_AT_ONCE * DSN_SECONDS - (free_at[name] - now) for name in shares}
         is_taken = all(left[name] > seconds * 0.999 for name, seconds in shares.items())  # many tenths do not add up to whole numbers

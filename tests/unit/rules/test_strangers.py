@@ -199,3 +199,12 @@ def test_domains_that_were_forgotten_cost_no_memory() -> None:
         rate.takes(f"{number}.example", 1.0)
 
     assert strangers.DOMAINS_MAX == len(rate._free_at)
+
+
+@pytest.mark.parametrize(("flooded", "is_told"), [("n{}.corp.co.uk", True), ("n{}.other.example", True), ("n{}.shop.co.uk", False)])
+def test_names_below_one_owner_share_a_rate_and_those_below_a_country_do_not(flooded: str, is_told: bool) -> None:
+    rate = strangers.DsnRate()
+    for number in range(1_000):
+        rate.takes(flooded.format(number), 0.0)
+
+    assert is_told == rate.takes("mail.shop.co.uk", 0.0)
