@@ -72,7 +72,7 @@ def running_dovecot(directory: Path, introspection: str = "") -> Iterator[Path]:
 
 @contextlib.contextmanager
 def running_smart_host(directory: Path, introspection: str = "") -> Iterator[Postfix]:
-    """It knows the user `relay`, stores mail of user@corp.example in `mail`, and `authority.pem` is of its certificate. `introspection`: see
+    """It knows the user `relay`, stores mail of user@corp.example in `mail`, and `authority.pem` is of its certificate. `introspection`: of
     `running_dovecot`."""
     for path in (directory, *directory.parents):  # daemons of other users go through it
         if path.stat().st_mode & 0o001:
