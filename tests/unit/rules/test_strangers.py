@@ -194,6 +194,15 @@ def test_names_below_one_domain_get_ten_times_that_together() -> None:
     assert [False, True, False] == [rate.takes("new.victim.example", at) for at in (100.2, 100.31, 100.32)]
 
 
+@pytest.mark.parametrize("literal", ["[192.0.2.{}]", "[ipv6:2001:db8::{:x}]", "[ipv6:::ffff:192.0.2.{}]"])
+def test_addresses_of_one_network_get_ten_times_that_together(literal: str) -> None:
+    rate = strangers.DsnRate()
+
+    assert 10 * strangers.DSNS_AT_ONCE == sum(rate.takes(literal.format(number % 250), 100.0) for number in range(5000))
+    assert rate.takes("[203.1.2.3]", 100.0)
+    assert rate.takes("[ipv6:2001:db8:1::1]", 100.0)
+
+
 def test_domains_that_were_forgotten_cost_no_memory() -> None:
     rate = strangers.DsnRate()
     for number in range(strangers.DOMAINS_MAX + 100):
