@@ -6,6 +6,7 @@ import pytest
 
 from shadowrelay.rules.placement import (
     CLOSED,
+    FORGIVEN,
     Breaker,
     Refused,
     after_copy,
@@ -170,4 +171,4 @@ def test_what_ends_a_refusal(event, what, is_over):
 
 def test_who_gives_no_answer_on_trial_is_silent_and_refuses_no_more():
     breaker = failed(refused(CLOSED, 10.0), 11.0)
-    assert ("open", CLOSED) == (state_of(breaker, 11.5), after_sign_of_life(breaker))
+    assert ("open", FORGIVEN) == (state_of(breaker, 11.5), after_sign_of_life(breaker))
