@@ -1,9 +1,11 @@
 """Processor time per message, node by node: what a change costs or saves, little disturbed by what else the machine does.
 
-python -m benchmarks.cost [--messages N] [--entries 1|2] [--profile DIRECTORY] [--checkout DIRECTORY --rounds K] [--nodes 1 2 4 8]. All
-sessions on the first node (entries 1) keep the roles apart: the first is the primary of everything, the second the shadow server.
-`--profile` has py-spy write collapsed stacks of each node there. `--checkout` measures another checkout of the project in turn with this
-one. `--nodes` measures clusters in turn whose sessions, the same number in all, are shared by so many nodes (1: one, and a peer).
+python -m benchmarks.cost [--messages N] [--entries 1|2] [--profile DIRECTORY] [--checkout DIRECTORY --rounds K] [--nodes 1 2 4 8]
+[--shared-port]. All sessions on the first node (entries 1) keep the roles apart: the first is the primary of everything, the second the
+shadow server. `--profile` has py-spy write collapsed stacks of each node there. `--checkout` measures another checkout of the project in
+turn with this one. `--nodes` measures clusters in turn whose sessions, the same number in all, are shared by so many nodes (1: one, and a
+peer). `--shared-port` measures in turn two nodes behind one port on all cores, one of them alone on a core with its peer on another, and
+both on one core.
 """
 
 import argparse
@@ -16,15 +18,17 @@ import signal
 import statistics
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.throughput import PLACES, PRODUCT_TIMES, timed, workplace
-from shadowrelay.lab.cluster import Cluster, NodeProcess, Place, free_ports
+from shadowrelay.lab.cluster import LOOPBACK, LOOPBACK_NETWORK, Cluster, NodeProcess, Place, free_ports
 from shadowrelay.model.routing import HostPort
 from tests.kit.processes import wait_until_peers_know_each_other
 
 TICKS = os.sysconf("SC_CLK_TCK")
+SHARED = {"name": "shared", "reuse_port": True, "accept_xshadow": False}
+ON_CORE = ("taskset", "--cpu-list")
 
 
 def processor_seconds(node: NodeProcess) -> tuple[float, float]:
@@ -64,14 +68,18 @@ class Cost:
     milliseconds: dict[str, float]
 
 
-async def measure(messages: int, entries: int, profile: Path | None, places: Sequence[Place] = PLACES) -> Cost:
-    """One run; prints a line a node."""
-    (port,) = free_ports(1)
+async def measure(
+    messages: int, entries: int, profile: Path | None, places: Sequence[Place] = PLACES, *, shares_port: bool = False
+) -> Cost:
+    """One run; prints a line a node. `shares_port`: the clients use one port of all nodes."""
+    port, shared = free_ports(2)
+    connector = {**SHARED, "listen": f"{LOOPBACK}:{shared}", "relay_from": [LOOPBACK_NETWORK]}
+    tables = {"[receive_connectors]": connector} if shares_port else {}
     with workplace(Path("/var/tmp")) as directory:
-        next_hop = HostPort("127.0.0.1", port)
-        async with Cluster(places, next_hop, directory=directory, transport=PRODUCT_TIMES) as cluster:
+        next_hop = HostPort(LOOPBACK, port)
+        async with Cluster(places, next_hop, directory=directory, transport=PRODUCT_TIMES, tables=tables) as cluster:
             nodes = list(cluster.nodes.values())
-            ports = [node.address.port for node in nodes[:entries]]
+            ports = [shared] if shares_port else [node.address.port for node in nodes[:entries]]
             await asyncio.to_thread(wait_until_peers_know_each_other, nodes)
             await timed(port, ports, 100)
             spies = await _profiled(nodes, profile) if profile is not None else []
@@ -140,6 +148,25 @@ async def compare_numbers(messages: int, rounds: int, numbers: Sequence[int]) ->
         print(f"{number} nodes: {milliseconds:.2f} ms a message in all, {rate:.0f} messages/s; ratio, median of the rounds {ratio:.2f}")
 
 
+async def compare_shared_port(messages: int, rounds: int) -> None:
+    """Two nodes behind one port, and one that takes all mail, on cores of their own or both on one; prints medians and ratios."""
+    own_cores = [replace(place, inside=(*ON_CORE, str(core))) for core, place in enumerate(PLACES)]
+    one_core = [replace(place, inside=(*ON_CORE, "0")) for place in PLACES]
+    kinds = {"one node on a core, its peer on another": (own_cores, False), "both on one core": (one_core, False)}
+    kinds["two nodes behind one port"] = (list(PLACES), True)
+    found: dict[str, list[Cost]] = {name: [] for name in kinds}
+    for index in range(rounds):
+        for name in sorted(kinds, reverse=bool(index % 2)):
+            print(f"round {index + 1}, {name}: ", end="", flush=True)
+            places, shares_port = kinds[name]
+            found[name].append(await measure(messages, 1, None, places, shares_port=shares_port))
+    shared = found.pop("two nodes behind one port")
+    print(f"two nodes behind one port: {statistics.median(cost.rate for cost in shared):.0f} messages/s")
+    for name, costs in found.items():
+        ratio = statistics.median(one.rate / other.rate for one, other in zip(shared, costs, strict=True))
+        print(f"{name}: {statistics.median(cost.rate for cost in costs):.0f} messages/s, {ratio:.2f} times as many behind one port")
+
+
 def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -148,12 +175,15 @@ def main() -> None:
     parser.add_argument("--profile", type=Path)
     parser.add_argument("--checkout", type=Path, help="another checkout of the project, measured in turn with this one")
     parser.add_argument("--nodes", type=int, nargs="+", help="clusters of so many nodes, measured in turn")
-    parser.add_argument("--rounds", type=int, default=5, help="with --checkout or --nodes (default 5)")
+    parser.add_argument("--shared-port", action="store_true", help="two nodes behind one port and one on a core, in turn; needs taskset")
+    parser.add_argument("--rounds", type=int, default=5, help="with --checkout, --nodes or --shared-port (default 5)")
     arguments = parser.parse_args()
     if arguments.profile is not None:
         arguments.profile.mkdir(parents=True, exist_ok=True)
     if arguments.checkout is not None:
         asyncio.run(compare(arguments.messages, arguments.entries, arguments.rounds, arguments.checkout))
+    elif arguments.shared_port:
+        asyncio.run(compare_shared_port(arguments.messages, arguments.rounds))
     elif arguments.nodes is not None:
         asyncio.run(compare_numbers(arguments.messages, arguments.rounds, arguments.nodes))
     else:

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import signal
+import sys
 import threading
 from collections.abc import Awaitable
 
@@ -20,6 +21,7 @@ from shadowrelay.tracking.operator_log import LineLogger
 GIVEN_UP_SECONDS = 3.0  # SIGTERM within the start: it may be about to end
 EXIT_SECONDS = 5.0  # for threads, when all parts are closed
 CANNOT_START = 1  # exit status
+SWITCH_SECONDS = 0.0005  # the loop waits so long for the interpreter while another thread computes, and not 5 ms; docs/performance.md
 GARBAGE_THRESHOLDS = (20_000, 20, 50)  # allocations until a collection of the young generation, and so on; docs/performance.md
 
 _log = structlog.get_logger()
@@ -100,6 +102,7 @@ def run(loaded: LoadedSettings) -> int:
     gc.freeze()
     gc.set_threshold(*GARBAGE_THRESHOLDS)
     gc.enable()
+    sys.setswitchinterval(SWITCH_SECONDS)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         status = runner.run(_serve(loaded, lines))
         _end_soon(lines, status)

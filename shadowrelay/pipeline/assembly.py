@@ -42,6 +42,7 @@ from shadowrelay.pipeline.queue_desk import QueueDesk
 from shadowrelay.pipeline.ready import ReadinessService
 from shadowrelay.pipeline.reconcile import ReconcileService
 from shadowrelay.pipeline.relay import RelayService
+from shadowrelay.pipeline.returns import Returns
 from shadowrelay.pipeline.review import ReviewService
 from shadowrelay.pipeline.rolled_back import RolledBackService
 from shadowrelay.pipeline.safety_net import SafetyNetService
@@ -163,10 +164,10 @@ class Services:
         context.repeats.on_ended = self.deliver.first_ended
         context.peers.on_new_database.append(self._database_changed)
         context.peers.on_new_incarnation.append(self._restarted)
-        context.peers.on_return.append(self._returned)
+        context.peers.on_return.append(Returns(context, self._returned).note)
         context.peers.on_remembered.append(self._remembered)
         context.peers.on_fate.append(self._fate_changed)
-        context.peers.on_available.append(lambda server: self.copy_repair.available())
+        context.peers.on_available.append(Returns(context, lambda *_: self.copy_repair.available()).note)
 
         def link(peer: Peer) -> None:
             links[peer.name] = outside.link_to(peer, self)

@@ -3,7 +3,9 @@
 They are missing for mail accepted without (all) copies, DSNs, promoted mail, and mail whose shadow server was lost. Events drive it: a
 cursor passes once through the unplaced messages in the order of their internal ids. It is set back when a message below it loses its
 copy, and stops while no peer may be tried. A pass every ten minutes finds what no event reported. A message tried without success waits
-individually, longer each time. Memory is bounded: the ids of waiting messages, and the envelopes of those in progress.
+individually, longer each time. After a failure one message is tried, then two, four, and so on, as long as copies are placed: a peer that
+comes and goes must not have everything read again each time. Memory is bounded: the ids of waiting messages, and the envelopes of those in
+progress.
 """
 
 import asyncio
@@ -34,6 +36,7 @@ AT_ONCE = 20  # copies in progress; the servers that receive them have clients o
 LARGE_AT_ONCE = 4
 LARGE_IN_HAND_MAX = 2 * LARGE_AT_ONCE  # each may take an hour: small ones must not wait for them
 IN_HAND_MAX = 200  # messages whose turn it is, copies in progress included
+READ_MAX = 50  # messages in one question: three milliseconds of a thread that the event loop competes with
 WAITING_MAX = 10_000  # messages that wait individually; the cursor finds the others
 LOOK_ANEW_SECONDS = 600.0  # then a scan finds messages that no event reported
 SETTLING_SECONDS = 1.0  # after acceptance without a copy: the message is probably being delivered, and a copy would come too late
@@ -79,6 +82,7 @@ class CopyRepair:
         self._ask = ask
         self._event = asyncio.Event()
         self._busy: set[MessageId] = set()
+        self._in_hand_max = IN_HAND_MAX  # 1 after a failure; each copy that is placed doubles it
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._large_slots = asyncio.Semaphore(LARGE_AT_ONCE)  # separate, because large copies take long and take turns
         self._large_count = 0  # in progress
@@ -161,8 +165,8 @@ class CopyRepair:
             return 0
         if "closed" not in states:
             return 1 - len(self._busy)
-        free = IN_HAND_MAX - len(self._busy)
-        return free if free >= IN_HAND_MAX // 2 else 0
+        free = self._in_hand_max - len(self._busy)
+        return min(free, READ_MAX) if free >= (self._in_hand_max + 1) // 2 else 0
 
     def _is_stale(self, due_at: float, message_id: MessageId) -> bool:
         entry = self._waiting.get(message_id)
@@ -295,6 +299,7 @@ class CopyRepair:
         plan = self._copier.plan(message_id, message.claim, copies)
         if not plan:
             if not self._is_any_peer_available():
+                self._in_hand_max = 1
                 return RepairOutcome.NO_PEER
             for copy in message.claim.copies:  # its next attempt would ask as well, but its next hop may be away for days
                 is_own = context.shared_fate(copy.server).is_own  # its copy will not count, whatever it answers
@@ -334,7 +339,9 @@ class CopyRepair:
             self._unreadable[message_id] = result.unreadable
             raise LedgerUnavailable(STORE_UNAVAILABLE, result.unreadable)
         if transition.outcome != Outcome.CHOSEN or after is None or after.missing_count:
+            self._in_hand_max = 1
             return RepairOutcome.AGAIN if result.attempts_count or self._is_any_peer_available() else RepairOutcome.NO_PEER
+        self._in_hand_max = min(2 * self._in_hand_max, IN_HAND_MAX)
         self._on_placed(message_id)
         for copy in after.copies:
             if not after.is_chosen(copy.server) and context.shared_fate(copy.server).is_own:

@@ -1,31 +1,35 @@
 """Whether content is text, as SMTP has it: lines that end in CRLF. RFC 5321 2.3.8."""
 
+from dataclasses import field
+from functools import partial
+from io import IncrementalNewlineDecoder
+
 from shadowrelay.model.values import dataclass
+
+CRLF_ONLY = (None, "\r\n")
 
 
 @dataclass(slots=True)
 class LineEnds:
     """Whether each CR and LF of a content in blocks, split anywhere, is part of a CRLF.
 
-    CRLFs are taken out and the rest is searched: `bytes.count` of one octet takes longer than all of it.
+    The decoder that reads text files knows which line ends it has seen. It takes two thirds of the time of taking the CRLFs out and
+    searching the rest, and `bytes.count` of one octet takes longer than either.
     """
 
-    has_bare: bool = False
     ends_with_cr: bool = False  # a bare one, unless an LF follows
+    _decoder: IncrementalNewlineDecoder = field(default_factory=partial(IncrementalNewlineDecoder, None, translate=False))
 
     def take(self, block: bytes) -> None:
         """The next block."""
-        if not block or self.has_bare:
-            return
-        if self.ends_with_cr:
-            if not block.startswith(b"\n"):
-                self.has_bare = True
-                return
-            rest = block.replace(b"\r\n", b"")[1:]
-        else:
-            rest = block.replace(b"\r\n", b"")
-        self.ends_with_cr = block.endswith(b"\r")
-        self.has_bare = b"\n" in rest or rest.find(b"\r", 0, len(rest) - self.ends_with_cr) >= 0
+        if block:
+            self._decoder.decode(str(block, "latin-1"))  # an octet is a character; a CR at the very end is held until more follows
+            self.ends_with_cr = block.endswith(b"\r")
+
+    @property
+    def has_bare(self) -> bool:
+        """Of what was taken so far, but for a CR at the very end."""
+        return self._decoder.newlines not in CRLF_ONLY
 
     @property
     def are_right(self) -> bool:

@@ -21,7 +21,8 @@ BUCKETS_COUNT = 1_024
 
 _SPECIAL = r'\x00-\x20\x7f-\x9f"(),:;<>@\[\]\\'
 _LOCAL = rf"[^{_SPECIAL}#][^{_SPECIAL}]*|\"(?:[^\"\\\x00-\x1f\x7f]|\\[ -~])*\"|"
-_ENTRY = re.compile(rf"(?P<local>{_LOCAL})@(?P<domain>[^{_SPECIAL}#]+|\[[A-Za-z0-9.:]+\])(?:\s+#.*)?")
+# no pattern of domains: `*@*` would match nobody, and everybody would be refused
+_ENTRY = re.compile(rf"(?P<local>{_LOCAL})@(?P<domain>[^{_SPECIAL}#*]+|\[[A-Za-z0-9.:]+\])(?:\s+#.*)?")
 
 
 class BrokenList(Exception):

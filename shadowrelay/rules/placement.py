@@ -7,7 +7,8 @@ every other one was tried; it is repeated because a dead connection may have bee
 Each server has a circuit breaker, which opens for one of two reasons.
 
 No answer: no session, or none in time. Nothing is tried until `trial_at`: for a second at first, twice as long after each failed
-trial, at most a heartbeat. Any session with that server, from either side, closes the breaker. docs/design.md 5.
+trial, at most a heartbeat. Any session with that server, from either side, closes the breaker; but if no session of ours and no copy
+succeeds after that, sessions from its side close it no more: that we hear it does not say that it hears us. docs/design.md 5.
 
 A refusal: no HOLD in its EHLO, `421`, or `452` to a copy. The server is alive, so this is no failure; a sign of life does not
 close the breaker, because the server still refuses. Only acceptance does: HOLD in the EHLO of any later session, if a whole
@@ -48,7 +49,8 @@ class Refused(Enum):
 @dataclass(frozen=True, slots=True)
 class Breaker:
     """Units: instants are seconds of `Clock.awake`. `opened_at` None: closed. `openings_count`: in a row. `trial`: the number of the
-    attempt that was allowed and has not ended; 0 for none. `refused` None: it gave no answer; else its reply is in `reason`."""
+    attempt that was allowed and has not ended; 0 for none. `refused` None: it gave no answer; else its reply is in `reason`.
+    `was_forgiven`: a sign of life made it forget failures, and nothing of ours has succeeded since."""
 
     failures_count: int = 0
     opened_at: float | None = None
@@ -57,9 +59,11 @@ class Breaker:
     trial: int = 0
     refused: Refused | None = None
     reason: str = ""
+    was_forgiven: bool = False
 
 
 CLOSED = Breaker()  # without failures
+FORGIVEN = Breaker(was_forgiven=True)
 
 
 def may_try(breaker: Breaker, now: float) -> bool:
@@ -86,7 +90,7 @@ def after_failure(breaker: Breaker, now: float, heartbeat_seconds: float, *, was
         return breaker
     failures_count = breaker.failures_count + 1
     if breaker.opened_at is None and failures_count < FAILURES_TO_OPEN and not was_refused:
-        return Breaker(failures_count)
+        return Breaker(failures_count, was_forgiven=breaker.was_forgiven)
     return _opened(breaker, failures_count, now, heartbeat_seconds, None, "")
 
 
@@ -98,8 +102,8 @@ def after_refusal(breaker: Breaker, now: float, heartbeat_seconds: float, refuse
 
 
 def after_sign_of_life(breaker: Breaker) -> Breaker:
-    """There was a session, in either direction. A refusal stays in force."""
-    return breaker if breaker.refused is not None else CLOSED
+    """There was a session, in either direction. A refusal stays in force, and failures are forgiven once."""
+    return breaker if breaker.refused is not None or breaker.was_forgiven else FORGIVEN
 
 
 def after_offer(breaker: Breaker) -> Breaker:
@@ -127,7 +131,7 @@ def _is_open(breaker: Breaker, now: float) -> bool:
 
 def _opened(breaker: Breaker, failures_count: int, now: float, longest: float, refused: Refused | None, reason: str) -> Breaker:
     wait = min(OPEN_SECONDS_FIRST * 2.0 ** min(breaker.openings_count, _OPENINGS_MAX), longest)
-    return Breaker(failures_count, now, now + wait, breaker.openings_count + 1, breaker.trial, refused, reason)
+    return Breaker(failures_count, now, now + wait, breaker.openings_count + 1, breaker.trial, refused, reason, breaker.was_forgiven)
 
 
 LOCAL_SHARE = 0.25  # of the whole time, reserved for local servers while a local attempt remains. docs/design.md 5

@@ -13,6 +13,7 @@ Who is a stranger is known by the connector and the client's address in the enve
 stranger's has: the peer answers for its clients.
 """
 
+import ipaddress
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
@@ -104,7 +105,15 @@ def is_accepted(address: str, domains: Iterable[str]) -> bool:
 
 
 def _owner(domain: str) -> str:
-    """The last two labels; three where the second level of a country is as short as in `co.uk` and `com.au`."""
+    """The last two labels; three where the second level of a country is as short as in `co.uk` and `com.au`. Of an address literal its
+    network: 24 bits of IPv4, 64 of IPv6."""
+    if domain.startswith("["):
+        try:
+            address = ipaddress.ip_address(domain[1:-1].removeprefix("ipv6:"))
+        except ValueError:
+            return domain
+        address = getattr(address, "ipv4_mapped", None) or address
+        return str(ipaddress.ip_network((address, 24 if address.version == 4 else 64), strict=False))
     labels = domain.split(".")
     is_of_country = len(labels) > 2 and len(labels[-1]) == 2 and len(labels[-2]) <= 3
     return ".".join(labels[-3 if is_of_country else -2 :])

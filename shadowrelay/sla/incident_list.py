@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any
 
 from shadowrelay.protocol.tracking import NULL_PATH
-from shadowrelay.sla.objectives import LOG_ENDS, WEAK
+from shadowrelay.sla.objectives import COPIES_GONE, LOG_ENDS, WEAK
 from shadowrelay.sla.page.labels import CAUSES, REASONS, SLOW, UNITS
 from shadowrelay.sla.page.wording import NB, counted, duration
 
@@ -64,21 +64,23 @@ def _losses(summary: Line) -> list[dict[str, Any]]:
     return [
         _told(
             "loss", lines, lines[0]["acknowledged_at"], server,
-            f"did not get the message: {_cause('losses', cause)}{_only_copy(summary, message, server, lines[0]['acknowledged_at'])}",
+            f"did not get the message: {_why(summary, message, server, cause, lines[0]['acknowledged_at'])}",
             is_cut=is_cut, tell="" if cause in WEAK or lines[0]["sender"] == NULL_PATH else "sender",
         )
         for (message, server, cause), lines in _grouped(known, "message", "server", "cause")
     ]  # fmt: skip
 
 
-def _only_copy(summary: Line, message: str, server: str, acknowledged_at: str) -> str:
-    """Whose fault it may be, of which the rows of the message itself say nothing: it had one copy, on a server that was lost later."""
+def _why(summary: Line, message: str, server: str, cause: str, acknowledged_at: str) -> str:
+    """The cause, and whose fault it may be, of which the rows of the message itself say nothing: it had one copy, on a server that was lost
+    later. Both copies gone says less than that."""
     was_alone = any(line["message"] == message and line["cause"] in ALONE for line in summary["exposures"])
     begin = _parsed(acknowledged_at)
     end = begin + timedelta(seconds=summary["times"]["message_expiration_timeout"]["seconds"])
     of_server = [one for one in summary["takeovers"] if one["old_primary"] == server and not one["is_cut"]]
     was_lost = any(begin <= _parsed(one["first_resubmit_at"]) <= end for one in of_server)
-    return f"; its only copy was on {server}, which was lost" if was_alone and was_lost else ""
+    only = f"its only copy was on {server}, which was lost" if was_alone and was_lost else ""
+    return only if only and cause == COPIES_GONE else "; ".join(filter(None, (_cause("losses", cause), only)))
 
 
 def _unexplained(duplicates: Sequence[Line]) -> list[dict[str, Any]]:

@@ -308,6 +308,7 @@ LOG_ENDS = "unknown: log ends"
 NO_END = "no end in the logs"
 NOT_SEEN = "not in the next log"
 END_UNTOLD = "discarded, end not logged"
+COPIES_GONE = "both copies gone"
 WEAK = frozenset({NO_END, NOT_SEEN, END_UNTOLD})
 """Causes of losses that nothing but what Exchange's logs do not have shows: no reason to write to anybody."""
 

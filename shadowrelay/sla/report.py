@@ -1,6 +1,6 @@
 """Makes the report: from the warehouse to `tables/`, summary.json, report.html and the text file for Prometheus. docs/sla.md, 6.
 
-This is the job's I/O layer: it reads, calls the transforms of `figures`, and writes. It runs about twenty Spark jobs: the first scans all
+This is the job's I/O layer: it reads, calls the transforms of `figures`, and writes. It runs some dozens of Spark jobs: the first scans all
 events, the second those of messages that are not plain, the others tables that these have written. No data that grows with the input
 comes to the driver. Tables are written beside those of the previous report, and replace them when all are complete.
 """
@@ -25,7 +25,7 @@ from pyspark.sql.types import LongType, StructType
 from shadowrelay.sla.figures.counting import HOUR_US, MINUTE_US, TimeSlots, Within, cells, figures, times
 from shadowrelay.sla.figures.evidence import Evidence, Rules, evidence, within
 from shadowrelay.sla.figures.first_pass import first_pass, odd_events, seen_counts, server_names, several_copies
-from shadowrelay.sla.figures.log_writers import NOTHING_TOLD, Told, identities, several, told, with_identities, words
+from shadowrelay.sla.figures.log_writers import NOTHING_TOLD, Told, cut_names, identities, in_full, several, told, with_identities, words
 from shadowrelay.sla.figures.slow import slow
 from shadowrelay.sla.incident_list import cuts, incidents, with_cuts
 from shadowrelay.sla.inspection import inspect, last_readings, remedy
@@ -111,7 +111,7 @@ class Store:
     def _keep(self, name: str, planned: Callable[[], DataFrame]) -> DataFrame:
         frame = undivided(planned())
         if self._is_little:
-            frame = frame.localCheckpoint(eager=False)
+            frame = frame.localCheckpoint(eager=name not in PUBLISHED)  # what is published is computed for that
             if name in PUBLISHED:
                 self._publish(name, frame)
             return frame
@@ -322,17 +322,22 @@ def _make(
 def _called_by_their_names(warehouse: str, events: DataFrame, inputs: Inputs) -> tuple[DataFrame, Inputs, Told]:
     """Events and inputs by the servers of which the rows of Exchange's logs are, whatever the directories are called."""
     said = words(events)
-    called = identities(inputs.logs_by_server, said)
+    cut = cut_names(said, inputs.of_exchange)
+    whole = {name: servers[0] for name, servers in cut.items() if len(servers) == 1}
+    said = in_full(said, cut)
+    called = identities(inputs.logs_by_server, said, whole=whole)
     if mixed := several(said, called.directories):
-        of_files = words(events, mixed)
-        called = identities(inputs.logs_by_server, said, of_files)
+        of_files = in_full(words(events, mixed), cut)
+        called = identities(inputs.logs_by_server, said, of_files, whole)
         said = [word for word in said if word.server not in mixed] + of_files
     if called.files:
         inputs = inputs.divided(logs(each._replace(server=called.of(each.server, each.file)) for each in last_readings(warehouse)), called)
     else:
         inputs = inputs.with_identities(called)
-    found = told(said, called, inputs.logs_by_server)
-    return with_identities(events, called), replace(inputs, without_deliveries=sorted(found.without_deliveries)), found
+    found = told(said, called, inputs.logs_by_server, whole)
+    unclear = [[name, *servers] for name, servers in sorted(cut.items()) if len(servers) > 1]
+    inputs = replace(inputs, without_deliveries=sorted(found.without_deliveries), cut_names=unclear)
+    return with_identities(events, called), inputs, found
 
 
 def _not_ahead(events: DataFrame, inputs: Inputs, limit: int) -> dict[str, int | None]:

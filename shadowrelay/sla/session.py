@@ -103,6 +103,9 @@ QUICK_SQL = {
     "spark.sql.optimizer.disableHints": "true",
     "spark.sql.maxSinglePartitionBytes": str(2**63 - 1),  # a join of two tables with one partition each: Spark takes them to be very large
 }
+LOOKED_UP = ("org.apache.spark.api.python.PythonUtils", "org.apache.spark.sql.api.python.PythonSQLUtils")
+"""Classes that PySpark looks up by short names for each column: without these imports the JVM looks for each in several packages, and for
+that in all jars."""
 REMEDY = "install Java 17 or later (Debian: apt-get install default-jre-headless), or set JAVA_HOME to one"
 REMEDIES = {  # by what Spark says; in `failure_of`
     "OutOfMemoryError": "; give more with --driver-memory",
@@ -325,6 +328,7 @@ def _java(options: list[str], said: Others, is_local: bool) -> str:
 
 def _launch(settings: Mapping[str, str]) -> None:
     """Start the JVM of this process. What it prints goes to a file: most is of no use to a person who wants a report."""
+    from py4j.java_gateway import java_import  # type: ignore[import-untyped]
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
 
@@ -340,6 +344,8 @@ def _launch(settings: Mapping[str, str]) -> None:
     finally:
         if output is not None:
             output.close()
+    for name in LOOKED_UP:
+        java_import(gateway.jvm, name)
     SparkContext._ensure_initialized(gateway=gateway, conf=conf)
 
 

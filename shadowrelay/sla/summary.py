@@ -153,6 +153,7 @@ class Inputs:
     shipping: ExpectedLogs = field(default_factory=ExpectedLogs)
     one_server: list[list[str]] = field(default_factory=list)  # directories that have one server's log
     one_directory: list[list[str]] = field(default_factory=list)  # a directory, and the servers whose logs it has
+    cut_names: list[list[str]] = field(default_factory=list)  # a name that Windows cut, and the servers for which it may stand
     without_deliveries: list[str] = field(default_factory=list)  # servers without the log of what they delivered to mailboxes
 
     @property
@@ -294,6 +295,7 @@ def input_of(inputs: Inputs, *, rows: int, rows_repeated: int) -> dict[str, Any]
         "dropped_count": len(inputs.shipping.dropped),
         "one_server": inputs.one_server[:LIST_MAX],
         "one_directory": inputs.one_directory[:LIST_MAX],
+        "cut_names": inputs.cut_names[:LIST_MAX],
         "without_deliveries": inputs.without_deliveries[:LIST_MAX],
         "files_alike": sum(each["alike"] for each in inputs.logs),
     }

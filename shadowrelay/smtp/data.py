@@ -232,7 +232,7 @@ class ContentSink:
             self._blocks.clear()
             return content
         self._file.close()
-        return Content(self.size, self._hash.digest(), path=Path(self._path))
+        return Content(self.size, self._hash.digest(), path=Path(self._path), is_checked=is_checked)
 
     def discard(self) -> None:
         """Drop everything, including the file unless it was moved. May be called at any time, and twice."""
@@ -600,8 +600,9 @@ BARE_LINE_END = Reply(554, "5.6.0", "The content has a CR or LF that is not a li
 
 def check_line_ends(data: bytes, server: str) -> None:
     """Of a whole content. Raises PermanentDeliveryError for a bare CR or LF."""
-    rest = data.replace(b"\r\n", b"")  # faster than to count
-    if b"\n" in rest or b"\r" in rest:  # a next hop might take it for the end of the message (smuggling): never pass it on
+    line_ends = LineEnds()
+    line_ends.take(data)
+    if not line_ends.are_right:  # a next hop might take it for the end of the message (smuggling): never pass it on
         raise PermanentDeliveryError(BARE_LINE_END, server)
 
 
@@ -621,19 +622,20 @@ def stuffed_with_end(data: bytes) -> bytes:
 
 
 class DotStuffer:
-    """The same for content in blocks, split anywhere. One instance per message."""
+    """The same for content in blocks, split anywhere. One instance per message. `is_checked`: their line ends are known to be right."""
 
-    def __init__(self, server: str) -> None:
+    def __init__(self, server: str, *, is_checked: bool = False) -> None:
         self._server = server
-        self._line_ends = LineEnds()
+        self._line_ends = None if is_checked else LineEnds()
         self._held = b"\r\n"  # stands for the line end before the first line; not sent
         self._is_first = True
 
     def feed(self, block: bytes) -> bytes:
         """The octets that can be sent now; a line end at the very end is held until more follows."""
-        self._line_ends.take(block)
-        if self._line_ends.has_bare:
-            raise PermanentDeliveryError(BARE_LINE_END, self._server)
+        if self._line_ends is not None:
+            self._line_ends.take(block)
+            if self._line_ends.has_bare:
+                raise PermanentDeliveryError(BARE_LINE_END, self._server)
         data = self._held + block
         held = 2 if data.endswith(b"\r\n") else 1 if data.endswith(b"\r") else 0
         if b"\n." in data:

@@ -290,7 +290,7 @@ class DeliveryTransaction:
                         await pipeline.drain(work.limits.block)
                         if pipeline.has_refusal():
                             break
-                    if not form.needs.is_binary:
+                    if not (form.needs.is_binary or form.is_checked):
                         line_ends.take(block)
                     chunk += block
         except OSError as error:
@@ -314,7 +314,7 @@ class DeliveryTransaction:
     async def _stream(self, form: Form) -> bytes:
         """Send all but the end of the content, which is returned."""
         pipeline, handling = self.session.pipeline, self.work.handling
-        stuffer = DotStuffer(self.session.server)
+        stuffer = DotStuffer(self.session.server, is_checked=form.is_checked)
         pipeline.write(stuffer.feed(self.work.prefix), 0)
         try:
             with Blocks(self.work, form) as blocks:

@@ -12,7 +12,7 @@ import resource
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from ipaddress import IPv6Address, IPv6Network
+from ipaddress import IPv4Address, IPv6Address, IPv6Network
 from types import MappingProxyType
 from typing import Final
 
@@ -23,6 +23,7 @@ from shadowrelay.model.setting_texts import is_in_networks
 from shadowrelay.model.settings import Route
 from shadowrelay.protocol.fields import ORDINAL_MAX, domain_of
 from shadowrelay.rules.router import Router
+from shadowrelay.smtp.own_addresses import TRANSLATED
 
 # for any session
 UNKNOWN_COMMAND = Reply(500, "5.5.1", "Command not recognized")
@@ -261,13 +262,18 @@ class Descriptors:
 
 
 def client_network(address: str) -> str:
-    """What limits for one client count: an IPv4 address, or the 64 bits of IPv6 that one customer has at least."""
+    """What limits for one client count: an IPv4 address, also where a translator (RFC 6052) or 6to4 writes it as an IPv6 address, or the 64
+    bits of IPv6 that one customer has at least."""
     if ":" not in address:
         return address
     try:
         found = IPv6Address(address)
     except ValueError:
         return address
+    if (inner := found.sixtofour) is not None:  # it has 65,536 networks of 64 bits
+        return str(inner)
+    if found in TRANSLATED:  # the whole Internet of IPv4 is in one of 64 bits
+        return str(IPv4Address(int(found) & 0xFFFFFFFF))
     return str(IPv6Network((int(found) >> 64 << 64, 64)))
 
 

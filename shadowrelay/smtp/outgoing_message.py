@@ -74,7 +74,7 @@ NEEDS_NOTHING = Needs(is_8bit=False, has_utf8_header=False)
 @dataclass(frozen=True, slots=True)
 class Form:
     """How the content goes out: as it is, or by a conversion. `size`: octets for SIZE, without stuffing and final dot. RFC 1870 5
-    `is_checked`: the line ends of `data`, which is all that goes out, are known to be right."""
+    `is_checked`: the line ends of all that goes out are known to be right."""
 
     needs: Needs
     size: int
@@ -93,8 +93,8 @@ async def form_for(work: OutgoingMessage, offered: Mapping[str, str], server: st
             return Form(Needs(is_8bit=True, has_utf8_header=envelope.smtputf8, is_binary=True), size, content.data)
         return await _in_lines(work, server)
     data = content.data
+    is_checked = content.is_checked and not work.prefix
     if data is not None:
-        is_checked = content.is_checked and not work.prefix
         if data.isascii() and work.prefix.isascii():
             return Form(NEEDS_NOTHING, size, data, is_checked=is_checked)
         header = data[: data.find(b"\r\n\r\n")]
@@ -103,10 +103,10 @@ async def form_for(work: OutgoingMessage, offered: Mapping[str, str], server: st
     declared = Needs(envelope.body is BodyType.EIGHT_BIT_MIME, envelope.smtputf8)
     if (declared.is_8bit and "8bitmime" not in offered) or (declared.has_utf8_header and "smtputf8" not in offered):
         try:
-            return Form(await asyncio.to_thread(needs_of_file, content, work.prefix), size)
+            return Form(await asyncio.to_thread(needs_of_file, content, work.prefix), size, is_checked=is_checked)
         except OSError as error:
             raise TransientDeliveryError(CONTENT_UNREADABLE, server) from error
-    return Form(declared, size)
+    return Form(declared, size, is_checked=is_checked)
 
 
 async def _in_lines(work: OutgoingMessage, server: str) -> Form:

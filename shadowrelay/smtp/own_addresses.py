@@ -17,7 +17,8 @@ from shadowrelay.model.routing import HostPort, Reach
 XSELF, THIS_PROCESS = "xself", secrets.token_hex(16)
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-NAT64 = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("64:ff9b:1::/48"))  # RFC 6052, RFC 8215
+TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")  # RFC 6052: its last 32 bits are the IPv4 address
+TRANSLATORS = (TRANSLATED, ipaddress.IPv6Network("64:ff9b:1::/48"), ipaddress.IPv6Network("::ffff:0:0:0/96"))  # RFC 8215, RFC 2765
 COMPATIBLE = ipaddress.IPv6Network("::/96")  # RFC 4291 2.5.5.1
 SHARED = ipaddress.IPv4Network("100.64.0.0/10")  # RFC 6598
 THIS_NETWORK = ipaddress.IPv4Network("0.0.0.0/8")  # RFC 1122 3.2.1.3: some systems connect to themselves
@@ -73,7 +74,7 @@ def _meant(address: Address) -> tuple[Address, ...]:
     if address.version == 4:
         return (address,)
     inner: list[Address] = [each for each in (address.sixtofour, *(address.teredo or ())) if each is not None]
-    if address in COMPATIBLE or any(address in network for network in NAT64):
+    if address in COMPATIBLE or any(address in network for network in TRANSLATORS):
         inner.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
     return (address, *inner)
 

@@ -115,6 +115,7 @@ class ContentStore:
         self.spool_directory = directory / "spool"  # for the receiver; emptied at each start
         self.recent = RecentContents()
         self.segments: set[int] = set()
+        self._checked_large: set[int] = set()  # files whose content is checked, see `Content`; as many as this process has stored
         self._segment: int | None = None
         self._last_segment = 0
         self._descriptor = -1
@@ -230,6 +231,8 @@ class ContentStore:
                 copy.flush()
                 os.fsync(copy.fileno())
         sync_directory(self.large_directory)
+        if content.is_checked:
+            self._checked_large.add(number)
         return ContentPlace(LARGE, number, content.size, content.sha256)
 
     def read(self, place: ContentPlace) -> Content:
@@ -260,7 +263,9 @@ class ContentStore:
             raise errors.unavailable(exc) from exc
         if not is_right:
             raise ContentCorrupt(f"{path.name} at {place.offset}: SHA-256 differs")
-        return Content(place.size, place.sha256, data) if data is not None else Content(place.size, place.sha256, path=path)
+        if data is not None:
+            return Content(place.size, place.sha256, data)
+        return Content(place.size, place.sha256, path=path, is_checked=place.offset in self._checked_large)
 
     def prove_read(self) -> None:
         """Read what was written last from the disk, not from memory, and read a directory. Raises: OSError."""
@@ -289,6 +294,7 @@ class ContentStore:
 
     def unlink_large(self, number: int) -> None:
         """No row needs it, and that is committed."""
+        self._checked_large.discard(number)
         (self.large_directory / str(number)).unlink(missing_ok=True)
 
     def has(self, place: ContentPlace | None) -> bool:

@@ -18,7 +18,7 @@ state_dir = {directory}/state
 log_path = {directory}/dovecot.log
 protocols =
 ssl = no
-auth_mechanisms = plain login cram-md5 scram-sha-1 scram-sha-256
+auth_mechanisms = {mechanisms}
 passdb {{
   driver = passwd-file
   args = scheme=PLAIN {directory}/users
@@ -33,16 +33,34 @@ service auth {{
   }}
 }}
 """
+MECHANISMS = "plain login cram-md5 scram-sha-1 scram-sha-256"
+BEARER = """
+passdb {{
+  driver = oauth2
+  mechanisms = xoauth2 oauthbearer
+  args = {directory}/oauth2.conf
+}}
+"""
+OAUTH2 = """
+introspection_url = {introspection}
+introspection_mode = post
+username_attribute = username
+active_attribute = active
+active_value = true
+"""
 
 
 @contextlib.contextmanager
-def running_dovecot(directory: Path) -> Iterator[Path]:
-    """Only its SASL; the socket."""
+def running_dovecot(directory: Path, introspection: str = "") -> Iterator[Path]:
+    """Only its SASL; the socket. With the URL that says whose a token is it takes tokens only."""
     assert DOVECOT is not None
     directory.mkdir()
     (directory / "users").write_text(f"relay:{{PLAIN}}{SECRET}\n")
-    (directory / "dovecot.conf").write_text(CONFIGURATION.format(directory=directory))
-    for path in (directory / "users", directory):
+    (directory / "oauth2.conf").write_text(OAUTH2.format(introspection=introspection))
+    text = CONFIGURATION + BEARER if introspection else CONFIGURATION
+    mechanisms = "xoauth2 oauthbearer" if introspection else MECHANISMS
+    (directory / "dovecot.conf").write_text(text.format(directory=directory, mechanisms=mechanisms))
+    for path in (directory / "users", directory / "oauth2.conf", directory):
         path.chmod(0o755)
     with subprocess.Popen([DOVECOT, "-F", "-c", str(directory / "dovecot.conf")]) as process:
         try:
@@ -53,8 +71,9 @@ def running_dovecot(directory: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def running_smart_host(directory: Path) -> Iterator[Postfix]:
-    """It knows the user `relay`, stores mail of user@corp.example in `mail`, and `authority.pem` is of its certificate."""
+def running_smart_host(directory: Path, introspection: str = "") -> Iterator[Postfix]:
+    """It knows the user `relay`, stores mail of user@corp.example in `mail`, and `authority.pem` is of its certificate. `introspection`: of
+    `running_dovecot`."""
     for path in (directory, *directory.parents):  # daemons of other users go through it
         if path.stat().st_mode & 0o001:
             break
@@ -64,7 +83,7 @@ def running_smart_host(directory: Path) -> Iterator[Postfix]:
     authority.cert_pem.write_to_path(directory / "authority.pem")
     issued.cert_chain_pems[0].write_to_path(directory / "host.pem")
     issued.private_key_pem.write_to_path(directory / "host.key")
-    with running_dovecot(directory / "dovecot") as socket:
+    with running_dovecot(directory / "dovecot", introspection) as socket:
         settings = storing_settings(directory / "mail", "corp.example", ["user"]) | {
             "mynetworks": "192.0.2.1/32",
             "smtpd_tls_security_level": "may",

@@ -5,9 +5,9 @@ import asyncio
 from pathlib import Path
 
 from shadowrelay.model.drain_progress import DrainState
-from shadowrelay.model.ids import MessageId
+from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.ownership import Role
-from shadowrelay.model.replies import Reply
+from shadowrelay.model.replies import PeerSaid, PeerUnavailable, Reply
 from shadowrelay.model.tracking import EventId
 from tests.kit.clock import until
 from tests.kit.nodes import BUSY, EAST, HEARTBEAT, NORTH, OK, SOUTH, SPAN, WEST, VirtualNode, in_virtual_time, nodes
@@ -107,7 +107,14 @@ async def test_a_node_that_drains_has_a_notice_copied_as_often_as_wanted_before_
         east = net.nodes[EAST]
         net.sink.answer = lambda address: BUSY
         assert 250 == (await east.accept()).code
-        net.hold_fault = lambda primary, shadow: "slow" if shadow == NORTH else ""
+
+        def not_this(primary: ServerName, shadow: ServerName) -> str:
+            """North takes copies, and not this one now."""
+            if shadow == NORTH:
+                raise PeerUnavailable(NORTH, "552 5.3.4 too large", said=PeerSaid.NOT_THIS)
+            return ""
+
+        net.hold_fault = not_this
         net.sink.answer = lambda address: NO_USER if address != SENDER else BUSY
         await until(lambda: bool(east.log.rows(EventId.DSN)), 30)
         notice = MessageId(east.log.rows(EventId.DSN)[0].network_message_id)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -465,3 +466,45 @@ async def test_a_copy_whose_reply_was_lost_counts_soon_and_not_at_the_next_attem
 
         await until(is_chosen, 2 * SPAN)
         assert 1 == net.sink.attempts_count
+
+
+@in_virtual_time
+async def test_a_peer_that_comes_and_goes_has_little_read_and_gets_what_waits_when_it_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with nodes(tmp_path, EAST, WEST, shadow_heartbeat_frequency="2m", shadow_resubmit_time_span="1h") as net:
+        east, unreachable = net.nodes[EAST], PeerUnavailable(ServerName(WEST), "nobody listens", was_refused=True)
+        net.sink.answer = lambda address: BUSY
+        net.hold_fault = partial(_raise, unreachable)
+        for _ in range(60):
+            await east.accept()
+        peers, read_count = east.context.peers, 0
+        read = east.ledger.read
+
+        async def counted(question, *arguments, **named):
+            nonlocal read_count
+            answer = await read(question, *arguments, **named)
+            read_count += len(answer) if question in (reading.load_many, reading.unplaced) else 0
+            return answer
+
+        monkeypatch.setattr(east.ledger, "read", counted)
+        for _ in range(1200):
+            peers.failed(ServerName(WEST), "nobody listens", was_refused=True)
+            await asyncio.sleep(0.025)
+            peers.heard(ServerName(WEST), peers.party(ServerName(WEST)).database)
+            await asyncio.sleep(0.025)
+        assert 10 * 60 > read_count  # in a minute, of 60 messages
+
+        net.hold_fault = lambda primary, shadow: ""
+        await until(west_has_all(net), 40)
+
+
+def _raise(error: Exception, *_: object) -> None:
+    raise error
+
+
+def west_has_all(net) -> Callable[[], Awaitable[bool]]:
+    async def has() -> bool:
+        return 60 == sum(group.count for group in await net.nodes[WEST].ledger.real.read(reading.shadow_groups))
+
+    return has

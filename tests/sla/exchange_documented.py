@@ -403,7 +403,7 @@ def events_that_no_page_has(case: ExchangeShape) -> None:
 
 
 @shape(messages_acknowledged=1, recipients_lost=1, messages_done=0)
-def inbound_by_edge_and_lost(case: ExchangeShape) -> None:
+def lost_after_an_edge(case: ExchangeShape) -> None:
     """The Edge's connector to its organization logs SENDEXTERNAL, too: a hop, after which the mailbox server has no end."""
     case.receive(0, "edge", said="Failed")
     case.send(1, "edge", case.host("a1"), "SENDEXTERNAL", connector_id="EdgeSync - Inbound to Default-First-Site-Name")

@@ -42,9 +42,14 @@ class ExchangeShape:
     versions: dict[str, str] = field(default_factory=dict)  # of servers of another version
     place: str = ""  # what the names of its servers end with, if it shares them with other shapes
     called: dict[str, str] = field(default_factory=dict)  # servers that are others there
+    is_cut: bool = False  # short names are those of NetBIOS
+    has_full_directories: bool = False
 
     def host(self, short: str, *, is_full: bool = True) -> str:
-        return f"{self.called.get(short, short)}{self.place or self.name}" + (".nordhof.example" if is_full else "")
+        name = f"{self.called.get(short, short)}{self.place or self.name}"
+        if is_full:
+            return f"{name}.nordhof.example"
+        return name[:15].upper() if self.is_cut else name
 
     def fields(self, server: str) -> tuple[str, ...]:
         return FIELDS_OF[self.versions.get(server, self.version)]
@@ -101,7 +106,7 @@ class ExchangeShape:
             lines = sorted((seconds, self._line(server, seconds, cells)) for seconds, cells in rows)
             octets = "".join(f"{line}\r\n" for line in header).encode() + b"".join(line for _, line in lines)
             for name in (server, *(name for name, same in self.copied_to.items() if same == server)):
-                is_full = name != server
+                is_full = name != server or self.has_full_directories
                 folder = logs / self.host(self.together[0] if server in self.together else server, is_full=is_full)
                 folder.mkdir(parents=True, exist_ok=True)
                 file = folder / f"MSGTRK2023032810-{1 + [*self.logs].index(server) if server in self.together else 1}.LOG"

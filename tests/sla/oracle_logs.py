@@ -10,7 +10,7 @@ import json
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -78,6 +78,7 @@ class Logs:
     logged: set[str] = field(default_factory=set)  # directories with a log
     formats: dict[str, str] = field(default_factory=dict)  # of each
     domains: set[str] = field(default_factory=set)  # of Exchange's servers, as far as their names are told
+    whole: dict[str, str] = field(default_factory=dict)  # names that Windows cut, in lower case, and what each stands for
     files: int = 0
     lines: int = 0
     repeats: list[Row] = field(default_factory=list)
@@ -315,19 +316,67 @@ def _most(names: Counter[str]) -> str:
     return max((name for name in names if _label(name) == best), key=lambda name: ("." in name, names[name], name))
 
 
+def _spell_out(logs: Logs) -> dict[str, set[str]]:
+    """Rows of Exchange have names that Windows cut at 15 characters as they are in full, where only one server is called so. Returns the
+    servers of each cut name, in lower case."""
+    of_exchange = [row for row in (*logs.rows, *logs.repeats) if row.format != "shadowrelay"]
+    names = {name for row in of_exchange for name in (*_writers(row), *_peers(row))}
+    names |= {server for server, each in logs.formats.items() if each != "shadowrelay"}
+    domains = {name.lower().split(".", 1)[1] for name in names if "." in _spelled(name)}
+    for row in of_exchange:
+        others = [row.client] if (row.event, row.source) == ("RECEIVE", "SMTP") else []
+        if row.event == "SEND" and row.format != "exchange2010" and first_label(row.client) != first_label(row.server_hostname):
+            others.append(row.server_hostname)
+        names |= {name for name in others if not domains or ("." in name and name.lower().split(".", 1)[1] in domains)}
+    cut = {name.lower() for name in names if len(name) == 15 and "." not in name}
+    servers = {name: {_label(other) for other in names if _label(other)[:15] == name and other.lower() != name} for name in cut}
+    servers = {name: those for name, those in servers.items() if those != {name}}
+    whole = {}
+    for name, those in servers.items():
+        if len(those) == 1:
+            full = {each.lower(): each for each in sorted(names) if _label(each) in those and "." in each}
+            whole[name] = next(iter(full.values())) if len(full) == 1 else next(iter(those))
+    logs.whole = whole
+    if whole:
+        logs.rows, logs.repeats = ([_whole(row, whole) for row in rows] for rows in (logs.rows, logs.repeats))
+    return {name: those for name, those in servers.items() if len(those) > 1}
+
+
+def _whole(row: Row, whole: Mapping[str, str]) -> Row:
+    if row.format == "shadowrelay":
+        return row
+
+    def full(name: str) -> str:
+        return whole.get(name.lower(), name)
+
+    told, sign, reply = row.context.partition("=")
+    context = f"{full(told.strip())}{sign}{reply}" if row.event == "HAREDIRECT" else row.context
+    custom = row.custom | {"Replication": full(row.custom["Replication"])} if "Replication" in row.custom else row.custom
+    reference = full(row.reference) if (row.event, row.source) == ("RESUBMIT", "REDUNDANCY") else row.reference
+    named = replace(row, client=full(row.client), server_hostname=full(row.server_hostname))
+    return replace(named, context=context, custom=custom, reference=reference)
+
+
 def _call_by_their_names(logs: Logs) -> None:
     """Directories of Exchange with one server's log become one, with the full name; one that is named after nobody gets its server's, and
     a file that only other servers wrote gets theirs."""
+    unclear = _spell_out(logs)
     of_exchange = [row for row in (*logs.rows, *logs.repeats) if row.format != "shadowrelay"]
+    own: dict[str, set[str]] = {}
+    for row in of_exchange:
+        own.setdefault(row.server, {_label(row.server)}).update(map(_label, _writers(row)))
     votes: dict[str, Counter[str]] = {}
     of_file: dict[tuple[str, str], Counter[str]] = {}
     for row in of_exchange:
-        for name in _writers(row):
+        for said in _writers(row):
+            those = unclear.get(said.lower(), set()) & own[row.server]
+            name = next(iter(those)) if len(those) == 1 else said
             votes.setdefault(row.server, Counter())[name] += 1
             of_file.setdefault((row.server, row.file), Counter())[name] += 1
-    called = {directory: directory for directory, each in logs.formats.items() if each != "shadowrelay"}
+    called = {server: logs.whole.get(server.lower(), server) for server, each in logs.formats.items() if each != "shadowrelay"}
     for directory, names in votes.items():
-        called[directory] = directory if _label(directory) in {_label(name) for name in names} else _most(names)
+        if _label(called[directory]) not in {_label(name) for name in names}:
+            called[directory] = _most(names)
     files = {
         (directory, file): _most(names)
         for (directory, file), names in of_file.items()

@@ -14,7 +14,7 @@ from shadowrelay.sla.ingest import ingest_once
 from shadowrelay.sla.report import write_report
 from shadowrelay.sla.sites import read_sites_file
 from shadowrelay.sla.summary import placed_figures
-from tests.sla import exchange_documented, exchange_further, exchange_variants  # noqa: F401 - they add their shapes
+from tests.sla import exchange_documented, exchange_further, exchange_rare, exchange_variants  # noqa: F401 - they add their shapes
 from tests.sla.agreement import COLUMNS, WINDOWS, disagreements
 from tests.sla.exchange_shapes import DAY, SHAPES, ExchangeShape
 from tests.sla.oracle import judge
@@ -27,13 +27,15 @@ SHIFTS = (0, 0, 0, 3, -3, 0.25, 3600)  # of a server's clock
 def mixture(seed: int) -> ExchangeShape:
     """Up to twelve shapes on the same servers, by the seed."""
     choose = random.Random(seed)
-    mixed = ExchangeShape(f"mix{seed}", choose.choice(("2016", "2016", "2016", "2013", "2010", "later")))
+    named = random.Random(f"names {seed}").random() < 0.2  # long names, which Windows cuts
+    where = {"place": f"mix{seed}{'-of-long-names' if named else ''}", "is_cut": named}
+    mixed = ExchangeShape(f"mix{seed}", choose.choice(("2016", "2016", "2016", "2013", "2010", "later")), **where)
     if choose.random() < 0.3:
         mixed.versions = {server: choose.choice(("2010", "2013", "2016")) for server in SERVERS}
     missing = choose.choice((0, 0, 0.03, 0.15))
     for index, make in enumerate(choose.sample(SHAPES, choose.randint(1, 12))):
         others = dict(zip(SERVERS, choose.sample(SERVERS, len(SERVERS)), strict=True)) if choose.random() < 0.4 else {}
-        case = make(f"mix{seed}x{index}", place=mixed.name, called=others)
+        case = make(f"mix{seed}x{index}", called=others, **where)
         begin = choose.choice((0, choose.randrange(3600), choose.randrange(2 * DAY)))
         for server, rows in case.logs.items():
             kept = [(begin + seconds, cells) for seconds, cells in rows if choose.random() >= missing]

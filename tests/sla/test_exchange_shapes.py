@@ -12,12 +12,13 @@ from pyspark.sql import SparkSession
 
 from shadowrelay.sla.columns import split_statuses
 from shadowrelay.sla.figures.exchange import EFFECTS
-from shadowrelay.sla.figures.log_writers import PEER, WRITER, Word, identities, told
+from shadowrelay.sla.figures.log_writers import HANDS, PEER, WRITER, Word, cut_names, identities, in_full, told
 from shadowrelay.sla.ingest import ingest_once
+from shadowrelay.sla.page.cautions import cautions
 from shadowrelay.sla.report import write_report
 from shadowrelay.sla.sites import read_sites_file
 from shadowrelay.sla.summary import placed_figures
-from tests.sla import exchange_documented, exchange_further, exchange_variants  # noqa: F401 - they add their shapes
+from tests.sla import exchange_documented, exchange_further, exchange_rare, exchange_variants  # noqa: F401 - they add their shapes
 from tests.sla.agreement import COLUMNS, WINDOWS, disagreements
 from tests.sla.exchange_shapes import SHAPES, ExchangeShape
 from tests.sla.oracle import judge
@@ -45,8 +46,8 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for case in ALL:
             case.write(directory / "logs")
             for server in {"a1", *case.logs}:
-                for is_full in (False, True):
-                    file.write(f'["{case.host(server, is_full=is_full)}"]\nsite = "{case.name}"\nboundary = "{case.name}"\n')
+                for name in sorted({case.host(server, is_full=is_full) for is_full in {case.has_full_directories, True}}):
+                    file.write(f'["{name}"]\nsite = "{case.name}"\nboundary = "{case.name}"\n')
     return directory
 
 
@@ -94,9 +95,18 @@ def test_the_job_judges_each_shape_as_a_person_would(case: ExchangeShape, report
 def test_a_log_in_two_directories_is_one_server_and_a_caution(report: dict[str, Any]) -> None:
     names = ["a1twonames", "a1twonames.nordhof.example"]
 
-    assert [names] == report["summary"]["input"]["one_server"]
+    cut = "onelogunderthecutnameandthefullone"
+    assert [[f"A1{cut}"[:15].upper(), f"a1{cut}.nordhof.example"], names] == report["summary"]["input"]["one_server"]
     servers = {one["name"] for one in report["summary"]["input"]["servers"]}
     assert {names[1]} == servers & {*names}
+
+
+@pytest.mark.heavy
+def test_a_cut_name_of_several_servers_is_a_caution(report: dict[str, Any]) -> None:
+    both = [f"mailboxserver-p{number}twoserverswithonecutname.nordhof.example" for number in (1, 2)]
+
+    assert ["mailboxserver-p", *both] in report["summary"]["input"]["cut_names"]
+    assert any("mailboxserver-p may be" in " ".join(said) for said in cautions(report["summary"]))
 
 
 @pytest.mark.heavy
@@ -167,6 +177,25 @@ def test_a_file_that_only_another_server_wrote_is_that_servers() -> None:
     of_files += [Word("A1", "3.LOG", WRITER, "a1.x.example", 1), Word("b1.x.example", "1.LOG", WRITER, "B1", 1)]
 
     assert {("A1", "2.LOG"): "b1.x.example"} == identities({"A1": "exchange2016", "b1.x.example": "exchange2016"}, of_files, of_files).files
+
+
+def test_a_name_of_15_characters_is_the_longer_one_that_begins_with_it() -> None:
+    said = [Word("d", "", WRITER, "MAILBOXSERVER-P", 5), Word("d", "", PEER, "mailboxserver-paris-01.x.example", 1)]
+    said += [Word("d", "", HANDS, "mailboxserver-paris-02.kunde.example", 1), Word("d", "", WRITER, "FIFTEEN-LETTERS", 1)]
+    cut = cut_names(said, ["d"])
+
+    assert {"mailboxserver-p": ["mailboxserver-paris-01.x.example"]} == cut
+    assert {"mailboxserver-paris-01.x.example"} == {word.name for word in in_full(said, cut) if word.kind == WRITER and word.times == 5}
+
+
+def test_a_cut_name_of_several_servers_is_the_one_whose_log_has_it() -> None:
+    names = [f"mailboxserver-paris-0{number}.x.example" for number in (1, 2)]
+    said = [Word(names[0], "", WRITER, "MAILBOXSERVER-P", 5), Word(names[0], "", PEER, "MAILBOXSERVER-P", 1)]
+    said += [Word("disk7", "", WRITER, "MAILBOXSERVER-P", 4), Word("disk7", "", WRITER, names[1], 1)]
+    cut = cut_names(said, [*names, "disk7"])
+
+    assert {"mailboxserver-p": names} == cut
+    assert [names[0], "MAILBOXSERVER-P", names[1], names[1]] == [word.name for word in in_full(said, cut)]
 
 
 def test_the_domains_of_servers_are_those_of_their_full_names() -> None:

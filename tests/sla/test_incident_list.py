@@ -205,3 +205,22 @@ def test_many_servers_are_counted() -> None:
     summary["overall"] |= {"messages_exposed": 5, "exposure_max_seconds": 9.0}
 
     assert ["5 servers"] == [one["who"] for one in incidents(summary)]
+
+
+def test_a_loss_of_the_only_copy_does_not_speak_of_two() -> None:
+    loss = {
+        "message": "m",
+        "server": "e1",
+        "acknowledged_at": at(20),
+        "cause": "both copies gone",
+        "sender": "s@x",
+        "subject": "A",
+        "recipient": "r",
+    }
+    alone = "no copy at acknowledgement"
+    exposure = {"message": "m", "server": "e1", "began_at": at(20), "ended_at": at(50), "seconds": 30.0, "is_open": False, "cause": alone}
+    lists = {"losses": [loss], "exposures": [exposure], "takeovers": [takeover("e1", "w1", until=40) | {"is_cut": False}]}
+    summary = summaries.empty() | lists | {"causes": {"losses": {"both copies gone": 1}, "exposures": {alone: 1}}}
+
+    (one,) = [each for each in incidents(summary) if each["kind"] == "loss"]
+    assert "r did not get the message: its only copy was on e1, which was lost" == one["what"]

@@ -240,8 +240,26 @@ def test_a_takeover_by_exchange_leaves_the_exposure_open_everywhere() -> None:
     assert said in card
     assert f"no other message; {said}" in section
     assert not any("No message depended on one copy." in one.text for one in page.all("p"))
-    main = {title: spoken(value(summary["overall"])) for title, value, spoken in MAIN_FIGURES}
-    assert main["Messages with one copy only for a time"] == main["Longest time with one copy only"] == "\N{EN DASH}"
+    names = ("Messages with one copy only for a time", "Longest time with one copy only")
+    main = {figure.title: figure.said(summary["overall"]) for figure in MAIN_FIGURES}
+    assert ["\N{EN DASH}"] * 2 == [main[name] for name in names]
+    some = summary["overall"] | {"messages_exposed": 2, "exposure_max_seconds": 3.0}
+    assert ["at least 2", "at least 3\N{NO-BREAK SPACE}s"] == [figure.said(some) for figure in MAIN_FIGURES if figure.title in names]
+
+
+@pytest.mark.parametrize(
+    ("causes", "said"),
+    [
+        ({"no trace": 3}, "3 recipients lost, "),
+        ({"no trace": 1, "not in the next log": 2}, "3 recipients lost, 2 of them perhaps only for want of a row, "),
+        ({"discarded, end not logged": 3}, "3 recipients without an end in the logs, perhaps for want of a row, "),
+    ],
+)
+def test_the_headline_calls_lost_what_a_missing_row_does_not_explain(causes: dict[str, int], said: str) -> None:
+    summary = with_overall(of_exchange(summaries.demo(), "exchange2016"), recipients_lost=3)
+    summary["causes"]["losses"] = causes
+
+    assert f" {said}" in lead_of(summary)
 
 
 def test_what_exchange_does_not_tell_is_not_called_explained() -> None:

@@ -636,12 +636,12 @@ def test_a_strict_reader_gets_every_content_back_byte_for_byte(lines: list[bytes
     assert (data if data.endswith(b"\r\n") or not data else data + b"\r\n") == received
 
 
-@given(lines=LINES, cuts=st.lists(st.integers(0, 60), max_size=6))
+@given(lines=LINES, cuts=st.lists(st.integers(0, 60), max_size=6), is_checked=st.booleans())
 @settings(suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
-def test_blocks_cut_anywhere_make_the_same_stream(lines: list[bytes], cuts: list[int]):
+def test_blocks_cut_anywhere_make_the_same_stream(lines: list[bytes], cuts: list[int], is_checked: bool):
     data = b"".join(line + b"\r\n" for line in lines)
     places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
-    stuffer = DotStuffer("x")
+    stuffer = DotStuffer("x", is_checked=is_checked)
 
     parts = [stuffer.feed(data[start:end]) for start, end in pairwise(places)]
 

@@ -62,6 +62,12 @@ def test_addresses_of_one_ipv6_network_are_one_client() -> None:
     assert ["192.0.2.1", "nonsense:", ""] == [client_network(text) for text in ("192.0.2.1", "nonsense:", "")]
 
 
+def test_clients_that_a_translator_names_are_those_of_ipv4() -> None:
+    """64:ff9b::/96 is one network of 64 bits, and the whole Internet of IPv4; a host of 6to4 has 65,536 such networks."""
+    written = ("64:ff9b::192.0.2.1", "64:ff9b::c000:202", "2002:c000:201:1::1", "2002:c000:201:ffff::2")
+    assert ["192.0.2.1", "192.0.2.2", "192.0.2.1", "192.0.2.1"] == [client_network(each) for each in written]
+
+
 def test_clients_of_ours_in_one_ipv6_network_are_many() -> None:
     count = SessionCount()
 

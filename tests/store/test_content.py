@@ -265,6 +265,21 @@ async def test_a_large_content_goes_by_itself(tmp_path: Path, end: str) -> None:
         assert 0 == large_files(tmp_path)
 
 
+async def test_line_ends_of_a_large_content_count_as_checked_where_this_process_checked_them_as_it_came(tmp_path: Path) -> None:
+    data = b"line\r\n" * 300_000
+    async with a_ledger(tmp_path) as ledger:
+        checked = replace(a_spooled_content(tmp_path, data), is_checked=True)
+        own = await ledger.commit(promises.accepted, a_new_message(), checked, decided=True)
+        others = await ledger.commit(promises.accepted, a_new_message(), a_spooled_content(tmp_path, data), decided=True)
+        assert own.place is not None
+        assert others.place is not None
+
+        assert (await ledger.read_content(own.place)).is_checked
+        assert not (await ledger.read_content(others.place)).is_checked
+    async with a_ledger(tmp_path) as ledger:
+        assert not (await ledger.read_content(own.place)).is_checked
+
+
 async def test_a_superseded_large_copy_leaves_no_file_in_the_store(tmp_path: Path) -> None:
     async with a_ledger(tmp_path) as ledger:
         stored = await accept(ledger)

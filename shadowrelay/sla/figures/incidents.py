@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from shadowrelay.sla.figures.exact import is_counted
 from shadowrelay.sla.figures.rows import instant_of_server, is_event, is_own, is_promotion
-from shadowrelay.sla.objectives import END_UNTOLD, LOG_ENDS, NO_END, NOT_SEEN, NOT_TOLD
+from shadowrelay.sla.objectives import COPIES_GONE, END_UNTOLD, LOG_ENDS, NO_END, NOT_SEEN, NOT_TOLD
 
 # ---- duplicates, losses, orphans
 
@@ -159,7 +159,7 @@ def _cause_of_loss(expiration_us: int) -> Column:
         .when(F.coalesce(~F.array_contains("seen_on", F.col("handed.server")), F.lit(False)), NOT_SEEN)
         .when(F.col("is_exchange") & is_done_with, END_UNTOLD)
         .when(~F.col("is_exchange") & is_discarded, "discarded without delivery")
-        .when((F.size("promotions") == 0) & is_log_over, "both copies gone")
+        .when((F.size("promotions") == 0) & is_log_over, COPIES_GONE)
         .when(F.col("last_try_at") >= due_at, "still queued")
         .otherwise("no trace")
     )

@@ -7,6 +7,7 @@ and which of them have no log of what they delivered to mailboxes (`Told`).
 
 import json
 from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 from pyspark.sql import Column, DataFrame
@@ -19,6 +20,7 @@ WRITER, PEER, ITSELF, DELIVERS, HANDS, GETS = "writer", "peer", "itself", "deliv
 _BY_SERVER_HOSTNAME = ("HARECEIVE", "HADISCARD", "HAREDIRECTFAIL")
 _BY_CLIENT_HOSTNAME = ("SEND", "SENDEXTERNAL")
 _OF_MAILBOXES = ("DELIVER", "DUPLICATEDELIVER", "DELIVERFAIL", "PROCESS", "PROCESSMEETINGMESSAGE")
+CUT_AT = 15  # characters: so long is a computer's NetBIOS name
 _FIRST_HOP = "(?:^|;)S:FirstForestHop=([^;]*)"
 
 
@@ -35,10 +37,12 @@ class Word(NamedTuple):
 
 
 class Told(NamedTuple):
-    """`domains` of the servers, in lower case; `without_deliveries`: servers that hand mail to their mailboxes, and have no log of that."""
+    """`domains` of the servers, in lower case; `without_deliveries`: servers that hand mail to their mailboxes, and have no log of that;
+    `whole`: names that Windows cut, in lower case, with the name that each stands for."""
 
     domains: frozenset[str] = frozenset()
     without_deliveries: frozenset[str] = frozenset()
+    whole: Mapping[str, str] = MappingProxyType({})
 
 
 NOTHING_TOLD = Told()
@@ -95,20 +99,73 @@ def _label(name: str) -> Column:
 # ---- what follows
 
 
+def cut_names(said: Iterable[Word], directories: Collection[str]) -> dict[str, list[str]]:
+    """Names that Windows cut, in lower case, with the servers that each may stand for: by its full name, if only one domain has one.
+
+    Shapes: `said` as from `words`; `directories` of logs of Exchange.
+    """
+    said = [*said]
+    names = {word.name for word in said if word.kind in (WRITER, PEER)} | {*directories}
+    domains = _domains(names)
+    names |= {word.name for word in said if word.kind in (HANDS, GETS) and (not domains or _domain(word.name) in domains)}
+    cut = {name.lower() for name in names if len(name) == CUT_AT and "." not in name}
+    found: dict[str, dict[str, set[str]]] = {}
+    for name in names:
+        whole = label(name)
+        if whole[:CUT_AT] in cut and (len(whole) > CUT_AT or "." in name):
+            found.setdefault(whole[:CUT_AT], {}).setdefault(whole, set()).add(name)
+    longer = {name: wholes for name, wholes in found.items() if wholes.keys() - {name}}
+    return {name: sorted(_one_name(whole, names) for whole, names in wholes.items()) for name, wholes in longer.items()}
+
+
+def _one_name(whole: str, names: Collection[str]) -> str:
+    full = {name.lower(): name for name in sorted(names) if "." in name}
+    return next(iter(full.values())) if len(full) == 1 else whole
+
+
+def in_full(said: Iterable[Word], cut: Mapping[str, list[str]]) -> list[Word]:
+    """The words with whole names: of what a log says of its own server also where only the rest of that log tells who it is.
+
+    Shapes: `said` as from `words`, `cut` as from `cut_names`.
+    """
+    said = [*said]
+    own: dict[str, set[str]] = {}
+    for word in said:
+        own.setdefault(word.server, {label(word.server)})
+        if word.kind == WRITER:
+            own[word.server].add(label(word.name))
+
+    def whole(word: Word) -> str:
+        servers = cut.get(word.name.lower(), [])
+        if len(servers) > 1 and word.kind == WRITER:
+            servers = [server for server in servers if label(server) in own[word.server]]
+        return servers[0] if len(servers) == 1 else word.name
+
+    return [word._replace(name=whole(word)) for word in said]
+
+
 def several(said: Iterable[Word], called: Mapping[str, str]) -> list[str]:
     """Directories with rows that other servers wrote: they are to be told file by file."""
     return sorted({word.server for word in said if word.kind == WRITER and label(word.name) != label(called.get(word.server, word.server))})
 
 
-def identities(directories: Mapping[str, str | None], said: Iterable[Word], of_files: Iterable[Word] = ()) -> Identities:
+def identities(
+    directories: Mapping[str, str | None],
+    said: Iterable[Word],
+    of_files: Iterable[Word] = (),
+    whole: Mapping[str, str] = NOTHING_TOLD.whole,
+) -> Identities:
     """The directories and files of Exchange that are to be called otherwise: several directories with one server's log, one that is named
     after no server of its rows, and one with the logs of several.
 
-    Shapes: `directories` with the format of each; `said` as from `words`, `of_files` likewise, file by file.
+    Shapes: `directories` with the format of each; `said` as from `words`, `of_files` likewise, file by file, both with whole names; `whole`
+    as of `Told`.
     """
-    called = {directory: directory for directory, each in directories.items() if (each or OWN) != OWN}
+    called = {directory: whole.get(directory.lower(), directory) for directory, each in directories.items() if (each or OWN) != OWN}
     for directory, names in _votes((word.server, word.name, word.times) for word in said if word.kind == WRITER).items():
-        called[directory] = directory if label(directory) in {label(name) for name in names} else _most(names)
+        called[directory] = called.get(directory, directory)
+        if label(called[directory]) not in {label(name) for name in names}:
+            called[directory] = _most(names)
     files: dict[tuple[str, str], str] = {}
     votes = _votes(((word.server, word.file), word.name, word.times) for word in of_files if word.kind == WRITER)
     for (directory, file), names in votes.items():
@@ -141,14 +198,14 @@ def _most(names: Mapping[str, int]) -> str:
     return max((name for name in names if label(name) == best), key=lambda name: ("." in name, names[name], name))
 
 
-def told(said: Iterable[Word], called: Identities, logs: Mapping[str, str | None]) -> Told:
+def told(said: Iterable[Word], called: Identities, logs: Mapping[str, str | None], whole: Mapping[str, str] = NOTHING_TOLD.whole) -> Told:
     """Shapes: `said` as from `words`, file by file where one directory has the logs of several; `logs`: all servers that have one, with its
     format."""
     said = [*said]
     later = {server for server, each in logs.items() if each not in (None, "", OWN, WITHOUT_NETWORK_ID)}
     of_exchange = later | {server for server, each in logs.items() if each == WITHOUT_NETWORK_ID}
     names = {word.name for word in said if word.kind in (WRITER, PEER)} | of_exchange
-    domains = {name.lower().partition(".")[2] for name in names if label(name) != name.lower()} - {""}
+    domains = _domains(names)
     found: dict[str, set[str]] = {ITSELF: set(), DELIVERS: set()}
     pairs: dict[str, set[tuple[str, str]]] = {HANDS: set(), GETS: set()}
     for word in said:
@@ -157,9 +214,18 @@ def told(said: Iterable[Word], called: Identities, logs: Mapping[str, str | None
             found[word.kind].add(server)
         elif word.kind in pairs:
             pairs[word.kind].add((server, meant(word.name, logs, domains)))
+    found[ITSELF] |= {server for server, other in pairs[HANDS] if other == server}  # by another of its names
     receiving = {server for server, other in pairs[GETS] if other in of_exchange and other != server}
     handed = {other for server, other in pairs[HANDS] if other in later and other != server}
-    return Told(frozenset(domains), frozenset((found[ITSELF] | (handed - receiving)) - found[DELIVERS]))
+    return Told(frozenset(domains), frozenset((found[ITSELF] | (handed - receiving)) - found[DELIVERS]), whole)
+
+
+def _domains(names: Iterable[str]) -> set[str]:
+    return {_domain(name) for name in names if label(name) != name.lower()} - {""}
+
+
+def _domain(name: str) -> str:
+    return name.lower().partition(".")[2]
 
 
 def meant(name: str, logged: Collection[str], domains: Collection[str]) -> str:
@@ -185,6 +251,11 @@ def with_identities(frame: DataFrame, called: Identities) -> DataFrame:
     if not called.directories and not called.files:
         return frame
     return frame.withColumn("server", F.coalesce(named, F.try_element_at(_literal(called.directories), F.col("server")), "server"))
+
+
+def in_whole(name: Column, whole: Mapping[str, str]) -> Column:
+    """The name that a cut one stands for. Shapes: `whole` as of `Told`."""
+    return F.coalesce(F.try_element_at(_literal(whole), F.lower(name)), name) if whole else name
 
 
 def _literal(names: Mapping[str, str]) -> Column:

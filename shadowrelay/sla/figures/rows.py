@@ -24,7 +24,7 @@ from shadowrelay.sla.figures.exchange import (
     does,
     joined,
 )
-from shadowrelay.sla.figures.log_writers import NOTHING_TOLD, Told
+from shadowrelay.sla.figures.log_writers import NOTHING_TOLD, Told, in_whole
 
 OWN_FORMAT = "shadowrelay"
 CLOCKS_DIFFER_US = 120_000_000  # of two servers, at most; and SEND is logged after the RECEIVE of the server that it went to
@@ -146,7 +146,7 @@ def exact_rows(events: DataFrame, logs: Mapping[str, str | None], told: Told = N
         .dropDuplicates(["message", "row_id"])
         .withColumns({name: F.unix_micros(name) for name in ("at", "silent_since", "detected_at")})
         .withColumn("server_hostname", F.when(_is_exchange_redirect(), _shadow_server()).otherwise(F.col("server_hostname")))
-        .withColumns(_servers(logged_servers, told.domains))
+        .withColumns(_servers(logged_servers, told))
         .withColumn("server_hostname", F.when(_is_exchange_redirect() & is_itself, "").otherwise(F.col("server_hostname")))
         .withColumn("recipients", F.when(is_own(), F.col("recipients")).otherwise(_lower(F.col("recipients"))))
         .withColumn("return_path", F.when(is_own(), F.lit("")).otherwise(F.lower("return_path")))
@@ -241,15 +241,17 @@ def _replaced() -> dict[str, Column]:
     return {"replaced": F.when(is_replacement(), others), "kept": F.when(is_replacement(), kept)}
 
 
-def _servers(logged_servers: Sequence[str], domains: Collection[str]) -> dict[str, Column]:
+def _servers(logged_servers: Sequence[str], told: Told) -> dict[str, Column]:
     """The columns that name a server. Our own rows use only one name for each."""
     is_named = {"client_hostname": ~is_own(), "server_hostname": ~is_own(), "reference": ~is_own() & is_promotion()}
 
     def meant(name: str) -> Column:
-        return logged_name(F.col(name), logged_servers, domains)
+        return logged_name(in_whole(F.col(name), told.whole), logged_servers, told.domains)
 
     named = {name: F.when(is_so, meant(name)).otherwise(F.col(name)) for name, is_so in is_named.items()}
     is_telling = ~is_own() & is_event("RECEIVE") & (F.col("replication") != "")
+    if told.whole:
+        named["replication"] = F.when(is_telling, in_whole(F.col("replication"), told.whole)).otherwise(F.col("replication"))
     return named | {"shadow_server": F.when(is_telling, meant("replication")).otherwise(F.lit(""))}
 
 

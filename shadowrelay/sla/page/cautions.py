@@ -157,6 +157,11 @@ def _of_copies(summary: Summary) -> list[str]:
         f"The directory {directory} has logs of {_named(list(servers))}: each file counts as of the server that its rows name."
         for directory, *servers in given.get("one_directory", [])[:_NAMED_MAX]
     ]
+    said += [
+        f"{name} may be {' or '.join(servers[:_NAMED_MAX])}: Windows cuts such names at 15 characters. "
+        "Hops and copies that only that name tells of may be judged wrongly."
+        for name, *servers in given.get("cut_names", [])[:_NAMED_MAX]
+    ]
     if silent := given.get("without_deliveries", []):
         its = "its" if len(silent) == 1 else "their"
         said += [

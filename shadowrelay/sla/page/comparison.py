@@ -9,26 +9,43 @@ from shadowrelay.sla.page.summary_types import Figures, KindVerdict, Summary
 from shadowrelay.sla.page.wording import count, duration, milliseconds, percent
 
 
-def _exposed(name: Literal["messages_exposed", "exposure_max_seconds"]) -> Callable[[Figures], float | None]:
-    """No figure where the logs do not tell it of some messages: Exchange's, that were taken over."""
-    return lambda figures: None if figures.get("messages_exposure_unknown", 0) else figures[name]
+@dataclass(frozen=True, slots=True)
+class MainFigure:
+    """`value` is null where there is no figure, or the logs do not tell it; `known` is then the part of it that they tell."""
+
+    title: str
+    value: Callable[[Figures], float | None]
+    spoken: Callable[[float | None], str]
+    known: Callable[[Figures], float | None] = lambda _: None
+
+    def said(self, figures: Figures) -> str:
+        """`3`; `at least 3`; a dash."""
+        number, known = self.value(figures), self.known(figures)
+        return f"at least {self.spoken(known)}" if number is None and known else self.spoken(number)
 
 
-MAIN_FIGURES: tuple[tuple[str, Callable[[Figures], float | None], Callable[[float | None], str]], ...] = (
-    ("Messages acknowledged", lambda figures: figures["messages_acknowledged"], count),
-    ("With a second copy before the 250", lambda figures: figures["redundancy_ratio"], percent),
-    ("Recipients lost", lambda figures: figures["recipients_lost"], count),
-    ("Unexplained duplicates", lambda figures: figures["recipients_duplicated_unexplained"], count),
-    ("Duplicates", lambda figures: figures["recipients_duplicated"], count),
-    ("Messages with one copy only for a time", _exposed("messages_exposed"), count),
-    ("Longest time with one copy only", _exposed("exposure_max_seconds"), duration),
-    ("Left-over copies", lambda figures: figures["shadows_orphaned"], count),
-    ("Takeovers", lambda figures: figures["promotions"], count),
-    ("Second copy made, p99", lambda figures: figures["shadow_latency_ms"].get("p99"), milliseconds),
-    ("Copies cleaned up, p95", lambda figures: figures["discard_lag_ms"].get("p95"), milliseconds),
-    ("Delivered, p99", lambda figures: figures["delivery_latency_ms"].get("p99"), milliseconds),
+def _exposed(title: str, name: Literal["messages_exposed", "exposure_max_seconds"], spoken: Callable[[float | None], str]) -> MainFigure:
+    """Exchange's logs do not tell it of messages that were taken over."""
+    return MainFigure(
+        title, lambda figures: None if figures.get("messages_exposure_unknown", 0) else figures[name], spoken, lambda figures: figures[name]
+    )
+
+
+MAIN_FIGURES = (
+    MainFigure("Messages acknowledged", lambda figures: figures["messages_acknowledged"], count),
+    MainFigure("With a second copy before the 250", lambda figures: figures["redundancy_ratio"], percent),
+    MainFigure("Recipients lost", lambda figures: figures["recipients_lost"], count),
+    MainFigure("Unexplained duplicates", lambda figures: figures["recipients_duplicated_unexplained"], count),
+    MainFigure("Duplicates", lambda figures: figures["recipients_duplicated"], count),
+    _exposed("Messages with one copy only for a time", "messages_exposed", count),
+    _exposed("Longest time with one copy only", "exposure_max_seconds", duration),
+    MainFigure("Left-over copies", lambda figures: figures["shadows_orphaned"], count),
+    MainFigure("Takeovers", lambda figures: figures["promotions"], count),
+    MainFigure("Second copy made, p99", lambda figures: figures["shadow_latency_ms"].get("p99"), milliseconds),
+    MainFigure("Copies cleaned up, p95", lambda figures: figures["discard_lag_ms"].get("p95"), milliseconds),
+    MainFigure("Delivered, p99", lambda figures: figures["delivery_latency_ms"].get("p99"), milliseconds),
 )
-"""(title, value, how it reads), also for the terminal."""
+"""Also for the terminal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +65,12 @@ def comparison(summary: Summary) -> list[Compared]:
         return []
     compared = []
     for kind in (SAFETY, SPEED):
-        now, then = summary["verdict"][kind], before["verdict"][kind]
-        change = _change(len(now["missed"]), len(then["missed"]))
-        compared.append(Compared(f"{kind.capitalize()} targets missed", _missed(now), _missed(then), change))
-    for title, value, spoken in MAIN_FIGURES:
-        one, other = value(summary["overall"]), value(before["overall"])
-        compared.append(Compared(title, spoken(one), spoken(other), _change(one, other)))
+        one, other = summary["verdict"][kind], before["verdict"][kind]
+        change = _change(len(one["missed"]), len(other["missed"]))
+        compared.append(Compared(f"{kind.capitalize()} targets missed", _missed(one), _missed(other), change))
+    for figure in MAIN_FIGURES:
+        now, then = summary["overall"], before["overall"]
+        compared.append(Compared(figure.title, figure.said(now), figure.said(then), _change(figure.value(now), figure.value(then))))
     return compared
 
 

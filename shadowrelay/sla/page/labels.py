@@ -133,7 +133,7 @@ CAUSES: dict[str, dict[str, str]] = {  # list -> cause -> in words
     "losses": {
         "set aside": "set aside (waits for a decision of yours)",
         "still queued": "still queued (a server still tried when the time was up)",
-        "both copies gone": "both copies gone (both servers were lost)",
+        "both copies gone": "both copies gone (each server that had it was lost)",
         "discarded without delivery": "discarded without delivery (a log is missing, or the copy was cleaned up too early)",
         "discarded, end not logged": "copy discarded, and no log tells how it ended (most likely delivered: collect the rest of the logs)",
         "no trace": "no trace (the logs do not tell why)",

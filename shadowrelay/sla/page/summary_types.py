@@ -121,6 +121,7 @@ class Input(TypedDict):
     dropped_count: NotRequired[int]
     one_server: NotRequired[Sequence[Sequence[str]]]
     one_directory: NotRequired[Sequence[Sequence[str]]]
+    cut_names: NotRequired[Sequence[Sequence[str]]]
     without_deliveries: NotRequired[Sequence[str]]
     files_alike: NotRequired[int]
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shadowrelay.sla.objectives import NO_REDUNDANCY_EVENTS, NOT_LOGGED, NOT_TOLD, SAFETY, SPEED, has_too_few
+from shadowrelay.sla.objectives import NO_REDUNDANCY_EVENTS, NOT_LOGGED, NOT_TOLD, SAFETY, SPEED, WEAK, has_too_few
 from shadowrelay.sla.page.cautions import unseen
 from shadowrelay.sla.page.labels import COUNTED, FORMATS, OBJECTIVES, TIMES, UNITS
 from shadowrelay.sla.page.summary_types import KindVerdict, Objective, Summary
@@ -102,6 +102,17 @@ def explained(summary: Summary) -> str:
     parts = [f"{count(unexplained)} of them unexplained"] if unexplained else []
     parts += [f"of {count(untold)} of them Exchange's logs do not tell why"] if untold else []
     return "; ".join(parts) or "all explained"
+
+
+def lost(summary: Summary) -> str:
+    """The recipients that were lost; apart from these, those whose loss may be nothing but a row that is missing."""
+    number = summary["overall"]["recipients_lost"]
+    unsure = min(number, sum(times for cause, times in summary["causes"].get("losses", {}).items() if cause in WEAK))
+    if not number:
+        return "no recipient lost"
+    if unsure == number:
+        return f"{counted(number, 'recipient')} without an end in the logs, perhaps for want of a row"
+    return f"{counted(number, 'recipient')} lost" + (f", {count(unsure)} of them perhaps only for want of a row" if unsure else "")
 
 
 def unknowable(summary: Summary) -> list[tuple[list[str], list[str], str]]:

@@ -92,7 +92,7 @@ def test_case_counts_where_the_setting_says_so_and_never_in_the_domain() -> None
         "john@corp.example jane@corp.example", "mailto:john@corp.example", 'john"@corp.example', '"john@corp.example', "john@corp.example;",
         "john\x00@corp.example", "john@corp\x1b.example", "SMTP:john@corp.example", "john\\@corp.example", "(john)@corp.example",
         "john@[192.0.2.1", "john@corp.exam[ple", "\ufeff", "john@corp.example#comment", "a" * LINE_CHARACTERS_MAX + "@corp.example",
-        "**@corp.example extra", '"a\nb"@corp.example',
+        "**@corp.example extra", '"a\nb"@corp.example', "*@*", "@*", "*@*.corp.example", "john@*.example",
     ],
 )  # fmt: skip
 def test_a_line_that_is_no_address_breaks_the_file_and_is_named(line: str) -> None:

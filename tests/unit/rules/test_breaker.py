@@ -1,9 +1,12 @@
 """A server known to be down costs nobody a wait, and is found again."""
 
+from collections.abc import Callable
+
 import pytest
 
 from shadowrelay.rules.placement import (
     CLOSED,
+    FORGIVEN,
     Breaker,
     Refused,
     after_copy,
@@ -68,7 +71,26 @@ def test_a_server_that_was_down_for_a_year_is_still_asked_every_heartbeat():
 
 
 def test_a_session_closes_it_and_forgets():
-    assert CLOSED == after_sign_of_life(failed(CLOSED, 10.0, 11.0))
+    assert "closed" == state_of(after_sign_of_life(failed(CLOSED, 10.0, 11.0)), 11.0)
+
+
+@pytest.mark.parametrize("was_refused", [False, True])
+def test_sessions_of_a_server_that_is_not_reached_close_it_once(was_refused: bool) -> None:
+    breaker, tried_count = CLOSED, 0
+    for now in range(1000):
+        if may_try(breaker, now):
+            tried_count += 1
+            breaker = failed(breaker, now, was_refused=was_refused)
+        breaker = after_sign_of_life(breaker)
+
+    assert 3 + 1000 / HEARTBEAT + 4 > tried_count
+
+
+@pytest.mark.parametrize("succeeds", [after_offer, after_copy])
+def test_what_succeeds_of_ours_makes_the_next_session_count_again(succeeds: Callable[[Breaker], Breaker]) -> None:
+    once = failed(after_sign_of_life(failed(CLOSED, 10.0, 11.0)), 12.0, 13.0)
+    assert CLOSED == succeeds(once)
+    assert ["open", "closed"] == [state_of(after_sign_of_life(each), 13.0) for each in (once, failed(succeeds(once), 12.0, 13.0))]
 
 
 # one trial
@@ -149,4 +171,4 @@ def test_what_ends_a_refusal(event, what, is_over):
 
 def test_who_gives_no_answer_on_trial_is_silent_and_refuses_no_more():
     breaker = failed(refused(CLOSED, 10.0), 11.0)
-    assert ("open", CLOSED) == (state_of(breaker, 11.5), after_sign_of_life(breaker))
+    assert ("open", FORGIVEN) == (state_of(breaker, 11.5), after_sign_of_life(breaker))

@@ -6,6 +6,7 @@ from shadowrelay.model.readiness import NewMail, Takes
 from shadowrelay.rules.placement import (
     CLOSED,
     FAILURES_TO_OPEN,
+    FORGIVEN,
     NOTHING_TRIED,
     PROVED,
     REFUSED_SECONDS_MAX,
@@ -63,7 +64,7 @@ def test_while_the_breaker_allows_no_attempt_the_answer_is_no():
 def test_a_sign_of_life_closes_the_breaker_and_proves_nothing():
     breaker = after_sign_of_life(after_failure(CLOSED, NOW, HEARTBEAT, was_refused=True))
 
-    assert (CLOSED, NO) == (breaker, takes_copies(evidence_cut(PROVED, NOW, "refused"), breaker, NOW))
+    assert (FORGIVEN, NO) == (breaker, takes_copies(evidence_cut(PROVED, NOW, "refused"), breaker, NOW))
 
 
 def test_what_one_copy_was_refused_for_counts_if_it_happens_again():

@@ -152,9 +152,10 @@ def test_notifications_for_strangers_stay_out_of_our_networks(address: str, conn
 
 
 PRIVATE = ["10.0.0.1", "172.16.0.1", "192.168.1.1", "100.64.0.1", "fc00::1", "fd12::1", "fec0::1", "::ffff:10.0.0.1", "2002:a00:1::"]
-PRIVATE += ["64:ff9b::a00:1", "64:ff9b:1::a00:1"]
+PRIVATE += ["64:ff9b::a00:1", "64:ff9b:1::a00:1", "::ffff:0:a00:1"]
 NEAR = ["127.0.0.1", "127.1.2.3", "0.0.0.0", "0.1.2.3", "169.254.169.254", "224.0.0.1", "255.255.255.255", "240.0.0.1"]
 NEAR += ["::1", "::", "fe80::1", "ff02::1", "::ffff:127.0.0.1", "::ffff:0.0.0.0", "::127.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::1"]
+NEAR += ["::ffff:0:7f00:1"]
 
 
 @pytest.mark.parametrize("address", PRIVATE)
@@ -171,7 +172,7 @@ def test_this_machine_and_its_link_are_always_out_of_reach(address: str) -> None
     assert [False, True, True] == [is_out_of_reach(host, reach) for reach in Reach]
 
 
-@pytest.mark.parametrize("address", ["8.8.8.8", "2600::1", "::ffff:8.8.8.8", "64:ff9b::808:808"])
+@pytest.mark.parametrize("address", ["8.8.8.8", "2600::1", "::ffff:8.8.8.8", "64:ff9b::808:808", "::ffff:0:808:808"])
 def test_the_internet_is_within_reach(address: str) -> None:
     assert not is_out_of_reach(HostPort(address), Reach.PUBLIC)
 
@@ -191,6 +192,15 @@ def test_names_below_one_domain_get_ten_times_that_together() -> None:
     assert not rate.takes("victim.example", 100.0)
     assert rate.takes("other.example", 100.0)
     assert [False, True, False] == [rate.takes("new.victim.example", at) for at in (100.2, 100.31, 100.32)]
+
+
+@pytest.mark.parametrize("literal", ["[192.0.2.{}]", "[ipv6:2001:db8::{:x}]", "[ipv6:::ffff:192.0.2.{}]"])
+def test_addresses_of_one_network_get_ten_times_that_together(literal: str) -> None:
+    rate = strangers.DsnRate()
+
+    assert 10 * strangers.DSNS_AT_ONCE == sum(rate.takes(literal.format(number % 250), 100.0) for number in range(5000))
+    assert rate.takes("[203.1.2.3]", 100.0)
+    assert rate.takes("[ipv6:2001:db8:1::1]", 100.0)
 
 
 def test_domains_that_were_forgotten_cost_no_memory() -> None:
