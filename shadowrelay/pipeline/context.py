@@ -151,6 +151,18 @@ async def until_taken(call: Callable[[], Awaitable[T]], failed: Callable[[Ledger
         await asyncio.sleep(LEDGER_AGAIN_SECONDS)
 
 
+async def woken_within(event: asyncio.Event, seconds: float | None) -> bool:
+    """Whether it is set within so many seconds; None: wait for as long as it takes. `asyncio.wait_for` of Python 3.11 starts a task for
+    this, and loses a cancellation that arrives together with the result. The loops of an idle node do little else."""
+    if event.is_set():
+        await asyncio.sleep(0)  # others run, too
+        return True
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    return event.is_set()
+
+
 @dataclass(slots=True)
 class Context:
     """The node's shared parts. `settings` is replaced as a whole when the configuration is reloaded, `pressure` with each sample."""

@@ -25,7 +25,7 @@ from shadowrelay.model.replies import STORE_UNAVAILABLE, ContentCorrupt, Illegal
 from shadowrelay.model.values import dataclass
 from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import Outcome
-from shadowrelay.pipeline.context import LEDGER_AGAIN_SECONDS, Context
+from shadowrelay.pipeline.context import LEDGER_AGAIN_SECONDS, Context, woken_within
 from shadowrelay.pipeline.poison import set_aside_corrupt
 from shadowrelay.pipeline.shadow_copy import Copier, CopyResult
 from shadowrelay.protocol import tracking
@@ -140,11 +140,8 @@ class CopyRepair:
                 except LedgerUnavailable as error:
                     _log.warning("placement.waits", reason=error.reason)
                     pause = LEDGER_AGAIN_SECONDS
-            try:
-                await asyncio.wait_for(self._event.wait(), LOOK_ANEW_SECONDS if pause is None else pause)
-            except TimeoutError:
-                if pause is None:
-                    self.wake(0)
+            if not await woken_within(self._event, LOOK_ANEW_SECONDS if pause is None else pause) and pause is None:
+                self.wake(0)
 
     def _pause(self) -> float | None:
         """Seconds until a peer may be tried with a message that needs a copy; None: until an event."""

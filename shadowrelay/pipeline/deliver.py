@@ -32,7 +32,7 @@ from shadowrelay.model.routing import Fork
 from shadowrelay.model.tracking import Acknowledged
 from shadowrelay.ownership import rules
 from shadowrelay.pipeline.attempt import ForkAttempt
-from shadowrelay.pipeline.context import PAGE, Context
+from shadowrelay.pipeline.context import PAGE, Context, woken_within
 from shadowrelay.pipeline.forks import Forks, Outcomes, SameInProgress, Verdicts
 from shadowrelay.pipeline.leases import AttemptLease
 from shadowrelay.pipeline.next_hop_queue import PARKED_MAX, Enqueuer, NextHopQueue, NextHopQueues
@@ -292,10 +292,7 @@ class DeliverService:
                 _log.warning("delivery.waits", reason=error.reason)
                 self._are_queues_known = False  # a failed commit may be on disk nevertheless: list the queues again
                 await asyncio.sleep(TICK_SECONDS)
-            try:
-                await asyncio.wait_for(self._event.wait(), self._pause())
-            except TimeoutError:
-                continue
+            await woken_within(self._event, self._pause())
 
     async def _open(self) -> None:
         """Note the queues that the ledger has."""

@@ -10,7 +10,6 @@ recorded: what was handed over is, and after a restart the rest is delivered her
 """
 
 import asyncio
-import contextlib
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from shadowrelay.model.queue import SUBMISSION, Origin, QueueKind, QueueRow, Sto
 from shadowrelay.model.replies import LedgerUnavailable, PeerUnavailable, RequestRefused
 from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import Outcome
-from shadowrelay.pipeline.context import PAGE, Context
+from shadowrelay.pipeline.context import PAGE, Context, woken_within
 from shadowrelay.pipeline.copy_repair import CopyRepair
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.review import ReviewService
@@ -227,8 +226,7 @@ class DrainService:
             except LedgerUnavailable as error:
                 _log.warning("drain.put_off", reason=error.reason)
             took = self._context.clock.awake() - began
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), max(pause, LOOK_SECONDS_MIN, LOOK_SHARE * took))
+            await woken_within(self._wake, max(pause, LOOK_SECONDS_MIN, LOOK_SHARE * took))
 
     def _enter(self, step: DrainStep) -> None:
         if step is not self._step or step is DrainStep.SESSIONS:

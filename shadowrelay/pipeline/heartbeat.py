@@ -22,7 +22,7 @@ from shadowrelay.model.replies import LedgerUnavailable, PeerUnavailable
 from shadowrelay.model.tracking import Acknowledged
 from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import Outcome, PeerDatabase
-from shadowrelay.pipeline.context import Context
+from shadowrelay.pipeline.context import Context, woken_within
 from shadowrelay.pipeline.follow import FollowService
 from shadowrelay.pipeline.promote import PromoteService
 from shadowrelay.pipeline.relay import RelayService
@@ -64,7 +64,6 @@ class HeartbeatService:
         self._kept: frozenset[ServerName] = frozenset()  # servers for which shadows are kept of what was relayed to them
         self._repeating: set[ServerName] = set()  # servers whose last reply repeated acknowledged events
         self._unacknowledged: set[ServerName] = set()  # servers whose last reply had events: the next question acknowledges them
-        self._save_at = {server: context.clock.awake() + context.heartbeat for server in context.peers.states}
         self._asking = {server: asyncio.Lock() for server in context.peers.states}
 
     def held(self) -> Mapping[str, int]:
@@ -79,7 +78,6 @@ class HeartbeatService:
 
     def add(self, server: ServerName) -> None:
         """A peer that came while the node runs, or came again."""
-        self._save_at[server] = self._context.clock.awake() + self._context.heartbeat
         self._asking[server] = asyncio.Lock()
         self._context.tasks.keep(partial(self._watch, server), f"heartbeat {server}")
 
@@ -119,10 +117,7 @@ class HeartbeatService:
             except LedgerUnavailable as error:
                 _log.warning("discards.unrecorded", server=server, reason=error.reason)
             state.wake.clear()
-            try:
-                await asyncio.wait_for(state.wake.wait(), self._pause(server, failures))
-            except TimeoutError:
-                continue
+            await woken_within(state.wake, self._pause(server, failures))
 
     async def _is_wanted(self, server: ServerName) -> bool:
         """Whether to poll: always with redundancy enabled; otherwise only while messages are left from before."""
@@ -154,13 +149,11 @@ class HeartbeatService:
                 await self._ask_on(session, session.identity)
 
     async def _save_position(self, server: ServerName) -> None:
-        """Once a heartbeat, write the position that the peer told, if no other commit does: a restart of this node must not forget it."""
+        """Write what all peers told, if no commit has done so for a heartbeat: a restart of this node must not forget it."""
         context = self._context
-        identity, now = context.links[server].identity, context.clock.awake()
-        if server not in context.ledger.peers.told_unsaved or now < self._save_at[server] or identity is None:
-            return
-        self._save_at[server] = now + context.heartbeat
-        await context.ledger.commit(peer_promises.peer_heard, identity, context.now())
+        identity, peers = context.links[server].identity, context.ledger.peers
+        if server in peers.told_unsaved and identity is not None and not peers.were_saved_within(context.heartbeat, context.now()):
+            await context.ledger.commit(peer_promises.peer_heard, identity, context.now())
 
     async def _ask(self, server: ServerName) -> None:
         link = self._context.links[server]

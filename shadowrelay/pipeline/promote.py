@@ -34,7 +34,7 @@ from shadowrelay.model.tracking import ResubmitReason
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import Outcome, PeerDatabase
-from shadowrelay.pipeline.context import PAGE, Context
+from shadowrelay.pipeline.context import PAGE, Context, woken_within
 from shadowrelay.pipeline.copy_repair import CopyRepair
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.poison import set_aside_corrupt
@@ -100,10 +100,7 @@ class PromoteService:
                             await self._take_over_or_log(group, reason, kept=kept)
             except LedgerUnavailable as error:
                 _log.warning("promotion.waits", reason=error.reason)
-            try:
-                await asyncio.wait_for(self._event.wait(), pause.total_seconds())
-            except TimeoutError:
-                continue
+            await woken_within(self._event, pause.total_seconds())
 
     def reason(self, group: ShadowGroup, *, kept: bool = False) -> ResubmitReason | None:
         """Why the messages of this group must be taken over now, or None. `kept`: those that were relayed by TRACK."""

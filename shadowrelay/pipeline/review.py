@@ -6,7 +6,6 @@ back to delivery (`DeliverService.blocked`) and waits for that server in its que
 """
 
 import asyncio
-import contextlib
 import heapq
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -22,7 +21,7 @@ from shadowrelay.model.replies import LedgerUnavailable, PeerUnavailable
 from shadowrelay.model.settings import WithoutLease
 from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import Outcome, PeerDatabase
-from shadowrelay.pipeline.context import PAGE, Context
+from shadowrelay.pipeline.context import PAGE, Context, woken_within
 from shadowrelay.pipeline.copy_repair import CopyRepair
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.protocol import tracking
@@ -209,8 +208,7 @@ class ReviewService:
             await self.review_wanted()
             if not self._wanted:
                 poll = self._context.settings.transport.discard_poll_interval.total_seconds()
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._event.wait(), poll)
+                await woken_within(self._event, poll)
 
     async def review_wanted(self) -> None:
         """Review one page of requested messages. No error makes it forget a message."""

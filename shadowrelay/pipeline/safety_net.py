@@ -21,7 +21,7 @@ from shadowrelay.model.routing import Destination
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import claims
 from shadowrelay.ownership.rules import PeerDatabase
-from shadowrelay.pipeline.context import Context
+from shadowrelay.pipeline.context import Context, woken_within
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.protocol import tracking
 from shadowrelay.rules import delivery, dsn, safety_net_rules
@@ -125,10 +125,7 @@ class SafetyNetService:
             if pause == 0:  # there is more to do now: leave half of the time to the mail
                 await asyncio.sleep(min(clock.awake() - began, LOOK_SECONDS))
                 continue
-            try:
-                await asyncio.wait_for(self._event.wait(), pause)
-            except TimeoutError:
-                continue
+            await woken_within(self._event, pause)
 
     async def _turn(self) -> float | None:
         """Work on the active requests once. Returns the seconds until the next turn; None: wait until a request is made."""

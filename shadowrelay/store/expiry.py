@@ -68,10 +68,12 @@ def pinned(segment: int) -> Select[Any]:
     return through(tables.UNFINISHED, tables.MESSAGE.c.internal_id).where(tables.MESSAGE.c.segment == segment).limit(1)
 
 
-def first_discards(asker: str, after: int) -> Select[Any]:
-    """The oldest notifications for this server, behind this sequence."""
-    found = select(_D.sequence, _D.asker_database, _D.created_at, _D.status).where(_D.asker == asker, _D.sequence > after)
-    return found.order_by(_D.sequence).limit(DISCARDS_PER_STEP)
+SELECT_FIRST_DISCARDS = compiled(  # the oldest notifications for a server, behind a sequence
+    select(_D.sequence, _D.asker_database, _D.created_at, _D.status)
+    .where(_D.asker == bindparam("asker"), _D.sequence > bindparam("after"))
+    .order_by(_D.sequence)
+    .limit(constant(DISCARDS_PER_STEP))
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +148,7 @@ def unasked_forgotten(work: UnitOfWork, older_than: datetime) -> tuple[int, bool
         present = NO_DATABASE if row is None else row.database
         is_unasked = peers.asked_at.get(ServerName(asker), 0) < before
         remembered = peers.remembered.get(ServerName(asker), 0)
-        found = work.connection.execute(first_discards(asker, remembered)).fetchall()
+        found = work.select(SELECT_FIRST_DISCARDS, (asker, remembered))
         count = 0
         for sequence, database, created_at, status in found:
             is_replaced = database != present and peers.server_of(database) == asker

@@ -29,7 +29,7 @@ from shadowrelay.model.values import replace
 from shadowrelay.ownership.rules import shows_older_copy
 from shadowrelay.store.content import ContentStore
 from shadowrelay.store.dialect import use_queue_compiler
-from shadowrelay.store.rows import Row, decode_instant
+from shadowrelay.store.rows import Row, decode_instant, encode_instant
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -251,6 +251,10 @@ class KnownPeers:
             self.offer_forks.add(server)
         else:
             self.offer_forks.discard(server)
+
+    def were_saved_within(self, seconds: float, now: datetime) -> bool:
+        """Whether a commit of the last so many seconds wrote all that had been told. By the wall clock: in doubt it is written again."""
+        return 0 <= encode_instant(now) - self.told_saved_at < seconds * 1e6
 
     def rows_as_told(self, now: int) -> list[PeerRow]:
         """The rows whose position is to be written with the present commit: once a second, as nearly every reply tells a higher one."""

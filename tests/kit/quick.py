@@ -138,6 +138,10 @@ class QuickReaders(InlineReaders):
 
     async def ask(self, question: Callable[[Any], Any]) -> Any:
         """Raises: LedgerUnavailable."""
+        return self.answer(question)
+
+    def answer(self, question: Callable[[Any], Any]) -> Any:
+        """At once. Raises: LedgerUnavailable."""
         if self._connection is None:
             self._connection = QuickConnection(self._engine.connect())
         try:

@@ -1,7 +1,7 @@
 """A disk that takes no commits, or does not answer, makes its node silent to its peers, until it is well again. docs/design.md 6.14."""
 
 import asyncio
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from shadowrelay.model.ids import ServerName
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.replies import STORE_UNAVAILABLE
 from tests.kit.clock import until
-from tests.kit.nodes import BUSY, EAST, HEARTBEAT, NORTH, OK, POLL, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes
+from tests.kit.nodes import BUSY, EAST, HEARTBEAT, NORTH, OK, POLL, SOUTH, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes
 from tests.pipeline.scenes import a_waiting_message, reasons
 
 KINDS = ("fails", "hangs")
@@ -146,11 +146,15 @@ async def test_its_leases_end_before_its_peers_count_the_span(tmp_path: Path) ->
             await asyncio.sleep(POLL)
 
 
+@pytest.mark.parametrize("peers", [(WEST,), (WEST, NORTH, SOUTH)])
 @in_virtual_time
-async def test_an_idle_node_commits_once_a_heartbeat(tmp_path: Path) -> None:
-    async with nodes(tmp_path, EAST, WEST) as net:
+async def test_an_idle_node_commits_once_a_heartbeat_however_many_peers_tell_their_positions(tmp_path: Path, peers: Sequence[str]) -> None:
+    async with nodes(tmp_path, EAST, *peers) as net:
         east = net.nodes[EAST]
         await asyncio.sleep(4 * HEARTBEAT)
+        for server in peers:  # they are asked at different times
+            east.context.peers.states[ServerName(server)].wake.set()
+            await asyncio.sleep(HEARTBEAT / 4)
         before = east.ledger.position
         await asyncio.sleep(10 * HEARTBEAT)
 

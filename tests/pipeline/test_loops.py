@@ -14,7 +14,7 @@ from shadowrelay.model.ownership import Role, Transition
 from shadowrelay.model.peers import DiscardReply
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, LedgerUnavailable, PeerUnavailable
 from shadowrelay.model.tracking import EventId
-from shadowrelay.pipeline.context import Tasks
+from shadowrelay.pipeline.context import Tasks, woken_within
 from shadowrelay.pipeline.copy_repair import RepairOutcome
 from shadowrelay.rules import flight
 from shadowrelay.store import queues, reading
@@ -47,6 +47,36 @@ async def test_a_cancelled_question_still_settles_what_it_may_have_ended(tmp_pat
 
 
 # loops
+@in_virtual_time
+async def test_a_loop_waits_until_it_is_woken_or_its_time_is_over_and_starts_no_task_for_that() -> None:
+    woken, loop = asyncio.Event(), asyncio.get_running_loop()
+    began, tasks_count = loop.time(), len(asyncio.all_tasks())
+
+    assert not await woken_within(woken, 5.0)
+    assert 5.0 <= loop.time() - began < 5.1
+    loop.call_later(3.0, woken.set)
+    loop.call_later(2.0, lambda: counted.append(len(asyncio.all_tasks())))
+    counted: list[int] = []
+    assert await woken_within(woken, None)
+    assert [tasks_count] == counted
+    assert await woken_within(woken, 0.0)
+    woken.clear()
+    assert not await woken_within(woken, 0.0)
+
+
+@in_virtual_time
+async def test_a_loop_that_is_cancelled_while_it_waits_ends_also_in_the_moment_that_it_is_woken() -> None:
+    for wakes in (False, True):
+        woken = asyncio.Event()
+        waiting = asyncio.ensure_future(woken_within(woken, 5.0))
+        await asyncio.sleep(1.0)
+        if wakes:
+            woken.set()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+
 @in_virtual_time
 async def test_closing_ends_a_task_that_loses_a_cancellation() -> None:
     tasks, losses = Tasks(), [1, 1]

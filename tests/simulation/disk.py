@@ -46,11 +46,6 @@ class SlowDisk:
         """Why nothing can be written, if so."""
         return "disk is full" if self.is_full else self.sickness.value if self.sickness in (Sickness.READ_ONLY, Sickness.ERRORS) else ""
 
-    async def wait(self) -> None:
-        """While it hangs."""
-        while self.sickness is Sickness.HANGS:
-            await asyncio.sleep(HANGING_SECONDS)
-
     def lag(self) -> float:
         if self._chance.random() < 0.3:
             return 0.0
@@ -131,14 +126,37 @@ class LaggingReaders(QuickReaders):
         self._disk = disk
         self.at_once = super().ask
 
-    async def ask(self, question: Callable[[Any], Any]) -> Any:
-        await asyncio.sleep(self._disk.lag())
-        await self._disk.wait()
-        if self._disk.sickness is Sickness.ERRORS:
-            raise LedgerUnavailable(STORE_UNAVAILABLE, Sickness.ERRORS.value)
-        answer = await super().ask(question)
-        await asyncio.sleep(self._disk.lag())
+    def ask(self, question: Callable[[Any], Any]) -> "asyncio.Future[Any]":
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._later(self._read, question, answer)
         return answer
+
+    def _read(self, question: Callable[[Any], Any], answer: "asyncio.Future[Any]") -> None:
+        if answer.done():  # nobody waits any more
+            return
+        if self._disk.sickness is Sickness.HANGS:
+            asyncio.get_running_loop().call_later(HANGING_SECONDS, self._read, question, answer)
+            return
+        try:
+            if self._disk.sickness is Sickness.ERRORS:
+                raise LedgerUnavailable(STORE_UNAVAILABLE, Sickness.ERRORS.value)
+            found = self.answer(question)
+        except Exception as error:
+            answer.set_exception(error)
+        else:
+            self._later(_known, answer, found)
+
+    def _later(self, step: Callable[..., None], *arguments: Any) -> None:
+        loop, lag = asyncio.get_running_loop(), self._disk.lag()
+        if lag:
+            loop.call_later(lag, step, *arguments)
+        else:
+            loop.call_soon(step, *arguments)
+
+
+def _known(answer: "asyncio.Future[Any]", found: Any) -> None:
+    if not answer.done():
+        answer.set_result(found)
 
 
 class WatchedCommitter(Committer):

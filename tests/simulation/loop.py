@@ -8,6 +8,7 @@ import asyncio
 import contextvars
 import heapq
 import selectors
+import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -18,6 +19,7 @@ import async_solipsism.selector
 
 GRAIN_SECONDS = 2e-6  # two ticks of the clock
 CANCELLED_MAX = 200  # timers that are kept for nothing
+TASKS_MIN = 200  # of a process, before it looks which are done
 PROCESS: contextvars.ContextVar["Process | None"] = contextvars.ContextVar("process", default=None)
 
 
@@ -30,7 +32,8 @@ class Process:
         self.is_paused = False
         self.is_dead = False
         self.parked: deque[asyncio.Handle] = deque()
-        self.tasks: dict[asyncio.Task[Any], None] = {}
+        self._tasks: list[weakref.ref[asyncio.Task[Any]]] = []  # also some that are done
+        self._tasks_max = TASKS_MIN
         self.context = contextvars.copy_context()
         self.context.run(PROCESS.set, self)
 
@@ -38,12 +41,39 @@ class Process:
         """A task of this process."""
         return asyncio.get_running_loop().create_task(work, name=name or None, context=self.context)
 
+    def keep(self, task: "asyncio.Task[Any]") -> None:
+        """Remember it until it is done. Those that are done are looked for now and then: a callback of each would be an event."""
+        self._tasks.append(weakref.ref(task))
+        if len(self._tasks) > self._tasks_max:
+            self._tasks_max = TASKS_MIN + 2 * len(self.undone())
+
+    def undone(self) -> "list[asyncio.Task[Any]]":
+        """Its tasks, in the order in which they began."""
+        found = [task for reference in self._tasks if (task := reference()) is not None and not task.done()]
+        self._tasks = [weakref.ref(task) for task in found]
+        return found
+
+
+class WorldClock(async_solipsism.clock.Clock):  # type: ignore[misc]
+    """`now` is its time: it is looked at several times for each callback."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now: float = super().time()
+
+    def time(self) -> float:
+        return self.now
+
+    def advance(self, delta: float) -> None:
+        self._ticks += round(delta / self._resolution)
+        self.now = self._ticks * self._resolution
+
 
 class HotSelector(async_solipsism.selector.Selector):  # type: ignore[misc]
     """Looks only at sockets that something happened to: hundreds are open, and nearly all of them are quiet."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(WorldClock())
         self.hot: dict[Any, None] = {}
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> Any:
@@ -89,10 +119,21 @@ def _run(handle: Any) -> None:
 
 
 class _Handle(asyncio.Handle):
+    def __init__(self, callback: Any, args: Any, loop: Any, context: Any) -> None:  # like the usual one without debugging
+        self._context = contextvars.copy_context() if context is None else context
+        self._loop, self._callback, self._args, self._cancelled = loop, callback, args, False
+        self._repr = self._source_traceback = None  # type: ignore[assignment]
+
     _run = _run
 
 
 class _TimerHandle(asyncio.TimerHandle):
+    def __init__(self, when: float, callback: Any, args: Any, loop: Any, context: Any) -> None:
+        self._context = contextvars.copy_context() if context is None else context
+        self._loop, self._callback, self._args, self._cancelled = loop, callback, args, False
+        self._repr = self._source_traceback = None
+        self._when, self._scheduled = when, True
+
     _run = _run
 
 
@@ -104,7 +145,8 @@ class WorldLoop(async_solipsism.EventLoop):  # type: ignore[misc]
     def __init__(self) -> None:
         with mock.patch("async_solipsism.selector.Selector", HotSelector):
             super().__init__()
-        self.world_time: Callable[[], float] = self._selector.clock.time  # seconds of the world
+        self._clock: WorldClock = self._selector.clock
+        self.world_time = self._clock.time  # seconds of the world
         self._timers_count = 0
         self.set_task_factory(_make_task)
 
@@ -115,7 +157,7 @@ class WorldLoop(async_solipsism.EventLoop):  # type: ignore[misc]
     def time(self) -> float:
         """As the calling process sees it."""
         process = PROCESS.get()
-        return self.world_time() if process is None else self.world_time() * process.rate
+        return self._clock.now if process is None else self._clock.now * process.rate
 
     def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
         self._check_closed()
@@ -124,16 +166,20 @@ class WorldLoop(async_solipsism.EventLoop):  # type: ignore[misc]
         return handle
 
     def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
-        return self.call_at(self.time() + delay, callback, *args, context=context)
+        process = PROCESS.get()
+        now = self._clock.now
+        return self._timer(now + delay if process is None else (now * process.rate + delay) / process.rate, callback, args, context)
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
         process = PROCESS.get()
-        at = when if process is None else when / process.rate
+        return self._timer(when if process is None else when / process.rate, callback, args, context)
+
+    def _timer(self, at: float, callback: Any, args: tuple[Any, ...], context: Any) -> asyncio.TimerHandle:
+        """`at`: of the world."""
         # Never early, or who looks at the clock then would sleep again for nothing, for ever: time stands still meanwhile.
         timer = _TimerHandle(at + GRAIN_SECONDS, callback, args, self, context)
         self._timers_count += 1
         heapq.heappush(self._scheduled, (at + GRAIN_SECONDS, self._timers_count, timer))
-        timer._scheduled = True  # type: ignore[attr-defined]
         return timer
 
     def _run_once(self) -> None:
@@ -145,13 +191,14 @@ class WorldLoop(async_solipsism.EventLoop):  # type: ignore[misc]
             heapq.heapify(scheduled)
         while scheduled and scheduled[0][2]._cancelled:
             heapq.heappop(scheduled)
-        if ready or self._stopping or self._selector.hot or not scheduled:
-            timeout = 0 if ready or self._stopping else None if not scheduled else max(0.0, scheduled[0][0] - self.world_time())
+        clock = self._selector.clock
+        if self._selector.hot or not (ready or self._stopping or scheduled):
+            timeout = 0 if ready or self._stopping else None if not scheduled else max(0.0, scheduled[0][0] - clock.now)
             if events := self._selector.select(timeout):
                 self._process_events(events)
-        elif (wait := scheduled[0][0] - self.world_time()) > 0:
-            self._selector.clock.advance(wait)
-        until = self.world_time() + self._clock_resolution
+        elif not ready and not self._stopping and (wait := scheduled[0][0] - clock.now) > 0:
+            clock.advance(wait)
+        until = clock.now + self._clock_resolution
         while scheduled and scheduled[0][0] < until:
             ready.append(heapq.heappop(scheduled)[2])
         for _ in range(len(ready)):
@@ -175,6 +222,5 @@ def _make_task(loop: Any, work: Any, context: Any = None) -> "asyncio.Task[Any]"
     process = PROCESS.get() if context is None else context.get(PROCESS)
     task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, context=context)
     if process is not None:
-        process.tasks[task] = None
-        task.add_done_callback(lambda done: process.tasks.pop(done, None))
+        process.keep(task)
     return task

@@ -252,8 +252,7 @@ class Machines:
         machine.process = machine.node = None
         if process.is_paused:
             self._network.goes_on(process)
-        while process.tasks:  # nothing that they still do has an effect: ledger, network and log are gone
-            tasks = list(process.tasks)
+        while tasks := process.undone():  # nothing that they still do has an effect: ledger, network and log are gone
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks, timeout=5.0)

@@ -19,6 +19,7 @@ from tests.simulation.loop import PROCESS, Process, WorldLoop
 
 CAPACITY_OCTETS = 256 * 1024
 EOF, RESET = b"", None
+CONNECTIONS_MIN = 50
 
 
 class Stream:
@@ -187,7 +188,8 @@ class Network:
         self.loop = loop
         self._chance = chance
         self._listeners: dict[str, tuple[Process | None, Callable[[], Any]]] = {}
-        self.connections: list[Connection] = []
+        self.connections: list[Connection] = []  # also some that are over
+        self._connections_max = CONNECTIONS_MIN
         self.blocked: set[tuple[str, str]] = set()
         self.silent: set[str] = set()  # hosts without power: nobody there says that nobody is there
         self.slow: dict[tuple[str, str], float] = {}
@@ -254,8 +256,10 @@ class Network:
         self._port += 1
         ends = Endpoint(source, process), Endpoint(target, owner)
         connection = Connection(self, *ends)
-        self.connections = [kept for kept in self.connections if not kept.is_over]
         self.connections.append(connection)
+        if len(self.connections) > self._connections_max:  # those that are over are looked for now and then
+            self.connections = list(self.living())
+            self._connections_max = CONNECTIONS_MIN + 2 * len(self.connections)
         there, back = connection.streams
         own, peer = (source, self._port), (target, to.port)
         server_socket = _Socket(there, back, peer, own)

@@ -6,7 +6,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
@@ -21,6 +21,8 @@ from shadowrelay.model.tracking import EventId, TrackingEvent
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import claims, rules
 from shadowrelay.ownership.rules import PeerDatabase
+from shadowrelay.pipeline import deliver
+from shadowrelay.pipeline.commit_watch import CommitWatch
 from shadowrelay.pipeline.follow import FollowService
 from shadowrelay.pipeline.leases import Leases
 from shadowrelay.pipeline.peer_desk import PeerDesk
@@ -30,11 +32,12 @@ from shadowrelay.pipeline.ready import ReadinessService
 from shadowrelay.pipeline.reconcile import ReconcileService
 from shadowrelay.pipeline.review import ReviewService
 from shadowrelay.pipeline.rolled_back import RolledBackService
-from shadowrelay.protocol import tracking
+from shadowrelay.pipeline.sweep import SweepService
+from shadowrelay.protocol import fields, tracking
 from shadowrelay.rules import delivery, dsn, repeats
 from shadowrelay.rules.fates import NO_SHARERS, Fates
 from shadowrelay.smtp import delivery_transaction
-from shadowrelay.store import content, promises, writing
+from shadowrelay.store import content, expiry, promises, rows, writing
 from shadowrelay.store.commit import Call, Prepared, settle
 from shadowrelay.store.work import UnitOfWork
 from shadowrelay.tracking.writer import FileTrackingLog
@@ -79,8 +82,8 @@ def _sync_however_long(sync: Callable[[FileTrackingLog], Awaitable[None]]) -> Ca
     return synced
 
 
-def _all_done(recorded: Callable[[Claim | None, Ordinals], Transition]) -> Callable[..., Transition]:
-    return lambda claim, done: recorded(claim, rules.everyone(rules.require_claim(claim)))
+def _all_done(recorded: Callable[[Claim | None, Ordinals, Ordinals], Transition]) -> Callable[..., Transition]:
+    return lambda claim, done, reached=NO_ORDINALS: recorded(claim, rules.everyone(rules.require_claim(claim)), reached)
 
 
 def _tells_nobody(refused: Callable[[Claim | None], Transition]) -> Callable[..., Transition]:
@@ -153,12 +156,23 @@ def _of_peers_only(views: Callable[..., Any]) -> Callable[..., Any]:
     return off
 
 
+async def _expires_nothing(self: SweepService) -> None:
+    return
+
+
 async def _keeps_nothing(self: ReconcileService, needed: Any) -> None:
     return
 
 
 def _all_count(self: Fates, *, is_redundant: bool) -> None:
     self.is_redundant, self.counted = True, NO_SHARERS
+
+
+class _NoEnd:
+    """Later than all instants."""
+
+    def __gt__(self, other: object) -> bool:
+        return True
 
 
 class _WithoutDsync:
@@ -232,6 +246,29 @@ RULES: dict[str, RuleOff] = {
         ((ReviewService, "_patience", lambda self, message: None),),
         (100016,), "long after it expired",
     ),
+    "silent": RuleOff(
+        "a node that cannot commit for two heartbeats is silent to its peers, and they take over",
+        ((CommitWatch, "_fall_silent", lambda self: None),),
+        (100002,), "sick",
+    ),
+    "ends remembered": RuleOff(
+        "the end of what was taken over is remembered until its former primary server has heard of it, and `unknown` is an end, too",
+        ((expiry, "SELECT_END_UNHEARD", "SELECT 1 WHERE ? IS NULL"), (rules, "is_forgotten_end", lambda answer, entry, peer: False)),
+        (100007,), "false DSN",
+    ),
+    "expires first": RuleOff(
+        "copies whose time is over expire before their server asks about them, and are not taken over",
+        ((SweepService, "expire", _expires_nothing),),
+    ),
+    "ranges": RuleOff(
+        "instants that a peer says have a range, and a scan sets aside what it cannot process",
+        (
+            (fields, "LATEST", _NoEnd()),
+            (rows, "LATEST_MICROSECONDS", 2**63),
+            (delivery, "by_this_clock", lambda envelope, now: envelope),
+            (deliver, "setting_aside", lambda context, message: nullcontext()),
+        ),
+    ),
     "silence": RuleOff(
         "a shadow server promotes only after the whole span",
         ((rules, "silence_limit", _quarter(rules.silence_limit)),),
@@ -270,7 +307,7 @@ RULES: dict[str, RuleOff] = {
     "notices": RuleOff(
         "a recipient is not reported done while its DSN exists on one disk only",
         ((UnitOfWork, "tell", _without_generated(UnitOfWork.tell)),),
-        (30000,), "I1",
+        (30001,), "I1",
     ),
     "failures": RuleOff(
         "the sender is told what failed",

@@ -1,5 +1,6 @@
 """Whole nodes in virtual time. Each seed is a world; it runs in a process of its own, where hashing and addresses are fixed."""
 
+import inspect
 import re
 import subprocess
 
@@ -10,6 +11,7 @@ from tests.simulation.rules_off import RULES
 
 FEW = "1-2"
 FEW_STEPS = 15
+VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 # contents lost with the name of their directory; leases of refused messages, kept for ever; a duplicate after a lost disk and two takeovers
 FOUND_LATER = (20007, 20008, 7430)
 OFF_BY_DEFAULT = ("sync",)  # an example; the others are heavy
@@ -103,6 +105,17 @@ def _is_found_out(run: Run, name: str, world: int | str) -> None:
     assert (1, True) == (code, RULES[name].finds in text.partition("FAILED")[2].partition("\n")[2]), text
     code, text = run(*which)
     assert 0 == code, text
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_what_stands_in_for_a_rule_takes_what_the_rule_takes(name: str) -> None:
+    """Otherwise the world fails with an error, and not because the rule is off."""
+    for owner, attribute, off in RULES[name].off:
+        if inspect.isfunction(rule := getattr(owner, attribute)):
+            parameters = inspect.signature(rule).parameters.values()
+            named = {each.name: each for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY}
+            positional = [each for each in parameters if each.kind not in (*VARIABLE, inspect.Parameter.KEYWORD_ONLY)]
+            inspect.signature(off).bind(*positional, **named)
 
 
 def test_at_least_twenty_one_rules_are_found_out() -> None:
