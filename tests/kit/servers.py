@@ -17,11 +17,13 @@ from pathlib import Path
 
 from tests.kit import private
 from tests.kit.machines import LinuxMachine, inside, machines
+from tests.kit.pages import OPERATORS
 from tests.tidy.house import ROOT
 
 OWN = ("/etc", "/var", "/root", "/opt", "/usr/local")
 SECONDS_MAX = 180
-USER = "shadowrelay"
+# the lines of "Virtual environment" that follow those of pip
+INSTALL = OPERATORS.partition("--no-build-isolation --no-deps .\nuseradd ")[2].partition("```")[0].join(["useradd ", ""])
 PROGRAM = f"""#!/bin/sh
 export PYTHONPATH=/opt/checkout
 exec "{sys.executable.replace(str(ROOT), "/opt/checkout")}" -m shadowrelay "$@"
@@ -97,8 +99,7 @@ class Server:
         for path, text in here.items():
             self.writes(path, text)
             self.path(path).chmod(0o755)
-        self.types("ln -s /opt/shadowrelay/bin/shadowrelay /usr/local/bin/")
-        self.types(f"useradd --system --home-dir /var/lib/{USER} --shell /usr/sbin/nologin {USER}")
+        self.types(INSTALL)
         self.types(
             "postconf -e myhostname=$(cat /etc/mailname) mydestination= maillog_file=/var/log/mail.log; rm -f /var/lib/postfix/*.pid"
         )

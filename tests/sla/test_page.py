@@ -241,10 +241,20 @@ def test_a_takeover_by_exchange_leaves_the_exposure_open_everywhere() -> None:
     assert f"no other message; {said}" in section
     assert not any("No message depended on one copy." in one.text for one in page.all("p"))
     names = ("Messages with one copy only for a time", "Longest time with one copy only")
-    main = {figure.title: figure.said(summary["overall"]) for figure in MAIN_FIGURES}
+    main = {figure.title: figure.said(summary, summary["overall"]) for figure in MAIN_FIGURES}
     assert ["\N{EN DASH}"] * 2 == [main[name] for name in names]
     some = summary["overall"] | {"messages_exposed": 2, "exposure_max_seconds": 3.0}
-    assert ["at least 2", "at least 3\N{NO-BREAK SPACE}s"] == [figure.said(some) for figure in MAIN_FIGURES if figure.title in names]
+    assert ["at least 2", "at least 3\N{NO-BREAK SPACE}s"] == [
+        figure.said(summary, some) for figure in MAIN_FIGURES if figure.title in names
+    ]
+
+
+def test_what_no_log_has_rows_about_is_a_dash_and_no_0() -> None:
+    summary = of_exchange(with_overall(summaries.demo(), promotions=0, shadows_orphaned=0, messages_exposed=0), "exchange2010")
+    main = {figure.title: figure.said(summary, summary["overall"]) for figure in MAIN_FIGURES}
+    names = ("Takeovers", "Left-over copies", "Messages with one copy only for a time")
+    assert ["\N{EN DASH}"] * 3 == [main[name] for name in names]
+    assert "\N{EN DASH}" != main["Duplicates"]
 
 
 @pytest.mark.parametrize(

@@ -6,44 +6,57 @@ from typing import Literal
 
 from shadowrelay.sla.objectives import SAFETY, SPEED
 from shadowrelay.sla.page.summary_types import Figures, KindVerdict, Summary
+from shadowrelay.sla.page.verdicts import tells
 from shadowrelay.sla.page.wording import count, duration, milliseconds, percent
 
 
 @dataclass(frozen=True, slots=True)
 class MainFigure:
-    """`value` is null where there is no figure, or the logs do not tell it; `known` is then the part of it that they tell."""
+    """`value` is null where there is no figure, or the logs do not tell it of some messages; `known` is then the part that they tell.
+    `objective`: that whose logs tell it, or not at all."""
 
     title: str
     value: Callable[[Figures], float | None]
     spoken: Callable[[float | None], str]
+    objective: str
     known: Callable[[Figures], float | None] = lambda _: None
 
-    def said(self, figures: Figures) -> str:
+    def of(self, summary: Summary, figures: Figures) -> float | None:
+        """A count of what no log has rows about is no 0."""
+        return self.value(figures) if tells(summary, self.objective) else None
+
+    def said(self, summary: Summary, figures: Figures) -> str:
         """`3`; `at least 3`; a dash."""
-        number, known = self.value(figures), self.known(figures)
+        number, known = self.of(summary, figures), self.known(figures)
         return f"at least {self.spoken(known)}" if number is None and known else self.spoken(number)
 
 
 def _exposed(title: str, name: Literal["messages_exposed", "exposure_max_seconds"], spoken: Callable[[float | None], str]) -> MainFigure:
     """Exchange's logs do not tell it of messages that were taken over."""
     return MainFigure(
-        title, lambda figures: None if figures.get("messages_exposure_unknown", 0) else figures[name], spoken, lambda figures: figures[name]
+        title,
+        lambda figures: None if figures.get("messages_exposure_unknown", 0) else figures[name],
+        spoken,
+        "exposure",
+        lambda figures: figures[name],
     )
 
 
 MAIN_FIGURES = (
-    MainFigure("Messages acknowledged", lambda figures: figures["messages_acknowledged"], count),
-    MainFigure("With a second copy before the 250", lambda figures: figures["redundancy_ratio"], percent),
-    MainFigure("Recipients lost", lambda figures: figures["recipients_lost"], count),
-    MainFigure("Unexplained duplicates", lambda figures: figures["recipients_duplicated_unexplained"], count),
-    MainFigure("Duplicates", lambda figures: figures["recipients_duplicated"], count),
+    MainFigure("Messages acknowledged", lambda figures: figures["messages_acknowledged"], count, ""),
+    MainFigure("With a second copy before the 250", lambda figures: figures["redundancy_ratio"], percent, "redundancy_ratio"),
+    MainFigure("Recipients lost", lambda figures: figures["recipients_lost"], count, "recipients_lost"),
+    MainFigure(
+        "Unexplained duplicates", lambda figures: figures["recipients_duplicated_unexplained"], count, "recipients_duplicated_unexplained"
+    ),
+    MainFigure("Duplicates", lambda figures: figures["recipients_duplicated"], count, "recipients_duplicated_unexplained"),
     _exposed("Messages with one copy only for a time", "messages_exposed", count),
     _exposed("Longest time with one copy only", "exposure_max_seconds", duration),
-    MainFigure("Left-over copies", lambda figures: figures["shadows_orphaned"], count),
-    MainFigure("Takeovers", lambda figures: figures["promotions"], count),
-    MainFigure("Second copy made, p99", lambda figures: figures["shadow_latency_ms"].get("p99"), milliseconds),
-    MainFigure("Copies cleaned up, p95", lambda figures: figures["discard_lag_ms"].get("p95"), milliseconds),
-    MainFigure("Delivered, p99", lambda figures: figures["delivery_latency_ms"].get("p99"), milliseconds),
+    MainFigure("Left-over copies", lambda figures: figures["shadows_orphaned"], count, "shadows_orphaned"),
+    MainFigure("Takeovers", lambda figures: figures["promotions"], count, "takeover"),
+    MainFigure("Second copy made, p99", lambda figures: figures["shadow_latency_ms"].get("p99"), milliseconds, "shadow_latency"),
+    MainFigure("Copies cleaned up, p95", lambda figures: figures["discard_lag_ms"].get("p95"), milliseconds, "discard_lag"),
+    MainFigure("Delivered, p99", lambda figures: figures["delivery_latency_ms"].get("p99"), milliseconds, "delivery_latency"),
 )
 """Also for the terminal."""
 
@@ -70,7 +83,14 @@ def comparison(summary: Summary) -> list[Compared]:
         compared.append(Compared(f"{kind.capitalize()} targets missed", _missed(one), _missed(other), change))
     for figure in MAIN_FIGURES:
         now, then = summary["overall"], before["overall"]
-        compared.append(Compared(figure.title, figure.said(now), figure.said(then), _change(figure.value(now), figure.value(then))))
+        compared.append(
+            Compared(
+                figure.title,
+                figure.said(summary, now),
+                figure.said(summary, then),
+                _change(*(figure.of(summary, each) for each in (now, then))),
+            )
+        )
     return compared
 
 
