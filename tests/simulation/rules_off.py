@@ -307,7 +307,7 @@ RULES: dict[str, RuleOff] = {
     "notices": RuleOff(
         "a recipient is not reported done while its DSN exists on one disk only",
         ((UnitOfWork, "tell", _without_generated(UnitOfWork.tell)),),
-        (30001,), "I1",
+        (30003,), "I1",
     ),
     "failures": RuleOff(
         "the sender is told what failed",
