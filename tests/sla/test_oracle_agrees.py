@@ -450,7 +450,7 @@ def test_the_job_says_what_the_oracle_says(spark: "SparkSession", tmp_path: Path
 
 
 @pytest.mark.heavy
-@pytest.mark.timeout(300, func_only=True)
+@pytest.mark.timeout(1800, func_only=True)
 def test_the_job_says_what_the_oracle_says_of_more(spark: "SparkSession", tmp_path: Path) -> None:
     assert [] == differences(spark, tmp_path, range(1, 13), messages=40, nodes=3, soup=300)
 
