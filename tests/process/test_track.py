@@ -37,13 +37,13 @@ async def a_chain(directory: Path, sink: Sink, *hubs: str) -> AsyncIterator[Clus
     """The hubs deliver to the sink. COUNT messages were taken by the edge and are in the first hub."""
     address = await sink.start()
     async with Cluster(places(*hubs), HostPort("127.0.0.1", address.port), directory=directory, transport=TIMES) as cluster:
-        edge, hub = cluster.nodes[EDGE], cluster.nodes[hubs[0]]
+        edge = cluster.nodes[EDGE]
         await asyncio.to_thread(wait_until_peers_know_each_other, list(cluster.nodes.values()))
         load = Load({EDGE: edge.address}, random.Random(7), recipients=lambda number: (f"user{number}@corp.example",))
         await load.run(COUNT, rate=150.0)
         await load.close()
         assert COUNT == sum(bool(sent.acknowledged_ids) for sent in load.sent)
-        expected = {EDGE: (COUNT, 0), hubs[0]: (0, COUNT)} | {other: (0, 0) for other in hubs[1:]}
+        expected = {EDGE: (COUNT, 0), hubs[0]: (0, COUNT)} | dict.fromkeys(hubs[1:], (0, 0))
         await until(lambda: counts(cluster) == expected, what=lambda: str(counts(cluster)))
         yield cluster
 
