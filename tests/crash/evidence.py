@@ -33,6 +33,7 @@ class Line:
     recipients: tuple[str, ...]
     custom: str
     status: str = ""
+    internet_message_id: str = ""
 
     @property
     def elapsed(self) -> float:
@@ -52,6 +53,7 @@ def lines_of(cluster: Cluster) -> list[Line]:
             tuple(recipients(row)),
             row["custom-data"],
             row["recipient-status"],
+            row["message-id"],
         )
         for name, node in cluster.nodes.items()
         for row in rows(node.tracking)

@@ -15,7 +15,7 @@ import pytest
 
 from shadowrelay.lab.account import Cause, DeliveryRecord, RecordState
 from shadowrelay.lab.traffic import Arrival
-from tests.crash import fate_plan, outages, sick_plan, unobserved_plan
+from tests.crash import fate_plan, outages, sick_plan, unobserved_plan, unread_plan
 from tests.crash.evidence import Line, records, strangers
 from tests.crash.outage_plan import NODES, Heal, Moment, Off, On, Outline, Part, copies_of, plan
 from tests.kit.clock import wait_until
@@ -200,6 +200,16 @@ def test_seeds_of_tracking_logs_that_hang_have_each_outline_in_each_layout_and_b
         assert (one.outline is unobserved_plan.UnobservedOutline.BURNT) == (hangs == list(burnt)), one
 
 
+def test_seeds_of_an_unread_standard_error_have_each_outline_in_each_layout_and_it_is_read_again() -> None:
+    plans = [unread_plan.plan(seed) for seed in range(unread_plan.FIRST_SEED, unread_plan.FIRST_SEED + 6)]
+
+    assert 6 == len({(one.outline, one.layout.name) for one in plans})
+    for one in plans:
+        unread, again = ([act.node for act in one.acts if isinstance(act, kind)] for kind in (unread_plan.Unread, unread_plan.ReadAgain))
+        assert unread == again, one
+        assert sum(len(act.burnt) for act in one.acts if isinstance(act, Off)) <= 1, one
+
+
 def test_portions_have_one_number_of_copies_and_all_seeds() -> None:
     found = list(outages.portions(SEEDS))
 
@@ -337,3 +347,30 @@ def test_where_notifications_wait_for_a_tracking_log_that_hangs_mail_is_delivere
     (episode,) = outages.series([seed], tmp_path / "site", outages.careless("observers"))
 
     assert Cause.NONE in episode.causes, episode.explain()
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(3600)
+@pytest.mark.usefixtures("_possible")
+def test_a_node_whose_standard_error_nobody_reads_goes_on_and_ends_when_it_is_told_to(tmp_path: Path) -> None:
+    seeds = range(unread_plan.FIRST_SEED, unread_plan.FIRST_SEED + 2 * len(unread_plan.LAYOUTS))
+    episodes = [one for portion in outages.portions(seeds) for one in outages.series(portion, tmp_path / f"from-{portion[0]}")]
+
+    assert "" == "\n".join(episode.explain() for episode in episodes if episode.complaints)
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("_possible")
+@pytest.mark.parametrize(
+    ("outline", "complaint"),
+    [(unread_plan.UnreadOutline.BURNT, "has taken no"), (unread_plan.UnreadOutline.ENDED, "has not ended")],
+)
+def test_where_lines_are_written_by_the_event_loop_who_reads_none_stops_the_relay(
+    tmp_path: Path, outline: unread_plan.UnreadOutline, complaint: str
+) -> None:
+    seed = next(seed for seed in range(unread_plan.FIRST_SEED, 5000) if unread_plan.plan(seed).outline is outline)
+
+    (episode,) = outages.series([seed], tmp_path / "site", outages.careless("log thread"))
+
+    assert any(complaint in text for text in episode.complaints), episode.explain()

@@ -2,6 +2,7 @@
 docs/setup.md "Where it runs".
 
     python -m tests.distributions.run                      everything; an hour or two on two cores
+    python -m tests.distributions.run --output /var/tmp/x  and keep what pytest said, a file for each row, as it says it
     python -m tests.distributions.run --release trixie --only root --tests tests/unit,tests/smtp
     python -m tests.distributions.run --write              and put the table into the page
 
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.distributions.image import base_image
@@ -47,7 +49,8 @@ RUN make setup </dev/null
 VERSIONS = (
     "import platform, sqlite3, ssl; print(platform.python_version(), sqlite3.sqlite_version, ssl.OPENSSL_VERSION.split()[1], sep=', ')"
 )
-TEST = ".venv/bin/python -m pytest -p no:cacheprovider -q --tb=short --show-capture=no -n 2 --dist loadscope {tests}"
+TEST = ".venv/bin/python -m pytest -p no:cacheprovider -v --tb=short --show-capture=no --durations=25 {workers} {tests}"
+WORKERS = "-n 5 --dist loadscope --no-loadscope-reorder"  # as `make test`: many tests wait
 DEMO = ".venv/bin/shadowrelay demo"
 TLS_IN_USE = "grep -q peer_authority shadowrelay/lab/cluster.py"
 
@@ -94,12 +97,13 @@ class Outcome:
     versions: str = ""
     lines: list[str] = field(default_factory=list)
     seconds: float = 0.0
+    of: str = ""  # the commit, and the day
 
     @property
     def row(self) -> str:
         python, sqlite, openssl = (self.versions.split(", ") + ["?"] * 3)[:3]
         place = f"| {self.release} | {python} | {sqlite} | {openssl} | {self.surroundings.title} "
-        return f"{place}| {'; '.join(self.lines)} | {self.seconds / 60:.0f} min |"
+        return f"{place}| {'; '.join(self.lines)} | {self.seconds / 60:.0f} min | {self.of} |"
 
 
 def docker(*words: str, seconds: float = HOUR, is_quiet: bool = False) -> subprocess.CompletedProcess[str]:
@@ -108,6 +112,16 @@ def docker(*words: str, seconds: float = HOUR, is_quiet: bool = False) -> subpro
     if done.returncode and not is_quiet:
         print(done.stdout[-12000:], done.stderr[-3000:], file=sys.stderr, flush=True)
     return done
+
+
+def followed(output: Path, *words: str) -> tuple[int, str]:
+    """A Docker command's exit code and all that it says, which is in the file while it is said."""
+    with output.open("w", encoding="utf-8") as file:
+        code = subprocess.run(["nice", "docker", *words], stdout=file, stderr=subprocess.STDOUT, timeout=2 * HOUR, check=False).returncode
+    text = output.read_text(encoding="utf-8", errors="replace")
+    if code:
+        print(text[-12000:], file=sys.stderr, flush=True)
+    return code, text
 
 
 def checkout(to: Path) -> None:
@@ -132,8 +146,14 @@ def built(release: str, stage: str, source: Path) -> str:
     return name
 
 
-def tried(release: str, surroundings: Surroundings, image: str, tests: tuple[str, ...]) -> Outcome:
-    outcome, began = Outcome(release, surroundings), time.monotonic()
+def commit_and_day() -> str:
+    """What `checkout` takes, with `+` if files differ from the commit."""
+    said = subprocess.run(["git", "describe", "--always", "--exclude=*", "--dirty=+"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return f"{said.stdout.strip()}, {datetime.now(UTC):%Y-%m-%d}"
+
+
+def tried(release: str, surroundings: Surroundings, image: str, tests: tuple[str, ...], of: str, output: Path) -> Outcome:
+    outcome, began = Outcome(release, surroundings, of=of), time.monotonic()
 
     def inside(command: str) -> subprocess.CompletedProcess[str]:
         return docker("run", "--rm", *surroundings.options, image, "bash", "-c", command)
@@ -142,17 +162,20 @@ def tried(release: str, surroundings: Surroundings, image: str, tests: tuple[str
     if surroundings.has_demo:
         done = inside(f"{TLS_IN_USE} && {DEMO}")
         outcome.lines.append("demo: nothing lost" if done.returncode == 0 else "**demo failed**")
-    done = inside(TEST.format(tests=" ".join(tests)))
-    found = re.findall(r"^(?:=+ )?(\d+ (?:passed|failed|skipped|error).*?)(?: in [\d.]+s.*)?$", done.stdout, re.MULTILINE)
-    said = found[-1] if found else f"no test ran ({done.returncode})"
-    outcome.lines.append(said if done.returncode == 0 else f"**{said}**")
+    command = TEST.format(workers=WORKERS, tests=" ".join(tests))
+    code, text = followed(output, "run", "--rm", *surroundings.options, image, "bash", "-c", command)
+    found = re.findall(r"^(?:=+ )?(\d+ (?:passed|failed|skipped|error).*?)(?: in [\d.]+s.*)?$", text, re.MULTILINE)
+    said = found[-1] if found else f"no test ran ({code})"
+    outcome.lines.append(said if code == 0 else f"**{said}**")
+    if set(tests) != set(TESTS):
+        outcome.lines.append(f"only {' '.join(tests)}")
     outcome.seconds = time.monotonic() - began
     print(outcome.row, flush=True)
     return outcome
 
 
 def table(outcomes: list[Outcome]) -> str:
-    head = "| release | Python | SQLite | OpenSSL | as | result | time |\n|---|---|---|---|---|---|---|"
+    head = "| release | Python | SQLite | OpenSSL | as | result | time | tried at |\n|---|---|---|---|---|---|---|---|"
     return "\n".join([head, *(outcome.row for outcome in outcomes)])
 
 
@@ -183,15 +206,20 @@ def main() -> int:
     parser.add_argument("--only", action="append", choices=SURROUNDINGS, help="once for each; else all")
     parser.add_argument("--tests", default=",".join(TESTS), help="what pytest gets, with commas between")
     parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.relative_to(ROOT)}")
+    parser.add_argument("--output", type=Path, help="a directory for what pytest said")
     asked = parser.parse_args()
     outcomes: list[Outcome] = []
-    with tempfile.TemporaryDirectory() as directory:
-        source = Path(directory)
+    with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryDirectory() as not_kept:
+        source, of = Path(directory), commit_and_day()
+        output = asked.output or Path(not_kept)
+        output.mkdir(parents=True, exist_ok=True)
         checkout(source)
         for release in asked.release or RELEASES:
             for name in asked.only or SURROUNDINGS:
                 image = built(release, SURROUNDINGS[name].image, source)
-                outcomes.append(tried(release, SURROUNDINGS[name], image, tuple(asked.tests.split(","))))
+                outcomes.append(
+                    tried(release, SURROUNDINGS[name], image, tuple(asked.tests.split(",")), of, output / f"{release}-{name}.txt")
+                )
                 if asked.write:
                     written(outcomes)
     print(table(outcomes))

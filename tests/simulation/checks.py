@@ -22,6 +22,7 @@ from tests.simulation.sink import Arrival
 
 JOURNALED = "@branch.example"
 HOLDING = (Role.PRIMARY, Role.SHADOW, Role.SET_ASIDE)
+RETURNED, AGAIN = "returned although delivered", "delivered again long after the expiry"
 ENDS = (EventId.SEND, EventId.SENDEXTERNAL, EventId.FAIL, EventId.EXPIRE, EventId.DUPLICATEDELIVER)
 
 
@@ -120,8 +121,7 @@ class Checker:
             if self.arrived[attempt.message_id, ordinal]:
                 has_failed = ordinal not in attempt.sent and any(generated.action == "failed" for generated in attempt.generated)
                 if has_failed and not self._is_refused(attempt.message_id, address):
-                    if self._is_expired(envelope) and self._could_not_know(machine.host, attempt.message_id, ordinal):
-                        self.counts["returned although delivered, which nobody could say"] += 1
+                    if self._is_expired(envelope) and self._is_excused(RETURNED, machine, attempt.message_id, ordinal):
                         continue
                     text = f"{machine.name} tells the sender that {attempt.message_id} failed for {address}, to whom it was delivered"
                     self.violation("false DSN", text)
@@ -339,22 +339,25 @@ class Checker:
         if any(self.bounced[message_id].get(ordinal, ())) and not self._is_refused(message_id, arrival.recipient):
             self.violation("false DSN", f"{arrival.client_name} delivers {message_id} to {arrival.recipient}, after it was returned")
         over_at = math.inf if self.expires_after is None else self._known_at[message_id] + self.expires_after * 1.02 + 20.0
-        if arrival.at > over_at and self.arrived[message_id, ordinal]:
-            if self._could_not_know(arrival.client_host, message_id, ordinal):
-                self.counts["again long after the expiry, which nobody could say"] += 1  # the judge says why it is a duplicate
-            else:
-                text = f"{arrival.client_name} delivers {message_id} to {arrival.recipient} again, long after it expired"
-                self.violation("expired", text)
+        is_late = arrival.at > over_at and bool(self.arrived[message_id, ordinal])  # the judge says why it is a duplicate
+        if is_late and not self._is_excused(AGAIN, self.machines[arrival.client_host], message_id, ordinal):
+            text = f"{arrival.client_name} delivers {message_id} to {arrival.recipient} again, long after it expired"
+            self.violation("expired", text)
         self.arrived[message_id, ordinal].append(arrival)
         self._note(f"arrival: {message_id} for {arrival.recipient} from {arrival.client_name}")
 
-    def _could_not_know(self, host: str, message_id: MessageId, ordinal: int) -> bool:
-        """No node has recorded that this recipient is done, because the reply to its final dot was lost; or this one has run for a span,
-        and could ask none of those that have."""
+    def _is_excused(self, what: str, machine: Machine, message_id: MessageId, ordinal: int) -> bool:
+        """This node could not know that the recipient is done: no node has recorded it, because the reply to its final dot was lost; or
+        this one has run for a span, and could ask none of those that have. That they have forgotten it since is no excuse."""
         knowing = {at for _, at in self.recorded[message_id, ordinal]}
         knowing |= {at for at, claims in self.claims.items() if message_id in claims and ordinal in claims[message_id].done}
-        names = {at: machine.name for at, machine in self.machines.items()}
-        return host not in knowing and not any(self.could_ask(names[host], names[at]) for at in knowing)
+        names = {at: one.name for at, one in self.machines.items()}
+        if machine.host in knowing or any(self.could_ask(machine.name, names[at]) for at in knowing):
+            return False
+        why = f"excused: {what}, {'who knew it was away for the span' if knowing else 'no reply to the dot had come'}"
+        self.counts[why] += 1
+        self._note(f"{why}: {machine.name} {message_id} {ordinal}; {sorted(knowing)} know; {self.state(message_id)}")
+        return True
 
     def refusal(self, message_id: str, recipient: str) -> None:
         self.refused.add((message_id, recipient))

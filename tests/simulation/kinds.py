@@ -45,6 +45,11 @@ SNAPSHOTS_MAX = 8  # of each node
 SETTLING_SPANS = 4.0
 CLIENT_SECONDS = 80.0
 MEMORY = (10, 60)  # seconds: safety_net_hold_time, message_expiration_timeout; in a world with absences
+MEMORY_SETTINGS = {
+    "safety_net_hold_time": f"{MEMORY[0]}s",
+    "message_expiration_timeout": f"{MEMORY[1]}s",
+    "shadow_message_auto_discard_interval": f"{MEMORY[1] // 2}s",  # by default it is shorter than the memory, too
+}
 TICK_SECONDS = 0.25
 JOURNAL = "journal@archive.example"
 HOSTILE, HOSTILE_HOST = "mx9.hostile.example", "10.0.0.9"
@@ -98,9 +103,8 @@ class Kinds:
         if "hostile" in self.names:  # with `defer`, a notice waits for each configured peer until that is forgotten
             shape.transport["delivery_without_lease"] = "deliver"
         if "absences" in self.names:
-            hold, expiration = MEMORY
-            shape.transport |= {"safety_net_hold_time": f"{hold}s", "message_expiration_timeout": f"{expiration}s"}
-            self._world.expires_after = expiration
+            shape.transport |= MEMORY_SETTINGS
+            self._world.expires_after = MEMORY[1]
 
     def usual(self, faults: dict[Any, int]) -> dict[Any, int]:
         """Of the usual faults those that go together with these kinds: mail that waits for a cut or a clock may expire rightly."""
@@ -383,10 +387,11 @@ class Kinds:
                 hello |= {name: chance.choice(HELLOS[name])}
             wanted = MessageId(str(UUID(int=chance.getrandbits(128), version=4)))
             if odd.get("recipients_count") != "5000":  # that takes longer than the world
-                machine.process.spawn(self._says(machine, wanted, a_hello(**hello), odd), f"hostile {wanted}")
+                machine.process.spawn(self.says(machine, wanted, a_hello(**hello), odd), f"hostile {wanted}")
         world.note(f"fault: hostile peer at {machine.name}")
 
-    async def _says(self, machine: "Machine", wanted: MessageId, hello: str, odd: dict[str, str]) -> None:
+    async def says(self, machine: "Machine", wanted: MessageId, hello: str, odd: dict[str, str]) -> None:
+        """The hostile peer says who it is, and sends one copy."""
         world, node = self._world, machine.node
         assert node is not None
         requests = node._services.peer_requests

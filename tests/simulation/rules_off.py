@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 from unittest.mock import patch
 
@@ -32,7 +33,6 @@ from shadowrelay.pipeline.ready import ReadinessService
 from shadowrelay.pipeline.reconcile import ReconcileService
 from shadowrelay.pipeline.review import ReviewService
 from shadowrelay.pipeline.rolled_back import RolledBackService
-from shadowrelay.pipeline.sweep import SweepService
 from shadowrelay.protocol import fields, tracking
 from shadowrelay.rules import delivery, dsn, repeats
 from shadowrelay.rules.fates import NO_SHARERS, Fates
@@ -40,6 +40,7 @@ from shadowrelay.smtp import delivery_transaction
 from shadowrelay.store import content, expiry, promises, rows, writing
 from shadowrelay.store.commit import Call, Prepared, settle
 from shadowrelay.store.work import UnitOfWork
+from shadowrelay.tracking.operator_log import LineLogger
 from shadowrelay.tracking.writer import FileTrackingLog
 from tests.ownership.ring import RULES as OWNERSHIP
 from tests.simulation.disk import LaggingWriter
@@ -48,12 +49,14 @@ from tests.simulation.disk import LaggingWriter
 @dataclass(frozen=True, slots=True)
 class RuleOff:
     """`off`: what is replaced by what. `worlds` are seeds and scripts that find a violation then: `finds` is in the first complaint.
-    None: the ownership ring shows it, or the crash ring, and no world that was tried."""
+    None: the ownership ring shows it, or the crash ring, and no world that was tried. `hidden_by`: rules that do the same in these worlds
+    by another way, and are switched off with it."""
 
     text: str
     off: tuple[tuple[Any, str, Any], ...]
     worlds: tuple[int | str, ...] = ()
     finds: str = ""
+    hidden_by: tuple[str, ...] = ()
 
 
 def _ownership(name: str, finds: str = "", *worlds: int | str) -> RuleOff:
@@ -80,6 +83,11 @@ def _sync_however_long(sync: Callable[[FileTrackingLog], Awaitable[None]]) -> Ca
             await asyncio.sleep(0.01)
 
     return synced
+
+
+def _written_at_once(self: LineLogger, message: bytes, *, is_urgent: bool) -> None:
+    """By whoever logs it."""
+    self._write(message + b"\n")
 
 
 def _all_done(recorded: Callable[[Claim | None, Ordinals, Ordinals], Transition]) -> Callable[..., Transition]:
@@ -156,8 +164,16 @@ def _of_peers_only(views: Callable[..., Any]) -> Callable[..., Any]:
     return off
 
 
-async def _expires_nothing(self: SweepService) -> None:
-    return
+def _takes_expired_over(init: Callable[..., None]) -> Callable[..., None]:
+    """What is past its time expires in the next sweep only."""
+
+    async def nothing() -> None:
+        return
+
+    def off(self: PromoteService, *arguments: Any, **named: Any) -> None:
+        init(self, *arguments, **named | {"expire": nothing})
+
+    return off
 
 
 async def _keeps_nothing(self: ReconcileService, needed: Any) -> None:
@@ -201,6 +217,7 @@ RULES: dict[str, RuleOff] = {
     "wait": _ownership("wait"),
     "list": _ownership("list", "I4", "placed-elsewhere"),
     "keep": _ownership("keep", "I1", "full-elsewhere"),
+    "leave": _ownership("leave"),
     "everybody": _ownership("everybody"),
     "meet": _ownership("meet"),
     "twins": _ownership("twins"),
@@ -211,7 +228,7 @@ RULES: dict[str, RuleOff] = {
     "promoted by another": RuleOff(
         "a shadow server that is told `promoted` by a server that is not its primary asks that one",
         ((FollowService, "want", _meets_nobody(FollowService.want)),),
-        ("forgotten-heirs",), "has 2 primary servers",
+        ("forgotten-heirs",), "has 2 primary servers", ("leave",),
     ),
     "name": RuleOff(
         "of two servers with one name, the one that was known first keeps it while it may live", _NAME, ("cloned",), "I4"
@@ -258,16 +275,19 @@ RULES: dict[str, RuleOff] = {
     ),
     "expires first": RuleOff(
         "copies whose time is over expire before their server asks about them, and are not taken over",
-        ((SweepService, "expire", _expires_nothing),),
+        ((PromoteService, "__init__", _takes_expired_over(PromoteService.__init__)),),
+        ("holder-away",), "expired",
     ),
     "ranges": RuleOff(
-        "instants that a peer says have a range, and a scan sets aside what it cannot process",
+        "instants that a peer says, or a row has, have a range, and a scan sets aside what it cannot process",
         (
             (fields, "LATEST", _NoEnd()),
             (rows, "LATEST_MICROSECONDS", 2**63),
+            (rows, "decode_instant", lambda microseconds: rows.EPOCH + timedelta(microseconds=microseconds)),
             (delivery, "by_this_clock", lambda envelope, now: envelope),
             (deliver, "setting_aside", lambda context, message: nullcontext()),
         ),
+        ("hostile-times",), "OverflowError",
     ),
     "silence": RuleOff(
         "a shadow server promotes only after the whole span",
@@ -327,6 +347,7 @@ RULES: dict[str, RuleOff] = {
     "released": RuleOff(
         "a refused message is released on every server that may hold it",
         ((claims, "client_refused", _tells_nobody(claims.client_refused)),),
+        ("refused-then-away",), "was refused, and",
     ),
     "bytes": RuleOff(
         "a line that begins with a dot gets another one",
@@ -357,6 +378,10 @@ RULES: dict[str, RuleOff] = {
         "a notification waits for a tracking log that hangs no longer than two seconds",
         ((FileTrackingLog, "sync", _sync_however_long(FileTrackingLog.sync)),),
     ),
+    "log thread": RuleOff(
+        "lines of the operator log are written by a thread, because nobody may read standard error",
+        ((LineLogger, "_add", _written_at_once),),
+    ),
     "takeover told": RuleOff(
         "a node says when it takes over by what it counts itself",
         ((PromoteService, "seconds_until_takeover", _since_another_process),),
@@ -384,7 +409,7 @@ RULES: dict[str, RuleOff] = {
 def without(*names: str) -> Iterator[None]:
     """These rules are off."""
     with ExitStack() as stack:
-        for name in names:
-            for owner, attribute, off in RULES[name].off:
+        for each in dict.fromkeys([*names, *(hiding for name in names for hiding in RULES[name].hidden_by)]):
+            for owner, attribute, off in RULES[each].off:
                 stack.enter_context(patch.object(owner, attribute, off))
         yield

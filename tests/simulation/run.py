@@ -138,11 +138,13 @@ def results(seeds: Iterable[int], arguments: argparse.Namespace, *, is_traced: b
 def totals(counts: Counter[str], worlds_count: int, failed_count: int) -> str:
     """What all of it was."""
     causes = sorted(name for name in counts if name.startswith("duplicate ("))
+    excused = sorted(name for name in counts if name.startswith("excused: "))
     hours = counts["virtual seconds"] / 3600
     lines = [f"{worlds_count} worlds, {hours:.1f} virtual hours, {failed_count} failed", "", "faults"]
     lines += [f"  {name:<33}{counts[name]:>9,}" for name in FAULTS]
     lines += ["messages", *(f"  {name:<28}{counts[name]:>9,}" for name in MESSAGES)]
-    return "\n".join([*lines, "duplicates, by cause", *(f"  {name[-3:]:<28}{counts[name]:>9,}" for name in causes)])
+    lines += ["duplicates, by cause", *(f"  {name[-3:]:<28}{counts[name]:>9,}" for name in causes)]
+    return "\n".join([*lines, *(f"{name} {counts[name]:,}" for name in excused)])
 
 
 def many(seeds: Sequence[int], arguments: argparse.Namespace) -> int:

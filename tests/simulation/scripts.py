@@ -7,14 +7,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from itertools import combinations, product
 from pathlib import Path
+from uuid import UUID
 
 from shadowrelay.lab.account import Fault, FaultKind
 from shadowrelay.lab.traffic import SubmissionResult
-from shadowrelay.model.ids import ServerName
+from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.ownership import Role, StatusAnswer, StatusQuestion
 from shadowrelay.model.peers import PeerIdentity
+from tests.kit.hostile_peer import BOUNDS, a_hello
 from tests.simulation.clones import Unwatched, clone_of
-from tests.simulation.kinds import MEMORY
+from tests.simulation.kinds import HOSTILE, MEMORY, MEMORY_SETTINGS
 from tests.simulation.machine import Machine
 from tests.simulation.sink import CALM
 from tests.simulation.world import Shape, World
@@ -333,17 +335,22 @@ class SentAgainElsewhere(Scripted):
 
 
 class FullElsewhere(Scripted):
-    """A server was away, and the other one that was to have its copies has a full disk: what it returns with is still needed."""
+    """A server was away, and the disk of the other one that was to have its copies gets full as they are sent there, before anybody knows
+    it: what the server returns with, under the number before, is still needed."""
 
     count = 3
 
     async def script(self) -> None:
         first, second, third = self.machines
-        await self.queued(first, 4)
+        await self.queued(first, 16)
+        held = {message_id for message_id, claim in self.checker.claims[first.host].items() if claim.is_chosen(ServerName(second.name))}
+        away = asyncio.ensure_future(self.cut(first, second, 6.0))
+        while not any(self.checker.claims[first.host][message_id].copy_on(ServerName(third.name)) for message_id in held):
+            await asyncio.sleep(0.001)
         third.disk.is_full = True
-        full = asyncio.ensure_future(self.during(FaultKind.FULL, third, 12.0))
-        await self.cut(first, second, 6.0)
-        self.network.heal(first.host, second.host)
+        full = asyncio.ensure_future(self.during(FaultKind.FULL, third, 6.0))
+        await away
+        self.network.heal_all()
         await full
         third.disk.is_full = False
         self.next_hop(is_there=True)
@@ -450,7 +457,7 @@ class CopyExpires(Scripted):
 
     def __init__(self, *, is_traced: bool = False) -> None:
         super().__init__(is_traced=is_traced)
-        self.shape.transport |= {"safety_net_hold_time": f"{self.hold}s", "message_expiration_timeout": f"{self.expiration}s"}
+        self.shape.transport |= MEMORY_SETTINGS
         self.expires_after = self.expiration
 
     async def script(self) -> None:
@@ -463,6 +470,47 @@ class CopyExpires(Scripted):
         self.kinds.check_owners()
         await away
         await self.processes.start(holder)
+        self.next_hop(is_there=True)
+
+
+class HolderAway(Scripted):
+    """A shadow server is away for longer than its copies are kept, and for longer than anybody remembers what became of them. The primary
+    server has delivered them meanwhile."""
+
+    hold, expiration = MEMORY
+
+    def __init__(self, *, is_traced: bool = False) -> None:
+        super().__init__(is_traced=is_traced)
+        self.shape.transport |= MEMORY_SETTINGS
+        self.expires_after = self.expiration
+
+    async def script(self) -> None:
+        first, second = self.machines
+        await self.queued(first, 4)
+        away = asyncio.ensure_future(self.during(FaultKind.KILL, second, 2.0 * (self.hold + self.expiration)))
+        await self.processes.kill(second)
+        self.next_hop(is_there=True)
+        await away
+        await self.processes.start(second)
+        await asyncio.sleep(4 * self.span)
+
+
+class HostileTimes(Scripted):
+    """A peer that no machine has sends copies whose messages arrived at any time there is, and is silent. They are taken over while the
+    next hop is away, and the node has mail of its own."""
+
+    def __init__(self, *, is_traced: bool = False) -> None:
+        super().__init__(is_traced=is_traced)
+        self.kinds.names = ("hostile",)
+
+    async def script(self) -> None:
+        first, _ = self.machines
+        self.next_hop(is_there=False)
+        hello = a_hello(server=HOSTILE, boundary="sim", span=str(self.span))
+        for number, arrived in enumerate(BOUNDS["arrived"], 1):
+            await self.kinds.says(first, MessageId(str(UUID(int=number, version=4))), hello, {"arrived": arrived})
+        await asyncio.sleep(2 * self.span)
+        await self.accepted(first, 4)
         self.next_hop(is_there=True)
 
 
@@ -697,6 +745,39 @@ class RefusedTold(Telling):
         await self.processes.start(third)
 
 
+class RefusedThenAway(Scripted):
+    """Two copies are wanted in reject mode, and one server's disk is full when they come: the messages are refused, although the other one
+    has stored its copies. Then their primary server is away for longer than the span."""
+
+    count = 3
+    copies = 2
+
+    def __init__(self, *, is_traced: bool = False) -> None:
+        super().__init__(is_traced=is_traced)
+        self.shape.transport["reject_message_on_shadow_failure"] = True
+
+    async def script(self) -> None:
+        first, _, third = self.machines
+        await self.accepted(first, 2)
+        third.disk.is_full = True
+        full = asyncio.ensure_future(self.during(FaultKind.FULL, third, 1.0))
+        self.clients.is_giving_up = True  # they do not come again
+        await self.accepted(first, 4)
+        refused = {one.number for one in self.clients.sent[2:] if not one.acknowledged}
+        await full
+        third.disk.is_full, self.clients.is_giving_up = False, False
+        await asyncio.sleep(4 * POLL)
+        away = asyncio.ensure_future(self.during(FaultKind.KILL, first, 3 * self.span))
+        await self.processes.kill(first)
+        await away
+        await self.processes.start(first)
+        if not refused:
+            self.checker.violation("refused", "no message was refused")
+        for arrival in self.sink.arrivals:
+            if arrival.number in refused:
+                self.checker.violation("refused", f"message {arrival.number} was refused, and {arrival.client_name} delivers it")
+
+
 class ClonedWithItsDisk(Cloned):
     """The same, on a copy of the disk."""
 
@@ -723,6 +804,8 @@ SCRIPTS: dict[str, Callable[..., Scripted]] = {
     "restored-primary": RestoredPrimary,
     "closes-slowly": ClosesSlowly,
     "copy-expires": CopyExpires,
+    "holder-away": HolderAway,
+    "hostile-times": HostileTimes,
     "three-parts": ThreeParts,
     "three-parts-other-order": ThreePartsOtherOrder,
     "forgotten-heirs": ForgottenHeirs,
@@ -732,4 +815,5 @@ SCRIPTS: dict[str, Callable[..., Scripted]] = {
     "takeover-told": TakeoverTold,
     "held-for-nobody": HeldForNobody,
     "refused-told": RefusedTold,
+    "refused-then-away": RefusedThenAway,
 }

@@ -91,17 +91,7 @@ def test_a_rule_switched_off_is_found_out(run: Run, name: str) -> None:
     _is_found_out(run, name, RULES[name].worlds[0])
 
 
-# Worlds in which nothing is found any more: docs/reliability.md says since when that is known
-FIND_NOTHING = {("keep", "full-elsewhere"), ("promoted by another", "forgotten-heirs")}
-WORLDS = [
-    pytest.param(
-        name,
-        world,
-        marks=[pytest.mark.xfail(reason="its world finds nothing any more: docs/reliability.md")] if (name, world) in FIND_NOTHING else [],
-    )
-    for name, rule in RULES.items()
-    for world in rule.worlds
-]
+WORLDS = [(name, world) for name, rule in RULES.items() for world in rule.worlds]
 
 
 @pytest.mark.heavy

@@ -44,6 +44,7 @@ STEPS = 60
 RESERVE_OCTETS = 16_000  # it is copied with each disk
 MESSAGES_OF_A_STEP = (0, 1, 1, 2, 4)  # one of these
 CALM_SECONDS_MAX = 1500.0
+FOUND_AGAIN_SECONDS = 0.1  # after a fault, until a question could be answered
 OPEN_ROLES = (Role.PRIMARY, Role.SHADOW, Role.SET_ASIDE)
 
 
@@ -359,7 +360,7 @@ class World:
         machine = next(machine for machine in self.machines if machine.name == one)
         faults = [fault for fault in self.faults if not (fault.stops_node and fault.node == one)]
         since = self.now() - 0.98 * self.shape.span  # of a clock that may be fast
-        just_now = self.now() - self.shape.heartbeat - judge.RECORD_SECONDS
+        just_now = self.now() - FOUND_AGAIN_SECONDS
         apart = judge.apart(faults, self.times, one, other)
         return not any(max(began, machine.started_at) <= since and ended >= just_now for began, ended in apart)
 

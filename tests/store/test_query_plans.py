@@ -58,7 +58,7 @@ PLANS: dict[str, tuple[Statement, str]] = {
         resubmit_requests.counted_between(0, 1, 2),
         "USING COVERING INDEX message_delivered (is_shadow_side=? AND delivered_at>? AND delivered_at<?)",
     ),
-    "placed nowhere": (lone_messages.unplaced_alone([SERVER]), "USING INDEX message_unplaced (role=? AND is_placed=?)"),
+    "placed nowhere": (lone_messages.unplaced_alone([SERVER]), "INDEX message_unplaced (role=? AND is_placed=?)"),
     "listed on lost servers": (lone_messages.listed_alone(SERVER, [OTHER]), "SEARCH listing USING PRIMARY KEY (server=?)"),
     "listed on": (reading.listed_on(SERVER, 0, 1), "USING PRIMARY KEY (server=? AND message>?)"),
     "shadows of": (
