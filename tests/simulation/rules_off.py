@@ -347,6 +347,7 @@ RULES: dict[str, RuleOff] = {
     "released": RuleOff(
         "a refused message is released on every server that may hold it",
         ((claims, "client_refused", _tells_nobody(claims.client_refused)),),
+        ("refused-then-away",), "was refused, and",
     ),
     "bytes": RuleOff(
         "a line that begins with a dot gets another one",
