@@ -182,10 +182,14 @@ static void submit(Session *one, long number, const Message *message) {
         say(one, text, "250");
     }
     say(one, "DATA\r\n", "354");
+    char date[64];
+    time_t at = time(NULL);
+    struct tm parts;
+    strftime(date, sizeof date, "%a, %d %b %Y %H:%M:%S +0000", gmtime_r(&at, &parts));
     int head = snprintf(
         text, sizeof text,
-        "From: <sender@client.example>\r\nTo: <user@corp.example>\r\nDate: Fri, 27 Nov 2026 12:00:00 +0000\r\nMessage-Id: <%ld.%d@client.example>\r\n"
-        "Subject: message %ld\r\n\r\n", number, (int)getpid(), number);
+        "From: <sender@client.example>\r\nTo: <user@corp.example>\r\nDate: %s\r\nMessage-Id: <%ld.%d@client.example>\r\n"
+        "Subject: message %ld\r\n\r\n", date, number, (int)getpid(), number);
     size_t left = message->size > (size_t)head ? (message->size - (size_t)head) / LINE * LINE : 0;
     if (put(one, text, (size_t)head) || put(one, body, left) || put(one, ".\r\n", 3)) fail("write");
     double dot = now();

@@ -100,8 +100,9 @@ def ask_spark(spark: Any, warehouse: Path, work: Path) -> Answer:
     store = Store(spark, str(work))
     try:
         events = read_events(spark, str(warehouse))
-        servers = spark.createDataFrame([(name,) for name in read_servers(str(warehouse))], "server string")
-        seen = store.keep({"seen": lambda: first_pass(events, server_names(servers)).select(*OF_PLAIN_MESSAGES)})["seen"]
+        logged = list(read_servers(str(warehouse)))
+        servers = spark.createDataFrame([(name,) for name in logged], "server string")
+        seen = store.keep({"seen": lambda: first_pass(events, server_names(servers), logged).select(*OF_PLAIN_MESSAGES)})["seen"]
         counts = seen_counts(seen).collect()[0]
         lines = timelines(exact_rows(odd_events(events, seen, messages=counts["messages"], odd=counts["odd"]), {}), {}, has_exchange=False)
         plain = seen.where(F.col("is_plain")).select(

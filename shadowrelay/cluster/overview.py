@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from shadowrelay.cluster.answers import NodeAnswer, missing
-from shadowrelay.model.readiness import NewMail
+from shadowrelay.model.readiness import REFUSED_BECAUSE, NewMail
 
 if TYPE_CHECKING:
     from shadowrelay.admin.api_client import NodeClient
@@ -46,17 +46,22 @@ def summary(answers: Sequence[NodeAnswer]) -> Json:
     disabled = [row["node"]["name"] for row in said if not row["node"]["settings"]["transport.shadow_redundancy_enabled"]]
     uncopied = [name for name in nodes_with(NewMail.NOT_COPIED) if name not in disabled]
     unreached = _unreached(said)
+    said_why = {name: new_mail[name]["sentence"] for name in refusing}
+    uncopyable = [name for name in refusing if not said_why[name].startswith(REFUSED_BECAUSE)]
     if refusing:
-        sentence = f"NEW MAIL IS REFUSED with 451 on {' and '.join(refusing)}: fewer peers take copies now than shadow_copies asks for"
+        reasons = [f"on {name}: {said_why[name].removeprefix(REFUSED_BECAUSE)}" for name in refusing if name not in uncopyable]
+        if uncopyable:
+            reasons.insert(0, f"with 451 on {' and '.join(uncopyable)}: fewer peers take copies now than shadow_copies asks for")
+        sentence = f"NEW MAIL IS REFUSED {'; '.join(reasons)}"
     elif alone or disabled:
         sharing = [name for name in alone if new_mail[name].get("shared_fate")]
         lone = [name for name in alone if name not in sharing]
-        reasons = (
+        causes = (
             (lone, "no peer takes copies now"),
             (sharing, "no peer on another machine, with other failure_domains, takes copies now"),
             (disabled, "shadow_redundancy_enabled is false"),
         )
-        sentence = "NEW MAIL IS NOT REDUNDANT " + "; ".join(f"on {' and '.join(names)}: {reason}" for names, reason in reasons if names)
+        sentence = "NEW MAIL IS NOT REDUNDANT " + "; ".join(f"on {' and '.join(names)}: {reason}" for names, reason in causes if names)
     elif unknown:
         sentence = f"NEW MAIL MAY NOT BE REDUNDANT on {' and '.join(unknown)}: it is not known whether enough peers take copies"
     elif older:

@@ -161,6 +161,7 @@ class Load:
         envelope = Envelope(MessageId(""), "sender@client.example", recipients, datetime.now(UTC))
         order: Sequence[str] = ()
         while not self._is_stopped:
+            order = [name for name in order if name in self.nodes]  # they may be others since
             if not order:
                 order = self._chance.sample(sorted(self.nodes), len(self.nodes))
             name, order = order[0], order[1:]

@@ -14,6 +14,9 @@ class Takes(StrEnum):
     UNKNOWN = "unknown"  # nothing was tried since one of the two started, or since a copy failed some time ago
 
 
+REFUSED_BECAUSE = "new mail is refused: "  # how the sentence begins where that is not for want of copies
+
+
 class NewMail(StrEnum):
     """What happens to the next message of a client."""
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 from shadowrelay.model.drain_progress import DrainState
 from shadowrelay.model.ids import ServerName
-from shadowrelay.model.readiness import NewMail, NextMessage, Takes
+from shadowrelay.model.readiness import REFUSED_BECAUSE, NewMail, NextMessage, Takes
 from shadowrelay.pipeline.commit_watch import explanation
 from shadowrelay.pipeline.context import Context
 from shadowrelay.pipeline.copy_repair import CopyRepair
@@ -47,7 +47,8 @@ class ReadinessService:
         if context.commit_failure is not None:
             reasons.append(explanation(context, context.commit_failure))
         new_mail = self.new_mail()
-        is_out = new_mail.outcome is NewMail.REFUSED and not self._may_recover()
+        is_said = context.commit_failure is not None  # among the reasons
+        is_out = new_mail.outcome is NewMail.REFUSED and not is_said and not self._may_recover()
         if is_out:
             reasons.append(new_mail.sentence)
         pressed = back_pressure.reasons(context.pressure, context.settings.back_pressure)
@@ -59,7 +60,7 @@ class ReadinessService:
             reasons.append(f"{OLDER_COPY}: it starts again under a new database id")
         # Mail is still accepted: neither node knows which of the two is the copy, so both would refuse it.
         warnings = [*pressed, *self._unprotected()]
-        if new_mail.sentence and not is_out:
+        if new_mail.sentence and not is_out and not is_said:
             warnings.insert(len(pressed), new_mail.sentence)
         warnings += [f"peer {server} is refused: {reason}" for server, reason in context.peers.conflicts.items()]
         warnings += context.site_copies.sentences()
@@ -83,6 +84,8 @@ class ReadinessService:
         takers = [context.peers.takes_copies(server) for server in self._candidates_apart(without)]
         sharers = context.peers.fates.own_sharers
         taking, wanted = takers.count(Takes.YES), settings.copies_wanted if context.is_enabled else 0
+        if (failure := context.commit_failure) is not None:
+            return NextMessage(NewMail.REFUSED, taking, wanted, f"{REFUSED_BECAUSE}{explanation(context, failure)}", sharers)
         outcome = new_mail(takers, wanted, rejects=settings.transport.reject_message_on_shadow_failure)
         if outcome in (NewMail.COPIED, NewMail.NOT_COPIED):
             return NextMessage(outcome, taking, wanted, "", sharers)

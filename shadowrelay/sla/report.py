@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
@@ -387,7 +388,7 @@ def _found(
     is_exact: bool,
 ) -> tuple[Evidence, Rows]:
     names = frame_of(spark, SERVERS, [(name,) for name in inputs.servers])
-    seen = None if is_exact else store.keep({"seen": lambda: first_pass(events, server_names(names))})["seen"]
+    seen = None if is_exact else store.keep({"seen": lambda: first_pass(events, server_names(names), inputs.logged)})["seen"]
     copies = None
     if seen is None:
         count = events.count()
@@ -399,12 +400,9 @@ def _found(
         rows = Rows(counts["rows"], counts["odd_rows"])
         odd = odd_events(events, seen, messages=counts["messages"], odd=counts["odd"])
 
-    def quickly(more: int = 0) -> AbstractContextManager[None]:
-        return _quick(spark, rows.odd + more)
-
     found = evidence(
         seen, copies, odd, events, log_ends,
-        logs=inputs.logs_by_server, told=of_exchange, rules=rules, keep=store.keep, with_few_rows=quickly,
+        logs=inputs.logs_by_server, told=of_exchange, rules=rules, keep=store.keep, with_few_rows=partial(_quick, spark, rows.odd),
     )  # fmt: skip
     return found, rows
 

@@ -103,6 +103,14 @@ QUICK_SQL = {
     "spark.sql.optimizer.disableHints": "true",
     "spark.sql.maxSinglePartitionBytes": str(2**63 - 1),  # a join of two tables with one partition each: Spark takes them to be very large
 }
+NO_RETRIES = dict.fromkeys(
+    (
+        f"spark.sql.shuffle.orderIndependentChecksum.{name}"
+        for name in ("enabled", "enableFullRetryOnMismatch", "enableQueryLevelRollbackOnMismatch")
+    ),
+    "false",
+)
+"""On one machine no task is tried again, so that nobody asks whether the next try had the same rows: by a hash of each row of a shuffle."""
 LOOKED_UP = ("org.apache.spark.api.python.PythonUtils", "org.apache.spark.sql.api.python.PythonSQLUtils")
 """Classes that PySpark looks up by short names for each column: without these imports the JVM looks for each in several packages, and for
 that in all jars."""
@@ -250,6 +258,7 @@ def spark_session(
     if is_on_this_machine(master):
         settings |= {"spark.driver.bindAddress": LOOPBACK, "spark.driver.host": LOOPBACK}
         settings["spark.hadoop.fs.defaultFS"] = "file:///"  # a path without a scheme is on this disk, whatever HADOOP_CONF_DIR says
+        settings |= NO_RETRIES
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)  # otherwise it looks up the host name, which may not resolve
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the workers' Python; otherwise the first on the path
     cores = local_cores(master)

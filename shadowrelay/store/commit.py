@@ -398,13 +398,16 @@ class ThreadedWriter:
         return cast("asyncio.Future[Any]", between.waiter)
 
     async def close(self) -> None:
-        """Promises that were submitted before are still done."""
+        """Promises that were submitted before are still done. Raises: what `closing` raises, when the thread has ended."""
         if not self._is_closed:
             self._is_closed = True
             if not self._is_busy:
                 self._jobs.put(None)
-        await asyncio.shield(self._ended)
-        self._thread.join()
+        try:
+            await asyncio.shield(self._ended)
+        finally:
+            if self._ended.done():
+                self._thread.join()
 
     def _begin(self) -> None:
         """On the loop: the next transaction, if anything waits."""
@@ -463,8 +466,12 @@ class ThreadedWriter:
                 for call in batch:
                     call.error = LedgerUnavailable(LOCAL_ERROR, repr(error))
             self._call(self._finished, batch)
-        self._closing(committer)
-        self._call(_resolve, self._ended, None)
+        try:
+            self._closing(committer)
+        except Exception as error:  # a dead disk; who closes the ledger must not wait for it
+            self._call(_fail, self._ended, error)
+        else:
+            self._call(_resolve, self._ended, None)
 
     def _call(self, function: Callable[..., None], *arguments: Any) -> None:
         with suppress(RuntimeError):  # the loop is closed, so there are no waiters

@@ -539,9 +539,10 @@ class WorkingFile:
         return Deaths(message_ids, "it had been asked to stop" if header.endswith(STOPPING) else "")
 
     def begin(self) -> None:
-        """Nothing is being handled. All slots are written, so that a mark needs no room on a full disk."""
+        """Nothing is being handled. All slots are written, so that a mark needs no room on a full disk. Raises nothing, as `write`."""
         self.write(0, self._header(b"\0") + EMPTY * SLOTS_COUNT_MAX)
-        os.ftruncate(self._descriptor, SLOT_BYTES * (1 + SLOTS_COUNT_MAX))
+        with suppress(OSError):
+            os.ftruncate(self._descriptor, SLOT_BYTES * (1 + SLOTS_COUNT_MAX))
 
     def stopping(self) -> None:
         """From now on a death is nobody's fault."""

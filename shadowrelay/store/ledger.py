@@ -109,15 +109,18 @@ class Ledger:
         return cls(opening, committer, writer, AsyncReaders(path))
 
     async def close(self) -> None:
-        """Promises made before are kept; no thread is left. May be called twice."""
+        """Promises made before are kept; no thread is left. May be called twice. Raises: OSError if the disk takes no writes, when all is
+        closed."""
         if isinstance(self._writer, ThreadedWriter):
             self._writer.after_commit = None
         if self._log_task is not None:
             await self._log_task
         await self._large.wait()
         await self._readers.close()
-        await self._writer.close()
-        self._large.close()
+        try:
+            await self._writer.close()
+        finally:
+            self._large.close()
 
     def abandon(self) -> None:
         """End like a killed process: nothing is committed any more, nothing is marked clean. Only with `inline`."""

@@ -128,11 +128,13 @@ def _cannot_open(opening: StoreFiles, error: LedgerUnavailable) -> LedgerUnavail
 
 
 def close_store(opening: StoreFiles, committer: Committer) -> None:
-    """A clean end."""
-    opening.contents.end_segment()
-    committer.connection.close()
-    opening.working.close(is_clean=True)
-    close_lock(opening)
+    """A clean end; on a disk that takes no writes, an end. Raises: OSError, when all is closed that can be."""
+    try:
+        opening.contents.end_segment()
+    finally:
+        committer.connection.close()
+        opening.working.close(is_clean=True)
+        close_lock(opening)
 
 
 def abandon_store(opening: StoreFiles) -> None:

@@ -320,7 +320,7 @@ class MayBeDelivered:
         """These have a row, or may have."""
         bits = self._bits
         for key in keys:
-            place = int.from_bytes(key[:4]) % BITS
+            place = int.from_bytes(key[-4:]) % BITS
             bits[place >> 3] |= 1 << (place & 7)
 
     def has_any(self, keys: Collection[bytes], since: datetime) -> bool:
@@ -329,7 +329,7 @@ class MayBeDelivered:
             return True
         bits, before = self._bits, self._bits_before
         for key in keys:
-            place = int.from_bytes(key[:4]) % BITS
+            place = int.from_bytes(key[-4:]) % BITS
             if (bits[place >> 3] | before[place >> 3]) >> (place & 7) & 1:
                 return True
         return False

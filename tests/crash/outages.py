@@ -1,6 +1,6 @@
 """Runs episodes with loss of power and partitions, one per seed, with real processes on machines of their own. Seeds up to 1000: four
-nodes in two sites, `shadow_copies` 1 and 2; from 1001 on: `sick_plan`; from 2001 on: `fate_plan`; from 3001 on: `unobserved_plan`.
-docs/reliability.md.
+nodes in two sites, `shadow_copies` 1 and 2; from 1001 on: `sick_plan`; from 2001 on: `fate_plan`; from 3001 on: `unobserved_plan`; from
+4001 on: `unread_plan`. docs/reliability.md.
 `python -m tests.crash.outages SEED…` replays, `--seeds 1-200 --jobs 2` runs many.
 
 A node keeps its queue on a disk that forgets what was not synced when the power fails (tests/kit/machines.py). Nobody is told that a
@@ -25,11 +25,11 @@ from pathlib import Path
 
 from shadowrelay.lab.account import Account, Fault, FaultKind, account, unknown
 from shadowrelay.lab.cluster import SERVE
-from shadowrelay.lab.traffic import Arrival, Load
+from shadowrelay.lab.traffic import Arrival, Load, SubmissionResult
 from shadowrelay.model.message import Envelope
 from shadowrelay.model.replies import Reply
 from shadowrelay.tracking import operator_log
-from tests.crash import evidence, fate_plan, promises, sick_plan, unobserved_plan
+from tests.crash import evidence, fate_plan, promises, sick_plan, unobserved_plan, unread_plan
 from tests.crash.faults import and_then
 from tests.crash.layout import TWO_SITES, Layout
 from tests.crash.outage_plan import (
@@ -53,6 +53,7 @@ from tests.crash.ring import Episode, about_account, arrivals_of, deferring, rec
 from tests.crash.sick_plan import FIRST_SEED, Join, Notices, OlderDisk, Sick, SickAct, TakeSnapshot, Well
 from tests.crash.site import Site, a_site
 from tests.crash.unobserved_plan import TrackingAnswers, TrackingHangs, UnobservedAct
+from tests.crash.unread_plan import Ends, ReadAgain, Takes, Unread, UnreadAct
 from tests.kit.bad_disk import DiskState
 from tests.kit.machines import disk_obstacle, obstacle
 
@@ -60,11 +61,14 @@ MESSAGES_MAX, SICK_MESSAGES_MAX, ACKNOWLEDGED_MIN = 120, 300, 60  # in each epis
 EPISODES_MAX = 10  # on one cluster
 WAIT_SECONDS_MAX = 6.0  # for acknowledgements and deliveries, of which there may be none
 RING = "tests.crash.outages"
-RULES = ("sync", "content", "fate", "observers")
+TAKES_SECONDS_MAX, ENDS_SECONDS_MAX = 30.0, 90.0  # on a busy machine; the second: docs/setup.md says 80
+RULES = ("sync", "content", "fate", "observers", "log thread")
 
 
 def plan_of(seed: int) -> OutagePlan:
     """Of any range."""
+    if seed >= unread_plan.FIRST_SEED:
+        return unread_plan.plan(seed)
     if seed >= unobserved_plan.FIRST_SEED:
         return unobserved_plan.plan(seed)
     if seed >= fate_plan.FIRST_SEED:
@@ -74,6 +78,8 @@ def plan_of(seed: int) -> OutagePlan:
 
 def layout_of(seed: int) -> Layout:
     """Of any range."""
+    if seed >= unread_plan.FIRST_SEED:
+        return unread_plan.layout_of(seed)
     if seed >= unobserved_plan.FIRST_SEED:
         return unobserved_plan.layout_of(seed)
     if seed >= fate_plan.FIRST_SEED:
@@ -87,7 +93,7 @@ def is_with_sick(seed: int) -> bool:
 
 
 def can_be_sick(seed: int) -> bool:
-    """Whether disks, or tracking logs, may fail while the node runs."""
+    """Whether disks, tracking logs, or who reads standard error, may fail while the node runs."""
     return is_with_sick(seed) or seed >= unobserved_plan.FIRST_SEED
 
 
@@ -108,6 +114,8 @@ class Story:
         self._older: set[str] = set()
         self.unlogged: dict[str, float] = {}  # nodes that burnt with what their tracking logs did not take, and since when
         self._hanging: dict[str, float] = {}  # since when their tracking logs hang
+        self._unread: set[str] = set()
+        self.complaints: list[str] = []
         self._addresses = dict(load.nodes)
 
     @property
@@ -122,8 +130,9 @@ class Story:
         assert not self._parted
         assert not self._sick
         assert not self._hanging
+        assert not self._unread
 
-    async def _act(self, act: SickAct | UnobservedAct) -> None:
+    async def _act(self, act: SickAct | UnobservedAct | UnreadAct) -> None:
         match act:
             case Through(nodes):
                 self._load.nodes = {name: self._addresses[name] for name in nodes}
@@ -168,6 +177,16 @@ class Story:
                 if node in self._dark:
                     self.unlogged[node] = since
                 self._site.sick[node].tracking_hangs(False)
+            case Unread(node):
+                self._unread.add(node)
+                self._site.sick[node].standard_error_hangs(True)
+            case ReadAgain(node):
+                self._unread.discard(node)
+                self._site.sick[node].standard_error_hangs(False)
+            case Takes(node, count):
+                await self._takes(node, count)
+            case Ends(node):
+                await self._ends(node)
             case TakeSnapshot(node):
                 await self._site.wait_until_stopped(node)
                 self._snapshots[node] = await asyncio.to_thread(self._site.disks[node].snapshot)
@@ -175,6 +194,28 @@ class Story:
                 await self._site.wait_until_stopped(node)
                 self._site.disks[node].put_back(self._snapshots.pop(node))
                 self._older.add(node)
+
+    async def _takes(self, node: str, count: int) -> None:
+        def taken_count() -> int:
+            return sum(made.node == node and made.answer is SubmissionResult.ACKNOWLEDGED for one in self._load.sent for made in one.tries)
+
+        self._load.nodes = {node: self._addresses[node]}
+        wanted = taken_count() + count
+        await _until(lambda: taken_count() >= wanted, TAKES_SECONDS_MAX)
+        if taken_count() < wanted:
+            self.complaints.append(f"{node} has taken no {count} messages in {TAKES_SECONDS_MAX:g} s")
+
+    async def _ends(self, node: str) -> None:
+        process = self._site.cluster.nodes[node].process
+        assert process is not None
+        self._site.cluster.nodes[node].signal(signal.SIGTERM)
+        told_at = time.time()
+        try:
+            await asyncio.wait_for(process.wait(), ENDS_SECONDS_MAX)
+        except TimeoutError:
+            self.complaints.append(f"{node} has not ended {ENDS_SECONDS_MAX:g} s after SIGTERM")
+        self._site.lose_power((node,))
+        self._dark[node] = FaultKind.KILL, told_at
 
     def _delivered_by(self, node: str) -> int:
         return sum(arrival.client_name == node for sink in self._site.sinks for arrival in sink.arrivals)
@@ -233,9 +274,9 @@ class Story:
             self.faults += [Fault(FaultKind.CUT, one, began_at, time.time(), other) for one in part.one for other in part.other]
 
 
-async def _until(claim: Callable[[], bool]) -> None:
+async def _until(claim: Callable[[], bool], seconds: float = WAIT_SECONDS_MAX) -> None:
     """Or too long: in the midst of faults nobody may be able to."""
-    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    deadline = time.monotonic() + seconds
     while not claim() and time.monotonic() < deadline:
         await asyncio.sleep(0.005)
 
@@ -290,7 +331,7 @@ async def run(seed: int, site: Site) -> Episode:
     result = account(sent, arrivals(), story.faults, TIMES, record_of)
     promises.with_causes_of_edges(result, site.layout, sent, arrivals(), story.faults, lines)
     kills = {name: node.kills for name, node in site.cluster.nodes.items()}
-    complaints = about_account(result, load, arrivals(), story.faults) + still_queued + ownerless
+    complaints = story.complaints + about_account(result, load, arrivals(), story.faults) + still_queued + ownerless
     complaints += promises.unreturned(load.sent, returned()) + promises.returned_falsely(returned())
     complaints += evidence.complaints(lines, load.sent, kills, site.wiped_at, unpromised | unlogged)
     logged = [arrival for arrival in arrivals() if arrival.network_id not in unlogged]

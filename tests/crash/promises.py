@@ -19,6 +19,7 @@ from tests.kit.processes import api_of
 SPANS_MAX = 4  # from the end of the faults until every message has its one primary server
 BUSY_SECONDS = 40.0  # more, on a busy machine
 MESSAGES_LISTED = 1000
+ON_ITS_WAY = 1.0  # seconds: a busy hub takes a message whose edge has just lost power
 
 
 def recipients_of(number: int) -> tuple[str, ...]:
@@ -117,10 +118,15 @@ def with_causes_of_edges(
     lines: Iterable[Line],
 ) -> None:
     """An edge has a message delivered by another hub because of what became of *its* connection to the first one: judge such a repetition
-    as if the edge had delivered it, then or when it relayed it. If it had no reply to the final dot, that is the cause (docs/design.md 6.7,
-    Relaying)."""
+    as if the edge had delivered it, then or when it relayed it. If it had no reply to the final dot, or lost power before it had one, that
+    is the cause (docs/design.md 6.7, Relaying)."""
     unanswered, relayed = set(), defaultdict(list)
+    came_from: dict[tuple[str, str], list[float]] = defaultdict(list)  # by edge and message: when hubs took it
     for line in lines:
+        if line.event == "RECEIVE":
+            for edge in layout.entrances:
+                if f"S:ShadowAt={edge}" in line.custom:
+                    came_from[edge, line.internet_message_id].append(line.at)
         for name in line.recipients:
             if line.event == "DEFER" and NO_REPLY in line.status:
                 unanswered.add((line.message_id, name))
@@ -140,6 +146,9 @@ def with_causes_of_edges(
             continue
         for edge in layout.entrances:
             times = relayed[edge, duplicate.network_id, duplicate.recipient]
+            if _lost_power_before_reply(edge, sorted(came_from[edge, message_id]), times, faults):
+                result.duplicates[index] = replace(duplicate, cause=Cause.DIED_BEFORE_RECORD)
+                break
             causes = [
                 cause_of(judged, faults, TIMES)
                 for judged in (
@@ -151,3 +160,11 @@ def with_causes_of_edges(
             if found := [cause for cause in causes if cause is not Cause.NONE]:
                 result.duplicates[index] = replace(duplicate, cause=found[0])
                 break
+
+
+def _lost_power_before_reply(edge: str, came_at: Sequence[float], relayed_at: Sequence[float], faults: Sequence[Fault]) -> bool:
+    """A hub took a message from this edge, which lost power then, without a row about it, and relayed it again."""
+    if len(came_at) < 2:
+        return False
+    lost_at = [fault.began_at for fault in faults if fault.node == edge and fault.stops_node]
+    return any(came_at[0] - ON_ITS_WAY <= at < came_at[1] and not any(row_at <= at for row_at in relayed_at) for at in lost_at)

@@ -260,7 +260,7 @@ def main() -> int:
     """Exit status 0: every episode was clean."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("seeds", nargs="*", type=int)
-    parser.add_argument("--all", action="store_true", help="seeds 1 to 30")
+    parser.add_argument("--all", action="store_true", help="seeds 1 to 36")
     parser.add_argument("--keep", type=Path, help="leave the nodes' files in DIRECTORY/<seed>")
     arguments = parser.parse_args()
     operator_log.configure("critical")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -15,8 +16,8 @@ import pytest
 
 from shadowrelay.lab.account import Cause, DeliveryRecord, RecordState
 from shadowrelay.lab.traffic import Arrival
-from tests.crash import fate_plan, outages, sick_plan, unobserved_plan
-from tests.crash.evidence import Line, records, strangers
+from tests.crash import fate_plan, outages, sick_plan, unobserved_plan, unread_plan
+from tests.crash.evidence import Line, records, strangers, unlogged
 from tests.crash.outage_plan import NODES, Heal, Moment, Off, On, Outline, Part, copies_of, plan
 from tests.kit.clock import wait_until
 from tests.kit.machines import Disk, Hub, disk_obstacle, in_flight, obstacle
@@ -200,6 +201,16 @@ def test_seeds_of_tracking_logs_that_hang_have_each_outline_in_each_layout_and_b
         assert (one.outline is unobserved_plan.UnobservedOutline.BURNT) == (hangs == list(burnt)), one
 
 
+def test_seeds_of_an_unread_standard_error_have_each_outline_in_each_layout_and_it_is_read_again() -> None:
+    plans = [unread_plan.plan(seed) for seed in range(unread_plan.FIRST_SEED, unread_plan.FIRST_SEED + 6)]
+
+    assert 6 == len({(one.outline, one.layout.name) for one in plans})
+    for one in plans:
+        unread, again = ([act.node for act in one.acts if isinstance(act, kind)] for kind in (unread_plan.Unread, unread_plan.ReadAgain))
+        assert unread == again, one
+        assert sum(len(act.burnt) for act in one.acts if isinstance(act, Off)) <= 1, one
+
+
 def test_portions_have_one_number_of_copies_and_all_seeds() -> None:
     found = list(outages.portions(SEEDS))
 
@@ -256,6 +267,23 @@ def test_who_delivers_what_another_server_received_must_say_that_it_took_it_over
     assert [f"id-1: delivered by {WEST}, which has neither RECEIVE nor RESUBMIT"] == strangers([received], arrivals)
     assert [] == strangers([received, a_line(100.5, "RESUBMIT", WEST)], arrivals)
     assert [] == strangers([], arrivals)  # nobody had the time to write
+
+
+def test_who_was_killed_when_a_message_had_just_arrived_may_have_lost_the_row_about_it() -> None:
+    message_id = f"{100_000:012x}"
+    message_id = f"{message_id[:8]}-{message_id[8:]}-7000-8000-000000000000"  # made at 100.0
+    arrivals = [replace(an_arrival(150.0, WEST), network_id=message_id)]
+    taken_over = replace(a_line(120.0, "RESUBMIT"), message_id=message_id)
+
+    assert [] == strangers([taken_over], arrivals, {WEST: [100.2]})
+    for killed in ([], [99.0], [130.0]):
+        assert strangers([taken_over], arrivals, {WEST: killed})
+
+
+def test_what_a_log_had_yet_to_take_when_it_began_to_hang_is_not_in_it() -> None:
+    arrivals = [replace(an_arrival(at), network_id=name) for at, name in ((98.5, "long before"), (99.5, "just before"), (101.0, "after"))]
+
+    assert {"just before", "after"} == unlogged([], arrivals, {EAST: 100.0})
 
 
 # ---- episodes
@@ -337,3 +365,30 @@ def test_where_notifications_wait_for_a_tracking_log_that_hangs_mail_is_delivere
     (episode,) = outages.series([seed], tmp_path / "site", outages.careless("observers"))
 
     assert Cause.NONE in episode.causes, episode.explain()
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(3600)
+@pytest.mark.usefixtures("_possible")
+def test_a_node_whose_standard_error_nobody_reads_goes_on_and_ends_when_it_is_told_to(tmp_path: Path) -> None:
+    seeds = range(unread_plan.FIRST_SEED, unread_plan.FIRST_SEED + 2 * len(unread_plan.LAYOUTS))
+    episodes = [one for portion in outages.portions(seeds) for one in outages.series(portion, tmp_path / f"from-{portion[0]}")]
+
+    assert "" == "\n".join(episode.explain() for episode in episodes if episode.complaints)
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("_possible")
+@pytest.mark.parametrize(
+    ("outline", "complaint"),
+    [(unread_plan.UnreadOutline.BURNT, "has taken no"), (unread_plan.UnreadOutline.ENDED, "has not ended")],
+)
+def test_where_lines_are_written_by_the_event_loop_who_reads_none_stops_the_relay(
+    tmp_path: Path, outline: unread_plan.UnreadOutline, complaint: str
+) -> None:
+    seed = next(seed for seed in range(unread_plan.FIRST_SEED, 5000) if unread_plan.plan(seed).outline is outline)
+
+    (episode,) = outages.series([seed], tmp_path / "site", outages.careless("log thread"))
+
+    assert any(complaint in text for text in episode.complaints), episode.explain()

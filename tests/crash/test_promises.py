@@ -31,3 +31,24 @@ def test_an_edge_that_relays_again_is_excused_only_if_it_lost_power_right_after_
     with_causes_of_edges(result, CHAIN, [Sent(1, "<1@client.example>", (ONE,), "digest", [])], arrivals, [lost], rows)
 
     assert [cause] == [one.cause for one in result.duplicates]
+
+
+@pytest.mark.parametrize(
+    ("power_lost_at", "cause"),
+    [(99.9, Cause.DIED_BEFORE_RECORD), (90.0, Cause.NONE), (125.0, Cause.NONE)],
+    ids=["before it heard the reply", "long before", "after it had relayed again"],
+)
+def test_an_edge_that_lost_power_before_it_heard_that_a_hub_has_its_message_relays_it_to_another_one(
+    power_lost_at: float, cause: Cause
+) -> None:
+    result = Account(duplicates=[Duplicate(1, "id-1", 2, Cause.NONE, ONE)])
+    arrivals = [ARRIVED, replace(ARRIVED, at=142.5, client_name=OTHER_HUB)]
+    lost = Fault(FaultKind.KILL, EDGE, power_lost_at, power_lost_at + 10.0)
+    came = Line(
+        100.0, HUB, "RECEIVE", "id-at-hub", (ONE,), f"S:Replication=Success;S:ShadowAt={EDGE}", internet_message_id="<1@client.example>"
+    )
+    rows = [came, replace(came, at=120.0, node=OTHER_HUB, message_id="id-at-other"), replace(RELAYED, at=120.1)]
+
+    with_causes_of_edges(result, CHAIN, [Sent(1, "<1@client.example>", (ONE,), "digest", [])], arrivals, [lost], rows)
+
+    assert [cause] == [one.cause for one in result.duplicates]

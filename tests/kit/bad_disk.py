@@ -1,4 +1,5 @@
-"""A disk that fails or hangs under one process, and is well again: a library in front of the C library, built where a compiler is."""
+"""A disk that fails or hangs under one process, and is well again, or a standard error that nobody reads: a library in front of the C
+library, built where a compiler is."""
 
 import mmap
 import shutil
@@ -26,7 +27,7 @@ SOURCE = r"""
 #include <unistd.h>
 
 enum { WELL, READ_ONLY, IO_ERROR, HANGS, FULL, UNREADABLE };
-static volatile char *state; /* of the disk, and whether the tracking log hangs */
+static volatile char *state; /* of the disk, whether the tracking log hangs, and whether standard error does */
 static const char *directory, *tracking;
 
 __attribute__((constructor)) static void begin(void) {
@@ -61,7 +62,15 @@ static void wait_for_log(int file) {
     }
 }
 
+static void wait_for_reader(int file) {
+    while (file == STDERR_FILENO && state && state[2]) {
+        struct timespec pause = {0, 10000000};
+        nanosleep(&pause, 0);
+    }
+}
+
 static int fails(int file, int is_sync) {
+    wait_for_reader(file);
     wait_for_log(file);
     if (!state || *state == WELL || !is_there(file)) return 0;
     if (is_sync)
@@ -133,6 +142,10 @@ class BadDisk:
     def tracking_hangs(self, is_hanging: bool) -> None:
         """From now on calls for the files of the tracking log, which are on another disk, do not return, or do again."""
         self._state[1] = is_hanging
+
+    def standard_error_hangs(self, is_hanging: bool) -> None:
+        """From now on writes to it do not return, as when a pipe is full that nobody reads, or do again."""
+        self._state[2] = is_hanging
 
 
 @cache

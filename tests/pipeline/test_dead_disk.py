@@ -9,6 +9,7 @@ import pytest
 
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.ownership import Role
+from shadowrelay.model.readiness import NewMail
 from shadowrelay.model.replies import STORE_UNAVAILABLE
 from tests.kit.clock import until
 from tests.kit.nodes import BUSY, EAST, HEARTBEAT, NORTH, OK, POLL, SOUTH, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes
@@ -93,11 +94,13 @@ async def test_it_takes_no_mail_offers_no_hold_and_says_which_disk_and_who_takes
 
         requests, seconds = east.services.peer_requests, east.services.commits.seconds()
         east.services.readiness.is_running = True
-        is_ready, (reason, *_) = east.services.readiness.is_ready()
+        is_ready, (reason, *others) = east.services.readiness.is_ready()
+        new_mail = east.services.readiness.new_mail()
         await until(lambda: west.context.peers.states[EAST].last_error, HEARTBEAT)
 
         assert STORE_UNAVAILABLE == await east.accept()
         assert (False, False, False) == (requests.offers_hold(), requests.offers_track(), is_ready)
+        assert (NewMail.REFUSED, True, False) == (new_mail.outcome, reason in new_mail.sentence, any(reason in other for other in others))
         for part in (str(tmp_path / EAST), "2026-03-01T12:0", f"{WEST} at 2026-03-01T12:01:"):
             assert part in reason
         assert 2 * HEARTBEAT <= seconds <= 3 * HEARTBEAT
@@ -105,6 +108,7 @@ async def test_it_takes_no_mail_offers_no_hold_and_says_which_disk_and_who_takes
         east.ledger.heal_disk()
         await until(lambda: not east.context.why_silent(), 2 * HEARTBEAT)
         assert 0.0 == east.services.commits.seconds()
+        assert NewMail.REFUSED is not east.services.readiness.new_mail().outcome
         assert ["commits.failing", "commits.restored"] == [line["event"] for line in logged if line["event"].startswith("commits.")]
 
 

@@ -745,6 +745,39 @@ class RefusedTold(Telling):
         await self.processes.start(third)
 
 
+class RefusedThenAway(Scripted):
+    """Two copies are wanted in reject mode, and one server's disk is full when they come: the messages are refused, although the other one
+    has stored its copies. Then their primary server is away for longer than the span."""
+
+    count = 3
+    copies = 2
+
+    def __init__(self, *, is_traced: bool = False) -> None:
+        super().__init__(is_traced=is_traced)
+        self.shape.transport["reject_message_on_shadow_failure"] = True
+
+    async def script(self) -> None:
+        first, _, third = self.machines
+        await self.accepted(first, 2)
+        third.disk.is_full = True
+        full = asyncio.ensure_future(self.during(FaultKind.FULL, third, 1.0))
+        self.clients.is_giving_up = True  # they do not come again
+        await self.accepted(first, 4)
+        refused = {one.number for one in self.clients.sent[2:] if not one.acknowledged}
+        await full
+        third.disk.is_full, self.clients.is_giving_up = False, False
+        await asyncio.sleep(4 * POLL)
+        away = asyncio.ensure_future(self.during(FaultKind.KILL, first, 3 * self.span))
+        await self.processes.kill(first)
+        await away
+        await self.processes.start(first)
+        if not refused:
+            self.checker.violation("refused", "no message was refused")
+        for arrival in self.sink.arrivals:
+            if arrival.number in refused:
+                self.checker.violation("refused", f"message {arrival.number} was refused, and {arrival.client_name} delivers it")
+
+
 class ClonedWithItsDisk(Cloned):
     """The same, on a copy of the disk."""
 
@@ -782,4 +815,5 @@ SCRIPTS: dict[str, Callable[..., Scripted]] = {
     "takeover-told": TakeoverTold,
     "held-for-nobody": HeldForNobody,
     "refused-told": RefusedTold,
+    "refused-then-away": RefusedThenAway,
 }

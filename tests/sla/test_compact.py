@@ -109,13 +109,13 @@ def test_a_report_whose_files_a_compaction_takes_away_is_made_again(spark, tmp_p
     before = report.write_report(spark, warehouse, str(tmp_path / "before"), now=NOW)
     first_pass, tries = report.first_pass, []
 
-    def first_pass_of_what_is_gone(events, names):
+    def first_pass_of_what_is_gone(*given):
         """By now the events are listed."""
         tries.append(1)
         if len(tries) <= times:
             monkeypatch.setattr(module, "FILES_MIN", 1)
             assert compact(spark, warehouse, before=date(2030, 1, 1)) > 0
-        return first_pass(events, names)
+        return first_pass(*given)
 
     monkeypatch.setattr(report, "first_pass", first_pass_of_what_is_gone)
     if times == report.TRIES:

@@ -6,6 +6,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from shadowrelay.store import Ledger, content, peer_promises, promises, reading,
 from shadowrelay.store.commit import Promise
 from tests.kit.clock import PATIENCE_SECONDS
 from tests.kit.ledger import (
+    HERE,
     NOW,
     THEIR_DATABASE,
     THERE,
@@ -239,3 +241,26 @@ async def test_promises_that_wait_for_their_commit_are_counted(tmp_path: Path) -
         await asyncio.gather(*promised)
 
         assert (200, 0) == (waiting_count, ledger.waiting_count)
+
+
+def _read_only(*_: object) -> None:
+    raise OSError(errno.EROFS, "Read-only file system")
+
+
+@pytest.mark.parametrize("part", ["ftruncate", "end of a segment"])
+async def test_a_ledger_whose_disk_takes_no_writes_is_closed_at_once_and_opened_again(
+    tmp_path: Path, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = await Ledger.open(tmp_path, server=HERE, now=lambda: NOW)
+    await accept(ledger)
+    with monkeypatch.context() as dead:
+        if part == "ftruncate":
+            dead.setattr(os, part, _read_only)
+        else:
+            dead.setattr(content.ContentStore, "end_segment", _read_only)
+        async with asyncio.timeout(30):
+            with suppress(OSError):
+                await ledger.close()
+
+    async with a_ledger(tmp_path) as again:
+        assert await again.read(reading.submission, 1)

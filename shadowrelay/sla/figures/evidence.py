@@ -6,7 +6,6 @@
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -14,7 +13,7 @@ from pyspark.sql import functions as F
 
 from shadowrelay.sla.figures.exact import ACKNOWLEDGED, copies, ends, known_until, recipients, timelines
 from shadowrelay.sla.figures.exchange import bare_stays, handled
-from shadowrelay.sla.figures.first_pass import RESENT_KEYS, plain_copies, plain_messages
+from shadowrelay.sla.figures.first_pass import plain_copies, plain_messages
 from shadowrelay.sla.figures.incidents import (
     UNEXPLAINED,
     duplicates,
@@ -28,9 +27,8 @@ from shadowrelay.sla.figures.incidents import (
     with_return,
 )
 from shadowrelay.sla.figures.log_writers import Told
-from shadowrelay.sla.figures.repetitions import delivered_again, repeated, repetitions_by_message, resent_rows, with_repetitions
+from shadowrelay.sla.figures.repetitions import SENT_AGAIN, delivered_again, repeated
 from shadowrelay.sla.figures.rows import exact_rows, has_logs_of_exchange
-from shadowrelay.sla.session import is_quick
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +44,6 @@ class Rules:
 
 
 ALWAYS = (-(2**62), 2**62)  # microseconds
-ROWS_A_MESSAGE = 10  # of a plain message with two copies
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +75,14 @@ def evidence(
     told: Told,
     rules: Rules,
     keep: Callable[[Mapping[str, Callable[[], DataFrame]]], dict[str, DataFrame]],
-    with_few_rows: Callable[..., AbstractContextManager[None]] = nullcontext,
+    with_few_rows: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Evidence:
     """Combine `seen` from `first_pass` (None: treat no message as plain) with the `odd` events: all events of the other messages.
     `several`: copies of plain messages with several (`several_copies`), None if there are none.
 
     Shapes: `log_ends`: last row of each server's log, None if it has none. `logs`: the format of each; `told`: what those of Exchange say.
     `keep` stores frames under their names and returns the stored frames, so that each is computed once, and plans stay small.
-    `with_few_rows` is entered for what reads none but the rows of `odd`, and as many more as it is told.
+    `with_few_rows` is entered for what reads none but the rows of `odd`.
     """
     rows = keep({"rows": lambda: exact_rows(odd, logs, told)})["rows"]
     has_exchange = has_logs_of_exchange(logs)
@@ -100,43 +97,31 @@ def evidence(
         each = keep(
             {
                 "exposures": lambda: exposures(lines, None if at_hops is None else bare_stays(rows, lines, at_hops), now=rules.now),
-                "twice": lambda: duplicates(named["recipients"], lines, together_us=rules.span_us + rules.heartbeat_us),
                 "exact_copies": lambda: copies(rows, lines, at_hops),
                 "promotions": lambda: promotions(rows, span_us=rules.span_us, heartbeat_us=rules.heartbeat_us),
                 "losses": lambda: losses(named["recipients"], lines, log_ends, expiration_us=rules.expiration_us),
+                "repeated": lambda: repeated(lines, logs),
             }
         )
-    plain = None if seen is None else plain_messages(seen, several)
-    each |= keep({"repeated": lambda: repeated(plain, lines, logs)})
-    again, few = None, with_few_rows
-    if count := each["repeated"].count():
-        rows_again = resent_rows(each["repeated"], events)
-        if not is_quick(events.sparkSession):  # where there is much, the events are read once more for it, and the rest is little
-            few = partial(with_few_rows, count * ROWS_A_MESSAGE)
-            rows_again = keep({"resent": lambda: rows_again})["resent"]
-        twice, to_whom = each["twice"], named["recipients"]
-        with few():
-            again = keep({"again": lambda: delivered_again(each["repeated"], to_whom, lines, rows_again, twice)})["again"]
     held = each["exact_copies"] if seen is None else plain_copies(seen, several).unionByName(each["exact_copies"])
-    hold_us = rules.hold_us + rules.expiration_us
+    hold_us, together_us = rules.hold_us + rules.expiration_us, rules.span_us + rules.heartbeat_us
+
+    def delivered_twice() -> DataFrame:
+        again = delivered_again(each["repeated"], named["recipients"], lines)
+        return duplicates(named["recipients"], lines, together_us=together_us).unionByName(again)
+
     with with_few_rows():
         each |= keep(
             {
-                "exact_messages": lambda: exact_messages(lines, exposures_by_message(each["exposures"]), each["twice"]),
-                "duplicates": lambda: each["twice"] if again is None else each["twice"].unionByName(again),
+                "duplicates": delivered_twice,
                 # no plain copy is left over, and Spark knows it
                 "orphans": lambda: orphans(held, log_ends, known, now=rules.now, is_final=rules.is_final, hold_us=hold_us),
                 "taken": lambda: takeovers(each["promotions"], lines.select("message", "done_at")),
             }
         )
+        each |= keep({"exact_messages": lambda: exact_messages(lines, exposures_by_message(each["exposures"]), each["duplicates"])})
     each |= keep({"takeovers": lambda: with_return(each["taken"], events)})
-    messages = each["exact_messages"] if plain is None else plain.drop(*RESENT_KEYS).unionByName(each["exact_messages"])
-    if again is not None:
-        counts = repetitions_by_message(again)
-        if not is_quick(again.sparkSession):  # several tables have them; where there is little, a job of their own takes longer
-            with few():
-                counts = keep({"counts": lambda: counts})["counts"]
-        messages = with_repetitions(messages, counts)
+    messages = each["exact_messages"] if seen is None else plain_messages(seen, several).unionByName(each["exact_messages"])
     kept: dict[str, Any] = {
         name: each[name] for name in ("repeated", "promotions", "takeovers", "duplicates", "losses", "orphans", "exposures")
     }
@@ -185,8 +170,12 @@ def exact_messages(lines: DataFrame, exposed: DataFrame, duplicates: DataFrame) 
 
     Shapes: `lines` from `timelines` joined with `ends`; `exposed` from `exposures_by_message`; `duplicates` from there.
     """
-    unexplained = duplicates.where(F.col("cause") == UNEXPLAINED).groupBy("message").agg(F.count(F.lit(1)).alias("unexplained"))
-    joined = lines.join(exposed, on="message", how="left").join(unexplained, on="message", how="left")
+    of_message = duplicates.groupBy("message").agg(
+        F.count(F.when(F.col("cause") == UNEXPLAINED, 1)).alias("unexplained"),
+        F.count(F.when(F.col("cause") == SENT_AGAIN, 1)).alias("again"),
+    )
+    joined = lines.join(exposed, on="message", how="left").join(of_message, on="message", how="left")
+    joined = joined.withColumn("duplicated", F.col("duplicated") + F.coalesce("again", F.lit(0)))
     return joined.select(
         "message", "kind", "at", "server", "pair_server", "is_redundant", "copies", "way", "shadow_us", "ack_us", "done_at",
         "last_delivery_at", "first_deferred_at", (~is_exposure_untold()).alias("is_exposure_known"),

@@ -116,6 +116,9 @@ def _judged(rows: DataFrame, known: Mapping[str, int]) -> DataFrame:
         F.when(F.col("kind") == ACKNOWLEDGED, F.col("receive.recipients_hash"))
         .otherwise(F.col("holder.recipients_hash"))
         .alias("addressed"),
+        F.when(F.col("kind") == ACKNOWLEDGED, F.col("receive.internet_message_id"))
+        .otherwise(F.col("holder.internet_message_id"))
+        .alias("borne_id"),
         F.when(F.col("kind") == ACKNOWLEDGED, F.col("receive.client_hostname")).alias("client"),
         has_shared_fate(F.col("receive.custom_data"), F.col("receive.format")).alias("is_fate_shared"),
         "is_exchange", "seen_on",
@@ -145,6 +148,7 @@ def _gathered(rows: DataFrame) -> DataFrame:
         "format",
         "client_hostname",
         "recipients_hash",
+        "internet_message_id",
         "source_context",
         "custom_data",
         "shadow_server",
@@ -170,7 +174,9 @@ def _gathered(rows: DataFrame) -> DataFrame:
         ),
         F.min(F.when(is_acknowledgement(), receive)).alias("receive"),
         F.min(F.when(is_event("DSN"), F.struct("at", "server", is_own().alias("is_own")))).alias("notification"),
-        F.min(F.when(is_held | is_promotion(), F.struct("at", primary.alias("primary"), "recipients_hash"))).alias("holder"),
+        F.min(F.when(is_held | is_promotion(), F.struct("at", primary.alias("primary"), "recipients_hash", "internet_message_id"))).alias(
+            "holder"
+        ),
         F.min(F.when(is_held, F.struct("at", "server", (F.col("source") == KEPT).alias("is_kept")))).alias("held"),
         F.max(F.struct("at", is_event("POISONMESSAGE").alias("is_set_aside"))).alias("last_row"),
         F.max(F.when(is_event("DEFER", "RESUBMIT"), F.col("at"))).alias("last_try_at"),

@@ -6,15 +6,27 @@ kind, when, and sums of hashes of names, which are equal if the names are. Spark
 an aggregate would sort all rows instead, which takes many times as long. Other messages are judged row by row (`exact`), which gives the
 same figures for a plain message (tests/sla/figures/test_report.py). A repeated row makes its message odd, because every row of a plain
 message is accounted for.
+
+A message that a client may have sent again is odd, too, and so is the one that it repeats: what of them was delivered twice only their rows
+show.
 """
 
+from collections.abc import Collection
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from shadowrelay.sla.figures.exact import ACKNOWLEDGED
-from shadowrelay.sla.figures.rows import is_acknowledgement, is_deferred_by_next_hop, is_event, is_own, is_told_delivered
+from shadowrelay.sla.figures.rows import (
+    is_acknowledgement,
+    is_deferred_by_next_hop,
+    is_event,
+    is_own,
+    is_promotion,
+    is_relayed_and_kept,
+    is_told_delivered,
+)
 
 HASH_BITS = 48  # of a recipient's 64, so that the sum over a plain message's rows cannot overflow
 ROWS_MAX = 2**12  # of a plain message, so that its counts of 12 bits each have no carry
@@ -27,25 +39,39 @@ COLUMNS = (
     "recipient_count", "recipients_hash", "replication", "copies", "ack_us", "shadow_us", "format", "server",
 )  # fmt: skip
 
+SEEN = (
+    "copies", "received_at", "held_at", "sent_at", "discarded_at", "first_deferred_at", "shadow_us", "ack_us", "recipients_count",
+    "rows_count",
+)  # fmt: skip
 
-RESENT_KEYS = ("id_high", "id_low", "addressed", "client_hash")
-"""Columns that are equal if a client sent the same message again: hashes of internet message id, recipients and client name."""
 
-
-def first_pass(events: DataFrame, names: DataFrame) -> DataFrame:
+def first_pass(events: DataFrame, names: DataFrame, logged: Collection[str]) -> DataFrame:
     """One line per message, with `is_plain`; for the others only `message` is valid.
 
-    Shapes: `events` as stored, with repeats; `names` is small: (name_hash, name) of the servers, from `server_names`.
+    Shapes: `events` as stored, with repeats; `names` is small: (name_hash, name) of the servers, from `server_names`; `logged`: servers
+    with a log.
     """
-    seen = _summed(events)
+    seen = _summed(events, logged).withColumns({"is_plain": _is_plain(), "copies_count": _copies_count()})
+    seen = seen.select(
+        "message", "copies_count", "server_hash", "shadow_hash", *SEEN, (F.col("is_plain") & ~_may_be_repeated()).alias("is_plain")
+    )
     primary = F.broadcast(names.select(F.col("name_hash").alias("server_hash"), F.col("name").alias("server")))
     shadow = F.broadcast(names.select(F.col("name_hash").alias("shadow_hash"), F.col("name").alias("pair_server")))
     seen = seen.join(primary, on="server_hash", how="left").join(shadow, on="shadow_hash", how="left")
-    return seen.select(
-        "message", _is_plain().alias("is_plain"), _copies_count().alias("copies_count"), "copies",
-        "received_at", "held_at", "sent_at", "discarded_at", "first_deferred_at", "shadow_us", "ack_us",
-        "recipients_count", "id_high", "id_low", "addressed", "client_hash", "server", "pair_server", "rows_count",
-    )  # fmt: skip
+    is_known = F.col("server").isNotNull() & F.col("pair_server").isNotNull()
+    return seen.select("message", (F.col("is_plain") & is_known).alias("is_plain"), "copies_count", *SEEN, "server", "pair_server")
+
+
+def _may_be_repeated() -> Column:
+    """Whether another message bears its internet message id and its recipients, both of clients (docs/sla.md, 3), or may do so: the rows of
+    an odd message may name several lists of recipients, and which of them counts `exact` tells."""
+    is_of_client = F.col("internet_id").isNotNull() & F.col("addressed").isNotNull() & ~(F.col("is_plain") & F.col("is_relayed"))
+    bearers = Window.partitionBy(F.coalesce("internet_id", F.xxhash64("message"))).orderBy("addressed")
+    alike = bearers.rangeBetween(Window.currentRow, Window.currentRow)
+    everyone = bearers.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+    are_several = F.count(F.when(is_of_client, 1)).over(alike) > 1
+    is_one_unsure = F.max(~F.col("is_plain") & (F.col("addressed") != F.col("addressed_least"))).over(everyone)
+    return is_of_client & (are_several | F.coalesce(is_one_unsure, F.lit(False)))
 
 
 def server_names(servers: DataFrame) -> DataFrame:
@@ -53,13 +79,19 @@ def server_names(servers: DataFrame) -> DataFrame:
     return servers.select(F.xxhash64("server").alias("name_hash"), F.col("server").alias("name"))
 
 
-def _summed(events: DataFrame) -> DataFrame:
+def _summed(events: DataFrame, logged: Collection[str]) -> DataFrame:
     is_receive, is_redirect = F.col("kind") == RECEIVE, F.col("kind") == REDIRECT
     is_hold, is_discard = F.col("kind") == HOLD, F.col("kind") == DISCARD
     is_send, is_transfer = is_event("SEND", "SENDEXTERNAL"), is_event("TRANSFER")
-    rows = events.select(*COLUMNS).withColumns({"kind": _kind(), "at": F.unix_micros("at")})
+    is_naming = is_acknowledgement() | is_event("HARECEIVE") | is_promotion() | is_relayed_and_kept()  # any may show what a client sent
+    values = {
+        "kind": _kind(),
+        "at": F.unix_micros("at"),
+        "addressed": F.when(is_naming, F.col("recipients_hash")),
+        "internet_id": F.when(is_naming & (F.col("internet_message_id") != ""), F.xxhash64("internet_message_id")),
+    }
+    rows = events.select(*COLUMNS).withColumns(values)
     names = F.col("recipients_hash").bitwiseAND(2**HASH_BITS - 1)
-    internet_id = F.when(F.col("internet_message_id") != "", F.col("internet_message_id"))
     return rows.groupBy("message").agg(
         F.count(F.lit(1)).alias("rows_count"),
         F.try_sum("kind").alias("shape"),  # null, and so not plain, if a hundred thousand rows have one id
@@ -83,21 +115,11 @@ def _summed(events: DataFrame) -> DataFrame:
         F.max(F.when(is_receive, F.coalesce("copies", F.lit(1)))).alias("copies"),
         F.max(F.when(is_receive, F.col("shadow_us"))).alias("shadow_us"),
         F.max(F.when(is_receive, F.col("ack_us"))).alias("ack_us"),
-        F.max(F.when(is_receive, F.col("recipients_hash"))).alias("addressed"),
-        F.max(F.when(is_receive, F.xxhash64("client_hostname"))).alias("client_hash"),
-        F.max(F.when(is_receive, id_high(internet_id))).alias("id_high"),
-        F.max(F.when(is_receive, id_low(internet_id))).alias("id_low"),
+        F.max("addressed").alias("addressed"),
+        F.min("addressed").alias("addressed_least"),
+        F.max("internet_id").alias("internet_id"),
+        F.max(F.when(is_receive, F.coalesce(F.col("client_hostname").isin(*logged), F.lit(False)))).alias("is_relayed"),
     )
-
-
-def id_high(internet_message_id: Column) -> Column:
-    """Half of a 128-bit hash of the id, null for null: messages are compared by this and `id_low`."""
-    return F.when(internet_message_id.isNotNull(), F.xxhash64(F.lit(1), internet_message_id))
-
-
-def id_low(internet_message_id: Column) -> Column:
-    """The other half of the hash."""
-    return F.when(internet_message_id.isNotNull(), F.xxhash64(F.lit(2), internet_message_id))
 
 
 def _kind() -> Column:
@@ -174,8 +196,9 @@ def _is_plain() -> Column:
     )
     agree = (F.col("primaries") == 2 * count * _primary_hash(F.col("server_hash"))) & (F.col("shadows") == 0)
     is_in_time = F.col("redirected_at") <= F.col("received_at")
-    is_known = F.col("server").isNotNull() & F.col("pair_server").isNotNull()
-    is_plain = is_whole & is_delivered_once & is_forked_once & is_discarded_once & is_in_time & is_known & agree & _are_distinct()
+    is_one_list = F.col("addressed") == F.col("addressed_least")
+    is_plain = is_whole & is_one_list & is_delivered_once & is_forked_once & is_discarded_once & is_in_time & agree
+    is_plain = is_plain & _are_distinct()
     return F.coalesce(is_plain, F.lit(False))
 
 
@@ -241,7 +264,7 @@ def plain_messages(seen: DataFrame, several: DataFrame | None) -> DataFrame:
         F.col("sent_at").alias("done_at"), F.col("sent_at").alias("last_delivery_at"), "first_deferred_at",
         F.lit(True).alias("is_exposure_known"), "recipients_count",
         none.alias("exposure_count"), none.alias("exposure_us"), none.alias("exposure_max_us"),
-        none.alias("lost"), none.alias("duplicated"), none.alias("unexplained"), *RESENT_KEYS,
+        none.alias("lost"), none.alias("duplicated"), none.alias("unexplained"),
     )  # fmt: skip
 
 

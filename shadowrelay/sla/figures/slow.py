@@ -16,6 +16,7 @@ NO_COPY_TAKEN = "a server took no copy"
 OWN = "our own delay"
 APPROVAL, PUT_OFF, WITHIN_EXCHANGE = "waited for approval", "put off by Exchange", "delay within Exchange"
 SILENCE = "Silence"
+DELIVERY, COPY = "delivery_latency", "shadow_latency"
 COLUMNS = ("objective", "message", "server", "other", "at", "slow_us", "cause")
 
 
@@ -30,24 +31,37 @@ def slow(
     places = F.broadcast(sites.select("server", "boundary"))
     outages = F.broadcast(_outages(takeovers, places, heartbeat_us=within.lag_us, now=now))
     parts = [
-        _deliveries(found, within.delivery_us),
-        _copies(found, outages, places, within.shadow_us),
+        _messages(found, outages, places, within),
         _discards(found, outages, within.lag_us, of_exchange),
         _takeovers(found, outages),
     ]
     return reduce(DataFrame.unionByName, parts).select(*COLUMNS)
 
 
-def _deliveries(found: Evidence, within_us: int) -> DataFrame:
-    tries = found.lines.select(
-        "message", F.try_element_at("promotions", F.lit(1))["at"].alias("promoted_at"), "is_exchange", "is_moderated", "is_put_off"
+def _messages(found: Evidence, outages: DataFrame, places: DataFrame, within: Within) -> DataFrame:
+    """What was delivered late, and what was copied late: in one look at all messages."""
+    is_delivery = F.col("objective") == DELIVERY
+    objectives = F.expr(
+        f"array(named_struct('objective', '{DELIVERY}', 'us', {DELIVERY_US}), named_struct('objective', '{COPY}', 'us', shadow_us))"
     )
-    late = found.messages.withColumn("slow_us", F.expr(DELIVERY_US)).where(F.col("slow_us") > within_us)
-    joined = late.join(tries, on="message", how="left")
+    limit = F.when(is_delivery, within.delivery_us).otherwise(within.shadow_us)
+    is_late = (F.expr(DELIVERY_US) > within.delivery_us) | (F.col("shadow_us") > within.shadow_us)
+    late = found.messages.where(F.coalesce(is_late, F.lit(False))).select("*", F.inline(objectives).alias("objective", "slow_us"))
+    told = found.lines.select(
+        "message", F.try_element_at("promotions", F.lit(1))["at"].alias("promoted_at"), "is_exchange", "is_moderated", "is_put_off",
+        "is_redirect_failed",
+    )  # fmt: skip
+    joined = late.where(F.col("slow_us") > limit).join(told, on="message", how="left").join(places, on="server", how="left")
+    cause = F.when(is_delivery, _cause_of_delivery()).otherwise(_cause_of_copy())
+    other = F.when(is_delivery, "").otherwise(F.coalesce("pair_server", F.lit("")))
+    return joined.crossJoin(outages).withColumns({"other": other, "cause": cause}).select(*COLUMNS)
+
+
+def _cause_of_delivery() -> Column:
     is_deferred = F.coalesce(F.col("first_deferred_at") <= F.col("last_delivery_at"), F.lit(False))
     is_promoted = F.coalesce(F.col("promoted_at") <= F.col("last_delivery_at"), F.lit(False))
     of_exchange = F.when(F.col("is_put_off"), PUT_OFF).otherwise(WITHIN_EXCHANGE)
-    cause = (
+    return (
         F.when(F.col("is_moderated"), APPROVAL)
         .when(is_deferred & is_promoted, BOTH)
         .when(is_deferred, NEXT_HOP_DOWN)
@@ -55,14 +69,10 @@ def _deliveries(found: Evidence, within_us: int) -> DataFrame:
         .when(F.col("is_exchange"), of_exchange)
         .otherwise(OWN)
     )
-    return _lines(joined, "delivery_latency", F.lit(""), cause)
 
 
-def _copies(found: Evidence, outages: DataFrame, places: DataFrame, within_us: int) -> DataFrame:
+def _cause_of_copy() -> Column:
     """Attempts may have gone to a server of the boundary that was out, before another took the copy. After its takeover few do."""
-    refused = found.lines.where("is_redirect_failed").select("message", F.lit(True).alias("is_refused"))
-    late = found.messages.withColumn("slow_us", F.col("shadow_us")).where(F.col("slow_us") > within_us)
-    joined = late.join(refused, on="message", how="left").join(places, on="server", how="left").crossJoin(outages)
     boundary = F.coalesce("boundary", F.lit(""))
     began_at = F.col("at") - F.col("slow_us")
 
@@ -70,8 +80,7 @@ def _copies(found: Evidence, outages: DataFrame, places: DataFrame, within_us: i
         return (outage["boundary"] == boundary) & _do_overlap(outage, began_at, F.col("at")) & (began_at <= outage["tried_until"])
 
     was_out = F.exists("outages", is_meant)
-    cause = F.when(F.col("is_refused"), NO_COPY_TAKEN).when(was_out, SERVER_LOST).otherwise(OWN)
-    return _lines(joined, "shadow_latency", F.coalesce("pair_server", F.lit("")), cause)
+    return F.when(F.col("is_redirect_failed"), NO_COPY_TAKEN).when(was_out, SERVER_LOST).otherwise(OWN)
 
 
 def _discards(found: Evidence, outages: DataFrame, within_us: int, of_exchange: Collection[str]) -> DataFrame:

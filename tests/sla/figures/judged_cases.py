@@ -288,6 +288,10 @@ def again(case: Case) -> None:
     case.receive(400, "to fewer", to=[A], internet_message_id="<same@again>")
     case.plain(0, "no id", internet_message_id="")
     case.plain(1, "no id either", internet_message_id="")
+    for name, to in (("a", [A]), ("c", ["c@x.example"])):  # its rows differ, and the first one counts
+        case.receive(500, f"also to {name}", to=BOTH, internet_message_id=f"<{name}@again>")
+        case.receive(510, f"also to {name}", server="q", to=to, internet_message_id=f"<{name}@again>")
+        case.plain(600, f"to both after {name}", internet_message_id=f"<{name}@again>")
     case.plain(0, "at once", internet_message_id="<at once@again>")
     case.plain(0, "at once too", internet_message_id="<at once@again>")
 

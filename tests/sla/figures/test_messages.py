@@ -124,7 +124,7 @@ def test_the_ends_of_a_recipient(judged):
 
 def test_what_clients_sent_again(judged):
     # without an id, at the same instant, by a logged server, or to others, nothing is again
-    assert 3 == judged.figures("again")["messages_sent_again"]
+    assert 3 + 2 == judged.figures("again")["messages_sent_again"]
 
 
 def test_repeated_rows_count_once(judged):

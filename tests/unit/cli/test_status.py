@@ -196,6 +196,15 @@ def test_the_node_says_what_happens_to_the_next_message_not_its_table_of_peers(n
     assert (1, True) == (result.exit_code, result.stdout.startswith(f"NEW MAIL IS REFUSED with 451 on {EAST}: "))
 
 
+def test_a_node_whose_disk_takes_no_commits_refuses_new_mail_however_many_peers_take_copies(nodes: TwoNodes) -> None:
+    nodes.new_mail[EAST] = a_mail("refused", 1) | {"sentence": "new mail is refused: nothing was committed in /srv since 12:00Z"}
+
+    result = run()
+
+    assert 1 == result.exit_code
+    assert result.stdout.startswith(f"NEW MAIL IS REFUSED on {EAST}: nothing was committed in /srv since 12:00Z")
+
+
 def test_what_is_not_known_is_not_redundant(nodes: TwoNodes) -> None:
     nodes.new_mail[EAST] = a_mail("unknown", 0)
 

@@ -42,6 +42,19 @@ def test_a_message_that_is_sent_again_has_the_same_keys() -> None:
     assert 2 == len(set(duplicate_keys(ENVELOPE, ENVELOPE.ordinals).values())), "one for each recipient"
 
 
+def test_keys_of_mail_of_the_same_second_are_neighbours_in_the_database() -> None:
+    def places(second: int) -> set[bytes]:
+        sent = [
+            key(replace(ENVELOPE, date=f"Sun, 01 Mar 2026 12:00:{second:02d} +0000", internet_message_id=f"<{number}@c.example>"))
+            for number in range(20)
+        ]
+        assert 20 == len(set(sent)), "they differ"
+        return {each[:4] for each in sent if each is not None}
+
+    assert [1] * 60 == [len(places(second)) for second in range(60)]
+    assert 60 == len(set().union(*map(places, range(60)))), "elsewhere for each second"
+
+
 def test_the_place_of_a_recipient_does_not_matter() -> None:
     assert key(ENVELOPE, 1) == key(replace(ENVELOPE, recipients=ENVELOPE.recipients[::-1]), 2)
 
