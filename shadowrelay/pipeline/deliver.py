@@ -369,8 +369,11 @@ class DeliverService:
                 self._queues.forget_if_idle(queue)
                 return
             self._queues.want_turn(queue)
-        elif (queue.state.retry is None or is_rerouted) and self._queues.room(queue, now) > 0:
-            self._queues.want_turn(queue)  # a message that was rerouted is no probe
+        elif self._queues.room(queue, now) > 0:
+            if queue.state.retry is None or is_rerouted:
+                self._queues.want_turn(queue)  # a message that was rerouted is no probe
+            else:  # nor is one that changed since it was read: it may be another server's by now
+                self._queues.want_turn_at(queue, now + timedelta(seconds=TICK_SECONDS))
 
     @property
     def _is_submission_suspended(self) -> bool:

@@ -10,6 +10,7 @@ from shadowrelay.model.receive_settings import Filter
 from shadowrelay.protocol.original_client import encoded
 from shadowrelay.protocol.rspamd_reply import REPLY_OCTETS_MAX, BadVerdict, parse_reply
 from shadowrelay.smtp.mail_filters import FilterFailed, Passage
+from shadowrelay.smtp.web_answers import UNPACKED
 
 RECIPIENTS_MAX = 100  # told; a header line each
 KEPT_SECONDS = 30.0  # connections
@@ -30,7 +31,7 @@ class Rspamd:
 
     async def judge(self, passage: Passage) -> FilterVerdict:
         """See `mail_filters.MailFilter`."""
-        headers = [*_headers(passage), ("Content-Length", str(passage.size)), ("Accept-Encoding", "identity")]
+        headers = [*_headers(passage), ("Content-Length", str(passage.size)), *UNPACKED.items()]
         try:
             async with self._http.stream("POST", "/checkv2", headers=headers, content=passage.blocks()) as response:
                 if response.status_code != 200:

@@ -2,14 +2,19 @@
 policies. docs/reference.md "Login at next hops", "MTA-STS"
 
 They are asked for unpacked and are not unpacked if they come packed: what is packed may be of any size once it is unpacked.
+
+Who asks the web imports this module: it has what httpx would import at its first request, in the event loop.
 """
 
 import os
 import ssl
 
+import anyio
+import anyio.streams.tls
 import httpx
 
 UNPACKED = {"Accept-Encoding": "identity"}
+WANTED_BY_HTTPX = (anyio.connect_tcp, anyio.create_memory_object_stream, anyio.streams.tls)  # each imports more once it is named
 
 
 async def octets_of(answer: httpx.Response, maximum: int) -> bytes:

@@ -83,10 +83,11 @@ def complaints(
 
 
 def unlogged(sent: Iterable[Sent], arrivals: Iterable[Arrival], since: Mapping[str, float]) -> set[str]:
-    """Ids of the messages that came to, or left, a node whose tracking log hung since then, and which burnt before the log took them."""
-    never = float("inf")
-    accepted = {made.network_id for one in sent for made in one.tries if made.at >= since.get(made.node, never)}
-    return accepted | {one.network_id for one in arrivals if one.at >= since.get(one.client_name, never)}
+    """Ids of the messages that came to, or left, a node whose tracking log hung since then, and which burnt before the log took them. Rows
+    of a moment before may have been on their way to it."""
+    never, late = float("inf"), BETWEEN_COMMIT_AND_ROW
+    accepted = {made.network_id for one in sent for made in one.tries if made.at >= since.get(made.node, never) - late}
+    return accepted | {one.network_id for one in arrivals if one.at >= since.get(one.client_name, never) - late}
 
 
 def _acknowledged(one: Sent, message_id: str, node: str, mine: list[Line]) -> list[str]:
@@ -157,8 +158,15 @@ def _key(arrival: Arrival) -> tuple[str, str, str]:
     return arrival.client_name, arrival.network_id, arrival.recipient
 
 
+def made_at(message_id: str) -> float:
+    """When a server made this id, which is of version 7. Units: time.time; 0.0 for another id."""
+    digits = message_id.replace("-", "")
+    return int(digits[:12], 16) / 1000 if len(digits) == 32 and digits[12] == "7" else 0.0
+
+
 def strangers(lines: Iterable[Line], arrivals: Iterable[Arrival], kills: Mapping[str, list[float]] | None = None) -> list[str]:
-    """Deliveries of what another server received, by one that does not say in its log that it took it over, and was not killed then."""
+    """Deliveries of what another server received, by one that does not say in its log that it took it over, and was not killed then, nor
+    when the message had just arrived there."""
     entitled: dict[str, set[str]] = defaultdict(set)
     for line in lines:
         if line.event in {"RECEIVE", "RESUBMIT"}:
@@ -169,5 +177,6 @@ def strangers(lines: Iterable[Line], arrivals: Iterable[Arrival], kills: Mapping
         for one in arrivals
         if one.client_name not in entitled.get(one.network_id, one.client_name)
         and not any(since <= one.at <= until for since, until in killed.get(one.client_name, ()))
+        and not any(0.0 <= at - made_at(one.network_id) <= BETWEEN_COMMIT_AND_ROW for at in (kills or {}).get(one.client_name, ()))
     }
     return [f"{message_id}: delivered by {node}, which has neither RECEIVE nor RESUBMIT" for message_id, node in sorted(found)]

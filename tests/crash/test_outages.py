@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import pytest
 from shadowrelay.lab.account import Cause, DeliveryRecord, RecordState
 from shadowrelay.lab.traffic import Arrival
 from tests.crash import fate_plan, outages, sick_plan, unobserved_plan, unread_plan
-from tests.crash.evidence import Line, records, strangers
+from tests.crash.evidence import Line, records, strangers, unlogged
 from tests.crash.outage_plan import NODES, Heal, Moment, Off, On, Outline, Part, copies_of, plan
 from tests.kit.clock import wait_until
 from tests.kit.machines import Disk, Hub, disk_obstacle, in_flight, obstacle
@@ -266,6 +267,23 @@ def test_who_delivers_what_another_server_received_must_say_that_it_took_it_over
     assert [f"id-1: delivered by {WEST}, which has neither RECEIVE nor RESUBMIT"] == strangers([received], arrivals)
     assert [] == strangers([received, a_line(100.5, "RESUBMIT", WEST)], arrivals)
     assert [] == strangers([], arrivals)  # nobody had the time to write
+
+
+def test_who_was_killed_when_a_message_had_just_arrived_may_have_lost_the_row_about_it() -> None:
+    message_id = f"{100_000:012x}"
+    message_id = f"{message_id[:8]}-{message_id[8:]}-7000-8000-000000000000"  # made at 100.0
+    arrivals = [replace(an_arrival(150.0, WEST), network_id=message_id)]
+    taken_over = replace(a_line(120.0, "RESUBMIT"), message_id=message_id)
+
+    assert [] == strangers([taken_over], arrivals, {WEST: [100.2]})
+    for killed in ([], [99.0], [130.0]):
+        assert strangers([taken_over], arrivals, {WEST: killed})
+
+
+def test_what_a_log_had_yet_to_take_when_it_began_to_hang_is_not_in_it() -> None:
+    arrivals = [replace(an_arrival(at), network_id=name) for at, name in ((98.5, "long before"), (99.5, "just before"), (101.0, "after"))]
+
+    assert {"just before", "after"} == unlogged([], arrivals, {EAST: 100.0})
 
 
 # ---- episodes

@@ -35,6 +35,7 @@ def renumbered(script: str) -> str:
     script = script[: at.start()] + renumber + script[at.start() :]
     for number in PORTS[:2]:  # of the peers' connectors, which `init` derives
         script = script.replace(f"1{number}", str(_port_for_peers(int(ports[number]), is_on_one_machine=True)))
+    script = script.replace("status --wait 1m", "status --wait 4m")  # two starts on a busy machine
     for number in PORTS[:3]:
         script = script.replace(number, ports[number])
     return script

@@ -2,6 +2,8 @@
 
 import asyncio
 import hashlib
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,26 @@ UNAVAILABLE = "451 4.7.1 The mail filter is not available, try again later"
 
 def asking(played: PlayedRspamd, **settings: Any) -> list[dict[str, Any]]:
     return [{"name": "rspamd", "address": played.address, **settings}]
+
+
+IMPORTS = """
+import asyncio, contextlib, sys
+import shadowrelay.node.process
+from shadowrelay.model.receive_settings import Filter
+from shadowrelay.smtp.rspamd import Rspamd
+imported = []
+async def main():
+    server = await asyncio.start_server(lambda reader, writer: reader.read(), "127.0.0.1", 0)
+    address = "http://127.0.0.1:%d" % server.sockets[0].getsockname()[1]
+    client = Rspamd(Filter.model_validate({"name": "f", "address": address}))._http
+    sys.addaudithook(lambda event, arguments: imported.append(arguments[0]) if event == "import" else None)
+    for _ in range(2):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await client.post("/checkv2", content=b"lunch")
+asyncio.run(main())
+print(imported)
+"""
 
 
 async def mail_of(station: Station, content: bytes = MAIL) -> str:
@@ -206,3 +228,8 @@ async def test_a_message_whose_client_is_gone_is_not_accepted(tmp_path: Path) ->
 
         await until(lambda: not station.server.reception.running)
         assert ([], [], 0) == (station.acceptor.accepted, files_in(tmp_path), station.server.reception.budget.used)
+
+
+def test_a_filter_that_hangs_does_not_make_the_event_loop_look_for_modules() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=False, timeout=170)
+    assert "[]" == done.stdout.strip(), done.stderr

@@ -38,6 +38,7 @@ PLACES: dict[str, tuple[str, set[str]]] = {
     "uvicorn": ("uvicorn", {"admin"}),
     "prometheus_client": ("prometheus-client", {"admin"}),
     "scramp": ("scramp", {"smtp"}),
+    "anyio": ("anyio", {"smtp"}),
     "httpx": ("httpx", {"admin", "console", "lab", "smtp"}),
     "uvloop": ("uvloop", {"node", "lab"}),
     "typer": ("typer", {"cli"}),
