@@ -172,6 +172,29 @@ async def test_a_next_hop_that_cannot_be_reached_is_probed_by_one_attempt_whatev
         assert east.clock.now() < row.next_retry_at <= east.clock.now() + timedelta(seconds=11)
 
 
+@in_virtual_time
+async def test_a_next_hop_is_probed_again_if_the_message_for_the_probe_changed_after_it_was_read(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST, routes=HOPS, send=LADDER) as net:
+        deliver = net.nodes[EAST].services.deliver
+        net.sink.answer = lambda address: GONE
+        for number in range(3):
+            await net.nodes[EAST].accept(f"u{number}@sick.example")
+        await asyncio.sleep(5)
+        refused = []
+
+        def load_nothing_once(*arguments: Any, load: Any = deliver._load, **named: Any) -> bool:
+            refused.append(arguments[0].envelope.message_id)
+            deliver._load = load
+            return False
+
+        deliver._load = load_nothing_once  # type: ignore[method-assign]
+        await until(lambda: refused, 12)
+
+        net.sink.answer = lambda address: OK
+
+        await until(lambda: 3 == len(net.sink.arrived), 12)
+
+
 STEPS = {
     "queue_glitch_retry_count": 2,
     "queue_glitch_retry_interval": timedelta(seconds=10),
