@@ -8,6 +8,7 @@ import fcntl
 import os
 import sqlite3
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -129,12 +130,11 @@ def _cannot_open(opening: StoreFiles, error: LedgerUnavailable) -> LedgerUnavail
 
 def close_store(opening: StoreFiles, committer: Committer) -> None:
     """A clean end; on a disk that takes no writes, an end. Raises: OSError, when all is closed that can be."""
-    try:
+    with ExitStack() as ending:  # from the last to the first, whatever each of them raises
+        ending.callback(close_lock, opening)
+        ending.callback(opening.working.close, is_clean=True)
+        ending.callback(committer.connection.close)
         opening.contents.end_segment()
-    finally:
-        committer.connection.close()
-        opening.working.close(is_clean=True)
-        close_lock(opening)
 
 
 def abandon_store(opening: StoreFiles) -> None:

@@ -13,7 +13,7 @@ from tests.kit.processes import a_node_process, a_served_node, client_of, figure
 
 MB = 1_000_000
 LINE = b"x" * 998 + b"\r\n"
-EMPTY_NODE_MB = 150 if sys.version_info >= (3, 14) else 130  # with all libraries loaded: about 110 on CPython 3.11, and 135 on 3.14
+EMPTY_NODE_MB = 150 if sys.version_info >= (3, 14) else 130  # with all libraries loaded: 118 on CPython 3.11, and 135 on 3.14
 BUDGET_MB = 128 + 40  # the default of content_memory_limit, and what the allocator needs beside it
 
 

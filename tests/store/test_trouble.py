@@ -243,11 +243,11 @@ async def test_promises_that_wait_for_their_commit_are_counted(tmp_path: Path) -
         assert (200, 0) == (waiting_count, ledger.waiting_count)
 
 
-def _read_only(*_: object) -> None:
+def _read_only(*_: object, **__: object) -> None:
     raise OSError(errno.EROFS, "Read-only file system")
 
 
-@pytest.mark.parametrize("part", ["ftruncate", "end of a segment"])
+@pytest.mark.parametrize("part", ["ftruncate", "end of a segment", "close"])
 async def test_a_ledger_whose_disk_takes_no_writes_is_closed_at_once_and_opened_again(
     tmp_path: Path, part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,6 +256,8 @@ async def test_a_ledger_whose_disk_takes_no_writes_is_closed_at_once_and_opened_
     with monkeypatch.context() as dead:
         if part == "ftruncate":
             dead.setattr(os, part, _read_only)
+        elif part == "close":
+            dead.setattr(content.WorkingFile, part, _read_only)
         else:
             dead.setattr(content.ContentStore, "end_segment", _read_only)
         async with asyncio.timeout(30):
