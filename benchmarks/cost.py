@@ -3,16 +3,15 @@
 python -m benchmarks.cost [--messages N] [--entries 1|2] [--profile DIRECTORY] [--checkout DIRECTORY --rounds K] [--nodes 1 2 4 8]
 [--shared-port]. All sessions on the first node (entries 1) keep the roles apart: the first is the primary of everything, the second the
 shadow server. `--profile` has py-spy write collapsed stacks of each node there. `--checkout` measures another checkout of the project in
-turn with this one. `--nodes` measures clusters in turn whose sessions, the same number in all, are shared by so many nodes (1: one, and a
-peer). `--shared-port` measures in turn two nodes behind one port on all cores, one of them alone on a core with its peer on another, and
-both on one core.
+turn with this one, burst by burst. `--nodes` measures clusters in turn whose sessions, the same number in all, are shared by so many
+nodes (1: one, and a peer). `--shared-port` measures in turn two nodes behind one port on all cores, one of them alone on a core with its
+peer on another, and both on one core.
 """
 
 import argparse
 import asyncio
 import contextlib
 import os
-import re
 import shutil
 import signal
 import statistics
@@ -29,6 +28,7 @@ from tests.kit.processes import wait_until_peers_know_each_other
 TICKS = os.sysconf("SC_CLK_TCK")
 SHARED = {"name": "shared", "reuse_port": True, "accept_xshadow": False}
 ON_CORE = ("taskset", "--cpu-list")
+BURST = 500  # messages: half a second, so that both checkouts of a pair find the same machine
 
 
 def processor_seconds(node: NodeProcess) -> tuple[float, float]:
@@ -100,37 +100,66 @@ async def measure(
     return Cost(messages / seconds, cost)
 
 
-async def run_in(checkout: Path, messages: int, entries: int) -> Cost:
-    """One run by the benchmark of another checkout, whose nodes get the settings of that time; from the lines that it prints."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "benchmarks.cost", "--messages", str(messages), "--entries", str(entries), cwd=checkout,
-        stdout=asyncio.subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(checkout.resolve())},
-    )  # fmt: skip
-    output, _ = await process.communicate()
-    if process.returncode != 0:
-        raise RuntimeError(f"the benchmark of {checkout} failed")
-    text = output.decode()
-    print(text, end="")
-    spent = {name: float(user) + float(system) for name, user, system in re.findall(r"^(\S+): (\S+) user \+ (\S+) system ms", text, re.M)}
-    return Cost(float(text.split()[0]), spent)
+class Checkout:
+    """Two nodes of a checkout that stay up, with the settings of that time; see `benchmarks.bursts`. A context manager."""
+
+    def __init__(self, path: Path, entries: int) -> None:
+        self._path, self._entries = path, entries
+        self.names: list[str] = []
+
+    async def __aenter__(self) -> "Checkout":
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, "-P", Path(__file__).with_name("bursts.py").resolve(), str(self._entries), cwd=self._path,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(self._path.resolve())},
+        )  # fmt: skip
+        _, *self.names = await self._answer()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        with contextlib.suppress(ConnectionError):
+            await self._process.communicate(b"\n")
+
+    async def burst(self, messages: int) -> Cost:
+        """So many messages."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"%d\n" % messages)
+        seconds, *spent = map(float, await self._answer())
+        return Cost(messages / seconds, dict(zip(self.names, (each / messages / 1e6 for each in spent), strict=True)))
+
+    async def _answer(self) -> list[str]:
+        assert self._process.stdout is not None
+        line = (await self._process.stdout.readline()).decode().split()
+        if not line:
+            raise RuntimeError(f"the nodes of {self._path} failed")
+        return line
+
+
+def _sum_of(costs: Sequence[Cost], name: str | None) -> float:
+    return sum(sum(cost.milliseconds.values()) if name is None else cost.milliseconds[name] for cost in costs)
 
 
 async def compare(messages: int, entries: int, rounds: int, checkout: Path) -> None:
-    """This checkout and the other one in turn, the first of each round alternating; prints the medians and their ratio."""
-    found: dict[str, list[Cost]] = {"this": [], "other": []}
-    for number in range(rounds):
-        for name in sorted(found, reverse=bool(number % 2)):
-            print(f"round {number + 1}, {name} checkout: ", end="", flush=True)
-            is_this = name == "this"
-            found[name].append(await (measure(messages, entries, None) if is_this else run_in(checkout, messages, entries)))
-    for title, value in (
-        ("messages/s", lambda cost: cost.rate),
-        *((f"{place.name}, ms a message", lambda cost, name=place.name: cost.milliseconds[name]) for place in PLACES),
-        ("both nodes, ms a message", lambda cost: sum(cost.milliseconds.values())),
-    ):
-        this, other = ([value(cost) for cost in found[name]] for name in ("this", "other"))
-        ratio = statistics.median(one / another for one, another in zip(this, other, strict=True))
-        print(f"{title}: this {statistics.median(this):.2f}, other {statistics.median(other):.2f}; ratio, median of the rounds {ratio:.2f}")
+    """Bursts through this checkout and the other one in turn, whose nodes stay up: a machine that becomes slower for some seconds does so
+    for both. Prints what each round says, and all of them, whose standard error is that of the rounds."""
+    here = Path(__file__).parents[1]
+    async with Checkout(here, entries) as this, Checkout(checkout, entries) as other:
+        found: list[tuple[list[Cost], list[Cost]]] = []
+        for number in range(rounds):
+            costs: tuple[list[Cost], list[Cost]] = ([], [])
+            for burst in range(max(messages // BURST, 1)):
+                pair = ((this, costs[0]), (other, costs[1]))
+                for each, taken in pair if (number + burst) % 2 else reversed(pair):
+                    taken.append(await each.burst(min(BURST, messages)))
+            found.append(costs)
+            print(f"round {number + 1}: {_sum_of(costs[0], None) / _sum_of(costs[1], None):.3f}", flush=True)
+    for title, name in (*((name, name) for name in this.names), ("both nodes", None)):
+        one, another = (sum(_sum_of(costs[side], name) for costs in found) for side in (0, 1))
+        ratios = [_sum_of(costs[0], name) / _sum_of(costs[1], name) for costs in found]
+        error = statistics.stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else float("nan")
+        bursts = sum(len(costs[0]) for costs in found)
+        print(f"{title}: {one / bursts:.3f} and {another / bursts:.3f} ms a message; ratio {one / another:.3f}, standard error {error:.3f}")
+    rates = [sum(BURST / cost.rate for costs in found for cost in costs[side]) for side in (0, 1)]
+    print(f"messages a second: {rates[1] / rates[0]:.2f} times the other's")
 
 
 async def compare_numbers(messages: int, rounds: int, numbers: Sequence[int]) -> None:
