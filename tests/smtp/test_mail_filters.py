@@ -33,8 +33,11 @@ import shadowrelay.node.process
 from shadowrelay.model.receive_settings import Filter
 from shadowrelay.smtp.rspamd import Rspamd
 imported = []
+async def hang(reader, writer):
+    await reader.read()
+    writer.close()  # who forgets the writer closes the connection, from Python 3.13 on
 async def main():
-    server = await asyncio.start_server(lambda reader, writer: reader.read(), "127.0.0.1", 0)
+    server = await asyncio.start_server(hang, "127.0.0.1", 0)
     address = "http://127.0.0.1:%d" % server.sockets[0].getsockname()[1]
     client = Rspamd(Filter.model_validate({"name": "f", "address": address}))._http
     sys.addaudithook(lambda event, arguments: imported.append(arguments[0]) if event == "import" else None)
