@@ -28,7 +28,7 @@ from tests.kit.processes import wait_until_peers_know_each_other
 TICKS = os.sysconf("SC_CLK_TCK")
 SHARED = {"name": "shared", "reuse_port": True, "accept_xshadow": False}
 ON_CORE = ("taskset", "--cpu-list")
-BURST = 500  # messages: half a second, so that both checkouts of a pair find the same machine
+BURST = 1000  # messages: a second, so that both checkouts of a pair find the same machine
 
 
 def processor_seconds(node: NodeProcess) -> tuple[float, float]:

@@ -4,6 +4,7 @@ Decides nothing about a message: the `Acceptor` does, and `PeerRequests` about a
 line is in `protocol.fields`, what may come from a peer in `PeerPart`.
 """
 
+import itertools
 import re
 from collections.abc import Awaitable
 from functools import partial
@@ -86,6 +87,7 @@ from shadowrelay.smtp.peer_part import PeerPart, PeerTransaction
 PEER_MAIL_PARAMETERS = MAIL_PARAMETERS | {KEYWORD}
 NO_VALUES = MailValues()
 CHUNK = re.compile(r"[ \t]*([0-9]{1,19})([ \t]+LAST)?[ \t]*", re.IGNORECASE)  # the argument of BDAT
+_copy_numbers = itertools.count(1)  # names of spool files; the directory is emptied at a start
 _BLOCK = re.compile(r"STATUS BDAT ([0-9]{1,19}) *", re.IGNORECASE)
 _HELLO_NAME = re.compile(rf"[A-Za-z0-9._:\[\]-]{{1,{HELLO_NAME_OCTETS_MAX}}}")
 
@@ -290,7 +292,7 @@ class Receiver(Connection):
             if values.body is BodyType.BINARY_MIME and not self._takes_binary():
                 raise WireError(BAD_PARAMETER)
             if xshadow is not None:
-                path = f"{self.reception.spool}/{new_message_id()}.copy"
+                path = f"{self.reception.spool}/{next(_copy_numbers)}.copy"
                 transaction.hold = self.peer.begin_hold(xshadow, values.size, path, smtputf8=values.smtputf8)
             elif values.size > self.reception.connector.max_message_size:
                 self.refuse(MESSAGE_TOO_BIG)

@@ -1,9 +1,10 @@
 """Writes the message tracking log: files, page-aligned lines, retention. docs/operations.md "The message tracking log".
 
 The rules here: the relay waits for its log for `HANGS_SECONDS`, once, and never fails because of it; rows written before an `await` are
-in the kernel after it, so that SIGKILL does not lose them, or `GATHER_SECONDS` later on a node that writes all the time; readers see whole
-lines only; `sync` means on disk, unless the disk hangs. While it hangs, rows wait in memory, as on a full disk.
-Lines of one pass of the event loop are written in one call, and those of `GATHER_SECONDS` after a call, because each call wakes a thread.
+in the kernel after it, so that SIGKILL does not lose them; readers see whole lines only; `sync` means on disk, unless the disk hangs.
+While it hangs, rows wait in memory, as on a full disk. Lines of one pass of the event loop are written in one call. A call wakes a thread:
+on a node that writes all the time, rows that end no recipient (`GATHERED`) wait for one that does, or for `GATHER_SECONDS` after the last
+call.
 Files are closed only in a round of `sync`, one round at a time, so that no descriptor is closed during a sync. The content of a row is
 in `protocol.tracking`.
 
@@ -33,7 +34,7 @@ import structlog
 
 from shadowrelay.bounded import Attempt, BoundedCalls, Found, Threads, in_thread
 from shadowrelay.model.ids import ServerName
-from shadowrelay.model.tracking import TrackingEvent
+from shadowrelay.model.tracking import EventId, TrackingEvent
 from shadowrelay.model.values import replace
 from shadowrelay.protocol.tracking import format_header, format_line
 from shadowrelay.tracking import search
@@ -238,7 +239,9 @@ def _ends_at(key: FileKey, now: datetime) -> datetime:
 
 
 PENDING_BYTES_MAX = 16 * 1024 * 1024  # about 30,000 rows, 5,000 messages: the most memory that a full disk costs
-GATHER_SECONDS = 0.005  # between two writes: 1,300 messages a second wrote 660 times, for 5 % of a node's processor time
+GATHER_SECONDS = 0.005  # 1,300 messages a second wrote 660 times, for 5 % of a node's processor time
+# What the rows of another server or a later row say as well, if SIGKILL takes them: docs/sla.md "reconstructed".
+GATHERED = frozenset({EventId.RECEIVE, EventId.TRANSFER, EventId.HAREDIRECT, EventId.HARECEIVE, EventId.HADISCARD})
 HANGS_SECONDS = 2.0  # a call of the file system that takes longer is not waited for: mail goes on
 CLOSE_SECONDS = 5.0  # at SIGTERM, for the last rows
 SEARCH_SECONDS = 30.0
@@ -296,7 +299,7 @@ class FileTrackingLog:
         self._has_rows = False
         self._pending: list[bytes] = []
         self._pending_size = 0
-        self._is_scheduled = False
+        self._is_scheduled = self._is_urgent = False  # a write will come; in the next pass of the loop
         self._written_at = -GATHER_SECONDS  # by the loop's clock
         self._is_closed = False
         self._retired: list[OpenFile] = []
@@ -347,7 +350,7 @@ class FileTrackingLog:
         return len(self._pending)
 
     def write(self, event: TrackingEvent) -> None:
-        """Buffer a row; it is written before the event loop's next pass ends, or `GATHER_SECONDS` after the last ones."""
+        """Buffer a row; it is written before the event loop's next pass ends, or, of `GATHERED`, `GATHER_SECONDS` after the last ones."""
         try:
             line = format_line(event if self._has_subjects or not event.subject else replace(event, subject=""))
         except Exception:
@@ -363,18 +366,21 @@ class FileTrackingLog:
             return
         self._pending.append(line)
         self._pending_size = size
-        if not self._is_scheduled:
-            try:
-                loop = asyncio.get_running_loop()
-            except RuntimeError:  # no running loop: write at once
-                self._flush()
-                return
-            self._is_scheduled = True
-            due_at = self._written_at + GATHER_SECONDS
-            if loop.time() < due_at:
-                loop.call_at(due_at, self._flush_scheduled)
-            else:
-                loop.call_soon(self._flush_scheduled)
+        is_urgent = event.event not in GATHERED
+        if self._is_urgent or (self._is_scheduled and (not is_urgent or self.is_failing)):
+            return
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # no running loop: write at once
+            self._flush()
+            return
+        self._is_scheduled = True
+        due_at = self._written_at + GATHER_SECONDS
+        if is_urgent or loop.time() >= due_at:
+            self._is_urgent = True
+            loop.call_soon(self._flush_scheduled)
+        else:
+            loop.call_at(due_at, self._flush_scheduled)
 
     async def sync(self) -> None:
         """Return when everything written so far is on disk, or the disk has refused it, or hangs, which is logged: mail does not stop for
@@ -467,7 +473,7 @@ class FileTrackingLog:
         self._flush()
 
     def _flush_scheduled(self) -> None:
-        self._is_scheduled = False
+        self._is_scheduled = self._is_urgent = False
         if self._pending:
             self._written_at = asyncio.get_running_loop().time()
             self._flush()

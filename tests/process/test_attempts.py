@@ -87,6 +87,27 @@ class Gate:
 # What is done is recorded when it is done
 
 
+# Rows wait an hour for others, instead of 5 ms.
+LATE_ROWS = (
+    "-c",
+    "import sys; from shadowrelay.cli.main import app; from shadowrelay.tracking import writer\n"
+    "writer.GATHER_SECONDS = 3600.0; app(['serve', *sys.argv[1:]])",
+)
+
+
+async def test_what_is_over_at_kill_9_has_its_rows_although_rows_wait_for_others(tmp_path: Path) -> None:
+    server = ScriptedServer()
+    async with serving(server), Cluster(ONE, hop(server), directory=tmp_path, transport=LONG_SPAN, program=LATE_ROWS) as cluster:
+        (node,) = cluster.nodes.values()
+        sent = [await submit(node.address, f"u{number}@fast.example") for number in range(3)]
+        await until(lambda: len(server.messages) == len(sent))
+        await until(lambda: is_empty(node))
+        await node.kill()
+
+    for kind in ("SEND", "RECEIVE"):
+        assert sent == [row["network-message-id"] for row in of_kind(node, kind)], kind
+
+
 async def test_a_fast_fork_is_recorded_and_reported_while_a_slow_one_is_open_and_outlives_kill_9(tmp_path: Path) -> None:
     gate = Gate()
     servers = {"fast": ScriptedServer(), "slow": ScriptedServer({"DOT": gate})}

@@ -17,6 +17,7 @@ import pytest
 import structlog
 
 from shadowrelay.model.tracking import EventId, EventSource, TrackingEvent
+from shadowrelay.model.values import replace
 from shadowrelay.protocol.tracking import FIELDS, format_line, parse_line
 from shadowrelay.tracking import writer
 from shadowrelay.tracking.writer import FileTrackingLog
@@ -105,6 +106,22 @@ async def test_rows_that_follow_a_write_closely_are_one_write(make_log, monkeypa
     await until(lambda: not log.pending_count)
 
     assert (1, [0, 1, 2, 3, 4, 5]) == (len(writes), numbers(log.directory))
+
+
+async def test_a_row_that_ends_a_recipient_waits_for_no_others_and_takes_them_along(make_log, monkeypatch):
+    monkeypatch.setattr(writer, "GATHER_SECONDS", PATIENCE_SECONDS)
+    log = make_log()
+    log.write(an_event(0))
+    await log.sync()
+    for number in (1, 2):
+        log.write(an_event(number))
+        await asyncio.sleep(0)
+    assert [0, 1] == numbers(log.directory)
+    log.write(replace(an_event(3), event=EventId.SEND))
+    log.write(an_event(4))
+    await asyncio.sleep(0)
+
+    assert [0, 1, 2, 3, 4] == numbers(log.directory)
 
 
 async def test_a_reader_never_sees_half_a_line(make_log, monkeypatch):
@@ -529,6 +546,7 @@ import asyncio, os, signal, sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from shadowrelay.model.tracking import EventId, EventSource, TrackingEvent
+from shadowrelay.model.values import replace
 from shadowrelay.tracking.writer import FileTrackingLog
 
 async def main():
