@@ -3,8 +3,8 @@
 The rules here: the relay waits for its log for `HANGS_SECONDS`, once, and never fails because of it; rows written before an `await` are
 in the kernel after it, so that SIGKILL does not lose them; readers see whole lines only; `sync` means on disk, unless the disk hangs.
 While it hangs, rows wait in memory, as on a full disk. Lines of one pass of the event loop are written in one call. A call wakes a thread:
-on a node that writes all the time, rows that end no recipient (`GATHERED`) wait for one that does, or for `GATHER_SECONDS` after the last
-call.
+on a node that writes all the time, rows that neither begin nor end a recipient (`GATHERED`) wait for one that does, or for `GATHER_SECONDS`
+after the last call.
 Files are closed only in a round of `sync`, one round at a time, so that no descriptor is closed during a sync. The content of a row is
 in `protocol.tracking`.
 
@@ -240,8 +240,8 @@ def _ends_at(key: FileKey, now: datetime) -> datetime:
 
 PENDING_BYTES_MAX = 16 * 1024 * 1024  # about 30,000 rows, 5,000 messages: the most memory that a full disk costs
 GATHER_SECONDS = 0.005  # 1,300 messages a second wrote 660 times, for 5 % of a node's processor time
-# What the rows of another server or a later row say as well, if SIGKILL takes them: docs/sla.md "reconstructed".
-GATHERED = frozenset({EventId.RECEIVE, EventId.TRANSFER, EventId.HAREDIRECT, EventId.HARECEIVE, EventId.HADISCARD})
+# Not what was acknowledged, nor what became of it: SIGKILL must not take that.
+GATHERED = frozenset({EventId.TRANSFER, EventId.HAREDIRECT, EventId.HARECEIVE, EventId.HADISCARD})
 HANGS_SECONDS = 2.0  # a call of the file system that takes longer is not waited for: mail goes on
 CLOSE_SECONDS = 5.0  # at SIGTERM, for the last rows
 SEARCH_SECONDS = 30.0

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from shadowrelay.lab.account import DeliveryRecord, RecordState
 from shadowrelay.lab.cluster import Cluster, instant, recipients, rows
-from shadowrelay.lab.traffic import Arrival, Sent, Submission, SubmissionResult
+from shadowrelay.lab.traffic import Arrival, Sent, SubmissionResult
 
 ENDS = {"SEND", "SENDEXTERNAL", "FAIL", "EXPIRE", "DUPLICATEDELIVER"}
 SHADOW_ENDS = {"HADISCARD", "RESUBMIT", "EXPIRE"}
@@ -19,7 +19,6 @@ ELAPSED = re.compile(r"S:AttemptElapsed=([0-9.]+)")
 NO_REPLY = "4.4.2"  # the connection was lost, or time was up
 GIVEN_UP_BEFORE = 3.0  # seconds: a busy next hop takes a message that its sender has given up
 BETWEEN_COMMIT_AND_ROW = 1.0  # seconds: SIGKILL may come between a commit and its row
-UNTIL_WRITTEN = 0.2  # seconds: a row waits 5 ms for others after its 250 has left (GATHER_SECONDS), longer on a busy machine
 UNTIL_ASKED = 1.0  # seconds: from another node's row until a busy shadow server has heard of it and commits
 
 
@@ -77,7 +76,7 @@ def complaints(
     for one in sent:
         for submission in one.tries:
             if submission.answer is SubmissionResult.ACKNOWLEDGED and submission.network_id not in excepted:
-                found += _acknowledged(one, submission, by_id[submission.network_id], kills.get(submission.node, []))
+                found += _acknowledged(one, submission.network_id, submission.node, by_id[submission.network_id])
     for message_id, mine in by_id.items():
         found += _shadows(message_id, mine, kills, wiped_at)
     return found
@@ -91,16 +90,14 @@ def unlogged(sent: Iterable[Sent], arrivals: Iterable[Arrival], since: Mapping[s
     return accepted | {one.network_id for one in arrivals if one.at >= since.get(one.client_name, never) - late}
 
 
-def _acknowledged(one: Sent, submission: Submission, mine: list[Line], kills: list[float]) -> list[str]:
+def _acknowledged(one: Sent, message_id: str, node: str, mine: list[Line]) -> list[str]:
     found = []
-    message_id, node = submission.network_id, submission.node
     ended = {recipient for line in mine if line.event in ENDS for recipient in line.recipients}
     if missing := set(one.recipients) - ended:
         found.append(f"{message_id}: no end in the logs for {sorted(missing)}")
     received = [line for line in mine if line.event == "RECEIVE" and line.node == node]
     if not received:
-        if not any(submission.at <= killed <= submission.at + UNTIL_WRITTEN for killed in kills):
-            found.append(f"{message_id}: acknowledged by {node}, which has no RECEIVE")
+        found.append(f"{message_id}: acknowledged by {node}, which has no RECEIVE")
     elif "S:Replication=Success" not in received[0].custom:
         found.append(f"{message_id}: acknowledged in reject mode without a copy: {received[0].custom}")
     return found

@@ -51,6 +51,10 @@ def an_event(number=0, subject="Hello"):
     return TrackingEvent(START, EventId.RECEIVE, EventSource.SMTP, number, f"id-{number}", recipients=("b@x.example",), subject=subject)
 
 
+def a_copy(number):
+    return replace(an_event(number), event=EventId.HARECEIVE)
+
+
 def files(directory):
     return sorted(directory.glob("*.LOG"), key=lambda path: (path.name.split("-")[0], int(path.stem.split("-")[1])))
 
@@ -89,43 +93,43 @@ async def test_a_row_is_in_the_file_one_pass_of_the_loop_after_it_was_written(ma
     assert 0 == log.pending_count
 
 
-async def test_rows_that_follow_a_write_closely_are_one_write(make_log, monkeypatch):
+async def test_rows_about_copies_that_follow_a_write_closely_are_one_write(make_log, monkeypatch):
     monkeypatch.setattr(writer, "GATHER_SECONDS", 0.2)
     log = make_log()
-    log.write(an_event(0))
+    log.write(a_copy(0))
     await log.sync()  # of the new file, too
-    log.write(an_event(1))
+    log.write(a_copy(1))
     await asyncio.sleep(0)
     assert [0, 1] == numbers(log.directory)
     writes = []
     write = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, data: writes.append(data) or write(descriptor, data))
     for number in range(2, 6):
-        log.write(an_event(number))
+        log.write(a_copy(number))
         await asyncio.sleep(0)
     await until(lambda: not log.pending_count)
 
     assert (1, [0, 1, 2, 3, 4, 5]) == (len(writes), numbers(log.directory))
 
 
-async def test_a_row_that_ends_a_recipient_waits_for_no_others_and_takes_them_along(make_log, monkeypatch):
+@pytest.mark.parametrize("event", [EventId.RECEIVE, EventId.SEND, EventId.FAIL])
+async def test_what_was_acknowledged_and_what_became_of_it_waits_for_no_others_and_takes_them_along(make_log, monkeypatch, event):
     monkeypatch.setattr(writer, "GATHER_SECONDS", PATIENCE_SECONDS)
     log = make_log()
-    log.write(an_event(0))
+    log.write(a_copy(0))
     await log.sync()
     for number in (1, 2):
-        log.write(an_event(number))
+        log.write(a_copy(number))
         await asyncio.sleep(0)
     assert [0, 1] == numbers(log.directory)
-    log.write(replace(an_event(3), event=EventId.SEND))
-    log.write(an_event(4))
+    log.write(replace(an_event(3), event=event))
+    log.write(a_copy(4))
     await asyncio.sleep(0)
 
     assert [0, 1, 2, 3, 4] == numbers(log.directory)
 
 
-async def test_a_reader_never_sees_half_a_line(make_log, monkeypatch):
-    monkeypatch.setattr(writer, "GATHER_SECONDS", 0.0)
+async def test_a_reader_never_sees_half_a_line(make_log):
     log = make_log()
     log.write(an_event())
     await log.sync()
