@@ -130,6 +130,8 @@ def with_causes_of_edges(
         for name in line.recipients:
             if line.event == "DEFER" and NO_REPLY in line.status:
                 unanswered.add((line.message_id, name))
+                if line.node in layout.entrances:  # which may have taken it back from a hub, under the id that it had there
+                    unanswered.add((line.internet_message_id, name))
             elif line.event == "SEND":
                 relayed[line.node, line.message_id, name].append(line.at)
     by_number = {one.number: one for one in sent}
@@ -141,7 +143,7 @@ def with_causes_of_edges(
             (one for one in arrivals if one.internet_message_id == message_id and one.recipient == duplicate.recipient),
             key=lambda arrival: arrival.at,
         )
-        if layout.is_chain and (duplicate.network_id, duplicate.recipient) in unanswered:
+        if layout.is_chain and {(duplicate.network_id, duplicate.recipient), (message_id, duplicate.recipient)} & unanswered:
             result.duplicates[index] = replace(duplicate, cause=Cause.DIED_BEFORE_RECORD)
             continue
         for edge in layout.entrances:

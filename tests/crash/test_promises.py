@@ -52,3 +52,14 @@ def test_an_edge_that_lost_power_before_it_heard_that_a_hub_has_its_message_rela
     with_causes_of_edges(result, CHAIN, [Sent(1, "<1@client.example>", (ONE,), "digest", [])], arrivals, [lost], rows)
 
     assert [cause] == [one.cause for one in result.duplicates]
+
+
+@pytest.mark.parametrize(("status", "cause"), [("451 4.4.2 it is lost", Cause.DIED_BEFORE_RECORD), ("451 4.3.2 not now", Cause.NONE)])
+def test_an_edge_that_took_a_message_back_and_had_no_reply_to_it_from_the_next_hub_is_the_cause(status: str, cause: Cause) -> None:
+    result = Account(duplicates=[Duplicate(1, "id-1", 2, Cause.NONE, ONE)])
+    arrivals = [ARRIVED, replace(ARRIVED, at=140.5, client_name=OTHER_HUB)]
+    taken_back = Line(120.0, EDGE, "DEFER", "id-at-hub", (ONE,), "", status, internet_message_id="<1@client.example>")
+
+    with_causes_of_edges(result, CHAIN, [Sent(1, "<1@client.example>", (ONE,), "digest", [])], arrivals, [], [RELAYED, taken_back])
+
+    assert [cause] == [one.cause for one in result.duplicates]

@@ -5,11 +5,13 @@ import asyncio
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from shadowrelay.model.ownership import CopyNumber, DiscardStatus, Notification, Role, StatusQuestion, Transition
-from shadowrelay.model.replies import Reply
+from shadowrelay.model.replies import STORE_UNAVAILABLE, LedgerUnavailable, Reply
 from shadowrelay.rules import flight
 from shadowrelay.rules.router import RECIPIENTS_PER_TRANSACTION_MAX
-from shadowrelay.store import promises
+from shadowrelay.store import promises, reading
 from shadowrelay.store.commit import Promise
 from shadowrelay.store.work import UnitOfWork
 from tests.kit.clock import until
@@ -56,6 +58,44 @@ async def test_a_primary_that_comes_back_while_others_are_asked_is_not_taken_ove
         await asyncio.sleep(SPAN)
         assert [EAST] == [who for who, _, _ in net.sink.arrived]
         assert [] == reasons(holder)
+
+
+@in_virtual_time
+async def test_a_copy_whose_message_ended_while_its_server_answered_leaves_no_lease(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Simulation seed 310068."""
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east = await a_waiting_message(net)
+        link = east.context.links[WEST]
+        status, was_asked, may_answer = link.status, asyncio.Event(), asyncio.Event()
+
+        async def slowly(questions):
+            answers = await status(questions)
+            was_asked.set()
+            await may_answer.wait()
+            return answers
+
+        link.status = slowly
+        monkeypatch.setattr(east.context.flights, "copying", set)  # a copy is on its way as it is asked
+        asking = asyncio.create_task(east.services.review.request_server(WEST))
+        await was_asked.wait()
+        net.sink.answer = lambda address: OK
+        await until(east.in_role(east.last, Role.DELIVERED), 30)
+        read, refused = east.context.ledger.read, []
+
+        async def refusing(question, *arguments):
+            if question is reading.load_many and not refused:
+                refused.append(question)
+                raise LedgerUnavailable(STORE_UNAVAILABLE, "the disk returns errors")
+            return await read(question, *arguments)
+
+        monkeypatch.setattr(east.context.ledger, "read", refusing)  # so the review begins again, with what is claimed then
+        may_answer.set()
+        with pytest.raises(LedgerUnavailable):
+            await asking
+
+        assert {} == east.context.leases.ends(east.last)
 
 
 @in_virtual_time
