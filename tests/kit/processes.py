@@ -157,6 +157,13 @@ def wait_until_peers_know_each_other(nodes: Sequence[NodeProcess]) -> None:
             wait_until(lambda: all(peer["heard_at"] and peer["database"] for peer in client.peers()), what=f"{node.name} hears its peers")
 
 
+def wait_until_peers_take_copies(nodes: Sequence[NodeProcess]) -> None:
+    """Each node has a session of its own with each peer: that it hears a peer may be the peer's session with it."""
+    for node in nodes:
+        with api_of(node) as client:
+            wait_until(lambda: all(peer["takes_copies"] == "yes" for peer in client.peers()), what=f"the peers of {node.name} take copies")
+
+
 # what its operator types
 async def typed(node: NodeProcess, *words: str, code: int | None = 0) -> tuple[str, str]:
     """Standard output and standard error of a command with this node's configuration; `code` None: whatever it is."""

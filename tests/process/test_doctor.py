@@ -13,7 +13,7 @@ from shadowrelay.lab.cluster import NodeProcess, Place, free_ports
 from shadowrelay.model.routing import HostPort
 from shadowrelay.settings import cluster_files, configuration
 from tests.kit.played_rspamd import played_rspamd
-from tests.kit.processes import wait_until_peers_know_each_other
+from tests.kit.processes import wait_until_peers_take_copies
 from tests.kit.smtp_servers import HANG, ScriptedServer, name_server, serving
 
 pytestmark = pytest.mark.slow
@@ -96,7 +96,7 @@ def test_a_mixed_cluster_is_a_finding_also_if_a_peer_is_too_old_to_tell_but_not_
 
 async def test_a_healthy_node_gets_no_finding(tmp_path: Path) -> None:
     async with a_pair(tmp_path, EAST, WEST) as pair:
-        await asyncio.to_thread(wait_until_peers_know_each_other, pair.nodes)
+        await asyncio.to_thread(wait_until_peers_take_copies, pair.nodes)
 
         assert {} == await pair.findings()
 
@@ -107,7 +107,7 @@ async def test_the_next_hop_of_another_site_need_not_answer_here(tmp_path: Path)
             '[[routes]]\nrecipients = ["*@west.example"]\nsite = "{}"\nnext_hop = "127.0.0.1:1"\n[[site_links]]\nsites = ["east", "west"]\n'
         )
         pair.edit(EAST, "[tracking]", f"{route.format('west')}[tracking]")
-        await asyncio.to_thread(wait_until_peers_know_each_other, pair.nodes)
+        await asyncio.to_thread(wait_until_peers_take_copies, pair.nodes)
         elsewhere = await pair.findings()
         pair.edit(EAST, 'site = "west"\nnext_hop', 'site = "east"\nnext_hop')
 
@@ -121,7 +121,7 @@ async def test_the_next_hop_of_another_site_need_not_answer_here(tmp_path: Path)
 async def test_its_questions_leave_no_trace_on_a_peer(tmp_path: Path) -> None:
     """It is no second node with the same name, whose mail would be taken over."""
     async with a_pair(tmp_path, EAST, WEST) as pair:
-        await asyncio.to_thread(wait_until_peers_know_each_other, pair.nodes)
+        await asyncio.to_thread(wait_until_peers_take_copies, pair.nodes)
         await pair.findings()
         log = (pair.nodes[1].directory / "node.log").read_text()
 
