@@ -524,7 +524,8 @@ class ReviewService:
                 if transition.before is not None and not transition.before.is_chosen(server):
                     self._log_chosen(messages[message_id], server, asked_at)
         for message_id, answer in answer_to.items():
-            if outcome[message_id].outcome == Outcome.YIELDED:  # it ended here meanwhile: nothing would end this lease
+            after = outcome[message_id].after
+            if after is None or not after.is_primary:  # it ended here meanwhile, and nothing would end this lease
                 continue
             if rules.holds_for(answer, context.me) and not answer.promoting:  # our question reset its silence timer
                 context.leases.began(message_id, server, asked_at, is_confirmed=True)

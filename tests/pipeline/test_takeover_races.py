@@ -24,21 +24,26 @@ async def _holder_and_third(net: Net, east: VirtualNode) -> tuple[VirtualNode, V
     return (holder, third) if Role.SHADOW is await holder.role(east.last) else (third, holder)
 
 
+def _answers_late(link):
+    """The server's answers are ready, and come later. Returns what is set when they are ready, and what lets them go."""
+    status, was_asked, may_answer = link.status, asyncio.Event(), asyncio.Event()
+
+    async def slowly(questions):
+        answers = await status(questions)
+        was_asked.set()
+        await may_answer.wait()
+        return answers
+
+    link.status = slowly
+    return was_asked, may_answer
+
+
 @in_virtual_time
 async def test_a_primary_that_comes_back_while_others_are_asked_is_not_taken_over(tmp_path: Path) -> None:
     async with nodes(tmp_path, EAST, WEST, NORTH, delivery_without_lease="defer") as net:
         east = await a_waiting_message(net)
         holder, third = await _holder_and_third(net, east)
-        link = holder.context.links[third.name]
-        status, was_asked, may_answer = link.status, asyncio.Event(), asyncio.Event()
-
-        async def slowly(questions):
-            answers = await status(questions)
-            was_asked.set()
-            await may_answer.wait()
-            return answers
-
-        link.status = slowly
+        was_asked, may_answer = _answers_late(holder.context.links[third.name])
         net.isolate(EAST)
         await was_asked.wait()
 
@@ -67,16 +72,7 @@ async def test_a_copy_whose_message_ended_while_its_server_answered_leaves_no_le
     """Simulation seed 310068."""
     async with nodes(tmp_path, EAST, WEST) as net:
         east = await a_waiting_message(net)
-        link = east.context.links[WEST]
-        status, was_asked, may_answer = link.status, asyncio.Event(), asyncio.Event()
-
-        async def slowly(questions):
-            answers = await status(questions)
-            was_asked.set()
-            await may_answer.wait()
-            return answers
-
-        link.status = slowly
+        was_asked, may_answer = _answers_late(east.context.links[WEST])
         monkeypatch.setattr(east.context.flights, "copying", set)  # a copy is on its way as it is asked
         asking = asyncio.create_task(east.services.review.request_server(WEST))
         await was_asked.wait()
