@@ -223,6 +223,7 @@ class Node:
                 now=self._clock.now,
                 safety_net_hold_time=settings.transport.safety_net_hold_time,
                 message_expiration_timeout=settings.transport.message_expiration_timeout,
+                before_commit=self._tracking.before_commit,
             )
             close_with(self._opened, self._ledger.close)
             await self._opened.enter_async_context(tracking.pop_all())

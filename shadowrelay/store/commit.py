@@ -354,7 +354,8 @@ class ThreadedWriter:
         self._is_busy = False  # the thread has the connection, or `_begin` will be called
         self._jobs: queue.SimpleQueue[tuple[Sequence[Call], Callable[[], None]] | None] = queue.SimpleQueue()
         self._is_closed = False
-        self.after_commit: Callable[[], None] | None = None  # on the loop
+        self.before_commit: Callable[[], None] | None = None  # both on the loop
+        self.after_commit: Callable[[], None] | None = None
         self._ended: asyncio.Future[None] = self._loop.create_future()
         # A daemon, so that the process can end even if `close` is never called.
         self._thread = threading.Thread(target=self._work, name="ledger writer", daemon=True)
@@ -420,6 +421,8 @@ class ThreadedWriter:
             if self._is_closed:
                 self._jobs.put(None)
             return
+        if self.before_commit is not None:
+            self.before_commit()
         batch, self._waiting = self._waiting[:BATCH_MAX], self._waiting[BATCH_MAX:]
         committer = self._committer
         assert committer is not None

@@ -86,8 +86,9 @@ class Ledger:
         safety_net_hold_time: timedelta = timedelta(days=2),
         message_expiration_timeout: timedelta = timedelta(days=2),
         inline: Inline | None = None,
+        before_commit: Callable[[], None] | None = None,
     ) -> "Ledger":
-        """Without `inline`, a thread writes and others read.
+        """Without `inline`, a thread writes and others read; `before_commit` is called on the loop before each transaction.
 
         Raises: ConfigurationError (in use, newer version, no WAL there); LedgerUnavailable (disk full, no rights).
         """
@@ -105,6 +106,7 @@ class Ledger:
             committer = open_store(opening)
             return cls(opening, committer, inline.writer(committer, partial(close_store, opening)), inline.readers(path))
         writer = ThreadedWriter(partial(open_store, opening), partial(close_store, opening))
+        writer.before_commit = before_commit
         committer = await writer.open()
         return cls(opening, committer, writer, AsyncReaders(path))
 

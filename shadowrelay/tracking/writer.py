@@ -2,9 +2,10 @@
 
 The rules here: the relay waits for its log for `HANGS_SECONDS`, once, and never fails because of it; rows written before an `await` are
 in the kernel after it, so that SIGKILL does not lose them; readers see whole lines only; `sync` means on disk, unless the disk hangs.
-While it hangs, rows wait in memory, as on a full disk. Lines of one pass of the event loop are written in one call. A call wakes a thread:
-on a node that writes all the time, rows that neither begin nor end a recipient (`GATHERED`) wait for one that does, or for `GATHER_SECONDS`
-after the last call.
+While it hangs, rows wait in memory, as on a full disk. Lines of one pass of the event loop are written in one call. A call wakes a thread,
+so that on a node that writes all the time some rows wait for others, or for `GATHER_SECONDS` after the last call: those that neither begin
+nor end a recipient (`ABOUT_COPIES`), and SEND, which is in the kernel before the commit by which the queue forgets the recipient
+(`before_commit`): until then the queue tells what the row does.
 Files are closed only in a round of `sync`, one round at a time, so that no descriptor is closed during a sync. The content of a row is
 in `protocol.tracking`.
 
@@ -239,9 +240,9 @@ def _ends_at(key: FileKey, now: datetime) -> datetime:
 
 
 PENDING_BYTES_MAX = 16 * 1024 * 1024  # about 30,000 rows, 5,000 messages: the most memory that a full disk costs
-GATHER_SECONDS = 0.005  # a node that took 1,300 messages a second wrote 660 times
-# Not what was acknowledged, nor what became of it: SIGKILL must not take that.
-GATHERED = frozenset({EventId.TRANSFER, EventId.HAREDIRECT, EventId.HARECEIVE, EventId.HADISCARD})
+GATHER_SECONDS = 0.01  # a node that took 1,300 messages a second wrote 660 times
+ABOUT_COPIES = frozenset({EventId.TRANSFER, EventId.HAREDIRECT, EventId.HARECEIVE, EventId.HADISCARD})
+GATHERED = ABOUT_COPIES | {EventId.SEND}  # not what was acknowledged, nor what became of it where that is rare: SIGKILL must not take that
 HANGS_SECONDS = 2.0  # a call of the file system that takes longer is not waited for: mail goes on
 CLOSE_SECONDS = 5.0  # at SIGTERM, for the last rows
 SEARCH_SECONDS = 30.0
@@ -300,6 +301,7 @@ class FileTrackingLog:
         self._pending: list[bytes] = []
         self._pending_size = 0
         self._is_scheduled = self._is_urgent = False  # a write will come; in the next pass of the loop
+        self._has_sent = False  # a row in memory says what was sent
         self._written_at = -GATHER_SECONDS  # by the loop's clock
         self._is_closed = False
         self._retired: list[OpenFile] = []
@@ -367,6 +369,7 @@ class FileTrackingLog:
         self._pending.append(line)
         self._pending_size = size
         is_urgent = event.event not in GATHERED
+        self._has_sent = self._has_sent or event.event is EventId.SEND
         if self._is_urgent or (self._is_scheduled and (not is_urgent or self.is_failing)):
             return
         try:
@@ -381,6 +384,11 @@ class FileTrackingLog:
             loop.call_soon(self._flush_scheduled)
         else:
             loop.call_at(due_at, self._flush_scheduled)
+
+    def before_commit(self) -> None:
+        """Call it before each transaction of the queue."""
+        if self._has_sent and not self.is_failing:
+            self._flush_scheduled()
 
     async def sync(self) -> None:
         """Return when everything written so far is on disk, or the disk has refused it, or hangs, which is logged: mail does not stop for
@@ -473,7 +481,8 @@ class FileTrackingLog:
         self._flush()
 
     def _flush_scheduled(self) -> None:
-        self._is_scheduled = self._is_urgent = False
+        """Also earlier than scheduled: the timer finds what came after that."""
+        self._is_scheduled = self._is_urgent = self._has_sent = False
         if self._pending:
             self._written_at = asyncio.get_running_loop().time()
             self._flush()

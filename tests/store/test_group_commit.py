@@ -41,6 +41,16 @@ async def test_promises_that_wait_together_are_one_commit(tmp_path: Path) -> Non
         assert before + 1 == ledger.position
 
 
+async def test_the_log_is_asked_to_write_before_each_transaction(tmp_path: Path) -> None:
+    positions: list[int] = []
+    async with a_ledger(tmp_path, before_commit=lambda: positions.append(ledger.position)) as ledger:
+        before = ledger.position
+        for _ in range(3):
+            await accept(ledger)
+
+    assert [before, before + 1, before + 2] == positions[:3]
+
+
 async def test_while_many_promises_arrive_the_next_transaction_waits_for_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit, "COMMIT_DELAY_SECONDS", 0.5)
     async with a_ledger(tmp_path) as ledger:

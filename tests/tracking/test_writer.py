@@ -112,7 +112,7 @@ async def test_rows_about_copies_that_follow_a_write_closely_are_one_write(make_
     assert (1, [0, 1, 2, 3, 4, 5]) == (len(writes), numbers(log.directory))
 
 
-@pytest.mark.parametrize("event", [EventId.RECEIVE, EventId.SEND, EventId.FAIL])
+@pytest.mark.parametrize("event", [EventId.RECEIVE, EventId.FAIL, EventId.DEFER])
 async def test_what_was_acknowledged_and_what_became_of_it_waits_for_no_others_and_takes_them_along(make_log, monkeypatch, event):
     monkeypatch.setattr(writer, "GATHER_SECONDS", PATIENCE_SECONDS)
     log = make_log()
@@ -127,6 +127,43 @@ async def test_what_was_acknowledged_and_what_became_of_it_waits_for_no_others_a
     await asyncio.sleep(0)
 
     assert [0, 1, 2, 3, 4] == numbers(log.directory)
+
+
+async def test_what_was_sent_is_written_before_the_commit_that_forgets_it_and_rows_about_copies_alone_are_not(make_log, monkeypatch):
+    monkeypatch.setattr(writer, "GATHER_SECONDS", PATIENCE_SECONDS)
+    log = make_log()
+    log.write(a_copy(0))
+    await log.sync()
+    log.write(a_copy(1))
+    await asyncio.sleep(0)
+    log.write(a_copy(2))
+    log.before_commit()
+    assert [0, 1] == numbers(log.directory)
+    log.write(replace(an_event(3), event=EventId.SEND))
+    await asyncio.sleep(0)
+    assert [0, 1] == numbers(log.directory)
+
+    log.before_commit()
+
+    assert [0, 1, 2, 3] == numbers(log.directory)
+
+
+async def test_a_full_disk_is_not_asked_again_before_each_commit(make_log, monkeypatch):
+    log = make_log()
+    log.write(an_event(0))
+    await log.sync()
+    disk = FullDisk(monkeypatch, 0)
+    log.write(replace(an_event(1), event=EventId.SEND))
+    log.before_commit()
+    assert log.is_failing
+    disk.room = 10**9
+    log.write(replace(an_event(2), event=EventId.SEND))
+
+    log.before_commit()
+
+    assert [0] == numbers(log.directory)
+    await log.sync()
+    assert [0, 1, 2] == numbers(log.directory)
 
 
 async def test_a_reader_never_sees_half_a_line(make_log):
