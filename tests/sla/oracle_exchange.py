@@ -109,8 +109,10 @@ def notified(rows: list[Row], messages: list[Message]) -> dict[str, int]:
             ]
         if candidates:
             owner = max(candidates, key=lambda one: (one.acknowledged_at, one.id))
-            fails = [one.at for one in owner.those("FAIL") if one.format != "shadowrelay"]
-            if not any(at <= row.at + MINUTE for at in fails):
+            fails = {one.id: [fail.at for fail in one.those("FAIL") if fail.format != "shadowrelay"] for one in candidates}
+            is_told = any(at <= row.at + MINUTE for at in fails[owner.id])
+            is_of_another = any(abs(at - row.at) <= MINUTE for those in fails.values() for at in those)
+            if not is_told and not is_of_another:
                 found[owner.id] = min(row.at, found.get(owner.id, row.at))
     return found
 

@@ -67,7 +67,9 @@ REPORTED_BEFORE_US = 60_000_000
 """A FAIL so much later than a report is the one of which the report tells."""
 PUTTING_OFF = ("DEFER", "RESUBMITDEFER", "SUBMITDEFER", "THROTTLE")
 ALREADY_RECIPIENTS = ("DUPLICATEEXPAND", "DUPLICATEREDIRECT")
-"""With a related recipient they replace it. Without one they end their own."""
+"""With a related recipient they replace it. Without one they do nothing."""
+DECISIONS = ("MODERATORREJECT", "MODERATIONEXPIRE", "MODERATORSALLNDR")
+"""Without recipients they are about those that waited."""
 REDIRECTING = ("REDIRECT", "DUPLICATEREDIRECT")
 """They may leave the related recipient what it was: deliver and forward."""
 WITHOUT_NETWORK_ID = "exchange2010"
@@ -226,7 +228,7 @@ def notifications(rows: DataFrame, lines: DataFrame) -> DataFrame:
 
     A DSN under the id of a message that was acknowledged is about that one. One that a row of a message names (`reference`) is that
     message's, and the row says whom it ends. Any other is about the last message with that Message-ID that was acknowledged before it and
-    came from whom it is addressed to.
+    came from whom it is addressed to, or about such a message that has a FAIL at that time.
     """
     is_failure = F.lower("subject").rlike(f"^\\s*({'|'.join(UNDELIVERABLE)})")
     failures = rows.where(does(REPORTS) & is_failure)
@@ -237,8 +239,8 @@ def notifications(rows: DataFrame, lines: DataFrame) -> DataFrame:
     named = rows.where((F.col("format") != OWN) & (F.col("event") != "DSN") & (F.col("reference") != ""))
     reports = reports.join(named.select(F.col("reference").alias("report")).distinct(), on="report", how="left_anti")
     candidates = lines.where(F.col("kind") == "acknowledged").select(
-        "message", "internet_message_id", F.col("at").alias("acknowledged_at"), "first_fail_at", F.lower("sender").alias("from"),
-        F.lower("return_path").alias("path"),
+        "message", "internet_message_id", F.col("at").alias("acknowledged_at"), "fails", F.array_min("fails").alias("first_fail_at"),
+        F.lower("sender").alias("from"), F.lower("return_path").alias("path"),
     )  # fmt: skip
     under_own_id = failures.select("message", F.col("at").alias("reported_at")).join(
         candidates.select("message", "first_fail_at"), on="message", how="inner"
@@ -248,7 +250,10 @@ def notifications(rows: DataFrame, lines: DataFrame) -> DataFrame:
         (F.col("acknowledged_at") <= F.col("reported_at"))
         & (F.array_contains("told", F.col("from")) | F.array_contains("told", F.col("path")) | (F.size("told") == 0))
     )
-    owner = joined.groupBy("report", "reported_at").agg(F.max(F.struct("acknowledged_at", "message", "first_fail_at")).alias("owner"))
-    owned = owner.select("owner.message", "reported_at", "owner.first_fail_at").unionByName(under_own_id)
+    is_near = F.exists("fails", lambda at: F.abs(at - F.col("reported_at")) <= REPORTED_BEFORE_US)
+    owner = joined.groupBy("report", "reported_at").agg(
+        F.max(F.struct("acknowledged_at", "message", "first_fail_at")).alias("owner"), F.max(is_near).alias("is_told")
+    )
+    owned = owner.where(~F.col("is_told")).select("owner.message", "reported_at", "owner.first_fail_at").unionByName(under_own_id)
     is_untold = F.coalesce(F.col("first_fail_at") > F.col("reported_at") + REPORTED_BEFORE_US, F.lit(True))
     return owned.where(is_untold).groupBy("message").agg(F.min("reported_at").alias("notified_at"))

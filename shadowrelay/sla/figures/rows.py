@@ -102,11 +102,11 @@ def is_replacement() -> Column:
 
 
 def is_end_of_exchange() -> Column:
-    """Exchange: the row's recipients get nothing, and need nothing: dropped without a DSN, rejected by a moderator, or a recipient already.
+    """Exchange: the row's recipients get nothing, and need nothing: dropped without a DSN, or rejected by a moderator.
 
     Source: msd-mt
     """
-    return does(ENDS) | (does(REPLACES) & is_event(*ALREADY_RECIPIENTS) & (F.col("related_recipient") == ""))
+    return does(ENDS)
 
 
 def has_no_recipients() -> Column:
@@ -158,6 +158,8 @@ def exact_rows(events: DataFrame, logs: Mapping[str, str | None], told: Told = N
         else rows.withColumns({"is_hop": F.lit(False), "hop_to": F.lit(None).cast("string")})
     )
     rows = rows.withColumn("is_delivery", is_delivery & ~has_no_recipients() & ~is_offered_again)
+    is_discard = is_event("HADISCARD") & ~is_own()
+    rows = rows.withColumn("is_of_logged", is_discard & F.coalesce(F.col("client_hostname").isin(*logged_servers), F.lit(False)))
     return rows.withColumns({"is_replacing": is_replacement(), "is_ending": is_end()})
 
 
