@@ -65,7 +65,51 @@ def moderated_group_refused_and_other_one_lost(case: ExchangeShape) -> None:
     case.goes_on("a1")
 
 
+@shape(recipients_lost=1)
+def approved_without_a_name_and_lost(case: ExchangeShape) -> None:
+    case.receive(0, to=(TEAM,))
+    case.row("INITMESSAGECREATED", "APPROVAL", 0.5, "a1", to=(TEAM,))
+    case.row("MODERATORAPPROVE", "APPROVAL", 600, "a1", to=())
+    case.goes_on("a1")
+
+
+@shape(messages_acknowledged=2, recipients_lost=0, messages_done=2)
+def two_parts_approved_at_once(case: ExchangeShape) -> None:
+    """Both decisions are logged before the parts go on, each under an id of its own."""
+    for number, recipient in enumerate(PAIR):
+        part = {"network_message_id": f"part{number}-{case.name}"}
+        case.receive(number, to=(recipient,), **part)
+        case.row("INITMESSAGECREATED", "APPROVAL", number + 0.5, "a1", to=(recipient,), **part)
+        case.row("MODERATORAPPROVE", "APPROVAL", 600, "a1", to=(recipient,), **part)
+        again = {"network_message_id": f"again{number}-{case.name}"}
+        case.row("RECEIVE", "APPROVAL", 601, "a1", to=(recipient,), **again)
+        case.deliver(602, to=(recipient,), **again)
+    case.goes_on("a1")
+
+
 # ---- takeovers
+
+
+def _two_parts_taken_over(case: ExchangeShape, *delivered: str) -> None:
+    """Two parts with one Message-ID go on under ids of their own, and are told apart by their recipients."""
+    for number, recipient in enumerate(PAIR):
+        case.copied(number, to=(recipient,), network_message_id=f"part{number}-{case.name}")
+    for number, recipient in enumerate(PAIR):
+        anew = {"network_message_id": f"anew{number}-{case.name}"}
+        case.row("RESUBMIT", "REDUNDANCY", 10_800, "a2", reference=case.host("a1"), to=(recipient.title(),), **anew)
+        if recipient in delivered:
+            case.deliver(10_801, "a2", to=(recipient,), **anew)
+    case.goes_on("a2")
+
+
+@shape(messages_acknowledged=2, recipients_lost=0, recipients_duplicated=0, messages_done=2, promotions=1)
+def two_parts_taken_over_under_other_ids(case: ExchangeShape) -> None:
+    _two_parts_taken_over(case, *PAIR)
+
+
+@shape(messages_acknowledged=2, recipients_lost=1, messages_done=1, causes={"losses": {"no trace"}})
+def two_parts_taken_over_and_the_first_lost(case: ExchangeShape) -> None:
+    _two_parts_taken_over(case, PAIR[1])
 
 
 @shape(recipients_lost=1, promotions=1, messages_reconstructed=1, causes={"losses": {"discarded, end not logged"}})

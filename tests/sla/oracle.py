@@ -163,7 +163,10 @@ class Oracle:
         for row in message.replacements:
             for recipient in message.replaced(row) - (message.kept if row.event in REDIRECTING else set()):
                 ends[recipient].append(row.at)
-        released = {recipient for row in message.rows if does(row, "approves", "goes on") for recipient in row.recipients}
+        approving = [row for row in message.rows if does(row, "approves", "goes on")]
+        released = {recipient for row in approving for recipient in row.recipients}
+        if any(not row.recipients for row in approving) and not any(not row.recipients for row in message.those(*DECISIONS)):
+            released |= {recipient for row in message.rows if does(row, "waits") for recipient in row.recipients}
         for row in message.rows:
             if does(row, "waits"):
                 for recipient in {*row.recipients} - released:

@@ -126,6 +126,7 @@ def _judged(rows: DataFrame, known: Mapping[str, int]) -> DataFrame:
         "is_moderated", "is_put_off", "safety_nets", "arrivals", "fails", "return_path",
         F.least("ended_for_all_at", F.when(~F.col("is_waiting"), F.col("decided_for_all_at"))).alias("ended_for_all_at"),
         _told_by_discards("discards_for_all", F.col("server")).alias("told_for_all_at"),
+        (F.col("is_approved_for_all") & F.col("decided_for_all_at").isNull()).alias("is_approved_for_all"),
     )  # fmt: skip
 
 
@@ -204,6 +205,7 @@ def _gathered(rows: DataFrame) -> DataFrame:
         F.min(F.when(is_ending_all & ~is_event(*DECISIONS), F.col("at"))).alias("ended_for_all_at"),
         F.min(F.when(is_ending_all & is_event(*DECISIONS), F.col("at"))).alias("decided_for_all_at"),
         F.max(does(WAITS)).alias("is_waiting"),
+        F.max(does(APPROVES, GOES_ON) & has_no_recipients()).alias("is_approved_for_all"),
         F.max(F.when(is_event("RECEIVE"), F.col("return_path"))).alias("return_path"),
         F.max(F.when(is_acknowledgement() & ~is_own(), F.struct("at", "server"))).alias("last_stay"),
     )
@@ -318,7 +320,7 @@ def recipients(rows: DataFrame, lines: DataFrame, *, now: int, is_final: bool, e
         )
     )
     of_message = lines.select(
-        "message", "kind", "told_for_all_at", "notified_at", "ended_for_all_at", "known_until",
+        "message", "kind", "told_for_all_at", "notified_at", "ended_for_all_at", "known_until", "is_approved_for_all",
         F.col("at").alias("acknowledged_at"), F.col("server").alias("primary"),
     )  # fmt: skip
     is_named = F.when(F.col("kind") == ACKNOWLEDGED, F.col("is_received")).otherwise(F.col("is_held"))
@@ -338,7 +340,7 @@ def recipients(rows: DataFrame, lines: DataFrame, *, now: int, is_final: bool, e
 def _end_at() -> Column:
     by_shadow_server = F.when(F.col("kind") == RECONSTRUCTED, F.least(_told_by_discards("discards", F.col("primary")), "told_for_all_at"))
     redirected_at = F.when(~F.col("is_kept"), F.col("redirected_at"))
-    waits_at = F.when(~F.col("is_approved"), F.col("waits_at"))
+    waits_at = F.when(~F.col("is_approved") & ~F.col("is_approved_for_all"), F.col("waits_at"))
     return F.coalesce(F.least("first_end_at", by_shadow_server, redirected_at, waits_at, "ended_for_all_at"), F.col("notified_at"))
 
 

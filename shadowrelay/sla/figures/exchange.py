@@ -107,25 +107,37 @@ def is_said_redundant(replication: Column, server: Column) -> Column:
 # ---- messages that go on under another network id
 
 
+def in_lower_case(addresses: Column) -> Column:
+    """Exchange: also without the prefix that an address has in the directory (`SMTP:otto@nordhof.example`)."""
+    return F.transform(addresses, lambda address: F.regexp_replace(F.lower(address), "^smtp:", ""))
+
+
 def joined(events: DataFrame) -> DataFrame:
     """What goes on under a network id of its own is the message that it was: what a moderator approved, by the Message-ID of what had
-    waited; what was taken over, or sent again from Safety Net, by that of what had been received or held.
+    waited; what was taken over, or sent again from Safety Net, by that of what had been received or held. Of several it is the last with a
+    recipient in common, else the last.
 
-    Shapes: `events` have message, internet_message_id, event, source, format, at.
+    Shapes: `events` have message, internet_message_id, event, source, format, at, recipients.
     """
-    waited = events.where(does(WAITS, APPROVES)).select(_ID, F.col("message").alias("original"), F.col("at").alias("original_at"))
-    again = events.where(does(GOES_ON)).select(_ID, "message", F.col("at").alias("again_at"))
-    of_message = events.where(does(ACKNOWLEDGES, BEGINS_COPY)).groupBy(_ID, F.col("message").alias("original"))
-    begun = of_message.agg(F.min("at").alias("original_at"))
+    whom = in_lower_case(F.col("recipients"))
+    waited = events.where(does(WAITS, APPROVES)).select(
+        _ID, F.col("message").alias("original"), F.col("at").alias("original_at"), whom.alias("whom")
+    )
+    again = events.where(does(GOES_ON)).select(_ID, "message", F.col("at").alias("again_at"), whom.alias("to"))
+    of_message = events.where(does(ACKNOWLEDGES, BEGINS_COPY))
+    all_begun = of_message.groupBy(_ID, F.col("message").alias("original")).agg(F.min("at").alias("original_at"))
     is_sent_again = does(PROMOTES) | (does(SENDS_AGAIN) & (F.col("source") == "SAFETYNET"))
-    sent = events.where(is_sent_again).groupBy(_ID, "message").agg(F.min("at").alias("again_at"))
-    own = begun.groupBy(F.col("original").alias("message")).agg(F.min("original_at").alias("begun_at"))
+    everyone = F.flatten(F.collect_list(whom))
+    sent = events.where(is_sent_again).groupBy(_ID, "message").agg(F.min("at").alias("again_at"), everyone.alias("to"))
+    wanted = of_message.join(F.broadcast(sent.select(_ID).distinct()), on=_ID, how="left_semi")  # lists of recipients are large
+    begun = wanted.groupBy(_ID, F.col("message").alias("original")).agg(F.min("at").alias("original_at"), everyone.alias("whom"))
+    own = all_begun.groupBy(F.col("original").alias("message")).agg(F.min("original_at").alias("begun_at"))
     strange = sent.join(own, on="message", how="left").where(F.coalesce(F.col("begun_at") > F.col("again_at"), F.lit(True)))
     pairs = again.join(waited, on=_ID, how="inner").unionByName(strange.drop("begun_at").join(begun, on=_ID, how="inner"))
     alias = (
         pairs.where((F.col(_ID) != "") & (F.col("original_at") <= F.col("again_at")) & (F.col("original") != F.col("message")))
         .groupBy("message")
-        .agg(F.max(F.struct("original_at", "original"))["original"].alias("original"))
+        .agg(F.max(F.struct(F.arrays_overlap("to", "whom"), "original_at", "original"))["original"].alias("original"))
     )
     named = events.join(F.broadcast(alias), on="message", how="left")
     return named.withColumn("message", F.coalesce("original", "message")).drop("original")
