@@ -43,6 +43,24 @@ def second_part_reported_later_without_a_failure(case: ExchangeShape) -> None:
     _reported(case, 7200)
 
 
+@shape(messages_acknowledged=1, recipients_lost=1)
+def submitted_part_reported_and_other_lost(case: ExchangeShape) -> None:
+    """A mailbox submitted the part that fails: nobody was told 250 about it."""
+    submitted = {"network_message_id": f"submitted-{case.name}"}
+    case.row("RECEIVE", "STOREDRIVER", -0.5, "a1", to=PAIR[:1], **submitted)
+    case.receive(0, to=PAIR[1:])
+    case.row("FAIL", "ROUTING", 5, "a1", to=PAIR[:1], **submitted)
+    _reported(case, 5.1)
+    case.goes_on("a1")
+
+
+@shape(messages_redundant=0, messages_exposed=5)
+def words_for_no_copy(case: ExchangeShape) -> None:
+    for number, word in enumerate(("Error", "Timeout:451", "pending", "NoShadowServer", "NotNeeded")):
+        case.receive(number, said=word, message=f"m{number}")
+        case.deliver(number + 0.5, message=f"m{number}")
+
+
 # ---- recipients
 
 

@@ -97,8 +97,8 @@ def notified(rows: list[Row], messages: list[Message]) -> dict[str, int]:
     named = {row.reference for row in rows if row.format != "shadowrelay" and row.event != "DSN"} - {""}
     by_id: dict[str, list[Message]] = defaultdict(list)
     for message in messages:
-        if message.receive is not None:
-            by_id[max(row.internet_message_id for row in message.rows if row.event != "DSN")].append(message)
+        if not message.is_dsn:
+            by_id[max((row.internet_message_id for row in message.rows if row.event != "DSN"), default="")].append(message)
     acknowledged = {message.id: message for message in messages if message.receive is not None}
     found: dict[str, int] = {}
     for row in rows:
@@ -106,15 +106,14 @@ def notified(rows: list[Row], messages: list[Message]) -> dict[str, int]:
         if not does(row, "reports") or not is_failure:
             continue
         candidates = [acknowledged[row.message]] if row.message in acknowledged else []
+        bearers = list(candidates)
         if not candidates and row.reference and row.internet_message_id not in named:
-            candidates = [
-                one
-                for one in by_id[row.reference]
-                if one.acknowledged_at <= row.at and (not row.recipients or {one.sender.lower(), _path(one)} & {*row.recipients})
-            ]
+            told = {*row.recipients}
+            bearers = [one for one in by_id[row.reference] if not told or {one.sender.lower(), _path(one)} & told]
+            candidates = [one for one in bearers if one.receive is not None and one.acknowledged_at <= row.at]
         if candidates:
             owner = max(candidates, key=lambda one: (one.acknowledged_at, one.id))
-            fails = {one.id: [fail.at for fail in one.those("FAIL") if fail.format != "shadowrelay"] for one in candidates}
+            fails = {one.id: [fail.at for fail in one.those("FAIL") if fail.format != "shadowrelay"] for one in bearers}
             is_told = any(at <= row.at + MINUTE for at in fails[owner.id])
             is_of_another = any(abs(at - row.at) <= MINUTE for those in fails.values() for at in those)
             if not is_told and not is_of_another:

@@ -11,7 +11,11 @@ KEPT = "TRACK"  # source of what `_kept_copy` makes
 ALREADY_RECIPIENTS = ("DUPLICATEEXPAND", "DUPLICATEREDIRECT")
 REDIRECTING = ("REDIRECT", "DUPLICATEREDIRECT")
 DECISIONS = ("MODERATORREJECT", "MODERATIONEXPIRE", "MODERATORSALLNDR")
-NO_COPY = ("failed", "disabled", "none", "skipped", "notrequired", "false", "no")
+NO_COPY = (
+    "failed", "fail", "failure", "error", "timeout", "timedout", "rejected", "refused", "disabled", "none", "skipped", "ignored", "never",
+    "notrequired", "notneeded", "notattempted", "notsupported", "notavailable", "unavailable", "pending", "unknown", "false", "off", "no",
+    "noshadow", "noshadowserver", "noshadowservers", "noshadowserveravailable",
+)  # fmt: skip
 
 
 def _table() -> dict[tuple[str, str], str]:

@@ -94,7 +94,11 @@ def _listed(names: list[str]) -> str:
 
 # ---- what S:Replication says
 
-_NO_COPY = ("failed", "disabled", "none", "skipped", "notrequired", "false", "no")
+_NO_COPY = (
+    "failed", "fail", "failure", "error", "timeout", "timedout", "rejected", "refused", "disabled", "none", "skipped", "ignored", "never",
+    "notrequired", "notneeded", "notattempted", "notsupported", "notavailable", "unavailable", "pending", "unknown", "false", "off", "no",
+    "noshadow", "noshadowserver", "noshadowservers", "noshadowserveravailable",
+)  # fmt: skip
 
 
 def is_said_redundant(replication: Column, server: Column) -> Column:
@@ -250,22 +254,28 @@ def notifications(rows: DataFrame, lines: DataFrame) -> DataFrame:
     )  # fmt: skip
     named = rows.where((F.col("format") != OWN) & (F.col("event") != "DSN") & (F.col("reference") != ""))
     reports = reports.join(named.select(F.col("reference").alias("report")).distinct(), on="report", how="left_anti")
-    candidates = lines.where(F.col("kind") == "acknowledged").select(
-        "message", "internet_message_id", F.col("at").alias("acknowledged_at"), "fails", F.array_min("fails").alias("first_fail_at"),
+    bearers = lines.where(F.col("kind") != "dsn").select(
+        "message", (F.col("kind") == "acknowledged").alias("is_acknowledged"), "internet_message_id",
+        F.col("at").alias("acknowledged_at"), "fails", F.array_min("fails").alias("first_fail_at"),
         F.lower("sender").alias("from"), F.lower("return_path").alias("path"),
     )  # fmt: skip
+    candidates = bearers.where("is_acknowledged")
     under_own_id = failures.select("message", F.col("at").alias("reported_at")).join(
         candidates.select("message", "first_fail_at"), on="message", how="inner"
     )
     reports = reports.join(candidates.select("message"), on="message", how="left_anti").drop("message")
-    joined = reports.join(candidates, on="internet_message_id", how="inner").where(
-        (F.col("acknowledged_at") <= F.col("reported_at"))
-        & (F.array_contains("told", F.col("from")) | F.array_contains("told", F.col("path")) | (F.size("told") == 0))
+    is_earlier = F.col("is_acknowledged") & (F.col("acknowledged_at") <= F.col("reported_at"))
+    joined = reports.join(bearers, on="internet_message_id", how="inner").where(
+        F.array_contains("told", F.col("from")) | F.array_contains("told", F.col("path")) | (F.size("told") == 0)
     )
     is_near = F.exists("fails", lambda at: F.abs(at - F.col("reported_at")) <= REPORTED_BEFORE_US)
     owner = joined.groupBy("report", "reported_at").agg(
-        F.max(F.struct("acknowledged_at", "message", "first_fail_at")).alias("owner"), F.max(is_near).alias("is_told")
+        F.max(F.when(is_earlier, F.struct("acknowledged_at", "message", "first_fail_at"))).alias("owner"), F.max(is_near).alias("is_told")
     )
-    owned = owner.where(~F.col("is_told")).select("owner.message", "reported_at", "owner.first_fail_at").unionByName(under_own_id)
+    owned = (
+        owner.where(F.col("owner").isNotNull() & ~F.col("is_told"))
+        .select("owner.message", "reported_at", "owner.first_fail_at")
+        .unionByName(under_own_id)
+    )
     is_untold = F.coalesce(F.col("first_fail_at") > F.col("reported_at") + REPORTED_BEFORE_US, F.lit(True))
     return owned.where(is_untold).groupBy("message").agg(F.min("reported_at").alias("notified_at"))
