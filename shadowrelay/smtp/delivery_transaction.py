@@ -187,8 +187,9 @@ class DeliveryTransaction:
             self.replies[ordinal] = self._meaning(answer.reply, to_rcpt=True)
 
     def _meaning(self, reply: Reply, *, to_rcpt: bool = False) -> Reply:
-        """Some permanent replies are not: too many recipients in the words of old servers (RFC 5321 4.5.3.1.10), bad sequence to a recipient
-        in a session that served before, the demand for TLS in a session that has none because TLS failed or EHLO was put off, and that for a login in one that had it: these may be cured."""
+        """Some permanent replies are not, and these may be cured: too many recipients in the words of old servers (RFC 5321
+        4.5.3.1.10), a bad sequence to a recipient in a session that served before, the demand for TLS in a session that has none
+        because TLS failed or EHLO was put off, and that for a login in one that had it."""
         if to_rcpt and reply.code == TOO_MANY_RECIPIENTS_552:
             return Reply(452, TRANSIENT.sub("4.", reply.enhanced), reply.text)
         if to_rcpt and reply.code == OUT_OF_ORDER and self.session.messages_count > 1:

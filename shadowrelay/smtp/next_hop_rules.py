@@ -19,8 +19,8 @@ session with such a 4xx is not used again: tests of a session (postscreen) end w
 **A limit** is no outage: if a server refuses a session while others stand, it gets as many as stand. Later one more is tried; each
 time that fails, the time until the next trial doubles. Units: seconds of the event loop.
 
-**A connection that is refused or cut without a word** says little of an address behind which a load balancer may have several servers, some of
-them dead: where there is no other address, it is opened again, up to three times in all.
+**A connection that is refused or cut without a word** says little of an address behind which a load balancer may have several servers, some
+of them dead: where there is no other address, it is opened again, up to three times in all.
 """
 
 from collections.abc import Iterable
