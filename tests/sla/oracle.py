@@ -11,7 +11,17 @@ from typing import Any
 
 from tests.sla.oracle_exchange import approved, bare_stays, handled, is_hop, is_to_logged, mailboxes_untold, notified, with_primaries
 from tests.sla.oracle_logs import Logs, Row, meant, read_logs, with_logged_names
-from tests.sla.oracle_messages import KEPT, REDIRECTING, Message, does, is_by_next_hop, is_on_shared_fate, is_relayed_and_kept, kept_copy
+from tests.sla.oracle_messages import (
+    DECISIONS,
+    KEPT,
+    REDIRECTING,
+    Message,
+    does,
+    is_by_next_hop,
+    is_on_shared_fate,
+    is_relayed_and_kept,
+    kept_copy,
+)
 from tests.sla.oracle_report import DAY, DEFAULTS, HOUR, MINUTE, SECOND, finished, instant, objective, span
 
 CAUSED = ("duplicates", "losses", "orphans", "exposures")
@@ -82,13 +92,17 @@ class Oracle:
         found = Message(id, rows)
         receives = [row for row in found.those("RECEIVE") if row.source == "SMTP"]
         copies, takeovers = found.those("HARECEIVE"), found.takeovers
+        begun = min((row.at for row in [*receives, *copies, *takeovers]), default=0)
+        is_older = any(row.source == "SAFETYNET" and row.format != "shadowrelay" and row.at <= begun for row in found.those("RESUBMIT"))
         made = found.those("DSN")
         found.is_dsn = bool(made) and (not receives or made[0].format == "shadowrelay" or made[0].at <= receives[0].at)
-        named = found.those("RECEIVE") if receives and not found.is_dsn else [*copies, *takeovers]
+        named = found.those("RECEIVE") if receives and not found.is_dsn and not is_older else [*copies, *takeovers]
         found.addressed = frozenset(address for row in named for address in row.recipients)
         stepping_in = {address for row in found.replacements for address in {*row.recipients} - found.replaced(row)}
         found.recipients = found.addressed | stepping_in | {address for row in found.added for address in row.recipients}
-        if receives and not found.is_dsn:
+        if is_older:
+            pass
+        elif receives and not found.is_dsn:
             found.receive = receives[0]
             found.is_acknowledged, found.acknowledged_at, found.server = True, receives[0].at, receives[0].server
             made = [row for row in found.those("HAREDIRECT") if row.server == found.server and row.at <= found.acknowledged_at]
@@ -143,19 +157,24 @@ class Oracle:
                 for recipient in row.recipients:
                     ends[recipient].append(row.at)
         for row in message.ends_of_exchange + [row for row in message.those("FAIL", "DUPLICATEDELIVER") if row.format != "shadowrelay"]:
-            for recipient in row.recipients or message.recipients:
+            is_of_waiting = not row.recipients and row.event in DECISIONS and message.is_waiting
+            for recipient in () if is_of_waiting else row.recipients or message.recipients:
                 ends[recipient].append(row.at)
         for row in message.replacements:
             for recipient in message.replaced(row) - (message.kept if row.event in REDIRECTING else set()):
                 ends[recipient].append(row.at)
-        released = {recipient for row in message.rows if does(row, "approves", "goes on") for recipient in row.recipients}
+        approving = [row for row in message.rows if does(row, "approves", "goes on")]
+        released = {recipient for row in approving for recipient in row.recipients}
+        if any(not row.recipients for row in approving) and not any(not row.recipients for row in message.those(*DECISIONS)):
+            released |= {recipient for row in message.rows if does(row, "waits") for recipient in row.recipients}
         for row in message.rows:
             if does(row, "waits"):
                 for recipient in {*row.recipients} - released:
                     ends[recipient].append(row.at)
         if message.is_reconstructed:
             for row in message.those("HADISCARD"):
-                if row.tells_delivery:
+                is_told_elsewhere = row.format != "shadowrelay" and row.client in self.logs.logged and row.client != message.server
+                if row.tells_delivery and not is_told_elsewhere:
                     for recipient in row.recipients or message.recipients:
                         ends[recipient].append(row.at)
         message.ends = {recipient: min(instants) for recipient, instants in ends.items() if recipient in message.recipients}

@@ -25,12 +25,14 @@ def approved(rows: list[Row]) -> list[Row]:
     Safety Net."""
     waited: dict[str, list[Row]] = defaultdict(list)
     begun: dict[str, dict[str, int]] = defaultdict(dict)  # Message-ID -> message -> when it was first received or held
+    sent_to: dict[tuple[str, str], set[str]] = defaultdict(set)  # by Message-ID and message
     for row in rows:
         if does(row, "waits", "approves") and row.internet_message_id:
             waited[row.internet_message_id].append(row)
         if does(row, "acknowledges", "begins copy"):
             those = begun[row.internet_message_id]
             those[row.message] = min(row.at, those.get(row.message, row.at))
+            sent_to[row.internet_message_id, row.message] |= {*row.recipients}
     first: dict[str, int] = {}
     for those in begun.values():
         for message, at in those.items():
@@ -40,18 +42,21 @@ def approved(rows: list[Row]) -> list[Row]:
         if does(row, "promotes") or (does(row, "sends again") and row.source == "SAFETYNET"):
             key = row.internet_message_id, row.message
             again[key] = min(row.at, again.get(key, row.at))
-    original: dict[str, tuple[int, str]] = {}
+            sent_to[key] |= {*row.recipients}
+    original: dict[str, tuple[bool, int, str]] = {}
     for row in rows:
         if does(row, "goes on"):
             for one in waited[row.internet_message_id]:
                 if one.at <= row.at and one.message != row.message:
-                    original[row.message] = max(original.get(row.message, (0, "")), (one.at, one.message))
+                    is_alike = bool({*row.recipients} & {*one.recipients})
+                    original[row.message] = max(original.get(row.message, (False, 0, "")), (is_alike, one.at, one.message))
     for (internet_id, message), at in again.items():
         if internet_id and not first.get(message, at + 1) <= at:
             for other, other_at in begun[internet_id].items():
                 if other_at <= at and other != message:
-                    original[message] = max(original.get(message, (0, "")), (other_at, other))
-    return [replace(row, message=original[row.message][1]) if row.message in original else row for row in rows]
+                    is_alike = bool(sent_to[internet_id, message] & sent_to[internet_id, other])
+                    original[message] = max(original.get(message, (False, 0, "")), (is_alike, other_at, other))
+    return [replace(row, message=original[row.message][2]) if row.message in original else row for row in rows]
 
 
 def mailboxes_untold(logs: Logs) -> set[str]:
@@ -109,8 +114,10 @@ def notified(rows: list[Row], messages: list[Message]) -> dict[str, int]:
             ]
         if candidates:
             owner = max(candidates, key=lambda one: (one.acknowledged_at, one.id))
-            fails = [one.at for one in owner.those("FAIL") if one.format != "shadowrelay"]
-            if not any(at <= row.at + MINUTE for at in fails):
+            fails = {one.id: [fail.at for fail in one.those("FAIL") if fail.format != "shadowrelay"] for one in candidates}
+            is_told = any(at <= row.at + MINUTE for at in fails[owner.id])
+            is_of_another = any(abs(at - row.at) <= MINUTE for those in fails.values() for at in those)
+            if not is_told and not is_of_another:
                 found[owner.id] = min(row.at, found.get(owner.id, row.at))
     return found
 

@@ -10,6 +10,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "sla.md"
 KEPT = "TRACK"  # source of what `_kept_copy` makes
 ALREADY_RECIPIENTS = ("DUPLICATEEXPAND", "DUPLICATEREDIRECT")
 REDIRECTING = ("REDIRECT", "DUPLICATEREDIRECT")
+DECISIONS = ("MODERATORREJECT", "MODERATIONEXPIRE", "MODERATORSALLNDR")
 NO_COPY = ("failed", "disabled", "none", "skipped", "notrequired", "false", "no")
 
 
@@ -107,8 +108,12 @@ class Message:
     @property
     def ends_of_exchange(self) -> list[Row]:
         """Exchange: the row's recipients get nothing more."""
-        again = [row for row in self.rows if does(row, "replaces") and row.event in ALREADY_RECIPIENTS and not row.related]
-        return [row for row in self.rows if does(row, "ends")] + again
+        return [row for row in self.rows if does(row, "ends")]
+
+    @property
+    def is_waiting(self) -> bool:
+        """Did a recipient of it wait for a moderator?"""
+        return any(does(row, "waits") for row in self.rows)
 
     @property
     def takeovers(self) -> list[Row]:

@@ -14,7 +14,7 @@ from shadowrelay.sla.ingest import ingest_once
 from shadowrelay.sla.report import write_report
 from shadowrelay.sla.sites import read_sites_file
 from shadowrelay.sla.summary import placed_figures
-from tests.sla import exchange_documented, exchange_further, exchange_rare, exchange_variants  # noqa: F401 - they add their shapes
+from tests.sla import exchange_audited, exchange_documented, exchange_further, exchange_rare, exchange_variants  # noqa: F401 - they add their shapes
 from tests.sla.agreement import COLUMNS, WINDOWS, disagreements
 from tests.sla.exchange_shapes import DAY, SHAPES, ExchangeShape
 from tests.sla.oracle import judge

@@ -16,6 +16,7 @@ from shadowrelay.sla.figures.exchange import (
     ADDS,
     APPROVES,
     BEGINS_COPY,
+    DECISIONS,
     ENDS_COPY,
     GOES_ON,
     PUTS_OFF,
@@ -122,7 +123,10 @@ def _judged(rows: DataFrame, known: Mapping[str, int]) -> DataFrame:
         F.when(F.col("kind") == ACKNOWLEDGED, F.col("receive.client_hostname")).alias("client"),
         has_shared_fate(F.col("receive.custom_data"), F.col("receive.format")).alias("is_fate_shared"),
         "is_exchange", "seen_on",
-        "is_moderated", "is_put_off", "safety_nets", "arrivals", "ended_for_all_at", "first_fail_at", "return_path",
+        "is_moderated", "is_put_off", "safety_nets", "arrivals", "fails", "return_path",
+        F.least("ended_for_all_at", F.when(~F.col("is_waiting"), F.col("decided_for_all_at"))).alias("ended_for_all_at"),
+        _told_by_discards("discards_for_all", F.col("server")).alias("told_for_all_at"),
+        (F.col("is_approved_for_all") & F.col("decided_for_all_at").isNull()).alias("is_approved_for_all"),
     )  # fmt: skip
 
 
@@ -136,6 +140,7 @@ def _gathered(rows: DataFrame) -> DataFrame:
     redirect = F.struct("at", "server", F.col("server_hostname").alias("to"), counts.alias("counts"))
     primary = F.when(is_held, F.col("client_hostname")).otherwise(F.col("reference"))
     is_untold = ~is_own() & F.col("silent_since").isNull()
+    is_ending_all = ~is_own() & F.col("is_ending") & has_no_recipients()
     promotion = F.struct("at", "server", "reference", "reason", "silent_since", is_untold.alias("is_untold"))
     receive = F.struct(
         "at",
@@ -165,6 +170,8 @@ def _gathered(rows: DataFrame) -> DataFrame:
         "safety_nets": _each(does(SENDS_AGAIN) & (F.col("source") == "SAFETYNET"), F.col("at")),
         "arrivals": _each(is_acknowledgement() & ~is_own(), F.col("at")),
         "discarded_for_all_of": F.collect_set(F.when(is_told_delivered() & has_no_recipients(), F.col("client_hostname"))),
+        "discards_for_all": _each(is_told_delivered() & has_no_recipients(), _discard()),
+        "fails": F.sort_array(_each(~is_own() & is_event("FAIL"), F.col("at"))),
         "released_by": F.collect_set(F.when(is_released, F.col("server"))),
     }
     return rows.groupBy("message").agg(
@@ -195,11 +202,23 @@ def _gathered(rows: DataFrame) -> DataFrame:
         F.collect_set(F.when(~is_own() & ~does(BEGINS_COPY, ENDS_COPY), F.col("server"))).alias("seen_on"),
         F.max(does(WAITS, APPROVES)).alias("is_moderated"),
         F.max(~is_own() & is_event(*PUTTING_OFF)).alias("is_put_off"),
-        F.min(F.when(~is_own() & F.col("is_ending") & has_no_recipients(), F.col("at"))).alias("ended_for_all_at"),
-        F.min(F.when(~is_own() & is_event("FAIL"), F.col("at"))).alias("first_fail_at"),
+        F.min(F.when(is_ending_all & ~is_event(*DECISIONS), F.col("at"))).alias("ended_for_all_at"),
+        F.min(F.when(is_ending_all & is_event(*DECISIONS), F.col("at"))).alias("decided_for_all_at"),
+        F.max(does(WAITS)).alias("is_waiting"),
+        F.max(does(APPROVES, GOES_ON) & has_no_recipients()).alias("is_approved_for_all"),
         F.max(F.when(is_event("RECEIVE"), F.col("return_path"))).alias("return_path"),
         F.max(F.when(is_acknowledgement() & ~is_own(), F.struct("at", "server"))).alias("last_stay"),
     )
+
+
+def _discard() -> Column:
+    return F.struct("at", F.col("client_hostname").alias("primary"), "is_of_logged")
+
+
+def _told_by_discards(name: str, primary: Column) -> Column:
+    """When the first discard says that the message is done with: not one whose primary server took the message over and has a log."""
+    is_telling = F.filter(name, lambda each: ~each["is_of_logged"] | (each["primary"] == primary))
+    return F.array_min(F.transform(is_telling, lambda each: each["at"]))
 
 
 def _each(condition: Column, value: Column) -> Column:
@@ -212,9 +231,12 @@ def _kind() -> Column:
     # Exchange: a DSN row after the RECEIVE is about this message, and no message of its own
     is_first = F.coalesce(F.col("notification.is_own") | (F.col("notification.at") <= F.col("receive.at")), F.lit(True))
     is_made_here = F.col("notification").isNotNull() & is_first
+    begun_at = F.least("receive.at", "holder.at")
+    is_from_before = F.coalesce(F.array_min("safety_nets") <= begun_at, F.lit(False))  # Exchange sends it again
     is_refused = ~F.col("is_received") & (F.col("is_redirect_failed") | is_released)
     return (
         F.when(is_made_here, DSN)
+        .when(is_from_before, UNKNOWN)
         .when(F.col("receive").isNotNull(), ACKNOWLEDGED)
         .when(is_refused, REFUSED)
         .when(~F.col("is_received") & ~F.col("is_from_safety_net") & F.col("holder").isNotNull(), RECONSTRUCTED)
@@ -290,6 +312,7 @@ def recipients(rows: DataFrame, lines: DataFrame, *, now: int, is_final: bool, e
             F.min(F.when(does(WAITS), F.col("at"))).alias("waits_at"),
             F.max(does(APPROVES, GOES_ON)).alias("is_approved"),
             F.min(F.when(is_told_delivered(), F.col("at"))).alias("discarded_at"),
+            _each(is_told_delivered(), _discard()).alias("discards"),
             F.collect_set(F.when(is_told_delivered(), F.col("client_hostname"))).alias("discarded_of"),
             F.max(F.when(F.col("hop_to").isNotNull(), F.struct("at", F.col("hop_to").alias("server")))).alias("handed"),
             F.count(delivery).alias("deliveries_count"),
@@ -297,7 +320,7 @@ def recipients(rows: DataFrame, lines: DataFrame, *, now: int, is_final: bool, e
         )
     )
     of_message = lines.select(
-        "message", "kind", "discarded_for_all_at", "notified_at", "ended_for_all_at", "known_until",
+        "message", "kind", "told_for_all_at", "notified_at", "ended_for_all_at", "known_until", "is_approved_for_all",
         F.col("at").alias("acknowledged_at"), F.col("server").alias("primary"),
     )  # fmt: skip
     is_named = F.when(F.col("kind") == ACKNOWLEDGED, F.col("is_received")).otherwise(F.col("is_held"))
@@ -315,9 +338,9 @@ def recipients(rows: DataFrame, lines: DataFrame, *, now: int, is_final: bool, e
 
 
 def _end_at() -> Column:
-    by_shadow_server = F.when(F.col("kind") == RECONSTRUCTED, F.least("discarded_at", "discarded_for_all_at"))
+    by_shadow_server = F.when(F.col("kind") == RECONSTRUCTED, F.least(_told_by_discards("discards", F.col("primary")), "told_for_all_at"))
     redirected_at = F.when(~F.col("is_kept"), F.col("redirected_at"))
-    waits_at = F.when(~F.col("is_approved"), F.col("waits_at"))
+    waits_at = F.when(~F.col("is_approved") & ~F.col("is_approved_for_all"), F.col("waits_at"))
     return F.coalesce(F.least("first_end_at", by_shadow_server, redirected_at, waits_at, "ended_for_all_at"), F.col("notified_at"))
 
 

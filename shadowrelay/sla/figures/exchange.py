@@ -67,7 +67,9 @@ REPORTED_BEFORE_US = 60_000_000
 """A FAIL so much later than a report is the one of which the report tells."""
 PUTTING_OFF = ("DEFER", "RESUBMITDEFER", "SUBMITDEFER", "THROTTLE")
 ALREADY_RECIPIENTS = ("DUPLICATEEXPAND", "DUPLICATEREDIRECT")
-"""With a related recipient they replace it. Without one they end their own."""
+"""With a related recipient they replace it. Without one they do nothing."""
+DECISIONS = ("MODERATORREJECT", "MODERATIONEXPIRE", "MODERATORSALLNDR")
+"""Without recipients they are about those that waited."""
 REDIRECTING = ("REDIRECT", "DUPLICATEREDIRECT")
 """They may leave the related recipient what it was: deliver and forward."""
 WITHOUT_NETWORK_ID = "exchange2010"
@@ -105,25 +107,37 @@ def is_said_redundant(replication: Column, server: Column) -> Column:
 # ---- messages that go on under another network id
 
 
+def in_lower_case(addresses: Column) -> Column:
+    """Exchange: also without the prefix that an address has in the directory (`SMTP:otto@nordhof.example`)."""
+    return F.transform(addresses, lambda address: F.regexp_replace(F.lower(address), "^smtp:", ""))
+
+
 def joined(events: DataFrame) -> DataFrame:
     """What goes on under a network id of its own is the message that it was: what a moderator approved, by the Message-ID of what had
-    waited; what was taken over, or sent again from Safety Net, by that of what had been received or held.
+    waited; what was taken over, or sent again from Safety Net, by that of what had been received or held. Of several it is the last with a
+    recipient in common, else the last.
 
-    Shapes: `events` have message, internet_message_id, event, source, format, at.
+    Shapes: `events` have message, internet_message_id, event, source, format, at, recipients.
     """
-    waited = events.where(does(WAITS, APPROVES)).select(_ID, F.col("message").alias("original"), F.col("at").alias("original_at"))
-    again = events.where(does(GOES_ON)).select(_ID, "message", F.col("at").alias("again_at"))
-    of_message = events.where(does(ACKNOWLEDGES, BEGINS_COPY)).groupBy(_ID, F.col("message").alias("original"))
-    begun = of_message.agg(F.min("at").alias("original_at"))
+    whom = in_lower_case(F.col("recipients"))
+    waited = events.where(does(WAITS, APPROVES)).select(
+        _ID, F.col("message").alias("original"), F.col("at").alias("original_at"), whom.alias("whom")
+    )
+    again = events.where(does(GOES_ON)).select(_ID, "message", F.col("at").alias("again_at"), whom.alias("to"))
+    of_message = events.where(does(ACKNOWLEDGES, BEGINS_COPY))
+    all_begun = of_message.groupBy(_ID, F.col("message").alias("original")).agg(F.min("at").alias("original_at"))
     is_sent_again = does(PROMOTES) | (does(SENDS_AGAIN) & (F.col("source") == "SAFETYNET"))
-    sent = events.where(is_sent_again).groupBy(_ID, "message").agg(F.min("at").alias("again_at"))
-    own = begun.groupBy(F.col("original").alias("message")).agg(F.min("original_at").alias("begun_at"))
+    everyone = F.flatten(F.collect_list(whom))
+    sent = events.where(is_sent_again).groupBy(_ID, "message").agg(F.min("at").alias("again_at"), everyone.alias("to"))
+    wanted = of_message.join(F.broadcast(sent.select(_ID).distinct()), on=_ID, how="left_semi")  # lists of recipients are large
+    begun = wanted.groupBy(_ID, F.col("message").alias("original")).agg(F.min("at").alias("original_at"), everyone.alias("whom"))
+    own = all_begun.groupBy(F.col("original").alias("message")).agg(F.min("original_at").alias("begun_at"))
     strange = sent.join(own, on="message", how="left").where(F.coalesce(F.col("begun_at") > F.col("again_at"), F.lit(True)))
     pairs = again.join(waited, on=_ID, how="inner").unionByName(strange.drop("begun_at").join(begun, on=_ID, how="inner"))
     alias = (
         pairs.where((F.col(_ID) != "") & (F.col("original_at") <= F.col("again_at")) & (F.col("original") != F.col("message")))
         .groupBy("message")
-        .agg(F.max(F.struct("original_at", "original"))["original"].alias("original"))
+        .agg(F.max(F.struct(F.arrays_overlap("to", "whom"), "original_at", "original"))["original"].alias("original"))
     )
     named = events.join(F.broadcast(alias), on="message", how="left")
     return named.withColumn("message", F.coalesce("original", "message")).drop("original")
@@ -226,7 +240,7 @@ def notifications(rows: DataFrame, lines: DataFrame) -> DataFrame:
 
     A DSN under the id of a message that was acknowledged is about that one. One that a row of a message names (`reference`) is that
     message's, and the row says whom it ends. Any other is about the last message with that Message-ID that was acknowledged before it and
-    came from whom it is addressed to.
+    came from whom it is addressed to, or about such a message that has a FAIL at that time.
     """
     is_failure = F.lower("subject").rlike(f"^\\s*({'|'.join(UNDELIVERABLE)})")
     failures = rows.where(does(REPORTS) & is_failure)
@@ -237,8 +251,8 @@ def notifications(rows: DataFrame, lines: DataFrame) -> DataFrame:
     named = rows.where((F.col("format") != OWN) & (F.col("event") != "DSN") & (F.col("reference") != ""))
     reports = reports.join(named.select(F.col("reference").alias("report")).distinct(), on="report", how="left_anti")
     candidates = lines.where(F.col("kind") == "acknowledged").select(
-        "message", "internet_message_id", F.col("at").alias("acknowledged_at"), "first_fail_at", F.lower("sender").alias("from"),
-        F.lower("return_path").alias("path"),
+        "message", "internet_message_id", F.col("at").alias("acknowledged_at"), "fails", F.array_min("fails").alias("first_fail_at"),
+        F.lower("sender").alias("from"), F.lower("return_path").alias("path"),
     )  # fmt: skip
     under_own_id = failures.select("message", F.col("at").alias("reported_at")).join(
         candidates.select("message", "first_fail_at"), on="message", how="inner"
@@ -248,7 +262,10 @@ def notifications(rows: DataFrame, lines: DataFrame) -> DataFrame:
         (F.col("acknowledged_at") <= F.col("reported_at"))
         & (F.array_contains("told", F.col("from")) | F.array_contains("told", F.col("path")) | (F.size("told") == 0))
     )
-    owner = joined.groupBy("report", "reported_at").agg(F.max(F.struct("acknowledged_at", "message", "first_fail_at")).alias("owner"))
-    owned = owner.select("owner.message", "reported_at", "owner.first_fail_at").unionByName(under_own_id)
+    is_near = F.exists("fails", lambda at: F.abs(at - F.col("reported_at")) <= REPORTED_BEFORE_US)
+    owner = joined.groupBy("report", "reported_at").agg(
+        F.max(F.struct("acknowledged_at", "message", "first_fail_at")).alias("owner"), F.max(is_near).alias("is_told")
+    )
+    owned = owner.where(~F.col("is_told")).select("owner.message", "reported_at", "owner.first_fail_at").unionByName(under_own_id)
     is_untold = F.coalesce(F.col("first_fail_at") > F.col("reported_at") + REPORTED_BEFORE_US, F.lit(True))
     return owned.where(is_untold).groupBy("message").agg(F.min("reported_at").alias("notified_at"))

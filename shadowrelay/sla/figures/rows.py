@@ -22,6 +22,7 @@ from shadowrelay.sla.figures.exchange import (
     REPLACES,
     WITHOUT_NETWORK_ID,
     does,
+    in_lower_case,
     joined,
 )
 from shadowrelay.sla.figures.log_writers import NOTHING_TOLD, Told, in_whole
@@ -102,11 +103,11 @@ def is_replacement() -> Column:
 
 
 def is_end_of_exchange() -> Column:
-    """Exchange: the row's recipients get nothing, and need nothing: dropped without a DSN, rejected by a moderator, or a recipient already.
+    """Exchange: the row's recipients get nothing, and need nothing: dropped without a DSN, or rejected by a moderator.
 
     Source: msd-mt
     """
-    return does(ENDS) | (does(REPLACES) & is_event(*ALREADY_RECIPIENTS) & (F.col("related_recipient") == ""))
+    return does(ENDS)
 
 
 def has_no_recipients() -> Column:
@@ -148,7 +149,7 @@ def exact_rows(events: DataFrame, logs: Mapping[str, str | None], told: Told = N
         .withColumn("server_hostname", F.when(_is_exchange_redirect(), _shadow_server()).otherwise(F.col("server_hostname")))
         .withColumns(_servers(logged_servers, told))
         .withColumn("server_hostname", F.when(_is_exchange_redirect() & is_itself, "").otherwise(F.col("server_hostname")))
-        .withColumn("recipients", F.when(is_own(), F.col("recipients")).otherwise(_lower(F.col("recipients"))))
+        .withColumn("recipients", F.when(is_own(), F.col("recipients")).otherwise(in_lower_case(F.col("recipients"))))
         .withColumn("return_path", F.when(is_own(), F.lit("")).otherwise(F.lower("return_path")))
         .withColumns(_replaced())
     )
@@ -158,6 +159,8 @@ def exact_rows(events: DataFrame, logs: Mapping[str, str | None], told: Told = N
         else rows.withColumns({"is_hop": F.lit(False), "hop_to": F.lit(None).cast("string")})
     )
     rows = rows.withColumn("is_delivery", is_delivery & ~has_no_recipients() & ~is_offered_again)
+    is_discard = is_event("HADISCARD") & ~is_own()
+    rows = rows.withColumn("is_of_logged", is_discard & F.coalesce(F.col("client_hostname").isin(*logged_servers), F.lit(False)))
     return rows.withColumns({"is_replacing": is_replacement(), "is_ending": is_end()})
 
 
@@ -228,14 +231,9 @@ def _shadow_server() -> Column:
     return F.when(named != "", named).otherwise(F.col("server_hostname"))
 
 
-def _lower(addresses: Column) -> Column:
-    """Exchange: also without the prefix that an address has in the directory (`SMTP:otto@nordhof.example`)."""
-    return F.transform(addresses, lambda address: F.regexp_replace(F.lower(address), "^smtp:", ""))
-
-
 def _replaced() -> dict[str, Column]:
     """A group ends when it is expanded, whoever its members are. Any other recipient goes on if the row names it again."""
-    related = _lower(F.array_remove(F.split("related_recipient", ";"), ""))
+    related = in_lower_case(F.array_remove(F.split("related_recipient", ";"), ""))
     others = F.when(is_event("EXPAND"), related).otherwise(F.array_except(related, F.col("recipients")))
     kept = F.when(is_event(*REDIRECTING), F.array_intersect(related, F.col("recipients")))
     return {"replaced": F.when(is_replacement(), others), "kept": F.when(is_replacement(), kept)}

@@ -150,8 +150,8 @@ def test_exchange_rows(judged):
 def test_who_takes_the_place_of_a_recipient_of_exchange(judged):
     found = judged.figures("replaced")
 
-    assert (3, 1, 2) == tuple(found[name] for name in ("messages_acknowledged", "messages_done", "recipients_lost"))
-    assert {("one missing", "m2@x"), ("ended otherwise", "f@x")} == {
+    assert (3, 1, 3) == tuple(found[name] for name in ("messages_acknowledged", "messages_done", "recipients_lost"))
+    assert {("one missing", "m2@x"), ("ended otherwise", "c@x"), ("ended otherwise", "f@x")} == {
         (line["message"], line["recipient"]) for line in judged.lines("losses", "replaced")
     }
 
