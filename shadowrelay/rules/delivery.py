@@ -308,10 +308,10 @@ def after_unreachable(
     before = state.retry
     if before is not None and began_at <= before.noted_at:
         return state
-    failures_count = 1 if before is None else before.failures_count + 1
+    failures_count = 1 if before is None else before.failures_count + (not is_limited)  # these probes do not use up the ladder
     probe_at = attempts_next_at(failures_count, FailureKind.CONNECTION, now, send, jitter)
     if is_limited:
-        probe_at = min(probe_at, now + PACE * (1 << min(failures_count - 1, DOUBLINGS_MAX)))
+        probe_at = min(probe_at, now + PACE + (timedelta() if before is None else max(now - before.since, timedelta())))
     return QueueState(1, Retry(failures_count, now if before is None else before.since, probe_at, noted_at, reply))
 
 

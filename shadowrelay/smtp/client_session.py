@@ -117,6 +117,13 @@ def on_behalf(error: Exception) -> SessionBroken:
     return SessionBroken(Reply(generic.code, generic.enhanced, f"{generic.text}: {detail}"))
 
 
+def was_cut(error: Exception) -> bool:
+    """Whether a connection was refused, or ended without a word, by the other side or on the way."""
+    while type(error) is SessionBroken and isinstance(error.__cause__, Exception):  # not its subclasses: TLS has answers of its own
+        error = error.__cause__
+    return isinstance(error, ConnectionError) and not isinstance(error, TimeoutError | aiosmtplib.SMTPResponseException)
+
+
 def reason_of(error: Exception) -> str:
     """What went wrong, in the words of OpenSSL, the system or a server, without Python's; printable."""
     return printable(_reason_of(error))

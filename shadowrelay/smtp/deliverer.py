@@ -33,6 +33,7 @@ from shadowrelay.smtp.client import ConnectOptions, Opened, TlsFailed, TlsUse, o
 from shadowrelay.smtp.client_session import CONNECTION_FAILED, SERVICE_CLOSING, SessionBroken
 from shadowrelay.smtp.delivery_transaction import (
     NOT_FOR_THIS_SERVER,
+    OUT_OF_ORDER,
     DeliveryTransaction,
     Unfinished,
     raised,
@@ -48,7 +49,6 @@ from shadowrelay.smtp.resolver import LEADS_HERE, MAIL_LOOP, NO_USABLE_EXCHANGE,
 from shadowrelay.smtp.route_sessions import RouteSessions
 from shadowrelay.smtp.whose_mail import name_client
 
-OUT_OF_ORDER = 503
 DECIDED_HERE = (*NOT_FOR_THIS_SERVER, MAIL_LOOP)
 
 
@@ -307,13 +307,17 @@ class SmtpDeliverer:
         patience = PATIENCE_SECONDS if has_others and not is_patient else None
         head_start = HEAD_START_SECONDS if target.is_next and not is_patient else None
         got = await address.wait(
-            partial(self._open, target, has_others=has_others), destination.concurrency or self._concurrency, patience, head_start
+            partial(self._open, target, has_others=has_others),
+            destination.concurrency or self._concurrency,
+            patience,
+            head_start,
+            is_only=not has_others and (target.protection is None or target.protection.login is None),  # a login is not repeated
         )
         if not isinstance(got, NoSession):
             return got
         if got.is_patience:
             return None
-        is_limited = got.is_refusal and course.loop.time() - address.served_at < rules.LIMITED_SECONDS
+        is_limited = (got.is_refusal or got.was_cut) and course.loop.time() - address.served_at < rules.LIMITED_SECONDS
         return TransientDeliveryError(got.reply, str(target), is_unreachable=True, is_limited=is_limited)
 
     async def _transact(

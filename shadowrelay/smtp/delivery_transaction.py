@@ -28,7 +28,7 @@ from shadowrelay.smtp.outgoing_message import BLOCK_OCTETS, CONTENT_UNREADABLE, 
 
 RSET = b"RSET\r\n"
 SETTLE_SECONDS = 5.0  # where all is decided but whether the session can be used again
-TOO_MANY_RECIPIENTS_552, TLS_DEMANDED, LOGIN_REFUSED = 552, 530, 535  # to RCPT; RFC 3207 4; RFC 4954 6
+TOO_MANY_RECIPIENTS_552, OUT_OF_ORDER, TLS_DEMANDED, LOGIN_REFUSED = 552, 503, 530, 535  # to RCPT; any; RFC 3207 4; RFC 4954 6
 TRANSIENT = re.compile(r"^5\.")
 
 TOO_LARGE = Reply(552, "5.3.4", "The message is larger than the next hop takes")  # RFC 1870 6.1
@@ -187,10 +187,13 @@ class DeliveryTransaction:
             self.replies[ordinal] = self._meaning(answer.reply, to_rcpt=True)
 
     def _meaning(self, reply: Reply, *, to_rcpt: bool = False) -> Reply:
-        """Some permanent replies are not: too many recipients in the words of old servers (RFC 5321 4.5.3.1.10), the demand for TLS in a
-        session that has none because TLS failed or EHLO was put off, and that for a login in one that had it: these may be cured."""
+        """Some permanent replies are not, and these may be cured: too many recipients in the words of old servers (RFC 5321
+        4.5.3.1.10), a bad sequence to a recipient in a session that served before, the demand for TLS in a session that has none
+        because TLS failed or EHLO was put off, and that for a login in one that had it."""
         if to_rcpt and reply.code == TOO_MANY_RECIPIENTS_552:
             return Reply(452, TRANSIENT.sub("4.", reply.enhanced), reply.text)
+        if to_rcpt and reply.code == OUT_OF_ORDER and self.session.messages_count > 1:
+            return Reply(451, "4.5.1", f"The next hop lost count of this session: {reply}")
         if reply.code == TLS_DEMANDED and self.session.tls_failure is not None:
             failed = self.session.tls_failure.reply
             return failed._replace(text=f"{failed.text}; without TLS: {reply}")

@@ -355,7 +355,8 @@ class HostNames:
         self._unreached_at: dict[str, float] = {}
 
     async def dial(self, host: HostPort, *source: Sequence[str]) -> socket.socket:
-        """A connection to a next hop. Raises ConnectionRefusedError where every address refuses, else OSError."""
+        """A connection to a next hop. Raises ConnectionRefusedError where every address refuses, ConnectionResetError where every one cuts
+        it or refuses, else OSError."""
         return await self._dial(host, "", *source)
 
     async def dial_peer(self, host: HostPort) -> socket.socket:
@@ -365,7 +366,7 @@ class HostNames:
     async def _dial(self, host: HostPort, lane: str, *source: Sequence[str]) -> socket.socket:
         addresses = interleaved(await self.addresses(host.host, lane))[:ADDRESSES_TRIED_MAX]
         reasons: list[str] = []
-        refused_count = 0
+        refused_count = cut_count = 0
         for index, address in enumerate(addresses):
             try:
                 async with asyncio.timeout(ADDRESS_SECONDS if index + 1 < len(addresses) else None):
@@ -378,11 +379,14 @@ class HostNames:
                 refused_count += 1
             except OSError as error:
                 reasons.append(f"{address}: {error or type(error).__name__}")
+                cut_count += isinstance(error, ConnectionResetError)
             else:
                 self.was_reached(host.host, address)
                 return connection
         self.was_not_reached(host.host)
-        kind = ConnectionRefusedError if refused_count == len(addresses) else OSError  # every address refused the connection
+        if refused_count == len(addresses):  # every address refused the connection
+            raise ConnectionRefusedError("; ".join(reasons))
+        kind = ConnectionResetError if refused_count + cut_count == len(addresses) else OSError
         raise kind("; ".join(reasons))
 
     def was_reached(self, name: str, address: str = "") -> None:

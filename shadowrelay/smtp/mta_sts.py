@@ -30,13 +30,14 @@ from shadowrelay.model.values import dataclass
 from shadowrelay.smtp.mta_sts_policy import POLICY_OCTETS_MAX, Mode, Policy, parse_policy, record_id
 from shadowrelay.smtp.own_addresses import is_out_of_reach
 from shadowrelay.smtp.turns import turn
-from shadowrelay.smtp.web_answers import UNPACKED, octets_of, reason_of_request
+from shadowrelay.smtp.web_answers import UNPACKED, BoundedTransport, octets_of, reason_of_request
 
 HTTPS_PORT = 443
 FETCH_SECONDS = 15.0  # RFC 8461 3.3 suggests a minute; mail waits for it
 FETCHES_AT_ONCE_MAX = 20
 PROMPT_SECONDS, LATE_MAX = 2.0, 100  # then a fetch is late and its place free: hosts that hang keep no other domain waiting
 DOMAINS_MAX = 10_000
+WRITTEN_BEFORE_ROOM = 1_000  # policies; then those that were written longest ago end on disk, too
 PAUSE_SECONDS = 300.0  # after a failure: there is no policy, or the kept one
 RENEWED_SHARE = 0.5  # of max_age, and a day at most: then it is fetched again, though its id is the same. RFC 8461 3.3, 5.1
 RENEWED_SECONDS_MAX = 86_400.0
@@ -100,6 +101,7 @@ class MtaSts:
         self._fetches: dict[str, asyncio.Task[None]] = {}
         self._room = asyncio.Semaphore(FETCHES_AT_ONCE_MAX)
         self._late: dict[asyncio.Timeout, None] = {}
+        self._written_count = 0
 
     async def of(self, domain: str) -> Kept | None:
         """The policy in force for mail to this domain, if it has one."""
@@ -192,7 +194,8 @@ class MtaSts:
         if not addresses:
             raise ValueError(f"{host} has no address that may be asked")
         context = await asyncio.to_thread(ssl.create_default_context) if self._context is None else self._context
-        async with httpx.AsyncClient(verify=context, timeout=FETCH_SECONDS, follow_redirects=False, trust_env=False) as client:
+        transport = BoundedTransport(POLICY_OCTETS_MAX, verify=context)
+        async with httpx.AsyncClient(transport=transport, timeout=FETCH_SECONDS, follow_redirects=False, trust_env=False) as client:
             for place, address in enumerate(addresses[:2]):
                 request = client.build_request(
                     "GET",
@@ -258,5 +261,18 @@ class MtaSts:
             new = path.with_suffix(f".{os.getpid()}")
             new.write_text(json.dumps({"domain": domain, "id": kept.id, "at": kept.at, "policy": text}))
             new.replace(path)
+            self._written_count += 1
+            if self._written_count % WRITTEN_BEFORE_ROOM == 1:
+                _make_room(path.parent)
         except OSError as error:
             _log.warning("mta_sts.not_kept", domain=domain, reason=error.strerror)
+
+
+def _make_room(directory: Path) -> None:
+    """Whoever has many domains has many policies: the disk keeps those that were renewed last. Raises: OSError."""
+    written: list[tuple[float, Path]] = []
+    for path in directory.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            written.append((path.stat().st_mtime, path))
+    for _, path in sorted(written)[: max(0, len(written) - DOMAINS_MAX)]:
+        path.unlink(missing_ok=True)

@@ -18,6 +18,9 @@ session with such a 4xx is not used again: tests of a session (postscreen) end w
 
 **A limit** is no outage: if a server refuses a session while others stand, it gets as many as stand. Later one more is tried; each
 time that fails, the time until the next trial doubles. Units: seconds of the event loop.
+
+**A connection that is refused or cut without a word** says little of an address behind which a load balancer may have several servers, some
+of them dead: where there is no other address, it is opened again, up to three times in all.
 """
 
 from collections.abc import Iterable
@@ -34,6 +37,7 @@ GROW_SECONDS = 10.0
 GROW_SECONDS_MAX = 640.0
 MUTE_SECONDS = 10.0  # connected for so long without a greeting: another connection is opened beside it
 MUTE_MAX = 3  # of one address
+AGAIN_SECONDS = (0.1, 0.4)  # after a connection that was cut, where there is no other server: behind the address may be several
 LIMITED_SECONDS = 60.0  # a server that took a message so lately and refuses a session has a limit
 SERVERS_MAX = 5  # of one attempt that are given the message, or a part of it
 NOT_ABOUT_THE_SERVER = ("1", "2", "6", "7")  # subjects of RFC 3463

@@ -20,7 +20,7 @@ from shadowrelay.model.routing import HostPort
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.smtp import next_hop_rules as rules
 from shadowrelay.smtp.client import Opened
-from shadowrelay.smtp.client_session import CONNECTION_FAILED, SessionBroken, on_behalf
+from shadowrelay.smtp.client_session import CONNECTION_FAILED, SessionBroken, on_behalf, was_cut
 
 _log = structlog.get_logger()
 
@@ -28,13 +28,15 @@ _log = structlog.get_logger()
 class NoSession(NamedTuple):
     """Why there is no session. A value, not an exception: one that is raised repeatedly keeps the frames of all its attempts alive.
 
-    `is_refusal`: the server said so; `was_slow`: a whole connect timeout has passed; `is_patience`: it may still become free.
+    `is_refusal`: the server said so; `was_slow`: a whole connect timeout has passed; `is_patience`: it may still become free; `was_cut`:
+    the connection was refused or cut without a word.
     """
 
     reply: Reply
     is_refusal: bool = False
     was_slow: bool = False
     is_patience: bool = False
+    was_cut: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -163,6 +165,8 @@ class AddressSessions:
         self._is_closed = False
         self._concurrency = 1
         self._open_session: OpenSession | None = None  # of the transaction that came last
+        self._is_only = False  # that transaction has no other server
+        self._cuts_count = 0  # connections in a row that were cut, for transactions that wait
         self.window = rules.OPEN_WINDOW
         self.trouble: rules.Trouble | None = None
         self.served_at = -inf  # when it last took a message
@@ -215,15 +219,22 @@ class AddressSessions:
         return None
 
     async def wait(
-        self, open_session: OpenSession, concurrency: int, patience: float | None, head_start: float | None = None
+        self,
+        open_session: OpenSession,
+        concurrency: int,
+        patience: float | None,
+        head_start: float | None = None,
+        *,
+        is_only: bool = False,
     ) -> Opened | NoSession:
         """A session that was opened or became free, or why there is none. Units: seconds. `patience`: how long to wait for it;
-        `head_start`: how long for a connection, while there is none."""
+        `head_start`: how long for a connection, while there is none. `is_only`: there is no other server, so that a connection which is cut
+        is opened again."""
         if self._is_closed:
             return NoSession(CONNECTION_FAILED)
         turn: asyncio.Future[Opened | NoSession] = self._loop.create_future()
         self._waiting.append(turn)
-        self._open_session, self._concurrency = open_session, concurrency
+        self._open_session, self._concurrency, self._is_only = open_session, concurrency, is_only
         self.open_more()
         timer = None if patience is None else self._loop.call_later(patience, self._lose_patience, turn)
         early = None if head_start is None else self._loop.call_later(head_start, self._look_for_connection, turn)
@@ -333,9 +344,11 @@ class AddressSessions:
             if not isinstance(error, SessionBroken):
                 _log.exception("session.failed")
             is_slow = self._loop.time() - opening.began_at >= self._slow_seconds
-            self._was_refused(NoSession(broken.reply, broken.is_refusal, is_slow and opening.connected_at == inf))
+            refused = NoSession(broken.reply, broken.is_refusal, is_slow and opening.connected_at == inf, was_cut=was_cut(error))
+            self._was_refused(refused)
         else:
             opening.is_session = True
+            self._cuts_count = 0
             self._opening.discard(opening)
             self._limit.opened(opening)
             session.pipeline.when_closed(self._limit.give_back)
@@ -363,6 +376,11 @@ class AddressSessions:
             return
         if any(not self._is_mute(opening, now) for opening in self._opening):
             return  # one of them may be taken
+        if refused.was_cut and self._is_only and self.is_waiting and self._cuts_count < len(rules.AGAIN_SECONDS):
+            self._loop.call_later(rules.AGAIN_SECONDS[self._cuts_count], self.open_more)
+            self._cuts_count += 1
+            return
+        self._cuts_count = 0
         self.trouble = rules.after_failure(self.trouble, refused.reply, now, was_slow=refused.was_slow)
         while self._waiting:
             turn = self._waiting.popleft()

@@ -10,7 +10,7 @@ from shadowrelay.model.receive_settings import Filter
 from shadowrelay.protocol.original_client import encoded
 from shadowrelay.protocol.rspamd_reply import REPLY_OCTETS_MAX, BadVerdict, parse_reply
 from shadowrelay.smtp.mail_filters import FilterFailed, Passage
-from shadowrelay.smtp.web_answers import UNPACKED
+from shadowrelay.smtp.web_answers import UNPACKED, BoundedTransport
 
 RECIPIENTS_MAX = 100  # told; a header line each
 KEPT_SECONDS = 30.0  # connections
@@ -26,7 +26,9 @@ class Rspamd:
             base_url=settings.address,
             timeout=None,
             trust_env=False,
-            limits=httpx.Limits(max_connections=settings.concurrency, keepalive_expiry=KEPT_SECONDS),
+            transport=BoundedTransport(
+                REPLY_OCTETS_MAX, limits=httpx.Limits(max_connections=settings.concurrency, keepalive_expiry=KEPT_SECONDS)
+            ),
         )
 
     async def judge(self, passage: Passage) -> FilterVerdict:

@@ -30,7 +30,7 @@ from shadowrelay.model.protection import ClientAuthentication, Grant, Login
 from shadowrelay.model.replies import ConfigurationError, Reply, ShadowrelayError
 from shadowrelay.model.values import dataclass
 from shadowrelay.smtp.secrets_in_text import without
-from shadowrelay.smtp.web_answers import UNPACKED, octets_of, reason_of_request
+from shadowrelay.smtp.web_answers import UNPACKED, BoundedTransport, octets_of, reason_of_request
 
 ASKING_SECONDS = 15.0
 COMMAND_SECONDS = 30.0
@@ -166,10 +166,11 @@ class TokenSource:
             form |= {"client_id": token.client_id} | ({"client_secret": secrets[0]} if secrets else {})
         verify = await FILES.read(() if token.authority is None else (token.authority,), partial(_context, token.authority))
         headers = {"Accept": "application/json", **UNPACKED}
+        transport = BoundedTransport(ANSWER_OCTETS_MAX, verify=verify)
         try:
             async with (
                 asyncio.timeout(ASKING_SECONDS),
-                httpx.AsyncClient(verify=verify, timeout=ASKING_SECONDS, follow_redirects=False, trust_env=False) as client,
+                httpx.AsyncClient(transport=transport, timeout=ASKING_SECONDS, follow_redirects=False, trust_env=False) as client,
                 client.stream("POST", token.endpoint, data=form, headers=headers, auth=authorization) as answer,
             ):
                 octets = await octets_of(answer, ANSWER_OCTETS_MAX)

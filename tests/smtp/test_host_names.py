@@ -235,6 +235,16 @@ async def test_a_name_is_refused_when_all_its_addresses_refuse(tmp_path: Path):
     assert "192.0.2.1: connection refused; 2001:db8::1: connection refused" == str(error)
 
 
+async def test_an_address_that_cuts_the_connection_is_told_from_one_that_does_not_answer(tmp_path):
+    """A load balancer with dead servers behind it may cut the next connection, or not."""
+    cut, refused, silent = ConnectionResetError(104, "cut"), ConnectionRefusedError(111, "no"), OSError(113, "no answer")
+    alone = await refusal(tmp_path, {"192.0.2.1": cut})
+    both = await refusal(tmp_path, {"192.0.2.1": cut, "2001:db8::1": refused})
+    one = await refusal(tmp_path, {"192.0.2.1": cut, "2001:db8::1": silent})
+
+    assert [True, True, False] == [isinstance(error, ConnectionResetError) for error in (alone, both, one)]
+
+
 async def test_a_name_is_not_refused_when_one_address_says_nothing_and_the_text_has_all_reasons(tmp_path: Path):
     error = await refusal(tmp_path, {"192.0.2.1": ConnectionRefusedError(111, "no"), "2001:db8::1": OSError(113, "no answer")})
 

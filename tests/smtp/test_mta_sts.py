@@ -388,3 +388,55 @@ async def test_a_route_and_a_domain_without_a_record_ask_no_policy_host(tmp_path
         report = await deliver(deliverer, BY_MX)
 
     assert ([], [], {1: TAKEN}) == (asked_by_route, host.requests, report.replies)
+
+
+async def test_policies_of_many_domains_do_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(mta_sts, "DOMAINS_MAX", 3)
+    monkeypatch.setattr(mta_sts, "WRITTEN_BEFORE_ROOM", 2)
+    names = [f"d{number}.example" for number in range(9)]
+    async with hosted(PolicyHost(), tls(*(f"mta-sts.{name}" for name in names))) as host:
+        policies = host.policies(tmp_path)
+        found = [await policies.of(name) for name in names]
+
+    assert None not in found
+    assert 3 <= len(list((tmp_path / "mta-sts").iterdir())) <= 4
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n|"
+ENDLESS = {
+    "interim answers": b"HTTP/1.1 100 Continue\r\n\r\n",
+    "chunks of an octet": CHUNKED + b"1\r\nx\r\n",
+    "what chunks may say of themselves": CHUNKED + b"1;a=b\r\nx\r\n",
+}
+
+
+@pytest.mark.parametrize("case", ENDLESS)
+async def test_an_answer_that_never_ends_is_given_up_and_never_stops_the_event_loop(case: str, tmp_path: Path):
+    """A stranger may own the policy host of a forged sender."""
+    head, _, again = ENDLESS[case].rpartition(b"|")
+    loop, said_count = asyncio.get_running_loop(), 0
+
+    class Endless(PolicyHost):
+        async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal said_count
+            try:
+                await reader.readuntil(b"\r\n\r\n")
+                writer.write(head)
+                while True:
+                    writer.write(again * 1_000)
+                    said_count += 1
+                    await writer.drain()
+            except (ConnectionError, asyncio.IncompleteReadError):
+                pass
+            finally:
+                writer.transport.abort()
+
+    async with hosted(Endless()) as host:
+        began = loop.time()
+        with structlog.testing.capture_logs() as logs:
+            found = await host.policies(tmp_path).of(DOMAIN)
+
+    assert found is None
+    assert loop.time() - began < mta_sts.FETCH_SECONDS / 2
+    assert ["it is too long"] == [line["reason"] for line in logs if line["event"] == "mta_sts.no_policy"]
+    assert said_count < 1_000

@@ -318,6 +318,70 @@ async def test_a_server_that_took_a_message_just_before_has_a_limit_and_is_probe
     assert (True, expected) == (caught.value.is_unreachable, caught.value.is_limited)
 
 
+@pytest.mark.parametrize("verb", ["GREETING", "EHLO"])
+@pytest.mark.parametrize("cuts_count", [1, 2])
+async def test_an_address_that_cuts_connections_is_tried_again_before_its_queue_waits(verb, cuts_count):
+    """A load balancer with dead servers behind it: two of three connections are cut."""
+    usual = {"GREETING": "220 hello", "EHLO": "250 hello"}[verb]
+    server = ScriptedServer({verb: [CLOSE] * cuts_count + [usual]})
+    async with serving(server), a_deliverer() as deliverer:
+        report = await deliver(deliverer, route(at(server)))
+
+    assert (250, cuts_count + 1) == (report.replies[1].code, len(server.sessions))
+
+
+async def test_an_address_that_cuts_each_connection_is_left_after_three():
+    server = ScriptedServer({"GREETING": CLOSE})
+    async with serving(server), a_deliverer() as deliverer:
+        for _ in range(2):
+            with pytest.raises(TransientDeliveryError, match="Connection lost before the greeting"):
+                await deliver(deliverer, route(at(server)))
+
+    assert 6 == len(server.sessions)
+
+
+async def test_where_there_is_another_server_no_connection_is_tried_again():
+    first, second = ScriptedServer({"GREETING": CLOSE}), ScriptedServer()
+    async with serving(first, second), a_deliverer() as deliverer:
+        await deliver(deliverer, route(at(first), at(second)))
+
+    assert (1, 1) == (len(first.sessions), len(second.messages))
+
+
+@pytest.mark.parametrize("refusal", ["421 4.3.2 not now", "554 5.3.2 no"])
+async def test_a_server_that_says_no_is_not_asked_again_at_once(refusal):
+    server = ScriptedServer({"GREETING": refusal})
+    async with serving(server), a_deliverer() as deliverer:
+        with pytest.raises(TransientDeliveryError):
+            await deliver(deliverer, route(at(server)))
+
+    assert 1 == len(server.sessions)
+
+
+async def test_a_server_that_took_a_message_just_before_and_cuts_connections_is_probed_soon():
+    server = ScriptedServer({"GREETING": ["220 hello", CLOSE]})
+    async with serving(server), a_deliverer(idle_seconds=0.01) as deliverer:
+        await deliver(deliverer, route(at(server)))
+        await until(lambda: server.open_count == 0)
+        with pytest.raises(TransientDeliveryError) as caught:
+            await deliver(deliverer, route(at(server)))
+
+    assert (True, True) == (caught.value.is_unreachable, caught.value.is_limited)
+
+
+async def test_a_session_that_has_forgotten_its_sender_returns_no_recipient():
+    lost_count = "503 5.5.1 need MAIL"
+    first, second = ScriptedServer({"RCPT": ["250 ok", lost_count, "250 ok"]}), ScriptedServer({"RCPT": ["250 ok", lost_count, "250 ok"]})
+    async with serving(first, second), a_deliverer() as deliverer:
+        reports = []
+        for server, recipients_count in ((first, 2), (second, 1)):
+            await deliver(deliverer, route(at(server)))
+            reports.append(await deliver(deliverer, route(at(server)), recipients_count))
+
+    assert [[451, 250], [250]] == [[reply.code for _, reply in sorted(report.replies.items())] for report in reports]
+    assert [1, 2] == [len(server.sessions) for server in (first, second)]
+
+
 async def test_listings_show_each_server_and_why_it_is_not_used():
     first, second = ScriptedServer({"MAIL": BUSY}), ServerWithLimits()
     second.sessions_max = 1

@@ -39,6 +39,7 @@ PLACES: dict[str, tuple[str, set[str]]] = {
     "prometheus_client": ("prometheus-client", {"admin"}),
     "scramp": ("scramp", {"smtp"}),
     "anyio": ("anyio", {"smtp"}),
+    "httpcore": ("httpx", {"smtp"}),
     "httpx": ("httpx", {"admin", "console", "lab", "smtp"}),
     "uvloop": ("uvloop", {"node", "lab"}),
     "typer": ("typer", {"cli"}),

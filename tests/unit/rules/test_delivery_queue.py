@@ -53,12 +53,22 @@ def test_a_next_hop_that_cannot_be_reached_puts_its_queue_in_retry():
 
 
 def test_a_next_hop_that_took_mail_just_before_and_refuses_sessions_is_probed_soon_and_never_later_than_others():
-    state, waits = active(20), []
+    state, waits, at = active(20), [], NOW
+    for number in range(10):
+        state = after_unreachable(state, WHY, number + 0.5, number + 0.6, at, SEND, 0.0, is_limited=True)
+        waits.append((state.retry.probe_at - at) / PACE)
+        at = state.retry.probe_at
+
+    assert [1, 2, 4, 8, 16, 32, 60, 60, 60, 60] == waits
+
+
+def test_probes_of_a_limit_do_not_use_up_the_ladder():
+    state = active(20)
     for number in range(10):
         state = after_unreachable(state, WHY, number + 0.5, number + 0.6, NOW, SEND, 0.0, is_limited=True)
-        waits.append((state.retry.probe_at - NOW) / PACE)
+    state = unreachable(state, began_at=20.0, noted_at=21.0)
 
-    assert [1, 2, 4, 8, 16, 32, 64, 64, 64, 64] == waits
+    assert (2, NOW + MINUTE) == (state.retry.failures_count, state.retry.probe_at)
 
 
 def test_attempts_that_began_before_the_failure_was_known_do_not_climb_the_ladder():
