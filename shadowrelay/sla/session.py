@@ -84,6 +84,8 @@ NEEDED = {
     "spark.api.mode": "classic",  # with Spark Connect there is no JVM to speak to
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
+    "spark.sql.ansi.enforceReservedKeywords": "false",  # they are names of columns here
+    "spark.sql.ansi.doubleQuotedIdentifiers": "false",
     "spark.sql.caseSensitive": "false",
     "spark.sql.files.ignoreCorruptFiles": "false",  # else what a damaged or missing file has is left out without a word
     "spark.sql.files.ignoreMissingFiles": "false",
@@ -500,7 +502,7 @@ def jvm_end() -> str | None:
         allowed = memory_allowed()
         there = f" ({allowed >> 20} MB here)" if allowed else ""
         return f"the system killed its JVM, as it does when memory is short{there}: give less with --driver-memory, or more to this process"
-    said = "; ".join(filter(None, (java_said(DETAILS.said()), limits_said())))
+    said = "; ".join(filter(None, (java_said(DETAILS.said().partition("Traceback (most recent call last):")[0]), limits_said())))
     return f"its JVM has ended with status {status}{f': {said}' if said else ''}"
 
 

@@ -159,6 +159,7 @@ SITUATIONS: dict[str, Callable[[Path], Given]] = {
         "spark.sql.legacy.timeParserPolicy LEGACY\nspark.sql.execution.arrow.maxRecordsPerBatch 1\nspark.sql.mapKeyDedupPolicy LAST_WIN\n"
         "spark.sql.sources.partitionOverwriteMode dynamic\nspark.sql.parquet.outputTimestampType INT96\n"
         "spark.sql.parquet.compression.codec gzip\nspark.sql.crossJoin.enabled false\n"
+        "spark.sql.ansi.enforceReservedKeywords true\nspark.sql.ansi.doubleQuotedIdentifiers true\n"
     ),
     "Kryo with every class registered": defaults(
         "spark.serializer org.apache.spark.serializer.KryoSerializer\nspark.kryo.registrationRequired true\n"
@@ -169,6 +170,7 @@ SITUATIONS: dict[str, Callable[[Path], Given]] = {
         {},
         ["unshare", "--uts", "sh", "-c", 'hostname no-such-host.invalid && exec "$@"', "sh"],
     ),
+    "a web interface at a port that is not allowed": defaults("spark.ui.enabled true\nspark.ui.port 1\n"),
     "`LC_ALL=C`": variables(LC_ALL="C", LANG="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0"),
     "`TMPDIR` that is not there": variables(TMPDIR="/nowhere"),
     "a `spark-defaults.conf` in Latin-1": latin,
