@@ -54,9 +54,9 @@ def submitted_part_reported_and_other_lost(case: ExchangeShape) -> None:
     case.goes_on("a1")
 
 
-@shape(messages_redundant=0, messages_exposed=5)
+@shape(messages_redundant=0, messages_exposed=8)
 def words_for_no_copy(case: ExchangeShape) -> None:
-    for number, word in enumerate(("Error", "Timeout:451", "pending", "NoShadowServer", "NotNeeded")):
+    for number, word in enumerate(("Error", "Timeout:451", "pending", "NoShadowServer", "NotNeeded", "0", "-", "N/A")):
         case.receive(number, said=word, message=f"m{number}")
         case.deliver(number + 0.5, message=f"m{number}")
 

@@ -47,6 +47,8 @@ def said_redundant(receive: Row) -> bool | None:
     if receive.format == "shadowrelay" or told in ("", "Success"):
         return told == "Success" if "Replication" in receive.custom and told else None
     word = re.match(r"\w*", told.lower())
+    if told.lower() in ("n/a", "na") or not re.search("[a-z.:]", told.lower()):
+        return False
     return word is not None and word[0] not in NO_COPY and told.lower().split(".")[0] != receive.server.lower().split(".")[0]
 
 

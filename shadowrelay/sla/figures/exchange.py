@@ -101,10 +101,15 @@ _NO_COPY = (
 )  # fmt: skip
 
 
+_NO_HOST = "^([^a-z.:]*|n/?a)$"  # in small letters: neither a name nor an address
+
+
 def is_said_redundant(replication: Column, server: Column) -> Column:
     """Null if S:Replication is empty: `Success`, or the name of the shadow server, which is another one. Sources: elastic, logdoc"""
     label = F.lower(F.substring_index(replication, ".", 1))
-    is_copy = ~F.lower(replication).rlike(f"^({'|'.join(_NO_COPY)})\\b") & (label != F.lower(F.substring_index(server, ".", 1)))
+    said = F.lower(replication)
+    is_named = ~said.rlike(_NO_HOST) & ~said.rlike(f"^({'|'.join(_NO_COPY)})\\b")
+    is_copy = is_named & (label != F.lower(F.substring_index(server, ".", 1)))
     return F.when(replication == "Success", F.lit(True)).when(replication != "", is_copy)
 
 
