@@ -324,7 +324,10 @@ def _spell_out(logs: Logs) -> dict[str, set[str]]:
     names |= {server for server, each in logs.formats.items() if each != "shadowrelay"}
     domains = {name.lower().split(".", 1)[1] for name in names if "." in _spelled(name)}
     for row in of_exchange:
-        others = [row.client] if (row.event, row.source) == ("RECEIVE", "SMTP") else []
+        others = [row.client, row.custom.get("Replication", "")] if (row.event, row.source) == ("RECEIVE", "SMTP") else []
+        told, sign, _ = row.context.partition("=")
+        if row.event == "HAREDIRECT" and sign and len(told.split()) == 1:
+            others.append(told.strip())
         if row.event == "SEND" and row.format != "exchange2010" and first_label(row.client) != first_label(row.server_hostname):
             others.append(row.server_hostname)
         names |= {name for name in others if not domains or ("." in name and name.lower().split(".", 1)[1] in domains)}

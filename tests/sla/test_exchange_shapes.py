@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from shadowrelay.sla.columns import split_statuses
 from shadowrelay.sla.figures.exchange import EFFECTS
-from shadowrelay.sla.figures.log_writers import HANDS, PEER, WRITER, Word, cut_names, identities, in_full, told
+from shadowrelay.sla.figures.log_writers import COPIES, HANDS, PEER, WRITER, Word, cut_names, identities, in_full, told
 from shadowrelay.sla.ingest import ingest_once
 from shadowrelay.sla.page.cautions import cautions
 from shadowrelay.sla.report import write_report
@@ -206,3 +206,14 @@ def test_the_domains_of_servers_are_those_of_their_full_names() -> None:
     ]
 
     assert {"nordhof.example", "perimeter.example"} == told(said, identities({}, []), {"A1": "exchange2016"}).domains
+
+
+@pytest.mark.parametrize(
+    ("name", "is_known"), [("mailboxserver-paris-01.x.example", True), ("mailboxserver-paris-01.kunde.example", False)]
+)
+def test_a_cut_name_is_known_in_full_by_who_has_the_copies(name: str, is_known: bool) -> None:
+    said = [Word("a1", "", WRITER, "a1.x.example", 3), Word("a1", "", COPIES, name, 1), Word("a1", "", COPIES, "MAILBOXSERVER-P", 1)]
+
+    cut = cut_names(said, ["a1", "MAILBOXSERVER-P"])
+
+    assert ({"mailboxserver-p": [name]} if is_known else {}) == cut

@@ -16,18 +16,19 @@ from pyspark.sql import functions as F
 from shadowrelay.sla.figures.exchange import ACKNOWLEDGES, OWN, WITHOUT_NETWORK_ID, does
 
 Place = TypeVar("Place")
-WRITER, PEER, ITSELF, DELIVERS, HANDS, GETS = "writer", "peer", "itself", "delivers", "hands", "gets"
+WRITER, PEER, ITSELF, DELIVERS, HANDS, GETS, COPIES = "writer", "peer", "itself", "delivers", "hands", "gets", "copies"
 _BY_SERVER_HOSTNAME = ("HARECEIVE", "HADISCARD", "HAREDIRECTFAIL")
 _BY_CLIENT_HOSTNAME = ("SEND", "SENDEXTERNAL")
 _OF_MAILBOXES = ("DELIVER", "DUPLICATEDELIVER", "DELIVERFAIL", "PROCESS", "PROCESSMEETINGMESSAGE")
 CUT_AT = 15  # characters: so long is a computer's NetBIOS name
 _FIRST_HOP = "(?:^|;)S:FirstForestHop=([^;]*)"
+_REPLICATION = "(?:^|;)S:Replication=([^;]*)"
 
 
 class Word(NamedTuple):
     """How often the rows of a directory, or of one file of it, say this. `kind`: `WRITER`: the server that wrote them has this name;
     `PEER`: another one of its kind has, or itself; `ITSELF`: it handed mail to its own mailboxes; `DELIVERS`: that arrived there; `HANDS`:
-    it handed mail to this one; `GETS`: it received mail from this one."""
+    it handed mail to this one; `GETS`: it received mail from this one; `COPIES`: this one has its copies."""
 
     server: str
     file: str
@@ -78,6 +79,8 @@ def words(events: DataFrame, of: Collection[str] | None = None) -> list[Word]:
         _said(F.col("event").isin(*_OF_MAILBOXES), DELIVERS, F.lit("-")),
         _said((F.col("event") == "SEND") & ~is_to_itself & (F.col("format") != WITHOUT_NETWORK_ID), HANDS, F.col("server_hostname")),
         _said(does(ACKNOWLEDGES), GETS, F.col("client_hostname")),
+        _said(does(ACKNOWLEDGES), COPIES, F.regexp_extract("custom_data", _REPLICATION, 1)),
+        _said(F.col("event") == "HAREDIRECT", COPIES, F.regexp_extract("source_context", r"^\s*([^\s=]+)\s*=", 1)),
     )
     rows = events.where(F.col("format") != OWN)
     if of is not None:
@@ -107,7 +110,7 @@ def cut_names(said: Iterable[Word], directories: Collection[str]) -> dict[str, l
     said = [*said]
     names = {word.name for word in said if word.kind in (WRITER, PEER)} | {*directories}
     domains = _domains(names)
-    names |= {word.name for word in said if word.kind in (HANDS, GETS) and (not domains or _domain(word.name) in domains)}
+    names |= {word.name for word in said if word.kind in (HANDS, GETS, COPIES) and (not domains or _domain(word.name) in domains)}
     cut = {name.lower() for name in names if len(name) == CUT_AT and "." not in name}
     found: dict[str, dict[str, set[str]]] = {}
     for name in names:
