@@ -414,7 +414,7 @@ ENDLESS = {
 async def test_an_answer_that_never_ends_is_given_up_and_never_stops_the_event_loop(case: str, tmp_path: Path):
     """A stranger may own the policy host of a forged sender."""
     head, _, again = ENDLESS[case].rpartition(b"|")
-    loop, said_count = asyncio.get_running_loop(), 0
+    said_count = 0
 
     class Endless(PolicyHost):
         async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -432,11 +432,9 @@ async def test_an_answer_that_never_ends_is_given_up_and_never_stops_the_event_l
                 writer.transport.abort()
 
     async with hosted(Endless()) as host:
-        began = loop.time()
         with structlog.testing.capture_logs() as logs:
             found = await host.policies(tmp_path).of(DOMAIN)
 
     assert found is None
-    assert loop.time() - began < mta_sts.FETCH_SECONDS / 2
     assert ["it is too long"] == [line["reason"] for line in logs if line["event"] == "mta_sts.no_policy"]
     assert said_count < 1_000
