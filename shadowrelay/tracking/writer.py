@@ -3,9 +3,8 @@
 The rules here: the relay waits for its log for `HANGS_SECONDS`, once, and never fails because of it; rows written before an `await` are
 in the kernel after it, so that SIGKILL does not lose them; readers see whole lines only; `sync` means on disk, unless the disk hangs.
 While it hangs, rows wait in memory, as on a full disk. Lines of one pass of the event loop are written in one call. A call wakes a thread,
-so that on a node that writes all the time some rows wait for others, or for `GATHER_SECONDS` after the last call: those that neither begin
-nor end a recipient (`ABOUT_COPIES`), and SEND, which is in the kernel before the commit by which the queue forgets the recipient
-(`before_commit`): until then the queue tells what the row does.
+so that on a node that writes all the time the frequent rows (`GATHERED`) wait for others, or for `GATHER_SECONDS` after the last call.
+SEND waits no longer than until the next commit (`before_commit`): a recipient that SIGKILL leaves without its row is still open in the queue.
 Files are closed only in a round of `sync`, one round at a time, so that no descriptor is closed during a sync. The content of a row is
 in `protocol.tracking`.
 
@@ -241,8 +240,8 @@ def _ends_at(key: FileKey, now: datetime) -> datetime:
 
 PENDING_BYTES_MAX = 16 * 1024 * 1024  # about 30,000 rows, 5,000 messages: the most memory that a full disk costs
 GATHER_SECONDS = 0.01  # a node that took 1,300 messages a second wrote 660 times
-ABOUT_COPIES = frozenset({EventId.TRANSFER, EventId.HAREDIRECT, EventId.HARECEIVE, EventId.HADISCARD})
-GATHERED = ABOUT_COPIES | {EventId.SEND}  # not what was acknowledged, nor what became of it where that is rare: SIGKILL must not take that
+# Not RECEIVE: the client has its 250, and SIGKILL must not take the row.
+GATHERED = frozenset({EventId.TRANSFER, EventId.HAREDIRECT, EventId.HARECEIVE, EventId.HADISCARD, EventId.SEND})
 HANGS_SECONDS = 2.0  # a call of the file system that takes longer is not waited for: mail goes on
 CLOSE_SECONDS = 5.0  # at SIGTERM, for the last rows
 SEARCH_SECONDS = 30.0
