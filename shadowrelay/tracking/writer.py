@@ -4,7 +4,8 @@ The rules here: the relay waits for its log for `HANGS_SECONDS`, once, and never
 in the kernel after it, so that SIGKILL does not lose them; readers see whole lines only; `sync` means on disk, unless the disk hangs.
 While it hangs, rows wait in memory, as on a full disk. Lines of one pass of the event loop are written in one call. A call wakes a thread,
 so that on a node that writes all the time the frequent rows (`GATHERED`) wait for others, or for `GATHER_SECONDS` after the last call.
-SEND waits no longer than until the next commit (`before_commit`): a recipient that SIGKILL leaves without its row is still open in the queue.
+SEND waits no longer than until the next commit (`before_commit`): a recipient that SIGKILL leaves without its row is still open in the
+queue.
 Files are closed only in a round of `sync`, one round at a time, so that no descriptor is closed during a sync. The content of a row is
 in `protocol.tracking`.
 
