@@ -17,6 +17,7 @@ NAMES = "MSGTRK*.LOG"  # logs in a server's directory, as people know them
 GLOB = "{,[!._]* }[Mm][Ss][Gg][Tt][Rr][Kk]*.[Ll][Oo][Gg]{,.[Gg][Zz]}"  # the same as `is_log`, for Hadoop
 PACKED_SHARE = 8  # of a log's size, once it is packed; and less
 LEFT_OUT_NAMED = 3
+_TO_NOWHERE = "(a link to nowhere)"
 _IS_LOG = re.compile(r"([^._].* )?msgtrk.*\.log(\.gz)?", re.IGNORECASE | re.DOTALL)  # "Copy of MSGTRK….LOG": Explorer's, in any language
 _LIKE_A_LOG = re.compile(r"(?![._]).*msgtrk", re.IGNORECASE | re.DOTALL)
 MEDIUM_BYTES = 512 << 20  # of logs, about a million events: up to this size the JVM's second compiler takes longer than it saves
@@ -118,18 +119,23 @@ def is_little(sources: Iterable[Source], bytes_max: int = LITTLE_BYTES) -> bool:
 
 def left_out(logs: str) -> list[str]:
     """Files that look like logs and are not read, below `logs`: another extension, or not in the directory of a server itself. Links are
-    followed.
+    followed; one that leads nowhere is left out like a file, also in the place of a server's directory.
 
     Raises: StoreFailed.
     """
     files, top = located(logs)
     found = []
     with answering(logs):
-        for path, _ in files_below(files, top):
+        for path, entry in _leaves(files, top):
             where = path.removeprefix(top.rstrip("/")).strip("/").split("/")
-            is_read = len(where) == 2 and is_log(where[-1])
-            if _LIKE_A_LOG.match(where[-1]) and not is_read:
+            is_like_one, is_there = _LIKE_A_LOG.match(where[-1]) is not None, is_kind(files, entry, "file")
+            if is_there and is_like_one and not (len(where) == 2 and is_log(where[-1])):
                 found.append("/".join(where))
+            elif not is_there:
+                is_nowhere = bool(entry.get("islink")) and not files.exists(entry["name"])
+                is_server = is_nowhere and len(where) == 1 and not where[0].startswith((".", "_"))
+                if is_like_one or is_server:
+                    found.append(f"{'/'.join(where)} {_TO_NOWHERE if is_nowhere else '(no file)'}")
     return sorted(name for name in found if _is_text(name))
 
 
@@ -137,7 +143,8 @@ def told_left_out(names: list[str]) -> str:
     """A line about them. Shapes: not empty."""
     named = ", ".join(names[:LEFT_OUT_NAMED]) + (" …" if len(names) > LEFT_OUT_NAMED else "")
     what = "1 file is left out" if len(names) == 1 else f"{len(names)} files are left out"
-    return f"{what}: {named}; logs are read as <server>/{NAMES}, also .log and .LOG.gz: rename, unpack or move them"
+    links = "; mend links or delete them" if any(name.endswith(_TO_NOWHERE) for name in names) else ""
+    return f"{what}: {named}; logs are read as <server>/{NAMES}, also .log and .LOG.gz: rename, unpack or move them{links}"
 
 
 def _found(logs: str) -> Iterator[Source]:
@@ -167,6 +174,13 @@ def _entries(files: Any, directory: str) -> list[dict[str, Any]]:
 
 def files_below(files: Any, top: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Every file below `top` with its details. Links are followed; not one that leads to a directory above itself."""
+    for path, entry in _leaves(files, top):
+        if is_kind(files, entry, "file"):
+            yield path, files.info(os.path.realpath(path)) if entry.get("islink") else entry
+
+
+def _leaves(files: Any, top: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The same, as listed, with what is neither file nor directory, such as a link to nowhere."""
     waiting: list[tuple[str, frozenset[str]]] = [(top.rstrip("/"), frozenset())]
     while waiting:
         directory, above = waiting.pop()
@@ -175,9 +189,9 @@ def files_below(files: Any, top: str) -> Iterator[tuple[str, dict[str, Any]]]:
             continue
         for entry in _entries(files, directory):
             path = entry["name"].rstrip("/")
-            if is_kind(files, entry, "file"):
-                yield path, files.info(os.path.realpath(path)) if entry.get("islink") else entry
-            elif path != directory and is_kind(files, entry, "directory"):
+            if not is_kind(files, entry, "directory"):
+                yield path, entry
+            elif path != directory:
                 waiting.append((path, above | {real}))
 
 

@@ -115,6 +115,31 @@ def test_logs_are_read_in_either_case_and_packed_and_what_is_left_out_is_named(t
     assert "1 file is left out: MSGTRK8.LOG; " in told_left_out(names[:1])
 
 
+def test_a_link_that_leads_nowhere_is_named_where_a_log_or_a_server_would_be(tmp_path):
+    put(tmp_path / "mx1")
+    for name in ("mx1/MSGTRK2.LOG", "mx1/Copy of MSGTRK2.log", "mx1/MSGTRK3.csv", "mx1/deeper/MSGTRK4.LOG", "mx1/notes.txt", "mx2", ".mx3"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).symlink_to(tmp_path / "nowhere" / name)
+    (tmp_path / "mx1" / "MSGTRK5.LOG").symlink_to(tmp_path / "mx1" / "MSGTRK5.LOG")  # itself
+    (tmp_path / "mx1" / "MSGTRK6.LOG").symlink_to(tmp_path / "mx1" / "MSGTRK1.LOG")  # read
+    os.mkfifo(tmp_path / "mx1" / "MSGTRK7.LOG")
+    os.mkfifo(tmp_path / "mx1" / "pipe")
+
+    names = left_out(str(tmp_path))
+
+    links = ("mx1/Copy of MSGTRK2.log", "mx1/MSGTRK2.LOG", "mx1/MSGTRK3.csv", "mx1/MSGTRK5.LOG", "mx1/deeper/MSGTRK4.LOG", "mx2")
+    assert sorted([*(f"{link} (a link to nowhere)" for link in links), "mx1/MSGTRK7.LOG (no file)"]) == names
+    assert told_left_out([names[0]]).endswith("rename, unpack or move them; mend links or delete them")
+    assert ["mx1/MSGTRK1.LOG", "mx1/MSGTRK6.LOG"] == [f"{source.server}/{source.name}" for source in require_logs(str(tmp_path))]
+
+
+def test_links_that_all_lead_nowhere_are_named_where_no_log_is_found(tmp_path):
+    (tmp_path / "mx1").symlink_to(tmp_path / "nowhere")
+
+    with pytest.raises(NoLogs, match=r": no logs: 1 file is left out: mx1 \(a link to nowhere\); logs are read"):
+        require_logs(str(tmp_path))
+
+
 def test_logs_that_are_all_somewhere_else_are_named_where_none_is_found(tmp_path):
     """As whoever copies a share with its whole path has them, or who names the directory of one server."""
     put(tmp_path / "EX1" / "TransportRoles" / "Logs" / "MessageTracking")
