@@ -438,7 +438,7 @@ def _answered(is_verbose: bool = False) -> Iterator[_Progress]:
         details.add(exc)
         failure = session.jvm_end() or session.failure_of(exc)
         if failure is not None:
-            stop(f"Spark failed: {'; '.join(filter(None, (failure, session.settings_blamed())))}{details.place()}", ExitCode.FAILED)
+            stop(f"Spark failed: {'; '.join(filter(None, (failure, session.to_blame(failure))))}{details.place()}", ExitCode.FAILED)
         if isinstance(exc, OSError) and exc.filename and exc.strerror:
             stop(f"{exc.filename}: {exc.strerror}{': ulimit -f unlimited' if exc.errno == errno.EFBIG else ''}", ExitCode.FAILED)
         if isinstance(exc, OSError | ValueError | ImportError):  # from a file system: its message says what is missing

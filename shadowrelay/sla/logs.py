@@ -61,6 +61,11 @@ def is_log(name: str) -> bool:
     return _IS_LOG.fullmatch(name) is not None
 
 
+def is_of_mailboxes(name: str) -> bool:
+    """Whether Exchange logs in it what goes to and from mailboxes (`MSGTRKMD`, `MSGTRKMS`), and not what other servers and clients send."""
+    return "msgtrkm" in name.lower()
+
+
 def plain_name(name: str) -> str:
     """The name that the log had before it was packed."""
     return name[: -len(".gz")] if name.lower().endswith(".gz") else name

@@ -402,7 +402,8 @@ def _found(
 
     found = evidence(
         seen, copies, odd, events, log_ends,
-        logs=inputs.logs_by_server, told=of_exchange, rules=rules, keep=store.keep, with_few_rows=partial(_quick, spark, rows.odd),
+        logs=inputs.logs_by_server, covered=inputs.covered, told=of_exchange, rules=rules, keep=store.keep,
+        with_few_rows=partial(_quick, spark, rows.odd),
     )  # fmt: skip
     return found, rows
 

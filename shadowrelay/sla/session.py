@@ -44,8 +44,7 @@ from shadowrelay.sla.surroundings import (
     require_spark_home,
     require_user,
     script_said,
-    settings_meant,
-    settings_named,
+    settings_blamed,
 )
 
 if TYPE_CHECKING:
@@ -315,7 +314,7 @@ def _started(master: str, settings: Mapping[str, str], said: Others, attempts: l
                     told = java_said(DETAILS.said()) or "it says nothing"
                     script = script_said(os.environ, spark_home())
                     whole = f"this Java lacks parts that Spark needs: {REMEDY}; {_home_said()}" if LACKS_PARTS in told else ""
-                    reason = "; ".join(filter(None, (told, whole.rstrip("; "), limits_said(), settings_blamed(), script)))
+                    reason = "; ".join(filter(None, (told, whole.rstrip("; "), limits_said(), to_blame(told), script)))
                     raise SparkUnavailable(f"Java does not start Spark: {reason}{DETAILS.place()}") from exc
         if archive is not None and number == 1:
             archive.unlink(missing_ok=True)  # it is damaged: the JVM checks little of it
@@ -463,14 +462,13 @@ def failure_of(exc: Exception) -> str | None:
     return _with_remedy(_gist(str(exc))) if isinstance(exc, PySparkException) else None
 
 
-def settings_blamed() -> str:
-    """Settings of others of which what was printed at length speaks; empty if none."""
+def to_blame(failure: str) -> str:
+    """Settings of others that a failure is about, by what it says, or by what was printed at length; empty if none."""
     try:
         settings = others(os.environ, spark_home()).settings
     except SparkUnavailable:
         return ""
-    said = DETAILS.said()
-    return "; ".join(filter(None, (settings_named(said, settings), settings_meant(said, {**os.environ, **settings}))))
+    return settings_blamed(failure, {**os.environ, **settings}, DETAILS.said())
 
 
 def _cause_of(exception: Any) -> str:

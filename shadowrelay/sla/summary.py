@@ -5,9 +5,9 @@ Each list has the worst entries first and is bounded, so that the driver's data 
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +19,12 @@ from shadowrelay.sla.figures.evidence import Evidence
 from shadowrelay.sla.figures.exact import WAYS
 from shadowrelay.sla.figures.incidents import UNEXPLAINED
 from shadowrelay.sla.figures.log_writers import Identities
-from shadowrelay.sla.figures.rows import is_generated_message
+from shadowrelay.sla.figures.rows import CLOCKS_DIFFER_US, is_generated_message
 from shadowrelay.sla.inspection import Reading, last_readings
+from shadowrelay.sla.logs import is_of_mailboxes
 from shadowrelay.sla.objectives import LOG_ENDS
 from shadowrelay.sla.sites import ExpectedLogs, ServerSite, read_servers, read_shipping
-from shadowrelay.sla.warehouse import read_events
+from shadowrelay.sla.warehouse import read_events, read_pruned
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -155,6 +156,7 @@ class Inputs:
     one_directory: list[list[str]] = field(default_factory=list)  # a directory, and the servers whose logs it has
     cut_names: list[list[str]] = field(default_factory=list)  # a name that Windows cut, and the servers for which it may stand
     without_deliveries: list[str] = field(default_factory=list)  # servers without the log of what they delivered to mailboxes
+    whole: list[tuple[str, str, int, int]] = field(default_factory=list)  # server, file without a bad line, its first and last row
 
     @property
     def servers(self) -> list[str]:
@@ -190,7 +192,9 @@ class Inputs:
         for directory, name in called.items():
             one_server.setdefault(name, set()).update({directory, name} & {each["server"] for each in self.logs})
         several = [sorted(names) for names in one_server.values() if len(names) > 1]
-        return replace(self, logs=sorted(merged.values(), key=lambda one: str(one["server"])), sites=sites, one_server=sorted(several))
+        whole = [(identities.of(directory, file), file, first, last) for directory, file, first, last in self.whole]
+        logs = sorted(merged.values(), key=lambda one: str(one["server"]))
+        return replace(self, logs=logs, sites=sites, one_server=sorted(several), whole=whole)
 
     def divided(self, logs: list[dict[str, Any]], identities: Identities) -> "Inputs":
         """The same, where a directory has the logs of several servers. Shapes: `logs` with the files of each server."""
@@ -218,6 +222,15 @@ class Inputs:
         return {each["server"]: each["last_at"] for each in self.logs}
 
     @property
+    def covered(self) -> dict[str, list[tuple[int, int]]]:
+        """The times for which each server's log is whole, so that what it does not have did not happen. Units: microseconds."""
+        found: dict[str, list[tuple[int, int]]] = {}
+        for server, _, first, last in self.whole:
+            if last - first >= 2 * CLOCKS_DIFFER_US:
+                found.setdefault(server, []).append((first + CLOCKS_DIFFER_US, last - CLOCKS_DIFFER_US))
+        return found
+
+    @property
     def beginnings(self) -> list[int]:
         """The first row of each log that has one. Units: microseconds."""
         return [each["first_at"] for each in self.logs if each["first_at"] is not None]
@@ -229,7 +242,16 @@ class Inputs:
 
 def read_inputs(warehouse: str) -> Inputs:
     """All inputs of a warehouse except its events and what is in quarantine."""
-    return Inputs(logs(last_readings(warehouse)), [], read_servers(warehouse), read_shipping(warehouse))
+    files, pruned = last_readings(warehouse), read_pruned(warehouse)
+    return Inputs(logs(files), [], read_servers(warehouse), read_shipping(warehouse), whole=[*_whole(files, pruned)])
+
+
+def _whole(files: Iterable[Reading], pruned: date | None) -> Iterator[tuple[str, str, int, int]]:
+    left = microseconds(datetime.combine(pruned, time(), UTC)) if pruned is not None else 0
+    for each in files:
+        if each.first_at is not None and each.last_at is not None and not each.quarantined and not is_of_mailboxes(each.file):
+            first, last = (microseconds(at.astimezone(UTC)) for at in (each.first_at, each.last_at))
+            yield each.server, each.file, max(first, left), last
 
 
 def _united(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:

@@ -313,6 +313,8 @@ _NOISE = re.compile(
 )
 SAID_CHARACTERS_MAX = 300
 NAMED_MIN = 6  # characters of a value: a shorter one stands in any text
+CLASS_MISSING = "java.lang.ClassNotFoundException: "  # here a shorter one is quoted, too
+_HOST_OF = re.compile(r"[a-z0-9+.-]+://(?:[^/@]*@)?([^/:?#]+)", re.IGNORECASE)
 
 
 def java_said(text: str) -> str:
@@ -323,26 +325,65 @@ def java_said(text: str) -> str:
     return "; ".join(dict.fromkeys([*(thrown[-1:] or lines[:2]), *causes[-1:]]))[:SAID_CHARACTERS_MAX]
 
 
-def settings_named(text: str, settings: Mapping[str, str]) -> str:
-    """Which of others' settings have a value, or a part of one, of which a failure speaks, as a class that is not there."""
+_SIGNS = {"INVALID_DRIVER_MEMORY": (*VARIABLES_OF_JAVA, JAVA_OPTIONS), "/tmp/spark-events": ("spark.eventLog.enabled",)}
+"""Settings, by what Spark says of which they are the reason without naming their value."""
+_PORT_REFUSED = "startPort should be between"
+_PORTS = range(1024, 65536)
+
+
+def settings_blamed(failure: str, settings: Mapping[str, str], said: str = "") -> str:
+    """Which of others' settings a failure is about, with their values and a remedy; empty if none: those that it names, else those of
+    whose values it speaks, else those whose names it has in words.
+
+    Shapes: `settings` with the variables of the environment; `said`: what was printed at length.
+    """
+    ours = {name: value for name, value in settings.items() if name.startswith("spark.")}
+    texts = (failure, _complaints(said))
+    found = next(filter(None, (_by_name(text, ours) for text in texts)), [])
+    found += [name for sign, names in _SIGNS.items() if sign in failure + said for name in names if settings.get(name)]
+    if _PORT_REFUSED in failure + said:
+        found += [name for name, value in ours.items() if name.lower().endswith(".port") and not _is_port(value)]
+    found = found or next(filter(None, (_by_value(text, ours) for text in texts)), []) or _by_words(failure, ours)
+    shown = shown_options({name: settings[name] for name in found})
+    remedy = "correct it, or take it away" if len(shown) == 1 else "correct them, or take them away"
+    return f"{'; '.join(f'{name} is set to {value}' for name, value in shown.items())}: {remedy}" if shown else ""
+
+
+def _complaints(said: str) -> str:
+    """Without stacks, source code and warnings."""
+    return "\n".join(line for line in said.splitlines() if line[:1].strip() and " WARN " not in line)
+
+
+def _by_name(text: str, settings: Mapping[str, str]) -> list[str]:
+    return [name for name in settings if re.search(rf"(?<![\w.]){re.escape(name)}(?!\.?\w)", text)]
+
+
+def _by_value(text: str, settings: Mapping[str, str]) -> list[str]:
+    """Those that have a value, or a part of one, of which it speaks, as a class that is not there."""
 
     def is_named(value: str) -> bool:
         parts = [part.strip() for part in value.split(",")]
         parts += ["{}#{};{}".format(*words) for part in parts if len(words := part.split(":")) == 3]  # a package, as Ivy writes it
-        return any(len(part) >= NAMED_MIN and re.search(rf"(?<![\w.]){re.escape(part)}(?!\w)", text) for part in parts)
+        parts += [found[1] for part in parts if (found := _HOST_OF.match(part))]
+        is_quoted = any(len(part) >= NAMED_MIN and re.search(rf"(?<![\w.]){re.escape(part)}(?!\w)", text) for part in parts)
+        return is_quoted or (value != "" and f"{CLASS_MISSING}{value}" in text.splitlines())
 
-    blamed = {name: value for name, value in settings.items() if is_named(value)}
-    return "; ".join(f"{name} is set to {value}" for name, value in shown_options(blamed).items())
-
-
-_SIGNS = {"INVALID_DRIVER_MEMORY": (*VARIABLES_OF_JAVA, JAVA_OPTIONS), "/tmp/spark-events": ("spark.eventLog.enabled",)}
-"""Settings, by what Spark says of which they are the reason without naming their value."""
+    return [name for name, value in settings.items() if is_named(value)]
 
 
-def settings_meant(text: str, settings: Mapping[str, str]) -> str:
-    """The same for those of `_SIGNS`. Shapes: `settings` with the variables of the environment."""
-    blamed = {name: settings[name] for sign, names in _SIGNS.items() if sign in text for name in names if settings.get(name)}
-    return "; ".join(f"{name} is set to {value}" for name, value in shown_options(blamed).items())
+def _by_words(text: str, settings: Mapping[str, str]) -> list[str]:
+    """Those of whose names it has two words and all, or of four and more all but one: `cpus per task` of `spark.task.cpus`."""
+    there = set(re.findall("[a-z]+", text.lower()))
+
+    def is_meant(name: str) -> bool:
+        words = [word.lower() for word in re.findall("[A-Z]?[a-z]+", name.removeprefix("spark."))]
+        return len(words) > 1 and sum(word in there for word in words) >= len(words) - (len(words) > 3)
+
+    return [name for name in settings if is_meant(name)]
+
+
+def _is_port(value: str) -> bool:
+    return value.isdecimal() and (int(value) == 0 or int(value) in _PORTS)
 
 
 def script_said(environment: Mapping[str, str], spark_home: str) -> str:

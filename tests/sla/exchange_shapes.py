@@ -40,6 +40,8 @@ class ExchangeShape:
     twice: list[str] = field(default_factory=list)  # servers of whose log there are copies made by Explorer
     together: tuple[str, ...] = ()  # servers whose logs are in the directory of the first
     versions: dict[str, str] = field(default_factory=dict)  # of servers of another version
+    cut_at: dict[str, float] = field(default_factory=dict)  # servers whose log is in two files, the second from that second on
+    prefixes: dict[str, str] = field(default_factory=dict)  # of the names of a server's files
     place: str = ""  # what the names of its servers end with, if it shares them with other shapes
     called: dict[str, str] = field(default_factory=dict)  # servers that are others there
     is_cut: bool = False  # short names are those of NetBIOS
@@ -104,16 +106,20 @@ class ExchangeShape:
             fields = f"#Fields: {','.join(self.fields(server))}"
             header = ("#Software: Microsoft Exchange Server", "#Log-type: Message Tracking Log", fields)
             lines = sorted((seconds, self._line(server, seconds, cells)) for seconds, cells in rows)
-            octets = "".join(f"{line}\r\n" for line in header).encode() + b"".join(line for _, line in lines)
+            cut = self.cut_at.get(server)
+            parts = [lines] if cut is None else [[one for one in lines if (one[0] >= cut) == is_later] for is_later in (False, True)]
             for name in (server, *(name for name, same in self.copied_to.items() if same == server)):
                 is_full = name != server or self.has_full_directories
                 folder = logs / self.host(self.together[0] if server in self.together else server, is_full=is_full)
                 folder.mkdir(parents=True, exist_ok=True)
-                file = folder / f"MSGTRK2023032810-{1 + [*self.logs].index(server) if server in self.together else 1}.LOG"
-                file.write_bytes(b"\xef\xbb\xbf" + octets)
-                if server in self.twice:
-                    for copy in ("MSGTRK2023032810-1 - Copy.LOG", "Copy of MSGTRK2023032810-1.LOG"):
-                        (folder / copy).write_bytes(octets)
+                for hour, part in enumerate(parts, start=10):
+                    octets = "".join(f"{line}\r\n" for line in header).encode() + b"".join(line for _, line in part)
+                    number = 1 + [*self.logs].index(server) if server in self.together else 1
+                    stem = f"{self.prefixes.get(server, 'MSGTRK')}20230328{hour}-{number}"
+                    (folder / f"{stem}.LOG").write_bytes(b"\xef\xbb\xbf" + octets)
+                    if server in self.twice:
+                        for copy in (f"{stem} - Copy.LOG", f"Copy of {stem}.LOG"):
+                            (folder / copy).write_bytes(octets)
 
     def _line(self, server: str, seconds: float, cells: dict[str, Any]) -> bytes:
         at = BEGIN + timedelta(seconds=seconds)

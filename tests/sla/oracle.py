@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
-from tests.sla.oracle_exchange import approved, bare_stays, handled, is_hop, is_to_logged, mailboxes_untold, notified, with_primaries
+from tests.sla.oracle_exchange import approved, bare_stays, handled, mailboxes_untold, next_server, notified, with_primaries
 from tests.sla.oracle_logs import Logs, Row, meant, read_logs, with_logged_names
 from tests.sla.oracle_messages import (
     DECISIONS,
@@ -124,7 +124,20 @@ class Oracle:
 
     def _is_refused_or_made_here(self, message: Message) -> bool:
         made = [row for row in message.those("RESUBMIT") if row.source == "SAFETYNET" and row.format == "shadowrelay"]
-        return bool(made) or self._is_refused(message)
+        return bool(made) or self._is_refused(message) or self._was_never_accepted(message)
+
+    def _was_never_accepted(self, message: Message) -> bool:
+        """There are copies of it, and nothing else in the logs of those who would have accepted it."""
+        for row in message.rows:
+            is_copy = row.event in ("HARECEIVE", "HAREDIRECT", "HADISCARD") or (row.event == "EXPIRE" and row.client != "")
+            is_told = row.format == "shadowrelay" and row.tells_delivery
+            if not is_copy or row.source == KEPT or is_told:
+                return False
+            if row.event == "HARECEIVE":
+                spans = [(first, last) for server, first, last in self.logs.whole_files if server == row.client]
+                if not any(first + 2 * MINUTE <= row.at <= last - 2 * MINUTE for first, last in spans):
+                    return False
+        return bool(message.those("HARECEIVE"))
 
     def _is_refused(self, message: Message) -> bool:
         if message.those("HAREDIRECTFAIL"):
@@ -144,7 +157,7 @@ class Oracle:
             if is_relayed_and_kept(row) and row.at > offered[row.context]:
                 continue
             is_own = row.format == "shadowrelay" and row.event in ("SEND", "SENDEXTERNAL")
-            if is_own or does(row, "delivers") or (does(row, "hands on") and not is_hop(message, row, self.logs, self.without_deliveries)):
+            if is_own or does(row, "delivers") or (does(row, "hands on") and self._next_server(message, row) is None):
                 for recipient in {*row.recipients}:
                     message.deliveries.setdefault(recipient, []).append((row.at, row.server))
 
@@ -455,15 +468,18 @@ class Oracle:
             return "not told by Exchange"
         return "unexplained"
 
-    def _handed_on(self, message: Message, recipient: str) -> list[Row]:
-        """The rows by which it went to a logged server."""
+    def _handed_on(self, message: Message, recipient: str) -> list[tuple[int, str]]:
+        """The rows by which it went to a server whose log is here, with when and to whom."""
         handing = [row for row in message.rows if does(row, "hands on") and recipient in row.recipients]
-        return [row for row in handing if is_to_logged(row, self.logs, self.without_deliveries)]
+        return [(row.at, to) for row in handing if (to := self._next_server(message, row)) is not None]
+
+    def _next_server(self, message: Message, row: Row) -> str | None:
+        return next_server(message, row, self.logs, self.without_deliveries)
 
     def _last_holder(self, message: Message, recipient: str) -> str:
         """Who acknowledged it; of Exchange, who had it last."""
         hops = self._handed_on(message, recipient)
-        taken = [(row.at, row.server) for row in message.takeovers] + [(row.at, row.server_hostname) for row in hops]
+        taken = [(row.at, row.server) for row in message.takeovers] + hops
         return max(taken)[1] if taken and message.is_of_exchange else message.server
 
     def _why_lost(self, message: Message, recipient: str) -> str:
@@ -474,9 +490,9 @@ class Oracle:
             return "no end in the logs"
         handed = self._handed_on(message, recipient)
         if handed:
-            last = max(handed, key=lambda row: (row.at, row.server_hostname))
+            _, last = max(handed)
             of_exchange = [row for row in message.rows if row.format != "shadowrelay"]
-            if last.server_hostname not in {row.server for row in of_exchange if not does(row, "begins copy", "ends copy")}:
+            if last not in {row.server for row in of_exchange if not does(row, "begins copy", "ends copy")}:
                 return "not in the next log"
         for row in message.those("HADISCARD"):
             if row.tells_delivery and (not row.recipients or recipient in row.recipients):

@@ -184,21 +184,42 @@ def is_to_logged(row: Row, logs: Logs, without_deliveries: set[str]) -> bool:
     return (other == "exchange2010") == (row.format == "exchange2010")
 
 
-def is_hop(message: Message, row: Row, logs: Logs, without_deliveries: set[str]) -> bool:
-    """Does the server to which it went go on with the message under its id, and do the logs tell of that?"""
+def next_server(message: Message, row: Row, logs: Logs, without_deliveries: set[str]) -> str | None:
+    """The server that goes on with the message under its id, so that it is a hop; None: the logs do not tell of one."""
     if is_to_logged(row, logs, without_deliveries):
-        return True
+        return row.server_hostname
     received = [one for one in message.rows if does(one, "acknowledges")]
+    handing = {one.server for one in message.rows if does(one, "hands on", "delivers") and one.event in ("SEND", "SENDEXTERNAL")}
+    has_received = any(one.server == row.server and one.format != "shadowrelay" for one in message.those("RECEIVE"))
+    found = []
     for one in received:
         if not {*row.recipients} <= {*one.recipients}:
             continue
-        if one.client == row.server and one.server != row.server and abs(one.at - row.at) <= 10 * MINUTE:
-            return True
-        is_after = one.at > row.at if one.server == row.server else one.at >= row.at - 2 * MINUTE
+        is_other, is_near = one.server != row.server, abs(one.at - row.at) <= 10 * MINUTE
+        is_from_it = one.client == row.server or _is_by_address(row, one)
+        is_after = one.at >= row.at - 2 * MINUTE if is_other else one.at > row.at
         is_first = one.at == min(each.at for each in received)
-        if row.format != "exchange2010" and one.client not in logs.logged and is_after and not is_first:
-            return True
-    return False
+        is_of_stranger = row.format != "exchange2010" and one.client not in logs.logged
+        is_earliest = is_other and one.at == min(each.at for each in received if each.server == one.server)
+        sources = [each for each in received if each.server == row.server]
+        is_where_it_came_from = any(
+            one.server == each.client or (_tells(each.client_ip) and each.client_ip == one.server_ip) for each in sources
+        )
+        if is_earliest and is_where_it_came_from:
+            is_of_stranger = False
+        is_wrong_clock = is_other and is_near and has_received and one.server not in handing
+        if (is_other and is_near and is_from_it) or (is_of_stranger and ((is_after and not is_first) or is_wrong_clock)):
+            found.append((one.at, one.server))
+    return max(found)[1] if found else None
+
+
+def _is_by_address(row: Row, arrival: Row) -> bool:
+    here = {each for each in (row.server_ip, row.server_hostname.lower().strip("[]")) if _tells(each)}
+    return arrival.server_ip in here or (_tells(row.client_ip) and arrival.client_ip == row.client_ip)
+
+
+def _tells(address: str) -> bool:
+    return address not in ("", "::1") and not address.startswith("127.")
 
 
 def _path(message: Message) -> str:

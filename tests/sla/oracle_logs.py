@@ -45,6 +45,8 @@ class Row:
     file: str
     line: int
     spelled: tuple[str, ...] = ()  # the recipients as they were written, if that differs
+    client_ip: str = ""
+    server_ip: str = ""
 
     @property
     def primary(self) -> str:
@@ -79,6 +81,7 @@ class Logs:
     formats: dict[str, str] = field(default_factory=dict)  # of each
     domains: set[str] = field(default_factory=set)  # of Exchange's servers, as far as their names are told
     whole: dict[str, str] = field(default_factory=dict)  # names that Windows cut, in lower case, and what each stands for
+    whole_files: list[tuple[str, int, int]] = field(default_factory=list)  # of no mailboxes, without a bad line: server, first and last row
     files: int = 0
     lines: int = 0
     repeats: list[Row] = field(default_factory=list)
@@ -214,7 +217,7 @@ def _row(raw: bytes, fields: list[str], server: str, file: str, number: int, is_
         plain(_network_id(cell, is_ours) or cell["message-id"]), plain(cell["message-id"]),
         plain(cell["client-hostname"]), plain(cell["server-hostname"]), plain(cell["source-context"]), plain(cell["reference"]),
         recipients, related, plain(cell["sender-address"]), plain(cell["message-subject"]), plain(cell.get("return-path", "")), custom,
-        _format(fields, is_ours), file, number, spelled,
+        _format(fields, is_ours), file, number, spelled, cell["client-ip"].lower(), cell["server-ip"].lower(),
     )  # fmt: skip
 
 
@@ -395,6 +398,14 @@ def _call_by_their_names(logs: Logs) -> None:
 
     renamed = {directory: full(name) for directory, name in called.items()}
     moved = {place: full(name) for place, name in files.items()}
+    damaged = {(directory, file) for directory, file, *_ in logs.quarantine}
+    instants: dict[tuple[str, str], list[int]] = {}
+    for row in (*logs.rows, *logs.repeats):
+        instants.setdefault((row.server, row.file), []).append(row.at)
+    for (directory, file), those in instants.items():
+        if (directory, file) not in damaged and "msgtrkm" not in file.lower():
+            server = moved.get((directory, file)) or renamed.get(directory, directory)
+            logs.whole_files.append((server, min(those), max(those)))
     formats = {renamed.get(server, server): each for server, each in logs.formats.items()}
     logs.rows = [
         replace(row, server=moved.get((row.server, row.file)) or renamed.get(row.server, row.server))

@@ -14,7 +14,15 @@ from shadowrelay.sla.ingest import ingest_once
 from shadowrelay.sla.report import write_report
 from shadowrelay.sla.sites import read_sites_file
 from shadowrelay.sla.summary import placed_figures
-from tests.sla import exchange_audited, exchange_documented, exchange_further, exchange_rare, exchange_variants  # noqa: F401 - they add their shapes
+from tests.sla import (  # noqa: F401 - they add their shapes
+    exchange_audited,
+    exchange_documented,
+    exchange_further,
+    exchange_hops,
+    exchange_rare,
+    exchange_unaccepted,
+    exchange_variants,
+)
 from tests.sla.agreement import COLUMNS, WINDOWS, disagreements
 from tests.sla.exchange_shapes import DAY, SHAPES, ExchangeShape
 from tests.sla.oracle import judge
@@ -51,6 +59,8 @@ def mixture(seed: int) -> ExchangeShape:
         mixed.copied_to["full"] = choose.choice(servers)
     if servers and choose.random() < 0.2:
         mixed.twice.append(choose.choice(servers))
+    parted = random.Random(f"files {seed}")
+    mixed.cut_at = {server: parted.uniform(0, 2 * DAY) for server in servers if parted.random() < 0.2}
     if choose.random() < 0.1:
         mixed.together = tuple(servers[: choose.randint(2, 3)])
     return mixed

@@ -18,7 +18,15 @@ from shadowrelay.sla.page.cautions import cautions
 from shadowrelay.sla.report import write_report
 from shadowrelay.sla.sites import read_sites_file
 from shadowrelay.sla.summary import placed_figures
-from tests.sla import exchange_audited, exchange_documented, exchange_further, exchange_rare, exchange_variants  # noqa: F401 - they add their shapes
+from tests.sla import (  # noqa: F401 - they add their shapes
+    exchange_audited,
+    exchange_documented,
+    exchange_further,
+    exchange_hops,
+    exchange_rare,
+    exchange_unaccepted,
+    exchange_variants,
+)
 from tests.sla.agreement import COLUMNS, WINDOWS, disagreements
 from tests.sla.exchange_shapes import SHAPES, ExchangeShape
 from tests.sla.oracle import judge
@@ -130,6 +138,8 @@ def test_a_loss_names_the_server_that_had_the_message_last(report: dict[str, Any
     assert "a2failedserverandlost" == servers["failedserverandlost"]  # that took over
     assert "b1gapinthenextlog" == servers["gapinthenextlog"]
     assert "a1nested" == servers["nested"]
+    assert "b1lostafterafilter" == servers["lostafterafilter"]
+    assert "b1byaddressandlost" == servers["byaddressandlost"]
 
 
 def test_the_job_has_the_table_of_the_page() -> None:

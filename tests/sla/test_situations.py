@@ -178,6 +178,14 @@ SITUATIONS: dict[str, Callable[[Path], Given]] = {
     "a plug-in that is not there": defaults("spark.plugins com.nowhere.Plugin\n"),
     "a listener that is not there": defaults("spark.extraListeners com.nowhere.Listener\n"),
     "a number that is none in `spark-defaults.conf`": defaults("spark.sql.shuffle.partitions many\n"),
+    "a port that only the system may use in `spark-defaults.conf`": defaults("spark.driver.port 22\nspark.ui.port 4040\n"),
+    "more cores for a task than there are": defaults("spark.task.cpus 2\n"),
+    "memory outside of the heap, and no size of it": defaults("spark.memory.offHeap.enabled true\n"),
+    "a codec that is not there": defaults("spark.io.compression.codec lzo\n"),
+    "a buffer larger than it may be, said at the bottom of an error": defaults(
+        "spark.serializer org.apache.spark.serializer.KryoSerializer\nspark.kryoserializer.buffer.max 5g\n"
+    ),
+    "no core for an executor": defaults("spark.executor.cores 0\n"),
     "results larger than they may be": defaults("spark.driver.maxResultSize 1k\n"),
     "files that may have 8 kB": shell("ulimit -f 8"),
     "packages that cannot be fetched": defaults("spark.jars.packages io.delta:nowhere_2.13:4.0.0\n"),

@@ -18,8 +18,10 @@ from shadowrelay.sla.surroundings import (
     others,
     parse_defaults,
     require_spark_home,
-    settings_named,
+    settings_blamed,
 )
+
+REMEDY = ": correct it, or take it away"
 
 
 def test_what_was_left_in_the_arguments_for_spark_does_not_end_or_redirect_it():
@@ -184,24 +186,62 @@ def test_settings_of_which_a_failure_speaks_are_named():
         "spark.local.dir": "/data/a",
     }
 
-    assert "spark.plugins is set to a.b.C, x.y.Plugin" == settings_named("ClassNotFoundException: x.y.Plugin", settings)
-    assert "" == settings_named("true: x.y.Plugins, /data/ab", settings)
-    assert "spark.local.dir is set to /data/a" == settings_named("no space at file:/data/a/x", settings)
-    assert "spark.jars.packages is set to io.x:a:4.0" == settings_named("unresolved: io.x#a;4.0: not found", settings)
+    assert f"spark.plugins is set to a.b.C, x.y.Plugin{REMEDY}" == settings_blamed("ClassNotFoundException: x.y.Plugin", settings)
+    assert "" == settings_blamed("true: x.y.Plugins, /data/ab", settings)
+    assert f"spark.local.dir is set to /data/a{REMEDY}" == settings_blamed("no space at file:/data/a/x", settings)
+    assert f"spark.jars.packages is set to io.x:a:4.0{REMEDY}" == settings_blamed("unresolved: io.x#a;4.0: not found", settings)
 
 
 def test_a_secret_that_a_failure_quotes_is_not_said_again() -> None:
     name = "spark.hadoop.fs.s3a.secret.key"
 
-    assert f"{name} is set to [left out]" == settings_named("refused: aVerySecretKey", {name: "aVerySecretKey"})
+    assert f"{name} is set to [left out]{REMEDY}" == settings_blamed("refused: aVerySecretKey", {name: "aVerySecretKey"})
 
 
 def test_what_spark_refuses_without_a_value_is_named_by_its_kind():
     given = {"_JAVA_OPTIONS": "-Xmx64m", "spark.eventLog.enabled": "true", "JAVA_TOOL_OPTIONS": ""}
 
-    assert "_JAVA_OPTIONS is set to -Xmx64m" == surroundings.settings_meant("[INVALID_DRIVER_MEMORY.SYSTEM_MEMORY] 63", given)
-    assert "spark.eventLog.enabled is set to true" == surroundings.settings_meant("file:/tmp/spark-events does not exist", given)
-    assert "" == surroundings.settings_meant("something else", given)
+    assert f"_JAVA_OPTIONS is set to -Xmx64m{REMEDY}" == settings_blamed("[INVALID_DRIVER_MEMORY.SYSTEM_MEMORY] 63", given)
+    assert f"spark.eventLog.enabled is set to true{REMEDY}" == settings_blamed("file:/tmp/spark-events does not exist", given)
+    assert "" == settings_blamed("something else", given)
+
+
+@pytest.mark.parametrize(
+    ("failure", "name", "value"),
+    [
+        ("requirement failed: spark.memory.offHeap.size must be at least 1MiB when spark.memory.offHeap.enabled == true",
+         "spark.memory.offHeap.enabled", "true"),
+        ('The codec lzo is not available. Consider to set the config "spark.io.compression.codec" to "snappy".',
+         "spark.io.compression.codec", "lzo"),
+        ("The number of cores per executor (=1) has to be >= the number of cpus per task = 2.", "spark.task.cpus", "2"),
+        ("Executor memory must be a positive number", "spark.executor.memory", "1x"),
+        ("No executor resource configs were specified for the following task configs: gpu", "spark.task.resource.gpu.amount", "1"),
+        ("requirement failed: startPort should be between 1024 and 65535 (inclusive), or 0", "spark.driver.port", "22"),
+        ("requirement failed: startPort should be between 1024 and 65535 (inclusive), or 0", "spark.driver.blockManager.port", "99999"),
+        ("java.lang.IllegalArgumentException: java.net.UnknownHostException: nowhere.invalid",
+         "spark.checkpoint.dir", "hdfs://nowhere.invalid/x"),
+        ("java.lang.ClassNotFoundException: foo", "spark.shuffle.manager", "foo"),
+        ("spark.memory.fraction should be between 0 and 1 (was '2.0').", "spark.memory.fraction", "2"),
+        ("java.lang.reflect.InvocationTargetException\n\tat x\nCaused by: java.lang.IllegalArgumentException: "
+         "spark.kryoserializer.buffer.max must be less than 2048 mb, got: + 5120 mb.", "spark.kryoserializer.buffer.max", "5g"),
+    ],
+)  # fmt: skip
+def test_a_setting_that_spark_refuses_is_named_with_its_value_and_a_remedy(failure, name, value):
+    innocent = {
+        "spark.ui.port": "4040", "spark.blockManager.port": "0", "spark.memory.offHeap.sizes": "1g", "spark.app.name": "of a company",
+        "spark.task.maxFailures": "4", "spark.executor.instances": "2", "spark.sql.ansi.enabled": "true", "spark.rdd.compress": "true",
+        "spark.master": "yarn", "spark.eventLog.enabled": "false", "spark.hadoop.fs.defaultFS": "hdfs://other.invalid",
+    }  # fmt: skip
+
+    assert f"{name} is set to {value}{REMEDY}" == settings_blamed(failure, innocent | {name: value})
+
+
+def test_several_settings_that_spark_refuses_are_named_together():
+    given = {"spark.driver.port": "22", "spark.blockManager.port": "80", "spark.ui.port": "4040"}
+
+    told = settings_blamed("startPort should be between 1024 and 65535 (inclusive)", given)
+
+    assert "spark.driver.port is set to 22; spark.blockManager.port is set to 80: correct them, or take them away" == told
 
 
 @pytest.mark.parametrize("size", ["100m", "471859199", "0.5g", "460000k", "100"])

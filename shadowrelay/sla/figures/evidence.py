@@ -3,7 +3,7 @@
 `evidence` combines plain messages from the first pass with all others from the exact transforms, in the same columns.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -72,6 +72,7 @@ def evidence(
     log_ends: Mapping[str, int | None],
     *,
     logs: Mapping[str, str | None],
+    covered: Mapping[str, Sequence[tuple[int, int]]],
     told: Told,
     rules: Rules,
     keep: Callable[[Mapping[str, Callable[[], DataFrame]]], dict[str, DataFrame]],
@@ -80,7 +81,8 @@ def evidence(
     """Combine `seen` from `first_pass` (None: treat no message as plain) with the `odd` events: all events of the other messages.
     `several`: copies of plain messages with several (`several_copies`), None if there are none.
 
-    Shapes: `log_ends`: last row of each server's log, None if it has none. `logs`: the format of each; `told`: what those of Exchange say.
+    Shapes: `log_ends`: last row of each server's log, None if it has none. `logs`: the format of each; `covered`: the times for
+    which each is whole; `told`: what those of Exchange say.
     `keep` stores frames under their names and returns the stored frames, so that each is computed once, and plans stay small.
     `with_few_rows` is entered for what reads none but the rows of `odd`.
     """
@@ -88,7 +90,7 @@ def evidence(
     has_exchange = has_logs_of_exchange(logs)
     with with_few_rows():
         known = known_until(rows, log_ends, now=rules.now)
-        gathered = keep({"gathered": lambda: timelines(rows, known, has_exchange=has_exchange)})["gathered"]
+        gathered = keep({"gathered": lambda: timelines(rows, known, covered, has_exchange=has_exchange)})["gathered"]
         named = keep(
             {"recipients": lambda: recipients(rows, gathered, now=rules.now, is_final=rules.is_final, expiration_us=rules.expiration_us)}
         )

@@ -6,7 +6,9 @@ shadow servers and how late each was discarded (`copies`). The lists of rows in 
 are too large to be built for all mail.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -51,6 +53,7 @@ from shadowrelay.sla.figures.rows import (
 
 WAYS = ("shadow_server", "previous_hop", "next_hop")
 _SHADOW_AT = "(?:^|;)S:ShadowAt=([^;]*)"  # in custom-data
+NOTHING_COVERED: Mapping[str, Sequence[tuple[int, int]]] = MappingProxyType({})
 ACKNOWLEDGED, RECONSTRUCTED, DSN, REFUSED, UNKNOWN = "acknowledged", "reconstructed", "dsn", "refused", "unknown"
 COUNTED = (ACKNOWLEDGED, RECONSTRUCTED)
 WITHOUT_REDUNDANCY_EVENTS = "exchange2010"
@@ -73,17 +76,24 @@ def known_until(rows: DataFrame, log_ends: Mapping[str, int | None], *, now: int
     return known | dict.fromkeys(lost, now)
 
 
-def timelines(rows: DataFrame, known: Mapping[str, int], *, has_exchange: bool = True) -> DataFrame:
-    """Shapes: `rows` as from `exact_rows`, `known` as from `known_until`; one line per message. `pair_server` is null if there is no pair,
+def timelines(
+    rows: DataFrame,
+    known: Mapping[str, int],
+    covered: Mapping[str, Sequence[tuple[int, int]]] = NOTHING_COVERED,
+    *,
+    has_exchange: bool = True,
+) -> DataFrame:
+    """Shapes: `rows` as from `exact_rows`, `known` as from `known_until`; `covered`: the times for which each server's log is whole, from
+    and until; one line per message. `pair_server` is null if there is no pair,
     `known_until` if no server that is responsible for the message is known."""
-    lines = _judged(rows, known)
+    lines = _judged(rows, known, covered)
     if not has_exchange:
         return lines.withColumn("notified_at", F.lit(None).cast("bigint"))
     return lines.join(notifications(rows, lines), on="message", how="left")
 
 
-def _judged(rows: DataFrame, known: Mapping[str, int]) -> DataFrame:
-    lines = _gathered(rows).withColumn("kind", _kind())
+def _judged(rows: DataFrame, known: Mapping[str, int], covered: Mapping[str, Sequence[tuple[int, int]]]) -> DataFrame:
+    lines = _gathered(rows).withColumn("kind", _kind(covered))
     is_reconstructed = F.col("kind") == RECONSTRUCTED
     acknowledged = F.when(F.col("kind") == ACKNOWLEDGED, F.struct("receive.at", "receive.server"))
     reconstructed = F.when(is_reconstructed, F.struct("holder.at", F.col("holder.primary").alias("server")))
@@ -134,6 +144,8 @@ def _gathered(rows: DataFrame) -> DataFrame:
     """The required data of a message's rows, in one aggregate."""
     is_held = is_event("HARECEIVE")
     is_released = is_event("HADISCARD") & ~is_told_delivered() & (F.col("source_context") == "released")
+    is_own_end = is_own() & is_told_delivered()
+    is_about_copy = (is_event("HARECEIVE", "HAREDIRECT", "HADISCARD") & (F.col("source") != KEPT) & ~is_own_end) | is_expired_copy()
     is_sighting = is_event("HADISCARD", "HAREDIRECT") | is_promotion()
     sighting = F.struct("at", F.when(is_event("HAREDIRECT"), F.col("server_hostname")).otherwise(F.col("server")).alias("server"))
     counts = ~has_shared_fate(F.col("custom_data"), F.col("format"))
@@ -161,7 +173,7 @@ def _gathered(rows: DataFrame) -> DataFrame:
     lists = {
         "redirects": F.sort_array(_each(is_event("HAREDIRECT"), redirect)),
         "promotions": F.sort_array(_each(is_promotion(), promotion)),
-        "holds": _each(is_held, F.struct("server", F.col("client_hostname").alias("primary"))),
+        "holds": _each(is_held, F.struct("at", "server", F.col("client_hostname").alias("primary"))),
         "sightings": _each(is_sighting, sighting),
         "loads": _each(is_event("LOAD"), F.struct("at", "server")),
         "received_by": F.array_distinct(F.flatten(_each(is_event("RECEIVE"), F.col("recipients")))),
@@ -194,6 +206,7 @@ def _gathered(rows: DataFrame) -> DataFrame:
         F.min(F.when(is_told_delivered() & has_no_recipients(), F.col("at"))).alias("discarded_for_all_at"),
         F.max(is_event("RECEIVE")).alias("is_received"),
         F.max(is_event("HAREDIRECTFAIL")).alias("is_redirect_failed"),
+        F.min(is_about_copy).alias("is_of_copies"),
         F.max(is_event("RESUBMIT")).alias("is_resubmitted"),
         F.max(is_from_safety_net()).alias("is_from_safety_net"),
         F.max(is_end() | is_told_delivered()).alias("is_ended"),
@@ -225,7 +238,20 @@ def _each(condition: Column, value: Column) -> Column:
     return F.collect_list(F.when(condition, value))
 
 
-def _kind() -> Column:
+def _is_never_accepted(covered: Mapping[str, Sequence[tuple[int, int]]]) -> Column:
+    """Whether there is nothing but copies, and their primary servers' logs, which are here and whole, have no receipt."""
+    if not covered:
+        return F.lit(False)
+    times = F.from_json(F.lit(json.dumps(dict(covered))), "map<string,array<array<bigint>>>")
+
+    def is_covered(hold: Column) -> Column:
+        of_primary = F.try_element_at(times, hold["primary"])
+        return F.coalesce(F.exists(of_primary, lambda time: (hold["at"] >= time[0]) & (hold["at"] <= time[1])), F.lit(False))
+
+    return F.col("is_of_copies") & (F.size("holds") > 0) & F.forall("holds", is_covered)
+
+
+def _kind(covered: Mapping[str, Sequence[tuple[int, int]]]) -> Column:
     is_all_released = F.size(F.array_except("holders", "released_by")) == 0
     is_released = (F.size("holders") > 0) & is_all_released & ~F.col("is_resubmitted") & ~F.col("is_ended")
     # Exchange: a DSN row after the RECEIVE is about this message, and no message of its own
@@ -238,7 +264,7 @@ def _kind() -> Column:
         F.when(is_made_here, DSN)
         .when(is_from_before, UNKNOWN)
         .when(F.col("receive").isNotNull(), ACKNOWLEDGED)
-        .when(is_refused, REFUSED)
+        .when(is_refused | _is_never_accepted(covered), REFUSED)
         .when(~F.col("is_received") & ~F.col("is_from_safety_net") & F.col("holder").isNotNull(), RECONSTRUCTED)
         .otherwise(UNKNOWN)
     )

@@ -37,6 +37,7 @@ COLUMNS = (
     "custom_data", "format", "server",
 )  # fmt: skip
 """The events that figures use."""
+ADDRESSES = ("client_ip", "server_ip")
 
 
 def is_own() -> Column:
@@ -140,7 +141,9 @@ def exact_rows(events: DataFrame, logs: Mapping[str, str | None], told: Told = N
     is_itself = F.col("server_hostname") == F.col("server")
     offered_at = F.min(F.when(is_relayed_and_kept(), F.col("at"))).over(Window.partitionBy("message", "source_context"))
     is_offered_again = F.coalesce(is_relayed_and_kept() & (F.col("at") > offered_at), F.lit(False))
-    chosen = events.select(*COLUMNS)
+    is_on_the_way = does(ACKNOWLEDGES, HANDS_ON)
+    addresses = [F.when(is_on_the_way & _tells(name), F.lower(name)).alias(name) for name in ADDRESSES] if has_exchange else []
+    chosen = events.select(*COLUMNS, *addresses)
     rows = (
         _with_kept_copies(joined(chosen) if has_exchange else chosen)
         .hint("repartition", F.col("message"))  # a hint, which a session for little input leaves out
@@ -177,31 +180,60 @@ def _with_old_primaries(rows: DataFrame) -> DataFrame:
     return rows.withColumn("reference", F.when(is_unnamed, F.coalesce(copy["client_hostname"], F.lit(""))).otherwise(F.col("reference")))
 
 
+def _tells(address: str) -> Column:
+    """Whether an address shows which machine has it."""
+    return (F.col(address) != "") & (F.col(address) != "::1") & ~F.col(address).startswith("127.")
+
+
+def _is_from(arrival: Column, other: Column) -> Column:
+    """Whether one server received from another one. Shapes: what both received."""
+    return (arrival["client_hostname"] == other["server"]) | F.coalesce(arrival["client_ip"] == other["server_ip"], F.lit(False))
+
+
 def _with_hops(rows: DataFrame, logs: Mapping[str, str | None], without_deliveries: Collection[str]) -> DataFrame:
     """`is_hop`: Exchange handed the message to a server that goes on with it under the same id, and whose log tells what became of it:
-    its log is of Exchange, tells of deliveries, and identifies messages alike, or the same recipients were received from this server, or
-    later through one that has no log here, as through a filter. `hop_to`: that server, if it has a log."""
+    its log is of Exchange, tells of deliveries, and identifies messages alike, or the same recipients were received from this server (by
+    name or address), or later through one that has no log here, as through a filter. `hop_to`: that server."""
     telling = {server: each for server, each in logs.items() if server not in without_deliveries}
     oldest = [server for server, each in telling.items() if each == WITHOUT_NETWORK_ID]
     later = [server for server, each in telling.items() if each not in (None, "", OWN_FORMAT, WITHOUT_NETWORK_ID)]
     is_oldest = F.col("format") == WITHOUT_NETWORK_ID
     is_logged = F.when(is_oldest, F.col("server_hostname").isin(*oldest)).otherwise(F.col("server_hostname").isin(*later))
-    arrival = F.struct("at", "server", "client_hostname", F.col("recipients").alias("whom"))
-    arrived = rows.where(does(ACKNOWLEDGES)).groupBy("message").agg(F.collect_list(arrival).alias("arrivals"))
+    arrival = F.when(does(ACKNOWLEDGES), F.struct("at", "server", "client_hostname", *ADDRESSES, F.col("recipients").alias("whom")))
+    is_receipt, is_handing = is_event("RECEIVE") & ~is_own(), is_event("SEND", "SENDEXTERNAL") & ~is_own()
+    arrived = (
+        rows.where(is_receipt | is_handing)
+        .groupBy("message")
+        .agg(
+            F.collect_list(arrival).alias("arrivals"),
+            F.collect_set(F.when(is_receipt, F.col("server"))).alias("receiving"),
+            F.collect_set(F.when(is_handing, F.col("server"))).alias("handing"),
+        )
+    )
     joined = rows.join(arrived, on="message", how="left")
     first_at = F.array_min(F.transform("arrivals", lambda arrival: arrival["at"]))
 
     def is_seen(arrival: Column) -> Column:
-        is_now = (arrival["at"] >= F.col("at") - HANDED_WITHIN_US) & (arrival["at"] <= F.col("at") + HANDED_WITHIN_US)
-        is_from_it = (arrival["client_hostname"] == F.col("server")) & (arrival["server"] != F.col("server")) & is_now
-        is_elsewhere = (arrival["server"] != F.col("server")) & (arrival["at"] >= F.col("at") - CLOCKS_DIFFER_US)
-        is_after = is_elsewhere | ((arrival["server"] == F.col("server")) & (arrival["at"] > F.col("at")))
-        is_by_stranger = ~arrival["client_hostname"].isin(*logs) & ~is_oldest & (arrival["at"] > first_at) & is_after
-        return (is_from_it | is_by_stranger) & (F.size(F.array_except("recipients", arrival["whom"])) == 0)
+        is_other = arrival["server"] != F.col("server")
+        is_near = (arrival["at"] >= F.col("at") - HANDED_WITHIN_US) & (arrival["at"] <= F.col("at") + HANDED_WITHIN_US)
+        to = F.translate(F.lower("server_hostname"), "[]", "")
+        is_to_it = (arrival["server_ip"] == F.col("server_ip")) | (arrival["server_ip"] == to)
+        is_by_address = F.coalesce(is_to_it, F.lit(False)) | F.coalesce(arrival["client_ip"] == F.col("client_ip"), F.lit(False))
+        is_from_it = (arrival["client_hostname"] == F.col("server")) | is_by_address
+        is_after = F.when(is_other, arrival["at"] >= F.col("at") - CLOCKS_DIFFER_US).otherwise(arrival["at"] > F.col("at"))
+        is_first_by_mistake = F.array_contains("receiving", F.col("server")) & ~F.array_contains("handing", arrival["server"])
+        is_later = is_after & (arrival["at"] > first_at)
+        of_other = F.filter("arrivals", lambda each: each["server"] == arrival["server"])
+        is_earliest = is_other & (arrival["at"] == F.array_min(F.transform(of_other, lambda each: each["at"])))
+        is_source = is_earliest & F.exists("arrivals", lambda each: (each["server"] == F.col("server")) & _is_from(each, arrival))
+        is_stranger = ~arrival["client_hostname"].isin(*logs) & ~is_oldest & ~is_source
+        is_by_stranger = is_stranger & (is_later | (is_other & is_near & is_first_by_mistake))
+        is_of_hop = (is_other & is_near & is_from_it) | is_by_stranger
+        return is_of_hop & (F.size(F.array_except("recipients", arrival["whom"])) == 0)
 
-    is_seen_again = F.coalesce(F.exists("arrivals", is_seen), F.lit(False))
-    is_hop = does(HANDS_ON) & (is_logged | is_seen_again)
-    return joined.withColumns({"is_hop": is_hop, "hop_to": F.when(is_hop & is_logged, F.col("server_hostname"))}).drop("arrivals")
+    seen = F.array_max(F.transform(F.filter("arrivals", is_seen), lambda arrival: F.struct(arrival["at"], arrival["server"])))
+    to = F.when(does(HANDS_ON), F.when(is_logged, F.col("server_hostname")).otherwise(seen["server"]))
+    return joined.withColumns({"is_hop": to.isNotNull(), "hop_to": to}).drop("arrivals", "receiving", "handing", *ADDRESSES)
 
 
 def _with_kept_copies(events: DataFrame) -> DataFrame:

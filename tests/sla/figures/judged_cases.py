@@ -535,9 +535,30 @@ def backed(case: Case) -> None:
     case.row("HADISCARD", 2, "s", "kept", (), client="hub", peer="s", source_context="delivered")
 
 
+def left(case: Case) -> None:
+    """Copies of what p never accepted, and of what it must have accepted: its log is here all the time."""
+    case.lives(-600, "p")
+    case.hold(0, "gone")
+    case.redirect(0, "gone")
+    case.hold(0, "gone again")
+    case.hold(60, "gone again", shadow="q")
+    case.discard(61, "gone again", shadow="q", said="released")
+    case.row("EXPIRE", 5 * DAY, "s", "gone again", client="p")
+    case.hold(0, "told")
+    case.discard(1, "told")
+    case.hold(0, "sent")
+    case.send(1, "sent", to=[A])
+    case.row("SEND", 0.3, "edge", "first", client="edge", peer="p", source_context="shadow kept as left/kept")
+    case.lives(600, "p")
+    case.lives(700, "edge")
+    case.hold(599, "at the end")
+    case.lives(9 * DAY, "s", "q")
+
+
 _CASES: tuple[Callable[[Case], None], ...] = (
     plain, several, outlived,
-    exposed, fates, rebuilt, refused, notified, journaled, resubmitted, told, ended, lost, logends, twice, again, delivered_again, orphaned,
+    exposed, fates, rebuilt, refused, left, notified, journaled, resubmitted, told, ended, lost, logends, twice, again,
+    delivered_again, orphaned,
     takenover, apart, slow, repeated, traps, exchange16, replaced, redirected, exchange10, nowhere, relayed, backed,
 )  # fmt: skip
 

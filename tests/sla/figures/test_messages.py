@@ -80,6 +80,15 @@ def test_a_message_that_was_refused_is_not_reconstructed(judged):
     assert 1 == judged.figures("refused")["messages_acknowledged"]
 
 
+def test_a_copy_of_what_its_primary_never_accepted_is_no_message(judged):
+    kinds = {line["message"]: line["kind"] for line in judged.lines("messages", "left") if line["message"] != "first"}
+
+    in_doubt = dict.fromkeys(("told", "sent", "kept", "at the end"), "reconstructed")
+    assert in_doubt | {"gone": "refused", "gone again": "refused"} == {name: kinds[name] for name in (*in_doubt, "gone", "gone again")}
+    left_over = [line["message"] for line in judged.lines("orphans", "left")]
+    assert {"gone", "gone again"} <= {*left_over}
+
+
 def test_a_notification_is_no_acknowledged_message_and_its_copy_is_told(judged):
     found = judged.figures("notified")
 

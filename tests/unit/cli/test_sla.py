@@ -63,7 +63,7 @@ class Job:
             spark_session=spark_session,
             failure_of=self.told,
             jvm_end=lambda: "",
-            settings_blamed=lambda: "",
+            to_blame=lambda failure: "",
             require_settings=session_module.require_settings,
             local_cores=session_module.local_cores,
         )
