@@ -95,7 +95,7 @@ class DeliveryTransaction:
             if self.session.pipeline.broken is None and not self._is_clean:
                 self.session.pipeline.abort()
             raise
-        reply = answer.reply if answer.code < 500 else self._meaning(answer.reply, rules.Step.CONTENT)
+        reply = answer.reply if answer.code < 500 else self._meaning(answer.reply, rules.ReplyTo.CONTENT)
         for ordinal in self.accepted:
             self.replies[ordinal] = reply
 
@@ -117,7 +117,7 @@ class DeliveryTransaction:
             if _may_go_on(data):  # it accepts DATA although MAIL was refused
                 pipeline.abort()
             self._is_clean = True
-            raise failure(self._meaning(answers[0].reply, rules.Step.MAIL, mail), self.session.server)
+            raise failure(self._meaning(answers[0].reply, rules.ReplyTo.MAIL, mail), self.session.server)
         for ordinal, rcpt, answer in zip(self.work.ordinals, rcpts, answers[1:], strict=True):
             if answer.code < 300:
                 self.accepted.append(ordinal)
@@ -137,7 +137,7 @@ class DeliveryTransaction:
         answer = await pipeline.answer(limits.command)
         if not self._is_positive(answer):
             self._is_clean = True
-            raise failure(self._meaning(answer.reply, rules.Step.MAIL, mail), self.session.server)
+            raise failure(self._meaning(answer.reply, rules.ReplyTo.MAIL, mail), self.session.server)
         for ordinal, rcpt in zip(self.work.ordinals, rcpts, strict=True):
             pipeline.write(rcpt, 1)
             self._note_recipient(ordinal, await pipeline.answer(limits.command), rcpt)
@@ -155,7 +155,7 @@ class DeliveryTransaction:
         if self._is_positive(data):
             raise self._out_of_place(data)
         await self._settle(RSET)
-        reply = self._meaning(data.reply, rules.Step.DATA)
+        reply = self._meaning(data.reply, rules.ReplyTo.DATA)
         for ordinal in self.accepted:
             self.replies[ordinal] = reply
         if len(self.accepted) == len(self.work.ordinals):
@@ -166,10 +166,10 @@ class DeliveryTransaction:
     def _note_early_refusals(self, answers: Sequence[RawReply], mail: bytes, rcpts: Sequence[bytes]) -> None:
         """Record refusals that arrived before the server closed the connection, as some do after a 554."""
         if answers and answers[0].code >= 400 and answers[0].code != SERVICE_CLOSING:
-            raise failure(self._meaning(answers[0].reply, rules.Step.MAIL, mail), self.session.server)
+            raise failure(self._meaning(answers[0].reply, rules.ReplyTo.MAIL, mail), self.session.server)
         for ordinal, rcpt, answer in zip(self.work.ordinals, rcpts, answers[1:], strict=False):
             if answer.code >= 400 and answer.code != SERVICE_CLOSING:
-                self.replies[ordinal] = self._meaning(answer.reply, rules.Step.RCPT, rcpt)
+                self.replies[ordinal] = self._meaning(answer.reply, rules.ReplyTo.RCPT, rcpt)
 
     async def _settle(self, line: bytes) -> None:
         """Return the session to a state in which MAIL is possible. Recorded replies stay valid if that fails: nobody waits long for it."""
@@ -186,11 +186,11 @@ class DeliveryTransaction:
         if self._is_positive(answer):
             self.accepted.append(ordinal)
         else:
-            self.replies[ordinal] = self._meaning(answer.reply, rules.Step.RCPT, rcpt)
+            self.replies[ordinal] = self._meaning(answer.reply, rules.ReplyTo.RCPT, rcpt)
 
-    def _meaning(self, reply: Reply, step: rules.Step, line: bytes = b"") -> Reply:
-        """Some permanent replies are not, and these may be cured: what `next_hop_rules.meant` knows, the demand for TLS in a session that has
-        none because TLS failed or EHLO was put off, and that for a login in one that had it."""
+    def _meaning(self, reply: Reply, step: rules.ReplyTo, line: bytes = b"") -> Reply:
+        """Some permanent replies are not, and these may be cured: what `next_hop_rules.meant` knows, the demand for TLS in a session that
+        has none because TLS failed or EHLO was put off, and that for a login in one that had it."""
         if reply.code == TLS_DEMANDED and self.session.tls_failure is not None:
             failed = self.session.tls_failure.reply
             return failed._replace(text=f"{failed.text}; without TLS: {reply}")

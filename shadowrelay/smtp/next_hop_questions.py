@@ -31,8 +31,8 @@ class Said(NamedTuple):
     def is_about_server(self) -> bool:
         """Whether another server may answer otherwise."""
         if self.mail.code < 300:
-            return rules.is_about_server(self.rcpt) or rules.is_out_of_step(self.rcpt, rules.Step.RCPT)
-        return 400 <= self.mail.code < 500 or rules.is_out_of_step(self.mail, rules.Step.MAIL)
+            return rules.is_about_server(self.rcpt) or rules.is_out_of_step(self.rcpt, rules.ReplyTo.RCPT)
+        return 400 <= self.mail.code < 500 or rules.is_out_of_step(self.mail, rules.ReplyTo.MAIL)
 
 
 Question = Callable[[Opened, float], Awaitable[Said]]

@@ -50,7 +50,7 @@ NOT_ABOUT_THE_SERVER = ("1", "2", "6", "7")  # subjects of RFC 3463
 COMMAND_OCTETS_MAX = 512  # which any server must take. RFC 5321 4.5.3.1.4
 
 
-class Step(Enum):
+class ReplyTo(Enum):
     """What a reply answers."""
 
     MAIL = "MAIL"
@@ -62,10 +62,10 @@ class Step(Enum):
 # RFC 5321 4.2.2, 4.3.2. 501 and 504 are about the arguments, which only MAIL and RCPT have
 OUT_OF_STEP = MappingProxyType(
     {
-        Step.MAIL: frozenset({500, 502, 503}),
-        Step.RCPT: frozenset({500, 502, 503}),
-        Step.DATA: frozenset({500, 501, 502, 503, 504}),
-        Step.CONTENT: frozenset({500, 501, 502, 503, 504}),
+        ReplyTo.MAIL: frozenset({500, 502, 503}),
+        ReplyTo.RCPT: frozenset({500, 502, 503}),
+        ReplyTo.DATA: frozenset({500, 501, 502, 503, 504}),
+        ReplyTo.CONTENT: frozenset({500, 501, 502, 503, 504}),
     }
 )
 SAYS_WHAT_IS_REFUSED = ("1", "2", "6")  # an address, a mailbox, the content: subjects of RFC 3463
@@ -120,18 +120,21 @@ def is_about_server(reply: Reply) -> bool:
     return reply.code != 450  # RFC 5321 4.2.3: 450 is a mailbox, 421, 451 and 452 are the server
 
 
-def is_out_of_step(reply: Reply, step: Step, line_octets: int = 0) -> bool:
-    """Whether this 5xx, which answers a command of `line_octets`, refuses nothing. docs/operations.md "What a refusal of a next hop means"."""
-    if reply.code not in OUT_OF_STEP[step] and not (step is Step.DATA and reply[:2] == NO_VALID_RECIPIENTS):
+def is_out_of_step(reply: Reply, step: ReplyTo, line_octets: int = 0) -> bool:
+    """Whether this 5xx, which answers a command of `line_octets`, refuses nothing.
+
+    Source: docs/operations.md "What a refusal of a next hop means".
+    """
+    if reply.code not in OUT_OF_STEP[step] and not (step is ReplyTo.DATA and reply[:2] == NO_VALID_RECIPIENTS):
         return False
     if reply.enhanced.startswith("5.") and reply.enhanced.split(".")[1] in SAYS_WHAT_IS_REFUSED:
         return False
     return reply.code != 500 or line_octets <= COMMAND_OCTETS_MAX  # RFC 5321 4.5.3.1.9: 500 is a line too long, too
 
 
-def meant(reply: Reply, step: Step, line_octets: int = 0) -> Reply:
+def meant(reply: Reply, step: ReplyTo, line_octets: int = 0) -> Reply:
     """The same, unless it is a 5xx by which nothing is refused for good."""
-    if step is Step.RCPT and reply.code == TOO_MANY_RECIPIENTS:
+    if step is ReplyTo.RCPT and reply.code == TOO_MANY_RECIPIENTS:
         return Reply(452, TRANSIENT.sub("4.", reply.enhanced), reply.text)
     if is_out_of_step(reply, step, line_octets):
         return Reply(451, "4.5.1", f"The next hop is out of step: {reply}")
