@@ -88,6 +88,7 @@ class CommitWatch:
     async def _read(self) -> None:
         try:
             await self._context.ledger.prove_read()
+            self._context.bad_places.proved_at = self._context.clock.awake()
             self._unread, self._is_unreadable = None, False
         except LedgerUnavailable as error:  # one alone may be chance
             self._is_unreadable = self._unread is not None

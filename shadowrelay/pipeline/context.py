@@ -21,11 +21,12 @@ from shadowrelay.model.fate import NOT_SHARED, Shared
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, Content, ContentPlace, Envelope
 from shadowrelay.model.ownership import Claim, Decide, DiscardEvent, DiscardStatus, Role, Transition
-from shadowrelay.model.replies import LedgerUnavailable
+from shadowrelay.model.replies import ContentUnreadable, LedgerUnavailable
 from shadowrelay.model.settings import Settings
 from shadowrelay.model.tracking import Acknowledged
 from shadowrelay.model.values import replace
 from shadowrelay.ownership.rules import PeerDatabase
+from shadowrelay.pipeline.bad_places import BadPlaces
 from shadowrelay.pipeline.delayed import Delayed
 from shadowrelay.pipeline.flights import Flights
 from shadowrelay.pipeline.leases import Leases
@@ -190,6 +191,7 @@ class Context:
     site_copies: SiteCopies = field(init=False)
     repeats: Repeats = field(default_factory=Repeats)
     flights: Flights = field(default_factory=Flights)
+    bad_places: BadPlaces = field(default_factory=BadPlaces)
 
     wall: delivery.WallClock | None = None
     set_backs_count: int = 0  # how often the wall clock was set back
@@ -244,14 +246,23 @@ class Context:
         Raises: ContentCorrupt, LedgerUnavailable.
         """
         if place.size > CONTENT_IN_MEMORY_BYTES_MAX:  # it stays a file
-            return await self.ledger.read_content(place)
+            return await self._read_content(place)
         portion = await self.budget.reserve(place.size)
         try:
-            content = await self.ledger.read_content(place)
+            content = await self._read_content(place)
         except BaseException:
             portion.release()
             raise
         return replace(content, portion=portion)
+
+    async def _read_content(self, place: ContentPlace) -> Content:
+        try:
+            content = await self.ledger.read_content(place)
+        except ContentUnreadable as error:
+            is_lasting = self.bad_places.failed(place, self.clock.awake(), self.heartbeat)
+            raise ContentUnreadable(error.reply, error.reason, is_lasting=is_lasting) from error
+        self.bad_places.was_read(place)
+        return content
 
     def call_off_done(self, message_id: MessageId, transition: Transition) -> bool:
         """Call off attempts on recipients that another node just reported as done. False: it reported nothing new.

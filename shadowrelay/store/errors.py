@@ -8,7 +8,14 @@ import sqlite3
 
 from sqlalchemy import exc
 
-from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, LOCAL_ERROR, STORE_UNAVAILABLE, LedgerUnavailable, Reply
+from shadowrelay.model.replies import (
+    INSUFFICIENT_RESOURCES,
+    LOCAL_ERROR,
+    STORE_UNAVAILABLE,
+    ContentUnreadable,
+    LedgerUnavailable,
+    Reply,
+)
 
 BY_SQLITE_CODE: dict[int, Reply] = {
     sqlite3.SQLITE_FULL: INSUFFICIENT_RESOURCES,
@@ -72,6 +79,14 @@ def reply_to(error: BaseException) -> Reply:
                 return BY_ERRNO.get(error.errno or 0, STORE_UNAVAILABLE)
             return BY_SQLITE_CODE.get(sqlite_code(error) or 0, LOCAL_ERROR)
     return LOCAL_ERROR
+
+
+def unreadable(error: OSError | MemoryError) -> LedgerUnavailable:
+    """The same for content that could not be read: what is not of the disk says nothing about this content."""
+    general = unavailable(error)
+    if isinstance(error, MemoryError) or error.errno in NOT_OF_THE_DISK:
+        return general
+    return ContentUnreadable(general.reply, general.reason)
 
 
 def unavailable(error: BaseException) -> LedgerUnavailable:
