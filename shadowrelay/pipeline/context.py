@@ -164,6 +164,15 @@ async def woken_within(event: asyncio.Event, seconds: float | None) -> bool:
     return event.is_set()
 
 
+@dataclass(frozen=True, slots=True)
+class Unrecorded:
+    """Since when the ledger takes an outcome not, in `Clock.ran` and as a time, and why."""
+
+    since_ran: float
+    since: datetime
+    error: LedgerUnavailable
+
+
 @dataclass(slots=True)
 class Context:
     """The node's shared parts. `settings` is replaced as a whole when the configuration is reloaded, `pressure` with each sample."""
@@ -192,6 +201,7 @@ class Context:
     repeats: Repeats = field(default_factory=Repeats)
     flights: Flights = field(default_factory=Flights)
     bad_places: BadPlaces = field(default_factory=BadPlaces)
+    unrecorded: dict[MessageId, Unrecorded] = field(default_factory=dict)  # outcomes that the ledger does not take
 
     wall: delivery.WallClock | None = None
     set_backs_count: int = 0  # how often the wall clock was set back
@@ -214,6 +224,13 @@ class Context:
         elif before is not None and self.wall.ahead != before.ahead:
             _log.warning("clock.believed", seconds=round(before.ahead.total_seconds(), 3))
         return self.wall.ahead
+
+    def note_unrecorded(self, message_id: MessageId, error: LedgerUnavailable) -> None:
+        """The outcome of an attempt could not be recorded, and will be tried again. `unrecorded.pop` when that is over."""
+        first = self.unrecorded.get(message_id)
+        self.unrecorded[message_id] = Unrecorded(
+            self.clock.ran() if first is None else first.since_ran, self.now() if first is None else first.since, error
+        )
 
     def why_silent(self) -> str:
         """Why this node says nothing to its peers; empty while it may."""

@@ -99,6 +99,14 @@ def unavailable(error: BaseException) -> LedgerUnavailable:
     return translated
 
 
+def is_of_the_disk(error: LedgerUnavailable) -> bool:
+    """Whether the disk or what is on it is the cause, and not a lock, a queue or a lack of memory or descriptors."""
+    cause = error.__cause__
+    if isinstance(cause, OSError):
+        return cause.errno is not None and cause.errno not in NOT_OF_THE_DISK  # None: a time limit of ours
+    return cause is not None and sqlite_code(cause) in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
 def is_of_the_store(error: BaseException) -> bool:
     """Translated, rather than passed on as it is (what `decide` raised, a mistake of ours)."""
     return isinstance(error, exc.SQLAlchemyError | sqlite3.Error | OSError)
