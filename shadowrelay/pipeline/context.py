@@ -165,6 +165,14 @@ async def woken_within(event: asyncio.Event, seconds: float | None) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class Unstored:
+    """When a message could not be stored, in `Clock.awake`, and why."""
+
+    at_awake: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Unrecorded:
     """Since when the ledger takes an outcome not, in `Clock.ran` and as a time, and why."""
 
@@ -201,6 +209,7 @@ class Context:
     repeats: Repeats = field(default_factory=Repeats)
     flights: Flights = field(default_factory=Flights)
     bad_places: BadPlaces = field(default_factory=BadPlaces)
+    unstored: Unstored | None = None  # the last message that was to be accepted, if this node could not store it
     unrecorded: dict[MessageId, Unrecorded] = field(default_factory=dict)  # outcomes that the ledger does not take
 
     wall: delivery.WallClock | None = None

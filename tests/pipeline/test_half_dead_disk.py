@@ -10,6 +10,7 @@ import pytest
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.readiness import NewMail
 from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, STORE_UNAVAILABLE, LedgerUnavailable
+from shadowrelay.rules.placement import REFUSED_SECONDS_MAX
 from shadowrelay.store import errors
 from tests.kit.clock import until
 from tests.kit.nodes import EAST, HEARTBEAT, NO_SUCH_USER, OK, SPAN, WEST, in_virtual_time, nodes
@@ -104,6 +105,30 @@ async def test_a_disk_that_never_answers_a_reading_makes_its_node_silent_until_i
         await until(lambda: not east.context.why_silent(), 3 * HEARTBEAT)
         await until(east.in_role(east.last, Role.DELIVERED), SPAN)
         assert [WEST] == [who for who, _, _ in net.sink.arrived]
+
+
+@pytest.mark.parametrize("rejects", [False, True])
+@in_virtual_time
+async def test_a_node_that_cannot_store_mail_says_so_until_it_does_or_none_has_come_for_a_while(tmp_path: Path, rejects: bool) -> None:
+    async with nodes(tmp_path, EAST, WEST, reject_message_on_shadow_failure=rejects) as net:
+        readiness, east = net.nodes[EAST].services.readiness, net.nodes[EAST]
+        readiness.is_running = True
+
+        def said() -> tuple[bool, NewMail, bool]:
+            is_ready, reasons = readiness.is_ready()
+            return is_ready, readiness.new_mail().outcome, any("no room" in reason for reason in reasons)
+
+        assert (await east.accept()).is_positive
+        assert (True, NewMail.COPIED, False) == said()
+        east.ledger.fail("accepted", 2, LedgerUnavailable(INSUFFICIENT_RESOURCES, "no room"))
+        assert INSUFFICIENT_RESOURCES == await east.accept()
+        assert (False, NewMail.REFUSED, True) == said()
+        await asyncio.sleep(REFUSED_SECONDS_MAX)
+        assert (True, NewMail.COPIED, False) == said(), "else nothing would show that there is room again"
+        assert INSUFFICIENT_RESOURCES == await east.accept()
+        assert (False, NewMail.REFUSED, True) == said()
+        assert (await east.accept()).is_positive
+        assert (True, NewMail.COPIED, False) == said()
 
 
 @pytest.mark.parametrize(
