@@ -22,7 +22,6 @@ from shadowrelay.store.errors import is_of_the_disk
 LOOKS_PER_HEARTBEAT = 4
 LOOK_SECONDS_MAX = 5.0
 HANGS = "the disk does not answer"
-QUEUES_READ_MAX = 5  # in a proof
 
 _log = structlog.get_logger()
 
@@ -62,12 +61,12 @@ class CommitWatch:
         elif self._reading is not None and not self._is_unreadable and reading_hangs(ran, self._read_ran, context.heartbeat):
             self._unread = (context.now(), LedgerUnavailable(STORE_UNAVAILABLE, HANGS)) if self._unread is None else self._unread
             self._is_unreadable = True
-        oldest = self._oldest_unrecorded(ran)
-        if context.commit_failure is None and (self._is_unreadable or oldest is not None):
-            self._fall_silent(oldest)
+        is_stuck = self._oldest_unrecorded() is not None
+        if context.commit_failure is None and (self._is_unreadable or is_stuck):
+            self._fall_silent()
         if position != self._position:
             self._position, self._committed_ran, self._committed_at, self._asked_ran = position, ran, context.now(), None
-            if context.commit_failure is not None and not self._is_unreadable and oldest is None:
+            if context.commit_failure is not None and not self._is_unreadable and not is_stuck:
                 self._restore(context.commit_failure.since)
             return
         if ran - self._committed_ran < context.heartbeat:
@@ -79,12 +78,12 @@ class CommitWatch:
         if context.commit_failure is None and cannot_commit(ran, self._committed_ran, self._asked_ran, context.heartbeat):
             self._fall_silent()
 
-    def _oldest_unrecorded(self, ran: float) -> Unrecorded | None:
+    def _oldest_unrecorded(self) -> Unrecorded | None:
         """An outcome that could not be recorded for two heartbeats, if there is one: that other commits succeed does not help it."""
         if not self._context.unrecorded:
             return None
         oldest = min(self._context.unrecorded.values(), key=attrgetter("since_ran"))
-        return oldest if ran - oldest.since_ran >= HEARTBEATS_WITHOUT_COMMIT * self._context.heartbeat else None
+        return oldest if self._context.clock.ran() - oldest.since_ran >= HEARTBEATS_WITHOUT_COMMIT * self._context.heartbeat else None
 
     def seconds(self) -> float:
         """Since the last commit while this node is silent, else 0."""
@@ -114,17 +113,14 @@ class CommitWatch:
 
     async def _read_database(self) -> None:
         """What deliveries and takeovers begin with. Raises: LedgerUnavailable, if the disk is the cause."""
-        ledger, now = self._context.ledger, self._context.now()
         try:
-            for next_hop in tuple(await ledger.read(reading.delivery_queues))[:QUEUES_READ_MAX]:
-                await ledger.read(reading.due, next_hop, now, 1)
-            await ledger.read(reading.shadow_groups)
+            await self._context.ledger.read(reading.proof, self._context.now())
         except LedgerUnavailable as error:
             if is_of_the_disk(error):
                 raise
 
-    def _fall_silent(self, unrecorded: Unrecorded | None = None) -> None:
-        context = self._context
+    def _fall_silent(self) -> None:
+        context, unrecorded = self._context, self._oldest_unrecorded()
         if unrecorded is not None and not self._is_unreadable:
             error = unrecorded.error
             failure = CommitFailure(unrecorded.since, context.now(), error.reason, error.reply, is_outcome=True)
