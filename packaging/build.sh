@@ -34,7 +34,7 @@ install=(.venv/bin/python -m pip --python "$place/bin/python3" install --quiet -
 
 # Programs name the interpreter of the place where they were made. Only one is wanted here.
 find "$place/bin" -mindepth 1 ! -name 'python*' -delete
-printf '%s\n' '#!/opt/shadowrelay/bin/python3' 'from shadowrelay.cli.main import app' 'app()' >"$place/bin/shadowrelay"
+printf '%s\n' '#!/opt/shadowrelay/bin/python3' 'from shadowrelay.__main__ import main' 'main()' >"$place/bin/shadowrelay"
 chmod 0755 "$place/bin/shadowrelay"
 printf '%s\n' 'home = /usr/bin' 'include-system-site-packages = false' "version = $series" >"$place/pyvenv.cfg"
 $python -m compileall -q -s "$root" -p / "$place/lib" # with the names that the files will have

@@ -1,13 +1,14 @@
 """Handlers for SIGTERM, SIGINT and SIGHUP that last as long as a block, for commands. docs/operations.md "Signals".
 
 Python delivers signals to the main thread only. On another thread these blocks change nothing. A node has its own handlers in its event
-loop (`node`).
+loop (`node`). Until then SIGHUP would end it, which takes half a second and more to read its program: whoever renews certificates on many
+servers may send it just then. `__main__` notes it first of all, and `node` asks what came.
 """
 
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NoReturn
 
 
@@ -37,6 +38,15 @@ def ended_in_order() -> Iterator[None]:
     """SIGTERM, and SIGHUP of a closed terminal, end the block by an exception, as Ctrl-C does: what must be undone is undone on the way."""
     with handled(exit_with, (signal.SIGTERM, signal.SIGHUP)):
         yield
+
+
+early_hangups: list[int] = []
+"""SIGHUPs that came before the node had its handlers."""
+
+
+def noting_hangups() -> AbstractContextManager[None]:
+    """SIGHUP is noted, and does not end the process."""
+    return handled(lambda number, _: early_hangups.append(number), (signal.SIGHUP,))
 
 
 def exit_with(number: int, _: object) -> NoReturn:

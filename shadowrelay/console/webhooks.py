@@ -16,6 +16,7 @@ import httpx
 import structlog
 
 from shadowrelay.model.settings import Webhook
+from shadowrelay.smtp.web_answers import UNPACKED, BoundedTransport, reason_of_request
 from shadowrelay.tracking.event_tap import EventTap
 
 PATIENCE_SECONDS = 10.0
@@ -56,8 +57,9 @@ class Webhooks:
         loop, news = asyncio.get_running_loop(), asyncio.Event()
         end = self._tap.listen(lambda: loop.call_soon_threadsafe(news.set))
         try:
+            transport = self._transport or BoundedTransport(0)
             async with httpx.AsyncClient(
-                timeout=PATIENCE_SECONDS, trust_env=False, follow_redirects=False, transport=self._transport
+                timeout=PATIENCE_SECONDS, trust_env=False, follow_redirects=False, transport=transport, headers=UNPACKED
             ) as client:
                 while True:
                     news.clear()
@@ -81,7 +83,7 @@ class Webhooks:
             except TimeoutError:
                 reason = f"it did not answer in {PATIENCE_SECONDS:.0f} s"
             except (httpx.HTTPError, httpx.InvalidURL) as error:
-                reason = str(error) or type(error).__name__
+                reason = reason_of_request(error)
             if not reason:
                 if failures_count:
                     _log.info("webhook.recovered", url=hook.url, failures=failures_count)

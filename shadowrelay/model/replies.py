@@ -148,6 +148,14 @@ class LedgerUnavailable(ShadowrelayError):
         self.reason = reason
 
 
+class ContentUnreadable(LedgerUnavailable):
+    """The disk cannot read this content now. `is_lasting`: nor could it some time ago, while it reads other content: a bad sector."""
+
+    def __init__(self, reply: Reply, reason: str, *, is_lasting: bool = False) -> None:
+        super().__init__(reply, reason)
+        self.is_lasting = is_lasting
+
+
 class RequestRefused(ShadowrelayError):
     """An administrator's request is not possible now; the text says why, and what is possible instead."""
 

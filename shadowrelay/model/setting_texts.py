@@ -41,9 +41,23 @@ def is_loopback(host: str) -> bool:
         return host.lower().rstrip(".") == "localhost"
 
 
+_ALL_ADDRESSES = {4: "0.0.0.0", 6: "::"}  # by version of IP
+
+
+def is_one_address(host: str, other: str) -> bool:
+    """Whether two sockets cannot both listen there on one port: the same address, or one of them is for all of that version of IP."""
+    if host.lower() == other.lower():
+        return True
+    try:
+        version, other_version = ip_address(host).version, ip_address(other).version
+    except ValueError:
+        return False
+    return version == other_version and _ALL_ADDRESSES[version] in (host, other)
+
+
 def own_hosts(listens: Iterable[HostPort]) -> frozenset[str]:
     """Hosts of this machine at which it listens, without those that stand for all its addresses."""
-    return frozenset([listen.host for listen in listens]) - {"0.0.0.0", "::"}
+    return frozenset([listen.host for listen in listens]) - set(_ALL_ADDRESSES.values())
 
 
 def checked_target(target: str) -> str:

@@ -14,7 +14,7 @@ from shadowrelay.model.peers import Incarnation
 from shadowrelay.model.receive_settings import ReceiveConnector
 from shadowrelay.model.replies import ConfigurationError, Reply
 from shadowrelay.model.routing import HostPort
-from shadowrelay.model.setting_texts import own_hosts
+from shadowrelay.model.setting_texts import is_one_address, own_hosts
 from shadowrelay.model.settings import Peer, Settings
 from shadowrelay.node.closing import close_with
 from shadowrelay.pipeline.context import Context, Tasks
@@ -49,6 +49,7 @@ class Connectors:
         self._tasks = tasks
         self._opened = opened
         self._is_started = False
+        self._joining = asyncio.Lock()
         self.receivers: list[ReceiverServer] = []
 
     @property
@@ -85,20 +86,21 @@ class Connectors:
 
     async def started(self) -> None:
         """The node has started: listen on shared ports as well. Raises: ConfigurationError."""
-        await self._join_shared()
+        await self._join()
         self._is_started = True
 
-    async def _join_shared(self) -> None:
-        """Listen on the ports that are shared with other nodes, unless no mail is taken."""
-        for receiver in self.receivers:
-            if not receiver.is_listening and receiver.reception.closed_with is None:
-                await self._listen(receiver)
+    async def _join(self) -> None:
+        """Listen on the ports that are shared with other nodes, unless no mail is taken, and where another connector had to move first."""
+        async with self._joining:
+            for receiver in self.receivers:
+                if not receiver.is_listening and receiver.reception.closed_with is None:
+                    await self._listen(receiver)
 
-    async def _rejoin_shared(self) -> None:
-        """As `_join_shared`, until it succeeds."""
+    async def _rejoin(self) -> None:
+        """As `_join`, until it succeeds."""
         while not self._context.is_stopping:
             try:
-                return await self._join_shared()
+                return await self._join()
             except ConfigurationError as error:
                 _log.error("connector.not_listening", reason=str(error))
             await asyncio.sleep(REJOIN_SECONDS)
@@ -118,7 +120,7 @@ class Connectors:
         self._context.delayed.release(is_stopping=False)
         for receiver in self.receivers:
             receiver.take_mail()
-        self._tasks.spawn(self._rejoin_shared(), "join shared ports")
+        self._tasks.spawn(self._rejoin(), "join addresses")
 
     def waited_for_count(self) -> int:
         """Open transactions for which `refuse_mail` waits."""
@@ -136,7 +138,7 @@ class Connectors:
         if not self._context.is_stopping:
             for receiver in self.receivers:
                 receiver.reception.closed_with = NOT_ACTIVE if self._context.is_draining else None
-            self._tasks.spawn(self._rejoin_shared(), "join shared ports")
+            self._tasks.spawn(self._rejoin(), "join addresses")
 
     def end_others(self, server: ServerName, incarnation: Incarnation) -> None:
         """End the sessions of other processes of this peer: if one lives after all, it has to say who it is."""
@@ -173,16 +175,31 @@ class Connectors:
                 await receiver.shut()  # another one may have its address
                 self._tasks.spawn(receiver.retire(GRACE_SECONDS), f"retire {name}")
                 _log.info("connector.closed", connector=name)
-        for name, connector in wanted.items():
-            try:
-                if name not in running:
-                    await self.open(connector)
-                elif (before := running[name].reception.connector) != connector:
-                    await running[name].move(connector)
-                    _log.info("connector.listening", connector=name, address=str(running[name].address), before=str(before.listen))
-            except (ConfigurationError, OSError) as error:
-                _log.error("connector.not_listening", connector=name, reason=str(error))
+        changed = {name: each for name, each in wanted.items() if name not in running or running[name].reception.connector != each}
+        moving = {name: running[name] for name in changed if name in running}
+        while changed:
+            free = [name for name, connector in changed.items() if not _is_taken(connector, name, moving)]
+            for name in free:
+                await self._place(changed.pop(name), moving.pop(name, None))
+            if not free:  # they wait for each other's addresses: one gives up its own, and listens when the others have moved
+                name, receiver = moving.popitem()
+                await receiver.shut()
+                receiver.reception.connector = changed.pop(name)
+        self._tasks.spawn(self._rejoin(), "join addresses")
         self._context.peers.adopt_hosts(own_hosts(one.listen for one in connectors))
+
+    async def _place(self, connector: ReceiveConnector, receiver: ReceiverServer | None) -> None:
+        """Let it listen where it is to; `receiver` is the one that has its name already."""
+        try:
+            if receiver is None:
+                await self.open(connector)
+                return
+            before = receiver.reception.connector.listen
+            await receiver.move(connector)
+            if receiver.is_listening:
+                _log.info("connector.listening", connector=connector.name, address=str(receiver.address), before=str(before))
+        except (ConfigurationError, OSError) as error:
+            _log.error("connector.not_listening", connector=connector.name, reason=str(error))
 
     async def drain(self) -> None:
         """The node stops: refuse new mail, and wait for the end of open transactions."""
@@ -197,3 +214,10 @@ class Connectors:
         """Clients of all connectors, those who were refused most first."""
         found = await asyncio.gather(*(receiver.clients(limit) for receiver in self.receivers))
         return heaviest([client for clients in found for client in clients], limit)
+
+
+def _is_taken(connector: ReceiveConnector, name: str, moving: Mapping[str, ReceiverServer]) -> bool:
+    """Whether another connector has its address, and is about to leave it."""
+    wanted = connector.listen
+    present = [receiver.reception.connector.listen for other, receiver in moving.items() if other != name]
+    return any(wanted.port == taken.port and is_one_address(wanted.host, taken.host) for taken in present)

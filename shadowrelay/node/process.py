@@ -14,6 +14,7 @@ import uvloop
 from shadowrelay.model.replies import LedgerUnavailable
 from shadowrelay.node.node import START_SECONDS, Node
 from shadowrelay.settings.configuration import LoadedSettings
+from shadowrelay.signals import early_hangups
 from shadowrelay.smtp.limits import raise_descriptor_limit
 from shadowrelay.tracking import operator_log
 from shadowrelay.tracking.operator_log import LineLogger
@@ -39,6 +40,8 @@ async def _serve(loaded: LoadedSettings, log_lines: LineLogger) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     loop.add_signal_handler(signal.SIGHUP, lambda: node.reload())
+    if early_hangups:
+        node.reload()
     while True:
         try:
             await _started(node, stopping)

@@ -2,19 +2,22 @@
 
 A node whose disk fails or hangs can still read, poll and answer. If it did, its peers would wait for it: they would neither take its mail
 over nor replace the copies that it holds. Every commit is a proof, and raises the position. If there was none for a heartbeat, one is asked
-for. What was stored last is read once a heartbeat. Nothing here waits for the disk.
+for. What was stored last is read once a heartbeat, and so is the queue database. An outcome that is not taken counts as no commit, whatever
+else succeeds: its message would wait here for ever. Nothing here waits for the disk.
 """
 
 import asyncio
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from operator import attrgetter
 
 import structlog
 
-from shadowrelay.model.commit_failure import CommitFailure, cannot_commit
+from shadowrelay.model.commit_failure import HEARTBEATS_WITHOUT_COMMIT, CommitFailure, cannot_commit, reading_hangs
 from shadowrelay.model.replies import STORE_UNAVAILABLE, LedgerUnavailable
-from shadowrelay.pipeline.context import Context
-from shadowrelay.store import promises
+from shadowrelay.pipeline.context import Context, Unrecorded
+from shadowrelay.store import promises, reading
+from shadowrelay.store.errors import is_of_the_disk
 
 LOOKS_PER_HEARTBEAT = 4
 LOOK_SECONDS_MAX = 5.0
@@ -55,11 +58,15 @@ class CommitWatch:
         if self._reading is None and ran - self._read_ran >= context.heartbeat:
             self._read_ran = ran
             self._reading = context.tasks.spawn(self._read(), "proof of reading")
-        if context.commit_failure is None and self._is_unreadable:
+        elif self._reading is not None and not self._is_unreadable and reading_hangs(ran, self._read_ran, context.heartbeat):
+            self._unread = (context.now(), LedgerUnavailable(STORE_UNAVAILABLE, HANGS)) if self._unread is None else self._unread
+            self._is_unreadable = True
+        is_stuck = self._oldest_unrecorded() is not None
+        if context.commit_failure is None and (self._is_unreadable or is_stuck):
             self._fall_silent()
         if position != self._position:
             self._position, self._committed_ran, self._committed_at, self._asked_ran = position, ran, context.now(), None
-            if context.commit_failure is not None and not self._is_unreadable:
+            if context.commit_failure is not None and not self._is_unreadable and not is_stuck:
                 self._restore(context.commit_failure.since)
             return
         if ran - self._committed_ran < context.heartbeat:
@@ -70,6 +77,13 @@ class CommitWatch:
             self._asking = context.tasks.spawn(self._commit(), "proof of commits")
         if context.commit_failure is None and cannot_commit(ran, self._committed_ran, self._asked_ran, context.heartbeat):
             self._fall_silent()
+
+    def _oldest_unrecorded(self) -> Unrecorded | None:
+        """An outcome that could not be recorded for two heartbeats, if there is one: that other commits succeed does not help it."""
+        if not self._context.unrecorded:
+            return None
+        oldest = min(self._context.unrecorded.values(), key=attrgetter("since_ran"))
+        return oldest if self._context.clock.ran() - oldest.since_ran >= HEARTBEATS_WITHOUT_COMMIT * self._context.heartbeat else None
 
     def seconds(self) -> float:
         """Since the last commit while this node is silent, else 0."""
@@ -88,6 +102,8 @@ class CommitWatch:
     async def _read(self) -> None:
         try:
             await self._context.ledger.prove_read()
+            await self._read_database()
+            self._context.bad_places.proved_at = self._context.clock.awake()
             self._unread, self._is_unreadable = None, False
         except LedgerUnavailable as error:  # one alone may be chance
             self._is_unreadable = self._unread is not None
@@ -95,9 +111,20 @@ class CommitWatch:
         finally:
             self._reading = None
 
+    async def _read_database(self) -> None:
+        """What deliveries and takeovers begin with. Raises: LedgerUnavailable, if the disk is the cause."""
+        try:
+            await self._context.ledger.read(reading.proof, self._context.now())
+        except LedgerUnavailable as error:
+            if is_of_the_disk(error):
+                raise
+
     def _fall_silent(self) -> None:
-        context = self._context
-        if self._unread is None or not self._is_unreadable:
+        context, unrecorded = self._context, self._oldest_unrecorded()
+        if unrecorded is not None and not self._is_unreadable:
+            error = unrecorded.error
+            failure = CommitFailure(unrecorded.since, context.now(), error.reason, error.reply, is_outcome=True)
+        elif self._unread is None or not self._is_unreadable:
             failure = CommitFailure(self._committed_at, context.now(), self._error.reason, self._error.reply)
         else:
             since, error = self._unread

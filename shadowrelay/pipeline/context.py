@@ -21,11 +21,12 @@ from shadowrelay.model.fate import NOT_SHARED, Shared
 from shadowrelay.model.ids import MessageId, ServerName
 from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, Content, ContentPlace, Envelope
 from shadowrelay.model.ownership import Claim, Decide, DiscardEvent, DiscardStatus, Role, Transition
-from shadowrelay.model.replies import LedgerUnavailable
+from shadowrelay.model.replies import ContentUnreadable, LedgerUnavailable
 from shadowrelay.model.settings import Settings
 from shadowrelay.model.tracking import Acknowledged
 from shadowrelay.model.values import replace
 from shadowrelay.ownership.rules import PeerDatabase
+from shadowrelay.pipeline.bad_places import BadPlaces
 from shadowrelay.pipeline.delayed import Delayed
 from shadowrelay.pipeline.flights import Flights
 from shadowrelay.pipeline.leases import Leases
@@ -163,6 +164,23 @@ async def woken_within(event: asyncio.Event, seconds: float | None) -> bool:
     return event.is_set()
 
 
+@dataclass(frozen=True, slots=True)
+class Unstored:
+    """When a message could not be stored, in `Clock.awake`, and why."""
+
+    at_awake: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unrecorded:
+    """Since when the ledger takes an outcome not, in `Clock.ran` and as a time, and why."""
+
+    since_ran: float
+    since: datetime
+    error: LedgerUnavailable
+
+
 @dataclass(slots=True)
 class Context:
     """The node's shared parts. `settings` is replaced as a whole when the configuration is reloaded, `pressure` with each sample."""
@@ -190,6 +208,9 @@ class Context:
     site_copies: SiteCopies = field(init=False)
     repeats: Repeats = field(default_factory=Repeats)
     flights: Flights = field(default_factory=Flights)
+    bad_places: BadPlaces = field(default_factory=BadPlaces)
+    unstored: Unstored | None = None  # the last message that was to be accepted, if this node could not store it
+    unrecorded: dict[MessageId, Unrecorded] = field(default_factory=dict)  # outcomes that the ledger does not take
 
     wall: delivery.WallClock | None = None
     set_backs_count: int = 0  # how often the wall clock was set back
@@ -212,6 +233,13 @@ class Context:
         elif before is not None and self.wall.ahead != before.ahead:
             _log.warning("clock.believed", seconds=round(before.ahead.total_seconds(), 3))
         return self.wall.ahead
+
+    def note_unrecorded(self, message_id: MessageId, error: LedgerUnavailable) -> None:
+        """The outcome of an attempt could not be recorded, and will be tried again. `unrecorded.pop` when that is over."""
+        first = self.unrecorded.get(message_id)
+        self.unrecorded[message_id] = Unrecorded(
+            self.clock.ran() if first is None else first.since_ran, self.now() if first is None else first.since, error
+        )
 
     def why_silent(self) -> str:
         """Why this node says nothing to its peers; empty while it may."""
@@ -244,14 +272,23 @@ class Context:
         Raises: ContentCorrupt, LedgerUnavailable.
         """
         if place.size > CONTENT_IN_MEMORY_BYTES_MAX:  # it stays a file
-            return await self.ledger.read_content(place)
+            return await self._read_content(place)
         portion = await self.budget.reserve(place.size)
         try:
-            content = await self.ledger.read_content(place)
+            content = await self._read_content(place)
         except BaseException:
             portion.release()
             raise
         return replace(content, portion=portion)
+
+    async def _read_content(self, place: ContentPlace) -> Content:
+        try:
+            content = await self.ledger.read_content(place)
+        except ContentUnreadable as error:
+            is_lasting = self.bad_places.failed(place, self.clock.awake(), self.heartbeat)
+            raise ContentUnreadable(error.reply, error.reason, is_lasting=is_lasting) from error
+        self.bad_places.was_read(place)
+        return content
 
     def call_off_done(self, message_id: MessageId, transition: Transition) -> bool:
         """Call off attempts on recipients that another node just reported as done. False: it reported nothing new.

@@ -27,7 +27,7 @@ from shadowrelay.model.ids import NO_SERVERS, MessageId, ServerName
 from shadowrelay.model.message import Content, Ordinals
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.queue import SUBMISSION, WAITS_FOR_COPY, ForkRetry, StoredMessage
-from shadowrelay.model.replies import ContentCorrupt, LeaseTooShort, LedgerUnavailable
+from shadowrelay.model.replies import ContentCorrupt, ContentUnreadable, LeaseTooShort, LedgerUnavailable
 from shadowrelay.model.routing import Fork
 from shadowrelay.model.tracking import Acknowledged
 from shadowrelay.ownership import rules
@@ -693,12 +693,19 @@ class DeliverService:
         except (LeaseTooShort, ContentCorrupt, LedgerUnavailable) as error:
             if attempt.has_session and not attempt.is_aging:
                 self._queues.note_answer(queue, stored.envelope.message_id, None, began_at)
-            if isinstance(error, LedgerUnavailable):
-                raise
-            if isinstance(error, ContentCorrupt):
+            if isinstance(error, ContentCorrupt) or self._can_be_read_elsewhere(stored, error):
                 await set_aside_corrupt(context, stored, str(error))
+            elif isinstance(error, LedgerUnavailable):
+                raise
             return isinstance(error, LeaseTooShort)
         return False
+
+    def _can_be_read_elsewhere(self, stored: StoredMessage, error: Exception) -> bool:
+        """Whether this disk cannot read the content for good, as it seems, and another server has a copy that it can use now."""
+        if not (isinstance(error, ContentUnreadable) and error.is_lasting):
+            return False
+        heir = rules.heir(stored.claim)
+        return heir is not None and self._context.peers.is_reachable(heir.server)
 
     async def _age(self, now: datetime) -> None:
         """Notify senders of late and expired messages that cannot be attempted now: the next hop is unreachable, or others come first."""

@@ -223,6 +223,7 @@ class Journaling:
                 if not is_waiting:
                     _log.error("journal.waits", message_id=message_id, reason=error.reason)
                 is_waiting = True
+                self._context.note_unrecorded(message_id, error)
                 await asyncio.sleep(LEDGER_AGAIN_SECONDS)
             except ContentCorrupt:
                 if not outcome.sent:

@@ -29,7 +29,7 @@ from shadowrelay.model.ownership import (
 )
 from shadowrelay.model.peers import Incarnation
 from shadowrelay.model.queue import ShadowGroup, StoredMessage
-from shadowrelay.model.replies import ContentCorrupt, LedgerUnavailable, PeerUnavailable
+from shadowrelay.model.replies import ContentCorrupt, ContentUnreadable, LedgerUnavailable, PeerUnavailable
 from shadowrelay.model.tracking import ResubmitReason
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import claims, rules
@@ -327,14 +327,12 @@ class PromoteService:
                 raise ContentCorrupt("it is gone")
             await self._context.read_content(message.place)
         except ContentCorrupt as error:
-            if message_id not in self._corrupt:
-                _log.error("shadow.corrupt", message_id=message_id, primary=message.claim.primary, reason=str(error))
-            self._corrupt[message_id] = str(error)
-            # Its primary server has a copy and waits for this node to promote: end that wait.
-            if message.claim.handed or self._is_rolled_back(message.claim):
-                await set_aside_corrupt(self._context, message, str(error))
+            await self._note_damaged(message, str(error))
             return False
         except LedgerUnavailable as error:  # not now: the next check reads again
+            if isinstance(error, ContentUnreadable) and error.is_lasting:
+                await self._note_damaged(message, error.reason)
+                return False
             self._corrupt.pop(message_id, None)
             if message_id not in self._unreadable:
                 _log.warning("shadow.unreadable", message_id=message_id, primary=message.claim.primary, reason=error.reason)
@@ -343,6 +341,15 @@ class PromoteService:
         self._unreadable.discard(message_id)
         self._corrupt.pop(message_id, None)
         return True
+
+    async def _note_damaged(self, message: StoredMessage, reason: str) -> None:
+        message_id = message.envelope.message_id
+        if message_id not in self._corrupt:
+            _log.error("shadow.corrupt", message_id=message_id, primary=message.claim.primary, reason=reason)
+        self._corrupt[message_id] = reason
+        # Its primary server has a copy and waits for this node to promote: end that wait.
+        if message.claim.handed or self._is_rolled_back(message.claim):
+            await set_aside_corrupt(self._context, message, reason)
 
     async def _set_aside_damaged(self, damaged: Sequence[StoredMessage], asked: AskedNodes) -> None:
         """Set damaged copies aside if another server has a copy, too: that server waits if our copy has the higher number, and a damaged

@@ -8,10 +8,8 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 
 from shadowrelay.model.routing import HostPort
-from shadowrelay.model.setting_texts import is_ip_address
+from shadowrelay.model.setting_texts import is_ip_address, is_one_address
 from shadowrelay.model.settings import Settings
-
-_ANY = {4: "0.0.0.0", 6: "::"}
 
 
 def problems(settings: Settings) -> Iterator[str]:
@@ -76,7 +74,7 @@ def _taken_addresses(settings: Settings) -> Iterator[str]:
         every.append(("admin.tls_listen", "admin.tls_listen", settings.admin.tls_listen))
     for number, (key, _, address) in enumerate(every):
         for _, other, taken in every[:number]:
-            if address.port and address.port == taken.port and _is_one_address(address.host, taken.host):
+            if address.port and address.port == taken.port and is_one_address(address.host, taken.host):
                 yield f"{key}: {address} is taken by {other}, which listens on {taken}; give each its own port"
                 break
 
@@ -131,19 +129,8 @@ def _circles(settings: Settings) -> Iterator[str]:
 def _reaches(settings: Settings, address: HostPort, listen: HostPort) -> bool:
     """Whether `address` certainly is this listener. Names are not looked up: `check --online` does that."""
     host = "127.0.0.1" if address.host.lower() == "localhost" else address.host
-    is_here = host.lower().rstrip(".") == settings.server.name or (_is_loopback(host) and _is_one_address(host, listen.host))
+    is_here = host.lower().rstrip(".") == settings.server.name or (_is_loopback(host) and is_one_address(host, listen.host))
     return bool(address.port) and address.port == listen.port and (is_here or host.lower() == listen.host.lower())
-
-
-def _is_one_address(host: str, other: str) -> bool:
-    """Whether two sockets cannot both listen there on one port: the same address, or one of them is for all of that version of IP."""
-    if host.lower() == other.lower():
-        return True
-    try:
-        version, other_version = ip_address(host).version, ip_address(other).version
-    except ValueError:
-        return False
-    return version == other_version and _ANY[version] in (host, other)
 
 
 def _is_loopback(host: str) -> bool:

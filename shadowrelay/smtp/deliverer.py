@@ -33,7 +33,6 @@ from shadowrelay.smtp.client import ConnectOptions, Opened, TlsFailed, TlsUse, o
 from shadowrelay.smtp.client_session import CONNECTION_FAILED, SERVICE_CLOSING, SessionBroken
 from shadowrelay.smtp.delivery_transaction import (
     NOT_FOR_THIS_SERVER,
-    OUT_OF_ORDER,
     DeliveryTransaction,
     Unfinished,
     raised,
@@ -383,9 +382,6 @@ class SmtpDeliverer:
             error.__traceback__ = None
             return None if may_replace and not is_fresh and rules.may_be_about_session(error.reply) else error
         except PermanentDeliveryError as error:
-            if may_replace and not is_fresh and error.reply.code == OUT_OF_ORDER:  # something before, in this session
-                address.drop(session)
-                return None
             self._put_back(address, session, error.reply, course.loop.time())
             if session.put_off is not None and _is_decided_here(error.reply):  # it lacks an extension in this session
                 return TransientDeliveryError(session.put_off, session.server)
@@ -401,7 +397,7 @@ class SmtpDeliverer:
             return None
         replies = transaction.replies
         worst = next(iter(replies.values())) if len(replies) == 1 else min(replies.values(), key=lambda reply: reply.code)
-        is_kept = self._put_back(address, session, worst, course.loop.time())
+        is_kept = self._put_back(address, session, worst, course.loop.time(), is_out_of_step=transaction.is_out_of_step)
         if may_replace and not is_kept and not is_fresh and rules.is_about_server(worst):
             return None
         return DeliveryReport(session.server, replies, passes_dsn="dsn" in session.extensions, tls=session.tls, login=session.login)
@@ -411,8 +407,9 @@ class SmtpDeliverer:
             self._tried.pop(next(iter(self._tried)))
         self._tried[key] = dict.fromkeys(list(targets)[:SHOWN_MAX])
 
-    def _put_back(self, address: AddressSessions, session: Opened, reply: Reply, now: float) -> bool:
-        """Note what the reply to a transaction says of the server; whether the session may serve on. `reply`: the most favourable one."""
+    def _put_back(self, address: AddressSessions, session: Opened, reply: Reply, now: float, *, is_out_of_step: bool = False) -> bool:
+        """Note what the reply to a transaction says of the server; whether the session may serve on. `reply`: the most favourable one; to
+        another command, the server `is_out_of_step`."""
         if reply.code >= 400 and rules.is_about_server(reply):
             if session.messages_count == 1:  # in a kept session it may be about the session
                 address.trouble = rules.after_failure(address.trouble, reply, now)
@@ -422,7 +419,9 @@ class SmtpDeliverer:
         if reply.code < 300:
             address.served_at = now
         # Where the server limits its sessions, the next one might be refused
-        is_old = session.is_of_client or (session.messages_count >= MESSAGES_PER_SESSION_MAX and address.window.reply is None)
+        is_old = (
+            is_out_of_step or session.is_of_client or (session.messages_count >= MESSAGES_PER_SESSION_MAX and address.window.reply is None)
+        )
         address.give_back(session, is_used_up=is_old)
         return True
 

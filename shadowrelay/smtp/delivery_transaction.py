@@ -10,7 +10,6 @@ The rules here:
 """
 
 import asyncio
-import re
 from collections.abc import Sequence
 from dataclasses import field
 from functools import lru_cache
@@ -21,6 +20,7 @@ from shadowrelay.model.replies import LeaseTooShort, PermanentDeliveryError, Rep
 from shadowrelay.model.values import dataclass, replace
 from shadowrelay.protocol.fields import format_mail, format_rcpt
 from shadowrelay.protocol.line_ends import LineEnds
+from shadowrelay.smtp import next_hop_rules as rules
 from shadowrelay.smtp.client import Opened
 from shadowrelay.smtp.client_session import BROKEN_REPLY, SERVICE_CLOSING, RawReply, SessionBroken, failure
 from shadowrelay.smtp.data import BARE_LINE_END, DotStuffer, check_line_ends, stuffed_with_end, whole_chunk
@@ -28,8 +28,7 @@ from shadowrelay.smtp.outgoing_message import BLOCK_OCTETS, CONTENT_UNREADABLE, 
 
 RSET = b"RSET\r\n"
 SETTLE_SECONDS = 5.0  # where all is decided but whether the session can be used again
-TOO_MANY_RECIPIENTS_552, OUT_OF_ORDER, TLS_DEMANDED, LOGIN_REFUSED = 552, 503, 530, 535  # to RCPT; any; RFC 3207 4; RFC 4954 6
-TRANSIENT = re.compile(r"^5\.")
+TLS_DEMANDED, LOGIN_REFUSED = 530, 535  # RFC 3207 4; RFC 4954 6
 
 TOO_LARGE = Reply(552, "5.3.4", "The message is larger than the next hop takes")  # RFC 1870 6.1
 NEEDS_8BITMIME = Reply(554, "5.6.3", "The content is 8-bit and the next hop does not offer 8BITMIME")  # RFC 6152 3
@@ -61,6 +60,7 @@ class DeliveryTransaction:
     dot_sent: bool = False
     is_chunked: bool = False
     is_bdat_unknown: bool = False  # the server offers CHUNKING, and knows no BDAT
+    is_out_of_step: bool = False  # the server said so: no other transaction
     _is_clean: bool = False  # the session can start another MAIL
     _lease_timer: asyncio.TimerHandle | None = None
 
@@ -95,8 +95,9 @@ class DeliveryTransaction:
             if self.session.pipeline.broken is None and not self._is_clean:
                 self.session.pipeline.abort()
             raise
+        reply = answer.reply if answer.code < 500 else self._meaning(answer.reply, rules.ReplyTo.CONTENT)
         for ordinal in self.accepted:
-            self.replies[ordinal] = answer.reply
+            self.replies[ordinal] = reply
 
     async def _announce_at_once(self, mail: bytes, rcpts: Sequence[bytes], *, is_chunked: bool) -> bool:
         """Send MAIL, RCPT and DATA (not if `is_chunked`). True: the content may follow. False: no recipient was accepted."""
@@ -108,7 +109,7 @@ class DeliveryTransaction:
             is_decided = answers[0].code >= 400 or all(answer.code >= 400 for answer in answers[1:])
             data = NOTHING_ASKED if is_chunked else await pipeline.answer(min(limits.data, SETTLE_SECONDS) if is_decided else limits.data)
         except SessionBroken:
-            self._note_early_refusals(answers or pipeline.taken())
+            self._note_early_refusals(answers or pipeline.taken(), mail, rcpts)
             if len(self.replies) == len(self.work.ordinals):
                 return False
             raise
@@ -116,12 +117,12 @@ class DeliveryTransaction:
             if _may_go_on(data):  # it accepts DATA although MAIL was refused
                 pipeline.abort()
             self._is_clean = True
-            raise failure(self._meaning(answers[0].reply), self.session.server)
-        for ordinal, answer in zip(self.work.ordinals, answers[1:], strict=True):
+            raise failure(self._meaning(answers[0].reply, rules.ReplyTo.MAIL, mail), self.session.server)
+        for ordinal, rcpt, answer in zip(self.work.ordinals, rcpts, answers[1:], strict=True):
             if answer.code < 300:
                 self.accepted.append(ordinal)
             else:
-                self._note_recipient(ordinal, answer)
+                self._note_recipient(ordinal, answer, rcpt)
         if self.accepted:
             return is_chunked or await self._may_follow(data)
         if _may_go_on(data):  # RFC 2920 3.1: the client must still end the content
@@ -136,10 +137,10 @@ class DeliveryTransaction:
         answer = await pipeline.answer(limits.command)
         if not self._is_positive(answer):
             self._is_clean = True
-            raise failure(self._meaning(answer.reply), self.session.server)
+            raise failure(self._meaning(answer.reply, rules.ReplyTo.MAIL, mail), self.session.server)
         for ordinal, rcpt in zip(self.work.ordinals, rcpts, strict=True):
             pipeline.write(rcpt, 1)
-            self._note_recipient(ordinal, await pipeline.answer(limits.command))
+            self._note_recipient(ordinal, await pipeline.answer(limits.command), rcpt)
         if not self.accepted:
             await self._settle(RSET)
             return False
@@ -154,20 +155,21 @@ class DeliveryTransaction:
         if self._is_positive(data):
             raise self._out_of_place(data)
         await self._settle(RSET)
+        reply = self._meaning(data.reply, rules.ReplyTo.DATA)
         for ordinal in self.accepted:
-            self.replies[ordinal] = data.reply
+            self.replies[ordinal] = reply
         if len(self.accepted) == len(self.work.ordinals):
             self._is_clean = True
-            raise failure(data.reply, self.session.server)
+            raise failure(reply, self.session.server)
         return False
 
-    def _note_early_refusals(self, answers: Sequence[RawReply]) -> None:
+    def _note_early_refusals(self, answers: Sequence[RawReply], mail: bytes, rcpts: Sequence[bytes]) -> None:
         """Record refusals that arrived before the server closed the connection, as some do after a 554."""
         if answers and answers[0].code >= 400 and answers[0].code != SERVICE_CLOSING:
-            raise failure(self._meaning(answers[0].reply), self.session.server)
-        for ordinal, answer in zip(self.work.ordinals, answers[1:], strict=False):
+            raise failure(self._meaning(answers[0].reply, rules.ReplyTo.MAIL, mail), self.session.server)
+        for ordinal, rcpt, answer in zip(self.work.ordinals, rcpts, answers[1:], strict=False):
             if answer.code >= 400 and answer.code != SERVICE_CLOSING:
-                self.replies[ordinal] = self._meaning(answer.reply, to_rcpt=True)
+                self.replies[ordinal] = self._meaning(answer.reply, rules.ReplyTo.RCPT, rcpt)
 
     async def _settle(self, line: bytes) -> None:
         """Return the session to a state in which MAIL is possible. Recorded replies stay valid if that fails: nobody waits long for it."""
@@ -180,20 +182,15 @@ class DeliveryTransaction:
             if answer.code >= 300 and line == RSET:  # the next MAIL would be refused as one too many
                 self.session.pipeline.abort()
 
-    def _note_recipient(self, ordinal: int, answer: RawReply) -> None:
+    def _note_recipient(self, ordinal: int, answer: RawReply, rcpt: bytes) -> None:
         if self._is_positive(answer):
             self.accepted.append(ordinal)
         else:
-            self.replies[ordinal] = self._meaning(answer.reply, to_rcpt=True)
+            self.replies[ordinal] = self._meaning(answer.reply, rules.ReplyTo.RCPT, rcpt)
 
-    def _meaning(self, reply: Reply, *, to_rcpt: bool = False) -> Reply:
-        """Some permanent replies are not, and these may be cured: too many recipients in the words of old servers (RFC 5321
-        4.5.3.1.10), a bad sequence to a recipient in a session that served before, the demand for TLS in a session that has none
-        because TLS failed or EHLO was put off, and that for a login in one that had it."""
-        if to_rcpt and reply.code == TOO_MANY_RECIPIENTS_552:
-            return Reply(452, TRANSIENT.sub("4.", reply.enhanced), reply.text)
-        if to_rcpt and reply.code == OUT_OF_ORDER and self.session.messages_count > 1:
-            return Reply(451, "4.5.1", f"The next hop lost count of this session: {reply}")
+    def _meaning(self, reply: Reply, step: rules.ReplyTo, line: bytes = b"") -> Reply:
+        """Some permanent replies are not, and these may be cured: what `next_hop_rules.meant` knows, the demand for TLS in a session that
+        has none because TLS failed or EHLO was put off, and that for a login in one that had it."""
         if reply.code == TLS_DEMANDED and self.session.tls_failure is not None:
             failed = self.session.tls_failure.reply
             return failed._replace(text=f"{failed.text}; without TLS: {reply}")
@@ -201,7 +198,8 @@ class DeliveryTransaction:
             return self.session.put_off
         if self.session.login and reply.code in (TLS_DEMANDED, LOGIN_REFUSED):
             return Reply(451, "4.7.0", f"The next hop does not know this node's login any more: {reply}")
-        return reply
+        self.is_out_of_step = self.is_out_of_step or rules.is_out_of_step(reply, step, len(line))
+        return rules.meant(reply, step, len(line))
 
     def _is_positive(self, answer: RawReply) -> bool:
         if 300 <= answer.code < 400:

@@ -31,8 +31,17 @@ from shadowrelay.model.routing import HostPort
 from shadowrelay.model.settings import Peer, Route
 from shadowrelay.smtp.client_limits import clients_of
 from shadowrelay.smtp.client_session import reason_of
-from shadowrelay.smtp.connection import BoundedReading, Connection
-from shadowrelay.smtp.limits import HANDSHAKE_SECONDS, HANDSHAKES_MAX, NOT_ACTIVE, OTHER_PROCESS, SHUTTING_DOWN, Descriptors, client_ip
+from shadowrelay.smtp.connection import BoundedReading, Connection, reply_line
+from shadowrelay.smtp.limits import (
+    HANDSHAKE_SECONDS,
+    HANDSHAKES_MAX,
+    NOT_ACTIVE,
+    OTHER_PROCESS,
+    SHUTTING_DOWN,
+    TOO_MANY_SESSIONS,
+    Descriptors,
+    client_ip,
+)
 from shadowrelay.smtp.receiver import Receiver
 from shadowrelay.smtp.reception import Reception
 from shadowrelay.smtp.recipient_sources import RecipientCheck
@@ -40,6 +49,7 @@ from shadowrelay.smtp.tls import TlsContexts
 
 BACKLOG = 1_024  # connections that the kernel queues while the loop is busy
 ACCEPTED_AT_ONCE_MAX = 64  # then open sessions run
+EARLY_OCTETS_MAX = 4_096  # of a client that is cut off
 PAUSE_SECONDS = 0.25  # after accept failed for lack of descriptors or kernel memory
 HANDSHAKES_AT_ONCE_MAX = 4 * HANDSHAKES_MAX  # of strangers and again of ours, with implicit TLS: a further one ends the oldest
 LEAVE_SECONDS = 0.9  # less than a second, after which a SYN without an answer is repeated first. RFC 6298 2
@@ -141,7 +151,7 @@ class Listener:
 
     def _take(self, connection: socket.socket) -> None:
         if self._descriptors.cuts_off_session(connection.fileno()):
-            connection.close()
+            self._cut_off(connection)
             return
         connection.setblocking(False)
         with contextlib.suppress(OSError):
@@ -157,6 +167,16 @@ class Listener:
         task = self._loop.create_task(self._connected(connection, context, address))
         connecting[task] = None
         task.add_done_callback(lambda task: connecting.pop(task, None))
+
+    def _cut_off(self, connection: socket.socket) -> None:
+        """There is no room for a session: say so if that costs no turn, and close. Where TLS comes first there is nothing to say it in."""
+        with contextlib.suppress(OSError):
+            connection.setblocking(False)
+            if self.tls() is None:
+                connection.send(reply_line(TOO_MANY_SESSIONS))  # an empty buffer takes it
+                connection.shutdown(socket.SHUT_WR)
+                connection.recv(EARLY_OCTETS_MAX)  # what is not read resets the connection
+        connection.close()
 
     async def _connected(self, connection: socket.socket, context: ssl.SSLContext | None, address: str) -> None:
         seconds = None if context is None else HANDSHAKE_SECONDS

@@ -30,7 +30,9 @@ class Said(NamedTuple):
     @property
     def is_about_server(self) -> bool:
         """Whether another server may answer otherwise."""
-        return 400 <= self.mail.code < 500 or (self.mail.code < 300 and rules.is_about_server(self.rcpt))
+        if self.mail.code < 300:
+            return rules.is_about_server(self.rcpt) or rules.is_out_of_step(self.rcpt, rules.ReplyTo.RCPT)
+        return 400 <= self.mail.code < 500 or rules.is_out_of_step(self.mail, rules.ReplyTo.MAIL)
 
 
 Question = Callable[[Opened, float], Awaitable[Said]]

@@ -16,6 +16,9 @@ probe that fails doubles the time until the next one.
 A 4xx is about the server unless its enhanced code names an address, a mailbox, the content or a policy (RFC 3463 X.1, X.2, X.6, X.7). A
 session with such a 4xx is not used again: tests of a session (postscreen) end with it.
 
+**A refusal that is none** (`is_out_of_step`): a 5xx by which a server says that it lost step with the session. The whole table is in
+docs/operations.md "What a refusal of a next hop means".
+
 **A limit** is no outage: if a server refuses a session while others stand, it gets as many as stand. Later one more is tried; each
 time that fails, the time until the next trial doubles. Units: seconds of the event loop.
 
@@ -23,8 +26,11 @@ time that fails, the time until the next trial doubles. Units: seconds of the ev
 of them dead: where there is no other address, it is opened again, up to three times in all.
 """
 
+import re
 from collections.abc import Iterable
+from enum import Enum
 from math import inf
+from types import MappingProxyType
 
 from shadowrelay.model.queue import NextHopServer, ServerState
 from shadowrelay.model.replies import Reply
@@ -41,6 +47,31 @@ AGAIN_SECONDS = (0.1, 0.4)  # after a connection that was cut, where there is no
 LIMITED_SECONDS = 60.0  # a server that took a message so lately and refuses a session has a limit
 SERVERS_MAX = 5  # of one attempt that are given the message, or a part of it
 NOT_ABOUT_THE_SERVER = ("1", "2", "6", "7")  # subjects of RFC 3463
+COMMAND_OCTETS_MAX = 512  # which any server must take. RFC 5321 4.5.3.1.4
+
+
+class ReplyTo(Enum):
+    """What a reply answers."""
+
+    MAIL = "MAIL"
+    RCPT = "RCPT"
+    DATA = "DATA"
+    CONTENT = "content"  # BDAT, or the final dot
+
+
+# RFC 5321 4.2.2, 4.3.2. 501 and 504 are about the arguments, which only MAIL and RCPT have
+OUT_OF_STEP = MappingProxyType(
+    {
+        ReplyTo.MAIL: frozenset({500, 502, 503}),
+        ReplyTo.RCPT: frozenset({500, 502, 503}),
+        ReplyTo.DATA: frozenset({500, 501, 502, 503, 504}),
+        ReplyTo.CONTENT: frozenset({500, 501, 502, 503, 504}),
+    }
+)
+SAYS_WHAT_IS_REFUSED = ("1", "2", "6")  # an address, a mailbox, the content: subjects of RFC 3463
+NO_VALID_RECIPIENTS = (554, "5.5.1")  # RFC 2920 3.1: to DATA, where one was accepted
+TRANSIENT = re.compile(r"^5\.")
+TOO_MANY_RECIPIENTS = 552  # in the words of old servers. RFC 5321 4.5.3.1.10
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +118,27 @@ def is_about_server(reply: Reply) -> bool:
     if reply.enhanced:
         return reply.enhanced.split(".")[1] not in NOT_ABOUT_THE_SERVER
     return reply.code != 450  # RFC 5321 4.2.3: 450 is a mailbox, 421, 451 and 452 are the server
+
+
+def is_out_of_step(reply: Reply, step: ReplyTo, line_octets: int = 0) -> bool:
+    """Whether this 5xx, which answers a command of `line_octets`, refuses nothing.
+
+    Source: docs/operations.md "What a refusal of a next hop means".
+    """
+    if reply.code not in OUT_OF_STEP[step] and not (step is ReplyTo.DATA and reply[:2] == NO_VALID_RECIPIENTS):
+        return False
+    if reply.enhanced.startswith("5.") and reply.enhanced.split(".")[1] in SAYS_WHAT_IS_REFUSED:
+        return False
+    return reply.code != 500 or line_octets <= COMMAND_OCTETS_MAX  # RFC 5321 4.5.3.1.9: 500 is a line too long, too
+
+
+def meant(reply: Reply, step: ReplyTo, line_octets: int = 0) -> Reply:
+    """The same, unless it is a 5xx by which nothing is refused for good."""
+    if step is ReplyTo.RCPT and reply.code == TOO_MANY_RECIPIENTS:
+        return Reply(452, TRANSIENT.sub("4.", reply.enhanced), reply.text)
+    if is_out_of_step(reply, step, line_octets):
+        return Reply(451, "4.5.1", f"The next hop is out of step: {reply}")
+    return reply
 
 
 def may_be_about_session(reply: Reply) -> bool:

@@ -239,7 +239,7 @@ class ContentStore:
         """The content, checked.
 
         Raises: ContentCorrupt when the file is missing, too short, or has another SHA-256; LedgerUnavailable when it cannot be
-        read now (no descriptors or memory left, an I/O error, no rights), which says nothing about the content.
+        read now, which says nothing about the content: no descriptors or memory left, or (ContentUnreadable) an I/O error, no rights.
         """
         data = self.recent.get(place)
         if data is not None:
@@ -260,7 +260,7 @@ class ContentStore:
                 raise errors.unavailable(exc) from exc
             raise ContentCorrupt(f"{path.name}: {exc}") from exc
         except (OSError, MemoryError) as exc:
-            raise errors.unavailable(exc) from exc
+            raise errors.unreadable(exc) from exc
         if not is_right:
             raise ContentCorrupt(f"{path.name} at {place.offset}: SHA-256 differs")
         if data is not None:

@@ -8,7 +8,14 @@ import sqlite3
 
 from sqlalchemy import exc
 
-from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, LOCAL_ERROR, STORE_UNAVAILABLE, LedgerUnavailable, Reply
+from shadowrelay.model.replies import (
+    INSUFFICIENT_RESOURCES,
+    LOCAL_ERROR,
+    STORE_UNAVAILABLE,
+    ContentUnreadable,
+    LedgerUnavailable,
+    Reply,
+)
 
 BY_SQLITE_CODE: dict[int, Reply] = {
     sqlite3.SQLITE_FULL: INSUFFICIENT_RESOURCES,
@@ -74,6 +81,14 @@ def reply_to(error: BaseException) -> Reply:
     return LOCAL_ERROR
 
 
+def unreadable(error: OSError | MemoryError) -> LedgerUnavailable:
+    """The same for content that could not be read: what is not of the disk says nothing about this content."""
+    general = unavailable(error)
+    if isinstance(error, MemoryError) or error.errno in NOT_OF_THE_DISK:
+        return general
+    return ContentUnreadable(general.reply, general.reason)
+
+
 def unavailable(error: BaseException) -> LedgerUnavailable:
     """The error of the port for an error from below; raise it `from error`."""
     if isinstance(error, LedgerUnavailable):
@@ -82,6 +97,14 @@ def unavailable(error: BaseException) -> LedgerUnavailable:
     translated = LedgerUnavailable(reply_to(error), f"{type(origin).__name__}: {origin}")
     translated.__cause__ = error
     return translated
+
+
+def is_of_the_disk(error: LedgerUnavailable) -> bool:
+    """Whether the disk or what is on it is the cause, and not a lock, a queue or a lack of memory or descriptors."""
+    cause = error.__cause__
+    if isinstance(cause, OSError):
+        return cause.errno is not None and cause.errno not in NOT_OF_THE_DISK  # None: a time limit of ours
+    return cause is not None and sqlite_code(cause) in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def is_of_the_store(error: BaseException) -> bool:

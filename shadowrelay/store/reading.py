@@ -309,6 +309,16 @@ def delivery_queues(reader: Reader) -> Mapping[str, datetime]:
     return {str(next_hop): rows.decode_instant(int(due_at)) for next_hop, due_at in found if due_at < NEVER_DUE}
 
 
+QUEUES_PROVED_MAX = 5
+
+
+def proof(reader: Reader, now: datetime) -> None:
+    """Read what deliveries and takeovers begin with, to see whether it can be read."""
+    for next_hop in tuple(delivery_queues(reader))[:QUEUES_PROVED_MAX]:
+        due(reader, next_hop, now, 1)
+    shadow_groups(reader)
+
+
 def waited_for(reader: Reader) -> tuple[ServerName, ...]:
     """The servers that forks wait for."""
     return tuple(map(ServerName, reader.connection.scalars(SELECT_WAITED_FOR).all()))

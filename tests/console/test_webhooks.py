@@ -16,7 +16,7 @@ from shadowrelay.console import webhooks
 from shadowrelay.console.webhooks import AGAIN_SECONDS_MAX, SIGNATURE, Webhooks
 from shadowrelay.model.settings import Webhook
 from shadowrelay.tracking.event_tap import EventTap
-from tests.kit.clock import until
+from tests.kit.clock import PATIENCE_SECONDS, until
 
 SECRET = "a-secret-of-some-length"
 
@@ -121,6 +121,46 @@ async def test_a_receiver_that_hangs_or_answers_without_end_is_given_up_and_hold
     await asyncio.wait([task for task, _ in answering])
 
     assert ["it did not answer in 0 s"] == [line["reason"] for line in logs if line["event"] == "webhook.failed"]
+
+
+SAYS_MUCH = {"interim": b"HTTP/1.1 102 Processing\r\n\r\n" * 5_000, "fields": b"HTTP/1.1 204 No Content\r\n" + b"X-Y: z\r\n" * 20_000}
+
+
+@pytest.mark.parametrize("said", SAYS_MUCH.values(), ids=SAYS_MUCH)
+async def test_of_a_receiver_that_says_much_before_its_status_no_more_is_read_than_a_status_needs(said, monkeypatch):
+    monkeypatch.setattr(webhooks, "PATIENCE_SECONDS", PATIENCE_SECONDS)
+    answering = []
+
+    async def answer(reader, writer):
+        answering.append((asyncio.current_task(), writer))
+        with contextlib.suppress(ConnectionError):
+            while True:
+                writer.write(said)
+                await writer.drain()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    tap, paused = EventTap(), asyncio.Event()
+
+    async def sleep(seconds):
+        paused.set()
+        await asyncio.Event().wait()
+
+    hooks = [Webhook(url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", secret=SECRET)]
+    with capture_logs() as logs:
+        running = asyncio.create_task(Webhooks(hooks, tap, "mx1", sleep=sleep).run())
+        for _ in range(3):
+            await asyncio.sleep(0)
+        tap(None, "info", {"event": "peer.lost"})
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await paused.wait()
+    running.cancel()
+    server.close()
+    for task, writer in answering:
+        task.cancel()
+        writer.transport.abort()
+    await asyncio.wait([task for task, _ in answering])
+
+    assert ["it is too long"] == [line["reason"] for line in logs if line["event"] == "webhook.failed"]
 
 
 async def test_only_the_events_that_were_asked_for_are_posted():

@@ -1,7 +1,11 @@
 """SIGHUP at a real node: what changes at once does, what needs a restart is named and stays, a wrong file changes nothing."""
 
+import asyncio
+import re
 import signal
 import socket
+import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -111,6 +115,45 @@ async def test_a_sighup_while_the_node_starts_waits_for_that(tmp_path: Path) -> 
     assert "250-SIZE 4321" in extensions.split("\n")
 
 
+async def test_a_sighup_does_not_end_a_node_that_reads_its_program(tmp_path: Path) -> None:
+    async with Cluster((Place("a.east.example", "east"),), HostPort("127.0.0.1", 9), directory=tmp_path) as cluster:
+        (node,) = cluster.nodes.values()
+        await node.stop()
+        file = node.directory / "node.toml"
+        command = (sys.executable, "-X", "importtime", "-m", "shadowrelay", "serve")  # cold, and it tells where it is
+        process = await asyncio.create_subprocess_exec(*command, "--config", str(file), stderr=asyncio.subprocess.PIPE)
+        assert process.stderr is not None
+        while b"shadowrelay.signals" not in await process.stderr.readline():
+            pass
+        await process.stderr.readline()  # the first module after that: it listens
+        process.send_signal(signal.SIGHUP)
+        said = b""
+        while b"configuration.reloaded" not in said:
+            line = await process.stderr.readline()
+            assert line, f"it has ended: {said[-2000:].decode()}"
+            said += line
+        process.send_signal(signal.SIGTERM)
+        await process.communicate()
+
+    assert 0 == process.returncode
+    assert b"node.started" in said
+
+
+async def test_a_connector_that_left_its_shared_port_moves_when_mail_is_taken_again(tmp_path: Path) -> None:
+    peers, before, after = (HostPort("127.0.0.1", port) for port in free_ports(3))
+    shared = "reuse_port = true\naccept_xshadow = false"
+    async with Cluster((Place("a.example", "east"),), HostPort("127.0.0.1", 9), directory=tmp_path) as cluster:
+        (node,) = cluster.nodes.values()
+        with_connectors(node, ("peers", peers, ""), ("public", before, f"{ONE}\n{shared}"))
+        await followed(node)
+        await typed(node, "drain", code=None)
+        with_connectors(node, ("peers", peers, ""), ("public", after, f"{OTHER}\n{shared}"))
+        await followed(node)
+        assert not await is_limit(after, "SIZE 2222")
+        await typed(node, "undrain")
+        await until(partial(is_limit, after, "SIZE 2222"))
+
+
 def with_peers(node: NodeProcess, *others: tuple[NodeProcess, HostPort]) -> None:
     """In its file: these, at these addresses, and no others."""
     file = node.directory / "node.toml"
@@ -124,6 +167,21 @@ def with_peers(node: NodeProcess, *others: tuple[NodeProcess, HostPort]) -> None
 async def followed(node: NodeProcess) -> None:
     """SIGHUP, after which nothing waits for a restart."""
     assert [] == (await reloaded(node))["needs_restart"]
+
+
+def with_connectors(node: NodeProcess, *connectors: tuple[str, HostPort, str]) -> None:
+    """In its file: these, by name, address and further lines, and no others."""
+    file = node.directory / "node.toml"
+    rest = [table for table in re.split(r"(?m)^(?=\[)", file.read_text()) if not table.startswith("[[receive_connectors]]")]
+    tables = [f'[[receive_connectors]]\nname = "{name}"\nlisten = "{listen}"\n{more}\n' for name, listen, more in connectors]
+    file.write_text("\n".join([*rest, *tables]))
+
+
+async def size_limit_at(address: HostPort) -> str:
+    """That of the connector that answers there."""
+    async with talking_to(address) as client:
+        extensions = await client.ask("EHLO who.example")
+    return next(line for line in extensions.split("\n") if "SIZE" in line)[4:]
 
 
 def peers_in(node: NodeProcess) -> dict[str, bool]:
@@ -208,3 +266,31 @@ async def test_an_address_that_is_taken_changes_nothing_and_is_tried_again(tmp_p
             pass
 
     assert ["loopback"] == [line["connector"] for line in refused]
+
+
+ONE, OTHER, NEW = "max_message_size = 1111", "max_message_size = 2222", "max_message_size = 3333"
+
+
+async def test_connectors_may_take_over_the_addresses_of_others_that_move(tmp_path: Path) -> None:
+    first, second, third = (HostPort("127.0.0.1", port) for port in free_ports(3))
+    async with Cluster((Place("a.example", "east"),), HostPort("127.0.0.1", 9), directory=tmp_path) as cluster:
+        (node,) = cluster.nodes.values()
+        with_connectors(node, ("one", first, ONE), ("other", second, OTHER))
+        await followed(node)
+        with_connectors(node, ("new", first, NEW), ("one", second, ONE), ("other", third, OTHER))
+        await followed(node)
+        assert ["SIZE 3333", "SIZE 1111", "SIZE 2222"] == [await size_limit_at(address) for address in (first, second, third)]
+        with_connectors(node, ("new", second, NEW), ("one", third, ONE), ("other", first, OTHER))
+        await followed(node)
+        for address, size in ((first, "SIZE 2222"), (second, "SIZE 3333"), (third, "SIZE 1111")):
+            await until(partial(is_limit, address, size))
+
+        assert [] == operator_events(node, "connector.not_listening")
+
+
+async def is_limit(address: HostPort, size: str) -> bool:
+    """Whether it is that of the connector there; False if none is."""
+    try:
+        return await size_limit_at(address) == size
+    except OSError:
+        return False

@@ -170,9 +170,22 @@ async def test_a_session_is_refused_while_only_the_reserve_of_descriptors_is_lef
 
         refused = await station.connect(greeting=False)
 
-        assert await refused.rest() in ("421 4.3.2 Too many sessions, try again later\r\n", "")
+        assert await refused.rest() == "421 4.3.2 Too many sessions, try again later\r\n"
         assert OK == await early.ask("NOOP")
         assert 1 == descriptors.refused_count
+        descriptors.adopt(20_000)
+        await station.connect()
+
+
+async def test_a_connection_for_which_there_is_no_room_at_all_hears_it_before_it_is_closed(tmp_path: Path) -> None:
+    descriptors = Descriptors(20_000)
+    async with receiving(tmp_path, descriptors=descriptors) as station:
+        descriptors.adopt(4)  # of which half a reserve is one: whatever number the next one has, it is cut off
+
+        rests = [await (await station.connect(greeting=False)).rest() for _ in range(20)]
+        sessions_count = station.server.sessions_count
+
+        assert ({"421 4.3.2 Too many sessions, try again later\r\n"}, 0) == (set(rests), sessions_count)
         descriptors.adopt(20_000)
         await station.connect()
 

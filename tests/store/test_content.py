@@ -11,11 +11,12 @@ import pytest
 from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX, NO_ORDINALS, ContentPlace, Ordinals
 from shadowrelay.model.ownership import DiscardEvent, DiscardStatus, Role
 from shadowrelay.model.queue import QueueKind, StoredMessage
-from shadowrelay.model.replies import ContentCorrupt, LedgerUnavailable
+from shadowrelay.model.replies import ContentCorrupt, ContentUnreadable, LedgerUnavailable
 from shadowrelay.model.values import replace
 from shadowrelay.store import content, promises, queues, reading, shedding, steps
 from shadowrelay.store.commit import Promise
 from shadowrelay.store.content import ContentStore, RecentContents
+from shadowrelay.store.errors import NOT_OF_THE_DISK
 from shadowrelay.store.ledger import Inline
 from tests.kit.clock import Hands
 from tests.kit.ledger import (
@@ -110,8 +111,9 @@ async def test_content_that_cannot_be_read_now_is_not_corrupt(tmp_path: Path, mo
 
         with monkeypatch.context() as patched:
             patched.setattr(os, "pread", fail)
-            with pytest.raises(LedgerUnavailable, match=r"^45[12] "):
+            with pytest.raises(LedgerUnavailable, match=r"^45[12] ") as raised:
                 await ledger.read_content(stored.place)
+        assert (number not in NOT_OF_THE_DISK) is isinstance(raised.value, ContentUnreadable)
         assert b"hello\r\n" == (await ledger.read_content(stored.place)).data
 
 
