@@ -45,8 +45,8 @@ def write_world(world: World, logs: Path, shipment: Shipment, *, spoilt: float, 
 def _write_node(world: World, node: Node, folder: Path, shipment: Shipment, spoilt: float, late: Path | None, rows_per_file: int) -> None:
     random = world.random
     folder.mkdir(parents=True)
-    kept, lost = ([row for _, row, is_lost in node.lines if is_lost is wanted] for wanted in (False, True))
-    size = rows_per_file or max(len(kept) // random.randint(1, 3), 1)
+    lost = [row for _, row, is_lost in node.lines if is_lost]
+    size = rows_per_file or max((len(node.lines) - len(lost)) // random.randint(1, 3), 1)
     names: Counter[str] = Counter()
     shipped: list[tuple[str, bytes]] = []
 
@@ -54,8 +54,7 @@ def _write_node(world: World, node: Node, folder: Path, shipment: Shipment, spoi
         names[f"{at:%Y%m%d%H}"] += 1
         return f"MSGTRK{at:%Y%m%d%H}-{names[f'{at:%Y%m%d%H}']}.LOG"
 
-    for start in range(0, len(kept), size):
-        part = kept[start : start + size]
+    for part in _parts(node, size):
         octets, bad = _file(world, part, spoilt)
         name = named(part[0].at)
         is_late = late is not None and random.random() < 0.1
@@ -80,6 +79,17 @@ def _write_node(world: World, node: Node, folder: Path, shipment: Shipment, spoi
         (folder / "manifest.json").write_text(_manifest(world, node, shipped))
     (folder / "RECV2026030100-1.LOG").write_text("#Fields: not,ours\n1,2\n")
     (folder / "MSGTRK2026030100-1.LOG.tmp").write_bytes(b"half of")
+
+
+def _parts(node: Node, size: int) -> list[list[TrackingEvent]]:
+    """The rows of each file. What is lost was in a file of its own: none that is left goes over its time."""
+    parts: list[list[TrackingEvent]] = [[]]
+    for _, row, is_lost in node.lines:
+        if is_lost or len(parts[-1]) >= size:
+            parts.append([])
+        if not is_lost:
+            parts[-1].append(row)
+    return [part for part in parts if part]
 
 
 def _manifest(world: World, node: Node, shipped: Sequence[tuple[str, bytes]]) -> str:

@@ -69,6 +69,7 @@ OUT_OF_STEP = MappingProxyType(
     }
 )
 SAYS_WHAT_IS_REFUSED = ("1", "2", "6")  # an address, a mailbox, the content: subjects of RFC 3463
+REFUSES_ALL = "5.3.0"  # the server as a whole; 5.3.3 is Exchange's word for an unknown command
 NO_VALID_RECIPIENTS = (554, "5.5.1")  # RFC 2920 3.1: to DATA, where one was accepted
 TRANSIENT = re.compile(r"^5\.")
 TOO_MANY_RECIPIENTS = 552  # in the words of old servers. RFC 5321 4.5.3.1.10
@@ -127,7 +128,8 @@ def is_out_of_step(reply: Reply, step: ReplyTo, line_octets: int = 0) -> bool:
     """
     if reply.code not in OUT_OF_STEP[step] and not (step is ReplyTo.DATA and reply[:2] == NO_VALID_RECIPIENTS):
         return False
-    if reply.enhanced.startswith("5.") and reply.enhanced.split(".")[1] in SAYS_WHAT_IS_REFUSED:
+    enhanced = reply.enhanced
+    if enhanced == REFUSES_ALL or (enhanced.startswith("5.") and enhanced.split(".")[1] in SAYS_WHAT_IS_REFUSED):
         return False
     return reply.code != 500 or line_octets <= COMMAND_OCTETS_MAX  # RFC 5321 4.5.3.1.9: 500 is a line too long, too
 

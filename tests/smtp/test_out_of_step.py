@@ -51,6 +51,7 @@ async def test_a_server_that_lost_step_returns_nothing_and_another_session_or_se
         ("RCPT", "501 5.1.3 bad recipient"), ("RCPT", "501 what"), ("RCPT", "504 5.5.2 need fully-qualified address"),
         ("RCPT", "555 5.5.2 syntax"), ("RCPT", "550 5.5.0 mailbox unavailable"), ("RCPT", "553 5.5.4 domain name required"),
         ("RCPT", "500 5.1.3 bad address"), ("RCPT", "503 5.2.1 disabled"), ("RCPT", "554 5.5.1 no"),
+        ("RCPT", "500 5.3.0 failed"), ("DOT", "500 5.3.0 failed"),
         ("DATA", "554 5.7.1 no"), ("DATA", "550 no"), ("DOT", "554 5.6.0 no"), ("DOT", "500 5.6.1 no"), ("DOT", "550 5.5.1 no"),
     ],
 )  # fmt: skip
