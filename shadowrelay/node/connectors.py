@@ -90,10 +90,11 @@ class Connectors:
         self._is_started = True
 
     async def _join(self) -> None:
-        """Listen on the ports that are shared with other nodes, unless no mail is taken, and where another connector had to move first."""
+        """Listen on the ports that are shared with other nodes, unless no mail is taken, and wherever another connector had to go first."""
         async with self._joining:
             for receiver in self.receivers:
-                if not receiver.is_listening and receiver.reception.closed_with is None:
+                is_open = receiver.reception.closed_with is None or not receiver.reception.connector.reuse_port
+                if is_open and not receiver.is_listening:
                     await self._listen(receiver)
 
     async def _rejoin(self) -> None:

@@ -43,7 +43,7 @@ from shadowrelay.model.replies import (
 from shadowrelay.model.routing import Destination
 from shadowrelay.model.tracking import Acknowledged, Replication, TrackingEvent
 from shadowrelay.ownership import claims
-from shadowrelay.pipeline.context import Context, Unstored, until_taken
+from shadowrelay.pipeline.context import Context, until_taken
 from shadowrelay.pipeline.copy_repair import CopyRepair
 from shadowrelay.pipeline.deliver import DeliverService
 from shadowrelay.pipeline.forks import Verdicts
@@ -222,7 +222,7 @@ class AcceptService:
             context.counts.refused[Refusal.LEDGER] += 1
             _log.warning("message.refused", message_id=message_id, reason=error.reason)
             if context.commit_failure is None:
-                context.unstored = Unstored(context.clock.awake(), error.reason)
+                context.own_disk.mail_failed(content.size, context.clock.awake(), error.reason)
             reply = error.reply
         except Exception:
             # An unknown error is transient: never 5xx, and the node keeps running.
@@ -266,7 +266,7 @@ class AcceptService:
     ) -> Reply:
         """`uncounted`: the servers whose copies do not count."""
         context = self._context
-        context.unstored = None
+        context.own_disk.mail_stored()
         at, now = context.clock.awake(), context.now()
         elapsed = timedelta(seconds=at - started)
         me, size = context.me.server, content.size

@@ -9,13 +9,13 @@ else succeeds: its message would wait here for ever. Nothing here waits for the 
 import asyncio
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from operator import attrgetter
 
 import structlog
 
-from shadowrelay.model.commit_failure import HEARTBEATS_WITHOUT_COMMIT, CommitFailure, cannot_commit, reading_hangs
+from shadowrelay.model.commit_failure import CommitFailure, cannot_commit, reading_hangs
 from shadowrelay.model.replies import STORE_UNAVAILABLE, LedgerUnavailable
-from shadowrelay.pipeline.context import Context, Unrecorded
+from shadowrelay.pipeline.context import Context
+from shadowrelay.pipeline.own_disk import Unrecorded
 from shadowrelay.store import promises, reading
 from shadowrelay.store.errors import is_of_the_disk
 
@@ -59,9 +59,9 @@ class CommitWatch:
             self._read_ran = ran
             self._reading = context.tasks.spawn(self._read(), "proof of reading")
         elif self._reading is not None and not self._is_unreadable and reading_hangs(ran, self._read_ran, context.heartbeat):
-            self._unread = (context.now(), LedgerUnavailable(STORE_UNAVAILABLE, HANGS)) if self._unread is None else self._unread
+            self._unread = self._unread or (context.now(), LedgerUnavailable(STORE_UNAVAILABLE, HANGS))
             self._is_unreadable = True
-        is_stuck = self._oldest_unrecorded() is not None
+        is_stuck = self._stuck_outcome() is not None
         if context.commit_failure is None and (self._is_unreadable or is_stuck):
             self._fall_silent()
         if position != self._position:
@@ -78,12 +78,8 @@ class CommitWatch:
         if context.commit_failure is None and cannot_commit(ran, self._committed_ran, self._asked_ran, context.heartbeat):
             self._fall_silent()
 
-    def _oldest_unrecorded(self) -> Unrecorded | None:
-        """An outcome that could not be recorded for two heartbeats, if there is one: that other commits succeed does not help it."""
-        if not self._context.unrecorded:
-            return None
-        oldest = min(self._context.unrecorded.values(), key=attrgetter("since_ran"))
-        return oldest if self._context.clock.ran() - oldest.since_ran >= HEARTBEATS_WITHOUT_COMMIT * self._context.heartbeat else None
+    def _stuck_outcome(self) -> Unrecorded | None:
+        return self._context.own_disk.stuck_outcome(self._context.clock.ran(), self._context.heartbeat)
 
     def seconds(self) -> float:
         """Since the last commit while this node is silent, else 0."""
@@ -103,7 +99,7 @@ class CommitWatch:
         try:
             await self._context.ledger.prove_read()
             await self._read_database()
-            self._context.bad_places.proved_at = self._context.clock.awake()
+            self._context.own_disk.read_proved_at = self._context.clock.awake()
             self._unread, self._is_unreadable = None, False
         except LedgerUnavailable as error:  # one alone may be chance
             self._is_unreadable = self._unread is not None
@@ -120,15 +116,14 @@ class CommitWatch:
                 raise
 
     def _fall_silent(self) -> None:
-        context, unrecorded = self._context, self._oldest_unrecorded()
-        if unrecorded is not None and not self._is_unreadable:
-            error = unrecorded.error
-            failure = CommitFailure(unrecorded.since, context.now(), error.reason, error.reply, is_outcome=True)
-        elif self._unread is None or not self._is_unreadable:
-            failure = CommitFailure(self._committed_at, context.now(), self._error.reason, self._error.reply)
-        else:
+        context = self._context
+        if self._is_unreadable and self._unread is not None:
             since, error = self._unread
             failure = CommitFailure(since, context.now(), error.reason, error.reply, is_reading=True)
+        elif (stuck := self._stuck_outcome()) is not None:
+            failure = CommitFailure(stuck.since, context.now(), stuck.error.reason, stuck.error.reply, is_outcome=True)
+        else:
+            failure = CommitFailure(self._committed_at, context.now(), self._error.reason, self._error.reply)
         context.commit_failure = failure
         context.leases.are_suspended = True
         context.peers.pause()

@@ -26,10 +26,10 @@ from shadowrelay.model.settings import Settings
 from shadowrelay.model.tracking import Acknowledged
 from shadowrelay.model.values import replace
 from shadowrelay.ownership.rules import PeerDatabase
-from shadowrelay.pipeline.bad_places import BadPlaces
 from shadowrelay.pipeline.delayed import Delayed
 from shadowrelay.pipeline.flights import Flights
 from shadowrelay.pipeline.leases import Leases
+from shadowrelay.pipeline.own_disk import OwnDisk
 from shadowrelay.pipeline.peerbook import PeerBook
 from shadowrelay.pipeline.site_copies import SiteCopies
 from shadowrelay.ports import Clock, PeerLink, TrackingLog
@@ -164,23 +164,6 @@ async def woken_within(event: asyncio.Event, seconds: float | None) -> bool:
     return event.is_set()
 
 
-@dataclass(frozen=True, slots=True)
-class Unstored:
-    """When a message could not be stored, in `Clock.awake`, and why."""
-
-    at_awake: float
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Unrecorded:
-    """Since when the ledger takes an outcome not, in `Clock.ran` and as a time, and why."""
-
-    since_ran: float
-    since: datetime
-    error: LedgerUnavailable
-
-
 @dataclass(slots=True)
 class Context:
     """The node's shared parts. `settings` is replaced as a whole when the configuration is reloaded, `pressure` with each sample."""
@@ -208,9 +191,7 @@ class Context:
     site_copies: SiteCopies = field(init=False)
     repeats: Repeats = field(default_factory=Repeats)
     flights: Flights = field(default_factory=Flights)
-    bad_places: BadPlaces = field(default_factory=BadPlaces)
-    unstored: Unstored | None = None  # the last message that was to be accepted, if this node could not store it
-    unrecorded: dict[MessageId, Unrecorded] = field(default_factory=dict)  # outcomes that the ledger does not take
+    own_disk: OwnDisk = field(default_factory=OwnDisk)
 
     wall: delivery.WallClock | None = None
     set_backs_count: int = 0  # how often the wall clock was set back
@@ -233,13 +214,6 @@ class Context:
         elif before is not None and self.wall.ahead != before.ahead:
             _log.warning("clock.believed", seconds=round(before.ahead.total_seconds(), 3))
         return self.wall.ahead
-
-    def note_unrecorded(self, message_id: MessageId, error: LedgerUnavailable) -> None:
-        """The outcome of an attempt could not be recorded, and will be tried again. `unrecorded.pop` when that is over."""
-        first = self.unrecorded.get(message_id)
-        self.unrecorded[message_id] = Unrecorded(
-            self.clock.ran() if first is None else first.since_ran, self.now() if first is None else first.since, error
-        )
 
     def why_silent(self) -> str:
         """Why this node says nothing to its peers; empty while it may."""
@@ -285,9 +259,9 @@ class Context:
         try:
             content = await self.ledger.read_content(place)
         except ContentUnreadable as error:
-            is_lasting = self.bad_places.failed(place, self.clock.awake(), self.heartbeat)
+            is_lasting = self.own_disk.content_failed(place, self.clock.awake(), self.heartbeat)
             raise ContentUnreadable(error.reply, error.reason, is_lasting=is_lasting) from error
-        self.bad_places.was_read(place)
+        self.own_disk.content_read(place)
         return content
 
     def call_off_done(self, message_id: MessageId, transition: Transition) -> bool:

@@ -586,10 +586,10 @@ class Outcomes:
                 if not self.is_blocked:
                     _log.error("outcome.unrecorded", message_id=message_id, reason=error.reason)
                 self._block()
-                context.note_unrecorded(message_id, error)
+                context.own_disk.outcome_failed(message_id, context.clock.ran(), context.now(), error)
                 await asyncio.sleep(LEDGER_AGAIN_SECONDS)
             except Exception:
-                context.unrecorded.pop(message_id, None)
+                context.own_disk.outcome_over(message_id)
                 # The outcome cannot be recorded: do not attempt the message again. An administrator has to decide.
                 await self._set_aside_delivered(stored)
                 self._unblock()
@@ -597,8 +597,7 @@ class Outcomes:
                 raise
         if self.is_blocked:
             self._unblock()
-        if context.unrecorded:
-            context.unrecorded.pop(message_id, None)
+        context.own_disk.outcome_over(message_id)
         if has_verdict:
             context.flights.happens(message_id, flight.end_copy)
         for retry in (record.retry, *(record.others if record.retry is not None else ())):

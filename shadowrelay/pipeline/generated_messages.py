@@ -24,7 +24,7 @@ import structlog
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.message import Content, Ordinals
 from shadowrelay.model.queue import AttemptRecord, GeneratedMessage, NewMessage, Origin, StoredMessage
-from shadowrelay.model.replies import ContentCorrupt, LedgerUnavailable, Reply
+from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, ContentCorrupt, LedgerUnavailable, Reply
 from shadowrelay.model.routing import Destination
 from shadowrelay.model.values import replace
 from shadowrelay.ownership import claims
@@ -206,11 +206,11 @@ class Journaling:
         read_content: Callable[[], Awaitable[Content]],
     ) -> tuple[GeneratedMessage, ...]:
         """A delivery must be recorded, with its reports: what hinders that for now is waited for."""
-        message_id = stored.envelope.message_id
+        context, message_id = self._context, stored.envelope.message_id
         is_waiting = False
         while True:
             try:
-                present = await self._context.ledger.read(reading.load, message_id)
+                present = await context.ledger.read(reading.load, message_id)
                 if present is not None and present.claim.done:
                     return ()
                 content = await read_content()
@@ -223,7 +223,8 @@ class Journaling:
                 if not is_waiting:
                     _log.error("journal.waits", message_id=message_id, reason=error.reason)
                 is_waiting = True
-                self._context.note_unrecorded(message_id, error)
+                if error.reply == INSUFFICIENT_RESOURCES:  # else only this message may be concerned: a bad sector
+                    context.own_disk.outcome_failed(message_id, context.clock.ran(), context.now(), error)
                 await asyncio.sleep(LEDGER_AGAIN_SECONDS)
             except ContentCorrupt:
                 if not outcome.sent:

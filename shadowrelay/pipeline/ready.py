@@ -12,7 +12,7 @@ from shadowrelay.pipeline.draining import DrainService
 from shadowrelay.pipeline.rolled_back import OLDER_COPY, RolledBackService
 from shadowrelay.rules import back_pressure
 from shadowrelay.rules.back_pressure import Level
-from shadowrelay.rules.placement import REFUSED_SECONDS_MAX, apart, may_get_copies, new_mail, rule_of
+from shadowrelay.rules.placement import apart, may_get_copies, new_mail, rule_of
 
 TAKERS = (Takes.YES, Takes.UNKNOWN, Takes.NO)
 
@@ -48,8 +48,7 @@ class ReadinessService:
             reasons.append(explanation(context, context.commit_failure))
         new_mail = self.new_mail()
         is_said = context.commit_failure is not None  # among the reasons
-        is_own = new_mail.sentence.startswith(REFUSED_BECAUSE)
-        is_out = new_mail.outcome is NewMail.REFUSED and not is_said and (is_own or not self._may_recover())
+        is_out = new_mail.outcome is NewMail.REFUSED and not is_said and (bool(self._why_unstored()) or not self._may_recover())
         if is_out:
             reasons.append(new_mail.sentence)
         pressed = back_pressure.reasons(context.pressure, context.settings.back_pressure)
@@ -87,8 +86,7 @@ class ReadinessService:
         taking, wanted = takers.count(Takes.YES), settings.copies_wanted if context.is_enabled else 0
         if (failure := context.commit_failure) is not None:
             return NextMessage(NewMail.REFUSED, taking, wanted, f"{REFUSED_BECAUSE}{explanation(context, failure)}", sharers)
-        if (unstored := context.unstored) is not None and context.clock.awake() - unstored.at_awake < REFUSED_SECONDS_MAX:
-            why = f"the last message could not be stored in {settings.server.data_directory} ({unstored.reason})"
+        if why := self._why_unstored():
             return NextMessage(NewMail.REFUSED, taking, wanted, f"{REFUSED_BECAUSE}{why}", sharers)
         outcome = new_mail(takers, wanted, rejects=settings.transport.reject_message_on_shadow_failure)
         if outcome in (NewMail.COPIED, NewMail.NOT_COPIED):
@@ -104,6 +102,10 @@ class ReadinessService:
         reasons = [f"{server}: it would be lost" for server in sorted(without)]
         reasons += [*context.peers.reasons_against_copies(), *self._shared_fates()]
         return NextMessage(outcome, taking, wanted, f"new mail {said}: {'; '.join(reasons) or 'too few peers are configured'}", sharers)
+
+    def _why_unstored(self) -> str:
+        reason = self._context.own_disk.why_no_mail(self._context.clock.awake())
+        return f"the last message could not be stored in {self._context.settings.server.data_directory} ({reason})" if reason else ""
 
     def _candidates_apart(self, without: Collection[ServerName] = ()) -> list[ServerName]:
         """The peers whose copies count at the same time; of those that share a fate, one that takes copies."""

@@ -10,7 +10,7 @@ from shadowrelay.model.message import ContentPlace
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.replies import STORE_UNAVAILABLE, ContentUnreadable
 from shadowrelay.model.tracking import EventId
-from shadowrelay.pipeline.bad_places import PLACES_MAX, BadPlaces
+from shadowrelay.pipeline.own_disk import PLACES_MAX, OwnDisk
 from tests.kit.clock import until
 from tests.kit.nodes import EAST, HEARTBEAT, OK, SPAN, WEST, Net, VirtualNode, in_virtual_time, nodes
 from tests.pipeline.scenes import FOUR, a_waiting_message, only_one
@@ -104,19 +104,19 @@ async def test_a_server_that_was_handed_what_it_cannot_read_gives_it_up(tmp_path
 
 @pytest.mark.parametrize("proved_at", [None, 0.5, 1.5])
 def test_it_lasts_only_if_the_disk_read_something_else_since_the_first_failure(proved_at: float | None) -> None:
-    places, place = BadPlaces(), ContentPlace(1, 0, 1, b"")
-    assert not places.failed(place, 1.0, HEARTBEAT)
+    places, place = OwnDisk(), ContentPlace(1, 0, 1, b"")
+    assert not places.content_failed(place, 1.0, HEARTBEAT)
     if proved_at is not None:
-        places.proved_at = proved_at
+        places.read_proved_at = proved_at
 
-    assert not places.failed(place, 1.0 + 1.9 * HEARTBEAT, HEARTBEAT)
-    assert (proved_at == 1.5) is places.failed(place, 1.0 + 2 * HEARTBEAT, HEARTBEAT)
-    places.was_read(place)
-    assert not places.failed(place, 1.0 + 3 * HEARTBEAT, HEARTBEAT)
+    assert not places.content_failed(place, 1.0 + 1.9 * HEARTBEAT, HEARTBEAT)
+    assert (proved_at == 1.5) is places.content_failed(place, 1.0 + 2 * HEARTBEAT, HEARTBEAT)
+    places.content_read(place)
+    assert not places.content_failed(place, 1.0 + 3 * HEARTBEAT, HEARTBEAT)
 
 
 def test_what_is_noted_is_bounded() -> None:
-    places = BadPlaces()
+    places = OwnDisk()
     for offset in range(PLACES_MAX + 10):
-        places.failed(ContentPlace(1, offset, 1, b""), 0.0, HEARTBEAT)
+        places.content_failed(ContentPlace(1, offset, 1, b""), 0.0, HEARTBEAT)
     assert len(places._failed_at) == PLACES_MAX

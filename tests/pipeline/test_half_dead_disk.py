@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from shadowrelay.model.message import CONTENT_IN_MEMORY_BYTES_MAX
 from shadowrelay.model.ownership import Role
 from shadowrelay.model.readiness import NewMail
-from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, STORE_UNAVAILABLE, LedgerUnavailable
+from shadowrelay.model.replies import INSUFFICIENT_RESOURCES, STORE_UNAVAILABLE, LedgerUnavailable, Reply
+from shadowrelay.pipeline.own_disk import OwnDisk
 from shadowrelay.rules.placement import REFUSED_SECONDS_MAX
 from shadowrelay.store import errors
 from tests.kit.clock import until
@@ -46,7 +48,22 @@ async def test_what_cannot_be_recorded_for_want_of_room_is_taken_over_though_oth
 
         east.ledger.fail("attempt", 0)
         await until(lambda: not east.context.why_silent(), 3 * HEARTBEAT)
-        assert not east.context.unrecorded
+        assert not east.context.own_disk._unrecorded
+
+
+@pytest.mark.parametrize(("reply", "is_silent"), [(INSUFFICIENT_RESOURCES, True), (STORE_UNAVAILABLE, False)])
+@in_virtual_time
+async def test_a_journal_report_for_which_there_is_no_room_makes_its_node_silent_and_a_bad_sector_does_not(
+    tmp_path: Path, reply: Reply, is_silent: bool
+) -> None:
+    routes = [{"recipients": ["*"], "next_hop": "sink.example:25", "journal_recipient": "journal@archive.example"}]
+    async with nodes(tmp_path, EAST, WEST, routes=routes) as net:
+        east = net.nodes[EAST]
+        east.ledger.fail("wrapped", ALWAYS, LedgerUnavailable(reply, "in this test"))
+        await east.accept()
+        await until(lambda: net.sink.arrived)
+        await asyncio.sleep(4 * HEARTBEAT)
+        assert is_silent is bool(east.context.why_silent())
 
 
 @in_virtual_time
@@ -57,7 +74,7 @@ async def test_an_outcome_that_is_recorded_in_time_makes_nobody_silent(tmp_path:
         east.ledger.fail("attempt", 3)
         await until(east.in_role(east.last, Role.DELIVERED), SPAN)
         await asyncio.sleep(3 * HEARTBEAT)
-        assert (False, {}) == (bool(east.context.why_silent()), east.context.unrecorded)
+        assert (False, {}) == (bool(east.context.why_silent()), east.context.own_disk._unrecorded)
 
 
 @in_virtual_time
@@ -149,3 +166,11 @@ def test_errors_of_the_disk_are_told_from_others(error: Exception, is_of_the_dis
 
 def test_an_error_without_a_cause_is_of_no_disk() -> None:
     assert not errors.is_of_the_disk(LedgerUnavailable(STORE_UNAVAILABLE, "said by nobody"))
+
+
+def test_mail_that_could_not_be_stored_is_told_for_a_while_and_large_mail_is_not() -> None:
+    disk = OwnDisk()
+    disk.mail_failed(CONTENT_IN_MEMORY_BYTES_MAX + 1, 1.0, "no room")
+    assert not disk.why_no_mail(1.0), "a stranger could send what does not fit"
+    disk.mail_failed(CONTENT_IN_MEMORY_BYTES_MAX, 1.0, "no room")
+    assert ("no room", "") == (disk.why_no_mail(REFUSED_SECONDS_MAX), disk.why_no_mail(1.0 + REFUSED_SECONDS_MAX))

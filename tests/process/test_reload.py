@@ -285,7 +285,22 @@ async def test_connectors_may_take_over_the_addresses_of_others_that_move(tmp_pa
         for address, size in ((first, "SIZE 2222"), (second, "SIZE 3333"), (third, "SIZE 1111")):
             await until(partial(is_limit, address, size))
 
+        await typed(node, "drain", code=None)
+        with_connectors(node, ("new", second, NEW), ("one", first, ONE), ("other", third, OTHER))
+        await followed(node)
+        for address in (first, second, third):  # a client is told that the node drains
+            await until(partial(says_something, address))
         assert [] == operator_events(node, "connector.not_listening")
+
+
+async def says_something(address: HostPort) -> bool:
+    try:
+        reader, writer = await asyncio.open_connection(address.host, address.port)
+    except OSError:
+        return False
+    line = await reader.readline()
+    writer.close()
+    return line != b""
 
 
 async def is_limit(address: HostPort, size: str) -> bool:
