@@ -314,6 +314,14 @@ def handed_to_its_own_mailboxes_by_the_cut_name(case: ExchangeShape) -> None:
     case.goes_on("a1", "a2")
 
 
+@shape("2010", recipients_lost=0, messages_done=1)
+def in_2010_handed_to_its_own_mailboxes_by_the_cut_name(case: ExchangeShape) -> None:
+    case.is_cut = True
+    case.receive(0)
+    case.row("SEND", "SMTP", 1, "a1", client_hostname=case.host("a1"), server_hostname=case.host("a1", is_full=False))
+    case.goes_on("a1")
+
+
 @shape(messages_redundant=0, messages_exposed=1)
 def its_own_cut_name_is_no_copy(case: ExchangeShape) -> None:
     case.is_cut, case.has_full_directories = True, True

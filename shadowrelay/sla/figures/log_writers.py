@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from shadowrelay.sla.figures.exchange import ACKNOWLEDGES, OWN, WITHOUT_NETWORK_ID, does
 
 Place = TypeVar("Place")
-WRITER, PEER, ITSELF, DELIVERS, HANDS, GETS, COPIES = "writer", "peer", "itself", "delivers", "hands", "gets", "copies"
+WRITER, PEER, ITSELF, DELIVERS, SENDS, HANDS, GETS, COPIES = "writer", "peer", "itself", "delivers", "sends", "hands", "gets", "copies"
 _BY_SERVER_HOSTNAME = ("HARECEIVE", "HADISCARD", "HAREDIRECTFAIL")
 _BY_CLIENT_HOSTNAME = ("SEND", "SENDEXTERNAL")
 _OF_MAILBOXES = ("DELIVER", "DUPLICATEDELIVER", "DELIVERFAIL", "PROCESS", "PROCESSMEETINGMESSAGE")
@@ -28,7 +28,8 @@ _REPLICATION = "(?:^|;)S:Replication=([^;]*)"
 class Word(NamedTuple):
     """How often the rows of a directory, or of one file of it, say this. `kind`: `WRITER`: the server that wrote them has this name;
     `PEER`: another one of its kind has, or itself; `ITSELF`: it handed mail to its own mailboxes; `DELIVERS`: that arrived there; `HANDS`:
-    it handed mail to this one; `GETS`: it received mail from this one; `COPIES`: this one has its copies."""
+    it handed mail to this one, whose log may tell of it under the same id; `SENDS`: it sent mail to this one, otherwise; `GETS`: it
+    received mail from this one; `COPIES`: this one has its copies."""
 
     server: str
     file: str
@@ -68,6 +69,7 @@ def words(events: DataFrame, of: Collection[str] | None = None) -> list[Word]:
     is_writing = does(ACKNOWLEDGES) | F.col("event").isin(*_BY_SERVER_HOSTNAME)
     is_sending = F.col("event").isin(*_BY_CLIENT_HOSTNAME)
     is_to_itself = is_sending & (_label("client_hostname") == _label("server_hostname"))
+    is_handing = (F.col("event") == "SEND") & ~is_to_itself & (F.col("format") != WITHOUT_NETWORK_ID)
     is_promotion = (F.col("event") == "RESUBMIT") & (F.col("source") == "REDUNDANCY")
     each = F.array(
         _said(is_writing, WRITER, F.col("server_hostname")),
@@ -77,7 +79,8 @@ def words(events: DataFrame, of: Collection[str] | None = None) -> list[Word]:
         _said(does(ACKNOWLEDGES), PEER, F.regexp_extract("custom_data", _FIRST_HOP, 1)),
         _said(is_to_itself, ITSELF, F.lit("-")),
         _said(F.col("event").isin(*_OF_MAILBOXES), DELIVERS, F.lit("-")),
-        _said((F.col("event") == "SEND") & ~is_to_itself & (F.col("format") != WITHOUT_NETWORK_ID), HANDS, F.col("server_hostname")),
+        _said(is_sending & ~is_to_itself & ~is_handing, SENDS, F.col("server_hostname")),
+        _said(is_handing, HANDS, F.col("server_hostname")),
         _said(does(ACKNOWLEDGES), GETS, F.col("client_hostname")),
         _said(does(ACKNOWLEDGES), COPIES, F.regexp_extract("custom_data", _REPLICATION, 1)),
         _said(F.col("event") == "HAREDIRECT", COPIES, F.regexp_extract("source_context", r"^\s*([^\s=]+)\s*=", 1)),
@@ -210,14 +213,14 @@ def told(said: Iterable[Word], called: Identities, logs: Mapping[str, str | None
     names = {word.name for word in said if word.kind in (WRITER, PEER)} | of_exchange
     domains = _domains(names)
     found: dict[str, set[str]] = {ITSELF: set(), DELIVERS: set()}
-    pairs: dict[str, set[tuple[str, str]]] = {HANDS: set(), GETS: set()}
+    pairs: dict[str, set[tuple[str, str]]] = {SENDS: set(), HANDS: set(), GETS: set()}
     for word in said:
         server = called.of(word.server, word.file)
         if word.kind in found:
             found[word.kind].add(server)
         elif word.kind in pairs:
             pairs[word.kind].add((server, meant(word.name, logs, domains)))
-    found[ITSELF] |= {server for server, other in pairs[HANDS] if other == server}  # by another of its names
+    found[ITSELF] |= {server for server, other in pairs[SENDS] | pairs[HANDS] if other == server}  # by another of its names
     receiving = {server for server, other in pairs[GETS] if other in of_exchange and other != server}
     handed = {other for server, other in pairs[HANDS] if other in later and other != server}
     return Told(frozenset(domains), frozenset((found[ITSELF] | (handed - receiving)) - found[DELIVERS]), whole)
