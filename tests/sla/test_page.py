@@ -13,6 +13,7 @@ from shadowrelay.sla.objectives import NOT_LOGGED
 from shadowrelay.sla.page.comparison import MAIN_FIGURES
 from shadowrelay.sla.page.document import render
 from shadowrelay.sla.page.labels import FIGURES
+from shadowrelay.sla.page.message_lists import meaning_of
 from tests.kit import summaries
 from tests.kit.html_pages import Element, Page
 
@@ -647,6 +648,58 @@ def test_what_happened_names_sender_and_subject_only_where_a_person_must_be_told
         r"Then tell the sender writer@src\.example; subject: To reader\d+@sink\.example", page_of("month").by_id("happened").text
     )
     assert "Tell the" not in page_of("demo").by_id("happened").text
+
+
+def test_a_server_that_was_taken_over_and_logs_no_more_is_in_the_head() -> None:
+    summary = summaries.demo()
+    one, name = summary["takeovers"][0], summary["input"]["servers"][0]["name"]
+    summary["takeovers"] = [one | {"old_primary": name, "returned_at": None}]
+    assert "has logged nothing" not in lead_of(summary)
+
+    summary["input"]["servers"][0]["last_at"] = "2026-11-20T11:40:00Z"
+    summary["input"]["servers"][1]["last_at"] = "2026-11-21T11:40:00Z"
+    summary["input"]["servers"][2]["last_at"] = "2026-11-21T11:40:00Z"
+    assert f"{name} has logged nothing since 2026-11-20 11:40 UTC, 1 d before the newest row of the others." in lead_of(summary)
+    summary["input"]["servers"][0]["boundary"] = "of other years"
+    assert "has logged nothing" not in lead_of(summary)
+
+
+def test_the_logs_of_one_server_without_any_copy_may_be_only_some_of_them() -> None:
+    summary = with_overall(summaries.one_message(), redundancy_ratio=0.0, messages_redundant=0)
+    said = (
+        "These are the logs of one server: either there was no other that could have held a copy, or the logs of the others are not here."
+    )
+    assert said not in lead_of(summary)
+
+    summary["input"]["servers"] = summary["input"]["servers"][:1]
+    assert said in lead_of(summary)
+    assert said not in lead_of(with_overall(summary, redundancy_ratio=0.5, messages_redundant=1))
+
+
+def test_a_trace_tells_a_client_and_a_next_hop_from_another_server_of_these_logs() -> None:
+    def row(server: str, event: str, source: str = "SMTP", client: str = "", to: str = "") -> dict[str, Any]:
+        return {
+            "at": "2026-11-21T12:00:00Z",
+            "server": server,
+            "event": event,
+            "source": source,
+            "client": client,
+            "to": to,
+            "recipients": [],
+        }
+
+    rows = [
+        row("a1", "RECEIVE", client="client.example", to="a1"),
+        row("a1", "SENDEXTERNAL", client="a1", to="edge.corp.example"),
+        row("EDGE", "RECEIVE", client="A1.corp.example", to="EDGE"),
+        row("EDGE", "SENDEXTERNAL", client="EDGE", to="mx.ziel.example"),
+    ]
+    servers = {"a1", "EDGE"}
+
+    assert ["accepted from the client", "handed to another server", "handed over by another server", "delivered to the next hop"] == [
+        meaning_of(one, servers) for one in rows
+    ]
+    assert "delivered to the next hop" == meaning_of(row("a.x.example", "SEND", to="mail.kunde.example"), {"a.x.example", "mail.x.example"})
 
 
 def test_what_to_do_first_stands_before_whom_to_tell() -> None:

@@ -142,9 +142,9 @@ CAUSES: dict[str, dict[str, str]] = {  # list -> cause -> in words
     },
     "orphans": {
         "expired": "expired (the shadow server deleted the copy by itself)",
-        "log missing": "log missing (the server was lost with its log)",
+        "log missing": "log missing (the server that held it was lost with its log)",
         "left when the log ends": "left when the log ends (what came later is not in it)",
-        "never told": "never told (the shadow server did not hear that the mail was done)",
+        "never told": "never told (the shadow server neither heard that the mail was done, nor took it over)",
     },
     "exposures": {
         "no copy at acknowledgement": "no copy when the client got its 250",

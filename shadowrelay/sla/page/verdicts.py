@@ -90,6 +90,12 @@ def whose(summary: Summary) -> str:
     return f"These are logs of {' and '.join(parts)}."
 
 
+def alone(summary: Summary) -> bool:
+    """Whether these are the logs of one server, without a copy of anything: then it is not its fault alone, or not all logs are here."""
+    figures = summary["overall"]
+    return len(summary["input"]["servers"]) == 1 and figures["redundancy_ratio"] == 0
+
+
 def explained(summary: Summary) -> str:
     """Whether the duplicates have causes: 2 of them unexplained; of 3 of them Exchange's logs do not tell why; all explained."""
     unexplained, untold = summary["overall"]["recipients_duplicated_unexplained"], summary["causes"]["duplicates"].get(NOT_TOLD, 0)
