@@ -440,7 +440,8 @@ def lost(world: World) -> None:
         life.fail(a, at + world.minutes(3, 4), [2])
         notify(life, a, at + timedelta(minutes=4), "failed")
         gone = [3]
-    life.causes["losses"].update(dict.fromkeys(gone, "no trace" if case == "partly" else case))
+    cause = {"partly": "no trace", "both copies gone": "both copies gone" if hidden else "copy not taken over"}.get(case, case)
+    life.causes["losses"].update(dict.fromkeys(gone, cause))
     life.finish()
 
 
@@ -452,7 +453,7 @@ def half_forgotten(world: World) -> None:
     life = Life(world, world.burnt if is_burnt else a, world.envelope(at), hidden=[a])
     life.accept(at, b)
     deliver(life, life.primary, at + world.seconds(0.1, 1), smooth=True)
-    life.causes["losses"].update(dict.fromkeys(life.everybody, "both copies gone" if is_burnt else "no trace"))
+    life.causes["losses"].update(dict.fromkeys(life.everybody, "copy not taken over" if is_burnt else "no trace"))
     life.finish()
 
 

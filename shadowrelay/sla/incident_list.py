@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from shadowrelay.protocol.tracking import NULL_PATH
 from shadowrelay.sla import first_steps
-from shadowrelay.sla.objectives import COPIES_GONE, FURTHER_HOP, LOG_ENDS, WEAK
+from shadowrelay.sla.objectives import COPIES_GONE, FURTHER_HOP, LOG_ENDS, NOT_TAKEN_OVER, WEAK
 from shadowrelay.sla.page.cautions import ended_early
 from shadowrelay.sla.page.labels import CAUSES, REASONS, SLOW, UNITS
 from shadowrelay.sla.page.summary_types import Summary
@@ -73,7 +73,7 @@ def _losses(summary: Line) -> list[dict[str, Any]]:
             "loss", lines, lines[0]["acknowledged_at"], server,
             f"did not get the message: {_why(summary, message, server, cause, lines[0]['acknowledged_at'])}",
             is_cut=is_cut, tell="" if cause in WEAK or lines[0]["sender"] == NULL_PATH else "sender",
-            step=first_steps.of_loss(summary, cause, message, server, _holders(summary, message)),
+            step=first_steps.of_loss(summary, cause, message, server, _holders(summary, message, cause), lines[0]["acknowledged_at"]),
         )
         for (message, server, cause), lines in _grouped(known, "message", "server", "cause")
     ]  # fmt: skip
@@ -91,9 +91,12 @@ def _why(summary: Line, message: str, server: str, cause: str, acknowledged_at: 
     return only if only and cause == COPIES_GONE else "; ".join(filter(None, (_cause("losses", cause), only)))
 
 
-def _holders(summary: Line, message: str) -> list[str]:
-    """Servers that may still have a copy of it."""
-    return sorted({line["server"] for line in summary["orphans"] if line["message"] == message and line["cause"] not in COPY_GONE})
+def _holders(summary: Line, message: str, cause: str) -> list[str]:
+    """Servers that may still have a copy of it: one that is left over, or whose time is not up yet."""
+    left = {line["server"] for line in summary["orphans"] if line["message"] == message and line["cause"] not in COPY_GONE}
+    rows = summary["traces"].get(message, ()) if cause == NOT_TAKEN_OVER else ()
+    held, ended = ({row["server"] for row in rows if row["event"] in events} for events in (("HARECEIVE",), ("HADISCARD", "EXPIRE")))
+    return sorted(left | (held - ended))
 
 
 def _unexplained(duplicates: Sequence[Line]) -> list[dict[str, Any]]:

@@ -253,7 +253,9 @@ def lost(message: str, server: str, cause: str) -> dict[str, Any]:
 
 
 def with_servers(summary: dict[str, Any], **formats: str) -> dict[str, Any]:
-    summary["input"]["servers"] = [{"name": name, "format": format_, "site": "", "boundary": ""} for name, format_ in formats.items()]
+    summary["input"]["servers"] = [
+        {"name": name, "format": format_, "site": "", "boundary": "", "last_at": None} for name, format_ in formats.items()
+    ]
     return summary
 
 
@@ -350,3 +352,20 @@ def test_what_had_no_copy_says_why_in_the_words_of_the_rows() -> None:
 
     (one,) = incidents(with_exposures(*lines, traces=traces))
     assert one["what"].endswith(': no copy when the client got its 250 (the rows say: "No suitable shadow servers", "timed out")')
+
+
+def test_a_copy_that_nobody_took_over_is_looked_for_where_it_was_held() -> None:
+    rows = [
+        {"event": event, "server": server, "text": ""} for event, server in (("HARECEIVE", "e2"), ("HARECEIVE", "w1"), ("HADISCARD", "w1"))
+    ]
+    cause = "copy not taken over"
+    summary = summaries.empty() | {"losses": [lost("m", "e1", cause)], "causes": {"losses": {cause: 1}}, "traces": {"m": rows}}
+    with_servers(summary, e2="shadowrelay", w1="shadowrelay")
+    (one,) = incidents(summary)
+
+    assert one["step"].startswith("Look for its copy on e2 (shadowrelay messages find --id m)")
+    assert "had a copy and did nothing with it" in one["what"]
+    assert "sender" == one["tell"]
+    summary["takeovers"] = with_cuts([takeover("e2", "w1") | {"reason": "DatabaseChanged"}], SERVERS, 2)
+    step = next(each["step"] for each in incidents(summary) if each["kind"] == "loss")
+    assert step.endswith("what is there can still be delivered (but e2 lost its database later)")

@@ -134,6 +134,7 @@ CAUSES: dict[str, dict[str, str]] = {  # list -> cause -> in words
         "set aside": "set aside (waits for a decision of yours)",
         "still queued": "still queued (a server still tried when the time was up)",
         "both copies gone": "both copies gone (each server that had it was lost)",
+        "copy not taken over": "copy not taken over (its server was lost; another one, which lives on, had a copy and did nothing with it)",
         "discarded without delivery": "discarded without delivery (a log is missing, or the copy was cleaned up too early)",
         "discarded, end not logged": "copy discarded, and no log tells how it ended (most likely delivered: collect the rest of the logs)",
         "no trace": "no trace (the logs do not tell why)",
