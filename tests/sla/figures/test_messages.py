@@ -70,7 +70,7 @@ def test_a_message_whose_primary_burnt_is_reconstructed_from_its_copies(judged):
     assert (at(30), None, at(31)) == tuple(messages["never held"][name] for name in ("at", "pair_server", "done_at"))
     assert at(26) == messages["told"]["done_at"]
     assert 0 == found["delivery_latency_count"]
-    assert ["copy not taken over"] * 2 == [line["cause"] for line in judged.lines("losses", "rebuilt")]
+    assert ["both copies gone"] * 2 == [line["cause"] for line in judged.lines("losses", "rebuilt")]
 
 
 def test_a_message_that_was_refused_is_not_reconstructed(judged):
