@@ -632,7 +632,7 @@ def test_cluster_and_servers_stand_on_top() -> None:
 def test_one_incident_is_spoken_of_as_one_and_a_loss_of_which_nobody_is_told_is_listed(cause: str) -> None:
     tell = "sender" if cause == "no trace" else ""
     loss = {"kind": "loss", "at": "2026-11-21T12:00:00Z", "until": None, "who": "e1", "what": f"r@y did not get the message: {cause}"}
-    loss |= {"count": 1, "message": "m", "recipient": "r@y", "sender": "s@x", "subject": "A", "tell": tell}
+    loss |= {"count": 1, "message": "m", "recipient": "r@y", "sender": "s@x", "subject": "A", "tell": tell, "step": ""}
     summary = with_overall(summaries.empty(), recipients_lost=1, recipients_duplicated_unexplained=0) | {"incidents": [loss]}
     caption = Page(render(summary)).by_id("happened-table-caption").text.replace("\xa0", " ")
 
@@ -643,8 +643,19 @@ def test_what_happened_names_sender_and_subject_only_where_a_person_must_be_told
     heads = {name: [head.text for head in page_of(name).by_id("happened").below("th")][:5] for name in ("demo", "month")}
 
     assert ["When", "Who", "What"] == heads["month"][:3] == heads["demo"][:3]
-    assert re.search(r"Tell the sender writer@src\.example; subject: To reader\d+@sink\.example", page_of("month").by_id("happened").text)
+    assert re.search(
+        r"Then tell the sender writer@src\.example; subject: To reader\d+@sink\.example", page_of("month").by_id("happened").text
+    )
     assert "Tell the" not in page_of("demo").by_id("happened").text
+
+
+def test_what_to_do_first_stands_before_whom_to_tell() -> None:
+    summary = summaries.month()
+    told = next(one for one in summary["incidents"] if one["tell"])
+    told["step"] = "Look under the table"
+    row = next(row for row in rows_of(Page(render(summary)), "happened-table") if "Look under the table" in row.text)
+
+    assert row.text.index("First: Look under the table.") < row.text.index("Then tell the sender")
 
 
 def test_the_list_of_what_happened_is_whole_on_paper_too() -> None:
