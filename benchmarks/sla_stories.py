@@ -421,7 +421,7 @@ def lost(world: World) -> None:
         a, at = world.dead, BEGIN + timedelta(days=2, hours=6) + world.minutes(0, 40)
     elif case == "still queued":
         at = begins(world, "old", "middle")
-    hidden = [b] if case == "both copies gone" and world.random.random() < 0.5 else []
+    hidden = [b] if case == "both copies gone" and world.random.random() < 0.8 else []
     life = Life(world, a, world.envelope(at, recipients=3 if case == "partly" else None), hidden=hidden)
     life.accept(at, b)
     life.transfer(a, at + world.seconds(0.1, 1), life.everybody)

@@ -702,6 +702,31 @@ def test_a_trace_tells_a_client_and_a_next_hop_from_another_server_of_these_logs
     assert "delivered to the next hop" == meaning_of(row("a.x.example", "SEND", to="mail.kunde.example"), {"a.x.example", "mail.x.example"})
 
 
+def test_where_several_copies_are_wanted_fewer_are_not_called_none() -> None:
+    summary = with_overall(
+        summaries.demo(), messages_by_copies={"0": 9, "1": 785, "2": 7, "3": 4}, messages_redundant=795, redundancy_ratio=0.98
+    )
+    objective = next(one for one in summary["objectives"] if one["name"] == "redundancy_ratio")
+    objective |= {"good": 795, "bad": 10}
+    page = Page(render(summary))
+
+    assert "10 of 805 messages without all that were wanted, 9 of them without any" in page.by_id("target-redundancy_ratio").text
+    assert "had all synced copies that were wanted before the client got its 250" in lead_of(summary)
+    assert "Without a copy" not in [head.text for head in page.by_id("redundancy").below("th")]
+
+
+def test_each_server_that_is_named_has_a_row_and_the_table_says_what_stands_where() -> None:
+    summary = summaries.demo()
+    summary["input"]["servers"].append(summary["input"]["servers"][0] | {"name": "edge"})
+    summary["takeovers"][0]["old_primary"] = "mx9"
+    page = Page(render(summary))
+
+    assert ["0", *["\N{EN DASH}"] * 8] == cells_of(page, "server-figures")["edge"]
+    assert "also where another one lost it" in page.by_id("servers").text
+    assert "No log here of mx9" in [one.text for one in page.all("header")[0].below("p")]
+    assert "Had it last" in [head.text for head in Page(render(summaries.month())).by_id("losses").below("th")]
+
+
 def test_what_to_do_first_stands_before_whom_to_tell() -> None:
     summary = summaries.month()
     told = next(one for one in summary["incidents"] if one["tell"])

@@ -11,6 +11,7 @@ from shadowrelay.sla.objectives import NOT_TOLD, SAFETY, SPEED, WEAK, has_too_fe
 from shadowrelay.sla.page.cautions import unseen
 from shadowrelay.sla.page.labels import COUNTED, FORMATS, OBJECTIVES, TIMES, UNITS
 from shadowrelay.sla.page.summary_types import KindVerdict, Objective, Summary
+from shadowrelay.sla.page.telling import wants_several
 from shadowrelay.sla.page.wording import burn, count, counted, duration, percent, untold
 
 _BURN_WINDOWS = ("1h", "6h", "1d", "30d")
@@ -238,10 +239,12 @@ def changed_times(summary: Summary) -> list[tuple[str, str, str]]:
     ]
 
 
-def failures(objective: Objective) -> str:
+def failures(objective: Objective, summary: Summary) -> str:
     """11 of 43 resubmissions late. Empty if there were no events, and for objectives that count."""
     name, bad, total = objective["name"], objective["bad"], objective["good"] + objective["bad"]
     one, many, failed = UNITS.get(name, ("event", "events", "failed"))
+    if name == "redundancy_ratio" and wants_several(summary):
+        failed = f"without all that were wanted, {count(summary['overall']['messages_by_copies']['0'])} of them without any"
     said = f"{count(bad)} of {counted(total, one, many)} {failed}" if name not in COUNTED and total else ""
     unknown = objective.get("unknown", 0)
     return "; ".join(part for part in (said, f"of {untold(unknown)}" if unknown else "") if part)
