@@ -3,10 +3,10 @@
 aiosmtplib awaits each reply before the next command and rewrites line ends, so its transport is taken over (`client.py`). The rule
 here: replies are counted. Each write states how many replies it will get; unsolicited data, a malformed or oversized reply, or a
 421 ends the session, because later replies could no longer be matched to commands. Of a reply whose lines have different codes the last one
-counts, as for other clients; but nothing is returned by a reply of which a line says otherwise, nor does it count as delivered; nor by the last reply that was owed, where one that came with it says otherwise (`surplus`). What a
-next hop says at length is cut, as other clients do it, and not refused: its mail would wait until it expires. So do empty lines not count,
-nor lines that are no reply where it does not offer PIPELINING, and a greeting may have any code of success. A peer's reply has a meaning in
-each line, and is not cut.
+counts, as for other clients; but nothing is returned by a reply of which a line says otherwise, nor does it count as delivered; nor by the
+last reply that was owed, where one that came with it says otherwise (`surplus`). What a next hop says at length is cut, as other clients do
+it, and not refused: its mail would wait until it expires. So do empty lines not count, nor lines that are no reply where it does not offer
+PIPELINING, and a greeting may have any code of success. A peer's reply has a meaning in each line, and is not cut.
 
 No other package uses a class of aiosmtplib, ssl, socket or dns. `LIBRARY_ERRORS` is the only table that maps their exceptions; a test walks
 the libraries' class trees, so that a new class fails the test. An unknown exception counts as transient (CONTRIBUTING.md "Errors").

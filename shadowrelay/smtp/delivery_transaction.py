@@ -2,8 +2,8 @@
 
 The rules here:
 
-- Where a reply more, or one that is none to its command, shows that replies and commands do not match, nothing is delivered or returned by any
-  of this transaction: as far as that is seen before its end is recorded.
+- Where a reply more, or one that is none to its command, shows that replies and commands do not match, nothing is delivered or returned
+  by any of this transaction: as far as that is seen before its end is recorded.
 - Use only extensions that the next hop offers. Change the content by dot-stuffing only, and binary content as `protocol.conversion` does.
 - Send the final dot, or the last chunk, only if `may_end_data` returns True. A reply that makes no sense ends the session as a transient
   failure.
