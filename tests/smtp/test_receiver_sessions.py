@@ -446,7 +446,7 @@ def test_no_copy_that_trickles_in_keeps_a_session_for_ever(tmp_path: Path) -> No
     async def scenario(station: Station, client: Client) -> Any:
         copy = a_copy(b"x" * 1_000)
         client.writer.write(b"EHLO b.example\r\n" + HELLO.encode() + b"\r\n" + copy[: copy.index(b"BDAT")])
-        for _ in range(60):
+        for _ in range(35):
             await asyncio.sleep(200)
             client.writer.write(b"BDAT 1\r\nx")
         return (await ended_at(client))[0]
