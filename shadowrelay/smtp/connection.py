@@ -694,11 +694,11 @@ class Connection(SMTP):
         if command is None and self.reception.connector.lenient_addresses and (found := _BLANKS.fullmatch(line, 0, end)):
             name, octets = _name_of(found[1]), found[2]
             command = self.commands.get(name)
+        if command is None:
+            self._unknown(name)  # however long: AUTH may have 12,288 octets. RFC 4954 4
+            return name, None, ""
         if len(line) > COMMAND_OCTETS_MAX and len(line) > COMMAND_OCTETS_MAX_BY_VERB.get(name, COMMAND_OCTETS_MAX):
             self.refuse(COMMAND_TOO_LONG)
-            return name, None, ""
-        if command is None:
-            self._unknown(name)
             return name, None, ""
         if self.reception.connector.require_tls and not self.state.tls and name not in BEFORE_TLS:
             self.refuse(TLS_FIRST)
