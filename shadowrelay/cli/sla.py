@@ -506,7 +506,7 @@ def _print_report(summary: dict[str, Any], output: str) -> None:
         say("", f"{title}")
         print_table(("Target", "#Promised", "#Within", "#Actual", "Verdict"), [tuple(map(_for_terminal, row)) for row in rows], "")
     say("")
-    figures = [(figure.title, figure.said(summary, summary["overall"])) for figure in comparison.MAIN_FIGURES]
+    figures = [(figure.title, figure.said(summary, summary)) for figure in comparison.MAIN_FIGURES]
     print_table(("Figure", "#Value"), [tuple(map(_for_terminal, row)) for row in figures], "")
     say("", f"{output}/report.html")
 

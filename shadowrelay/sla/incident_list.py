@@ -10,7 +10,8 @@ from itertools import groupby
 from typing import Any
 
 from shadowrelay.protocol.tracking import NULL_PATH
-from shadowrelay.sla.objectives import COPIES_GONE, LOG_ENDS, WEAK
+from shadowrelay.sla import first_steps
+from shadowrelay.sla.objectives import COPIES_GONE, FURTHER_HOP, LOG_ENDS, WEAK
 from shadowrelay.sla.page.labels import CAUSES, REASONS, SLOW, UNITS
 from shadowrelay.sla.page.wording import NB, counted, duration
 
@@ -21,12 +22,14 @@ Places = Mapping[str, tuple[str, str]]
 SILENCE = "Silence"
 UNEXPLAINED = "unexplained"
 UNNAMED = "a server that the logs do not name"
-ALONE = ("no copy at acknowledgement", "copy only on a shared fate")  # causes of exposures
+ALONE = ("no copy at acknowledgement", "copy only on a shared fate", FURTHER_HOP)  # causes of exposures
+COPY_GONE = ("expired", "log missing")  # causes of left-over copies that nobody need look for
 NAMED_MAX = 3  # servers, recipients; more are counted
 
 
 def incidents(summary: Line) -> list[dict[str, Any]]:
-    """`incidents` of summary.json. Those about which a person must be informed come first, then the others; each part in order of time.
+    """`incidents` of summary.json. Mail that can still be saved comes first, then that about which a person must be informed, then the
+    others; each part in order of time.
 
     Shapes: `summary` has all other lists, `cuts`, `overall`, `objectives`, `causes` and `slow_causes`.
     """
@@ -42,7 +45,7 @@ def incidents(summary: Line) -> list[dict[str, Any]]:
         *_unknown(summary),
         *_slow(summary),
     ]
-    return [*_in_order(told), *_in_order(others)]
+    return [*_in_order(_open(summary)), *_in_order(told), *_in_order(others)]
 
 
 def _in_order(found: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -50,7 +53,7 @@ def _in_order(found: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _incident(kind: str, at: str | None, who: str, what: str, *, until: str | None = None, count: int = 1, **more: str) -> dict[str, Any]:
-    named = {name: more.get(name) or "" for name in ("message", "recipient", "sender", "subject", "tell")}
+    named = {name: more.get(name) or "" for name in ("message", "recipient", "sender", "subject", "tell", "step")}
     return {"kind": kind, "at": at, "until": until, "who": who, "what": what.replace(NB, " "), "count": count, **named}
 
 
@@ -66,6 +69,7 @@ def _losses(summary: Line) -> list[dict[str, Any]]:
             "loss", lines, lines[0]["acknowledged_at"], server,
             f"did not get the message: {_why(summary, message, server, cause, lines[0]['acknowledged_at'])}",
             is_cut=is_cut, tell="" if cause in WEAK or lines[0]["sender"] == NULL_PATH else "sender",
+            step=first_steps.of_loss(summary, cause, message, server, _holders(summary, message)),
         )
         for (message, server, cause), lines in _grouped(known, "message", "server", "cause")
     ]  # fmt: skip
@@ -81,6 +85,11 @@ def _why(summary: Line, message: str, server: str, cause: str, acknowledged_at: 
     was_lost = any(begin <= _parsed(one["first_resubmit_at"]) <= end for one in of_server)
     only = f"its only copy was on {server}, which was lost" if was_alone and was_lost else ""
     return only if only and cause == COPIES_GONE else "; ".join(filter(None, (_cause("losses", cause), only)))
+
+
+def _holders(summary: Line, message: str) -> list[str]:
+    """Servers that may still have a copy of it."""
+    return sorted({line["server"] for line in summary["orphans"] if line["message"] == message and line["cause"] not in COPY_GONE})
 
 
 def _unexplained(duplicates: Sequence[Line]) -> list[dict[str, Any]]:
@@ -161,14 +170,38 @@ def _unknown(summary: Line) -> list[dict[str, Any]]:
 
 
 def _exposures(summary: Line) -> list[dict[str, Any]]:
-    overall, listed = summary["overall"], summary["exposures"]
-    if not overall["messages_exposed"] or not listed:
+    overall, listed, still = summary["overall"], summary["exposures"], _open_lines(summary)
+    count, longest = overall["messages_exposed"], overall["exposure_max_seconds"]
+    if not count or not listed or len(listed) == len(still):
         return []
     causes = "; ".join(_cause("exposures", cause) for cause in sorted(summary["causes"]["exposures"]))
-    count, longest = overall["messages_exposed"], overall["exposure_max_seconds"]
     what = f"{counted(count, 'message')} had one copy only for a time, longest {duration(longest)}: {causes}"
-    ended = None if any(line["is_open"] for line in listed) else _last(line["ended_at"] for line in listed)
+    if still:
+        what += f" (of these, {counted(len(still), 'message')} still {'has' if len(still) == 1 else 'have'}: see the top)"
+    ended = _last(line["ended_at"] for line in listed if not line["is_open"])
     return [_incident("exposure", _first(line["began_at"] for line in listed), _servers(listed), what, until=ended, count=count)]
+
+
+def _open(summary: Line) -> list[dict[str, Any]]:
+    """Mail that one more lost server would lose, and that can still be saved."""
+    still = _open_lines(summary)
+    if not still:
+        return []
+    servers = sorted({line["server"] for line in still})
+    causes = "; ".join(_cause("exposures", cause) for cause in sorted({line["cause"] for line in still}))
+    count, depend = len({line["message"] for line in still}), "depends" if len(still) == 1 else "depend"
+    what = f"{counted(count, 'message')} {depend} on one server now, as far as the logs go: {causes}"
+    step = first_steps.of_open_exposure(summary, servers)
+    message = still[0]["message"] if count == 1 else ""
+    return [
+        _incident("exposure", _first(line["began_at"] for line in still), _servers(still), what, count=count, step=step, message=message)
+    ]
+
+
+def _open_lines(summary: Line) -> list[Line]:
+    """Exposures that have not ended. A message that counts as lost has an incident of its own."""
+    lost = {line["message"] for line in summary["losses"] if line["cause"] != LOG_ENDS}
+    return [line for line in summary["exposures"] if line["is_open"] and line["message"] not in lost]
 
 
 def _slow(summary: Line) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from shadowrelay.sla.figures.exact import is_counted
 from shadowrelay.sla.figures.rows import instant_of_server, is_event, is_own, is_promotion
-from shadowrelay.sla.objectives import COPIES_GONE, END_UNTOLD, LOG_ENDS, NO_END, NOT_SEEN, NOT_TOLD
+from shadowrelay.sla.objectives import COPIES_GONE, END_UNTOLD, FURTHER_HOP, LOG_ENDS, NO_END, NOT_SEEN, NOT_TOLD
 
 # ---- duplicates, losses, orphans
 
@@ -215,13 +215,13 @@ def exposures(lines: DataFrame, stays: DataFrame | None = None, *, now: int) -> 
     parts = begun.select(
         "message", "server", "at", began_at.alias("began_at"), F.coalesce(over_at, "known_until", F.lit(now)).alias("ended_at"),
         over_at.isNull().alias("is_open"), F.col("beginning.is_holder_lost").alias("is_holder_lost"),
-        F.coalesce("is_fate_shared", F.lit(False)).alias("is_fate_shared"),
+        F.coalesce("is_fate_shared", F.lit(False)).alias("is_fate_shared"), F.lit(False).alias("is_further"),
     )  # fmt: skip
     if stays is not None:
         ended_at = F.coalesce("over_at", "known_until", F.lit(now))
         of_stays = stays.select(
             "message", "server", "at", "began_at", ended_at.alias("ended_at"), F.col("over_at").isNull().alias("is_open"),
-            F.lit(False).alias("is_holder_lost"), F.lit(False).alias("is_fate_shared"),
+            F.lit(False).alias("is_holder_lost"), F.lit(False).alias("is_fate_shared"), "is_further",
         )  # fmt: skip
         parts = parts.unionByName(of_stays)
     return _united(parts.where(F.col("ended_at") > F.col("began_at")))
@@ -266,11 +266,13 @@ def _united(parts: DataFrame) -> DataFrame:
     is_new = F.col("ended_before").isNull() | (F.col("began_at") >= F.col("ended_before"))
     parts = parts.withColumn("number", F.sum(is_new.cast("long")).over(until_here))
     united = parts.groupBy("message", "at", "number").agg(
-        F.min(F.struct("began_at", "is_holder_lost", "server", "is_fate_shared")).alias("beginning"),
+        F.min(F.struct("began_at", "is_holder_lost", "server", "is_fate_shared", "is_further")).alias("beginning"),
         F.max("ended_at").alias("ended_at"),
         F.max("is_open").alias("is_open"),
     )
-    without_copy = F.when(F.col("beginning.is_fate_shared"), SHARED_FATE).otherwise(NO_COPY)
+    without_copy = (
+        F.when(F.col("beginning.is_fate_shared"), SHARED_FATE).when(F.col("beginning.is_further"), FURTHER_HOP).otherwise(NO_COPY)
+    )
     cause = F.when(F.col("beginning.is_holder_lost"), HOLDER_LOST).otherwise(without_copy)
     return united.select(
         "message", "beginning.server", "beginning.began_at", "ended_at",

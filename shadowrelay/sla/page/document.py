@@ -19,6 +19,7 @@ from shadowrelay.sla.page.comparison import comparison
 from shadowrelay.sla.page.message_lists import causes, longest_exposures, slow, slow_causes, trace_id, traces
 from shadowrelay.sla.page.servers import clusters, heat_map, scopes, takeovers
 from shadowrelay.sla.page.summary_types import Summary
+from shadowrelay.sla.page.telling import has_copies, tells, told
 from shadowrelay.sla.page.time_series import exposure, panes
 from shadowrelay.sla.page.verdicts import (
     actual,
@@ -30,10 +31,10 @@ from shadowrelay.sla.page.verdicts import (
     headline,
     kind_of,
     lost,
+    missed,
     promise,
     sign_of,
     targets,
-    tells,
     unknowable,
     whose,
 )
@@ -92,8 +93,11 @@ def templates() -> Environment:
             changed,
             failures,
             tells,
+            told,
+            has_copies,
             explained,
             lost,
+            missed,
             exposure,
             slow_causes,
         ),

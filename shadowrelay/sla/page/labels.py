@@ -148,6 +148,7 @@ CAUSES: dict[str, dict[str, str]] = {  # list -> cause -> in words
     },
     "exposures": {
         "no copy at acknowledgement": "no copy when the client got its 250",
+        "no copy on a further hop": "no copy on a further hop (the server got it from another one, and made none)",
         "copy only on a shared fate": "the copy was only on a machine, or in a failure domain, that could be lost with the first server",
         "holder lost": "a server that had a copy was lost",
     },

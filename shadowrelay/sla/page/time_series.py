@@ -12,6 +12,7 @@ from typing import Literal, get_args
 
 from shadowrelay.sla.page.plots import Axis, Line, Plot, counts, nines, times
 from shadowrelay.sla.page.summary_types import Figure, Figures, Objective, Percentiles, Summary
+from shadowrelay.sla.page.telling import tells, told
 from shadowrelay.sla.page.wording import NONE, count, counted, duration, milliseconds, parsed, percent, untold
 
 Window = Literal["day", "hour", "minute"]
@@ -166,7 +167,7 @@ def _redundancy(summary: Summary) -> Pane:
         *((_WAYS[way], count(messages)) for way, messages in overall["messages_redundant_by_way"].items() if way in _WAYS and messages),
         *((("Shadows kept, and taken back", f"{count(kept)}, {count(overall['shadows_taken_back'])}"),) if kept else ()),
         *((("Of these, sent another way", count(overall["shadows_rerouted"])),) if overall["shadows_taken_back"] else ()),
-        ("Reconstructed from copies", count(overall["messages_reconstructed"])),
+        ("Reconstructed from copies", count(told(overall["messages_reconstructed"], summary, "redundancy_ratio"))),
     ]
     return _pane(summary, course, keys)
 
@@ -198,8 +199,10 @@ def _delivery_latency(summary: Summary) -> Pane:
     return _pane(summary, course, _keys(summary["overall"]["delivery_latency_ms"]))
 
 
-def exposure(figures: Figures) -> str:
-    """199 messages, longest 8.2 s"""
+def exposure(figures: Figures, summary: Summary, of: Figure | None = None) -> str:
+    """199 messages, longest 8.2 s; a dash where the logs do not tell. Shapes: `of` is the line of `figures`, None for those of all."""
+    if not tells(summary, "exposure", of):
+        return NONE
     number, unknown = figures["messages_exposed"], figures.get("messages_exposure_unknown", 0)
     said = f"{counted(number, 'message')}, longest {duration(figures['exposure_max_seconds'])}" if number else "no message"
     return f"{said if number else 'no other message'}; of {untold(unknown)}" if unknown else said
@@ -217,7 +220,7 @@ def _exposure(summary: Summary) -> Pane:
         columns=(("Longest", lambda figure: figure["exposure_max_seconds"], duration),),
         explained="Messages by when they were acknowledged.",
     )
-    keys = [("Had one copy only for a time", exposure(overall))]
+    keys = [("Had one copy only for a time", exposure(overall, summary))]
     return _pane(summary, course, keys)
 
 
@@ -225,7 +228,7 @@ def _discard_lag(summary: Summary) -> Pane:
     """How long copies outlived their need."""
     overall = summary["overall"]
     course = _percentiles(summary, "discard_lag", "Clean-up of copies", lambda figures: figures["discard_lag_ms"], ("p50", "p95", "max"))
-    late = counted(overall["discards_late"], "copy", "copies")
+    late = counted(overall["discards_late"], "copy", "copies") if overall["discard_lag_ms"].get("count") else NONE
     keys = [*_keys(overall["discard_lag_ms"], ("p50", "p95", "max")), ("Late", late)]
     return _pane(summary, course, keys)
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shadowrelay.sla.objectives import NO_REDUNDANCY_EVENTS, NOT_LOGGED, NOT_TOLD, SAFETY, SPEED, WEAK, has_too_few
+from shadowrelay.sla.objectives import NOT_TOLD, SAFETY, SPEED, WEAK, has_too_few
 from shadowrelay.sla.page.cautions import unseen
 from shadowrelay.sla.page.labels import COUNTED, FORMATS, OBJECTIVES, TIMES, UNITS
 from shadowrelay.sla.page.summary_types import KindVerdict, Objective, Summary
@@ -90,12 +90,6 @@ def whose(summary: Summary) -> str:
     return f"These are logs of {' and '.join(parts)}."
 
 
-def tells(summary: Summary, figure: str) -> bool:
-    """Whether the logs have rows about it. The times of Exchange's takeovers alone are missing in its later versions."""
-    formats = {one["format"] for one in summary["input"]["servers"]} - {""}
-    return not formats or any(NOT_LOGGED.get(each, {}).get(figure) != NO_REDUNDANCY_EVENTS for each in formats)
-
-
 def explained(summary: Summary) -> str:
     """Whether the duplicates have causes: 2 of them unexplained; of 3 of them Exchange's logs do not tell why; all explained."""
     unexplained, untold = summary["overall"]["recipients_duplicated_unexplained"], summary["causes"]["duplicates"].get(NOT_TOLD, 0)
@@ -135,6 +129,26 @@ def actual(objective: Objective) -> str:
     if name in COUNTED and value is not None:
         return counted(round(value), *COUNTED[name])
     return percent(value)
+
+
+_HAPPENED = {  # what missed a number, in words that say what happened and not what was wished
+    "recipients_lost": ("recipient lost", "recipients lost"),
+    "recipients_duplicated_unexplained": ("recipient with an unexplained duplicate", "recipients with an unexplained duplicate"),
+    "shadows_orphaned": ("left-over copy", "left-over copies"),
+}
+
+
+def missed(name: str, summary: Summary) -> str:
+    """What a target that was missed came to: `1 recipient lost (promised: none)`."""
+    objective = next((one for one in summary["objectives"] if one["name"] == name), None)
+    title = OBJECTIVES.get(name, name)
+    if objective is None:
+        return title
+    promised, within = promised_share(name, objective["objective"]), objective["within_seconds"]
+    if name in _HAPPENED and objective["actual"] is not None:
+        return f"{counted(round(objective['actual']), *_HAPPENED[name])} (promised: {promised})"
+    time = f" within {duration(within)}" if within is not None else ""
+    return f"{title[:1].lower()}{title[1:]}: {actual(objective)} (promised: {promised}{time})"
 
 
 def sign_of(objective: Objective) -> str:
