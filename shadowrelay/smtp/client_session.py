@@ -159,6 +159,7 @@ SAYS_BOTH = f"{BROKEN_REPLY.enhanced} The lines of the reply differ"
 NONSENSE_SECONDS = 10.0  # for a reply after a line that is none
 LINE_OCTETS_MAX = 4096  # RFC 5321 4.5.3.1.5 allows 512; real servers send longer lines, the rest of which is dropped
 REPLY_OCTETS_MAX = 32 * 1024  # a page of XQDISCARD has 24 KiB. docs/protocol.md 14
+ZERO = ord("0")
 CODE_OCTETS = 4  # of a line: `250-`
 REPLIES_OCTETS_MAX = 1024 * 1024  # of one pipelined batch
 SERVICE_CLOSING = 421
@@ -401,7 +402,7 @@ class Pipeline(asyncio.Protocol):
                 if self.is_lenient and not buffer[position:].strip(b"\r\n"):
                     position = end
                     break
-                self.surplus = frozenset(int(code[:1]) for code in _surplus_codes(buffer, position))
+                self.surplus = frozenset(code[0] - ZERO for code in _surplus_codes(buffer, position))
                 self._break_off(buffer[position:], "unexpected data")
                 return False
             line = _reply_line(buffer, position)
