@@ -337,8 +337,9 @@ async def test_sighup_takes_the_rights_of_people_and_gives_none(tmp_path: Path) 
             async with http.stream("GET", "/api/v1/events?follow=true", headers=headers) as events:
                 file.write_text(before.replace(people(viewer, operator), people(viewer)))
                 taken = await reloaded(node)
-                async for _ in events.aiter_raw():
-                    pass
+                async with asyncio.timeout(30):  # without news it looks every 15 s
+                    async for _ in events.aiter_raw():
+                        pass
             after = [await seen(role) for role in (viewer, operator, auditor)]
             page = await http.get("/queues")
             file.write_text(before.replace(people(viewer, operator), people(viewer, operator, auditor)))
