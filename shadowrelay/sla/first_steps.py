@@ -5,6 +5,7 @@ are those of that server's own system: Exchange's, or ours.
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from shadowrelay.sla.objectives import COPIES_GONE, WEAK
@@ -21,12 +22,13 @@ def is_exchange(summary: Line, server: str) -> bool:
     return bool(known) and all(each.startswith("exchange") for each in known)
 
 
-def of_loss(summary: Line, cause: str, message: str, server: str, holders: Sequence[str]) -> str:
+def of_loss(summary: Line, cause: str, message: str, server: str, holders: Sequence[str], acknowledged_at: str) -> str:
     """Shapes: `holders` are servers on which a copy may still be."""
     if cause in WEAK:
         return COLLECT
     if holders:
-        return f"Look for its copy on {_and(holders)} ({_search(summary, message, holders[0])}): what is there can still be delivered"
+        found = f"Look for its copy on {_and(holders)} ({_search(summary, message, holders[0])}): what is there can still be delivered"
+        return found + _but(summary, holders, acknowledged_at)
     if cause == COPIES_GONE:
         return f"If the disk of {server} can be read, look there for the message"
     if is_exchange(summary, server):
@@ -44,6 +46,18 @@ def of_loss(summary: Line, cause: str, message: str, server: str, holders: Seque
     if cause == STILL_QUEUED:
         return f"See whether {server} still has it (shadowrelay queue list), and why it waits; shadowrelay queue retry tries again at once"
     return f"Look for it on all servers, {server} first ({_search(summary, message, server)})"
+
+
+def _but(summary: Line, holders: Sequence[str], acknowledged_at: str) -> str:
+    """Holders that have lost their database since: the copy went with it, unless the old disk is there."""
+    begin = datetime.fromisoformat(acknowledged_at)
+    emptied = {
+        one["old_primary"]
+        for one in summary["takeovers"]
+        if one["reason"].startswith("Database") and datetime.fromisoformat(one["first_resubmit_at"]) > begin
+    }
+    lost = [name for name in holders if name in emptied]
+    return f" (but {_and(lost)} lost {'its' if len(lost) == 1 else 'their'} database later)" if lost else ""
 
 
 def of_open_exposure(summary: Line, servers: Sequence[str]) -> str:

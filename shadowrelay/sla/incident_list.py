@@ -4,16 +4,19 @@ Pure functions over the lists of summary.json. A cut network is one event: the s
 their mail over.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
-from typing import Any
+from typing import Any, cast
 
 from shadowrelay.protocol.tracking import NULL_PATH
 from shadowrelay.sla import first_steps
-from shadowrelay.sla.objectives import COPIES_GONE, FURTHER_HOP, LOG_ENDS, WEAK
+from shadowrelay.sla.objectives import COPIES_GONE, FURTHER_HOP, LOG_ENDS, NOT_TAKEN_OVER, WEAK
+from shadowrelay.sla.page.cautions import ended_early
 from shadowrelay.sla.page.labels import CAUSES, REASONS, SLOW, UNITS
-from shadowrelay.sla.page.wording import NB, counted, duration
+from shadowrelay.sla.page.summary_types import Summary
+from shadowrelay.sla.page.wording import NB, counted, duration, utc
 
 Line = Mapping[str, Any]
 
@@ -23,6 +26,7 @@ SILENCE = "Silence"
 UNEXPLAINED = "unexplained"
 UNNAMED = "a server that the logs do not name"
 ALONE = ("no copy at acknowledgement", "copy only on a shared fate", FURTHER_HOP)  # causes of exposures
+CHARACTERS_MAX = 120  # of a reason
 COPY_GONE = ("expired", "log missing")  # causes of left-over copies that nobody need look for
 NAMED_MAX = 3  # servers, recipients; more are counted
 
@@ -38,7 +42,7 @@ def incidents(summary: Line) -> list[dict[str, Any]]:
     others = [
         *(one for one in losses if not one["tell"]),
         *_cuts(summary["cuts"]),
-        *_lost_servers(summary["takeovers"]),
+        *_lost_servers(summary),
         *_duplicates(summary),
         *_exposures(summary),
         *_left_over(summary),
@@ -69,7 +73,7 @@ def _losses(summary: Line) -> list[dict[str, Any]]:
             "loss", lines, lines[0]["acknowledged_at"], server,
             f"did not get the message: {_why(summary, message, server, cause, lines[0]['acknowledged_at'])}",
             is_cut=is_cut, tell="" if cause in WEAK or lines[0]["sender"] == NULL_PATH else "sender",
-            step=first_steps.of_loss(summary, cause, message, server, _holders(summary, message)),
+            step=first_steps.of_loss(summary, cause, message, server, _holders(summary, message, cause), lines[0]["acknowledged_at"]),
         )
         for (message, server, cause), lines in _grouped(known, "message", "server", "cause")
     ]  # fmt: skip
@@ -87,9 +91,12 @@ def _why(summary: Line, message: str, server: str, cause: str, acknowledged_at: 
     return only if only and cause == COPIES_GONE else "; ".join(filter(None, (_cause("losses", cause), only)))
 
 
-def _holders(summary: Line, message: str) -> list[str]:
-    """Servers that may still have a copy of it."""
-    return sorted({line["server"] for line in summary["orphans"] if line["message"] == message and line["cause"] not in COPY_GONE})
+def _holders(summary: Line, message: str, cause: str) -> list[str]:
+    """Servers that may still have a copy of it: one that is left over, or whose time is not up yet."""
+    left = {line["server"] for line in summary["orphans"] if line["message"] == message and line["cause"] not in COPY_GONE}
+    rows = summary["traces"].get(message, ()) if cause == NOT_TAKEN_OVER else ()
+    held, ended = ({row["server"] for row in rows if row["event"] in events} for events in (("HARECEIVE",), ("HADISCARD", "EXPIRE")))
+    return sorted(left | (held - ended))
 
 
 def _unexplained(duplicates: Sequence[Line]) -> list[dict[str, Any]]:
@@ -150,7 +157,7 @@ def _left_over(summary: Line) -> list[dict[str, Any]]:
     return [
         _incident(
             "left-over copies", _first(line["at"] for line in lines), server,
-            f"{_number(summary, 'orphans', len(lines), 'left-over copy', 'left-over copies')} of mail of {primary}: "
+            f"{_number(summary, 'orphans', len(lines), 'left-over copy', 'left-over copies')} held by {server}, of mail of {primary}: "
             f"{_cause('orphans', cause)}",
             count=len(lines),
         )
@@ -175,11 +182,21 @@ def _exposures(summary: Line) -> list[dict[str, Any]]:
     if not count or not listed or len(listed) == len(still):
         return []
     causes = "; ".join(_cause("exposures", cause) for cause in sorted(summary["causes"]["exposures"]))
-    what = f"{counted(count, 'message')} had one copy only for a time, longest {duration(longest)}: {causes}"
+    what = f"{counted(count, 'message')} had one copy only for a time, longest {duration(longest)}: {causes}{_reasons(summary, listed)}"
     if still:
         what += f" (of these, {counted(len(still), 'message')} still {'has' if len(still) == 1 else 'have'}: see the top)"
-    ended = _last(line["ended_at"] for line in listed if not line["is_open"])
+    rest = [line for line in listed if line not in still]
+    ended = None if any(line["is_open"] for line in rest) else _last(line["ended_at"] for line in rest)
     return [_incident("exposure", _first(line["began_at"] for line in listed), _servers(listed), what, until=ended, count=count)]
+
+
+def _reasons(summary: Line, exposures: Sequence[Line]) -> str:
+    """Why no copy was made, in the words of the servers' own rows, of the messages that are traced."""
+    bare = {line["message"] for line in exposures if line["cause"] in ALONE}
+    rows = (row for message in bare for row in summary["traces"].get(message, ()) if row["event"] == "HAREDIRECTFAIL")
+    said = Counter(text for row in rows if (text := row["text"].partition(" · ")[0]) and not text.startswith("S:"))
+    quoted = [f'"{text[:CHARACTERS_MAX]}"' for text, _ in sorted(said.items(), key=lambda one: (-one[1], one[0]))[:NAMED_MAX]]
+    return f" (the rows say: {', '.join(quoted)})" if quoted else ""
 
 
 def _open(summary: Line) -> list[dict[str, Any]]:
@@ -238,9 +255,9 @@ def _grouped(lines: Iterable[Line], *names: str) -> list[tuple[tuple[Any, ...], 
 # ---- servers
 
 
-def _lost_servers(takeovers: Sequence[Line]) -> list[dict[str, Any]]:
+def _lost_servers(summary: Line) -> list[dict[str, Any]]:
     found = []
-    for (old, reason), lines in _grouped([line for line in takeovers if not line["is_cut"]], "old_primary", "reason"):
+    for (old, reason), lines in _grouped([line for line in summary["takeovers"] if not line["is_cut"]], "old_primary", "reason"):
         for same in _overlapping(lines):
             messages = sum(line["messages"] for line in same)
             heirs = ", ".join(sorted({line["new_primary"] for line in same}))
@@ -248,12 +265,24 @@ def _lost_servers(takeovers: Sequence[Line]) -> list[dict[str, Any]]:
             parts = [
                 REASONS.get(reason, reason),  # Exchange logs none
                 f"{counted(messages, 'message')} taken over by {heirs}",
-                "" if returned else "not back yet",
+                "" if returned else _not_back(summary, old),
             ]
             found.append(
                 _incident("lost server", _began(same[0]), old or UNNAMED, "; ".join(filter(None, parts)), until=returned, count=messages)
             )  # fmt: skip
     return found
+
+
+def _not_back(summary: Line, server: str) -> str:
+    """What is known of a server that did not return: without its log nobody knows whether it did."""
+    if server not in {one["name"] for one in summary["input"]["servers"]}:
+        return "its log is not here" if server else ""
+    text, before = ended_early(cast(Summary, summary)).get(server, ("", 0.0))
+    return (
+        f"not back yet: it has logged nothing since {utc(text, 'minutes')} UTC, {duration(before)} before the newest row"
+        if text
+        else "not back yet"
+    )
 
 
 def _cuts(cuts: Sequence[Line]) -> list[dict[str, Any]]:

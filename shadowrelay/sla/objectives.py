@@ -309,6 +309,8 @@ NO_END = "no end in the logs"
 NOT_SEEN = "not in the next log"
 END_UNTOLD = "discarded, end not logged"
 COPIES_GONE = "both copies gone"
+NOT_TAKEN_OVER = "copy not taken over"
+"""Cause of a loss: the server that had acknowledged it is gone, and another one, whose log goes on, has had a copy ever since."""
 FURTHER_HOP = "no copy on a further hop"
 """Cause of an exposure on a server that got the message from another one."""
 WEAK = frozenset({NO_END, NOT_SEEN, END_UNTOLD})

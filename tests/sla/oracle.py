@@ -507,7 +507,8 @@ class Oracle:
                 if row.client in ("", self._last_holder(message, recipient)):
                     return "discarded, end not logged"
         if not message.takeovers and self.last_row.get(message.server, -1) < up:
-            return "both copies gone"
+            is_held = any(self.last_row.get(row.server, -1) >= up for row in message.those("HARECEIVE"))
+            return "copy not taken over" if is_held else "both copies gone"
         if any(row.at >= up for row in message.those("DEFER", "RESUBMIT")):
             return "still queued"
         return "no trace"

@@ -30,6 +30,19 @@ def has_copies(period: Summary | Before) -> bool:
     return verdicts.get("shadows_orphaned") not in ("no data", "not computable")
 
 
+def wants_several(summary: Summary) -> bool:
+    """Whether messages had more than one copy beside the server's own: then one that has not all of them may have some."""
+    by_copies = summary["overall"]["messages_by_copies"]
+    return by_copies["2"] + by_copies["3"] > 0
+
+
+def unlogged(summary: Summary) -> list[str]:
+    """Servers of which figures or takeovers are, and no log."""
+    spoken = {one["name"] for one in summary["figures"] if one["scope"] == "server"}
+    spoken |= {one[end] for one in summary["takeovers"] for end in ("old_primary", "new_primary")}
+    return sorted(spoken - {one["name"] for one in summary["input"]["servers"]} - {""}) if summary["input"]["servers"] else []
+
+
 def _formats(summary: Summary, of: Figure | None) -> set[str]:
     servers = summary["input"]["servers"]
     places: Mapping[str, str] = {"server": "name", "site": "site", "boundary": "boundary"}

@@ -12,7 +12,7 @@ from typing import Literal, get_args
 
 from shadowrelay.sla.page.plots import Axis, Line, Plot, counts, nines, times
 from shadowrelay.sla.page.summary_types import Figure, Figures, Objective, Percentiles, Summary
-from shadowrelay.sla.page.telling import tells, told
+from shadowrelay.sla.page.telling import tells, told, wants_several
 from shadowrelay.sla.page.wording import NONE, count, counted, duration, milliseconds, parsed, percent, untold
 
 Window = Literal["day", "hour", "minute"]
@@ -140,6 +140,7 @@ _KINDS = ("first", "second", "third")
 
 def _redundancy(summary: Summary) -> Pane:
     """How many messages had their second copy in time."""
+    has_several = wants_several(summary)
     promised = _objective(summary, "redundancy_ratio")
     course = Course(
         name="redundancy-ratio",
@@ -149,16 +150,16 @@ def _redundancy(summary: Summary) -> Pane:
         lines=(("Ratio", "first", lambda figure: figure["redundancy_ratio"]),),
         columns=(
             ("Acknowledged", lambda figure: figure["messages_acknowledged"], count),
-            ("Without a copy", _without_copy, count),
+            ("With fewer than wanted" if has_several else "Without a copy", _without_copy, count),
         ),
         promise=promised["objective"] if promised else None,
         promise_label=f"promised {percent(promised['objective'])}" if promised else "",
-        explained="The scale is one of nines: each step up is ten times fewer messages without a copy.",
+        explained="The scale is one of nines: each step up is ten times fewer messages without "
+        + ("all their copies." if has_several else "a copy."),
     )
     overall = summary["overall"]
     by_copies = overall["messages_by_copies"]
     kept = overall["shadows_kept"]
-    has_several = by_copies["2"] + by_copies["3"] > 0
     keys = [
         ("With all copies" if has_several else "With a second copy", percent(overall["redundancy_ratio"])),
         ("Messages acknowledged", count(overall["messages_acknowledged"])),

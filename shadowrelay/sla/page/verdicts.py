@@ -11,6 +11,7 @@ from shadowrelay.sla.objectives import NOT_TOLD, SAFETY, SPEED, WEAK, has_too_fe
 from shadowrelay.sla.page.cautions import unseen
 from shadowrelay.sla.page.labels import COUNTED, FORMATS, OBJECTIVES, TIMES, UNITS
 from shadowrelay.sla.page.summary_types import KindVerdict, Objective, Summary
+from shadowrelay.sla.page.telling import wants_several
 from shadowrelay.sla.page.wording import burn, count, counted, duration, percent, untold
 
 _BURN_WINDOWS = ("1h", "6h", "1d", "30d")
@@ -64,7 +65,11 @@ def _claim(summary: Summary, missing: str) -> tuple[str, str]:
     if judged < targets:
         return f"The promise was kept, as far as it can be judged: {judged} of {counted(targets, 'safety target')}.", "met"
     kept = "The promise was kept, as far as the logs go" if missing else "The promise was kept"
-    return f"{kept}: {'all ' if judged > 1 else ''}{counted(judged, 'safety target')} met.", "met"
+    return f"{kept}: {_all(judged, 'safety target')} met.", "met"
+
+
+def _all(number: int, singular: str) -> str:
+    return f"both {singular}s" if number == 2 else f"{'all ' if number > 1 else ''}{counted(number, singular)}"
 
 
 def _speed(speed: KindVerdict) -> str:
@@ -74,7 +79,7 @@ def _speed(speed: KindVerdict) -> str:
     if not judged:
         return "Speed: nothing to judge"
     unjudged = f", {targets - judged} could not be judged" if judged < targets else ""
-    return f"Speed: {'all ' if judged > 1 else ''}{counted(judged, 'target')} met{unjudged}"
+    return f"Speed: {_all(judged, 'target')} met{unjudged}"
 
 
 def whose(summary: Summary) -> str:
@@ -88,6 +93,12 @@ def whose(summary: Summary) -> str:
         return ""
     parts = [f"{name} ({counted(number, 'server')})" for name, number in sorted(numbers.items())]
     return f"These are logs of {' and '.join(parts)}."
+
+
+def alone(summary: Summary) -> bool:
+    """Whether these are the logs of one server, without a copy of anything: then it is not its fault alone, or not all logs are here."""
+    figures = summary["overall"]
+    return len(summary["input"]["servers"]) == 1 and figures["redundancy_ratio"] == 0
 
 
 def explained(summary: Summary) -> str:
@@ -148,6 +159,9 @@ def missed(name: str, summary: Summary) -> str:
     if name in _HAPPENED and objective["actual"] is not None:
         return f"{counted(round(objective['actual']), *_HAPPENED[name])} (promised: {promised})"
     time = f" within {duration(within)}" if within is not None else ""
+    if name == "exposure" and (judged := objective["good"] + objective["bad"]):
+        said = f"{count(objective['bad'])} of {counted(judged, 'message')} with one copy only for longer than {duration(within)}"
+        return f"{said} (promised: {promised} without)"
     return f"{title[:1].lower()}{title[1:]}: {actual(objective)} (promised: {promised}{time})"
 
 
@@ -232,10 +246,12 @@ def changed_times(summary: Summary) -> list[tuple[str, str, str]]:
     ]
 
 
-def failures(objective: Objective) -> str:
+def failures(objective: Objective, summary: Summary) -> str:
     """11 of 43 resubmissions late. Empty if there were no events, and for objectives that count."""
     name, bad, total = objective["name"], objective["bad"], objective["good"] + objective["bad"]
     one, many, failed = UNITS.get(name, ("event", "events", "failed"))
+    if name == "redundancy_ratio" and wants_several(summary):
+        failed = f"without all that were wanted, {count(summary['overall']['messages_by_copies']['0'])} of them without any"
     said = f"{count(bad)} of {counted(total, one, many)} {failed}" if name not in COUNTED and total else ""
     unknown = objective.get("unknown", 0)
     return "; ".join(part for part in (said, f"of {untold(unknown)}" if unknown else "") if part)
