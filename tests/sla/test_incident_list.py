@@ -308,14 +308,14 @@ def test_the_first_step_of_a_loss_is_where_the_message_may_still_be(format_: str
     assert incidents(summary)[0]["step"].startswith(said)
 
 
-def test_a_copy_that_may_be_left_is_the_first_place_to_look() -> None:
+def test_a_copy_that_may_be_left_is_named_beside_the_queue_of_the_server() -> None:
     copy = {"message": "m", "server": "e2", "primary": "e1", "at": at(1), "cause": "never told"}
     causes = {"losses": {"no trace": 1}, "orphans": {"never told": 1}}
     summary = summaries.empty() | {"losses": [lost("m", "e1", "no trace")], "orphans": [copy], "causes": causes}
     with_servers(summary, e1="shadowrelay", e2="shadowrelay")
 
     assert (
-        "Look for its copy on e2 (shadowrelay messages find --id m): what is there can still be delivered" == incidents(summary)[0]["step"]
+        "Look for it on all servers, e1 first (shadowrelay messages find --id m); a copy may be on e2, too" == incidents(summary)[0]["step"]
     )
     copy["cause"] = "expired"
     assert "e2" not in incidents(summary)[0]["step"]

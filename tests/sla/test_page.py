@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from shadowrelay.sla.incident_list import incidents
 from shadowrelay.sla.objectives import NOT_LOGGED
 from shadowrelay.sla.page.comparison import MAIN_FIGURES
 from shadowrelay.sla.page.document import render
@@ -746,6 +747,16 @@ def test_two_targets_are_both_and_not_all_2() -> None:
 
 def page_text(summary: dict[str, Any]) -> str:
     return Page(render(summary)).by_id("report").text
+
+
+def test_mail_that_depends_on_one_server_now_is_in_the_head() -> None:
+    summary = summaries.demo()
+    for line in summary["exposures"]:
+        line["is_open"] = line is summary["exposures"][0]
+    assert " 1 message depends on one server now;" in lead_of(summary | {"incidents": incidents(summary)})
+
+    summary["exposures"][0]["is_open"] = False
+    assert "depends on one server now" not in lead_of(summary | {"incidents": incidents(summary)})
 
 
 def test_what_to_do_first_stands_before_whom_to_tell() -> None:
