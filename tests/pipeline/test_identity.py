@@ -332,3 +332,32 @@ async def test_what_a_lost_peer_left_is_taken_over_after_the_span_although_only_
             net.sink.answer = lambda address: OK
             await until(west.in_role(lost, Role.DELIVERED), 3 * SPAN)
         assert [WEST] == [server for server, _, _ in net.sink.arrived]
+
+
+@in_virtual_time
+async def test_what_a_displaced_server_took_is_its_own_while_it_may_run(tmp_path: Path) -> None:
+    """Whoever ran before has the name back: that says nothing of the end of the other one, which has leases."""
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        net.sink.answer = lambda address: BUSY
+        await asyncio.sleep(5)
+        known = west.context.peers.whole_incarnation(EAST)
+        net.hung.add(east)
+        async with a_clone_of(net, EAST, tmp_path / "elsewhere", is_copied=False) as clone:
+            net.nodes[EAST] = clone
+            replacement = clone.ledger.identity.database
+            await until(lambda: west.context.peers.party(EAST).database == replacement, 2 * SPAN)
+            await until(lambda: clone.context.peers.is_available(WEST), 2 * SPAN)
+            assert OK.code == (await clone.accept("waits@corp.example")).code
+            net.hung.discard(east)
+            await until(lambda: west.context.peers.whole_incarnation(EAST) == known, 4 * HEARTBEAT)
+            await asyncio.sleep(SPAN / 2)
+            assert [] == west.log.rows(EventId.RESUBMIT)
+
+            await asyncio.sleep(SPAN)  # its leases are over, and it is refused: now it is taken for lost
+            assert 1 == len(west.log.rows(EventId.RESUBMIT))
+            net.sink.answer = lambda address: OK
+            await until(west.in_role(clone.last, Role.DELIVERED), 2 * SPAN)
+            await asyncio.sleep(2 * SPAN)
+            assert [WEST] == [server for server, _, _ in net.sink.arrived]
+            net.nodes[EAST] = east
