@@ -95,7 +95,7 @@ class PeerState:
     present_ran: float = 0.0  # the same in `Clock.ran`
     spoke_from: str = ""  # the address of that process
     at_address: Incarnation = NO_INCARNATION  # who answered last at the configured address: whoever else does proves its end
-    accepted: tuple[Incarnation, Incarnation] = (NO_INCARNATION, NO_INCARNATION)  # in place of the first the second, perhaps not recorded yet
+    accepted: tuple[Incarnation, Incarnation] = (NO_INCARNATION, NO_INCARNATION)  # the second in place of the first, recorded or not
     is_former_elsewhere: bool = False  # the process before it was never met where this one is: nothing there proves its end
     is_successor: bool = True  # False: the server's former process, with another database, may run for all that is known
     newer: set[Incarnation] = field(default_factory=set)  # second servers of its name, refused while this one is heard
