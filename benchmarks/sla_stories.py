@@ -421,7 +421,7 @@ def lost(world: World) -> None:
         a, at = world.dead, BEGIN + timedelta(days=2, hours=6) + world.minutes(0, 40)
     elif case == "still queued":
         at = begins(world, "old", "middle")
-    hidden = [b] if case == "both copies gone" and world.random.random() < 0.5 else []
+    hidden = [b] if case == "both copies gone" and world.random.random() < 0.8 else []
     life = Life(world, a, world.envelope(at, recipients=3 if case == "partly" else None), hidden=hidden)
     life.accept(at, b)
     life.transfer(a, at + world.seconds(0.1, 1), life.everybody)
@@ -440,7 +440,8 @@ def lost(world: World) -> None:
         life.fail(a, at + world.minutes(3, 4), [2])
         notify(life, a, at + timedelta(minutes=4), "failed")
         gone = [3]
-    life.causes["losses"].update(dict.fromkeys(gone, "no trace" if case == "partly" else case))
+    cause = {"partly": "no trace", "both copies gone": "both copies gone" if hidden else "copy not taken over"}.get(case, case)
+    life.causes["losses"].update(dict.fromkeys(gone, cause))
     life.finish()
 
 
@@ -452,7 +453,7 @@ def half_forgotten(world: World) -> None:
     life = Life(world, world.burnt if is_burnt else a, world.envelope(at), hidden=[a])
     life.accept(at, b)
     deliver(life, life.primary, at + world.seconds(0.1, 1), smooth=True)
-    life.causes["losses"].update(dict.fromkeys(life.everybody, "both copies gone" if is_burnt else "no trace"))
+    life.causes["losses"].update(dict.fromkeys(life.everybody, "copy not taken over" if is_burnt else "no trace"))
     life.finish()
 
 

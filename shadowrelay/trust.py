@@ -8,6 +8,7 @@ revocation lists is not used: it refuses every peer as soon as a list is out of 
 import re
 import ssl
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,13 @@ def names_in(certificate: object) -> frozenset[str]:
     if not isinstance(certificate, dict):
         return frozenset()
     return frozenset(value.lower() for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS" and "*" not in value)
+
+
+def ended(certificate: object, now: datetime) -> str:
+    """Why a certificate from `ssl.getpeercert()` counts no more, although it did in the handshake; "" if it does, or none was shown."""
+    if not isinstance(certificate, dict) or not (end := certificate.get("notAfter")):
+        return ""
+    return "" if now.timestamp() <= ssl.cert_time_to_seconds(str(end)) else f"it expired at {end}"
 
 
 Chain = tuple[bytes, ...]

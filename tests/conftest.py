@@ -4,6 +4,7 @@ import gc
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
+from hypothesis.configuration import set_hypothesis_home_dir
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
@@ -24,8 +26,9 @@ from tests.kit.warm import Warm
 # `make test` tries fewer of them than `make test-all`, which deselects nothing.
 ANY_MACHINE, BRIEF = "any machine", "brief"
 BRIEF_EXAMPLES = 40
-NO_PLACE = {} if os.access(".", os.W_OK) else {"database": None}  # Hypothesis keeps its examples in the checkout
-settings.register_profile(ANY_MACHINE, settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow], **NO_PLACE)
+if not os.access(".", os.W_OK):  # Hypothesis keeps its examples in the checkout, and warns also where no profile has a place for them
+    set_hypothesis_home_dir(Path(tempfile.gettempdir(), f"hypothesis-{os.getuid()}"))
+settings.register_profile(ANY_MACHINE, settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(ANY_MACHINE)
 settings.register_profile(BRIEF, settings.get_profile(ANY_MACHINE), max_examples=BRIEF_EXAMPLES)
 

@@ -12,10 +12,10 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from hashlib import sha256
-from ipaddress import IPv6Address, ip_address, ip_network
 
 import structlog
 
+from shadowrelay.model.client_address import client_network
 from shadowrelay.model.replies import ShadowrelayError
 from shadowrelay.model.settings import AdminRole, AdminUser
 from shadowrelay.model.values import dataclass
@@ -96,7 +96,7 @@ class People:
             return found
         if not (self._users or is_at_the_door):
             return None
-        network = _network_of(address)
+        network = client_network(address)
         self._refuse(network)
         found = await self._owner_of(token) if token else None
         if found is None:
@@ -155,12 +155,3 @@ def hashed(token: str) -> str:
     from argon2 import PasswordHasher
 
     return PasswordHasher().hash(token)
-
-
-def _network_of(address: str) -> str:
-    """An IPv6 client has a whole /64."""
-    try:
-        parsed = ip_address(address)
-    except ValueError:
-        return address
-    return str(ip_network(f"{parsed}/64", strict=False)) if isinstance(parsed, IPv6Address) else address

@@ -17,6 +17,7 @@ from uvicorn.protocols.http.flow_control import CLOSE_HEADER
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from shadowrelay.admin.gate import HEADER_OCTETS_MAX
+from shadowrelay.model.client_address import client_ip
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.model.routing import HostPort
 
@@ -43,7 +44,7 @@ class AdminServer:
         peers_in: Callable[[ssl.SSLObject], frozenset[str] | None] | None = None,
     ) -> None:
         """`tls`: called for each connection, so that a new certificate needs no restart. `None`: not encrypted. `peers_in`: which peers the
-        client is by its certificate, for `request.state.peers`; None ends the connection."""
+        client is by its certificate, for `request.state.peers`; None ends the connection. It is asked again every `REQUEST_SECONDS`."""
         self.listen, self._tls, self._peers_in = listen, tls, peers_in
         self._handshakes: dict[asyncio.Task[None], None] = {}  # in order of their beginning
         self._accepting: asyncio.Task[None] | None = None
@@ -127,8 +128,8 @@ class AdminServer:
             raise
 
     def reread(self, peers_in: Callable[[ssl.SSLObject], frozenset[str] | None]) -> None:
-        """Certificates count by other rules: open connections end whose clients have one that counts no more, in the middle of an answer,
-        too. `peers_in` as for the server."""
+        """Certificates count by other rules: open connections end whose clients have one that counts no more, or no more for a name, in the
+        middle of an answer, too. `peers_in` as for the server."""
         for connection in tuple(self._server.server_state.connections):
             if isinstance(connection, _Connection):
                 connection.reread(peers_in)
@@ -160,6 +161,7 @@ class _Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept the connection; if there are too many, close another one."""
         super().connection_made(transport)
+        self.client = None if self.client is None else (client_ip(self.client), self.client[1])
         session = self._session = transport.get_extra_info("ssl_object")
         peers = frozenset() if session is None or self.peers_in is None else self.peers_in(session)
         self.app_state = {**self.app_state, "peers": peers or frozenset()}
@@ -173,10 +175,10 @@ class _Connection(H11Protocol):
         self._make_room()
 
     def reread(self, peers_in: Callable[[ssl.SSLObject], frozenset[str] | None]) -> None:
-        """See `AdminServer`. What a connection goes on with has the names that its client has now."""
+        """See `AdminServer`. A client that has lost a name has lost what it is reading; further names count for what it asks next."""
         if self._session is None or self._is_ended:
             return
-        if (peers := peers_in(self._session)) is None:
+        if (peers := peers_in(self._session)) is None or self.app_state["peers"] - peers:  # what it reads now may have no end
             self._is_ended = True
             self.transport.abort()
             return
@@ -239,6 +241,8 @@ class _Connection(H11Protocol):
             self._since = self.loop.time()
 
     def _look(self) -> None:
+        if self.peers_in is not None:
+            self.reread(self.peers_in)  # time may have ended its certificate
         ends_at = self._since + (REQUEST_SECONDS if self.is_waiting else ANSWER_SECONDS)
         if self.is_stream:
             self._timer = self.loop.call_later(REQUEST_SECONDS, self._look)

@@ -300,8 +300,8 @@ def trace(
         print_json(rows)
     elif rows:
         heading, times = instants([row["at"] for row in rows])
-        has_several = len({row["message"] for row in rows}) > 1
-        said = [(at, row["server"], row["event"], _said(row, has_several)) for at, row in zip(times, rows, strict=True)]
+        has_several, servers = len({row["message"] for row in rows}) > 1, {row["server"] for row in rows}
+        said = [(at, row["server"], row["event"], _said(row, servers, has_several)) for at, row in zip(times, rows, strict=True)]
         print_table((heading, "Server", "Event", "What"), said, "")
     if not rows:
         stop(f"no server has logged {message_id}", ExitCode.FAILED)
@@ -309,12 +309,12 @@ def trace(
         say(f"shadowrelay: only the first {len(rows)} rows are shown", is_error=True)
 
 
-def _said(row: dict[str, Any], has_several: bool) -> str:
+def _said(row: dict[str, Any], servers: set[str], has_several: bool) -> str:
     """A row in words, then as it was logged."""
     page = import_module("shadowrelay.sla.page.message_lists")
     way = " to ".join(filter(None, (row["client"], row["to"])))
     about = f"message {row['message']}" if has_several else ""
-    return "; ".join(filter(None, (page.meaning_of(row), way, page.recipients_of(row), row["text"], about)))
+    return "; ".join(filter(None, (page.meaning_of(row, servers), way, page.recipients_of(row), row["text"], about)))
 
 
 def _traced(
@@ -506,7 +506,7 @@ def _print_report(summary: dict[str, Any], output: str) -> None:
         say("", f"{title}")
         print_table(("Target", "#Promised", "#Within", "#Actual", "Verdict"), [tuple(map(_for_terminal, row)) for row in rows], "")
     say("")
-    figures = [(figure.title, figure.said(summary, summary["overall"])) for figure in comparison.MAIN_FIGURES]
+    figures = [(figure.title, figure.said(summary, summary)) for figure in comparison.MAIN_FIGURES]
     print_table(("Figure", "#Value"), [tuple(map(_for_terminal, row)) for row in figures], "")
     say("", f"{output}/report.html")
 

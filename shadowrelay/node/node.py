@@ -66,7 +66,7 @@ from shadowrelay.store.ledger import Ledger
 from shadowrelay.tracking.event_tap import TAP
 from shadowrelay.tracking.operator_log import LineLogger
 from shadowrelay.tracking.shipper import make_tracking
-from shadowrelay.trust import PeerTrust, chain_of, names_in
+from shadowrelay.trust import PeerTrust, chain_of, ended, names_in
 
 RENAME_AGAIN_SECONDS = ADOPT_AGAIN_SECONDS = 1.0
 OLDER_COPY_GRACE_SECONDS = 5.0  # for attempts from an older copy of the database: the node is closed until they end, and some hang
@@ -458,11 +458,12 @@ class Node:
         return self._tls.administration if self._settings.admin.tls_client_certificate_required else self._tls.asking
 
     def _peers_in(self, session: ssl.SSLObject, before: PeerTrust | None = None) -> frozenset[str] | None:
-        """The nodes whose certificate the client of this connection has; None if that was revoked, or is of an authority that was there
-        `before`, when the connection was opened."""
+        """The nodes whose certificate the client of this connection has; None if that has ended, was revoked, or is of an authority that
+        was there `before`, when the connection was opened."""
         assert self._tls is not None
         trust, chain = self._tls.trust, chain_of(session)
-        if reason := trust.refusal(chain) if before is None else trust.refusal_of_session(chain, before):
+        reason = trust.refusal(chain) if before is None else trust.refusal_of_session(chain, before)
+        if reason := reason or ended(session.getpeercert(), self._clock.now()):
             _log.warning("admin.certificate_refused", reason=reason, names=sorted(names_in(session.getpeercert())))
             return None
         return names_in(session.getpeercert()) & {self._settings.server.name, *(peer.name for peer in self._settings.peers)}

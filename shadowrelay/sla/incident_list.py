@@ -4,15 +4,19 @@ Pure functions over the lists of summary.json. A cut network is one event: the s
 their mail over.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
-from typing import Any
+from typing import Any, cast
 
 from shadowrelay.protocol.tracking import NULL_PATH
-from shadowrelay.sla.objectives import COPIES_GONE, LOG_ENDS, WEAK
+from shadowrelay.sla import first_steps
+from shadowrelay.sla.objectives import COPIES_GONE, FURTHER_HOP, LOG_ENDS, NOT_TAKEN_OVER, WEAK
+from shadowrelay.sla.page.cautions import ended_early
 from shadowrelay.sla.page.labels import CAUSES, REASONS, SLOW, UNITS
-from shadowrelay.sla.page.wording import NB, counted, duration
+from shadowrelay.sla.page.summary_types import Summary
+from shadowrelay.sla.page.wording import NB, counted, duration, utc
 
 Line = Mapping[str, Any]
 
@@ -21,12 +25,15 @@ Places = Mapping[str, tuple[str, str]]
 SILENCE = "Silence"
 UNEXPLAINED = "unexplained"
 UNNAMED = "a server that the logs do not name"
-ALONE = ("no copy at acknowledgement", "copy only on a shared fate")  # causes of exposures
+ALONE = ("no copy at acknowledgement", "copy only on a shared fate", FURTHER_HOP)  # causes of exposures
+CHARACTERS_MAX = 120  # of a reason
+COPY_GONE = ("expired", "log missing")  # causes of left-over copies that nobody need look for
 NAMED_MAX = 3  # servers, recipients; more are counted
 
 
 def incidents(summary: Line) -> list[dict[str, Any]]:
-    """`incidents` of summary.json. Those about which a person must be informed come first, then the others; each part in order of time.
+    """`incidents` of summary.json. Mail that can still be saved comes first, then that about which a person must be informed, then the
+    others; each part in order of time.
 
     Shapes: `summary` has all other lists, `cuts`, `overall`, `objectives`, `causes` and `slow_causes`.
     """
@@ -35,14 +42,14 @@ def incidents(summary: Line) -> list[dict[str, Any]]:
     others = [
         *(one for one in losses if not one["tell"]),
         *_cuts(summary["cuts"]),
-        *_lost_servers(summary["takeovers"]),
+        *_lost_servers(summary),
         *_duplicates(summary),
         *_exposures(summary),
         *_left_over(summary),
         *_unknown(summary),
         *_slow(summary),
     ]
-    return [*_in_order(told), *_in_order(others)]
+    return [*_in_order(_open(summary)), *_in_order(told), *_in_order(others)]
 
 
 def _in_order(found: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -50,7 +57,7 @@ def _in_order(found: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _incident(kind: str, at: str | None, who: str, what: str, *, until: str | None = None, count: int = 1, **more: str) -> dict[str, Any]:
-    named = {name: more.get(name) or "" for name in ("message", "recipient", "sender", "subject", "tell")}
+    named = {name: more.get(name) or "" for name in ("message", "recipient", "sender", "subject", "tell", "step")}
     return {"kind": kind, "at": at, "until": until, "who": who, "what": what.replace(NB, " "), "count": count, **named}
 
 
@@ -66,6 +73,7 @@ def _losses(summary: Line) -> list[dict[str, Any]]:
             "loss", lines, lines[0]["acknowledged_at"], server,
             f"did not get the message: {_why(summary, message, server, cause, lines[0]['acknowledged_at'])}",
             is_cut=is_cut, tell="" if cause in WEAK or lines[0]["sender"] == NULL_PATH else "sender",
+            step=first_steps.of_loss(summary, cause, message, server, _holders(summary, message, cause), lines[0]["acknowledged_at"]),
         )
         for (message, server, cause), lines in _grouped(known, "message", "server", "cause")
     ]  # fmt: skip
@@ -81,6 +89,14 @@ def _why(summary: Line, message: str, server: str, cause: str, acknowledged_at: 
     was_lost = any(begin <= _parsed(one["first_resubmit_at"]) <= end for one in of_server)
     only = f"its only copy was on {server}, which was lost" if was_alone and was_lost else ""
     return only if only and cause == COPIES_GONE else "; ".join(filter(None, (_cause("losses", cause), only)))
+
+
+def _holders(summary: Line, message: str, cause: str) -> list[str]:
+    """Servers that may still have a copy of it: one that is left over, or whose time is not up yet."""
+    left = {line["server"] for line in summary["orphans"] if line["message"] == message and line["cause"] not in COPY_GONE}
+    rows = summary["traces"].get(message, ()) if cause == NOT_TAKEN_OVER else ()
+    held, ended = ({row["server"] for row in rows if row["event"] in events} for events in (("HARECEIVE",), ("HADISCARD", "EXPIRE")))
+    return sorted(left | (held - ended))
 
 
 def _unexplained(duplicates: Sequence[Line]) -> list[dict[str, Any]]:
@@ -141,7 +157,7 @@ def _left_over(summary: Line) -> list[dict[str, Any]]:
     return [
         _incident(
             "left-over copies", _first(line["at"] for line in lines), server,
-            f"{_number(summary, 'orphans', len(lines), 'left-over copy', 'left-over copies')} of mail of {primary}: "
+            f"{_number(summary, 'orphans', len(lines), 'left-over copy', 'left-over copies')} held by {server}, of mail of {primary}: "
             f"{_cause('orphans', cause)}",
             count=len(lines),
         )
@@ -161,14 +177,47 @@ def _unknown(summary: Line) -> list[dict[str, Any]]:
 
 
 def _exposures(summary: Line) -> list[dict[str, Any]]:
-    overall, listed = summary["overall"], summary["exposures"]
-    if not overall["messages_exposed"] or not listed:
+    overall, listed, still = summary["overall"], summary["exposures"], _open_lines(summary)
+    count, longest = overall["messages_exposed"], overall["exposure_max_seconds"]
+    if not count or not listed or len(listed) == len(still):
         return []
     causes = "; ".join(_cause("exposures", cause) for cause in sorted(summary["causes"]["exposures"]))
-    count, longest = overall["messages_exposed"], overall["exposure_max_seconds"]
-    what = f"{counted(count, 'message')} had one copy only for a time, longest {duration(longest)}: {causes}"
-    ended = None if any(line["is_open"] for line in listed) else _last(line["ended_at"] for line in listed)
+    what = f"{counted(count, 'message')} had one copy only for a time, longest {duration(longest)}: {causes}{_reasons(summary, listed)}"
+    if still:
+        what += f" (of these, {counted(len(still), 'message')} still {'has' if len(still) == 1 else 'have'}: see the top)"
+    ended = _last(line["ended_at"] for line in listed if not line["is_open"])
     return [_incident("exposure", _first(line["began_at"] for line in listed), _servers(listed), what, until=ended, count=count)]
+
+
+def _reasons(summary: Line, exposures: Sequence[Line]) -> str:
+    """Why no copy was made, in the words of the servers' own rows, of the messages that are traced."""
+    bare = {line["message"] for line in exposures if line["cause"] in ALONE}
+    rows = (row for message in bare for row in summary["traces"].get(message, ()) if row["event"] == "HAREDIRECTFAIL")
+    said = Counter(text for row in rows if (text := row["text"].partition(" · ")[0]) and not text.startswith("S:"))
+    quoted = [f'"{text[:CHARACTERS_MAX]}"' for text, _ in sorted(said.items(), key=lambda one: (-one[1], one[0]))[:NAMED_MAX]]
+    return f" (the rows say: {', '.join(quoted)})" if quoted else ""
+
+
+def _open(summary: Line) -> list[dict[str, Any]]:
+    """Mail that one more lost server would lose, and that can still be saved."""
+    still = _open_lines(summary)
+    if not still:
+        return []
+    servers = sorted({line["server"] for line in still})
+    causes = "; ".join(_cause("exposures", cause) for cause in sorted({line["cause"] for line in still}))
+    count, depend = len({line["message"] for line in still}), "depends" if len(still) == 1 else "depend"
+    what = f"{counted(count, 'message')} {depend} on one server now, as far as the logs go: {causes}"
+    step = first_steps.of_open_exposure(summary, servers)
+    message = still[0]["message"] if count == 1 else ""
+    return [
+        _incident("exposure", _first(line["began_at"] for line in still), _servers(still), what, count=count, step=step, message=message)
+    ]
+
+
+def _open_lines(summary: Line) -> list[Line]:
+    """Exposures that have not ended. A message that counts as lost has an incident of its own."""
+    lost = {line["message"] for line in summary["losses"] if line["cause"] != LOG_ENDS}
+    return [line for line in summary["exposures"] if line["is_open"] and line["message"] not in lost]
 
 
 def _slow(summary: Line) -> list[dict[str, Any]]:
@@ -205,9 +254,9 @@ def _grouped(lines: Iterable[Line], *names: str) -> list[tuple[tuple[Any, ...], 
 # ---- servers
 
 
-def _lost_servers(takeovers: Sequence[Line]) -> list[dict[str, Any]]:
+def _lost_servers(summary: Line) -> list[dict[str, Any]]:
     found = []
-    for (old, reason), lines in _grouped([line for line in takeovers if not line["is_cut"]], "old_primary", "reason"):
+    for (old, reason), lines in _grouped([line for line in summary["takeovers"] if not line["is_cut"]], "old_primary", "reason"):
         for same in _overlapping(lines):
             messages = sum(line["messages"] for line in same)
             heirs = ", ".join(sorted({line["new_primary"] for line in same}))
@@ -215,12 +264,24 @@ def _lost_servers(takeovers: Sequence[Line]) -> list[dict[str, Any]]:
             parts = [
                 REASONS.get(reason, reason),  # Exchange logs none
                 f"{counted(messages, 'message')} taken over by {heirs}",
-                "" if returned else "not back yet",
+                "" if returned else _not_back(summary, old),
             ]
             found.append(
                 _incident("lost server", _began(same[0]), old or UNNAMED, "; ".join(filter(None, parts)), until=returned, count=messages)
             )  # fmt: skip
     return found
+
+
+def _not_back(summary: Line, server: str) -> str:
+    """What is known of a server that did not return: without its log nobody knows whether it did."""
+    if server not in {one["name"] for one in summary["input"]["servers"]}:
+        return "its log is not here" if server else ""
+    text, before = ended_early(cast(Summary, summary)).get(server, ("", 0.0))
+    return (
+        f"not back yet: it has logged nothing since {utc(text, 'minutes')} UTC, {duration(before)} before the newest row"
+        if text
+        else "not back yet"
+    )
 
 
 def _cuts(cuts: Sequence[Line]) -> list[dict[str, Any]]:

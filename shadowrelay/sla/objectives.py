@@ -309,6 +309,10 @@ NO_END = "no end in the logs"
 NOT_SEEN = "not in the next log"
 END_UNTOLD = "discarded, end not logged"
 COPIES_GONE = "both copies gone"
+NOT_TAKEN_OVER = "copy not taken over"
+"""Cause of a loss: the server that had acknowledged it is gone, and another one, whose log goes on, has had a copy ever since."""
+FURTHER_HOP = "no copy on a further hop"
+"""Cause of an exposure on a server that got the message from another one."""
 WEAK = frozenset({NO_END, NOT_SEEN, END_UNTOLD})
 """Causes of losses that nothing but what Exchange's logs do not have shows: no reason to write to anybody."""
 
@@ -319,7 +323,10 @@ NO_REDUNDANCY_EVENTS = "Exchange 2010 logs no redundancy events"
 NO_SHADOW_ELAPSED = "Exchange logs no time of the shadow copy (S:ShadowElapsed)"
 NO_SILENT_SINCE = "Exchange does not log since when a lost server was silent (S:SilentSince): only exposure after a RECEIVE without a copy"
 NO_TAKEOVER_TIMES = "Exchange logs neither S:SilentSince nor S:DetectedAt: takeovers are counted, and have no times"
-BY_MESSAGE_ID = "Exchange 2010 knows a message by its Message-ID only"
+BY_MESSAGE_ID = (
+    "Exchange 2010 knows a message by its Message-ID only: "
+    "one that its client sent again is the same message, and a duplicate if it was delivered twice"
+)
 
 _ABOUT_COPIES = ("redundancy_ratio", "shadow_latency", "shadow_share", "exposure", "discard_lag", "takeover", "shadows_orphaned")
 _OF_2010 = {

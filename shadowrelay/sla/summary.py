@@ -348,7 +348,7 @@ ORDER: dict[str, Callable[[Mapping[str, Any]], tuple[Any, ...]]] = {
     "duplicates": lambda line: (line["cause"] != UNEXPLAINED, line["first_at"] - line["later_at"], line["message"], line["recipient"]),
     "losses": lambda line: (line["cause"] == LOG_ENDS, line["acknowledged_at"], line["message"], line["recipient"]),
     "orphans": lambda line: (line["cause"] == LOG_ENDS, line["at"], line["message"], line["server"]),
-    "exposures": lambda line: (-line["seconds"], line["message"], line["began_at"]),
+    "exposures": lambda line: (not line["is_open"], -line["seconds"], line["message"], line["began_at"]),
     "slow": lambda line: (line["objective"], -line["seconds"], line["message"], line["server"], line["at"]),
 }
 
@@ -380,7 +380,7 @@ def listed(found: Evidence, slow: DataFrame, quarantined: DataFrame) -> Listed:
         _first("duplicates", duplicates, DUPLICATE, by_cause, F.col("first_at") - F.col("later_at"), F.col("message"), F.col("recipient")),
         _first("losses", losses, LOSS, is_unknown, F.col("acknowledged_at"), F.col("message"), F.col("recipient")),
         _first("orphans", found.orphans, ORPHAN, is_unknown, F.col("at"), F.col("message"), F.col("server")),
-        _first("exposures", exposures, EXPOSURE, F.col("exposed_us").desc(), F.col("message"), F.col("began_at")),
+        _first("exposures", exposures, EXPOSURE, ~F.col("is_open"), F.col("exposed_us").desc(), F.col("message"), F.col("began_at")),
         *(_causes(name, getattr(found, name)) for name in CAUSED),
         _slowest(slow),
         slow.groupBy("objective", "cause")

@@ -83,6 +83,8 @@ async def question(address: str, session: Opened, seconds: float) -> Said:
         for line in (mail, rcpt, rset):
             pipeline.write(line, 1)
             answers.append(await pipeline.answer(seconds))
+    if pipeline.surplus and pipeline.broken is not None:  # each may be the reply to another line
+        raise pipeline.broken.error()
     if answers[2].code >= 300:  # the next MAIL would be refused as one too many
         pipeline.abort()
     return Said(answers[0].reply, answers[1].reply)

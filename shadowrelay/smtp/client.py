@@ -19,6 +19,7 @@ from typing import cast
 import aiosmtplib
 from aiosmtplib.esmtp import parse_esmtp_extensions
 
+from shadowrelay.model.client_address import client_ip
 from shadowrelay.model.counts import TlsFailure
 from shadowrelay.model.protection import SMTPS
 from shadowrelay.model.replies import Reply
@@ -37,7 +38,6 @@ from shadowrelay.smtp.client_session import (
     reason_of,
     reply_from,
 )
-from shadowrelay.smtp.limits import client_ip
 from shadowrelay.trust import Chain, PeerTrust, chain_of, not_verified
 
 CONNECT_SECONDS = 30.0  # our choice: a dead address must not delay an attempt by the usual five minutes

@@ -15,11 +15,12 @@ from typing import Final
 
 import structlog
 
+from shadowrelay.model.client_address import client_network
 from shadowrelay.model.client_minute import ClientView, Counted, Minute
 from shadowrelay.model.receive_settings import LimitsPerClient
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.setting_texts import is_in_networks
-from shadowrelay.smtp.limits import CACHED_MAX, client_network
+from shadowrelay.smtp.limits import CACHED_MAX
 
 MINUTE_SECONDS = 60.0
 CLIENTS_MAX = 150_000  # x 350 octets = 53 MB for each connector with limits, and only under an attack of so many networks

@@ -3,10 +3,10 @@
 aiosmtplib awaits each reply before the next command and rewrites line ends, so its transport is taken over (`client.py`). The rule
 here: replies are counted. Each write states how many replies it will get; unsolicited data, a malformed or oversized reply, or a
 421 ends the session, because later replies could no longer be matched to commands. Of a reply whose lines have different codes the last one
-counts, as for other clients; but nothing is returned by a reply of which a line says otherwise, nor does it count as delivered. What a
-next hop says at length is cut, as other clients do it, and not refused: its mail would wait until it expires. So do empty lines not count,
-nor lines that are no reply where it does not offer PIPELINING, and a greeting may have any code of success. A peer's reply has a meaning in
-each line, and is not cut.
+counts, as for other clients; but nothing is returned by a reply of which a line says otherwise, nor does it count as delivered; nor by the
+last reply that was owed, where one that came with it says otherwise (`surplus`). What a next hop says at length is cut, as other clients do
+it, and not refused: its mail would wait until it expires. So do empty lines not count, nor lines that are no reply where it does not offer
+PIPELINING, and a greeting may have any code of success. A peer's reply has a meaning in each line, and is not cut.
 
 No other package uses a class of aiosmtplib, ssl, socket or dns. `LIBRARY_ERRORS` is the only table that maps their exceptions; a test walks
 the libraries' class trees, so that a new class fails the test. An unknown exception counts as transient (CONTRIBUTING.md "Errors").
@@ -150,6 +150,7 @@ _part_of_line = re.compile(rb"[^\n]*\n|[^\n]+")
 _empty_line = re.compile(rb"\r*\n").match
 _code = re.compile(rb"[2-5][0-9][0-9][ \r-]").match
 _reply_line = re.compile(rb"([2-5][0-9][0-9])(?:([ -])([^\n]*)|\r*)\n").match  # some servers and filters end a line with two CRs
+_surplus_codes = re.compile(rb"^(?![24]21)[2-5][0-9][0-9](?=[ \r-])", re.MULTILINE).findall  # a goodbye takes nothing back
 # What nearly always arrives: whole replies in ASCII, of one line each, or one of several lines, and none that ends the session.
 _are_short = re.compile(rb"(?:(?!421)[2-5][0-9][0-9] [ -~]{0,500}\r\n)+").fullmatch
 _is_long = re.compile(rb"(?!421)([2-5][0-9][0-9])-[ -~]{0,999}\r\n(?:\1-[ -~]{0,999}\r\n)*\1 [ -~]{0,999}\r\n").fullmatch
@@ -158,6 +159,7 @@ SAYS_BOTH = f"{BROKEN_REPLY.enhanced} The lines of the reply differ"
 NONSENSE_SECONDS = 10.0  # for a reply after a line that is none
 LINE_OCTETS_MAX = 4096  # RFC 5321 4.5.3.1.5 allows 512; real servers send longer lines, the rest of which is dropped
 REPLY_OCTETS_MAX = 32 * 1024  # a page of XQDISCARD has 24 KiB. docs/protocol.md 14
+ZERO = ord("0")
 CODE_OCTETS = 4  # of a line: `250-`
 REPLIES_OCTETS_MAX = 1024 * 1024  # of one pipelined batch
 SERVICE_CLOSING = 421
@@ -254,6 +256,7 @@ class Pipeline(asyncio.Protocol):
         self.is_lenient = True  # cuts what is longer, and skips empty lines; else they end the session
         self.skips_nonsense = False  # lines that are no replies; without PIPELINING they cannot be taken for the reply to another command
         self.was_denied = False  # the last reply of several lines was a success, and a line of it a refusal
+        self.surplus: frozenset[int] = frozenset()  # first digits of the replies that came behind the last one that was owed
         self.broken: Breakage | None = None
         self.answers_count = 0
         self.on_progress: Callable[[], None] | None = None  # called when replies arrived, or the other side took octets
@@ -399,6 +402,7 @@ class Pipeline(asyncio.Protocol):
                 if self.is_lenient and not buffer[position:].strip(b"\r\n"):
                     position = end
                     break
+                self.surplus = frozenset(code[0] - ZERO for code in _surplus_codes(buffer, position))
                 self._break_off(buffer[position:], "unexpected data")
                 return False
             line = _reply_line(buffer, position)

@@ -23,6 +23,7 @@ import structlog
 from aiosmtpd.smtp import SMTP
 from aiosmtpd.smtp import log as aiosmtpd_log
 
+from shadowrelay.model.client_address import client_ip
 from shadowrelay.model.client_minute import Counted
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.peers import Incarnation
@@ -60,7 +61,6 @@ from shadowrelay.smtp.limits import (
     TOO_MANY_ERRORS,
     TOO_MANY_SESSIONS,
     UNKNOWN_COMMAND,
-    client_ip,
 )
 from shadowrelay.smtp.peer_part import PeerPart
 from shadowrelay.smtp.proxy_header import HEADER_SECONDS, BadProxyHeader, read_proxy_header
@@ -380,15 +380,19 @@ class Connection(SMTP):
         life = self.reception.connector.connection_timeout.total_seconds()
         return min(self._inactive_at(), self._began_at + (life * LIVES_OF_A_PEER if self.state.peer else life))
 
+    def _copy_ends_at(self) -> float:
+        """In progress when the session was old. As long again, and no key that counts no more has its session for ever."""
+        return self._began_at + 2 * LIVES_OF_A_PEER * self.reception.connector.connection_timeout.total_seconds()
+
     def _timeout_cb(self) -> None:
         now = self.loop.time()
         if self._is_our_time:
             self._is_timer_due = True  # `_end_our_time` reschedules it
         elif self._ends_at() > now:
             self._reset_timeout()
-        elif self.state.peer and self.is_busy and (inactive_at := self._inactive_at()) > now:
+        elif self.state.peer and self.is_busy and (ends_at := min(self._inactive_at(), self._copy_ends_at())) > now:
             self._is_old = True  # a copy is not cut off: its primary server would have to place another one
-            self._timeout_handle = self.loop.call_at(inactive_at, self._timeout_cb)
+            self._timeout_handle = self.loop.call_at(ends_at, self._timeout_cb)
         else:
             self.hang_up(TIMED_OUT, "timeout")
 
@@ -692,11 +696,11 @@ class Connection(SMTP):
         if command is None and self.reception.connector.lenient_addresses and (found := _BLANKS.fullmatch(line, 0, end)):
             name, octets = _name_of(found[1]), found[2]
             command = self.commands.get(name)
+        if command is None:
+            self._unknown(name)  # however long: AUTH may have 12,288 octets. RFC 4954 4
+            return name, None, ""
         if len(line) > COMMAND_OCTETS_MAX and len(line) > COMMAND_OCTETS_MAX_BY_VERB.get(name, COMMAND_OCTETS_MAX):
             self.refuse(COMMAND_TOO_LONG)
-            return name, None, ""
-        if command is None:
-            self._unknown(name)
             return name, None, ""
         if self.reception.connector.require_tls and not self.state.tls and name not in BEFORE_TLS:
             self.refuse(TLS_FIRST)

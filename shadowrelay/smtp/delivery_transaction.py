@@ -2,6 +2,8 @@
 
 The rules here:
 
+- Where a reply more, or one that is none to its command, shows that replies and commands do not match, nothing is delivered or returned
+  by any of this transaction: as far as that is seen before its end is recorded.
 - Use only extensions that the next hop offers. Change the content by dot-stuffing only, and binary content as `protocol.conversion` does.
 - Send the final dot, or the last chunk, only if `may_end_data` returns True. A reply that makes no sense ends the session as a transient
   failure.
@@ -78,17 +80,22 @@ class DeliveryTransaction:
             self._is_clean = False
             self.session.messages_count += 1
             announce = self._announce_at_once if "pipelining" in self.session.extensions else self._announce_one_by_one
-            if not await announce(mail, rcpts, is_chunked=is_chunked):
+            may_follow = await announce(mail, rcpts, is_chunked=is_chunked)
+            self._require_step()
+            if not may_follow:
                 return
             answer = await (self._chunks(form) if is_chunked else self._content(form))
             if answer is None:
                 limit, left = self.work.limits.dot, self.work.reply_seconds()
-                pipeline = self.session.pipeline
-                answer = (await pipeline.answers(1, limit))[0] if left >= limit else await self._reply_while_leased(left)
-                if 300 <= answer.code < 400 or (answer.code < 300 and pipeline.was_denied):
-                    raise self._out_of_place(answer)
+                answer = (await self.session.pipeline.answers(1, limit))[0] if left >= limit else await self._reply_while_leased(left)
+            pipeline = self.session.pipeline
+            is_denied = answer.code < 300 and pipeline.was_denied
+            if is_denied or answer.code in rules.OUT_OF_PLACE or pipeline.surplus - {answer.code // 100}:
+                raise self._out_of_place(answer)
             self.is_bdat_unknown = is_chunked and answer.code in BDAT_UNKNOWN
         except SessionBroken as error:
+            if self.session.pipeline.surplus:
+                self.replies.clear()
             raise Unfinished(error, dot_sent=self.dot_sent) from error
         except BaseException:
             # A transaction cannot be undone halfway: end the session, unless a refused envelope has left it clean.
@@ -113,13 +120,16 @@ class DeliveryTransaction:
             if len(self.replies) == len(self.work.ordinals):
                 return False
             raise
+        self._require_step()
+        if 200 <= data.code < 300:
+            raise self._out_of_place(data)
         if answers[0].code >= 300 and not self._is_positive(answers[0]):
             if _may_go_on(data):  # it accepts DATA although MAIL was refused
                 pipeline.abort()
             self._is_clean = True
             raise failure(self._meaning(answers[0].reply, rules.ReplyTo.MAIL, mail), self.session.server)
         for ordinal, rcpt, answer in zip(self.work.ordinals, rcpts, answers[1:], strict=True):
-            if answer.code < 300:
+            if answer.code == 250:
                 self.accepted.append(ordinal)
             else:
                 self._note_recipient(ordinal, answer, rcpt)
@@ -135,6 +145,7 @@ class DeliveryTransaction:
         pipeline, limits = self.session.pipeline, self.work.limits
         pipeline.write(mail, 1)
         answer = await pipeline.answer(limits.command)
+        self._require_step()
         if not self._is_positive(answer):
             self._is_clean = True
             raise failure(self._meaning(answer.reply, rules.ReplyTo.MAIL, mail), self.session.server)
@@ -152,9 +163,11 @@ class DeliveryTransaction:
     async def _may_follow(self, data: RawReply) -> bool:
         if _may_go_on(data):
             return True
+        self._require_step()
         if self._is_positive(data):
             raise self._out_of_place(data)
         await self._settle(RSET)
+        self._require_step()
         reply = self._meaning(data.reply, rules.ReplyTo.DATA)
         for ordinal in self.accepted:
             self.replies[ordinal] = reply
@@ -172,13 +185,17 @@ class DeliveryTransaction:
                 self.replies[ordinal] = self._meaning(answer.reply, rules.ReplyTo.RCPT, rcpt)
 
     async def _settle(self, line: bytes) -> None:
-        """Return the session to a state in which MAIL is possible. Recorded replies stay valid if that fails: nobody waits long for it."""
+        """Return the session to a state in which MAIL is possible. Recorded replies stay valid if that fails: nobody waits long for it.
+
+        Raises: SessionBroken if the reply shows that they belong to other commands."""
         try:
             self.session.pipeline.write(line, 1)
             answer = await self.session.pipeline.answer(min(self.work.limits.command, SETTLE_SECONDS))
         except SessionBroken:
             self.session.pipeline.abort()
         else:
+            if 300 <= answer.code < 400 and line == RSET:  # that to DATA: what was taken for it was none
+                raise self._out_of_place(answer)
             if answer.code >= 300 and line == RSET:  # the next MAIL would be refused as one too many
                 self.session.pipeline.abort()
 
@@ -202,15 +219,23 @@ class DeliveryTransaction:
         return rules.meant(reply, step, len(line))
 
     def _is_positive(self, answer: RawReply) -> bool:
-        if 300 <= answer.code < 400:
+        if answer.code in rules.OUT_OF_PLACE:
             raise self._out_of_place(answer)
         if answer.code == SERVICE_CLOSING:
             broken = self.session.pipeline.broken
             raise self._out_of_place(answer) if broken is None else broken.error()
         return answer.code < 300
 
+    def _require_step(self) -> None:
+        """Raises: SessionBroken if more replies came than were owed: each may belong to another command."""
+        pipeline = self.session.pipeline
+        if pipeline.surplus and pipeline.broken is not None:
+            self.replies.clear()
+            raise pipeline.broken.error()
+
     def _out_of_place(self, answer: RawReply) -> SessionBroken:
         self.session.pipeline.abort()
+        self.replies.clear()  # those before it may belong to other recipients
         return SessionBroken(BROKEN_REPLY._replace(text=f"{BROKEN_REPLY.text}: {answer.code} out of place"))
 
     # what goes out

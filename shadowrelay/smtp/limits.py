@@ -12,10 +12,10 @@ import resource
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv6Address, IPv6Network
 from types import MappingProxyType
 from typing import Final
 
+from shadowrelay.model.client_address import client_network
 from shadowrelay.model.receive_settings import ReceiveConnector
 from shadowrelay.model.replies import Reply
 from shadowrelay.model.routing import HostPort
@@ -23,7 +23,6 @@ from shadowrelay.model.setting_texts import is_in_networks
 from shadowrelay.model.settings import Route
 from shadowrelay.protocol.fields import ORDINAL_MAX, domain_of
 from shadowrelay.rules.router import Router
-from shadowrelay.smtp.own_addresses import TRANSLATED
 
 # for any session
 UNKNOWN_COMMAND = Reply(500, "5.5.1", "Command not recognized")
@@ -98,14 +97,6 @@ ENVELOPE_OK = Reply(250, "2.0.0", "Envelope OK")
 
 
 CACHED_MAX = 4_096  # cached answers for addresses and domains
-
-
-def client_ip(peername: object) -> str:
-    """The address in a transport's `peername`; IPv4 for an IPv4 client of a dual-stack socket; empty if there is none."""
-    if not isinstance(peername, tuple):
-        return ""
-    text = str(peername[0]).partition("%")[0]  # a link-local address is followed by its interface
-    return text[7:] if text.startswith("::ffff:") and "." in text else text
 
 
 SOMEWHERE = HostPort("somewhere.invalid")  # RFC 6761 6.4
@@ -259,22 +250,6 @@ class Descriptors:
     def _refuses(self, number: int, maximum: int) -> bool:
         self.refused_count += number >= maximum
         return number >= maximum
-
-
-def client_network(address: str) -> str:
-    """What limits for one client count: an IPv4 address, also where a translator (RFC 6052) or 6to4 writes it as an IPv6 address, or the 64
-    bits of IPv6 that one customer has at least."""
-    if ":" not in address:
-        return address
-    try:
-        found = IPv6Address(address)
-    except ValueError:
-        return address
-    if (inner := found.sixtofour) is not None:  # it has 65,536 networks of 64 bits
-        return str(inner)
-    if found in TRANSLATED:  # the whole Internet of IPv4 is in one of 64 bits
-        return str(IPv4Address(int(found) & 0xFFFFFFFF))
-    return str(IPv6Network((int(found) >> 64 << 64, 64)))
 
 
 def _counted(address: str, *, is_ours: bool) -> str:

@@ -22,6 +22,7 @@ from typing import Any
 
 import structlog
 
+from shadowrelay.model.client_address import client_ip
 from shadowrelay.model.client_minute import ClientView
 from shadowrelay.model.ids import ServerName
 from shadowrelay.model.peers import Incarnation
@@ -40,7 +41,6 @@ from shadowrelay.smtp.limits import (
     SHUTTING_DOWN,
     TOO_MANY_SESSIONS,
     Descriptors,
-    client_ip,
 )
 from shadowrelay.smtp.receiver import Receiver
 from shadowrelay.smtp.reception import Reception

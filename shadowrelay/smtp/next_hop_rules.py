@@ -68,6 +68,7 @@ OUT_OF_STEP = MappingProxyType(
         ReplyTo.CONTENT: frozenset({500, 501, 502, 503, 504}),
     }
 )
+OUT_OF_PLACE = frozenset({220, 221, *range(300, 400)})  # to all but DATA: a greeting, a goodbye, "go on"
 SAYS_WHAT_IS_REFUSED = ("1", "2", "6")  # an address, a mailbox, the content: subjects of RFC 3463
 REFUSES_ALL = "5.3.0"  # the server as a whole; 5.3.3 is Exchange's word for an unknown command
 NO_VALID_RECIPIENTS = (554, "5.5.1")  # RFC 2920 3.1: to DATA, where one was accepted

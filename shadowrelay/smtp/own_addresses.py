@@ -12,12 +12,12 @@ import secrets
 import socket
 from collections.abc import Callable, Iterable
 
+from shadowrelay.model.client_address import TRANSLATED
 from shadowrelay.model.routing import HostPort, Reach
 
 XSELF, THIS_PROCESS = "xself", secrets.token_hex(16)
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")  # RFC 6052: its last 32 bits are the IPv4 address
 TRANSLATORS = (TRANSLATED, ipaddress.IPv6Network("64:ff9b:1::/48"), ipaddress.IPv6Network("::ffff:0:0:0/96"))  # RFC 8215, RFC 2765
 COMPATIBLE = ipaddress.IPv6Network("::/96")  # RFC 4291 2.5.5.1
 SHARED = ipaddress.IPv4Network("100.64.0.0/10")  # RFC 6598

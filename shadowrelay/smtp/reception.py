@@ -238,6 +238,7 @@ class SessionState:
     port: int
     began_at: float  # the loop's time
     connection_address: str = ""
+    connection_port: int = 0
     is_spoken_for: bool = False  # whoever is connected speaks for another client
     named: OriginalClient = NOBODY  # whom it named, as far as that is known
     client_name: str = ""
@@ -251,7 +252,7 @@ class SessionState:
     reason: str = "lost"
 
     def __post_init__(self) -> None:
-        self.connection_address = self.address
+        self.connection_address, self.connection_port = self.address, self.port
 
     @property
     def own_address(self) -> str:
@@ -259,7 +260,7 @@ class SessionState:
         return "" if self.is_spoken_for else self.connection_address
 
     def spoken_for(self, client: OriginalClient) -> None:
-        """Whoever is connected speaks for this client."""
+        """Whoever is connected speaks for this client; the connection's where its address is unknown, and not that of one before."""
         self.is_spoken_for, self.named = True, client
-        if client.address:
-            self.address, self.port = client.address, client.port
+        known = (client.address, client.port) if client.address else (self.connection_address, self.connection_port)
+        self.address, self.port = known

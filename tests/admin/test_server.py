@@ -2,18 +2,24 @@
 
 import asyncio
 import signal
+import socket
 import ssl
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from shadowrelay.admin import people as people_module
+from shadowrelay.admin.api import make_application
 from shadowrelay.admin.api_client import NodeClient, NodeError
+from shadowrelay.admin.people import FAILURES_MAX, People
 from shadowrelay.admin.server import HANDSHAKES_MAX, AdminServer
 from shadowrelay.model.replies import ConfigurationError
 from shadowrelay.model.routing import HostPort
+from shadowrelay.model.settings import AdminRole, AdminUser
 from shadowrelay.settings.authority import make_authority, signed_pems
-from tests.admin.conftest import TOKEN
+from tests.admin.conftest import NOW, TOKEN
+from tests.kit.consoles import HASHES
 
 
 @pytest.fixture
@@ -45,6 +51,33 @@ async def test_a_metrics_scraper_on_loopback_needs_no_token(server):
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
     assert b"shadowrelay_queue_messages{kind=" in answer
     assert b"\r\nserver:" not in answer.lower()
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="needs IPv6")
+async def test_a_client_of_ipv4_at_a_listener_of_both_families_is_known_by_its_ipv4_address(node, metrics, monkeypatch):
+    monkeypatch.setattr(people_module, "_owner", lambda token, users: users[0] if token == "right" else None)
+    people = People(TOKEN, "", (AdminUser(name="op", role=AdminRole.OPERATOR, token_hash=HASHES[AdminRole.OPERATOR]),))
+    server = AdminServer(make_application(node, metrics, people, "1.2.3", now=lambda: NOW), HostPort("::", 0))
+    await server.start()
+    try:
+        scraped = await status_of(server, "/metrics", "127.0.0.1")
+        wrong = [await status_of(server, "/api/v1/node", "127.0.0.2", f"wrong {number}") for number in range(FAILURES_MAX + 1)]
+        others = [await status_of(server, "/api/v1/node", address, "right") for address in ("127.0.0.1", "::1")]
+    finally:
+        await server.stop()
+
+    assert (200, [*[401] * FAILURES_MAX, 429], [200, 200]) == (scraped, wrong, others)
+
+
+async def status_of(server, path, address, token=""):
+    """Of the answer to a client at this address."""
+    own = "::1" if ":" in address else "127.0.0.1"
+    reader, writer = await asyncio.open_connection(own, server.address.port, local_addr=(address, 0))
+    right = f"Authorization: Bearer {token}\r\n" if token else ""
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{right}Connection: close\r\n\r\n".encode())
+    answer = await reader.read()
+    writer.close()
+    return int(answer.split()[1])
 
 
 async def test_the_signals_stay_with_the_node(application):

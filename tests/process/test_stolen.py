@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 import shutil
 import signal
 import ssl
@@ -199,9 +200,58 @@ def revoked(cluster: StolenCluster, way: str) -> bytes:
     return builder.sign(authority.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
-def renew(cluster: StolenCluster, place: Path) -> None:
+@pytest.mark.parametrize("path", ["/api/v1/events", "/api/v1/queues"])
+async def test_who_is_no_peer_any_more_loses_what_it_has_opened_at_the_api(tmp_path, path):
+    async with stolen(tmp_path / "c") as cluster:
+        reader, writer = await at_the_api(cluster, path)
+        try:
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+            await until(lambda: bool(reader._buffer))
+            file = cluster.west / "node.toml"
+            before, peers, after = re.split(r"(\n\[\[peers\]\](?:\n(?!\[).*)*)", file.read_text())
+            assert EAST in peers
+            file.write_text(before + after)
+            await cluster.reload()
+            async with asyncio.timeout(5):
+                with contextlib.suppress(OSError):
+                    await reader.read(-1)
+        finally:
+            writer.close()
+
+
+@pytest.mark.slow
+async def test_an_expired_certificate_ends_what_it_has_opened_at_the_api(tmp_path):
+    """Within ten seconds, also where requests follow one another."""
+    async with stolen(tmp_path / "c") as cluster:
+        await until(lambda: answers_to_east(cluster))
+        renew(cluster, cluster.east, timedelta(seconds=8))
+        ends = [await at_the_api(cluster, path) for path in ("/api/v1/events", "/api/v1/queues")]
+        try:
+            for reader, _ in ends:
+                assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+            async with asyncio.timeout(8 + 10 + 5):
+                await asyncio.gather(ends[0][0].read(-1), asking_until_it_ends(*ends[1]), return_exceptions=True)
+        finally:
+            for _, writer in ends:
+                writer.close()
+        refused = operator_events(cluster.node, "admin.certificate_refused")
+
+    assert {"it expired"} == {line["reason"][:10] for line in refused}
+
+
+async def asking_until_it_ends(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """One request a second."""
+    while not reader.at_eof():
+        writer.write(b"GET /api/v1/queues HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1):
+                while await reader.read(65_536):
+                    pass
+
+
+def renew(cluster: StolenCluster, place: Path, lasts: timedelta = timedelta(days=1)) -> None:
     authority = read_authority(cluster.top / "authority.pem", cluster.top / "authority.key")
-    for name, data in zip(("node.pem", "node.key"), signed_pems(authority, EAST, timedelta(days=1)), strict=True):
+    for name, data in zip(("node.pem", "node.key"), signed_pems(authority, EAST, lasts), strict=True):
         (place / name).write_bytes(data)
 
 

@@ -4,6 +4,8 @@ So a crash, a cut or another task can come in between, which an inline commit wo
 """
 
 import asyncio
+import errno
+import os
 import random
 from collections.abc import Callable, Sequence
 from enum import StrEnum
@@ -11,8 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from shadowrelay.model.ids import MessageId
+from shadowrelay.model.message import Content, ContentPlace
 from shadowrelay.model.replies import STORE_UNAVAILABLE, LedgerUnavailable
+from shadowrelay.store import errors
 from shadowrelay.store.commit import Call, Committer, InlineWriter, Prepared, settle
+from shadowrelay.store.ledger import Ledger
 from shadowrelay.store.rows import Row
 from shadowrelay.store.work import UnitOfWork
 from tests.kit.quick import Quick, QuickReaders, quicken
@@ -27,8 +32,14 @@ class Sickness(StrEnum):
     READ_ONLY = "read-only"  # what is there can be read
     ERRORS = "returns EIO"
     HANGS = "hangs"
+    UNREADABLE = "takes commits, and cannot be read"
+    HANGS_READING = "takes commits, and hangs when it is read"
+    BAD_SECTORS = "has bad sectors"  # under every other content that is there when it begins, also if that is still in memory
 
 
+DEAD = (Sickness.READ_ONLY, Sickness.ERRORS, Sickness.HANGS)
+HALF_DEAD = (Sickness.UNREADABLE, Sickness.HANGS_READING)
+READINGS_HANG = (Sickness.HANGS, Sickness.HANGS_READING)
 HANGING_SECONDS = 0.1  # how often a hanging call looks whether the disk is back
 
 
@@ -40,6 +51,11 @@ class SlowDisk:
         self.is_full = False
         self.sickness = Sickness.NONE
         self.slowness = 1.0
+        self.end_of_contents: Callable[[], tuple[int, int]] = lambda: (0, 0)  # segment and offset
+        self._bad_until = (0, 0)
+
+    def falls_sick(self, sickness: Sickness) -> None:
+        self.sickness, self._bad_until = sickness, self.end_of_contents()
 
     @property
     def refuses(self) -> str:
@@ -50,6 +66,24 @@ class SlowDisk:
         if self._chance.random() < 0.3:
             return 0.0
         return self._chance.expovariate(1 / 0.002) * self.slowness
+
+    async def reads(self, place: ContentPlace | None = None) -> None:
+        """Before a content is read, or a proof. Raises: LedgerUnavailable."""
+        while self.sickness is Sickness.HANGS_READING:
+            await asyncio.sleep(HANGING_SECONDS)
+        if self.sickness is Sickness.UNREADABLE or (place is not None and self._is_bad(place)):
+            raise _input_error()
+
+    def _is_bad(self, place: ContentPlace) -> bool:
+        is_there = (place.segment, place.offset) < self._bad_until
+        return self.sickness is Sickness.BAD_SECTORS and is_there and place.sha256[0] % 2 == 0
+
+
+def _input_error() -> LedgerUnavailable:
+    cause = OSError(errno.EIO, os.strerror(errno.EIO))
+    error = errors.unreadable(cause)
+    error.__cause__ = cause
+    return error
 
 
 class LaggingWriter(InlineWriter):
@@ -134,12 +168,14 @@ class LaggingReaders(QuickReaders):
     def _read(self, question: Callable[[Any], Any], answer: "asyncio.Future[Any]") -> None:
         if answer.done():  # nobody waits any more
             return
-        if self._disk.sickness is Sickness.HANGS:
+        if self._disk.sickness in READINGS_HANG:
             asyncio.get_running_loop().call_later(HANGING_SECONDS, self._read, question, answer)
             return
         try:
             if self._disk.sickness is Sickness.ERRORS:
                 raise LedgerUnavailable(STORE_UNAVAILABLE, Sickness.ERRORS.value)
+            if self._disk.sickness is Sickness.UNREADABLE:
+                raise _input_error()
             found = self.answer(question)
         except Exception as error:
             answer.set_exception(error)
@@ -185,3 +221,19 @@ class Lagging(Quick):
     def readers(self, path: Path) -> LaggingReaders:
         self.made_readers = LaggingReaders(path, self._disk)
         return self.made_readers
+
+
+def read_through(ledger: Ledger, disk: SlowDisk) -> None:
+    """Files of this ledger are read from the disk, also what it has in memory."""
+    read_content, prove_read, contents = ledger.read_content, ledger.prove_read, ledger._contents
+    disk.end_of_contents = lambda: (contents._last_segment, contents._end)
+
+    async def content(place: ContentPlace) -> Content:
+        await disk.reads(place)
+        return await read_content(place)
+
+    async def proof() -> None:
+        await disk.reads()
+        await prove_read()
+
+    ledger.read_content, ledger.prove_read = content, proof  # type: ignore[method-assign]

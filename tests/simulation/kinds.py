@@ -7,6 +7,7 @@ as it was.
 | cuts | the network falls into three parts and more, at once or in stages; they are joined in any order. Sites lose power in turn |
 | absences | a node is away for longer than anybody remembers its messages |
 | disks | a disk takes no commit, returns errors, or hangs, for many spans, while its process runs |
+| readings | a disk takes commits, and cannot be read, or hangs when it is read; or it has bad sectors under some of its contents |
 | clones | a second machine with the name of a node that runs, on an empty disk or a copy of the node's; for less than the span |
 | hostile | a peer that no machine has says who it is, and sends copies, with values at and beyond each bound; then it is silent |
 | journals | no fault: mail of one route is journaled, and the reports must not be lost |
@@ -33,7 +34,7 @@ from shadowrelay.model.replies import WireError
 from shadowrelay.protocol.xshadow import parse_hello
 from tests.kit.hostile_peer import CONTENT, HELLOS, a_hello, odd_copies, offer
 from tests.simulation.clones import Clones
-from tests.simulation.disk import Sickness
+from tests.simulation.disk import DEAD, HALF_DEAD, Sickness
 
 if TYPE_CHECKING:
     from tests.simulation.machine import Machine
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 KINDS = ("restores", "cuts", "absences", "disks")
 ALL_KINDS = (*KINDS, "clones", "hostile", "journals")
+EVERY_KIND = (*ALL_KINDS, "readings")
 SNAPSHOTS_MAX = 8  # of each node
 SETTLING_SPANS = 4.0
 CLIENT_SECONDS = 80.0
@@ -141,6 +143,8 @@ class Kinds:
             await self._restore_in_traffic()
         elif "disks" in self.names and (len(self.names) == 1 or chance.random() < 0.4):
             await self._dead_disk()
+        elif "readings" in self.names and (len(self.names) == 1 or chance.random() < 0.4):
+            await chance.choice((self._half_dead_disk, self._bad_sectors_in_a_siege))()
         else:
             for _ in range(chance.choice((1, 1, 2))):
                 await self._one()
@@ -210,6 +214,7 @@ class Kinds:
             "restores": (self._restore,),
             "cuts": (self._parts, self._parts, self._in_turn),
             "disks": (self._sick,),
+            "readings": (self._half_sick, self._bad_sectors),
             "clones": (self.clones.begin,),
             "hostile": (self._hostile,),
             "journals": (self._world._kill, self._world._wipe),
@@ -326,33 +331,46 @@ class Kinds:
                 world._ends(FaultKind.KILL, machine.name, "", seconds, back, "power lost in turn, of a node")
                 await world.processes.kill(machine, is_silent=True)
 
-    async def _sick(self) -> None:
+    async def _sick(self, among: Sequence[Sickness] = DEAD) -> None:
         """For a moment or for many spans."""
         span = self._world.shape.span
         seconds = self.chance.choice((1.0, span, 4 * span)) * self.chance.uniform(0.3, 1.0)
-        self._falls_sick(self.chance.choice(self._world.machines), seconds)
+        self._falls_sick(self.chance.choice(self._world.machines), seconds, among)
 
-    def _falls_sick(self, machine: "Machine", seconds: float) -> None:
+    async def _half_sick(self) -> None:
+        await self._sick(HALF_DEAD)
+
+    async def _bad_sectors(self) -> None:
+        await self._sick((Sickness.BAD_SECTORS,))
+
+    def _falls_sick(self, machine: "Machine", seconds: float, among: Sequence[Sickness] = DEAD) -> None:
         world, disk = self._world, machine.disk
-        disk.sickness = self.chance.choice([sickness for sickness in Sickness if sickness is not Sickness.NONE])
+        disk.falls_sick(self.chance.choice(among))
+        kind = None if disk.sickness is Sickness.BAD_SECTORS else FaultKind.DEAD_DISK  # they explain no duplicate
 
         async def end() -> None:
             disk.sickness = Sickness.NONE
 
-        world._ends(FaultKind.DEAD_DISK, machine.name, "", seconds, end, f"disk {disk.sickness.value}")
+        world._ends(kind, machine.name, "", seconds, end, f"disk {disk.sickness.value}")
 
-    async def _dead_disk(self) -> None:
+    async def _half_dead_disk(self) -> None:
+        await self._dead_disk(HALF_DEAD)
+
+    async def _bad_sectors_in_a_siege(self) -> None:
+        await self._dead_disk((Sickness.BAD_SECTORS,))
+
+    async def _dead_disk(self, among: Sequence[Sickness] = DEAD) -> None:
         """The disk of one node is dead while all else is well: what it held for delivery is delivered by who has the copy; and of what it
-        held for others, they place a copy elsewhere."""
+        held for others, they place a copy elsewhere. That a copy cannot be read shows when it is needed."""
         world, chance = self._world, self.chance
         checker, machine = world.checker, chance.choice(world.machines)
         settling = SETTLING_SPANS * world.shape.span + 15.0
         own = [mid for mid, claim in checker.claims[machine.host].items() if claim.role is Role.PRIMARY and mid in checker.redundant]
         held = [mid for mid, claim in checker.claims[machine.host].items() if claim.role is Role.SHADOW and mid in checker.redundant]
         own = [mid for mid in own if not checker.is_over(mid)]
-        self._falls_sick(machine, 2 * settling)
-        sickness = machine.disk.sickness.value
-        is_of_copies = chance.random() < 0.4
+        self._falls_sick(machine, 2 * settling, among)
+        sickness = machine.disk.sickness
+        is_of_copies = chance.random() < 0.4 and sickness is not Sickness.BAD_SECTORS
         if not is_of_copies:
             world.next_hop(is_there=True)
         await self._wait(settling)

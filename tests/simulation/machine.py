@@ -30,7 +30,7 @@ from shadowrelay.store.ledger import Ledger
 from shadowrelay.store.rows import KEPT, NEEDS_CONTENT, Row, decode_row
 from tests.kit.fake_machine import FakeMachine
 from tests.kit.receiving import VirtualListener
-from tests.simulation.disk import Lagging, SlowDisk
+from tests.simulation.disk import Lagging, SlowDisk, read_through
 from tests.simulation.loop import Process, WorldLoop
 from tests.simulation.network import Network
 from tests.simulation.power import Power
@@ -137,6 +137,7 @@ class SimulatedNode(Node):
             inline=store,
         )
         close_with(self._opened, self._ledger.close)
+        read_through(self._ledger, machine.disk)
         await self._show_what_was_found(store)
         self._watch_ledger()
         self._tracking = MemoryTrackingLog(self._simulated, self._process, self._observer)  # type: ignore[assignment]

@@ -26,6 +26,7 @@ from shadowrelay.pipeline import deliver
 from shadowrelay.pipeline.commit_watch import CommitWatch
 from shadowrelay.pipeline.follow import FollowService
 from shadowrelay.pipeline.leases import Leases
+from shadowrelay.pipeline.own_disk import OwnDisk
 from shadowrelay.pipeline.peer_desk import PeerDesk
 from shadowrelay.pipeline.peer_requests import PeerRequestService
 from shadowrelay.pipeline.peerbook import PeerState
@@ -210,6 +211,10 @@ def _all_count(self: Fates, *, is_redundant: bool) -> None:
     self.is_redundant, self.counted = True, NO_SHARERS
 
 
+async def _proves_nothing(self: CommitWatch) -> None:
+    self._reading = None
+
+
 class _NoEnd:
     """Later than all instants."""
 
@@ -296,6 +301,16 @@ RULES: dict[str, RuleOff] = {
         "a node that cannot commit for two heartbeats is silent to its peers, and they take over",
         ((CommitWatch, "_fall_silent", lambda self: None),),
         (100002,), "sick",
+    ),
+    "read proofs": RuleOff(
+        "a node that takes commits and cannot read its disk, or whose readings hang, is silent, too",
+        ((CommitWatch, "_read", _proves_nothing),),
+        (700009,), "sick",
+    ),
+    "bad sectors": RuleOff(
+        "content that cannot be read although the disk reads others is set aside, so that another server uses its copy",
+        ((OwnDisk, "content_failed", lambda self, place, awake, heartbeat: False),),
+        (700017,), "sick",
     ),
     "ends remembered": RuleOff(
         "the end of what was taken over is remembered until its former primary server has heard of it, and `unknown` is an end, too",

@@ -43,19 +43,26 @@ from functools import cache, partial
 
 from tests.kit.quick import share_texts
 from tests.simulation.fates import FatedWorld
-from tests.simulation.kinds import ALL_KINDS, KINDS
+from tests.simulation.kinds import ALL_KINDS, EVERY_KIND, KINDS
 from tests.simulation.rules_off import RULES, without
 from tests.simulation.scripts import SCRIPTS
 from tests.simulation.world import STEPS, Result, World
 
 COMPLAINTS_SHOWN = 10
-KINDS_FROM, ALL_KINDS_FROM = 100_000, 400_000  # seeds from here on have the first kinds of faults, or all
+KINDS_FROM = {100_000: KINDS, 400_000: ALL_KINDS, 700_000: EVERY_KIND}  # the kinds of faults of the seeds from there on
 WARM_SEED = 1
 FAULTS = (
     *("kill", "power loss", "wipe", "put back", "pause", "cut", "cut one way", "partition, cut", "partition, cut one way", "half open"),
     *("slow", "break", "clock jump", "full disk", "sink away", "siege", "restore", "restore, of a node that was down"),
     *("cut in three and more", "cut of a part", "power lost in turn", "power lost in turn, of a node", "absence"),
-    *("disk read-only", "disk returns EIO", "disk hangs", "machine without power", "machine destroyed", "wipe, of a node that was down"),
+    *("disk read-only", "disk returns EIO", "disk hangs", "disk takes commits, and cannot be read"),
+    *(
+        "disk takes commits, and hangs when it is read",
+        "disk has bad sectors",
+        "machine without power",
+        "machine destroyed",
+        "wipe, of a node that was down",
+    ),
     *("clone, on an empty disk", "clone, on a copied disk", "hostile peer"),
 )
 OTHERS = ("copies of a hostile peer", "journaled")
@@ -86,7 +93,7 @@ def run(seed: int, arguments: argparse.Namespace, *, is_traced: bool) -> Result:
 
 
 def _kinds_of(seed: int) -> Sequence[str]:
-    return ALL_KINDS if seed >= ALL_KINDS_FROM else KINDS if seed >= KINDS_FROM else ()
+    return next((kinds for first, kinds in reversed(KINDS_FROM.items()) if seed >= first), ())
 
 
 @cache
@@ -191,7 +198,7 @@ def _range(text: str) -> Sequence[int]:
 
 def _kinds(text: str) -> Sequence[str]:
     chosen = [] if text == "none" else text.split(",")
-    if unknown := set(chosen) - set(ALL_KINDS):
+    if unknown := set(chosen) - set(EVERY_KIND):
         raise argparse.ArgumentTypeError(f"no such kinds: {', '.join(sorted(unknown))}")
     return chosen
 
@@ -208,8 +215,8 @@ def main() -> int:
     parser.add_argument("--trace", action="store_true", help="of a script")
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--nodes", type=_range, default=(), help="3-4: the seed chooses the number of nodes from these")
-    names = ", ".join(ALL_KINDS)
-    parser.add_argument("--faults", type=_kinds, help=f"kinds, with commas: {names}; or none. From seed {ALL_KINDS_FROM} on all")
+    names = ", ".join(EVERY_KIND)
+    parser.add_argument("--faults", type=_kinds, help=f"kinds, with commas: {names}; or none. From seed {max(KINDS_FROM)} on all")
     parser.add_argument("--machines", action="store_true", help="several nodes on each machine, which is destroyed with all of them")
     parser.add_argument("--trusting", action="store_true", help="with --machines: shared_fate_is_redundant")
     parser.add_argument("--messages", type=int, help="exactly so many, in place of about 100")

@@ -121,3 +121,21 @@ def out_over_the_loopback(case: ExchangeShape) -> None:
     case.copied(1.2, client=case.host("b1"), client_ip="127.0.0.1", server_ip="127.0.0.1")
     case.send(2, "a1", "mx.ziel.example", "SENDEXTERNAL", client_ip="127.0.0.1", server_ip="::1")
     case.goes_on("a1", "a2", "b1", "b2")
+
+
+@shape(**DONE, messages_redundant=1, messages_exposed=1, exposure_max_seconds=30.0, causes={"exposures": {"no copy on a further hop"}})
+def over_an_edge_that_makes_no_copy(case: ExchangeShape) -> None:
+    """The client's 250 had its copy; what has one copy only is the Edge's."""
+    case.copied(300)
+    case.send(301, "a1", case.host("edge"), "SENDEXTERNAL")
+    case.receive(302, "edge", case.host("a1"), said="Failed")
+    case.send(332, "edge", "mx.ziel.example", "SENDEXTERNAL")
+    case.discard(360)
+    case.goes_on("a1", "a2", "edge")
+
+
+@shape(messages_redundant=0, messages_exposed=1, causes={"exposures": {"no copy at acknowledgement"}})
+def without_a_copy_at_the_first_hop(case: ExchangeShape) -> None:
+    case.receive(300, "a1", said="Failed")
+    case.deliver(310, "a1")
+    case.goes_on("a1", "a2")

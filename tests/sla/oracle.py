@@ -29,6 +29,10 @@ SHORT = 3 * HOUR
 PUTTING_OFF = ("DEFER", "RESUBMITDEFER", "SUBMITDEFER", "THROTTLE")
 
 
+def _bare_cause(message: Message, server: str) -> str:
+    return "no copy at acknowledgement" if server == message.server else "no copy on a further hop"
+
+
 class Oracle:
     """Facts of all messages, and the figures made of them."""
 
@@ -377,8 +381,10 @@ class Oracle:
             parts.append((begin, is_lost, min(ends, default=over), cause, server, not ends))
         if message.receive is not None:
             for begin, ended, server in bare_stays(message):
-                parts.append((begin, 0, over if ended is None else ended, "no copy at acknowledgement", server, ended is None))
-        for begin, _, end, cause, server, is_open in sorted(part for part in parts if part[2] > part[0]):
+                parts.append((begin, 0, over if ended is None else ended, _bare_cause(message, server), server, ended is None))
+        for begin, _, end, cause, server, is_open in sorted(
+            (part for part in parts if part[2] > part[0]), key=lambda part: (part[0], part[1], part[4])
+        ):
             if merged and begin < merged[-1][1]:
                 merged[-1][1] = max(merged[-1][1], end)
                 merged[-1][3] = merged[-1][3] or is_open
@@ -501,7 +507,8 @@ class Oracle:
                 if row.client in ("", self._last_holder(message, recipient)):
                     return "discarded, end not logged"
         if not message.takeovers and self.last_row.get(message.server, -1) < up:
-            return "both copies gone"
+            is_held = any(self.last_row.get(row.server, -1) >= up for row in message.those("HARECEIVE"))
+            return "copy not taken over" if is_held else "both copies gone"
         if any(row.at >= up for row in message.those("DEFER", "RESUBMIT")):
             return "still queued"
         return "no trace"

@@ -100,6 +100,7 @@ def test_what_is_planted_is_of_every_kind(small: tuple[Path, dict[str, Any]]) ->
     causes = {
         *(f"duplicates {cause}" for cause in ("a", "b", "c", "d", "e", "unexplained")),
         *(f"losses {cause}" for cause in ("set aside", "discarded without delivery", "both copies gone", "still queued", "no trace")),
+        "losses copy not taken over",
         *(f"orphans {cause}" for cause in ("expired", "log missing", "never told")),
         "losses unknown: log ends", "orphans unknown: log ends",
         *(f"exposures {cause}" for cause in ("no copy at acknowledgement", "holder lost")),

@@ -82,7 +82,8 @@ def test_those_of_which_a_person_must_be_told_come_first_with_sender_and_subject
     found = incidents(summaries.month())
     told = [one for one in found if one["tell"]]
 
-    assert told == found[: len(told)]
+    saved = [one for one in found if one["what"].startswith(f"{one['count']} messages depend on one server now")]
+    assert [*saved, *told] == found[: len(saved) + len(told)]
     assert 7 == len(told)
     assert {("sender", "loss")} == {(one["tell"], one["kind"]) for one in told}
     assert [] == [one for one in told if not (one["sender"] and one["subject"] and one["recipient"] and one["message"])]
@@ -93,7 +94,7 @@ def test_a_lost_server_is_one_incident_however_many_took_its_mail_over() -> None
     lost = with_cuts([takeover("e1", "w1"), takeover("e1", "e2", until=41)], SERVERS, 2)
     summary = summaries.empty() | {"takeovers": lost}
 
-    assert [("lost server", "e1", "silent for longer than the span; 10 messages taken over by e2, w1; not back yet", at(10))] == [
+    assert [("lost server", "e1", "silent for longer than the span; 10 messages taken over by e2, w1; its log is not here", at(10))] == [
         (one["kind"], one["who"], one["what"], one["at"]) for one in incidents(summary)
     ]
 
@@ -101,7 +102,7 @@ def test_a_lost_server_is_one_incident_however_many_took_its_mail_over() -> None
 def test_a_takeover_without_a_reason_is_told_all_the_same() -> None:
     summary = summaries.empty() | {"takeovers": with_cuts([takeover("EX1", "EX2") | {"reason": "", "silent_since": None}], [], 2)}
 
-    assert ["5 messages taken over by EX2; not back yet"] == [one["what"] for one in incidents(summary)]
+    assert ["5 messages taken over by EX2; its log is not here"] == [one["what"] for one in incidents(summary)]
 
 
 def test_messages_with_one_copy_are_one_incident_with_the_longest() -> None:
@@ -127,9 +128,9 @@ def test_one_left_over_copy_is_no_several() -> None:
     line = {"message": "m", "server": "w1", "primary": "e1", "at": at(0), "cause": "never told"}
     summary = summaries.empty() | {"orphans": [line], "causes": {"orphans": {"never told": 1}}}
 
-    assert ["1 left-over copy of mail of e1: never told (the shadow server did not hear that the mail was done)"] == [
-        one["what"] for one in incidents(summary)
-    ]
+    assert [
+        "1 left-over copy held by w1, of mail of e1: never told (the shadow server neither heard that the mail was done, nor took it over)"
+    ] == [one["what"] for one in incidents(summary)]
 
 
 def test_late_mail_is_an_incident_with_its_causes_where_the_target_was_missed() -> None:
@@ -201,6 +202,7 @@ def test_a_takeover_from_a_server_that_the_logs_do_not_name_says_so() -> None:
 
 def test_many_servers_are_counted() -> None:
     lines = [{"message": "m", "server": f"e{number}", "began_at": at(0), "ended_at": at(9), "is_open": False} for number in range(5)]
+    lines = [line | {"cause": "holder lost"} for line in lines]
     summary = summaries.empty() | {"exposures": lines, "causes": {"exposures": {"holder lost": 5}}}
     summary["overall"] |= {"messages_exposed": 5, "exposure_max_seconds": 9.0}
 
@@ -224,3 +226,146 @@ def test_a_loss_of_the_only_copy_does_not_speak_of_two() -> None:
 
     (one,) = [each for each in incidents(summary) if each["kind"] == "loss"]
     assert "r did not get the message: its only copy was on e1, which was lost" == one["what"]
+
+
+def exposed(message: str, server: str, *, is_open: bool, cause: str = "no copy at acknowledgement") -> dict[str, Any]:
+    return {
+        "message": message,
+        "server": server,
+        "began_at": at(20),
+        "ended_at": at(50),
+        "seconds": 30.0,
+        "is_open": is_open,
+        "cause": cause,
+    }
+
+
+def with_exposures(*lines: dict[str, Any], **more: Any) -> dict[str, Any]:
+    causes = {"exposures": {line["cause"]: 1 for line in lines}, "losses": {}, "orphans": {}, "duplicates": {}}
+    summary = summaries.empty() | {"exposures": list(lines), "causes": causes} | more
+    summary["overall"] |= {"messages_exposed": len(lines), "exposure_max_seconds": 30.0}
+    return summary
+
+
+def lost(message: str, server: str, cause: str) -> dict[str, Any]:
+    named = {"sender": "s@x", "subject": "A", "recipient": "r@y"}
+    return {"message": message, "server": server, "acknowledged_at": at(0), "cause": cause, **named}
+
+
+def with_servers(summary: dict[str, Any], **formats: str) -> dict[str, Any]:
+    summary["input"]["servers"] = [
+        {"name": name, "format": format_, "site": "", "boundary": "", "last_at": None} for name, format_ in formats.items()
+    ]
+    return summary
+
+
+def test_mail_that_depends_on_one_server_now_comes_first_with_what_to_do() -> None:
+    lines = (exposed("a", "e1", is_open=True), exposed("b", "e2", is_open=True), exposed("c", "w1", is_open=False, cause="holder lost"))
+    first, second = [one for one in incidents(with_exposures(*lines, losses=[lost("d", "e1", "no trace")])) if one["kind"] == "exposure"]
+
+    assert first == incidents(with_exposures(*lines, losses=[lost("d", "e1", "no trace")]))[0]
+    assert "2 messages depend on one server now, as far as the logs go: no copy when the client got its 250" == first["what"]
+    assert ("e1, e2", None, 2) == (first["who"], first["until"], first["count"])
+    assert first["step"].startswith("Neither stop nor rebuild e1 and e2 until that is delivered, and see why it waits (")
+    assert second["what"].startswith("3 messages had one copy only for a time, ")
+    assert second["what"].endswith(" (of these, 2 messages still have: see the top)")
+    assert at(50) == second["until"]
+
+
+def test_what_counts_as_lost_is_not_said_to_be_saved_and_what_is_all_open_is_said_once() -> None:
+    both = with_exposures(exposed("a", "e1", is_open=True), losses=[lost("a", "e1", "no trace")])
+    assert ["loss", "exposure"] == [one["kind"] for one in incidents(both)]
+    assert "now" not in incidents(both)[1]["what"]
+
+    (alone,) = incidents(with_exposures(exposed("a", "e1", is_open=True)))
+    assert alone["what"].startswith("1 message depends on one server now")
+
+
+def test_one_copy_on_a_further_hop_is_no_copy_that_the_client_lacked() -> None:
+    (one,) = incidents(with_exposures(exposed("a", "edge", is_open=False, cause="no copy on a further hop")))
+
+    assert one["what"].endswith(": no copy on a further hop (the server got it from another one, and made none)")
+    assert "edge" == one["who"]
+
+
+@pytest.mark.parametrize(
+    ("format_", "cause", "said"),
+    [
+        ("exchange2010", "no trace", "Look for it in the queues of e1, e1\\Poison among them (Get-Message -Server e1)"),
+        ("exchange2016", "still queued", "See whether e1 still has it (Get-Message -Server e1), and why it waits; Retry-Queue"),
+        ("exchange2016", "set aside", "Decide in e1\\Poison (Get-Message -Queue e1\\Poison): Resume-Message delivers it"),
+        ("exchange2016", "not in the next log", "Collect the rest of the logs before you write to anybody"),
+        ("shadowrelay", "no trace", "Look for it on all servers, e1 first (shadowrelay messages find --id m)"),
+        ("shadowrelay", "still queued", "See whether e1 still has it (shadowrelay queue list), and why it waits; shadowrelay queue retry"),
+        ("shadowrelay", "set aside", "Decide on e1 (shadowrelay messages list --queue Poison has the reason): messages release"),
+        ("shadowrelay", "both copies gone", "If the disk of e1 can be read, look there for the message"),
+    ],
+)
+def test_the_first_step_of_a_loss_is_where_the_message_may_still_be(format_: str, cause: str, said: str) -> None:
+    summary = with_servers(summaries.empty() | {"losses": [lost("m", "e1", cause)], "causes": {"losses": {cause: 1}}}, e1=format_)
+
+    assert incidents(summary)[0]["step"].startswith(said)
+
+
+def test_a_copy_that_may_be_left_is_the_first_place_to_look() -> None:
+    copy = {"message": "m", "server": "e2", "primary": "e1", "at": at(1), "cause": "never told"}
+    causes = {"losses": {"no trace": 1}, "orphans": {"never told": 1}}
+    summary = summaries.empty() | {"losses": [lost("m", "e1", "no trace")], "orphans": [copy], "causes": causes}
+    with_servers(summary, e1="shadowrelay", e2="shadowrelay")
+
+    assert (
+        "Look for its copy on e2 (shadowrelay messages find --id m): what is there can still be delivered" == incidents(summary)[0]["step"]
+    )
+    copy["cause"] = "expired"
+    assert "e2" not in incidents(summary)[0]["step"]
+
+
+def test_a_server_that_did_not_return_has_logged_nothing_since_then() -> None:
+    summary = with_servers(
+        summaries.empty() | {"takeovers": with_cuts([takeover("e1", "w1")], SERVERS, 2)}, e1="exchange2016", w1="exchange2016"
+    )
+    first, second = summary["input"]["servers"]
+    first["last_at"], second["last_at"] = "2026-11-21T11:40:00Z", "2026-11-28T12:00:00Z"
+    (one,) = incidents(summary)
+
+    assert one["what"].endswith("; not back yet: it has logged nothing since 2026-11-21 11:40 UTC, 7 d before the newest row")
+    second["last_at"] = "2026-11-21T11:50:00Z"
+    assert incidents(summary)[0]["what"].endswith("; not back yet")
+
+
+def test_a_copy_that_is_left_over_on_a_lost_server_says_which_of_the_two_was_lost() -> None:
+    line = {"message": "m", "server": "a1", "primary": "a3", "at": at(0), "cause": "log missing"}
+    (one,) = incidents(summaries.empty() | {"orphans": [line], "causes": {"orphans": {"log missing": 1}}})
+
+    assert "1 left-over copy held by a1, of mail of a3: log missing (the server that held it was lost with its log)" == one["what"]
+
+
+def test_what_had_no_copy_says_why_in_the_words_of_the_rows() -> None:
+    fail = {"event": "HAREDIRECTFAIL", "text": "No suitable shadow servers · x"}
+    traces = {
+        "a": [fail, {"event": "RECEIVE", "text": "none"}],
+        "b": [fail],
+        "c": [fail | {"text": "timed out"}],
+        "d": [fail | {"text": "S:A=1"}],
+    }
+    lines = [exposed(name, "e1", is_open=False) for name in "abcd"]
+
+    (one,) = incidents(with_exposures(*lines, traces=traces))
+    assert one["what"].endswith(': no copy when the client got its 250 (the rows say: "No suitable shadow servers", "timed out")')
+
+
+def test_a_copy_that_nobody_took_over_is_looked_for_where_it_was_held() -> None:
+    rows = [
+        {"event": event, "server": server, "text": ""} for event, server in (("HARECEIVE", "e2"), ("HARECEIVE", "w1"), ("HADISCARD", "w1"))
+    ]
+    cause = "copy not taken over"
+    summary = summaries.empty() | {"losses": [lost("m", "e1", cause)], "causes": {"losses": {cause: 1}}, "traces": {"m": rows}}
+    with_servers(summary, e2="shadowrelay", w1="shadowrelay")
+    (one,) = incidents(summary)
+
+    assert one["step"].startswith("Look for its copy on e2 (shadowrelay messages find --id m)")
+    assert "had a copy and did nothing with it" in one["what"]
+    assert "sender" == one["tell"]
+    summary["takeovers"] = with_cuts([takeover("e2", "w1") | {"reason": "DatabaseChanged"}], SERVERS, 2)
+    step = next(each["step"] for each in incidents(summary) if each["kind"] == "loss")
+    assert step.endswith("what is there can still be delivered (but e2 lost its database later)")

@@ -13,6 +13,7 @@ from shadowrelay.sla.objectives import NOT_LOGGED
 from shadowrelay.sla.page.comparison import MAIN_FIGURES
 from shadowrelay.sla.page.document import render
 from shadowrelay.sla.page.labels import FIGURES
+from shadowrelay.sla.page.message_lists import meaning_of
 from tests.kit import summaries
 from tests.kit.html_pages import Element, Page
 
@@ -241,9 +242,9 @@ def test_a_takeover_by_exchange_leaves_the_exposure_open_everywhere() -> None:
     assert f"no other message; {said}" in section
     assert not any("No message depended on one copy." in one.text for one in page.all("p"))
     names = ("Messages with one copy only for a time", "Longest time with one copy only")
-    main = {figure.title: figure.said(summary, summary["overall"]) for figure in MAIN_FIGURES}
+    main = {figure.title: figure.said(summary, summary) for figure in MAIN_FIGURES}
     assert ["\N{EN DASH}"] * 2 == [main[name] for name in names]
-    some = summary["overall"] | {"messages_exposed": 2, "exposure_max_seconds": 3.0}
+    some = summary | {"overall": summary["overall"] | {"messages_exposed": 2, "exposure_max_seconds": 3.0}}
     assert ["at least 2", "at least 3\N{NO-BREAK SPACE}s"] == [
         figure.said(summary, some) for figure in MAIN_FIGURES if figure.title in names
     ]
@@ -251,10 +252,108 @@ def test_a_takeover_by_exchange_leaves_the_exposure_open_everywhere() -> None:
 
 def test_what_no_log_has_rows_about_is_a_dash_and_no_0() -> None:
     summary = of_exchange(with_overall(summaries.demo(), promotions=0, shadows_orphaned=0, messages_exposed=0), "exchange2010")
-    main = {figure.title: figure.said(summary, summary["overall"]) for figure in MAIN_FIGURES}
+    main = {figure.title: figure.said(summary, summary) for figure in MAIN_FIGURES}
     names = ("Takeovers", "Left-over copies", "Messages with one copy only for a time")
     assert ["\N{EN DASH}"] * 3 == [main[name] for name in names]
     assert "\N{EN DASH}" != main["Duplicates"]
+
+
+def keys_of(page: Page, section: str) -> dict[str, str]:
+    pairs = [
+        (next(pair.below("dt")).text, next(pair.below("dd")).text) for keys in page.by_id(section).below("dl") for pair in keys.below("div")
+    ]
+    return {name: value.replace("\xa0", " ") for name, value in pairs}
+
+
+def cells_of(page: Page, table: str) -> dict[str, list[str]]:
+    rows = {next(row.below("th")).text: row for row in rows_of(page, table)}
+    return {name: [cell.text.replace("\xa0", " ") for cell in row.below("td")] for name, row in rows.items()}
+
+
+def without_copies(summary: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """As of logs in which nothing is about copies, or no copy was made."""
+    nothing = {
+        "promotions": 0,
+        "messages_promoted": 0,
+        "shadows_orphaned": 0,
+        "messages_exposed": 0,
+        "discards_late": 0,
+        "exposure_count": 0,
+    }
+    nothing |= {"messages_reconstructed": 0, "discard_lag_ms": {"count": 0, "p50": None, "p95": None, "max": None}} | more
+    for figures in summary["figures"]:
+        figures |= nothing
+    summary["figures"] = [one for one in summary["figures"] if one["scope"] != "pair"]
+    lists: dict[str, list[Any]] = {name: [] for name in ("takeovers", "orphans", "exposures")}
+    return with_overall(summary, **nothing) | lists | {"causes": summary["causes"] | {"orphans": {}, "exposures": {}}}
+
+
+def test_what_a_format_cannot_tell_is_nowhere_a_zero_or_a_nothing() -> None:
+    page = Page(render(without_copies(of_exchange(summaries.demo(), "exchange2010"))))
+    text = page.by_id("report").text
+
+    for said in (
+        "No server was taken over",
+        "There are no left-over copies",
+        "No message depended on one copy",
+        "no message",
+        "No copies between",
+    ):
+        assert said not in text
+    assert "These logs do not tell whether a server was taken over." in page.by_id("takeovers").text
+    for name in ("orphans", "exposures", "servers"):
+        assert "These logs do not tell" in page.by_id(name).text
+    keys = keys_of(page, "redundancy") | keys_of(page, "exposure") | keys_of(page, "discard-lag")
+    assert ["\N{EN DASH}"] * 3 == [keys[name] for name in ("Reconstructed from copies", "Had one copy only for a time", "Late")]
+    columns = ("exposed", "promoted", "duplicated", "lost", "orphaned")
+    for cells in cells_of(page, "server-figures").values():
+        told = dict(zip(columns, cells[4:], strict=True))
+        assert ["\N{EN DASH}"] * 3 == [told[name] for name in ("exposed", "promoted", "orphaned")]
+        assert "\N{EN DASH}" not in (told["lost"], told["duplicated"])
+
+
+def test_of_two_formats_each_server_has_the_dashes_of_its_own() -> None:
+    summary = without_copies(summaries.demo())
+    old, new = (server["name"] for server in summary["input"]["servers"][:2])
+    summary["input"]["servers"][0]["format"] = "exchange2010"
+    page = Page(render(summary))
+    by_server = cells_of(page, "server-figures")
+
+    assert ("\N{EN DASH}", "0") == (by_server[old][-1], by_server[new][-1])
+    assert ("\N{EN DASH}", "no message") == (by_server[old][4], by_server[new][4])
+    assert "There are no left-over copies." in page.by_id("orphans").text
+
+
+def test_where_no_copy_was_made_none_is_left_over_or_late_and_that_is_no_good_news() -> None:
+    summary = summaries.with_verdicts(
+        without_copies(of_exchange(summaries.demo(), "exchange2016")), shadows_orphaned="no data", discard_lag="no data"
+    )
+    page = Page(render(summary))
+
+    assert "There are no left-over copies." not in page.by_id("orphans").text
+    assert "No copy was made, so none is left over." in page.by_id("orphans").text
+    assert "\N{EN DASH}" == keys_of(page, "discard-lag")["Late"]
+    main = {figure.title: figure.said(summary, summary) for figure in MAIN_FIGURES}
+    assert "\N{EN DASH}" == main["Left-over copies"]
+
+
+@pytest.mark.parametrize(
+    ("name", "figures", "said"),
+    [
+        ("recipients_lost", {"actual": 1, "bad": 1}, "1 recipient lost (promised: none)"),
+        ("recipients_duplicated_unexplained", {"actual": 4, "bad": 4}, "4 recipients with an unexplained duplicate (promised: none)"),
+        ("shadows_orphaned", {"actual": 8, "bad": 8, "objective": 2}, "8 left-over copies (promised: at most 2)"),
+        ("redundancy_ratio", {"actual": 0.987}, "second copy before the 250: 98.7 % (promised: 99.99 %)"),
+        ("exposure", {"actual": 0.995}, "short time with one copy only: 99.5 % (promised: 99.99 % within 10 min)"),
+        ("delivery_latency", {"actual": 0.9}, "delivered quickly: 90 % (promised: 99 % within 1 min)"),
+    ],
+)
+def test_a_missed_target_in_the_head_says_what_happened_and_not_what_was_wished(name: str, figures: dict[str, Any], said: str) -> None:
+    summary = summaries.with_verdicts(summaries.demo(), **{name: "missed"})
+    next(one for one in summary["objectives"] if one["name"] == name).update(figures)
+    links = [link.text.replace("\xa0", " ") for link in Page(render(summary)).all("a") if link.get("href") == f"#target-{name}"]
+
+    assert [said] == links
 
 
 @pytest.mark.parametrize(
@@ -349,7 +448,8 @@ def test_slow_mail_is_no_broken_promise() -> None:
     (speed,) = [one for one in page.all("p") if one.get("class") == "speed slow"]
 
     assert "The promise was kept: all 5 safety targets met." == page.all("h1")[0].text
-    assert "Speed: 2 of 4 targets missed: second copy made quickly, copies cleaned up in time." == speed.text
+    assert speed.text.startswith("Speed: 2 of 4 targets missed: second copy made quickly: ")
+    assert "; copies cleaned up in time: " in speed.text
     assert ["#target-shadow_latency", "#target-discard_lag"] == [link.get("href") for link in speed.below("a")]
     assert [] == [one.get("class") for one in page.elements if "missed" in one.get("class").split()]  # nothing is red
 
@@ -358,7 +458,9 @@ def test_missed_safety_targets_are_named_below_the_headline() -> None:
     page = Page(render(summaries.with_verdicts(summaries.demo(), exposure="missed", recipients_lost="missed")))
     (missed,) = [one for one in page.all("p") if one.get("class") == "broken"]
 
-    assert "Missed: short time with one copy only, no recipient lost." == missed.text
+    assert "Missed: short time with one copy only: 100 % (promised: 99.99 % within 10 min); 0 recipients lost (promised: none)." == (
+        missed.text.replace("\xa0", " ")
+    )
     assert ["#target-exposure", "#target-recipients_lost"] == [link.get("href") for link in missed.below("a")]
     assert "Missed:" not in text_of("demo")
 
@@ -531,7 +633,7 @@ def test_cluster_and_servers_stand_on_top() -> None:
 def test_one_incident_is_spoken_of_as_one_and_a_loss_of_which_nobody_is_told_is_listed(cause: str) -> None:
     tell = "sender" if cause == "no trace" else ""
     loss = {"kind": "loss", "at": "2026-11-21T12:00:00Z", "until": None, "who": "e1", "what": f"r@y did not get the message: {cause}"}
-    loss |= {"count": 1, "message": "m", "recipient": "r@y", "sender": "s@x", "subject": "A", "tell": tell}
+    loss |= {"count": 1, "message": "m", "recipient": "r@y", "sender": "s@x", "subject": "A", "tell": tell, "step": ""}
     summary = with_overall(summaries.empty(), recipients_lost=1, recipients_duplicated_unexplained=0) | {"incidents": [loss]}
     caption = Page(render(summary)).by_id("happened-table-caption").text.replace("\xa0", " ")
 
@@ -542,8 +644,96 @@ def test_what_happened_names_sender_and_subject_only_where_a_person_must_be_told
     heads = {name: [head.text for head in page_of(name).by_id("happened").below("th")][:5] for name in ("demo", "month")}
 
     assert ["When", "Who", "What"] == heads["month"][:3] == heads["demo"][:3]
-    assert re.search(r"Tell the sender writer@src\.example; subject: To reader\d+@sink\.example", page_of("month").by_id("happened").text)
+    assert re.search(
+        r"Then tell the sender writer@src\.example; subject: To reader\d+@sink\.example", page_of("month").by_id("happened").text
+    )
     assert "Tell the" not in page_of("demo").by_id("happened").text
+
+
+def test_a_server_that_was_taken_over_and_logs_no_more_is_in_the_head() -> None:
+    summary = summaries.demo()
+    one, name = summary["takeovers"][0], summary["input"]["servers"][0]["name"]
+    summary["takeovers"] = [one | {"old_primary": name, "returned_at": None}]
+    assert "has logged nothing" not in lead_of(summary)
+
+    summary["input"]["servers"][0]["last_at"] = "2026-11-20T11:40:00Z"
+    summary["input"]["servers"][1]["last_at"] = "2026-11-21T11:40:00Z"
+    summary["input"]["servers"][2]["last_at"] = "2026-11-21T11:40:00Z"
+    assert f"{name} has logged nothing since 2026-11-20 11:40 UTC, 1 d before the newest row of the others." in lead_of(summary)
+    summary["input"]["servers"][0]["boundary"] = "of other years"
+    assert "has logged nothing" not in lead_of(summary)
+
+
+def test_the_logs_of_one_server_without_any_copy_may_be_only_some_of_them() -> None:
+    summary = with_overall(summaries.one_message(), redundancy_ratio=0.0, messages_redundant=0)
+    said = (
+        "These are the logs of one server: either there was no other that could have held a copy, or the logs of the others are not here."
+    )
+    assert said not in lead_of(summary)
+
+    summary["input"]["servers"] = summary["input"]["servers"][:1]
+    assert said in lead_of(summary)
+    assert said not in lead_of(with_overall(summary, redundancy_ratio=0.5, messages_redundant=1))
+
+
+def test_a_trace_tells_a_client_and_a_next_hop_from_another_server_of_these_logs() -> None:
+    def row(server: str, event: str, source: str = "SMTP", client: str = "", to: str = "") -> dict[str, Any]:
+        return {
+            "at": "2026-11-21T12:00:00Z",
+            "server": server,
+            "event": event,
+            "source": source,
+            "client": client,
+            "to": to,
+            "recipients": [],
+        }
+
+    rows = [
+        row("a1", "RECEIVE", client="client.example", to="a1"),
+        row("a1", "SENDEXTERNAL", client="a1", to="edge.corp.example"),
+        row("EDGE", "RECEIVE", client="A1.corp.example", to="EDGE"),
+        row("EDGE", "SENDEXTERNAL", client="EDGE", to="mx.ziel.example"),
+    ]
+    servers = {"a1", "EDGE"}
+
+    assert ["accepted from the client", "handed to another server", "handed over by another server", "delivered to the next hop"] == [
+        meaning_of(one, servers) for one in rows
+    ]
+    assert "delivered to the next hop" == meaning_of(row("a.x.example", "SEND", to="mail.kunde.example"), {"a.x.example", "mail.x.example"})
+
+
+def test_where_several_copies_are_wanted_fewer_are_not_called_none() -> None:
+    summary = with_overall(
+        summaries.demo(), messages_by_copies={"0": 9, "1": 785, "2": 7, "3": 4}, messages_redundant=795, redundancy_ratio=0.98
+    )
+    objective = next(one for one in summary["objectives"] if one["name"] == "redundancy_ratio")
+    objective |= {"good": 795, "bad": 10}
+    page = Page(render(summary))
+
+    assert "10 of 805 messages without all that were wanted, 9 of them without any" in page.by_id("target-redundancy_ratio").text
+    assert "had all synced copies that were wanted before the client got its 250" in lead_of(summary)
+    assert "Without a copy" not in [head.text for head in page.by_id("redundancy").below("th")]
+
+
+def test_each_server_that_is_named_has_a_row_and_the_table_says_what_stands_where() -> None:
+    summary = summaries.demo()
+    summary["input"]["servers"].append(summary["input"]["servers"][0] | {"name": "edge"})
+    summary["takeovers"][0]["old_primary"] = "mx9"
+    page = Page(render(summary))
+
+    assert ["0", *["\N{EN DASH}"] * 8] == cells_of(page, "server-figures")["edge"]
+    assert "also where another one lost it" in page.by_id("servers").text
+    assert "No log here of mx9" in [one.text for one in page.all("header")[0].below("p")]
+    assert "Had it last" in [head.text for head in Page(render(summaries.month())).by_id("losses").below("th")]
+
+
+def test_what_to_do_first_stands_before_whom_to_tell() -> None:
+    summary = summaries.month()
+    told = next(one for one in summary["incidents"] if one["tell"])
+    told["step"] = "Look under the table"
+    row = next(row for row in rows_of(Page(render(summary)), "happened-table") if "Look under the table" in row.text)
+
+    assert row.text.index("First: Look under the table.") < row.text.index("Then tell the sender")
 
 
 def test_the_list_of_what_happened_is_whole_on_paper_too() -> None:

@@ -24,6 +24,7 @@ BAD_CHUNK = "501 5.5.4 Syntax: BDAT <size> [LAST]; closing connection"
 OK = "250 2.0.0 OK"
 
 CLOSED = "(closed)"
+NOT_IMPLEMENTED = "502 5.5.1 Command not implemented"
 
 COMMANDS: list[tuple[str, bytes, bytes, list[str]]] = [
     # name, what was said before, the input, the replies to it
@@ -92,6 +93,10 @@ COMMANDS: list[tuple[str, bytes, bytes, list[str]]] = [
     ("XSHADOW from a stranger", GREETED, HELLO.encode() + b"\r\n", ["502 5.5.1 Command not implemented"]),
     ("XQDISCARD from a stranger", GREETED, b"XQDISCARD 400\r\n", ["502 5.5.1 Command not implemented"]),
     ("MAIL with XSHADOW from a stranger", GREETED, b"MAIL FROM:<> XSHADOW=HOLD:1:1.1\r\n", [UNKNOWN_PARAMETER]),
+    ("AUTH that was not offered", b"", b"AUTH PLAIN AGEAYg==\r\nNOOP\r\n", [NOT_IMPLEMENTED, OK]),
+    ("AUTH with the longest response", GREETED, b"AUTH XOAUTH2 " + b"A" * 12_273 + b"\r\nNOOP\r\n", [NOT_IMPLEMENTED, OK]),
+    ("AUTH within a transaction, and MAIL behind it", IN_RCPT, b"AUTH PLAIN " + b"A" * 600 + b"\r\nRCPT TO:<c@here.example>\r\n",
+     [NOT_IMPLEMENTED, "250 2.1.5 Recipient OK"]),
     ("HTTP", b"", b"GET / HTTP/1.0\r\n\r\nMAIL FROM:<a@x.example>\r\n", ["421 4.7.0 This is not an HTTP server", CLOSED]),
     ("STARTTLS that is not offered, and more", GREETED, b"STARTTLS\r\nNOOP\r\n", ["502 5.5.1 Command not implemented", OK]),
     ("all in one write before the greeting", b"", IN_MAIL + b"QUIT\r\n",

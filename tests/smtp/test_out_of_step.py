@@ -6,6 +6,9 @@ from shadowrelay.model.message import Recipient
 from shadowrelay.model.replies import DeliveryError, Reply
 from shadowrelay.model.routing import Destination
 from shadowrelay.model.values import replace
+from shadowrelay.smtp.call_ahead import question
+from shadowrelay.smtp.client import ConnectOptions, open_session
+from shadowrelay.smtp.client_session import SessionBroken
 from shadowrelay.smtp.deliverer import SmtpDeliverer
 from tests.kit.ledger import an_envelope
 from tests.kit.smtp_servers import EXTENSIONS, ScriptedServer, serving
@@ -79,3 +82,65 @@ async def test_500_to_a_line_that_no_server_has_to_take_refuses_its_recipient():
         replies = [await outcome_of(deliverer, route(at(server)), f"{'x' * octets}@corp.example") for octets in (600, 60)]
 
     assert [500, 451] == [reply.code for reply in replies]
+
+
+CHUNKING = (*EXTENSIONS, "CHUNKING")
+WAYS = [EXTENSIONS, (), CHUNKING]
+WAYS_IDS = ["pipelined", "one by one", "chunks"]
+
+
+@pytest.mark.parametrize("extensions", WAYS, ids=WAYS_IDS)
+@pytest.mark.parametrize(
+    "said",
+    ["250 2.0.0 of RCPT\r\n452 4.2.2 full", "250 2.0.0 of RCPT\r\n550 5.7.1 no", "550 5.1.1 of RCPT\r\n250 2.0.0 taken",
+     "220 test ESMTP", "221 2.0.0 bye", "354 go on"],
+)  # fmt: skip
+async def test_a_reply_that_may_be_that_to_another_command_neither_delivers_nor_returns(said, extensions):
+    server = ScriptedServer({"BDAT": said, "DOT": said}, extensions)
+    async with serving(server), a_deliverer() as deliverer:
+        replies = [await outcome_of(deliverer, route(at(server))) for _ in range(2)]
+
+    assert [451, 451] == [reply.code for reply in replies]
+
+
+@pytest.mark.parametrize("extensions", WAYS, ids=WAYS_IDS)
+@pytest.mark.parametrize("more", ["221 2.0.0 bye", "421 4.4.2 idle", "250 2.0.0 ok", "welcome"])
+async def test_what_contradicts_no_reply_to_the_content_makes_no_duplicate(more, extensions):
+    server = ScriptedServer({"BDAT": (said := f"250 2.0.0 taken\r\n{more}"), "DOT": said}, extensions)
+    async with serving(server), a_deliverer() as deliverer:
+        report = await deliver(deliverer, route(at(server)), 3)
+
+    assert [250] * 3 == [reply.code for reply in report.replies.values()]
+
+
+@pytest.mark.parametrize("extensions", WAYS, ids=WAYS_IDS)
+@pytest.mark.parametrize("surplus", ["250 2.0.0 ok", "550 5.1.1 no", "220 test ESMTP", "354 go on"])
+@pytest.mark.parametrize("verb", ["EHLO", "MAIL", "RCPT", "DATA"])
+async def test_one_reply_too_many_returns_no_mail_and_counts_none_as_delivered(verb, surplus, extensions):
+    """It comes with its own reply, or with the next one."""
+    own = {"EHLO": "\r\n".join([f"250-{text}" for text in extensions] + ["250 HELP"]), "DATA": "354 go on"}.get(verb, "250 2.0.0 ok")
+    if verb == "DATA" and extensions is CHUNKING:
+        pytest.skip("there is no DATA")
+    for said in (f"{own}\r\n{surplus}", f"{surplus}\r\n{own}"):
+        server = ScriptedServer({verb: [said, own], "DOT": "452 4.2.2 full", "BDAT": "452 4.2.2 full"}, extensions)
+        async with serving(server), a_deliverer() as deliverer:
+            try:
+                codes = [reply.code for reply in (await deliver(deliverer, route(at(server)), 3)).replies.values()]
+            except DeliveryError as error:
+                codes = [error.reply.code]
+        assert {4} == {code // 100 for code in codes}, said
+
+
+async def test_the_reply_to_data_that_comes_for_rset_takes_the_refusal_before_it_back():
+    server = ScriptedServer({"DATA": "550 5.1.1 of RCPT", "RSET": "354 go on\r\n250 2.0.0 ok"})
+    async with serving(server), a_deliverer() as deliverer:
+        assert 451 == (await outcome_of(deliverer, route(at(server)))).code
+
+
+@pytest.mark.parametrize("extensions", [EXTENSIONS, ()], ids=["pipelined", "one by one"])
+async def test_a_question_with_one_reply_too_many_is_no_answer(extensions):
+    server = ScriptedServer({"MAIL": "250 2.1.0 ok\r\n550 5.1.1 no"}, extensions)
+    async with serving(server):
+        session = await open_session(at(server), "hop.example", ConnectOptions("me.example"))
+        with pytest.raises(SessionBroken):
+            await question("boss@corp.example", session, 5.0)

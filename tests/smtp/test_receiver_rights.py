@@ -2,9 +2,10 @@
 
 import pytest
 
+from shadowrelay.model.client_address import client_ip
 from shadowrelay.model.receive_settings import ReceiveConnector
 from shadowrelay.model.settings import Route
-from shadowrelay.smtp.limits import Rights, client_ip, postmaster_homes
+from shadowrelay.smtp.limits import Rights, postmaster_homes
 from tests.kit.receiving import settings_for
 
 

@@ -12,8 +12,9 @@ import aiosmtpd.smtp
 import pytest
 import structlog
 
+from shadowrelay.model.client_address import client_network
 from shadowrelay.model.replies import STORE_UNAVAILABLE, LedgerUnavailable
-from shadowrelay.smtp.limits import TOO_MANY_SESSIONS, TOO_MANY_SESSIONS_OF_ADDRESS, SessionCount, client_network
+from shadowrelay.smtp.limits import TOO_MANY_SESSIONS, TOO_MANY_SESSIONS_OF_ADDRESS, SessionCount
 from shadowrelay.smtp.receiver import Receiver
 from tests.kit.clients import TO_DATA, Client
 from tests.kit.clock import PATIENCE_SECONDS, until
@@ -437,6 +438,20 @@ def test_the_age_of_a_session_cuts_no_copy_off(tmp_path: Path) -> None:
         return at, len(station.peer_requests.holds), rest.endswith(f"{HELD}\r\n".encode() + TIMED_OUT)
 
     assert (3700.0, 1, True) == in_a_session(tmp_path, scenario, **PEER)
+
+
+def test_no_copy_that_trickles_in_keeps_a_session_for_ever(tmp_path: Path) -> None:
+    """Whoever has a key that counts no more could read by XQDISCARD in it."""
+
+    async def scenario(station: Station, client: Client) -> Any:
+        copy = a_copy(b"x" * 1_000)
+        client.writer.write(b"EHLO b.example\r\n" + HELLO.encode() + b"\r\n" + copy[: copy.index(b"BDAT")])
+        for _ in range(35):
+            await asyncio.sleep(200)
+            client.writer.write(b"BDAT 1\r\nx")
+        return (await ended_at(client))[0]
+
+    assert 7200.0 == in_a_session(tmp_path, scenario, **PEER)
 
 
 def test_a_client_that_does_not_read_its_last_reply_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

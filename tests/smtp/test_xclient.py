@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from tests.kit.clients import Client
 from tests.kit.clock import until
@@ -92,6 +93,24 @@ async def test_within_a_transaction_nobody_is_named(verb: str, tmp_path: Path) -
 
         assert "503 5.5.1 Not in a transaction" == await client.ask(f"{verb} ADDR=203.0.113.5")
         assert "501 5.5.4 Bad attribute" == (await client.ask("RSET") and await client.ask(f"{verb} COLOUR=blue"))
+
+
+async def test_a_client_that_is_unknown_is_not_the_one_before(tmp_path: Path) -> None:
+    with structlog.testing.capture_logs() as lines:
+        async with receiving(tmp_path, **FROM_HERE, limits={"messages_per_minute": 1}) as station:
+            client = await named(station, XCLIENT, "EHLO client.example")
+            port = client.writer.get_extra_info("sockname")[1]
+            assert "250 2.0.0 Queued" == await client.mail(["b@here.example"])
+            assert BANNER == await client.ask("XCLIENT ADDR=[UNAVAILABLE] PORT=[TEMPUNAVAIL] LOGIN=[UNAVAILABLE]")
+            await client.ask("EHLO client.example")
+            assert "250 2.0.0 Queued" == await client.mail(["b@here.example"])
+            assert "450 4.7.1" == (await client.mail(["b@here.example"]))[:9]
+            await client.ask("QUIT")
+            await until(lambda: not station.server.sessions_count)
+
+    assert ["203.0.113.5", "127.0.0.1"] == [envelope.client_address for envelope, _, _ in station.acceptor.accepted]
+    (line,) = [line for line in lines if line["event"] == "session.closed"]
+    assert ("127.0.0.1", port, "127.0.0.1") == (line["client"], line["port"], line["via"])
 
 
 async def test_a_bad_command_changes_nothing(tmp_path: Path) -> None:

@@ -196,7 +196,9 @@ def bare_stays(rows: DataFrame, lines: DataFrame, handled: DataFrame) -> DataFra
         is_said_redundant(F.col("replication"), F.col("server")).alias("is_said"),
     )  # fmt: skip
     received = begun.where("is_one")
-    of_message = lines.where(F.col("kind") == "acknowledged").select("message", "at", "redirects", "done_at", "known_until")
+    of_message = lines.where(F.col("kind") == "acknowledged").select(
+        "message", F.col("server").alias("first_server"), "at", "redirects", "done_at", "known_until"
+    )
     joined = received.join(of_message, on="message", how="inner")
     own = F.filter("redirects", lambda row: row["server"] == F.col("server"))
     is_made = F.exists(own, lambda row: (row["at"] <= F.col("began_at")) & (F.col("before_at").isNull() | (row["at"] > F.col("before_at"))))
@@ -216,7 +218,10 @@ def bare_stays(rows: DataFrame, lines: DataFrame, handled: DataFrame) -> DataFra
     )
     ended = bare.join(over, on="row_id", how="left")
     handed = F.when(F.col("open_count") == 0, F.col("handed_at"))
-    return ended.select("message", "server", "at", "began_at", F.least("copied_at", handed, "done_at").alias("over_at"), "known_until")
+    return ended.select(
+        "message", "server", "at", "began_at", F.least("copied_at", handed, "done_at").alias("over_at"), "known_until",
+        (F.col("server") != F.col("first_server")).alias("is_further"),
+    )  # fmt: skip
 
 
 def hops_done(copies: DataFrame, handled: DataFrame) -> DataFrame:

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from shadowrelay.sla.figures.exact import is_counted
 from shadowrelay.sla.figures.rows import instant_of_server, is_event, is_own, is_promotion
-from shadowrelay.sla.objectives import COPIES_GONE, END_UNTOLD, LOG_ENDS, NO_END, NOT_SEEN, NOT_TOLD
+from shadowrelay.sla.objectives import COPIES_GONE, END_UNTOLD, FURTHER_HOP, LOG_ENDS, NO_END, NOT_SEEN, NOT_TAKEN_OVER, NOT_TOLD
 
 # ---- duplicates, losses, orphans
 
@@ -117,6 +117,7 @@ def losses(recipients: DataFrame, lines: DataFrame, log_ends: Mapping[str, int |
         "message",
         "server",
         "promotions",
+        "holds",
         "is_set_aside",
         "last_try_at",
         "discarded_for_all_at",
@@ -135,7 +136,7 @@ def losses(recipients: DataFrame, lines: DataFrame, log_ends: Mapping[str, int |
         "recipient",
         "acknowledged_at",
         "server",
-        _cause_of_loss(expiration_us).alias("cause"),
+        _cause_of_loss(with_rows(log_ends), expiration_us).alias("cause"),
         "sender",
         "subject",
     )
@@ -146,12 +147,14 @@ def with_rows(log_ends: Mapping[str, int | None]) -> dict[str, int]:
     return {server: at for server, at in log_ends.items() if at is not None}
 
 
-def _cause_of_loss(expiration_us: int) -> Column:
+def _cause_of_loss(log_ends: Mapping[str, int], expiration_us: int) -> Column:
     due_at = F.col("acknowledged_at") + expiration_us
     is_discarded = F.col("discarded_at").isNotNull() | F.col("discarded_for_all_at").isNotNull()
     discarded_of = F.concat("discarded_of", "discarded_for_all_of")
     is_done_with = F.array_contains(discarded_of, F.col("server")) | F.array_contains(discarded_of, "")
     is_log_over = F.col("last_at").isNull() | (F.col("last_at") < due_at)
+    is_gone = (F.size("promotions") == 0) & is_log_over
+    is_still_held = F.exists("holds", lambda row: F.coalesce(instant_of_server(row["server"], log_ends) >= due_at, F.lit(False)))
     return (
         F.when(F.col("is_unknown"), LOG_ENDS)
         .when(F.col("is_set_aside"), "set aside")
@@ -159,7 +162,8 @@ def _cause_of_loss(expiration_us: int) -> Column:
         .when(F.coalesce(~F.array_contains("seen_on", F.col("handed.server")), F.lit(False)), NOT_SEEN)
         .when(F.col("is_exchange") & is_done_with, END_UNTOLD)
         .when(~F.col("is_exchange") & is_discarded, "discarded without delivery")
-        .when((F.size("promotions") == 0) & is_log_over, COPIES_GONE)
+        .when(is_gone & is_still_held, NOT_TAKEN_OVER)
+        .when(is_gone, COPIES_GONE)
         .when(F.col("last_try_at") >= due_at, "still queued")
         .otherwise("no trace")
     )
@@ -215,13 +219,13 @@ def exposures(lines: DataFrame, stays: DataFrame | None = None, *, now: int) -> 
     parts = begun.select(
         "message", "server", "at", began_at.alias("began_at"), F.coalesce(over_at, "known_until", F.lit(now)).alias("ended_at"),
         over_at.isNull().alias("is_open"), F.col("beginning.is_holder_lost").alias("is_holder_lost"),
-        F.coalesce("is_fate_shared", F.lit(False)).alias("is_fate_shared"),
+        F.coalesce("is_fate_shared", F.lit(False)).alias("is_fate_shared"), F.lit(False).alias("is_further"),
     )  # fmt: skip
     if stays is not None:
         ended_at = F.coalesce("over_at", "known_until", F.lit(now))
         of_stays = stays.select(
             "message", "server", "at", "began_at", ended_at.alias("ended_at"), F.col("over_at").isNull().alias("is_open"),
-            F.lit(False).alias("is_holder_lost"), F.lit(False).alias("is_fate_shared"),
+            F.lit(False).alias("is_holder_lost"), F.lit(False).alias("is_fate_shared"), "is_further",
         )  # fmt: skip
         parts = parts.unionByName(of_stays)
     return _united(parts.where(F.col("ended_at") > F.col("began_at")))
@@ -266,11 +270,13 @@ def _united(parts: DataFrame) -> DataFrame:
     is_new = F.col("ended_before").isNull() | (F.col("began_at") >= F.col("ended_before"))
     parts = parts.withColumn("number", F.sum(is_new.cast("long")).over(until_here))
     united = parts.groupBy("message", "at", "number").agg(
-        F.min(F.struct("began_at", "is_holder_lost", "server", "is_fate_shared")).alias("beginning"),
+        F.min(F.struct("began_at", "is_holder_lost", "server", "is_fate_shared", "is_further")).alias("beginning"),
         F.max("ended_at").alias("ended_at"),
         F.max("is_open").alias("is_open"),
     )
-    without_copy = F.when(F.col("beginning.is_fate_shared"), SHARED_FATE).otherwise(NO_COPY)
+    without_copy = (
+        F.when(F.col("beginning.is_fate_shared"), SHARED_FATE).when(F.col("beginning.is_further"), FURTHER_HOP).otherwise(NO_COPY)
+    )
     cause = F.when(F.col("beginning.is_holder_lost"), HOLDER_LOST).otherwise(without_copy)
     return united.select(
         "message", "beginning.server", "beginning.began_at", "ended_at",

@@ -52,6 +52,33 @@ def silent_servers(summary: Summary) -> dict[str, int]:
     return found
 
 
+def ended_early(summary: Summary) -> dict[str, tuple[str, float]]:
+    """Servers whose logs end long before those of their own system: (the last row, how long before the newest row there). A report may be
+    about several systems, of other years. Units: seconds."""
+    span = timedelta(seconds=summary["times"]["shadow_resubmit_time_span"]["seconds"])
+    ends: dict[tuple[str, bool], dict[str, tuple[str, datetime]]] = {}
+    for one in summary["input"]["servers"]:
+        if (text := one["last_at"]) and (at := parsed(text)) is not None:
+            ends.setdefault((one["boundary"], one["format"].startswith("exchange")), {})[one["name"]] = text, at
+    found: dict[str, tuple[str, float]] = {}
+    for of_system in ends.values():
+        newest = max(at for _, at in of_system.values())
+        found |= {name: (text, (newest - at).total_seconds()) for name, (text, at) in of_system.items()
+                  if newest - at > max(_SILENT_AT_LEAST, span)}  # fmt: skip
+    return found
+
+
+def gone(summary: Summary) -> str:
+    """Of servers that were taken over and did not return: since when they have logged nothing. Empty if there are none."""
+    away = {one["old_primary"] for one in summary["takeovers"] if not one["returned_at"] and not one["is_cut"]}
+    early = {name: end for name, end in ended_early(summary).items() if name in away}
+    said = [
+        f"{name} has logged nothing since {_minute(text)}, {duration(before)} before the newest row of the others"
+        for name, (text, before) in sorted(early.items(), key=lambda one: one[1])[:_NAMED_MAX]
+    ]
+    return "; ".join(said) + (f"; nor have {counted(len(early) - _NAMED_MAX, 'other')} since early" if len(early) > _NAMED_MAX else "")
+
+
 def _after_the_end(silent: dict[str, int]) -> str:
     if not silent:
         return ""

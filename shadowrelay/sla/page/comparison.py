@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from shadowrelay.sla.objectives import SAFETY, SPEED
-from shadowrelay.sla.page.summary_types import Figures, KindVerdict, Summary
-from shadowrelay.sla.page.verdicts import tells
+from shadowrelay.sla.page.summary_types import Before, Figures, KindVerdict, Summary
+from shadowrelay.sla.page.telling import has_copies, told
 from shadowrelay.sla.page.wording import count, duration, milliseconds, percent
 
 
@@ -21,13 +21,16 @@ class MainFigure:
     objective: str
     known: Callable[[Figures], float | None] = lambda _: None
 
-    def of(self, summary: Summary, figures: Figures) -> float | None:
-        """A count of what no log has rows about is no 0."""
-        return self.value(figures) if tells(summary, self.objective) else None
+    def of(self, summary: Summary, period: Summary | Before) -> float | None:
+        """A count of what no log has rows about is no 0, nor one of copies where none was made."""
+        if self.objective == "shadows_orphaned" and not has_copies(period):
+            return None
+        number = self.value(period["overall"])
+        return None if number is None else told(number, summary, self.objective)
 
-    def said(self, summary: Summary, figures: Figures) -> str:
+    def said(self, summary: Summary, period: Summary | Before) -> str:
         """`3`; `at least 3`; a dash."""
-        number, known = self.of(summary, figures), self.known(figures)
+        number, known = self.of(summary, period), self.known(period["overall"])
         return f"at least {self.spoken(known)}" if number is None and known else self.spoken(number)
 
 
@@ -82,15 +85,8 @@ def comparison(summary: Summary) -> list[Compared]:
         change = _change(len(one["missed"]), len(other["missed"]))
         compared.append(Compared(f"{kind.capitalize()} targets missed", _missed(one), _missed(other), change))
     for figure in MAIN_FIGURES:
-        now, then = summary["overall"], before["overall"]
-        compared.append(
-            Compared(
-                figure.title,
-                figure.said(summary, now),
-                figure.said(summary, then),
-                _change(*(figure.of(summary, each) for each in (now, then))),
-            )
-        )
+        change = _change(figure.of(summary, summary), figure.of(summary, before))
+        compared.append(Compared(figure.title, figure.said(summary, summary), figure.said(summary, before), change))
     return compared
 
 

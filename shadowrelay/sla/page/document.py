@@ -14,14 +14,16 @@ from typing import cast
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from shadowrelay.sla.page import labels, wording
-from shadowrelay.sla.page.cautions import cautions, dropped_count
+from shadowrelay.sla.page.cautions import cautions, dropped_count, gone
 from shadowrelay.sla.page.comparison import comparison
 from shadowrelay.sla.page.message_lists import causes, longest_exposures, slow, slow_causes, trace_id, traces
-from shadowrelay.sla.page.servers import clusters, heat_map, scopes, takeovers
+from shadowrelay.sla.page.servers import clusters, heat_map, scopes, takeovers, without_figures
 from shadowrelay.sla.page.summary_types import Summary
+from shadowrelay.sla.page.telling import has_copies, tells, told, unlogged, wants_several
 from shadowrelay.sla.page.time_series import exposure, panes
 from shadowrelay.sla.page.verdicts import (
     actual,
+    alone,
     budgets,
     changed,
     changed_times,
@@ -30,17 +32,17 @@ from shadowrelay.sla.page.verdicts import (
     headline,
     kind_of,
     lost,
+    missed,
     promise,
     sign_of,
     targets,
-    tells,
     unknowable,
     whose,
 )
 
 _PACKAGE = "shadowrelay.sla.page"
 _VALUES = (  # of the summary; the templates know each by the name of its function
-    *(headline, whose, unknowable, cautions, dropped_count, panes, takeovers, heat_map, scopes),
+    *(without_figures, headline, whose, alone, gone, unlogged, unknowable, cautions, dropped_count, panes, takeovers, heat_map, scopes),
     *(budgets, changed_times, targets, clusters, comparison, slow, longest_exposures, causes, traces),
 )
 
@@ -92,8 +94,12 @@ def templates() -> Environment:
             changed,
             failures,
             tells,
+            told,
+            has_copies,
+            wants_several,
             explained,
             lost,
+            missed,
             exposure,
             slow_causes,
         ),

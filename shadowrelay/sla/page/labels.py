@@ -134,6 +134,7 @@ CAUSES: dict[str, dict[str, str]] = {  # list -> cause -> in words
         "set aside": "set aside (waits for a decision of yours)",
         "still queued": "still queued (a server still tried when the time was up)",
         "both copies gone": "both copies gone (each server that had it was lost)",
+        "copy not taken over": "copy not taken over (its server was lost; another one, which lives on, had a copy and did nothing with it)",
         "discarded without delivery": "discarded without delivery (a log is missing, or the copy was cleaned up too early)",
         "discarded, end not logged": "copy discarded, and no log tells how it ended (most likely delivered: collect the rest of the logs)",
         "no trace": "no trace (the logs do not tell why)",
@@ -142,12 +143,13 @@ CAUSES: dict[str, dict[str, str]] = {  # list -> cause -> in words
     },
     "orphans": {
         "expired": "expired (the shadow server deleted the copy by itself)",
-        "log missing": "log missing (the server was lost with its log)",
+        "log missing": "log missing (the server that held it was lost with its log)",
         "left when the log ends": "left when the log ends (what came later is not in it)",
-        "never told": "never told (the shadow server did not hear that the mail was done)",
+        "never told": "never told (the shadow server neither heard that the mail was done, nor took it over)",
     },
     "exposures": {
         "no copy at acknowledgement": "no copy when the client got its 250",
+        "no copy on a further hop": "no copy on a further hop (the server got it from another one, and made none)",
         "copy only on a shared fate": "the copy was only on a machine, or in a failure domain, that could be lost with the first server",
         "holder lost": "a server that had a copy was lost",
     },

@@ -1,7 +1,7 @@
 """The page's lists of single messages: the count of each cause, and traces with all rows about a message. docs/sla.md, 8."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -78,23 +78,37 @@ def trace_id(message: str) -> str:
 def _trace(message: str, rows: Sequence[TraceRow]) -> Trace:
     servers = dict.fromkeys(row["server"] for row in rows)
     said = f"{counted(len(rows), 'event')} on {', '.join(servers)}" if rows else "no events"
-    return Trace(message, said, [_event(row, rows[0]["at"]) for row in rows])
+    return Trace(message, said, [_event(row, rows[0]["at"], servers) for row in rows])
 
 
-def _event(row: TraceRow, first_at: str) -> Event:
+def _event(row: TraceRow, first_at: str, servers: Collection[str]) -> Event:
     since = seconds_between(first_at, row["at"])
-    return Event(row, f"+{duration(since)}" if since and since > 0 else "", meaning_of(row), recipients_of(row))
+    return Event(row, f"+{duration(since)}" if since and since > 0 else "", meaning_of(row, servers), recipients_of(row))
 
 
-def meaning_of(row: TraceRow) -> str:
-    """The event in words; empty if there are none."""
+def meaning_of(row: TraceRow, servers: Collection[str]) -> str:
+    """The event in words; empty if there are none. Shapes: `servers` are those that logged something about the message."""
     match row["event"], row["source"]:
+        case "RECEIVE", "SMTP" if _is_other(row["client"], row, servers):
+            return "handed over by another server"
+        case (("SEND" | "SENDEXTERNAL"), _) if _is_other(row["to"], row, servers):
+            return "handed to another server"
         case "RESUBMIT", "SAFETYNET":
             return "delivered once more on request"
         case "RECEIVE", "AGENT":
             return "journal report made"
         case event, _:
             return EVENTS.get(event, "")
+
+
+def _is_other(name: str, row: TraceRow, servers: Collection[str]) -> bool:
+    """Whether it is one of these servers, and not the row's own: by the whole name, or by the first label where one has no more."""
+    return any(_is_same(name, server) for server in servers if not _is_same(server, row["server"])) and not _is_same(name, row["server"])
+
+
+def _is_same(one: str, other: str) -> bool:
+    one, other = one.lower(), other.lower()
+    return one == other or (one.partition(".")[0] == other.partition(".")[0] and not ("." in one and "." in other))
 
 
 def recipients_of(row: TraceRow) -> str:

@@ -85,6 +85,11 @@ def scopes(summary: Summary) -> list[tuple[str, str, list[Figure]]]:
     return found
 
 
+def without_figures(summary: Summary) -> list[str]:
+    """Servers whose logs were read, and that acknowledged nothing to a client: an Edge behind others, say."""
+    return sorted({one["name"] for one in summary["input"]["servers"]} - {one["name"] for one in _of_all_time(summary, "server")})
+
+
 # ---- takeovers
 
 _WIDTH, _MARGIN = 600, 12

@@ -148,6 +148,7 @@ class Before(TypedDict):
     is_whole: bool
     verdict: Mapping[str, KindVerdict]
     overall: Figures
+    objectives: Sequence[Objective]
 
 
 class TraceRow(TypedDict):

@@ -12,6 +12,7 @@ from typing import Literal, get_args
 
 from shadowrelay.sla.page.plots import Axis, Line, Plot, counts, nines, times
 from shadowrelay.sla.page.summary_types import Figure, Figures, Objective, Percentiles, Summary
+from shadowrelay.sla.page.telling import tells, told, wants_several
 from shadowrelay.sla.page.wording import NONE, count, counted, duration, milliseconds, parsed, percent, untold
 
 Window = Literal["day", "hour", "minute"]
@@ -139,6 +140,7 @@ _KINDS = ("first", "second", "third")
 
 def _redundancy(summary: Summary) -> Pane:
     """How many messages had their second copy in time."""
+    has_several = wants_several(summary)
     promised = _objective(summary, "redundancy_ratio")
     course = Course(
         name="redundancy-ratio",
@@ -148,16 +150,16 @@ def _redundancy(summary: Summary) -> Pane:
         lines=(("Ratio", "first", lambda figure: figure["redundancy_ratio"]),),
         columns=(
             ("Acknowledged", lambda figure: figure["messages_acknowledged"], count),
-            ("Without a copy", _without_copy, count),
+            ("With fewer than wanted" if has_several else "Without a copy", _without_copy, count),
         ),
         promise=promised["objective"] if promised else None,
         promise_label=f"promised {percent(promised['objective'])}" if promised else "",
-        explained="The scale is one of nines: each step up is ten times fewer messages without a copy.",
+        explained="The scale is one of nines: each step up is ten times fewer messages without "
+        + ("all their copies." if has_several else "a copy."),
     )
     overall = summary["overall"]
     by_copies = overall["messages_by_copies"]
     kept = overall["shadows_kept"]
-    has_several = by_copies["2"] + by_copies["3"] > 0
     keys = [
         ("With all copies" if has_several else "With a second copy", percent(overall["redundancy_ratio"])),
         ("Messages acknowledged", count(overall["messages_acknowledged"])),
@@ -166,7 +168,7 @@ def _redundancy(summary: Summary) -> Pane:
         *((_WAYS[way], count(messages)) for way, messages in overall["messages_redundant_by_way"].items() if way in _WAYS and messages),
         *((("Shadows kept, and taken back", f"{count(kept)}, {count(overall['shadows_taken_back'])}"),) if kept else ()),
         *((("Of these, sent another way", count(overall["shadows_rerouted"])),) if overall["shadows_taken_back"] else ()),
-        ("Reconstructed from copies", count(overall["messages_reconstructed"])),
+        ("Reconstructed from copies", count(told(overall["messages_reconstructed"], summary, "redundancy_ratio"))),
     ]
     return _pane(summary, course, keys)
 
@@ -198,8 +200,10 @@ def _delivery_latency(summary: Summary) -> Pane:
     return _pane(summary, course, _keys(summary["overall"]["delivery_latency_ms"]))
 
 
-def exposure(figures: Figures) -> str:
-    """199 messages, longest 8.2 s"""
+def exposure(figures: Figures, summary: Summary, of: Figure | None = None) -> str:
+    """199 messages, longest 8.2 s; a dash where the logs do not tell. Shapes: `of` is the line of `figures`, None for those of all."""
+    if not tells(summary, "exposure", of):
+        return NONE
     number, unknown = figures["messages_exposed"], figures.get("messages_exposure_unknown", 0)
     said = f"{counted(number, 'message')}, longest {duration(figures['exposure_max_seconds'])}" if number else "no message"
     return f"{said if number else 'no other message'}; of {untold(unknown)}" if unknown else said
@@ -217,7 +221,7 @@ def _exposure(summary: Summary) -> Pane:
         columns=(("Longest", lambda figure: figure["exposure_max_seconds"], duration),),
         explained="Messages by when they were acknowledged.",
     )
-    keys = [("Had one copy only for a time", exposure(overall))]
+    keys = [("Had one copy only for a time", exposure(overall, summary))]
     return _pane(summary, course, keys)
 
 
@@ -225,7 +229,7 @@ def _discard_lag(summary: Summary) -> Pane:
     """How long copies outlived their need."""
     overall = summary["overall"]
     course = _percentiles(summary, "discard_lag", "Clean-up of copies", lambda figures: figures["discard_lag_ms"], ("p50", "p95", "max"))
-    late = counted(overall["discards_late"], "copy", "copies")
+    late = counted(overall["discards_late"], "copy", "copies") if overall["discard_lag_ms"].get("count") else NONE
     keys = [*_keys(overall["discard_lag_ms"], ("p50", "p95", "max")), ("Late", late)]
     return _pane(summary, course, keys)
 

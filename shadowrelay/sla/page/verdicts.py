@@ -7,10 +7,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shadowrelay.sla.objectives import NO_REDUNDANCY_EVENTS, NOT_LOGGED, NOT_TOLD, SAFETY, SPEED, WEAK, has_too_few
+from shadowrelay.sla.objectives import NOT_TOLD, SAFETY, SPEED, WEAK, has_too_few
 from shadowrelay.sla.page.cautions import unseen
 from shadowrelay.sla.page.labels import COUNTED, FORMATS, OBJECTIVES, TIMES, UNITS
 from shadowrelay.sla.page.summary_types import KindVerdict, Objective, Summary
+from shadowrelay.sla.page.telling import wants_several
 from shadowrelay.sla.page.wording import burn, count, counted, duration, percent, untold
 
 _BURN_WINDOWS = ("1h", "6h", "1d", "30d")
@@ -90,10 +91,10 @@ def whose(summary: Summary) -> str:
     return f"These are logs of {' and '.join(parts)}."
 
 
-def tells(summary: Summary, figure: str) -> bool:
-    """Whether the logs have rows about it. The times of Exchange's takeovers alone are missing in its later versions."""
-    formats = {one["format"] for one in summary["input"]["servers"]} - {""}
-    return not formats or any(NOT_LOGGED.get(each, {}).get(figure) != NO_REDUNDANCY_EVENTS for each in formats)
+def alone(summary: Summary) -> bool:
+    """Whether these are the logs of one server, without a copy of anything: then it is not its fault alone, or not all logs are here."""
+    figures = summary["overall"]
+    return len(summary["input"]["servers"]) == 1 and figures["redundancy_ratio"] == 0
 
 
 def explained(summary: Summary) -> str:
@@ -135,6 +136,26 @@ def actual(objective: Objective) -> str:
     if name in COUNTED and value is not None:
         return counted(round(value), *COUNTED[name])
     return percent(value)
+
+
+_HAPPENED = {  # what missed a number, in words that say what happened and not what was wished
+    "recipients_lost": ("recipient lost", "recipients lost"),
+    "recipients_duplicated_unexplained": ("recipient with an unexplained duplicate", "recipients with an unexplained duplicate"),
+    "shadows_orphaned": ("left-over copy", "left-over copies"),
+}
+
+
+def missed(name: str, summary: Summary) -> str:
+    """What a target that was missed came to: `1 recipient lost (promised: none)`."""
+    objective = next((one for one in summary["objectives"] if one["name"] == name), None)
+    title = OBJECTIVES.get(name, name)
+    if objective is None:
+        return title
+    promised, within = promised_share(name, objective["objective"]), objective["within_seconds"]
+    if name in _HAPPENED and objective["actual"] is not None:
+        return f"{counted(round(objective['actual']), *_HAPPENED[name])} (promised: {promised})"
+    time = f" within {duration(within)}" if within is not None else ""
+    return f"{title[:1].lower()}{title[1:]}: {actual(objective)} (promised: {promised}{time})"
 
 
 def sign_of(objective: Objective) -> str:
@@ -218,10 +239,12 @@ def changed_times(summary: Summary) -> list[tuple[str, str, str]]:
     ]
 
 
-def failures(objective: Objective) -> str:
+def failures(objective: Objective, summary: Summary) -> str:
     """11 of 43 resubmissions late. Empty if there were no events, and for objectives that count."""
     name, bad, total = objective["name"], objective["bad"], objective["good"] + objective["bad"]
     one, many, failed = UNITS.get(name, ("event", "events", "failed"))
+    if name == "redundancy_ratio" and wants_several(summary):
+        failed = f"without all that were wanted, {count(summary['overall']['messages_by_copies']['0'])} of them without any"
     said = f"{count(bad)} of {counted(total, one, many)} {failed}" if name not in COUNTED and total else ""
     unknown = objective.get("unknown", 0)
     return "; ".join(part for part in (said, f"of {untold(unknown)}" if unknown else "") if part)
