@@ -276,6 +276,7 @@ def test_what_counts_as_lost_is_not_said_to_be_saved_and_what_is_all_open_is_sai
     both = with_exposures(exposed("a", "e1", is_open=True), losses=[lost("a", "e1", "no trace")])
     assert ["loss", "exposure"] == [one["kind"] for one in incidents(both)]
     assert "now" not in incidents(both)[1]["what"]
+    assert incidents(both)[1]["until"] is None
 
     (alone,) = incidents(with_exposures(exposed("a", "e1", is_open=True)))
     assert alone["what"].startswith("1 message depends on one server now")
