@@ -200,13 +200,13 @@ def test_a_takeover_from_a_server_that_the_logs_do_not_name_says_so() -> None:
     assert ["a server that the logs do not name"] == [one["who"] for one in incidents(summary)]
 
 
-def test_many_servers_are_counted() -> None:
+def test_of_many_servers_three_are_named_and_the_others_counted() -> None:
     lines = [{"message": "m", "server": f"e{number}", "began_at": at(0), "ended_at": at(9), "is_open": False} for number in range(5)]
     lines = [line | {"cause": "holder lost"} for line in lines]
     summary = summaries.empty() | {"exposures": lines, "causes": {"exposures": {"holder lost": 5}}}
     summary["overall"] |= {"messages_exposed": 5, "exposure_max_seconds": 9.0}
 
-    assert ["5 servers"] == [one["who"] for one in incidents(summary)]
+    assert ["e0, e1, e2 and 2 others"] == [one["who"] for one in incidents(summary)]
 
 
 def test_a_loss_of_the_only_copy_does_not_speak_of_two() -> None:

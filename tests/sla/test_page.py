@@ -541,8 +541,11 @@ def test_a_few_messages_have_no_budget_and_a_large_debt_is_no_large_percentage()
     many |= {"good": 0, "bad": 10_000, "objective": 0.99, "budget_left": -99.0, "verdict": "missed"}
     said = [next(row.below("span")).text for row in rows_of(Page(render(summary)), "budget-table")]
 
-    assert ["too few messages for a budget", "overdrawn: 100.0 times what is allowed"] == said[:2]
+    assert ["overdrawn: 150 failed, and so few messages allow less than 1", "overdrawn: 10,000 failed, 100 allowed"] == said[:2]
     assert 6 == len(said)  # what allows no failure has no budget
+    few |= {"good": 600, "bad": 0, "verdict": "met"}
+    said = [next(row.below("span")).text for row in rows_of(Page(render(summary)), "budget-table")]
+    assert "too few messages for a budget" == said[0]
 
 
 def test_an_allowance_is_rounded_down() -> None:
