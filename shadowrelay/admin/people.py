@@ -78,6 +78,15 @@ class People:
         self._hashing = asyncio.Semaphore(1)
         self._waiting_count = 0
 
+    def withdraw(self, users: Sequence[AdminUser]) -> None:
+        """Only these of the people are left: the others have no right from now on."""
+        self._users = users
+        self._recognised = OrderedDict((digest, person) for digest, person in self._recognised.items() if self.counts(person))
+
+    def counts(self, person: Person) -> bool:
+        """Whether a person who was recognised still has rights."""
+        return not person.is_named or any(user.name == person.name for user in self._users)
+
     def known(self, token: str) -> Person | None:
         """Without the computation of a hash. Takes the same time for every wrong token."""
         given = token.encode("utf-8", "surrogateescape")
@@ -131,6 +140,8 @@ class People:
         if user is None:
             return None
         person = Person(user.name, user.role, user.sees_messages or user.role is not AdminRole.VIEWER, is_named=True)
+        if not self.counts(person):  # withdrawn while the hash was computed
+            return None
         self._recognised[sha256(token.encode("utf-8", "surrogateescape")).digest()] = person
         if len(self._recognised) > RECOGNISED_MAX:
             self._recognised.popitem(last=False)

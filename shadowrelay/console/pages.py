@@ -75,8 +75,9 @@ class Desk:
         self.nodes.forget()
 
     def session_of(self, request: Request) -> ConsoleSession | None:
-        """Of the person who asks."""
-        return self.sessions.find(request.cookies.get(self.cookie, ""))
+        """Of the person who asks, while that one has rights."""
+        session = self.sessions.find(request.cookies.get(self.cookie, ""))
+        return session if session is not None and self.people.counts(session.person) else None
 
     async def ask_in_person(self, session: ConsoleSession, node: str, question: Callable[[Any], Any], *, is_act: bool = False) -> Any:
         """On this node or another one, with the person's own rights. Raises: NodeError."""

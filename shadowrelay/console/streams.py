@@ -131,7 +131,7 @@ def add_streams(application: FastAPI, desk: Desk, tap: EventTap, guard: type[API
             loop, news = asyncio.get_running_loop(), asyncio.Event()
             end = tap.listen(lambda: loop.call_soon_threadsafe(news.set))
             try:
-                while True:
+                while desk.people.counts(person):
                     news.clear()
                     if position < tap.forgotten:
                         position = tap.forgotten

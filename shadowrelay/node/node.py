@@ -153,7 +153,7 @@ class Node:
         if settings.recipient_sources:
             await self._recipients.first_look(RECIPIENTS_SECONDS)
         names = (settings.server.name, *(listen.host for listen in self._admin_addresses().values()), *settings.admin.allowed_hosts)
-        people = People(token, read_only_token, settings.admin.users)
+        people = self._people = People(token, read_only_token, settings.admin.users)
         trail = AuditTrail(self._clock.now)
         self._application = application = make_application(self._services, self._metrics, people, __version__, trail=trail, names=names)
         self._desk = desk = Desk(settings, people, application, token, self._clock.now)
@@ -511,6 +511,7 @@ class Node:
         self.loaded = replace(loaded, settings=settings)
         self._in_force = self._read_now(needs_restart)  # what the API shows
         self._settings = self._context.settings = settings
+        self._people.withdraw(settings.admin.users)
         self._context.leases.configure(settings.transport)
         self._context.peers.compare(settings, self._context.route_digests)
         self._services.adopt_fates(settings.transport)

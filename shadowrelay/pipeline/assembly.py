@@ -150,11 +150,11 @@ class Services:
             TrackService(context, self.deliver, self.copy_repair),
             CopyLimits(context, outside.machine),
         )
-        self.pressure = PressureService(context, outside.machine)
+        self.safety_net_size = SafetyNetSize(context, outside.machine)
+        self.pressure = PressureService(context, outside.machine, self.safety_net_size.look)
         self.commits = CommitWatch(context)
         self.commits.on_restored.append(self._commits_restored)
         self.messages = MessageDesk(context, self.deliver, self.review, forks.notices, self.copy_repair.wake)
-        self.safety_net_size = SafetyNetSize(context, outside.machine)
         self.safety_net = SafetyNetService(context, self.deliver, forks.resubmitted_to, self.promote.is_lost)
         self.readiness = ReadinessService(context, self.rolled_back, self.drain, self.copy_repair)
         self.peers = PeerDesk(context, self._forgotten, self.promote.seconds_until_takeover)

@@ -5,7 +5,8 @@ messages, discard notifications, questions and takeovers go on, since they free 
 """
 
 import asyncio
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import structlog
@@ -24,9 +25,12 @@ _log = structlog.get_logger()
 class PressureService:
     """`context.pressure` is its result."""
 
-    def __init__(self, context: Context, machine: Machine | None) -> None:
+    def __init__(self, context: Context, machine: Machine | None, make_room: Callable[[], Awaitable[None]]) -> None:
+        """`make_room`: drops what is kept for a rare need, before mail is refused for lack of space."""
         self._context = context
         self._machine = machine
+        self._make_room = make_room
+        self._making_room: asyncio.Task[None] | None = None
         self._counting: asyncio.Task[int | None] | None = None
         self._data_disk: Disk | None = None
 
@@ -46,6 +50,9 @@ class PressureService:
         before = context.pressure
         if settings.enable_resource_monitoring:
             readings = dict(self._readings(settings))
+            if self._machine is not None and readings[Resource.DATABASE_USED_SPACE].use > settings.database_used_space.low_to_medium:
+                await self._room_made()
+                readings |= dict(self._disks(self._machine, settings))
             if (count := await self._submission_count()) is not None:
                 readings[Resource.SUBMISSION_QUEUE] = Sample(count)
             after = back_pressure.measured(before, readings, settings, context.now())
@@ -91,6 +98,19 @@ class PressureService:
             yield Resource.USED_DISK_SPACE, Sample(0.0, f"the file system of {tracking} reports no size")
         else:
             yield Resource.USED_DISK_SPACE, _disk_reading(tracking, other, 0, settings.disk_size_max)
+
+    async def _room_made(self) -> None:
+        """As far as the database does it until the next sample: nobody waits longer for it."""
+        making = self._making_room
+        if making is None:
+            making = self._making_room = self._context.tasks.spawn(self._made_room(), "room for mail")
+        done, _ = await asyncio.wait({making}, timeout=self._settings.resource_monitoring_interval.total_seconds())
+        if done:
+            self._making_room = None
+
+    async def _made_room(self) -> None:
+        with contextlib.suppress(LedgerUnavailable):  # who drops it every few seconds tells of that
+            await self._make_room()
 
     async def _submission_count(self) -> int | None:
         """None: the database does not answer now. A question is asked again only when the last one was answered, and nobody waits

@@ -21,11 +21,12 @@ _log = structlog.get_logger()
 
 
 class SafetyNetSize:
-    """Looks every few seconds."""
+    """Looks every few seconds, and when mail would be refused for lack of space."""
 
     def __init__(self, context: Context, machine: Machine | None) -> None:
         self._context = context
         self._machine = machine
+        self._looking = asyncio.Lock()
 
     async def run(self) -> None:
         """Look forever."""
@@ -38,6 +39,10 @@ class SafetyNetSize:
 
     async def look(self) -> None:
         """Drop what is too much now. Raises: LedgerUnavailable."""
+        async with self._looking:  # two would both drop what one of them finds too much
+            await self._look()
+
+    async def _look(self) -> None:
         context = self._context
         ledger, limit = context.ledger, context.settings.transport.safety_net_max_size
         disk = self._disk()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from shadowrelay.model.section import Section
-from shadowrelay.model.settings import Settings, Tls
+from shadowrelay.model.settings import Admin, AdminUser, Settings, Tls
 
 AnySection = TypeVar("AnySection", bound=Section)
 
@@ -55,7 +55,7 @@ WHY = {  # a restart is needed, by table
     "transport": "leases, silence and what expires are reckoned with it from the start, here and at the peers",
     "send": "the sessions with next hops were made with it",
     "tracking": "its file is open",
-    "admin": "tokens, people and names are read at the start, so that nobody gains a right by a file that is half written",
+    "admin": "tokens, people and names are read at the start, so that nobody gains a right by half a file; who is gone has lost his",
     "receive_connectors": "its filters were chosen at the start",
     "peers": "what it may hold for this node was decided with it; remove it, and add it when it has left",
 }
@@ -73,6 +73,9 @@ def adopted(running: Settings, found: Settings) -> tuple[Settings, list[str]]:
         before, after = getattr(running, table), getattr(found, table)
         needs_restart += [f"{table}.{name}" for name in _differing(before, after, fixed)]
         changes[table] = _kept(before, after, fixed)
+    if (users := followed_users(running.admin, found.admin)) == found.admin.users and "admin.users" in needs_restart:
+        needs_restart.remove("admin.users")
+    changes["admin"] = changes["admin"].model_copy(update={"users": users})
     for table, fixed in FIXED_OF_ENTRIES.items():
         entries = {entry.name: entry for entry in getattr(running, table)}
         followed = []
@@ -96,6 +99,12 @@ def followed_tls(running: Tls | None, found: Tls | None) -> Tls | None:
         if running is None or found is None
         else running.model_copy(update={"peer_revoked": found.peer_revoked, "certificates": found.certificates})
     )
+
+
+def followed_users(running: Admin, found: Admin) -> tuple[AdminUser, ...]:
+    """Whoever is no longer there, or has another token, has no right at once; to get one, or another role, waits for a restart."""
+    tokens = {(user.name, user.token_hash) for user in found.users}
+    return tuple(user for user in running.users if (user.name, user.token_hash) in tokens)
 
 
 def _differing(running: Section, found: Section, names: tuple[str, ...]) -> list[str]:

@@ -185,7 +185,8 @@ def _exposures(summary: Line) -> list[dict[str, Any]]:
     what = f"{counted(count, 'message')} had one copy only for a time, longest {duration(longest)}: {causes}{_reasons(summary, listed)}"
     if still:
         what += f" (of these, {counted(len(still), 'message')} still {'has' if len(still) == 1 else 'have'}: see the top)"
-    ended = _last(line["ended_at"] for line in listed if not line["is_open"])
+    rest = [line for line in listed if line not in still]
+    ended = None if any(line["is_open"] for line in rest) else _last(line["ended_at"] for line in rest)
     return [_incident("exposure", _first(line["began_at"] for line in listed), _servers(listed), what, until=ended, count=count)]
 
 
@@ -241,7 +242,8 @@ def _slow(summary: Line) -> list[dict[str, Any]]:
 
 def _servers(lines: Sequence[Line]) -> str:
     names = sorted({line["server"] for line in lines})
-    return ", ".join(names) if len(names) <= NAMED_MAX else f"{len(names)} servers"
+    others = len(names) - NAMED_MAX
+    return ", ".join(names[:NAMED_MAX]) + (f" and {counted(others, 'other')}" if others > 0 else "")
 
 
 def _grouped(lines: Iterable[Line], *names: str) -> list[tuple[tuple[Any, ...], list[Line]]]:

@@ -411,9 +411,12 @@ class HostNames:
     async def addresses(self, host: str, lane: str = "") -> tuple[str, ...]:
         """Addresses as text, at least one. Raises NoAddress."""
         fixed = _literal(host) or _localhost(host) or self._hosts().get(host.rstrip(".").lower(), ())
-        if fixed:
-            return fixed
         last = self._last.get(host)
+        if len(fixed) == 1:
+            return fixed
+        if fixed:
+            self._learn(host, fixed, last)
+            return self._last[host].addresses
         if last is not None and self._clock() - last.since > STALE_SECONDS_MAX:
             last = self._last.pop(host)
             last = None

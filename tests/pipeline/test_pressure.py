@@ -11,6 +11,7 @@ import pytest
 from shadowrelay.model.back_pressure_settings import BackPressure
 from shadowrelay.model.ids import MessageId
 from shadowrelay.model.ownership import Role
+from shadowrelay.pipeline.safety_net_size import SafetyNetSize
 from shadowrelay.ports import Disk, MemoryUse
 from shadowrelay.rules.back_pressure import Level, Resource
 from shadowrelay.store import reading
@@ -63,6 +64,41 @@ async def test_a_disk_that_fills_and_empties_is_refused_and_accepted_again(tmp_p
         (NORMAL, none), (NORMAL, none), (MEDIUM, outside), (HIGH, everything), (HIGH, everything),
         (MEDIUM, outside), (MEDIUM, outside), (NORMAL, none),
     ] == seen  # fmt: skip
+
+
+@in_virtual_time
+async def test_safety_net_gives_way_before_mail_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Said) -> None:
+    """However quickly the disk fills."""
+    looks: list[int] = []
+
+    async def look(self: SafetyNetSize) -> None:
+        machine = net.machines[EAST]
+        looks.append(machine.free)
+        machine.fill(93)
+
+    monkeypatch.setattr(SafetyNetSize, "look", look)
+    async with nodes(tmp_path, EAST) as net:
+        await asyncio.sleep(1)  # between two of its own looks
+        for _ in range(2):
+            await at(net, 99.5, EAST)
+            assert (False, False, False) == refused(net.nodes[EAST])
+
+    assert [] == said()
+    assert 2 <= len(looks)
+
+
+@in_virtual_time
+async def test_a_safety_net_that_cannot_be_asked_holds_up_no_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def look(self: SafetyNetSize) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(SafetyNetSize, "look", look)
+    async with nodes(tmp_path, EAST) as net:
+        await at(net, 99.5, EAST)
+        await asyncio.sleep(2.1)
+        assert (True, True, True) == refused(net.nodes[EAST])
+        await at(net, 50, EAST)
+        assert (False, False, False) == refused(net.nodes[EAST])
 
 
 @in_virtual_time

@@ -8,6 +8,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import httpx
 import pytest
 import structlog
 
@@ -16,11 +17,13 @@ from shadowrelay.admin.token import read_token
 from shadowrelay.lab.cluster import Cluster, NodeProcess, Place, free_ports
 from shadowrelay.lab.traffic import Sink
 from shadowrelay.model.routing import HostPort
+from shadowrelay.model.settings import AdminRole
 from shadowrelay.node.node import Node
 from shadowrelay.settings import configuration
 from tests.kit.clients import Client, talking_to
-from tests.kit.clock import until
-from tests.kit.processes import api_of, kept_count, operator_events, typed
+from tests.kit.clock import PATIENCE_SECONDS, until
+from tests.kit.consoles import HASHES, TOKENS
+from tests.kit.processes import NO_TLS, a_node_process, api_of, kept_count, operator_events, typed
 
 pytestmark = pytest.mark.slow
 
@@ -309,3 +312,42 @@ async def is_limit(address: HostPort, size: str) -> bool:
         return await size_limit_at(address) == size
     except OSError:
         return False
+
+
+async def test_sighup_takes_the_rights_of_people_and_gives_none(tmp_path: Path) -> None:
+    def people(*roles: AdminRole) -> str:
+        tables = [f'[[admin.users]]\nname = "{role.value}"\nrole = "{role.value}"\ntoken_hash = "{HASHES[role]}"\n' for role in roles]
+        return "\n" + "\n".join(tables)
+
+    viewer, operator, auditor = AdminRole.VIEWER, AdminRole.OPERATOR, AdminRole.AUDITOR
+    node = a_node_process(tmp_path / "a.example", tables=people(viewer, operator))
+    file = node.directory / "node.toml"
+    before = file.read_text()
+    async with httpx.AsyncClient(base_url=f"http://{node.admin}", timeout=PATIENCE_SECONDS, verify=NO_TLS) as http:
+
+        async def seen(role: AdminRole) -> int:
+            return (await http.get("/api/v1/node", headers={"Authorization": f"Bearer {TOKENS[role]}"})).status_code
+
+        try:
+            await node.start()
+            assert [200, 200, 401] == [await seen(role) for role in (viewer, operator, auditor)]
+            assert 303 == (await http.post("/login", data={"token": TOKENS[operator]})).status_code
+            assert 200 == (await http.get("/queues")).status_code
+            headers = {"Authorization": f"Bearer {TOKENS[operator]}"}
+            async with http.stream("GET", "/api/v1/events?follow=true", headers=headers) as events:
+                file.write_text(before.replace(people(viewer, operator), people(viewer)))
+                taken = await reloaded(node)
+                async with asyncio.timeout(30):  # without news it looks every 15 s
+                    async for _ in events.aiter_raw():
+                        pass
+            after = [await seen(role) for role in (viewer, operator, auditor)]
+            page = await http.get("/queues")
+            file.write_text(before.replace(people(viewer, operator), people(viewer, operator, auditor)))
+            given = await reloaded(node)
+            at_last = [await seen(role) for role in (viewer, operator, auditor)]
+        finally:
+            await node.stop()
+
+    assert ([200, 401, 401], 303) == (after, page.status_code)
+    assert ([], ["admin.users"]) == (taken["needs_restart"], given["needs_restart"])
+    assert [200, 401, 401] == at_last

@@ -196,6 +196,28 @@ async def test_the_address_that_was_reached_is_tried_first_the_next_time(tmp_pat
     assert ["2001:db8::1", "2001:db8::1"] == dialled[1:]
 
 
+async def test_an_address_of_the_hosts_file_that_was_reached_is_tried_first_the_next_time(tmp_path: Path):
+    """The first one may be dead, and takes its time whenever it is tried."""
+    dialled: list[str] = []
+    pair = socket.socketpair()
+
+    async def connect(host: HostPort) -> socket.socket:
+        dialled.append(host.host)
+        if host.host == "2001:db8::1":
+            return pair[0]
+        raise OSError("unreachable")
+
+    names = names_of(tmp_path, 9, connect=connect, hosts=HOSTS)
+    for _ in range(2):
+        await names.dial_peer(HostPort("mailstore", 25))
+    names.gave_no_session(HostPort("mailstore", 25))
+    for each in pair:
+        each.close()
+
+    assert ["192.0.2.1", "2001:db8::1", "2001:db8::1"] == dialled
+    assert "192.0.2.1" == (await names.addresses("mailstore"))[0]
+
+
 @pytest.mark.parametrize("greeting", ["421 4.3.2 busy", "451 no", CLOSE, HANG])
 async def test_after_an_address_that_gives_no_session_the_next_one_is_tried(tmp_path: Path, greeting: str):
     first, second = ScriptedServer({"GREETING": greeting}), ScriptedServer()

@@ -65,7 +65,11 @@ def _claim(summary: Summary, missing: str) -> tuple[str, str]:
     if judged < targets:
         return f"The promise was kept, as far as it can be judged: {judged} of {counted(targets, 'safety target')}.", "met"
     kept = "The promise was kept, as far as the logs go" if missing else "The promise was kept"
-    return f"{kept}: {'all ' if judged > 1 else ''}{counted(judged, 'safety target')} met.", "met"
+    return f"{kept}: {_all(judged, 'safety target')} met.", "met"
+
+
+def _all(number: int, singular: str) -> str:
+    return f"both {singular}s" if number == 2 else f"{'all ' if number > 1 else ''}{counted(number, singular)}"
 
 
 def _speed(speed: KindVerdict) -> str:
@@ -75,7 +79,7 @@ def _speed(speed: KindVerdict) -> str:
     if not judged:
         return "Speed: nothing to judge"
     unjudged = f", {targets - judged} could not be judged" if judged < targets else ""
-    return f"Speed: {'all ' if judged > 1 else ''}{counted(judged, 'target')} met{unjudged}"
+    return f"Speed: {_all(judged, 'target')} met{unjudged}"
 
 
 def whose(summary: Summary) -> str:
@@ -155,6 +159,9 @@ def missed(name: str, summary: Summary) -> str:
     if name in _HAPPENED and objective["actual"] is not None:
         return f"{counted(round(objective['actual']), *_HAPPENED[name])} (promised: {promised})"
     time = f" within {duration(within)}" if within is not None else ""
+    if name == "exposure" and (judged := objective["good"] + objective["bad"]):
+        said = f"{count(objective['bad'])} of {counted(judged, 'message')} with one copy only for longer than {duration(within)}"
+        return f"{said} (promised: {promised} without)"
     return f"{title[:1].lower()}{title[1:]}: {actual(objective)} (promised: {promised}{time})"
 
 
@@ -300,7 +307,9 @@ def _left(objective: Objective, allowed: float) -> str:
     if left is None:
         _, many, _ = UNITS.get(objective["name"], ("event", "events", "failed"))
         is_few = objective["name"] not in COUNTED and has_too_few(objective["good"] + bad, objective["objective"])
+        if is_few and bad:
+            return f"overdrawn: {count(bad)} failed, and so few {many} allow less than 1"
         return f"too few {many} for a budget" if is_few else percent(None)
     if left < 0:
-        return f"overdrawn: {bad / allowed:,.1f} times what is allowed"
+        return f"overdrawn: {count(bad)} failed, {count(math.floor(allowed))} allowed"
     return percent(round(left, 4))
