@@ -98,29 +98,40 @@ class PeerRequestService:
             if state is None or link is None:
                 return ""
             known = state.whole_incarnation
-            if not state.is_met or process == known:
+            if not state.is_met or process == known or state.accepted == (known, process):
                 is_known = state.is_successor if state.is_met else state.database in (NO_DATABASE, identity.database)
-                state.is_successor, state.spoke_from = is_dialed or is_known, address
+                state.is_successor, state.spoke_from = is_known or (is_dialed and not state.is_former_elsewhere), address
+                state.at_address = process if is_dialed else state.at_address
                 return ""
-            refusal = ""
-            if self._ran_before(identity, state, began_at):
+            was_met_there = state.at_address == known or (not is_dialed and address == state.spoke_from)
+            is_ended, refusal = was_met_there, ""
+            if self._ran_before(identity, state, began_at, is_dialed=is_dialed):
                 peers.note_second(server, process, address, "ran before", known, state.spoke_from)
                 state.newer.add(known)
+                is_ended = is_dialed and was_met_there
             elif not state.is_forgotten and peers.silence(server) < context.leases.silence_limit(server):
                 alive = Alive.ANSWERS if process in state.newer else await link.alive(known, is_dialed=is_dialed)
                 if state.whole_incarnation != known:
                     continue  # another process became the peer meanwhile: is this one another than that?
+                if alive is Alive.ENDED and not (was_met_there or is_dialed):
+                    alive = Alive.SILENT  # who answers at the address, where the known process never did, proves nothing about it
                 if alive is not Alive.ENDED:
                     there = state.spoke_from if process in state.newer else str(state.peer.address)
                     refusal = peers.note_second(server, known, there, alive.value, process, address)
+            else:
+                is_ended = True
             if not refusal:
-                state.is_successor, state.spoke_from = True, address
+                state.is_successor, state.is_former_elsewhere, state.accepted = is_ended, not was_met_there, (known, process)
+                state.spoke_from, state.at_address = address, process if is_dialed else state.at_address
             return refusal
 
-    def _ran_before(self, identity: PeerIdentity, state: PeerState, began_at: float) -> bool:
-        """Whether the server's former process speaks, in a session begun after the present one was accepted: it has run all the time."""
+    def _ran_before(self, identity: PeerIdentity, state: PeerState, began_at: float, *, is_dialed: bool) -> bool:
+        """Whether the server's former process speaks, in a session begun after the present one was accepted: it has run all the time.
+        Of two that opened one database anew, a node and a clone of it, the one at the peer's address keeps the name."""
         context, database = self._context, identity.database
         if database in (state.database, state.former) or not context.ledger.peers.was_heard_before(database, state.database):
+            return False
+        if NO_DATABASE != identity.former == state.former and state.at_address == state.whole_incarnation and not is_dialed:
             return False
         seen = context.ledger.peers.seen(identity.server, database)
         is_same_process = seen is not None and (seen.incarnation, seen.began) == (identity.incarnation, identity.began)

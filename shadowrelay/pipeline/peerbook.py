@@ -13,7 +13,7 @@ import structlog
 
 from shadowrelay.model.ids import NO_DATABASE, DatabaseId, ServerName
 from shadowrelay.model.ownership import Copy
-from shadowrelay.model.peers import Incarnation, PeerIdentity
+from shadowrelay.model.peers import NO_INCARNATION, Incarnation, PeerIdentity
 from shadowrelay.model.queue import PeerRow
 from shadowrelay.model.readiness import Takes
 from shadowrelay.model.settings import Peer, Settings
@@ -94,6 +94,9 @@ class PeerState:
     present_since: float = 0.0  # `Clock.awake`: since when this process counts as the server
     present_ran: float = 0.0  # the same in `Clock.ran`
     spoke_from: str = ""  # the address of that process
+    at_address: Incarnation = NO_INCARNATION  # who answered last at the configured address: whoever else does proves its end
+    accepted: tuple[Incarnation, Incarnation] = (NO_INCARNATION, NO_INCARNATION)  # the second in place of the first, recorded or not
+    is_former_elsewhere: bool = False  # the process before it was never met where this one is: nothing there proves its end
     is_successor: bool = True  # False: the server's former process, with another database, may run for all that is known
     newer: set[Incarnation] = field(default_factory=set)  # second servers of its name, refused while this one is heard
     refuses_us: str = ""  # why it takes this node for the second server of its name, until it accepts a session of ours

@@ -96,6 +96,11 @@ def _about_ways(settings: Settings) -> Iterator[str]:
                 f"Mail for {_listed(route.recipients)} stays here as a shadow until the next hop, if it is a peer, has handed it on. If "
                 f"that is silent for {span}, it goes another way; without one it waits."
             )
+    if settings.transport.shadow_copies > 1 and settings.copies_wanted and any(_is_relayed(settings, route) for route in settings.routes):
+        yield (
+            "What is relayed in this way is on this server and the next hop only, whatever shadow_copies says: it survives the loss of one "
+            "of them, not of both at once."
+        )
 
 
 def _best_effort(settings: Settings, connector: ReceiveConnector) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from shadowrelay.sla.objectives import COPIES_GONE, WEAK
+from shadowrelay.sla.objectives import COPIES_GONE, NOT_TAKEN_OVER, WEAK
 
 Line = Mapping[str, Any]
 STILL_QUEUED, SET_ASIDE = "still queued", "set aside"
@@ -26,9 +26,14 @@ def of_loss(summary: Line, cause: str, message: str, server: str, holders: Seque
     """Shapes: `holders` are servers on which a copy may still be."""
     if cause in WEAK:
         return COLLECT
-    if holders:
+    if holders and cause in (COPIES_GONE, NOT_TAKEN_OVER):
         found = f"Look for its copy on {_and(holders)} ({_search(summary, message, holders[0])}): what is there can still be delivered"
         return found + _but(summary, holders, acknowledged_at)
+    also = f"; a copy may be on {_and(holders)}, too{_but(summary, holders, acknowledged_at)}" if holders else ""
+    return _at_its_server(summary, cause, message, server) + also
+
+
+def _at_its_server(summary: Line, cause: str, message: str, server: str) -> str:
     if cause == COPIES_GONE:
         return f"If the disk of {server} can be read, look there for the message"
     if is_exchange(summary, server):

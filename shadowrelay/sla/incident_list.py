@@ -242,7 +242,8 @@ def _slow(summary: Line) -> list[dict[str, Any]]:
 
 def _servers(lines: Sequence[Line]) -> str:
     names = sorted({line["server"] for line in lines})
-    return ", ".join(names) if len(names) <= NAMED_MAX else f"{len(names)} servers"
+    others = len(names) - NAMED_MAX
+    return ", ".join(names[:NAMED_MAX]) + (f" and {counted(others, 'other')}" if others > 0 else "")
 
 
 def _grouped(lines: Iterable[Line], *names: str) -> list[tuple[tuple[Any, ...], list[Line]]]:

@@ -155,6 +155,8 @@ class Connection(SMTP):
         assert self._handler_coroutine is not None
         self.reception.running.add(self._handler_coroutine)
         self._handler_coroutine.add_done_callback(self.reception.running.discard)
+        if self.reception.is_closed:
+            self.cut()
 
     def _enter(self) -> Reply | None:
         """Count the session among those of its client; the refusal if it is one too many."""

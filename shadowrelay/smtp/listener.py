@@ -433,7 +433,8 @@ class ReceiverServer:
         """End everything now. Promises in progress continue in the node; commands that wait for one finish, so that committed
         messages also appear in the tracking log."""
         self.stop_accepting()
-        await self._cut(lambda: list(self._sessions))  # also those that were being accepted
+        self.reception.is_closed = True  # a connection that was accepted a moment ago has no session yet
+        await self._cut(lambda: list(self._sessions))
         if running := self.reception.running:
             await asyncio.wait(tuple(running), timeout=COMMAND_SECONDS)
 

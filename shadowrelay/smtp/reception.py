@@ -119,6 +119,7 @@ class Reception:
     filters: Chain | None = None
     is_advertised: bool = True
     closed_with: Reply | None = None  # the refusal of all mail; peers may still fetch discard notifications
+    is_closed: bool = False  # for good: a connection that was just being accepted is closed at once
     routes: Sequence[Route] = ()
     recipients: RecipientCheck | None = None  # without, any recipient of an accepted domain exists
     linked: Collection[ServerName] = ()  # the peers with which this node has sessions

@@ -332,3 +332,72 @@ async def test_what_a_lost_peer_left_is_taken_over_after_the_span_although_only_
             net.sink.answer = lambda address: OK
             await until(west.in_role(lost, Role.DELIVERED), 3 * SPAN)
         assert [WEST] == [server for server, _, _ in net.sink.arrived]
+
+
+@in_virtual_time
+async def test_what_a_displaced_server_took_is_its_own_while_it_may_run(tmp_path: Path) -> None:
+    """Whoever ran before has the name back: that says nothing of the end of the other one, which has leases."""
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        net.sink.answer = lambda address: BUSY
+        await asyncio.sleep(5)
+        known = west.context.peers.whole_incarnation(EAST)
+        net.hung.add(east)
+        async with a_clone_of(net, EAST, tmp_path / "elsewhere", is_copied=False) as clone:
+            net.nodes[EAST] = clone
+            replacement = clone.ledger.identity.database
+            await until(lambda: west.context.peers.party(EAST).database == replacement, 2 * SPAN)
+            await until(lambda: clone.context.peers.is_available(WEST), 2 * SPAN)
+            assert OK.code == (await clone.accept("waits@corp.example")).code
+            net.hung.discard(east)
+            await until(lambda: west.context.peers.whole_incarnation(EAST) == known, 4 * HEARTBEAT)
+            await asyncio.sleep(SPAN / 2)
+            assert [] == west.log.rows(EventId.RESUBMIT)
+
+            await asyncio.sleep(SPAN)  # its leases are over, and it is refused: now it is taken for lost
+            assert 1 == len(west.log.rows(EventId.RESUBMIT))
+            net.sink.answer = lambda address: OK
+            await until(west.in_role(clone.last, Role.DELIVERED), 2 * SPAN)
+            await asyncio.sleep(2 * SPAN)
+            assert [WEST] == [server for server, _, _ in net.sink.arrived]
+            net.nodes[EAST] = east
+
+
+@in_virtual_time
+async def test_of_a_node_and_a_clone_that_begin_anew_the_one_at_the_address_has_the_name_and_what_the_other_took_is_not_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clone was accepted while nobody listened at the address, as the node began anew. That it answers there is no end of the clone."""
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east, west = net.nodes[EAST], net.nodes[WEST]
+        await asyncio.sleep(5)
+        requests, peers, elsewhere = west.services.peer_requests, west.context.peers, "192.0.2.66"
+        former = east.services.peer_requests.own_identity(WEST)
+        clone, node = (replace(former, database=DatabaseId(str(uuid4())), incarnation=number, former=former.database) for number in (3, 2))
+        net.hung.add(east)
+
+        async def alive(known: Any, *, is_dialed: bool) -> Alive:
+            return Alive.ENDED
+
+        monkeypatch.setattr(west.context.links[EAST], "alive", alive)
+
+        async def second(identity: Any, address: str, *, is_dialed: bool = False) -> str:
+            return await requests.second_server(identity, address, asyncio.get_running_loop().time(), is_dialed=is_dialed)
+
+        assert "" == await second(clone, elsewhere)
+        await requests.greeted(clone)
+        assert peers.is_gone(PeerDatabase(EAST, former.database), SPAN)
+        await asyncio.sleep(0.1)
+
+        assert "may still run" in await second(node, "10.0.0.1")  # whoever it is, nobody has met it at the address
+        assert "" == await second(node, east.address, is_dialed=True)
+        assert "" == await second(node, "10.0.0.1")  # another session, before that is recorded
+        await requests.greeted(node)
+        assert not peers.is_gone(PeerDatabase(EAST, clone.database), SPAN)
+        assert "" == await second(node, east.address, is_dialed=True)
+        assert not peers.is_gone(PeerDatabase(EAST, clone.database), SPAN)
+        await asyncio.sleep(0.1)
+
+        monkeypatch.setattr(west.context.links[EAST], "alive", lambda known, *, is_dialed: asyncio.sleep(0, Alive.ANSWERS))
+        assert "answers" in await second(clone, elsewhere)
+        assert node.database == peers.party(EAST).database

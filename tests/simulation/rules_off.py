@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 from unittest.mock import patch
 
-from shadowrelay.model.ids import NO_SERVER, MessageId, ServerName
+from shadowrelay.model.ids import NO_DATABASE, NO_SERVER, MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Ordinals
 from shadowrelay.model.ownership import Claim, DiscardEvent, DiscardStatus, Transition
 from shadowrelay.model.peers import Alive, PeerIdentity
@@ -29,6 +29,7 @@ from shadowrelay.pipeline.leases import Leases
 from shadowrelay.pipeline.own_disk import OwnDisk
 from shadowrelay.pipeline.peer_desk import PeerDesk
 from shadowrelay.pipeline.peer_requests import PeerRequestService
+from shadowrelay.pipeline.peerbook import PeerState
 from shadowrelay.pipeline.promote import PromoteService
 from shadowrelay.pipeline.ready import ReadinessService
 from shadowrelay.pipeline.reconcile import ReconcileService
@@ -128,6 +129,31 @@ def _counts_silence_as_an_end(second_server: Callable[..., Any]) -> Callable[...
     return off
 
 
+def _takes_any_end_for_proved(second_server: Callable[..., Any]) -> Callable[..., Any]:
+    """Whoever answers at the address, where the former process never did; and of whoever is displaced."""
+
+    async def off(self: PeerRequestService, identity: PeerIdentity, address: str, began_at: float, *, is_dialed: bool = False) -> str:
+        state = self._context.peers.states[identity.server]
+        was_met = state.is_met
+        state.at_address = state.whole_incarnation
+        reason: str = await second_server(self, identity, address, began_at, is_dialed=is_dialed)
+        state.is_successor |= was_met and not reason
+        return reason
+
+    return off
+
+
+def _without_address(ran_before: Callable[..., bool]) -> Callable[..., bool]:
+    def off(self: PeerRequestService, identity: PeerIdentity, state: PeerState, began_at: float, *, is_dialed: bool) -> bool:
+        return ran_before(self, replace(identity, former=NO_DATABASE), state, began_at, is_dialed=is_dialed)
+
+    return off
+
+
+_PROVED = (
+    (PeerRequestService, "second_server", _takes_any_end_for_proved(PeerRequestService.second_server)),
+    (PeerRequestService, "_ran_before", _without_address(PeerRequestService._ran_before)),
+)
 _NAME = ((PeerRequestService, "second_server", _counts_silence_as_an_end(PeerRequestService.second_server)),)
 
 
@@ -237,6 +263,9 @@ RULES: dict[str, RuleOff] = {
     ),
     "name": RuleOff(
         "of two servers with one name, the one that was known first keeps it while it may live", _NAME, ("cloned",), "I4"
+    ),
+    "end proved": RuleOff(
+        "a process that another one displaced may run, unless the other is where it was", _PROVED, ("cloned-while-a-peer-begins",), "I4"
     ),
     "name of a copied disk": RuleOff("the same, of two processes of one database", _NAME),  # not found out: docs/reliability.md
     "rolled back": RuleOff(

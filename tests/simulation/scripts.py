@@ -784,6 +784,47 @@ class ClonedWithItsDisk(Cloned):
     is_copied = True
 
 
+class ClonedWhileAPeerBegins(Scripted):
+    """A clone on a copy of its node's disk has been refused; then the peer is started again while the node hangs, so that the clone speaks
+    first, and begins anew. The node crashes, and nobody listens at its address, so the clone is accepted. The node hears of its clone's
+    incarnation when it is back, and begins anew, too. Then it takes mail, which waits."""
+
+    span = 20.0
+
+    async def script(self) -> None:
+        first, second = self.machines
+        await self.queued(first, 4)
+        clone = clone_of(first)
+        self._names[clone.host] = "clone"
+        shutil.copytree(self.kinds.keep(first).directory, clone.directory)
+        await self.accepted(first, 4)
+        clones = self.other_machines(Unwatched())
+        started = asyncio.ensure_future(clones.start(clone))
+        await asyncio.sleep(5.0)
+        process = first.process
+        assert process is not None
+        process.is_paused = True
+        hung = asyncio.ensure_future(self.during(FaultKind.PAUSE, first, 4.0))
+        await self.crashed(second, 1.0)
+        await hung
+        self.network.goes_on(process)
+        await self.crashed(first, 4.0)
+        await started
+        for _ in range(12):
+            await self.accepted(first, 2)
+            await asyncio.sleep(0.25)
+        await self.passes(self.span / 2, 0.5, lambda: None)
+        self.next_hop(is_there=True)
+        await self.passes(4 * self.span, 0.5, lambda: None)
+        await clones.kill(clone)
+
+    async def crashed(self, machine: Machine, seconds: float) -> None:
+        """Killed, and started again after that."""
+        await self.processes.kill(machine)
+        await self.during(FaultKind.KILL, machine, seconds)
+        await self.processes.start(machine)
+
+
 SCRIPTS: dict[str, Callable[..., Scripted]] = {
     "stop": Stopped,
     "cut-deliver": Cut,
@@ -811,6 +852,7 @@ SCRIPTS: dict[str, Callable[..., Scripted]] = {
     "forgotten-heirs": ForgottenHeirs,
     "cloned": Cloned,
     "cloned-with-its-disk": ClonedWithItsDisk,
+    "cloned-while-a-peer-begins": ClonedWhileAPeerBegins,
     "machine-burnt": MachineBurnt,
     "takeover-told": TakeoverTold,
     "held-for-nobody": HeldForNobody,

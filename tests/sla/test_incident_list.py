@@ -200,13 +200,13 @@ def test_a_takeover_from_a_server_that_the_logs_do_not_name_says_so() -> None:
     assert ["a server that the logs do not name"] == [one["who"] for one in incidents(summary)]
 
 
-def test_many_servers_are_counted() -> None:
+def test_of_many_servers_three_are_named_and_the_others_counted() -> None:
     lines = [{"message": "m", "server": f"e{number}", "began_at": at(0), "ended_at": at(9), "is_open": False} for number in range(5)]
     lines = [line | {"cause": "holder lost"} for line in lines]
     summary = summaries.empty() | {"exposures": lines, "causes": {"exposures": {"holder lost": 5}}}
     summary["overall"] |= {"messages_exposed": 5, "exposure_max_seconds": 9.0}
 
-    assert ["5 servers"] == [one["who"] for one in incidents(summary)]
+    assert ["e0, e1, e2 and 2 others"] == [one["who"] for one in incidents(summary)]
 
 
 def test_a_loss_of_the_only_copy_does_not_speak_of_two() -> None:
@@ -308,14 +308,14 @@ def test_the_first_step_of_a_loss_is_where_the_message_may_still_be(format_: str
     assert incidents(summary)[0]["step"].startswith(said)
 
 
-def test_a_copy_that_may_be_left_is_the_first_place_to_look() -> None:
+def test_a_copy_that_may_be_left_is_named_beside_the_queue_of_the_server() -> None:
     copy = {"message": "m", "server": "e2", "primary": "e1", "at": at(1), "cause": "never told"}
     causes = {"losses": {"no trace": 1}, "orphans": {"never told": 1}}
     summary = summaries.empty() | {"losses": [lost("m", "e1", "no trace")], "orphans": [copy], "causes": causes}
     with_servers(summary, e1="shadowrelay", e2="shadowrelay")
 
     assert (
-        "Look for its copy on e2 (shadowrelay messages find --id m): what is there can still be delivered" == incidents(summary)[0]["step"]
+        "Look for it on all servers, e1 first (shadowrelay messages find --id m); a copy may be on e2, too" == incidents(summary)[0]["step"]
     )
     copy["cause"] = "expired"
     assert "e2" not in incidents(summary)[0]["step"]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from shadowrelay.sla.incident_list import incidents
 from shadowrelay.sla.objectives import NOT_LOGGED
 from shadowrelay.sla.page.comparison import MAIN_FIGURES
 from shadowrelay.sla.page.document import render
@@ -541,8 +542,11 @@ def test_a_few_messages_have_no_budget_and_a_large_debt_is_no_large_percentage()
     many |= {"good": 0, "bad": 10_000, "objective": 0.99, "budget_left": -99.0, "verdict": "missed"}
     said = [next(row.below("span")).text for row in rows_of(Page(render(summary)), "budget-table")]
 
-    assert ["too few messages for a budget", "overdrawn: 100.0 times what is allowed"] == said[:2]
+    assert ["overdrawn: 150 failed, and so few messages allow less than 1", "overdrawn: 10,000 failed, 100 allowed"] == said[:2]
     assert 6 == len(said)  # what allows no failure has no budget
+    few |= {"good": 600, "bad": 0, "verdict": "met"}
+    said = [next(row.below("span")).text for row in rows_of(Page(render(summary)), "budget-table")]
+    assert "too few messages for a budget" == said[0]
 
 
 def test_an_allowance_is_rounded_down() -> None:
@@ -743,6 +747,16 @@ def test_two_targets_are_both_and_not_all_2() -> None:
 
 def page_text(summary: dict[str, Any]) -> str:
     return Page(render(summary)).by_id("report").text
+
+
+def test_mail_that_depends_on_one_server_now_is_in_the_head() -> None:
+    summary = summaries.demo()
+    for line in summary["exposures"]:
+        line["is_open"] = line is summary["exposures"][0]
+    assert " 1 message depends on one server now;" in lead_of(summary | {"incidents": incidents(summary)})
+
+    summary["exposures"][0]["is_open"] = False
+    assert "depends on one server now" not in lead_of(summary | {"incidents": incidents(summary)})
 
 
 def test_what_to_do_first_stands_before_whom_to_tell() -> None:

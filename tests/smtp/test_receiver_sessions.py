@@ -520,6 +520,22 @@ async def test_a_server_that_closes_waits_for_commands_that_wait_for_a_promise(t
         assert [b"\r\nx\r\n"] == station.acceptor.bodies
 
 
+@pytest.mark.parametrize("ticks", range(4))
+async def test_who_was_just_accepted_when_the_server_closes_is_not_left_without_an_end(ticks: int, tmp_path: Path) -> None:
+    async with receiving(tmp_path) as station:
+        address = station.server.address
+        with socket.create_connection((address.host, address.port)) as client:  # in the backlog; no task of the loop has run since
+            client.setblocking(False)
+            for _ in range(ticks):
+                await asyncio.sleep(0)
+            await station.server.close()
+
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                with contextlib.suppress(ConnectionError):
+                    while await asyncio.get_running_loop().sock_recv(client, 1000):
+                        pass
+
+
 async def test_a_client_that_vanishes_within_content_leaves_nothing(tmp_path: Path) -> None:
     async with receiving(tmp_path) as station:
         client = await station.client_in(*TO_DATA)

@@ -68,6 +68,10 @@ CASES = (
         "Mail for *@a.example stays here as a shadow until the next hop, if it is a peer, has handed it on. If that is silent for 3h",
     ),
     (
+        TRANSPORT + "shadow_copies = 2\n" + ROUTE.format("*@a.example", "mx1.west.example:25") + 'redundancy = "previous-hop"',
+        "is on this server and the next hop only, whatever shadow_copies says: it survives the loss of one of them, not of both at once",
+    ),
+    (
         NODE + 'redundancy = "previous-hop"\n[transport]\nshadow_redundancy_promotion = true',
         "after 30s a peer gets 5s to store a copy (shadow_redundancy_promotion), and if none does, it is given by best effort: until",
     ),

@@ -307,7 +307,9 @@ def _left(objective: Objective, allowed: float) -> str:
     if left is None:
         _, many, _ = UNITS.get(objective["name"], ("event", "events", "failed"))
         is_few = objective["name"] not in COUNTED and has_too_few(objective["good"] + bad, objective["objective"])
+        if is_few and bad:
+            return f"overdrawn: {count(bad)} failed, and so few {many} allow less than 1"
         return f"too few {many} for a budget" if is_few else percent(None)
     if left < 0:
-        return f"overdrawn: {bad / allowed:,.1f} times what is allowed"
+        return f"overdrawn: {count(bad)} failed, {count(math.floor(allowed))} allowed"
     return percent(round(left, 4))
