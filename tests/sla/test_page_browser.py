@@ -253,7 +253,7 @@ def test_a_table_is_saved_as_csv_without_formulas(tab: Browser, pages: dict[str,
     rows = list(csv.reader(text.splitlines()))
 
     assert ("losses.csv", 8) == (name, len(rows))
-    assert (["Message", "Recipient", "Cause", "Server", "Acknowledged at"], "'=cmd()") == (rows[0], rows[1][1])
+    assert (["Message", "Recipient", "Cause", "Had it last", "Acknowledged at"], "'=cmd()") == (rows[0], rows[1][1])
     assert rows[1][4].endswith("Z")
     assert [] == tab.complaints()
 
