@@ -104,7 +104,7 @@ class PeerRequestService:
                 state.at_address = process if is_dialed else state.at_address
                 return ""
             was_met_there = state.at_address == known or (not is_dialed and address == state.spoke_from)
-            is_ended, refusal = was_met_there, ""
+            is_ended, refusal = state.at_address == known, ""  # elsewhere the former may be a clone, whose database another process has
             if self._ran_before(identity, state, began_at, is_dialed=is_dialed):
                 peers.note_second(server, process, address, "ran before", known, state.spoke_from)
                 state.newer.add(known)
