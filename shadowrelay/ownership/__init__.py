@@ -21,7 +21,7 @@ tries every cell.
 |-------------------------|---------|---------|-----------|-------------|--------|------------|-----------|----------|
 | `placing`               | raises  | P       | raises    | raises      | raises | raises     | raises    | raises   |
 | `placed`                | raises  | P       | A         | H           | late   | late       | late      | late     |
-| `released_acknowledged` | raises  | P       | A         | H           | S      | U          | D         | R        |
+| `released_acknowledged` | raises  | P       | A         | H           | S      | U R        | D         | R        |
 | `no_longer_chosen`      | over    | P       | A         | H           | late   | late       | late      | late     |
 | `fate_shared`           | over    | P       | A         | H           | late   | late       | late      | late     |
 | `choosing_again`        | over    | P       | A         | H           | late   | late       | late      | late     |
@@ -49,6 +49,7 @@ tries every cell.
 | `nobody_left_to_ask`    | over    | late    | late      | late        | P D    | late       | late      | late     |
 | `new_round`             | raises  | late    | late      | late        | S      | late       | late      | late     |
 | `expired`               | raises  | other   | other     | other       | R      | other      | late      | late     |
+| `copy_given_up`         | raises  | other   | other     | other       | U      | other      | late      | late     |
 | `unreadable_removed`    | raises  | other   | other     | other       | other  | R          | late      | late     |
 
 - *late*: the claim has ended or changed since the operation began. Other nodes were notified when it changed.

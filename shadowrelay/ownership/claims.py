@@ -132,8 +132,12 @@ def released_acknowledged(claim: Claim | None, server: PeerDatabase, lease_runs:
 
     Shapes: `lease_runs` at the moment of the acknowledgement. Without a lease the server may have promoted first, and our
     `released` had no effect there: it stays on the list, and is asked like any other server whose lease has ended.
+
+    Of a copy that this server gave up, its primary server knows so now: nothing is left to do here.
     """
     claim = rules.require_claim(claim)
+    if rules.is_unreadable_copy(claim) and (claim.primary, claim.database) == (server.server, server.database):
+        return unreadable_removed(claim)
     entry = claim.copy_on(server.server)
     if entry is None or not entry.choice.awaits_acknowledgement or entry.database not in (NO_DATABASE, server.database):
         return Transition(claim, claim)
@@ -383,7 +387,7 @@ def status_of(claim: Claim | None) -> StatusAnswer:
         return StatusAnswer(StatusState.UNKNOWN)
     if claim.role is Role.DELIVERED:
         return StatusAnswer(StatusState.DELIVERED, done=claim.done)
-    if claim.role is Role.RELEASED or (claim.role is Role.SET_ASIDE and not claim.is_primary):  # a shadow message that cannot be read
+    if claim.role is Role.RELEASED or rules.is_unreadable_copy(claim):
         return StatusAnswer(StatusState.RELEASED, claim.number, done=claim.done)
     if claim.role is Role.SHADOW:
         # A shadow server that received `yours` promotes without waiting for a lease to end: renew no lease from this answer.
@@ -474,7 +478,7 @@ def hold(
         return Transition(claim, finished.after, finished.tell, answer, Outcome.SUPERSEDED)
     if not rules.can_be_followed(number):
         return Transition(claim, claim, outcome=Outcome.REFUSED)
-    is_unreadable = claim is not None and claim.role is Role.SET_ASIDE and not claim.is_primary
+    is_unreadable = claim is not None and rules.is_unreadable_copy(claim)
     is_lower = claim is not None and claim.role is Role.SHADOW and rules.outranks(number, claim.number)
     if claim is None or claim.role is Role.RELEASED or is_unreadable or is_lower:
         kept = offered if claim is None else replace(offered, copies=claim.copies, wanted=claim.wanted)
@@ -684,10 +688,21 @@ def expired(claim: Claim | None) -> Transition:
     return Transition(claim, replace(claim, role=Role.RELEASED, asked=rules.NOBODY, handed=False), tell, outcome=Outcome.RELEASED)
 
 
-def unreadable_removed(claim: Claim | None) -> Transition:
-    """An administrator removes a shadow message that cannot be read. STATUS answers `released`, as before."""
+def copy_given_up(claim: Claim | None) -> Transition:
+    """This server's copy cannot be read, and is set aside until its primary server has heard so by `released`. That one may wait for this
+    server to take the message over: it asks, and claims the message again, or places a copy elsewhere."""
     claim = rules.require_claim(claim)
-    if claim.role is not Role.SET_ASIDE or claim.is_primary:
+    if claim.role is not Role.SHADOW:
+        return Transition(claim, claim)
+    tell = (Notification(claim.primary, claim.database, DiscardStatus.RELEASED),)
+    return Transition(claim, replace(claim, role=Role.SET_ASIDE, asked=rules.NOBODY), tell)
+
+
+def unreadable_removed(claim: Claim | None) -> Transition:
+    """A shadow message that cannot be read is removed, by an administrator or because its primary server knows. STATUS answers
+    `released`, as before."""
+    claim = rules.require_claim(claim)
+    if not rules.is_unreadable_copy(claim):
         return Transition(claim, claim)
     return Transition(claim, replace(claim, role=Role.RELEASED, asked=rules.NOBODY), outcome=Outcome.RELEASED)
 

@@ -108,6 +108,11 @@ def require_primary(claim: Claim | None) -> Claim:
     return claim
 
 
+def is_unreadable_copy(claim: Claim) -> bool:
+    """A shadow message that was set aside, because it cannot be read."""
+    return claim.role is Role.SET_ASIDE and not claim.is_primary
+
+
 def everyone(claim: Claim) -> Ordinals:
     return frozenset(range(1, claim.recipients_count + 1))
 

@@ -7,14 +7,23 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 from datetime import datetime
-from functools import partial
 
 import structlog
 
 from shadowrelay import __version__
 from shadowrelay.model.ids import NO_DATABASE, DatabaseId, MessageId, ServerName
 from shadowrelay.model.message import NO_ORDINALS, Ordinals
-from shadowrelay.model.ownership import Claim, CopyNumber, Role, StatusAnswer, StatusQuestion, StatusState, Transition
+from shadowrelay.model.ownership import (
+    Claim,
+    CopyNumber,
+    DiscardEvent,
+    DiscardStatus,
+    Role,
+    StatusAnswer,
+    StatusQuestion,
+    StatusState,
+    Transition,
+)
 from shadowrelay.model.peers import Alive, CopyOffer, DiscardReply, PeerIdentity
 from shadowrelay.model.queue import NewMessage, Origin
 from shadowrelay.model.replies import LedgerUnavailable, Reply
@@ -289,9 +298,15 @@ class PeerRequestService:
         party = PeerDatabase(peer.server, peer.database)
         sent = self._sent.get(party, 0)
         if acknowledged is not None and (acknowledged := min(acknowledged, sent)) > self._acknowledged.get(party, 0):
-            await context.ledger.commit(
-                promises.forget_acknowledged, peer.server, peer.database, acknowledged, partial(self._apply_acknowledged, party)
-            )
+            changes: dict[MessageId, Transition] = {}
+
+            def decide(message_id: MessageId, claim: Claim | None) -> Transition:
+                changes[message_id] = self._apply_acknowledged(party, message_id, claim)
+                return changes[message_id]
+
+            await context.ledger.commit(promises.forget_acknowledged, peer.server, peer.database, acknowledged, decide)
+            given_up = [message_id for message_id, change in changes.items() if change.outcome is Outcome.RELEASED]
+            await context.log_discarded(peer.server, [DiscardEvent(0, message_id, DiscardStatus.RELEASED) for message_id in given_up])
             self._acknowledged[party] = max(acknowledged, self._acknowledged.get(party, 0))  # no later notification has a lower sequence
         reply = await context.ledger.discards_for(peer.server, peer.database, maximum)
         if reply.events:

@@ -40,15 +40,18 @@ async def set_aside_poison(context: Context, message: StoredMessage) -> None:
 
 
 async def set_aside(context: Context, message: StoredMessage, reason: str) -> None:
-    """Stop work on the message and list it with the reason; hand it over in the same commit if the rule says so.
+    """Stop work on the message and list it with the reason; in the same commit, hand it over if the rule says so, and give a copy up.
 
     Raises: LedgerUnavailable."""
     message_id = message.envelope.message_id
     _log.error("message.set_aside", message_id=message_id, reason=reason)
     hands_over = _hands_over(message, reason)
-    await context.ledger.commit(
-        promises.set_aside, message_id, reason, (lambda _, claim: claims.handing_over(claim)) if hands_over else None
-    )
+
+    def decide(_: MessageId, claim: Claim | None) -> Transition:
+        given_up = claims.copy_given_up(claim)
+        return claims.handing_over(claim) if hands_over and not given_up.changed else given_up
+
+    await context.ledger.commit(promises.set_aside, message_id, reason, decide)
     context.flights.happens(message_id, flight.change)
     context.delayed.end(message_id, Acknowledged.SET_ASIDE)
     context.tracking.write(tracking.poison(context.me.server, message, at=context.now(), reason=reason))

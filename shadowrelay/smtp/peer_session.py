@@ -335,7 +335,9 @@ class PeerSession:
                 raise self.pipeline.broken.error()
             self.pipeline.abort()
             raise PeerUnavailable(self._server, "its reply breaks the protocol", sent=copy.sent)
-        self._note_position(answers[-1])
+        if self.pipeline.surplus or not self._note_position(answers[-1]):  # that to COMMIT has one, and that to a chunk before it none
+            self.pipeline.abort()
+            raise PeerUnavailable(self._server, "its reply is none to COMMIT", sent=copy.sent)
         return None
 
     def _refusal_in(self, answers: Sequence[RawReply]) -> RawReply | None:
@@ -365,11 +367,13 @@ class PeerSession:
             raise PeerUnavailable(self._server, str(answer.reply))
         self._note_position(answer)
 
-    def _note_position(self, answer: RawReply) -> None:
+    def _note_position(self, answer: RawReply) -> bool:
+        """Whether it has one."""
         position = parse_position(answer.lines[-1])
         if position is not None and position > self._position:
             self._position = position
             self._on_position(self._incarnation, position)
+        return position is not None
 
     def _garbled(self, error: WireError) -> PeerUnavailable:
         self.pipeline.abort()

@@ -25,8 +25,8 @@ heard: list[str] = []
 
 
 def note(*secrets: str) -> None:
-    """Secrets of played servers, in whichever test."""
-    noted.update(each for each in secrets if len(each) >= CHARACTERS_MIN)
+    """Secrets of played servers, in whichever test. One of a single character, many times, is about its length, and stands elsewhere."""
+    noted.update(each for each in secrets if len(each) >= CHARACTERS_MIN and len(set(each)) > 1)
 
 
 def forms_of(secret: str) -> Iterator[str]:

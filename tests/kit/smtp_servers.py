@@ -168,7 +168,8 @@ class ScriptedServer:
             extensions = (*self.extensions, "STARTTLS") if self.tls is not None and not self.is_tls_first else self.extensions
             *more, last = ("test", *extensions)
             return "\r\n".join([*(f"250-{text}" for text in more), f"250 {last}"])
-        return {"DATA": "354 go on", "QUIT": "221 2.0.0 bye", "STARTTLS": "220 go"}.get(verb, "250 2.0.0 ok")
+        known = {"DATA": "354 go on", "QUIT": "221 2.0.0 bye", "STARTTLS": "220 go", "XSHADOW COMMIT": "250 2.0.0 held position=1"}
+        return known.get(verb, "250 2.0.0 ok")
 
     async def answer(self, verb: str, session: Session, default: str) -> str:
         """What the script says."""

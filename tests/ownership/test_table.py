@@ -70,7 +70,8 @@ def claims_as(state: str) -> Iterator[Claim | None]:
         yield None
         return
     for number in (CopyNumber(1, 1, ME.database), CopyNumber(2, 1, OWNER.database)):
-        lists = ((), *((Copy(OWNER.server, database, choice),) for choice in Choice for database in (DatabaseId(""), OWNER.database)))
+        listed = [(party, database) for party in (OWNER, OTHER) for database in (DatabaseId(""), party.database)]
+        lists = ((), *((Copy(party.server, database, choice),) for choice in Choice for party, database in listed))
         for copies in lists:
             for done in DONE[2:] if state == "delivered" else DONE[:2] if state in ("primary", "set aside", "handed over") else DONE:
                 if state not in ("shadow", "unreadable"):
@@ -159,6 +160,7 @@ EVENTS: dict[str, Event] = {
     ),
     "new_round": lambda claim: iter((lambda: claims.new_round(claim),)),
     "expired": lambda claim: iter((lambda: claims.expired(claim),)),
+    "copy_given_up": lambda claim: iter((lambda: claims.copy_given_up(claim),)),
     "unreadable_removed": lambda claim: iter((lambda: claims.unreadable_removed(claim),)),
 }
 

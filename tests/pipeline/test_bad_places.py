@@ -102,6 +102,22 @@ async def test_a_server_that_was_handed_what_it_cannot_read_gives_it_up(tmp_path
         await delivered_by(net, WEST, SPAN)
 
 
+@in_virtual_time
+async def test_a_copy_that_cannot_be_read_either_is_given_back(tmp_path: Path) -> None:
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east = await a_waiting_message(net)
+        west = net.nodes[WEST]
+        bad_sector(east)
+        bad_sector(west)
+        net.sink.answer = lambda address: OK
+        await until(west.in_role(east.last, Role.SET_ASIDE), 3 * SPAN)
+
+        bad_sector(east, times=0)
+        await delivered_by(net, EAST, SPAN)
+        await until(west.in_role(east.last, Role.RELEASED), SPAN)
+        assert [EventId.POISONMESSAGE, EventId.HADISCARD] == [row.event for row in west.log.events][-2:]
+
+
 @pytest.mark.parametrize("proved_at", [None, 0.5, 1.5])
 def test_it_lasts_only_if_the_disk_read_something_else_since_the_first_failure(proved_at: float | None) -> None:
     places, place = OwnDisk(), ContentPlace(1, 0, 1, b"")

@@ -271,6 +271,8 @@ class Checker:
             primary = next((one for one in self.machines.values() if one.name == before.primary), None)
             if primary is not None and primary.process is None:  # with `defer` it may wait for longer than a copy is kept (seed 600302)
                 self.exposed.add(message_id)
+        if before is not None and before.role is Role.SHADOW and rules.is_unreadable_copy(after):
+            self.exposed.add(message_id)  # its disk took it, as if it were destroyed
         if after.is_primary and (before is None or not before.is_primary):
             self._lost[machine.host, message_id] = self._lost_original(machine.host, message_id) if before is None else before.primary
             self.check_owner(message_id)
@@ -395,7 +397,7 @@ class Checker:
     # what must be true
 
     def holders(self, message_id: MessageId) -> list[str]:
-        return [host for host, claims in self.claims.items() if (claim := claims.get(message_id)) and claim.role in HOLDING]
+        return [host for host, claims in self.claims.items() if (claim := claims.get(message_id)) and _is_held(claim)]
 
     def is_committed(self, message_id: MessageId) -> bool:
         """Ever, by anybody."""
@@ -526,6 +528,10 @@ class Checker:
         if not all(lost) or set(lost) & set(names.values()):
             return False
         return not any(self.could_meet(one, other) for one in names.values() for other in names.values() if one < other)
+
+
+def _is_held(claim: Claim) -> bool:
+    return claim.role in HOLDING and not rules.is_unreadable_copy(claim)
 
 
 def _text(claim: Claim | None) -> str:

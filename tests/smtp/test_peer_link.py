@@ -239,6 +239,7 @@ SAID = [
     ("other bytes", {"XSHADOW COMMIT": "451 4.5.0 differs"}, EXTENSIONS, PeerSaid.NOT_THIS),
     ("garbage", {"XSHADOW COMMIT": "garbage"}, EXTENSIONS, PeerSaid.NOTHING),
     ("end", {"XSHADOW COMMIT": CLOSE}, EXTENSIONS, PeerSaid.NOTHING),
+    ("the reply to another line", {"XSHADOW COMMIT": "250 2.0.0 17 octets received"}, EXTENSIONS, PeerSaid.NOTHING),
 ]
 
 
@@ -252,6 +253,17 @@ async def test_what_a_peer_says_no_to_is_told_from_what_it_does_not_answer(scrip
     assert said is error.said
     if "GREETING" not in script and "XSHADOW" not in script:
         assert {"XSHADOW HOLD" in extensions} == set(offers)
+
+
+@pytest.mark.parametrize("verb", ["XSHADOW", "MAIL", "RCPT", "XSHADOW ENVELOPE", "BDAT"])
+@pytest.mark.parametrize("size", [1_000, 300_000], ids=["at once", "in chunks"])
+async def test_one_reply_too_many_makes_no_copy_of_one_that_was_refused(verb: str, size: int):
+    offer = an_offer(content=a_content(b"x" * size))
+    own = {"XSHADOW": f"250 2.0.0 {format_hello(IT)}", "XSHADOW ENVELOPE": "250 2.0.0 OK position=5"}.get(verb, "250 2.0.0 ok")
+    server = a_peer({verb: [f"{own}\r\n250 2.0.0 ok", own], "XSHADOW COMMIT": "452 4.3.1 no room"})
+    async with serving(server), a_link(server) as link:
+        for _ in range(2):
+            await refusal_of(link.hold(offer, DEADLINE))
 
 
 OFFERS = {"XSHADOW HOLD FORKS": True, "XSHADOW FORKS": True, "xshadow hold forks": True, "XSHADOW HOLD": False, "XSHADOW FORKSX": False}
@@ -306,7 +318,7 @@ async def test_an_envelope_that_no_parser_accepts_is_this_nodes_trouble(tmp_path
 @pytest.mark.parametrize("verb", ["MAIL", "XSHADOW COMMIT"])
 async def test_a_superseded_copy_is_an_answer_and_the_session_stays(verb):
     answer = StatusAnswer(StatusState.SHADOW, CopyNumber(2, 1, THEIRS), PEER, THEIRS, done=frozenset({1}))
-    server = a_peer({verb: [f"554 5.5.0 {format_superseded(answer)}", "250 ok"]})
+    server = a_peer({verb: [f"554 5.5.0 {format_superseded(answer)}", "250 ok position=1"]})
     async with serving(server), a_link(server) as link:
         first = await link.hold(an_offer(), DEADLINE)
         second = await link.hold(an_offer(), DEADLINE)
@@ -393,7 +405,7 @@ async def test_copies_share_sessions_and_never_more_than_allowed():
 
 
 async def test_a_session_that_the_peer_closed_while_idle_is_replaced_silently():
-    server = a_peer({"XSHADOW COMMIT": "250 ok"})
+    server = a_peer({"XSHADOW COMMIT": "250 ok position=1"})
     async with serving(server), a_link(server) as link:
         await link.hold(an_offer(), DEADLINE)
         await server.stop()
@@ -697,7 +709,7 @@ async def test_a_cancellation_at_any_await_leaves_neither_a_connection_nor_a_slo
 
 
 async def test_close_ends_all_sessions_and_what_runs():
-    server = a_peer({"XSHADOW COMMIT": ["250 ok", HANG]}, on_hang=lambda: None)
+    server = a_peer({"XSHADOW COMMIT": ["250 ok position=1", HANG]}, on_hang=lambda: None)
     async with serving(server), a_link(server) as link:
         await link.greet()
         await link.hold(an_offer(), DEADLINE)
