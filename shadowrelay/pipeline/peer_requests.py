@@ -113,11 +113,11 @@ class PeerRequestService:
                 state.at_address = process if is_dialed else state.at_address
                 return ""
             was_met_there = state.at_address == known or (not is_dialed and address == state.spoke_from)
-            is_ended, refusal = was_met_there, ""
+            is_ended = is_dialed and state.at_address == known  # who calls proves no end of a database: its process may start again
+            refusal = ""
             if self._ran_before(identity, state, began_at, is_dialed=is_dialed):
                 peers.note_second(server, process, address, "ran before", known, state.spoke_from)
                 state.newer.add(known)
-                is_ended = is_dialed and was_met_there
             elif not state.is_forgotten and peers.silence(server) < context.leases.silence_limit(server):
                 alive = Alive.ANSWERS if process in state.newer else await link.alive(known, is_dialed=is_dialed)
                 if state.whole_incarnation != known:

@@ -263,7 +263,8 @@ class PeerBook:
         state = self.states.get(party.server)
         if state is None or state.database in (NO_DATABASE, party.database):
             return False
-        return state.is_successor or self._clock.ran() - state.present_ran >= limit
+        has_replaced_it = state.former == party.database and state.at_address == state.whole_incarnation  # it was its own, and it says so
+        return state.is_successor or has_replaced_it or self._clock.ran() - state.present_ran >= limit
 
     def identified(self, identity: PeerIdentity, *, is_ours: bool = False) -> None:
         """A session identified the peer. Any session is a sign of life; a new process of the peer closes the breaker, because it may accept

@@ -386,13 +386,14 @@ async def test_of_a_node_and_a_clone_that_begin_anew_the_one_at_the_address_has_
 
         assert "" == await second(clone, elsewhere)
         await requests.greeted(clone)
-        assert peers.is_gone(PeerDatabase(EAST, former.database), SPAN)
+        assert not peers.is_gone(PeerDatabase(EAST, former.database), SPAN)  # the node may start again with it
         await asyncio.sleep(0.1)
 
         assert "may still run" in await second(node, "10.0.0.1")  # whoever it is, nobody has met it at the address
         assert "" == await second(node, east.address, is_dialed=True)
         assert "" == await second(node, "10.0.0.1")  # another session, before that is recorded
         await requests.greeted(node)
+        assert peers.is_gone(PeerDatabase(EAST, former.database), SPAN)
         assert not peers.is_gone(PeerDatabase(EAST, clone.database), SPAN)
         assert "" == await second(node, east.address, is_dialed=True)
         assert not peers.is_gone(PeerDatabase(EAST, clone.database), SPAN)
@@ -401,3 +402,32 @@ async def test_of_a_node_and_a_clone_that_begin_anew_the_one_at_the_address_has_
         monkeypatch.setattr(west.context.links[EAST], "alive", lambda known, *, is_dialed: asyncio.sleep(0, Alive.ANSWERS))
         assert "answers" in await second(clone, elsewhere)
         assert node.database == peers.party(EAST).database
+
+
+@in_virtual_time
+async def test_a_clone_that_was_never_met_at_the_address_says_nothing_of_the_database_that_it_shared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It spoke first after a start, and began anew. The node itself may still have that database; when it begins anew, it says so."""
+    async with nodes(tmp_path, EAST, WEST) as net:
+        east = net.nodes[EAST]
+        await asyncio.sleep(5)
+        net.hung.add(east)
+        await net.kill(WEST)
+        west = await net.start(WEST)
+        requests, peers, elsewhere = west.services.peer_requests, west.context.peers, "192.0.2.66"
+        former = east.services.peer_requests.own_identity(WEST)
+        first = replace(former, incarnation=former.incarnation + 1, began=former.began + 9)
+        clone, node = (replace(former, database=DatabaseId(str(uuid4())), incarnation=number, former=former.database) for number in (3, 2))
+        monkeypatch.setattr(west.context.links[EAST], "alive", lambda known, *, is_dialed: asyncio.sleep(0, Alive.ENDED))
+
+        async def accepted(identity: Any, address: str, *, is_dialed: bool = False) -> None:
+            assert "" == await requests.second_server(identity, address, asyncio.get_running_loop().time(), is_dialed=is_dialed)
+            await requests.greeted(identity)
+
+        await accepted(first, elsewhere)
+        await accepted(clone, elsewhere)
+        assert not peers.is_gone(PeerDatabase(EAST, former.database), SPAN)
+        await accepted(node, east.address, is_dialed=True)
+        assert peers.is_gone(PeerDatabase(EAST, former.database), SPAN)
+        assert not peers.is_gone(PeerDatabase(EAST, clone.database), SPAN)
