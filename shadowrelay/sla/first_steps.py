@@ -30,7 +30,8 @@ def of_loss(summary: Line, cause: str, message: str, server: str, holders: Seque
         found = f"Look for its copy on {_and(holders)} ({_search(summary, message, holders[0])}): what is there can still be delivered"
         return found + _but(summary, holders, acknowledged_at)
     also = f"; a copy may be on {_and(holders)}, too{_but(summary, holders, acknowledged_at)}" if holders else ""
-    return _at_its_server(summary, cause, message, server) + also
+    emptied = "" if cause == COPIES_GONE else _but(summary, (server,), acknowledged_at)
+    return _at_its_server(summary, cause, message, server) + emptied + also
 
 
 def _at_its_server(summary: Line, cause: str, message: str, server: str) -> str:
@@ -53,24 +54,26 @@ def _at_its_server(summary: Line, cause: str, message: str, server: str) -> str:
     return f"Look for it on all servers, {server} first ({_search(summary, message, server)})"
 
 
-def _but(summary: Line, holders: Sequence[str], acknowledged_at: str) -> str:
-    """Holders that have lost their database since: the copy went with it, unless the old disk is there."""
-    begin = datetime.fromisoformat(acknowledged_at)
+def _but(summary: Line, servers: Sequence[str], since: str) -> str:
+    """Which of them have lost their database since: what they had went with it, unless the old disk is there."""
+    begin = datetime.fromisoformat(since)
     emptied = {
         one["old_primary"]
         for one in summary["takeovers"]
         if one["reason"].startswith("Database") and datetime.fromisoformat(one["first_resubmit_at"]) > begin
     }
-    lost = [name for name in holders if name in emptied]
-    return f" (but {_and(lost)} lost {'its' if len(lost) == 1 else 'their'} database later)" if lost else ""
+    lost = [name for name in servers if name in emptied]
+    if len(lost) > 1:
+        return f" (but {_and(lost)} lost their databases later: only their old disks may have it)"
+    return f" (but {lost[0]} lost its database later: only its old disk may have it)" if lost else ""
 
 
-def of_open_exposure(summary: Line, servers: Sequence[str]) -> str:
-    """Mail that one more lost server would lose."""
+def of_open_exposure(summary: Line, servers: Sequence[str], since: str) -> str:
+    """Mail that one more lost server would lose. `since`: when the first of it began to depend on one."""
     named = _and(servers[:3])
     others = f" and {len(servers) - 3:,} more" if len(servers) > 3 else ""
     how = f"Get-Message -Server {servers[0]}" if is_exchange(summary, servers[0]) else "shadowrelay status; shadowrelay queue list"
-    return f"Neither stop nor rebuild {named}{others} until that is delivered, and see why it waits ({how})"
+    return f"Neither stop nor rebuild {named}{others} until that is delivered, and see why it waits ({how}){_but(summary, servers, since)}"
 
 
 def _search(summary: Line, message: str, server: str) -> str:

@@ -208,11 +208,10 @@ def _open(summary: Line) -> list[dict[str, Any]]:
     causes = "; ".join(_cause("exposures", cause) for cause in sorted({line["cause"] for line in still}))
     count, depend = len({line["message"] for line in still}), "depends" if len(still) == 1 else "depend"
     what = f"{counted(count, 'message')} {depend} on one server now, as far as the logs go: {causes}"
-    step = first_steps.of_open_exposure(summary, servers)
+    since = min(line["began_at"] for line in still)
+    step = first_steps.of_open_exposure(summary, servers, since)
     message = still[0]["message"] if count == 1 else ""
-    return [
-        _incident("exposure", _first(line["began_at"] for line in still), _servers(still), what, count=count, step=step, message=message)
-    ]
+    return [_incident("exposure", since, _servers(still), what, count=count, step=step, message=message)]
 
 
 def _open_lines(summary: Line) -> list[Line]:

@@ -338,7 +338,10 @@ def test_a_copy_that_is_left_over_on_a_lost_server_says_which_of_the_two_was_los
     line = {"message": "m", "server": "a1", "primary": "a3", "at": at(0), "cause": "log missing"}
     (one,) = incidents(summaries.empty() | {"orphans": [line], "causes": {"orphans": {"log missing": 1}}})
 
-    assert "1 left-over copy held by a1, of mail of a3: log missing (the server that held it was lost with its log)" == one["what"]
+    assert (
+        "1 left-over copy held by a1, of mail of a3: log missing (the server that held it was lost, and its log ends before that)"
+        == one["what"]
+    )
 
 
 def test_what_had_no_copy_says_why_in_the_words_of_the_rows() -> None:
@@ -365,8 +368,28 @@ def test_a_copy_that_nobody_took_over_is_looked_for_where_it_was_held() -> None:
     (one,) = incidents(summary)
 
     assert one["step"].startswith("Look for its copy on e2 (shadowrelay messages find --id m)")
-    assert "had a copy and did nothing with it" in one["what"]
+    assert "had a copy and left it" in one["what"]
     assert "sender" == one["tell"]
     summary["takeovers"] = with_cuts([takeover("e2", "w1") | {"reason": "DatabaseChanged"}], SERVERS, 2)
     step = next(each["step"] for each in incidents(summary) if each["kind"] == "loss")
-    assert step.endswith("what is there can still be delivered (but e2 lost its database later)")
+    assert step.endswith("what is there can still be delivered (but e2 lost its database later: only its old disk may have it)")
+
+
+@pytest.mark.parametrize("cause", ["still queued", "set aside", "no trace"])
+def test_a_server_whose_database_was_lost_later_is_no_sure_place_to_look(cause: str) -> None:
+    summary = summaries.empty() | {"losses": [lost("m", "e1", cause)], "causes": {"losses": {cause: 1}}}
+    summary |= {"takeovers": with_cuts([takeover("e1", "w1") | {"reason": "DatabaseChanged"}], SERVERS, 2)}
+    with_servers(summary, e1="shadowrelay", w1="shadowrelay")
+
+    (step,) = [each["step"] for each in incidents(summary) if each["kind"] == "loss"]
+    assert step.endswith("(but e1 lost its database later: only its old disk may have it)")
+    summary["takeovers"][0]["reason"] = "Silence"
+    assert "old disk" not in str([each["step"] for each in incidents(summary)])
+
+
+def test_mail_on_one_server_that_lost_its_database_later_is_not_called_safe_there() -> None:
+    still = with_exposures(exposed("a", "e1", is_open=True))
+    still |= {"takeovers": with_cuts([takeover("e1", "w1") | {"reason": "DatabaseRolledBack"}], SERVERS, 2)}
+    with_servers(still, e1="shadowrelay", w1="shadowrelay")
+
+    assert "(but e1 lost its database later: only its old disk may have it)" in incidents(still)[0]["step"]

@@ -91,9 +91,13 @@ DEFINITIONS = {  # id of the footnote: (term, meaning)
     "delivery-latency": ("Time to the delivery", "from the 250 to the client to the last delivery of the message."),
     "exposure": (
         "Exposure",
-        "a time in which an acknowledged message that was not yet done had fewer than two copies: one more lost server would have lost it.",
+        "a time in which an acknowledged message that was not yet done had fewer than two copies: one more lost server would have lost it. "
+        "A copy is of one hop: once the message was handed on, the copy of the hop before counts no more.",
     ),
-    "discard-lag": ("Clean-up of copies", "from the end of the last recipient to the deletion of the copy that is no longer needed."),
+    "discard-lag": (
+        "Clean-up of copies",
+        "from the end of the last recipient on its hop (delivered, or handed on) to the deletion of the copy that is no longer needed.",
+    ),
     "takeover": (
         "Takeover",
         "shadow copies promoted because their primary server was lost; lost since its last sign of life, promoted "
@@ -134,7 +138,7 @@ CAUSES: dict[str, dict[str, str]] = {  # list -> cause -> in words
         "set aside": "set aside (waits for a decision of yours)",
         "still queued": "still queued (a server still tried when the time was up)",
         "both copies gone": "both copies gone (each server that had it was lost)",
-        "copy not taken over": "copy not taken over (its server was lost; another one, which lives on, had a copy and did nothing with it)",
+        "copy not taken over": "copy not taken over (its server was lost; another one, whose log goes on, had a copy and left it)",
         "discarded without delivery": "discarded without delivery (a log is missing, or the copy was cleaned up too early)",
         "discarded, end not logged": "copy discarded, and no log tells how it ended (most likely delivered: collect the rest of the logs)",
         "no trace": "no trace (the logs do not tell why)",
@@ -143,7 +147,7 @@ CAUSES: dict[str, dict[str, str]] = {  # list -> cause -> in words
     },
     "orphans": {
         "expired": "expired (the shadow server deleted the copy by itself)",
-        "log missing": "log missing (the server that held it was lost with its log)",
+        "log missing": "log missing (the server that held it was lost, and its log ends before that)",
         "left when the log ends": "left when the log ends (what came later is not in it)",
         "never told": "never told (the shadow server neither heard that the mail was done, nor took it over)",
     },
