@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import socket
 import ssl
 from datetime import timedelta
 from pathlib import Path
@@ -20,6 +19,7 @@ from shadowrelay.model.settings import AdminRole, AdminUser
 from shadowrelay.settings.authority import make_authority, signed_pems
 from tests.admin.conftest import NOW, TOKEN
 from tests.kit.consoles import HASHES
+from tests.kit.loopback import needs_loopback
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ async def test_a_metrics_scraper_on_loopback_needs_no_token(server):
     assert b"\r\nserver:" not in answer.lower()
 
 
-@pytest.mark.skipif(not socket.has_ipv6, reason="needs IPv6")
+@needs_loopback
 async def test_a_client_of_ipv4_at_a_listener_of_both_families_is_known_by_its_ipv4_address(node, metrics, monkeypatch):
     monkeypatch.setattr(people_module, "_owner", lambda token, users: users[0] if token == "right" else None)
     people = People(TOKEN, "", (AdminUser(name="op", role=AdminRole.OPERATOR, token_hash=HASHES[AdminRole.OPERATOR]),))

@@ -59,7 +59,8 @@ async def test_mail_goes_on_without_a_node_that_is_destroyed_and_forgotten(tmp_p
         await sink.close()
 
     assert {} == {recipient: count for recipient, count in Counter(arrival.recipient for arrival in sink.arrivals).items() if count > 1}
-    assert [[WEST], [WEST]] == [[line["server"] for line in operator_events(node, "peer.forgotten")] for node in (east, north)]
+    for node in (east, north):
+        await until(lambda node=node: [WEST] == [line["server"] for line in operator_events(node, "peer.forgotten")])
 
 
 def _to(name: str):

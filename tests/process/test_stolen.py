@@ -136,7 +136,7 @@ async def test_a_stolen_key_is_revoked_and_its_open_session_ends(tmp_path, way):
             await cluster.session(cluster.east)
         with pytest.raises(httpx.TransportError):
             cluster.ask("GET", "/api/v1/queues", of=cluster.east)
-        refused = operator_events(cluster.node, "session.certificate_refused")
+        refused = await until(lambda: operator_events(cluster.node, "session.certificate_refused"))
         renew(cluster, cluster.east)  # its new certificate is of the same authority and name
         client, said = await cluster.session(cluster.east)
         await client.close()
@@ -234,7 +234,7 @@ async def test_an_expired_certificate_ends_what_it_has_opened_at_the_api(tmp_pat
         finally:
             for _, writer in ends:
                 writer.close()
-        refused = operator_events(cluster.node, "admin.certificate_refused")
+        refused = await until(lambda: operator_events(cluster.node, "admin.certificate_refused"))
 
     assert {"it expired"} == {line["reason"][:10] for line in refused}
 

@@ -17,7 +17,7 @@ from shadowrelay.admin.token import read_token
 from shadowrelay.lab.cluster import Cluster, NodeProcess, Place
 from shadowrelay.model.routing import HostPort
 from shadowrelay.model.settings import Tls
-from tests.kit.clock import PATIENCE_SECONDS, until
+from tests.kit.clock import PATIENCE_SECONDS, until, wait_until
 from tests.kit.processes import operator_events
 
 pytestmark = pytest.mark.slow
@@ -77,7 +77,7 @@ def deliver(node: NodeProcess, authority: trustme.CA, message: email.message.Ema
 
 def name_by_api(node: NodeProcess, authority: Path) -> str:
     """What the node says its name is, over TLS. Raises NodeError."""
-    (address,) = (line["address"] for line in operator_events(node, "admin.listening") if line["tls"])
+    (address,) = wait_until(lambda: [line["address"] for line in operator_events(node, "admin.listening") if line["tls"]])
     token, tls = read_token(node.directory / "token"), tls_beside(authority)
     with NodeClient(f"https://{address}", token, authority=authority, name=node.name, tls=tls) as client:
         return str(client.node()["name"])

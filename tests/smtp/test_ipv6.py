@@ -18,25 +18,13 @@ from shadowrelay.smtp.limits import Descriptors
 from shadowrelay.smtp.listener import Listener
 from shadowrelay.smtp.own_addresses import OwnAddresses
 from tests.kit.clients import Client
+from tests.kit.loopback import needs_loopback
 from tests.kit.postfix import free_port
 from tests.kit.receiving import receiving
 from tests.kit.smtp_servers import ScriptedServer, serving
 from tests.smtp.deliverers import TAKEN, a_deliverer, at, deliver, route
 
 pytestmark = pytest.mark.skipif(not socket.has_ipv6, reason="needs IPv6")
-
-
-def has_loopback() -> bool:
-    """Containers have none, unless they were made with IPv6."""
-    try:
-        with socket.socket(socket.AF_INET6) as probe:
-            probe.bind(("::1", 0))
-    except OSError:
-        return False
-    return True
-
-
-needs_loopback = pytest.mark.skipif(not has_loopback(), reason="needs ::1")
 
 
 async def refused(host: HostPort) -> bool:
