@@ -68,6 +68,11 @@ def test_every_link_and_reference_leads_somewhere_in_the_page(page: Page) -> Non
     assert set() == {target[1:] for target in targets} - set(page.ids)
 
 
+@pytest.mark.parametrize("name", ["healthy", "exchange"])
+def test_a_reader_is_told_whose_targets_these_are(name: str) -> None:
+    assert "These are this report's targets, not the mail system's; --objectives sets others." in text_of(name)
+
+
 def test_the_same_summary_gives_the_same_page() -> None:
     assert text_of("month") == render(summaries.month())
 
