@@ -23,6 +23,7 @@ from shadowrelay.smtp.resolver import Exchange
 from shadowrelay.smtp.tls import opportunistic_context
 from tests.kit.clock import PATIENCE_SECONDS, until
 from tests.kit.ledger import a_content, an_envelope
+from tests.kit.nodes import in_virtual_time
 from tests.kit.smtp_servers import CLOSE, HANG, CancelledAt, ScriptedServer, cancelled_at, serving
 from tests.smtp.deliverers import BODY, CONTENT, TAKEN, Zone, a_deliverer, a_job, at, deliver, route
 
@@ -194,6 +195,7 @@ async def test_a_host_that_failed_lately_is_tried_last():
     assert (1, 3) == (len(first.sessions), len(second.messages))
 
 
+@in_virtual_time
 async def test_a_host_that_let_us_wait_in_vain_is_left_alone_where_there_is_another():
     dials: list[str] = []
 
@@ -204,7 +206,7 @@ async def test_a_host_that_let_us_wait_in_vain_is_left_alone_where_there_is_anot
         raise ConnectionRefusedError
 
     deliverer = SmtpDeliverer(
-        ConnectOptions("me.example", dial=dial, connect_seconds=0.01),
+        ConnectOptions("me.example", dial=dial, connect_seconds=1.0),
         Zone((), {}),
         concurrency_per_destination=1,
         connection_inactivity_timeout=timedelta(seconds=1),
