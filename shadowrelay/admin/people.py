@@ -79,13 +79,13 @@ class People:
         self._waiting_count = 0
 
     def withdraw(self, users: Sequence[AdminUser]) -> None:
-        """Only these of the people are left: the others have no right from now on."""
+        """Only these of the people are left, with these roles: what others had counts no more."""
         self._users = users
         self._recognised = OrderedDict((digest, person) for digest, person in self._recognised.items() if self.counts(person))
 
     def counts(self, person: Person) -> bool:
-        """Whether a person who was recognised still has rights."""
-        return not person.is_named or any(user.name == person.name for user in self._users)
+        """Whether a person who was recognised still has these rights."""
+        return not person.is_named or any(_person(user) == person for user in self._users)
 
     def known(self, token: str) -> Person | None:
         """Without the computation of a hash. Takes the same time for every wrong token."""
@@ -139,7 +139,7 @@ class People:
             self._waiting_count -= 1
         if user is None:
             return None
-        person = Person(user.name, user.role, user.sees_messages or user.role is not AdminRole.VIEWER, is_named=True)
+        person = _person(user)
         if not self.counts(person):  # withdrawn while the hash was computed
             return None
         self._recognised[sha256(token.encode("utf-8", "surrogateescape")).digest()] = person
@@ -159,6 +159,10 @@ def _owner(token: str, users: Sequence[AdminUser]) -> AdminUser | None:
         except (VerificationError, InvalidHashError):
             continue
     return None
+
+
+def _person(user: AdminUser) -> Person:
+    return Person(user.name, user.role, user.sees_messages or user.role is not AdminRole.VIEWER, is_named=True)
 
 
 def hashed(token: str) -> str:

@@ -298,15 +298,7 @@ class PeerRequestService:
         party = PeerDatabase(peer.server, peer.database)
         sent = self._sent.get(party, 0)
         if acknowledged is not None and (acknowledged := min(acknowledged, sent)) > self._acknowledged.get(party, 0):
-            changes: dict[MessageId, Transition] = {}
-
-            def decide(message_id: MessageId, claim: Claim | None) -> Transition:
-                changes[message_id] = self._apply_acknowledged(party, message_id, claim)
-                return changes[message_id]
-
-            await context.ledger.commit(promises.forget_acknowledged, peer.server, peer.database, acknowledged, decide)
-            given_up = [message_id for message_id, change in changes.items() if change.outcome is Outcome.RELEASED]
-            await context.log_discarded(peer.server, [DiscardEvent(0, message_id, DiscardStatus.RELEASED) for message_id in given_up])
+            await context.tasks.whole(self._forget(party, acknowledged), f"acknowledged by {peer.server}")
             self._acknowledged[party] = max(acknowledged, self._acknowledged.get(party, 0))  # no later notification has a lower sequence
         reply = await context.ledger.discards_for(peer.server, peer.database, maximum)
         if reply.events:
@@ -314,6 +306,18 @@ class PeerRequestService:
             await context.tracking.sync()
             self._sent[party] = max(sent, reply.events[-1].sequence)
         return reply
+
+    async def _forget(self, party: PeerDatabase, acknowledged: int) -> None:
+        """What it has acknowledged. A row says of each copy that was given up that it has ended."""
+        changes: dict[MessageId, Transition] = {}
+
+        def decide(message_id: MessageId, claim: Claim | None) -> Transition:
+            changes[message_id] = self._apply_acknowledged(party, message_id, claim)
+            return changes[message_id]
+
+        await self._context.ledger.commit(promises.forget_acknowledged, party.server, party.database, acknowledged, decide)
+        given_up = [message_id for message_id, change in changes.items() if change.outcome is Outcome.RELEASED]
+        await self._context.log_discarded(party.server, [DiscardEvent(0, message_id, DiscardStatus.RELEASED) for message_id in given_up])
 
     async def wait_for_acknowledgements(self, seconds: float) -> frozenset[ServerName]:
         """Wait at most `seconds` until every peer that answers has acknowledged its notifications. Messages whose notifications do not

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from shadowrelay.model.section import Section
-from shadowrelay.model.settings import Admin, AdminUser, Settings, Tls
+from shadowrelay.model.settings import Admin, AdminRole, AdminUser, Settings, Tls
 
 AnySection = TypeVar("AnySection", bound=Section)
 
@@ -55,7 +55,7 @@ WHY = {  # a restart is needed, by table
     "transport": "leases, silence and what expires are reckoned with it from the start, here and at the peers",
     "send": "the sessions with next hops were made with it",
     "tracking": "its file is open",
-    "admin": "tokens, people and names are read at the start, so that nobody gains a right by half a file; who is gone has lost his",
+    "admin": "tokens, people and names are read at the start, so that nobody gains a right by half a file; rights taken away end at once",
     "receive_connectors": "its filters were chosen at the start",
     "peers": "what it may hold for this node was decided with it; remove it, and add it when it has left",
 }
@@ -102,9 +102,16 @@ def followed_tls(running: Tls | None, found: Tls | None) -> Tls | None:
 
 
 def followed_users(running: Admin, found: Admin) -> tuple[AdminUser, ...]:
-    """Whoever is no longer there, or has another token, has no right at once; to get one, or another role, waits for a restart."""
-    tokens = {(user.name, user.token_hash) for user in found.users}
-    return tuple(user for user in running.users if (user.name, user.token_hash) in tokens)
+    """Whoever is no longer there, or has another token, has no right at once, a lesser role counts at once; more waits for a restart."""
+    users = {(user.name, user.token_hash): user for user in found.users}
+    return tuple(_lesser(user, users[user.name, user.token_hash]) for user in running.users if (user.name, user.token_hash) in users)
+
+
+def _lesser(running: AdminUser, found: AdminUser) -> AdminUser:
+    """Roles are declared from the least to the greatest; whoever is more than a viewer sees messages."""
+    role = min(running.role, found.role, key=[*AdminRole].index)
+    sees = found.sees_messages and (running.sees_messages or running.role is not AdminRole.VIEWER)
+    return found.model_copy(update={"role": role, "sees_messages": sees})
 
 
 def _differing(running: Section, found: Section, names: tuple[str, ...]) -> list[str]:

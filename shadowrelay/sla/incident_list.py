@@ -206,8 +206,11 @@ def _open(summary: Line) -> list[dict[str, Any]]:
         return []
     servers = sorted({line["server"] for line in still})
     causes = "; ".join(_cause("exposures", cause) for cause in sorted({line["cause"] for line in still}))
-    count, depend = len({line["message"] for line in still}), "depends" if len(still) == 1 else "depend"
-    what = f"{counted(count, 'message')} {depend} on one server now, as far as the logs go: {causes}"
+    count = len({line["message"] for line in still})
+    is_all = not summary["exposures"][-1]["is_open"]  # those that are open come first in the list
+    number = counted(count, "message") if is_all else _number(summary, "exposures", count, "message")
+    said = f"{number} {'depends' if count == 1 else 'depend'} on one server now"
+    what = f"{said}, as far as the logs go: {causes}"
     since = min(line["began_at"] for line in still)
     step = first_steps.of_open_exposure(summary, servers, since)
     message = still[0]["message"] if count == 1 else ""

@@ -26,6 +26,16 @@ def people():
     return People(TOKEN, READ_ONLY_TOKEN, USERS)
 
 
+async def test_who_has_a_lesser_role_now_has_no_right_of_the_former_one(people):
+    token = TOKENS[AdminRole.OPERATOR]
+    before = await people.recognise(token, "192.0.2.1")
+    people.withdraw([user.model_copy(update={"role": AdminRole.VIEWER}) for user in USERS])
+
+    assert (False, None) == (people.counts(before), people.known(token))
+    after = await people.recognise(token, "192.0.2.1")
+    assert (AdminRole.VIEWER, False) == (after.role, after.sees_messages)
+
+
 @pytest.fixture
 def trail():
     """What is written."""

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from shadowrelay.model.settings import Admin, Send, Settings, Tracking, Transport
+from shadowrelay.model.settings import Admin, AdminRole, Send, Settings, Tracking, Transport
 from shadowrelay.settings.reload import FIXED_KEYS, FIXED_SEND, FIXED_TABLES, FIXED_TRANSPORT, adopted, reason
+from tests.kit.consoles import HASHES
 from tests.tidy.house import ROOT
 
 READ_AT_THE_START = (
@@ -64,6 +65,31 @@ def test_what_parts_were_made_with_is_kept_and_named_with_the_reason(name: str, 
     assert [name] == needs_restart
     assert settings() == in_force
     assert reason(name)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "in_force", "waits"),
+    [
+        (("operator", False), ("viewer", False), ("viewer", False), False),
+        (("operator", False), ("viewer", True), ("viewer", True), False),  # an operator sees them, too
+        (("viewer", True), ("viewer", False), ("viewer", False), False),
+        (("viewer", False), ("operator", False), ("viewer", False), True),
+        (("viewer", False), ("viewer", True), ("viewer", False), True),
+        (("administrator", False), ("auditor", False), ("auditor", False), False),
+    ],
+)
+def test_a_lesser_role_counts_at_once_and_a_greater_one_waits(
+    before: tuple[str, bool], after: tuple[str, bool], in_force: tuple[str, bool], waits: bool
+) -> None:
+    def people(role: str, sees_messages: bool) -> Settings:
+        return settings(
+            admin={"users": [{"name": "kim", "role": role, "sees_messages": sees_messages, "token_hash": HASHES[AdminRole.VIEWER]}]}
+        )
+
+    found, needs_restart = adopted(people(*before), people(*after))
+    (user,) = found.admin.users
+
+    assert (in_force, ["admin.users"] * waits) == ((user.role.value, user.sees_messages), needs_restart)
 
 
 def test_everything_else_is_followed_at_once() -> None:

@@ -96,7 +96,7 @@ def whose(summary: Summary) -> str:
 
 
 def alone(summary: Summary) -> bool:
-    """Whether these are the logs of one server, without a copy of anything: then it is not its fault alone, or not all logs are here."""
+    """Whether these are the logs of one server, without a copy of anything: it had no other one, or the other logs are not here."""
     figures = summary["overall"]
     return len(summary["input"]["servers"]) == 1 and figures["redundancy_ratio"] == 0
 
